@@ -1,0 +1,1 @@
+//! The CNI specification (both sides), host-local IPAM and the plug-ins.

@@ -1,0 +1,1 @@
+//! Cluster DNS for the embedded control plane.

@@ -1,0 +1,1 @@
+//! The pod network between nodes.

@@ -1,0 +1,1 @@
+//! Small programs for pods: the stand-in servers.

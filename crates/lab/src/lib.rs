@@ -1,0 +1,1 @@
+//! The machine room of `mullion up`: namespaces, LAN, supervision, the NodePort relay.

@@ -1,0 +1,1 @@
+//! Pure rules about pods and nodes that several parts share.
