@@ -1,0 +1,137 @@
+//! Operating-system admission of a pod at a node (upstream pkg/kubelet/lifecycle).
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::image::match_image;
+use crate::os::NodeOs;
+
+/// Why a node refuses a pod. Becomes `status.reason` and, after "Pod was rejected: ", the
+/// message of the failed pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// What a person reads.
+    pub message: String,
+}
+
+/// Checks `spec.os`, the pod's own `kubernetes.io/os` label (upstream reads the label here; the
+/// node selector belongs to the general predicates) and the builds that image tags announce.
+/// HostProcess pods may use images of any build; a RuntimeClass may mean Hyper-V isolation, so
+/// the runtime decides there.
+pub fn admit_os(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
+    let label = pod
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|l| l.get("kubernetes.io/os"));
+    if label.is_some_and(|l| l != os.name()) {
+        return Err(Refusal {
+            reason: "PodOSSelectorNodeLabelDoesNotMatch",
+            message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
+                .into(),
+        });
+    }
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    if spec.os.as_ref().is_some_and(|o| o.name != os.name()) {
+        return Err(Refusal {
+            reason: "PodOSNotSupported",
+            message: "Failed to admit pod as the OS field doesn't match node OS".into(),
+        });
+    }
+    if spec.runtime_class_name.is_some() || is_host_process(pod) {
+        return Ok(());
+    }
+    let inits = spec.init_containers.iter().flatten();
+    for container in inits.chain(&spec.containers) {
+        let Some(image) = &container.image else {
+            continue;
+        };
+        match_image(os, image).map_err(|m| Refusal {
+            reason: "ImageBuildMismatch",
+            message: format!("container {:?}: {m}", container.name),
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether the pod runs as HostProcess, which validation makes all-or-none.
+pub fn is_host_process(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let pod_wide = spec
+        .security_context
+        .as_ref()
+        .and_then(|s| s.windows_options.as_ref())
+        .and_then(|w| w.host_process)
+        .unwrap_or(false);
+    pod_wide
+        || spec.containers.iter().any(|c| {
+            c.security_context
+                .as_ref()
+                .and_then(|s| s.windows_options.as_ref())
+                .and_then(|w| w.host_process)
+                .unwrap_or(false)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn reason(pod: serde_json::Value, os: NodeOs) -> Option<&'static str> {
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        admit_os(&pod, os).err().map(|r| r.reason)
+    }
+
+    #[test]
+    fn table() {
+        let win = NodeOs::Windows { build: 20348 };
+        let pod = |extra: serde_json::Value| {
+            let mut p = json!({"metadata": {}, "spec": {"containers": [{"name": "c", "image": "microsoft/iis"}]}});
+            json_merge(&mut p, extra);
+            p
+        };
+        assert_eq!(reason(pod(json!({})), win), None);
+        assert_eq!(
+            reason(
+                pod(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}})),
+                win
+            ),
+            Some("PodOSSelectorNodeLabelDoesNotMatch")
+        );
+        assert_eq!(
+            reason(pod(json!({"spec": {"os": {"name": "linux"}}})), win),
+            Some("PodOSNotSupported")
+        );
+        assert_eq!(
+            reason(
+                pod(json!({"spec": {"os": {"name": "windows"}}})),
+                NodeOs::Linux
+            ),
+            Some("PodOSNotSupported")
+        );
+        let old =
+            json!({"spec": {"containers": [{"name": "c", "image": "microsoft/nanoserver:1709"}]}});
+        assert_eq!(reason(old.clone(), win), Some("ImageBuildMismatch"));
+        assert_eq!(reason(old.clone(), NodeOs::Linux), None);
+        let mut hpc = old;
+        json_merge(
+            &mut hpc,
+            json!({"spec": {"securityContext": {"windowsOptions": {"hostProcess": true}}}}),
+        );
+        assert_eq!(reason(hpc, win), None);
+    }
+
+    fn json_merge(a: &mut serde_json::Value, b: serde_json::Value) {
+        match (a, b) {
+            (serde_json::Value::Object(a), serde_json::Value::Object(b)) => {
+                for (k, v) in b {
+                    json_merge(a.entry(k).or_insert(serde_json::Value::Null), v);
+                }
+            }
+            (a, b) => *a = b,
+        }
+    }
+}
