@@ -1,0 +1,265 @@
+//! The typed client that agents use: async, with a deadline a call, over a bounded pool of blocking threads.
+//!
+//! A call that the service never answers keeps its thread, so at most [`WORKERS`] threads can hang; after that every call says so at its
+//! deadline instead of piling up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::blocking::Client;
+use crate::document::{
+    HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query,
+};
+use crate::error::HcnError;
+use crate::features::SupportedFeatures;
+use crate::guid::Guid;
+use crate::port::{EventSink, HostNetwork, Subscription};
+
+/// How many calls may be under way at once.
+pub const WORKERS: usize = 4;
+
+/// How long a call may take unless [`HcnClient::with_deadline`] says otherwise. Creating the first network on a host can take a minute.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The typed async client; clones share the pool. It needs a tokio runtime with time enabled.
+#[derive(Clone)]
+pub struct HcnClient {
+    client: Client,
+    workers: Arc<Semaphore>,
+    deadline: Duration,
+}
+
+impl HcnClient {
+    /// A client of `port`.
+    pub fn new(port: Arc<dyn HostNetwork>) -> Self {
+        Self::over(Client::new(port))
+    }
+
+    /// The service that the environment names: `MULLION_HCN` (with `MULLION_HCN_TOKEN`), else the DLL on Windows.
+    pub fn from_env() -> Result<Self, HcnError> {
+        Client::from_env().map(Self::over)
+    }
+
+    /// The service at `address` (`unix:PATH` or `tcp:HOST:PORT`). It need not run yet: each call connects when it must.
+    pub fn connect(address: &str) -> Result<Self, HcnError> {
+        Ok(Self::new(Arc::new(crate::remote::RemoteHcn::connect(address)?)))
+    }
+
+    fn over(client: Client) -> Self {
+        Self { client, workers: Arc::new(Semaphore::new(WORKERS)), deadline: DEADLINE }
+    }
+
+    /// The same client with another deadline a call.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// The typed client below, for callers that are on a blocking thread.
+    pub fn blocking(&self) -> &Client {
+        &self.client
+    }
+
+    /// Runs `job` on the pool. `operation` names it in errors.
+    async fn run<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce() -> String,
+        job: impl FnOnce(&Client) -> Result<T, HcnError> + Send + 'static,
+    ) -> Result<T, HcnError> {
+        let client = self.client.clone();
+        let workers = self.workers.clone();
+        let work = async move {
+            let permit = workers.acquire_owned().await.map_err(|_| HcnError::Unavailable("the pool of HCN workers is closed".into()))?;
+            let task = tokio::task::spawn_blocking(move || {
+                let result = job(&client);
+                drop(permit);
+                result
+            });
+            task.await.unwrap_or_else(|error| Err(HcnError::Unavailable(format!("an HCN call ended without an answer: {error}"))))
+        };
+        match tokio::time::timeout(self.deadline, work).await {
+            Ok(result) => result,
+            Err(_) => Err(HcnError::Deadline { operation: operation(), deadline: self.deadline }),
+        }
+    }
+
+    /// All networks.
+    pub async fn networks(&self) -> Result<Vec<HostComputeNetwork>, HcnError> {
+        self.run(|| "listing networks".into(), |client| client.list(&Query::default())).await
+    }
+
+    /// The network of that id.
+    pub async fn network(&self, id: &Guid) -> Result<Option<HostComputeNetwork>, HcnError> {
+        let id = *id;
+        self.run(|| format!("reading network {id}"), move |client| client.get(&id)).await
+    }
+
+    /// The network of that name.
+    pub async fn network_by_name(&self, name: &str) -> Result<Option<HostComputeNetwork>, HcnError> {
+        let wanted = name.to_owned();
+        self.run(|| format!("reading network {name}"), move |client| client.get_by_name(&wanted)).await
+    }
+
+    /// Creates a network with that id and reads it back.
+    pub async fn create_network(&self, id: Guid, network: &HostComputeNetwork) -> Result<HostComputeNetwork, HcnError> {
+        let network = network.clone();
+        self.run(|| format!("creating network {id}"), move |client| client.create(id, &network)).await
+    }
+
+    /// Modifies a network.
+    pub async fn modify_network(&self, id: &Guid, request: ModifyRequest) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("modifying network {id}"), move |client| client.modify::<HostComputeNetwork>(&id, &request)).await
+    }
+
+    /// Deletes a network with its endpoints. Its absence is success.
+    pub async fn delete_network(&self, id: &Guid) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("deleting network {id}"), move |client| client.delete::<HostComputeNetwork>(&id)).await
+    }
+
+    /// All endpoints, local and remote.
+    pub async fn endpoints(&self) -> Result<Vec<HostComputeEndpoint>, HcnError> {
+        self.run(|| "listing endpoints".into(), |client| client.list(&Query::default())).await
+    }
+
+    /// All endpoints of a network.
+    pub async fn endpoints_of(&self, network: &Guid) -> Result<Vec<HostComputeEndpoint>, HcnError> {
+        let query = Query::by_network(network);
+        self.run(|| format!("listing endpoints of network {network}"), move |client| client.list(&query)).await
+    }
+
+    /// The endpoint of that id.
+    pub async fn endpoint(&self, id: &Guid) -> Result<Option<HostComputeEndpoint>, HcnError> {
+        let id = *id;
+        self.run(|| format!("reading endpoint {id}"), move |client| client.get(&id)).await
+    }
+
+    /// The first endpoint of that name.
+    pub async fn endpoint_by_name(&self, name: &str) -> Result<Option<HostComputeEndpoint>, HcnError> {
+        let wanted = name.to_owned();
+        self.run(|| format!("reading endpoint {name}"), move |client| client.get_by_name(&wanted)).await
+    }
+
+    /// Creates an endpoint on `network` with that id and reads it back.
+    pub async fn create_endpoint(&self, network: &Guid, id: Guid, endpoint: &HostComputeEndpoint) -> Result<HostComputeEndpoint, HcnError> {
+        let network = *network;
+        let endpoint = endpoint.clone();
+        self.run(|| format!("creating endpoint {id}"), move |client| client.create_endpoint(&network, id, &endpoint)).await
+    }
+
+    /// Modifies an endpoint.
+    pub async fn modify_endpoint(&self, id: &Guid, request: ModifyRequest) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("modifying endpoint {id}"), move |client| client.modify::<HostComputeEndpoint>(&id, &request)).await
+    }
+
+    /// Deletes an endpoint; it is detached first. Its absence is success.
+    pub async fn delete_endpoint(&self, id: &Guid) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("deleting endpoint {id}"), move |client| client.delete::<HostComputeEndpoint>(&id)).await
+    }
+
+    /// Gives an endpoint a vNIC in the host's own compartment (`HNSCall POST /endpoints/ID/attach`). Having it already is success.
+    pub async fn attach_endpoint_to_host(&self, id: &Guid) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("attaching endpoint {id} to the host"), move |client| client.attach_endpoint_to_host(&id)).await
+    }
+
+    /// All namespaces.
+    pub async fn namespaces(&self) -> Result<Vec<HostComputeNamespace>, HcnError> {
+        self.run(|| "listing namespaces".into(), |client| client.list(&Query::default())).await
+    }
+
+    /// The namespace of that id.
+    pub async fn namespace(&self, id: &Guid) -> Result<Option<HostComputeNamespace>, HcnError> {
+        let id = *id;
+        self.run(|| format!("reading namespace {id}"), move |client| client.get(&id)).await
+    }
+
+    /// Creates a namespace with that id and reads it back.
+    pub async fn create_namespace(&self, id: Guid, namespace: &HostComputeNamespace) -> Result<HostComputeNamespace, HcnError> {
+        let namespace = namespace.clone();
+        self.run(|| format!("creating namespace {id}"), move |client| client.create(id, &namespace)).await
+    }
+
+    /// Modifies a namespace.
+    pub async fn modify_namespace(&self, id: &Guid, request: ModifyRequest) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("modifying namespace {id}"), move |client| client.modify::<HostComputeNamespace>(&id, &request)).await
+    }
+
+    /// Puts an endpoint into a namespace. Being there already is success.
+    pub async fn add_endpoint_to_namespace(&self, namespace: &Guid, endpoint: &Guid) -> Result<(), HcnError> {
+        let (namespace, endpoint) = (*namespace, *endpoint);
+        let operation = move || format!("adding endpoint {endpoint} to namespace {namespace}");
+        self.run(operation, move |client| client.add_endpoint_to_namespace(&namespace, &endpoint)).await
+    }
+
+    /// Takes an endpoint out of a namespace. Either being gone already is success.
+    pub async fn remove_endpoint_from_namespace(&self, namespace: &Guid, endpoint: &Guid) -> Result<(), HcnError> {
+        let (namespace, endpoint) = (*namespace, *endpoint);
+        let operation = move || format!("removing endpoint {endpoint} from namespace {namespace}");
+        self.run(operation, move |client| client.remove_endpoint_from_namespace(&namespace, &endpoint)).await
+    }
+
+    /// Deletes a namespace; its endpoints are detached and survive. Its absence is success.
+    pub async fn delete_namespace(&self, id: &Guid) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("deleting namespace {id}"), move |client| client.delete::<HostComputeNamespace>(&id)).await
+    }
+
+    /// All load balancers.
+    pub async fn load_balancers(&self) -> Result<Vec<HostComputeLoadBalancer>, HcnError> {
+        self.run(|| "listing load balancers".into(), |client| client.list(&Query::default())).await
+    }
+
+    /// Creates a load balancer with that id and reads it back.
+    pub async fn create_load_balancer(&self, id: Guid, load_balancer: &HostComputeLoadBalancer) -> Result<HostComputeLoadBalancer, HcnError> {
+        let load_balancer = load_balancer.clone();
+        self.run(|| format!("creating load balancer {id}"), move |client| client.create(id, &load_balancer)).await
+    }
+
+    /// Replaces a load balancer in place; only where [`SupportedFeatures::modify_load_balancer`] says so.
+    pub async fn modify_load_balancer(&self, id: &Guid, load_balancer: &HostComputeLoadBalancer) -> Result<(), HcnError> {
+        let id = *id;
+        let load_balancer = load_balancer.clone();
+        self.run(|| format!("modifying load balancer {id}"), move |client| client.modify_load_balancer(&id, &load_balancer)).await
+    }
+
+    /// Deletes a load balancer. Its absence is success.
+    pub async fn delete_load_balancer(&self, id: &Guid) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("deleting load balancer {id}"), move |client| client.delete::<HostComputeLoadBalancer>(&id)).await
+    }
+
+    /// All routing rules.
+    pub async fn routes(&self) -> Result<Vec<HostComputeRoute>, HcnError> {
+        self.run(|| "listing routes".into(), |client| client.list(&Query::default())).await
+    }
+
+    /// Creates a routing rule with that id and reads it back.
+    pub async fn create_route(&self, id: Guid, route: &HostComputeRoute) -> Result<HostComputeRoute, HcnError> {
+        let route = route.clone();
+        self.run(|| format!("creating route {id}"), move |client| client.create(id, &route)).await
+    }
+
+    /// Deletes a routing rule. Its absence is success.
+    pub async fn delete_route(&self, id: &Guid) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("deleting route {id}"), move |client| client.delete::<HostComputeRoute>(&id)).await
+    }
+
+    /// What this version of the service can do.
+    pub async fn features(&self) -> Result<SupportedFeatures, HcnError> {
+        self.run(|| "reading the service's version".into(), Client::features).await
+    }
+
+    /// Registers for service notifications; after [`crate::Event::SERVICE_DISCONNECT`] register again and enumerate everything.
+    pub async fn subscribe(&self, sink: EventSink) -> Result<Subscription, HcnError> {
+        self.run(|| "registering for events".into(), move |client| client.subscribe(sink)).await
+    }
+}

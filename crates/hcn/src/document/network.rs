@@ -1,0 +1,203 @@
+//! Networks: a switch, its subnets and its policies.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::{Dns, NetworkPolicy, Route, SchemaVersion};
+use crate::guid::Guid;
+
+named! {
+    /// What kind of switch a network is. NAT is 0, so HNS may omit it.
+    pub enum NetworkType {
+        default Nat;
+        /// Internal switch behind address translation.
+        Nat = "NAT" / 0,
+        /// Internet connection sharing: NAT with DHCP and DNS proxy.
+        Ics = "ICS" / 1,
+        /// Pods are hosts of the LAN.
+        Transparent = "Transparent" / 2,
+        /// Pods share the host's MAC on the LAN.
+        L2Bridge = "L2Bridge" / 3,
+        /// As L2Bridge, with all traffic passing the fabric.
+        L2Tunnel = "L2Tunnel" / 4,
+        /// VXLAN.
+        Overlay = "Overlay" / 5,
+        /// Isolated switch without a host port.
+        Private = "Private" / 6,
+        /// Isolated switch with a host port.
+        Internal = "Internal" / 7,
+        /// Flow steering for WSL.
+        Mirrored = "Mirrored" / 8,
+        /// RDMA fabric.
+        Infiniband = "Infiniband" / 9,
+        /// Constrained connection sharing.
+        ConstrainedIcs = "ConstrainedICS" / 10,
+    }
+}
+
+named! {
+    /// Who gives out addresses.
+    pub enum IpamType {
+        default Static;
+        /// HNS or the client.
+        Static = "Static" / 0,
+        /// A DHCP server.
+        Dhcp = "Dhcp" / 1,
+    }
+}
+
+bits! {
+    /// Switches of a network.
+    pub struct NetworkFlags {
+        /// HNS answers DNS on the gateway.
+        ENABLE_DNS_PROXY = 1 "EnableDnsProxy",
+        /// HNS answers DHCP.
+        ENABLE_DHCP_SERVER = 2 "EnableDhcpServer",
+        /// Port mirroring.
+        ENABLE_MIRRORING = 4 "EnableMirroring",
+        /// The network does not survive a reboot.
+        ENABLE_NON_PERSISTENT = 8 "EnableNonPersistent",
+        /// The network survives a reboot.
+        ENABLE_PERSISTENT = 16 "EnablePersistent",
+        /// The switch is not shared.
+        ISOLATE_VSWITCH = 32 "IsolateVSwitch",
+        /// Flow steering.
+        ENABLE_FLOW_STEERING = 64 "EnableFlowSteering",
+        /// No endpoint sharing.
+        DISABLE_SHARING = 128 "DisableSharing",
+        /// Firewall on.
+        ENABLE_FIREWALL = 256 "EnableFirewall",
+        /// No host port (HNS 15.1).
+        DISABLE_HOST_PORT = 1024 "DisableHostPort",
+        /// SR-IOV.
+        ENABLE_IOV = 8192 "EnableIov",
+    }
+}
+
+document! {
+    /// Addresses of a subnet.
+    pub struct Subnet {
+        /// Identifier.
+        id: Guid = "ID";
+        /// The prefix, as `10.0.0.0/24`.
+        ip_address_prefix: String = "IpAddressPrefix";
+        /// `VLAN` or `VSID`.
+        policies: Vec<NetworkPolicy> = "Policies";
+        /// The default route's next hop is the gateway.
+        routes: Vec<Route> = "Routes";
+        /// Parts of the subnet, as read.
+        ip_subnets: Vec<Value> = "IpSubnets";
+        /// 1: the gateway's address is not reserved.
+        flags: u32 = "Flags";
+    }
+}
+
+impl Subnet {
+    /// A subnet with its default gateway.
+    pub fn new(prefix: IpNet, gateway: IpAddr) -> Self {
+        let destination = if prefix.addr().is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+        let route = Route { next_hop: gateway.to_string(), destination_prefix: destination.into(), ..Route::default() };
+        Self { ip_address_prefix: prefix.trunc().to_string(), routes: vec![route], ..Self::default() }
+    }
+
+    /// The prefix, where it can be read.
+    pub fn prefix(&self) -> Option<IpNet> {
+        self.ip_address_prefix.parse::<IpNet>().ok()
+    }
+
+    /// The gateway: the next hop of the default route.
+    pub fn gateway(&self) -> Option<IpAddr> {
+        let default = |route: &&Route| matches!(route.destination_prefix.as_str(), "0.0.0.0/0" | "::/0");
+        self.routes.iter().find(default)?.next_hop.parse().ok()
+    }
+}
+
+document! {
+    /// One way addresses are given out.
+    pub struct Ipam {
+        /// Who gives them out.
+        ipam_type: IpamType = "Type", always;
+        /// From where.
+        subnets: Vec<Subnet> = "Subnets";
+    }
+}
+
+document! {
+    /// First and last address of a range.
+    pub struct MacRange {
+        /// First.
+        start_mac_address: String = "StartMacAddress";
+        /// Last.
+        end_mac_address: String = "EndMacAddress";
+    }
+}
+
+document! {
+    /// Where HNS takes MAC addresses from.
+    pub struct MacPool {
+        /// Its ranges.
+        ranges: Vec<MacRange> = "Ranges";
+    }
+}
+
+document! {
+    /// A network (`HostComputeNetwork`).
+    pub struct HostComputeNetwork {
+        /// Identifier.
+        id: Guid = "ID";
+        /// Who made it.
+        owner: String = "Owner";
+        /// Its name, unique on the host.
+        name: String = "Name";
+        /// The HNS version that wrote it: major in the high 32 bits.
+        version: u64 = "Version";
+        /// What kind of switch it is.
+        network_type: NetworkType = "Type", always;
+        /// Its policies.
+        policies: Vec<NetworkPolicy> = "Policies";
+        /// Where MAC addresses come from.
+        mac_pool: MacPool = "MacPool";
+        /// Name resolution.
+        dns: Dns = "Dns";
+        /// Its addresses.
+        ipams: Vec<Ipam> = "Ipams";
+        /// Its switches.
+        flags: NetworkFlags = "Flags";
+        /// What HNS last thought of it, as read.
+        health: Value = "Health";
+        /// Anything.
+        additional_params: Value = "AdditionalParams";
+        /// 1 is normal.
+        state: u32 = "State";
+        /// The schema of this document.
+        schema_version: SchemaVersion = "SchemaVersion", always;
+    }
+}
+
+impl HostComputeNetwork {
+    /// A network of `network_type` with one static subnet.
+    pub fn new(name: impl Into<String>, network_type: NetworkType, subnet: Subnet) -> Self {
+        let ipam = Ipam { subnets: vec![subnet], ..Ipam::default() };
+        Self { name: name.into(), network_type, ipams: vec![ipam], ..Self::default() }
+    }
+
+    /// Adds a policy.
+    #[must_use]
+    pub fn with_policy(mut self, policy: NetworkPolicy) -> Self {
+        self.policies.push(policy);
+        self
+    }
+
+    /// Every subnet of every IPAM.
+    pub fn subnets(&self) -> impl Iterator<Item = &Subnet> {
+        self.ipams.iter().flat_map(|ipam| &ipam.subnets)
+    }
+
+    /// The ManagementIP: the host's own address on this network, as the `ProviderAddress` policy carries it.
+    /// It appears some time after the create on a real host.
+    pub fn management_ip(&self) -> Option<IpAddr> {
+        self.policies.iter().find_map(NetworkPolicy::as_provider_address)
+    }
+}

@@ -1,0 +1,207 @@
+//! The client half: calls from many threads over one connection, which is made when first needed and again after it was lost.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::{Address, Answer, Request, SUBSCRIBE, Stream, read_frame, write_frame};
+use crate::error::{HResult, HcnError};
+use crate::port::{Args, Event, EventSink, Function, HostNetwork, RawError, Reply, Subscription};
+
+/// How long a call waits for its answer before the connection counts as dead.
+const ANSWER_LIMIT: Duration = Duration::from_secs(300);
+
+/// Room for the reader thread's stack: it only moves frames.
+const READER_STACK: usize = 256 << 10;
+
+/// A Host Networking Service at the other end of a socket.
+pub struct RemoteHcn {
+    address: Address,
+    token: Option<String>,
+    connection: Mutex<Option<Arc<Connection>>>,
+}
+
+/// One connection with its reader thread, which ends with it.
+struct Connection {
+    writer: Mutex<Stream>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    last_id: u64,
+    closed: bool,
+    waiting: HashMap<u64, SyncSender<Answer>>,
+    sinks: HashMap<u64, EventSink>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RemoteHcn {
+    /// A client of the service at `address` (`unix:PATH` or `tcp:HOST:PORT`). The token for TCP is taken from `MULLION_HCN_TOKEN`.
+    ///
+    /// The service need not run yet: each call connects when it must, and answers 0x800706d9 where it cannot.
+    pub fn connect(address: &str) -> Result<Self, HcnError> {
+        Self::with_token(address, std::env::var("MULLION_HCN_TOKEN").ok())
+    }
+
+    /// As [`RemoteHcn::connect`], with that token.
+    pub fn with_token(address: &str, token: Option<String>) -> Result<Self, HcnError> {
+        let address = address.parse().map_err(HcnError::Unavailable)?;
+        Ok(Self { address, token, connection: Mutex::new(None) })
+    }
+
+    fn connection(&self) -> Result<Arc<Connection>, RawError> {
+        let mut slot = lock(&self.connection);
+        if let Some(connection) = slot.as_ref().filter(|connection| !lock(&connection.state).closed) {
+            return Ok(connection.clone());
+        }
+        let refused = |error: std::io::Error| RawError::with_record(HResult::RPC_NOT_REGISTERED, &format!("{}: {error}", self.address));
+        let mut stream = self.address.connect().map_err(refused)?;
+        if stream.needs_token() {
+            let hello = Request { token: Some(self.token.clone().unwrap_or_default()), ..Request::default() };
+            write_frame(&mut stream, &hello).map_err(refused)?;
+        }
+        let reader = stream.try_clone().map_err(refused)?;
+        let connection = Arc::new(Connection { writer: Mutex::new(stream), state: Mutex::default() });
+        let weak = Arc::downgrade(&connection);
+        let thread = std::thread::Builder::new().name("hcn-reader".into()).stack_size(READER_STACK);
+        thread.spawn(move || read_answers(reader, &weak)).map_err(refused)?;
+        *slot = Some(connection.clone());
+        Ok(connection)
+    }
+}
+
+impl Drop for RemoteHcn {
+    fn drop(&mut self) {
+        if let Some(connection) = lock(&self.connection).as_ref() {
+            connection.close();
+        }
+    }
+}
+
+/// Hands frames to whom they are for, until the connection ends; then every waiter fails and every sink hears of the disconnect.
+fn read_answers(mut reader: Stream, connection: &Weak<Connection>) {
+    loop {
+        let frame = read_frame::<Answer>(&mut reader);
+        let Some(connection) = connection.upgrade() else { return };
+        match frame {
+            Ok(Some(Answer { event: Some(event), .. })) => connection.tell(&event),
+            Ok(Some(answer)) => {
+                let waiter = answer.id.and_then(|id| lock(&connection.state).waiting.remove(&id));
+                if let Some(waiter) = waiter {
+                    // The caller may have given up; the answer is then nobody's.
+                    let _ = waiter.send(answer);
+                }
+            }
+            Ok(None) | Err(_) => {
+                if let Err(error) = frame {
+                    tracing::debug!(%error, "the HCN connection broke");
+                }
+                connection.close();
+                return;
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn tell(&self, event: &Event) {
+        let sinks: Vec<EventSink> = lock(&self.state).sinks.values().cloned().collect();
+        for sink in sinks {
+            sink(event.clone());
+        }
+    }
+
+    fn close(&self) {
+        lock(&self.writer).shutdown();
+        let sinks = {
+            let mut state = lock(&self.state);
+            state.closed = true;
+            state.waiting.clear();
+            std::mem::take(&mut state.sinks)
+        };
+        for sink in sinks.into_values() {
+            sink(Event { event_type: Event::SERVICE_DISCONNECT, status: HResult::OK, data: None });
+        }
+    }
+
+    fn exchange(&self, call: String, args: Args<'_>) -> Result<Reply, RawError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let id = {
+            let mut state = lock(&self.state);
+            if state.closed {
+                return Err(HResult::RPC_CALL_FAILED_DNE.into());
+            }
+            state.last_id += 1;
+            let id = state.last_id;
+            state.waiting.insert(id, sender);
+            id
+        };
+        let request = Request { id, call, args: args.into(), token: None };
+        let written = write_frame(&mut *lock(&self.writer), &request);
+        if let Err(error) = written {
+            lock(&self.state).waiting.remove(&id);
+            if error.kind() == std::io::ErrorKind::InvalidInput {
+                return Err(RawError::with_record(HResult::INVALID_PARAMETER, &error.to_string()));
+            }
+            self.close();
+            return Err(RawError::with_record(HResult::RPC_CALL_FAILED_DNE, &error.to_string()));
+        }
+        match receiver.recv_timeout(ANSWER_LIMIT) {
+            Ok(answer) => answer.outcome(),
+            Err(RecvTimeoutError::Disconnected) => Err(HResult::RPC_CALL_FAILED.into()),
+            Err(RecvTimeoutError::Timeout) => {
+                lock(&self.state).waiting.remove(&id);
+                Err(HResult::TIMEOUT.into())
+            }
+        }
+    }
+}
+
+/// Ends one registration.
+struct Registration {
+    connection: Weak<Connection>,
+    id: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.upgrade() {
+            lock(&connection.state).sinks.remove(&self.id);
+        }
+    }
+}
+
+impl HostNetwork for RemoteHcn {
+    fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError> {
+        self.connection()?.exchange(function.to_string(), args)
+    }
+
+    fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {
+        let connection = self.connection()?;
+        let id = {
+            let mut state = lock(&connection.state);
+            state.last_id += 1;
+            let id = state.last_id;
+            state.sinks.insert(id, sink);
+            id
+        };
+        let registration = Registration { connection: Arc::downgrade(&connection), id };
+        connection.exchange(SUBSCRIBE.to_owned(), Args::default())?;
+        Ok(Subscription::new(registration))
+    }
+}
+
+#[cfg(test)]
+impl RemoteHcn {
+    /// Cuts the connection as a crash of the service would.
+    pub(super) fn break_connection(&self) {
+        if let Some(connection) = lock(&self.connection).as_ref() {
+            lock(&connection.writer).shutdown();
+        }
+    }
+}

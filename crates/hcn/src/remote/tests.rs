@@ -1,0 +1,101 @@
+//! Client and server over TCP, which exists on every system.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use super::*;
+use crate::port::{EventSink, Function, HostNetwork, Kind, Subscription};
+
+/// Answers with what it was asked.
+#[derive(Default)]
+struct Echo {
+    calls: AtomicU32,
+    sinks: Mutex<Vec<EventSink>>,
+}
+
+impl HostNetwork for Echo {
+    fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        match function {
+            Function::Open(_) => Ok(Reply::handle(Handle(7))),
+            Function::Delete(_) => Err(RawError::with_record(HResult::NETWORK_NOT_FOUND, "gone")),
+            _ => Ok(Reply::text(format!("{function} {args:?}"))),
+        }
+    }
+
+    fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {
+        self.sinks.lock().unwrap().push(sink);
+        Ok(Subscription::new(()))
+    }
+}
+
+/// A server on a free port that serves `count` connections.
+fn server(echo: &Arc<Echo>, count: usize) -> String {
+    let listener = Address::Tcp("127.0.0.1:0".into()).listen().unwrap();
+    let address = format!("tcp:{}", listener.tcp_address().unwrap());
+    let session: Session = echo.clone();
+    std::thread::spawn(move || {
+        for _ in 0..count {
+            let stream = listener.accept().unwrap();
+            // A refused peer may be gone before it is told.
+            let _ = serve_connection(stream, &session, Some("secret"));
+        }
+    });
+    address
+}
+
+#[test]
+fn calls_handles_and_errors_cross() {
+    let echo = Arc::new(Echo::default());
+    let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
+    let args = Args { id: Some(Guid::NIL), settings: Some("{\"ü\":1}"), ..Args::default() };
+    assert_eq!(remote.call(Function::Open(Kind::Network), args).unwrap().handle, Some(Handle(7)));
+    let text = remote.call(Function::Create(Kind::Endpoint), args).unwrap().result.unwrap();
+    assert_eq!(text, format!("HcnCreateEndpoint {args:?}"));
+    let error = remote.call(Function::Delete(Kind::Network), args).unwrap_err();
+    assert_eq!(error, RawError::with_record(HResult::NETWORK_NOT_FOUND, "gone"));
+}
+
+#[test]
+fn a_wrong_token_is_refused_and_a_lost_service_is_told() {
+    let echo = Arc::new(Echo::default());
+    let address = server(&echo, 2);
+    let remote = RemoteHcn::with_token(&address, Some("guess".into())).unwrap();
+    let error = remote.call(Function::Open(Kind::Network), Args::default()).unwrap_err();
+    assert!(matches!(error.hresult, HResult::ACCESS_DENIED | HResult::RPC_CALL_FAILED | HResult::RPC_CALL_FAILED_DNE), "{error:?}");
+    assert_eq!(echo.calls.load(Ordering::Relaxed), 0);
+    let gone = RemoteHcn::with_token("tcp:127.0.0.1:1", None).unwrap();
+    assert_eq!(gone.call(Function::Open(Kind::Network), Args::default()).unwrap_err().hresult, HResult::RPC_NOT_REGISTERED);
+    assert!(RemoteHcn::connect("pipe:x").is_err());
+}
+
+#[test]
+fn events_cross_and_the_end_of_the_service_is_one() {
+    let echo = Arc::new(Echo::default());
+    let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let sender = Mutex::new(sender);
+    let subscription = remote.subscribe(Arc::new(move |event| sender.lock().unwrap().send(event).unwrap())).unwrap();
+    let sink = echo.sinks.lock().unwrap()[0].clone();
+    let event = Event { event_type: Event::NETWORK_CREATE, status: HResult::OK, data: Some("{}".into()) };
+    sink(event.clone());
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(5)).unwrap(), event);
+    remote.break_connection();
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(5)).unwrap().event_type, Event::SERVICE_DISCONNECT);
+    drop(subscription);
+}
+
+#[test]
+fn frames_have_a_limit_and_an_end() {
+    let mut bytes: &[u8] = &(MAX_FRAME + 1).to_le_bytes();
+    assert!(read_frame::<Value>(&mut bytes).is_err());
+    let mut cut: &[u8] = &[5, 0, 0, 0, b'1'];
+    assert_eq!(read_frame::<Value>(&mut cut).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    let mut none: &[u8] = &[];
+    assert!(read_frame::<Value>(&mut none).unwrap().is_none());
+    let mut frame = Vec::new();
+    write_frame(&mut frame, &serde_json::json!({"a": 1})).unwrap();
+    assert_eq!(frame[..4], [7, 0, 0, 0]);
+    assert_eq!(read_frame::<Value>(&mut frame.as_slice()).unwrap(), Some(serde_json::json!({"a": 1})));
+}
