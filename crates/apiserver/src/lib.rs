@@ -1,1 +1,4 @@
 //! The embedded Kubernetes API server.
+
+mod object;
+mod store;

@@ -1,0 +1,323 @@
+//! The durable store: one revision counter, an index of encoded objects in memory, a window of recent events for watches, and redb
+//! below, written by one thread that commits whatever is waiting in one transaction.
+//!
+//! Guarantees: revisions rise by one a write; a write is answered, and its event seen by watches, only when it is on disk; a list and a
+//! watch from its revision miss nothing and repeat nothing. A failed commit (disk full) undoes every write that was not yet on disk and
+//! answers each with the error, so that memory never runs ahead of the disk for longer than a commit takes.
+//!
+//! Keys are `GROUP/RESOURCE/NAMESPACE/NAME` (`core` for the legacy group, an empty namespace for cluster-scoped objects).
+
+mod disk;
+mod encryption;
+mod window;
+
+use disk::{Disk, Op};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::{oneshot, watch};
+pub use window::{Change, Event};
+use window::Window;
+
+/// Why the store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file or directory could not be read or written.
+    #[error("opening the store in {dir:?}: {operation} failed")]
+    File {
+        /// The store's directory.
+        dir: std::path::PathBuf,
+        /// What was attempted.
+        operation: &'static str,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// redb refused the file.
+    #[error("opening the store {path:?} failed: another process may hold it, or it is damaged")]
+    Database {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What redb said.
+        #[source]
+        source: redb::Error,
+    },
+    /// Written by a newer release.
+    #[error("the store has format {found}, this release reads up to {known}: use the release that wrote it, or another directory")]
+    Newer {
+        /// The format found.
+        found: u64,
+        /// The newest one known.
+        known: u64,
+    },
+    /// The encryption configuration does not fit.
+    #[error("reading {path:?} failed: {reason}")]
+    Encryption {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A stored object cannot be decrypted.
+    #[error("{key:?} cannot be decrypted: the encryption configuration beside the store is not the one it was written with")]
+    Decrypt {
+        /// The object's key.
+        key: String,
+    },
+}
+
+/// Why a write was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The key is taken (create).
+    #[error("the key exists already")]
+    Exists,
+    /// Somebody wrote or deleted in between.
+    #[error("the object has changed")]
+    Changed,
+    /// The disk refused it.
+    #[error("writing to the store failed: {0}")]
+    Disk(String),
+}
+
+/// A resourceVersion below what the window still holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// The oldest revision that can still be watched from.
+    pub oldest: u64,
+}
+
+/// One stored object.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The revision that wrote it (metadata.resourceVersion).
+    pub revision: u64,
+    /// The object as JSON, resourceVersion included.
+    pub bytes: Arc<[u8]>,
+}
+
+impl Entry {
+    /// The object.
+    pub fn value(&self) -> Value {
+        serde_json::from_slice(&self.bytes).unwrap_or_default()
+    }
+}
+
+/// What a write expects to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing: a creation.
+    Absent,
+    /// The object as this revision left it.
+    Revision(u64),
+}
+
+/// The store; cheap to share behind an `Arc`.
+pub struct Store {
+    shared: Arc<Shared>,
+    disk: Disk,
+}
+
+/// What the request side and the disk thread share.
+struct Shared {
+    state: Mutex<State>,
+    published: watch::Sender<u64>,
+}
+
+struct State {
+    revision: u64,
+    index: BTreeMap<Arc<str>, Entry>,
+    window: Window,
+    /// The revision of the last write below each `GROUP/RESOURCE/`.
+    changed: HashMap<String, u64>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    /// Opens (or makes) the store in `dir`.
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let (disk, loaded) = Disk::open(dir)?;
+        let state = State {
+            revision: loaded.revision,
+            index: loaded.index,
+            window: Window::starting_at(loaded.revision),
+            changed: HashMap::new(),
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), published: watch::Sender::new(loaded.revision) });
+        let disk = disk.start(Arc::clone(&shared)).map_err(|source| OpenError::File {
+            dir: dir.to_path_buf(),
+            operation: "starting the writer thread",
+            source,
+        })?;
+        Ok(Self { shared, disk })
+    }
+
+    /// The latest revision.
+    pub fn revision(&self) -> u64 {
+        self.shared.lock().revision
+    }
+
+    /// Follows the revision up to which everything is on disk and may be seen by watches.
+    pub fn published(&self) -> watch::Receiver<u64> {
+        self.shared.published.subscribe()
+    }
+
+    /// The revision of the last write below a `GROUP/RESOURCE/` since the start (0 for none): for caches of derived state.
+    pub fn last_change(&self, prefix: &str) -> u64 {
+        self.shared.lock().changed.get(prefix).copied().unwrap_or_default()
+    }
+
+    /// One object.
+    pub fn get(&self, key: &str) -> Option<Entry> {
+        self.shared.lock().index.get(key).cloned()
+    }
+
+    /// Everything below `prefix`, in key order, with the revision it is true for.
+    pub fn list(&self, prefix: &str) -> (u64, Vec<(Arc<str>, Entry)>) {
+        let state = self.shared.lock();
+        (state.revision, range(&state.index, prefix).map(|(key, entry)| (Arc::clone(key), entry.clone())).collect())
+    }
+
+    /// Everything below `prefix` as it was at `revision`: today's state with the later events undone.
+    pub fn list_at(&self, prefix: &str, revision: u64) -> Result<Vec<(Arc<str>, Entry)>, Compacted> {
+        let state = self.shared.lock();
+        let later = state.window.after(revision)?;
+        let mut found: BTreeMap<Arc<str>, Entry> =
+            range(&state.index, prefix).map(|(key, entry)| (Arc::clone(key), entry.clone())).collect();
+        for event in later.rev().filter(|event| event.key.starts_with(prefix)) {
+            match &event.previous {
+                Some(previous) => found.insert(Arc::clone(&event.key), previous.clone()),
+                None => found.remove(&event.key),
+            };
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// How many objects lie below `prefix`.
+    pub fn count(&self, prefix: &str) -> usize {
+        range(&self.shared.lock().index, prefix).count()
+    }
+
+    /// Up to `most` events below `prefix` after revision `cursor` that are on disk, and the cursor to go on from.
+    pub fn events(&self, prefix: &str, cursor: u64, most: usize) -> Result<(Vec<Arc<Event>>, u64), Compacted> {
+        let state = self.shared.lock();
+        let published = *self.shared.published.borrow();
+        let mut events = Vec::new();
+        let mut reached = cursor.max(published);
+        for event in state.window.after(cursor)?.take_while(|event| event.revision <= published) {
+            if event.key.starts_with(prefix) {
+                events.push(Arc::clone(event));
+                if events.len() == most {
+                    reached = event.revision;
+                    break;
+                }
+            }
+        }
+        Ok((events, reached))
+    }
+
+    /// Creates or replaces an object. Answers when it is on disk, with the object as stored (its resourceVersion set).
+    pub async fn put(&self, key: &str, expect: Expect, mut object: Value) -> Result<Value, WriteError> {
+        let done = {
+            let mut state = self.shared.lock();
+            let previous = state.check(key, expect)?;
+            let revision = state.revision + 1;
+            crate::object::metadata(&mut object).insert("resourceVersion".into(), revision.to_string().into());
+            let bytes: Arc<[u8]> = serde_json::to_vec(&object).map_err(|error| WriteError::Disk(error.to_string()))?.into();
+            let change = if previous.is_some() { Change::Modified } else { Change::Added };
+            let entry = Entry { revision, bytes };
+            self.apply(&mut state, key, change, entry, previous)?
+        };
+        answer(done).await?;
+        Ok(object)
+    }
+
+    /// Deletes an object; watches see `last` (its resourceVersion set to the deletion's) as its final state.
+    pub async fn delete(&self, key: &str, expect: Expect, mut last: Value) -> Result<Value, WriteError> {
+        let done = {
+            let mut state = self.shared.lock();
+            let previous = state.check(key, expect)?;
+            let revision = state.revision + 1;
+            crate::object::metadata(&mut last).insert("resourceVersion".into(), revision.to_string().into());
+            let bytes: Arc<[u8]> = serde_json::to_vec(&last).map_err(|error| WriteError::Disk(error.to_string()))?.into();
+            self.apply(&mut state, key, Change::Deleted, Entry { revision, bytes }, previous)?
+        };
+        answer(done).await?;
+        Ok(last)
+    }
+
+    /// Puts one change into memory and into the writer's queue, under the one lock, so that both see the same order.
+    fn apply(
+        &self,
+        state: &mut State,
+        key: &str,
+        change: Change,
+        entry: Entry,
+        previous: Option<Entry>,
+    ) -> Result<oneshot::Receiver<Result<(), WriteError>>, WriteError> {
+        let key: Arc<str> = key.into();
+        let (done, receiver) = oneshot::channel();
+        let stored = (change != Change::Deleted).then(|| Arc::clone(&entry.bytes));
+        self.disk.enqueue(Op { key: Arc::clone(&key), bytes: stored, revision: entry.revision, done })?;
+        state.revision = entry.revision;
+        state.changed.insert(resource_prefix(&key).to_string(), entry.revision);
+        match change {
+            Change::Deleted => state.index.remove(&key),
+            Change::Added | Change::Modified => state.index.insert(Arc::clone(&key), entry.clone()),
+        };
+        state.window.push(Arc::new(Event { revision: entry.revision, key, change, object: entry.bytes, previous }));
+        Ok(receiver)
+    }
+
+    /// Waits for the writer to finish what is queued and closes the file.
+    pub fn close(&self) {
+        self.disk.close();
+    }
+}
+
+async fn answer(done: oneshot::Receiver<Result<(), WriteError>>) -> Result<(), WriteError> {
+    done.await.unwrap_or_else(|_| Err(WriteError::Disk("the store is closed".into())))
+}
+
+/// `GROUP/RESOURCE/` of a key.
+fn resource_prefix(key: &str) -> &str {
+    key.match_indices('/').nth(1).map_or(key, |(position, _)| &key[..=position])
+}
+
+fn range<'a>(index: &'a BTreeMap<Arc<str>, Entry>, prefix: &'a str) -> impl Iterator<Item = (&'a Arc<str>, &'a Entry)> {
+    let from = (Bound::Included(prefix), Bound::Unbounded);
+    index.range::<str, _>(from).take_while(move |(key, _)| key.starts_with(prefix))
+}
+
+impl State {
+    fn check(&self, key: &str, expect: Expect) -> Result<Option<Entry>, WriteError> {
+        let current = self.index.get(key);
+        match (expect, current) {
+            (Expect::Absent, None) => Ok(None),
+            (Expect::Absent, Some(_)) => Err(WriteError::Exists),
+            (Expect::Revision(revision), Some(entry)) if entry.revision == revision => Ok(Some(entry.clone())),
+            (Expect::Revision(_), _) => Err(WriteError::Changed),
+        }
+    }
+
+    /// Undoes everything after `published`: the disk refused it.
+    fn roll_back(&mut self, published: u64) {
+        while let Some(event) = self.window.pop_after(published) {
+            match &event.previous {
+                Some(previous) => self.index.insert(Arc::clone(&event.key), previous.clone()),
+                None => self.index.remove(&event.key),
+            };
+        }
+        self.revision = published;
+    }
+}
+
+#[cfg(test)]
+mod tests;
