@@ -1,0 +1,301 @@
+//! The file tree of a node, reached by the paths pods use.
+//!
+//! A simulated Windows node keeps each drive in a directory; a real one has real drives. Paths
+//! are parsed into components first ([`PodPath`]) and resolved below the drive's directory, so
+//! that neither `..` nor a link can leave it. On Linux every step is handle-relative (openat2);
+//! on Windows reparse points are refused component by component.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use pod_rules::{NodeOs, PathError, PodPath};
+
+#[cfg(target_os = "linux")]
+#[path = "root/linux.rs"]
+mod imp;
+#[cfg(not(target_os = "linux"))]
+#[path = "root/portable.rs"]
+mod imp;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
+
+/// A failed file operation on a node's root.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The path itself is refused.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// No such drive on this node.
+    #[error("no drive {drive}: on this node; it has {present}")]
+    NoDrive {
+        /// What was asked for.
+        drive: char,
+        /// The drives there are.
+        present: String,
+    },
+    /// The operating system said no.
+    #[error("cannot {operation} {path}")]
+    Io {
+        /// What was tried, as a verb.
+        operation: &'static str,
+        /// In the node's own form.
+        path: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl HostError {
+    /// Whether something simply does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, HostError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// What a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File,
+    /// A unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+    /// A symbolic link or junction (only in listings, which do not follow).
+    Link,
+    /// Anything else.
+    Other,
+}
+
+/// An existing object of a node's root.
+#[derive(Debug)]
+pub struct Resolved {
+    /// Where it is on the machine that runs us, links inside the root resolved.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: FileKind,
+    /// The object itself, held open (`O_PATH` on Linux): bind `/proc/self/fd/N` of this rather
+    /// than `path`, which could be exchanged meanwhile.
+    pub handle: File,
+}
+
+/// Space on the file system that holds a path, in bytes and files (0 where unknown).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Size.
+    pub capacity: u64,
+    /// Free for ordinary users.
+    pub available: u64,
+    /// Number of inodes.
+    pub inodes: u64,
+    /// Free inodes.
+    pub inodes_free: u64,
+}
+
+/// One file of a Secret, ConfigMap, downward API or projected volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeFile {
+    /// Content.
+    pub bytes: Vec<u8>,
+    /// Permission bits (no effect on Windows).
+    pub mode: u32,
+}
+
+/// A node's root: one directory on Linux, one per drive on Windows.
+#[derive(Debug)]
+pub struct HostRoot {
+    os: NodeOs,
+    drives: BTreeMap<Option<char>, imp::Root>,
+}
+
+impl HostRoot {
+    /// The root of a Linux node: `/`, or the directory a simulated node lives in.
+    pub fn linux(dir: impl Into<PathBuf>) -> Result<Self, HostError> {
+        let root = open_root(None, dir.into())?;
+        Ok(HostRoot {
+            os: NodeOs::Linux,
+            drives: BTreeMap::from([(None, root)]),
+        })
+    }
+
+    /// The drives of a Windows node of `os`: letter → directory (`C` → `C:\` on a real one).
+    pub fn windows(
+        os: NodeOs,
+        drives: impl IntoIterator<Item = (char, PathBuf)>,
+    ) -> Result<Self, HostError> {
+        let mut map = BTreeMap::new();
+        for (letter, dir) in drives {
+            let letter = letter.to_ascii_uppercase();
+            map.insert(Some(letter), open_root(Some(letter), dir)?);
+        }
+        Ok(HostRoot { os, drives: map })
+    }
+
+    /// The operating system whose path forms apply.
+    pub fn os(&self) -> NodeOs {
+        self.os
+    }
+
+    /// The drive letters; empty on Linux.
+    pub fn drives(&self) -> impl Iterator<Item = char> + '_ {
+        self.drives.keys().filter_map(|d| *d)
+    }
+
+    /// Reads a path in the node's form.
+    pub fn parse(&self, text: &str) -> Result<PodPath, HostError> {
+        Ok(PodPath::parse(self.os, text)?)
+    }
+
+    /// Finds an existing object, following links that stay inside the root.
+    pub fn resolve(&self, path: &PodPath) -> Result<Resolved, HostError> {
+        self.root(path)?
+            .resolve(path.components())
+            .map_err(error("open", path))
+    }
+
+    /// What a path leads to, following links inside the root; None when nothing is there.
+    pub fn kind(&self, path: &PodPath) -> Result<Option<FileKind>, HostError> {
+        match self.resolve(path) {
+            Ok(found) => Ok(Some(found.kind)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes a directory and its parents. Those it makes get `mode`; existing ones stay as they
+    /// are.
+    pub fn create_dir_all(&self, path: &PodPath, mode: u32) -> Result<(), HostError> {
+        self.root(path)?
+            .create_dir_all(path.components(), mode)
+            .map_err(error("create directory", path))
+    }
+
+    /// Makes an empty file unless something is there already.
+    pub fn create_file(&self, path: &PodPath, mode: u32) -> Result<(), HostError> {
+        self.root(path)?
+            .create_file(path.components(), mode)
+            .map_err(error("create", path))
+    }
+
+    /// Opens a file for reading (deletion and renaming stay possible on Windows too).
+    pub fn open_read(&self, path: &PodPath) -> Result<File, HostError> {
+        self.root(path)?
+            .open_read(path.components())
+            .map_err(error("read", path))
+    }
+
+    /// Opens a file for appending, making it with `mode` if needed.
+    pub fn open_append(&self, path: &PodPath, mode: u32) -> Result<File, HostError> {
+        self.root(path)?
+            .open_append(path.components(), mode)
+            .map_err(error("write", path))
+    }
+
+    /// At most `limit` bytes of a file; None when it does not exist.
+    pub fn read(&self, path: &PodPath, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
+        let file = match self.open_read(path) {
+            Ok(file) => file,
+            Err(e) if e.is_not_found() => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let mut bytes = Vec::new();
+        file.take(limit)
+            .read_to_end(&mut bytes)
+            .map_err(error("read", path))?;
+        Ok(Some(bytes))
+    }
+
+    /// Replaces a file: readers see the old or the new content, never a part.
+    pub fn write_file(&self, path: &PodPath, bytes: &[u8], mode: u32) -> Result<(), HostError> {
+        self.root(path)?
+            .write_file(path.components(), bytes, mode)
+            .map_err(error("write", path))
+    }
+
+    /// Names and kinds in a directory, sorted; links are not followed. Empty when it does not
+    /// exist.
+    pub fn read_dir(&self, path: &PodPath) -> Result<Vec<(String, FileKind)>, HostError> {
+        match self.root(path)?.read_dir(path.components()) {
+            Ok(mut names) => {
+                names.sort_by(|a, b| a.0.cmp(&b.0));
+                Ok(names)
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) => Err(error("list", path)(e)),
+        }
+    }
+
+    /// Removes a file, a link (never its target) or a whole directory. Never crosses into
+    /// another mount: such a tree is left and reported. Missing is fine.
+    pub fn remove_tree(&self, path: &PodPath) -> Result<(), HostError> {
+        match self.root(path)?.remove_tree(path.components()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error("remove", path)(e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes `dir` hold exactly `files` (relative paths with `/`), the way the kubelet's atomic
+    /// writer does: a new time-stamped directory, then one rename of the `..data` link, so that
+    /// readers see all old or all new files. Returns whether anything changed.
+    pub fn write_volume(
+        &self,
+        dir: &PodPath,
+        files: &BTreeMap<String, VolumeFile>,
+    ) -> Result<bool, HostError> {
+        for name in files.keys() {
+            let inner = PodPath::root(dir.drive()).join(name)?;
+            if inner.components().is_empty() || inner.components()[0].starts_with("..") {
+                return Err(PathError::Backsteps(name.clone()).into());
+            }
+        }
+        self.create_dir_all(dir, 0o755)?;
+        self.root(dir)?
+            .write_volume(dir.components(), files)
+            .map_err(error("update volume", dir))
+    }
+
+    /// Space on the file system that holds `path`.
+    pub fn space(&self, path: &PodPath) -> Result<Space, HostError> {
+        self.root(path)?
+            .space(path.components())
+            .map_err(error("measure", path))
+    }
+
+    fn root(&self, path: &PodPath) -> Result<&imp::Root, HostError> {
+        self.drives
+            .get(&path.drive())
+            .ok_or_else(|| HostError::NoDrive {
+                drive: path.drive().unwrap_or('/'),
+                present: self
+                    .drives()
+                    .map(String::from)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })
+    }
+}
+
+fn open_root(letter: Option<char>, dir: PathBuf) -> Result<imp::Root, HostError> {
+    let shown = dir.display().to_string();
+    imp::Root::open(dir, letter.is_some()).map_err(|source| HostError::Io {
+        operation: "open the node's root",
+        path: shown,
+        source,
+    })
+}
+
+fn error(operation: &'static str, path: &PodPath) -> impl FnOnce(io::Error) -> HostError {
+    let path = path.to_string();
+    move |source| HostError::Io {
+        operation,
+        path,
+        source,
+    }
+}

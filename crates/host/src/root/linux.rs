@@ -1,0 +1,400 @@
+//! Handle-relative files through openat2: each path is resolved by the kernel below the root's
+//! descriptor, so a link can never lead out of it, whatever changes meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+
+use super::{FileKind, Resolved, Space, VolumeFile};
+
+const DATA: &str = "..data";
+const DATA_NEW: &str = "..data_tmp";
+
+/// The directory that stands for a drive or for `/`.
+#[derive(Debug)]
+pub(super) struct Root {
+    fd: OwnedFd,
+    /// Windows names: same letters in another case are the same name.
+    fold_case: bool,
+}
+
+impl Root {
+    pub(super) fn open(dir: PathBuf, fold_case: bool) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Ok(Root {
+            fd: nix::fcntl::open(&dir, flags, Mode::empty())?,
+            fold_case,
+        })
+    }
+
+    /// Opens `path` below the root. Links are followed inside the root only.
+    fn open_in(&self, path: &[String], flags: OFlag) -> io::Result<OwnedFd> {
+        match self.open_exact(path, flags) {
+            Err(e) if self.fold_case && e.kind() == io::ErrorKind::NotFound => {
+                self.open_exact(&self.fold(path)?, flags)
+            }
+            other => other,
+        }
+    }
+
+    fn open_exact(&self, path: &[String], flags: OFlag) -> io::Result<OwnedFd> {
+        let text = if path.is_empty() {
+            ".".to_owned()
+        } else {
+            path.join("/")
+        };
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        Ok(openat2(&self.fd, text.as_str(), how)?)
+    }
+
+    /// The path with each name as it is really spelt, where it exists under another case.
+    fn fold(&self, path: &[String]) -> io::Result<Vec<String>> {
+        let mut real: Vec<String> = Vec::with_capacity(path.len());
+        for name in path {
+            real.push(name.clone());
+            if self
+                .open_exact(&real, OFlag::O_PATH | OFlag::O_NOFOLLOW)
+                .is_ok()
+            {
+                continue;
+            }
+            real.pop();
+            let parent = match self.open_exact(&real, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+                Ok(parent) => parent,
+                Err(_) => {
+                    real.push(name.clone());
+                    continue;
+                }
+            };
+            let same = list(parent)?
+                .into_iter()
+                .find(|(n, _)| n.eq_ignore_ascii_case(name));
+            real.push(same.map_or_else(|| name.clone(), |(n, _)| n));
+        }
+        Ok(real)
+    }
+
+    /// The directory that holds `path`, and the last name as it is spelt there.
+    fn parent(&self, path: &[String]) -> io::Result<(OwnedFd, String)> {
+        let (name, parents) = path.split_last().ok_or(Errno::EBUSY)?;
+        let dir = self.open_in(parents, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        let exists = fstatat(&dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
+        if !exists && self.fold_case {
+            let copy = dir.try_clone()?;
+            if let Some((real, _)) = list(copy)?
+                .into_iter()
+                .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            {
+                return Ok((dir, real));
+            }
+        }
+        Ok((dir, name.clone()))
+    }
+
+    pub(super) fn resolve(&self, path: &[String]) -> io::Result<Resolved> {
+        let fd = self.open_in(path, OFlag::O_PATH)?;
+        let kind = kind_of(fstat(&fd)?.st_mode);
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+        Ok(Resolved {
+            path,
+            kind,
+            handle: File::from(fd),
+        })
+    }
+
+    pub(super) fn create_dir_all(&self, path: &[String], mode: u32) -> io::Result<()> {
+        if self
+            .open_in(path, OFlag::O_PATH | OFlag::O_DIRECTORY)
+            .is_ok()
+        {
+            return Ok(());
+        }
+        let mut dir = self.open_in(&[], OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        for depth in 1..=path.len() {
+            let prefix = &path[..depth];
+            dir = match self.open_in(prefix, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+                Ok(next) => next,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    make_dir(dir.as_fd(), &path[depth - 1], mode)?
+                }
+                Err(e) => return Err(e),
+            };
+        }
+        Ok(())
+    }
+
+    pub(super) fn create_file(&self, path: &[String], mode: u32) -> io::Result<()> {
+        let (dir, name) = self.parent(path)?;
+        let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        match openat(
+            &dir,
+            name.as_str(),
+            flags | OFlag::O_EXCL,
+            Mode::from_bits_truncate(mode),
+        ) {
+            Ok(fd) => Ok(fchmod(&fd, Mode::from_bits_truncate(mode))?),
+            Err(Errno::EEXIST) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    pub(super) fn open_read(&self, path: &[String]) -> io::Result<File> {
+        Ok(File::from(
+            self.open_in(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?,
+        ))
+    }
+
+    pub(super) fn open_append(&self, path: &[String], mode: u32) -> io::Result<File> {
+        let (dir, name) = self.parent(path)?;
+        let flags = OFlag::O_CREAT
+            | OFlag::O_WRONLY
+            | OFlag::O_APPEND
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_CLOEXEC;
+        Ok(File::from(openat(
+            &dir,
+            name.as_str(),
+            flags,
+            Mode::from_bits_truncate(mode),
+        )?))
+    }
+
+    pub(super) fn write_file(&self, path: &[String], bytes: &[u8], mode: u32) -> io::Result<()> {
+        let (dir, name) = self.parent(path)?;
+        let temporary = format!(".{name}.new");
+        ignore_missing(unlinkat(
+            &dir,
+            temporary.as_str(),
+            UnlinkatFlags::NoRemoveDir,
+        ))?;
+        write_new(dir.as_fd(), &temporary, bytes, mode)?;
+        Ok(renameat(&dir, temporary.as_str(), &dir, name.as_str())?)
+    }
+
+    pub(super) fn read_dir(&self, path: &[String]) -> io::Result<Vec<(String, FileKind)>> {
+        list(self.open_in(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)
+    }
+
+    pub(super) fn remove_tree(&self, path: &[String]) -> io::Result<()> {
+        let (dir, name) = self.parent(path)?;
+        remove_entry(dir.as_fd(), &name)
+    }
+
+    pub(super) fn space(&self, path: &[String]) -> io::Result<Space> {
+        let fd = self.open_in(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        let s = nix::sys::statvfs::fstatvfs(&fd)?;
+        Ok(Space {
+            capacity: s.blocks() * s.fragment_size(),
+            available: s.blocks_available() * s.fragment_size(),
+            inodes: s.files(),
+            inodes_free: s.files_available(),
+        })
+    }
+
+    pub(super) fn write_volume(
+        &self,
+        path: &[String],
+        files: &BTreeMap<String, VolumeFile>,
+    ) -> io::Result<bool> {
+        let dir = self.open_in(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        let old = readlinkat(&dir, DATA)
+            .ok()
+            .and_then(|t| t.into_string().ok());
+        if let Some(old) = &old
+            && volume_is(dir.as_fd(), old, files)
+        {
+            return Ok(false);
+        }
+        let fresh = fresh_name();
+        let inner = make_dir(dir.as_fd(), &fresh, 0o755)?;
+        for (name, file) in files {
+            let mut holder = inner.try_clone()?;
+            let mut parts: Vec<&str> = name.split('/').filter(|p| !p.is_empty()).collect();
+            let leaf = parts.pop().ok_or(Errno::EINVAL)?;
+            for part in parts {
+                holder = make_dir(holder.as_fd(), part, 0o755)?;
+            }
+            write_new(holder.as_fd(), leaf, &file.bytes, file.mode)?;
+        }
+        ignore_missing(unlinkat(&dir, DATA_NEW, UnlinkatFlags::NoRemoveDir))?;
+        symlinkat(fresh.as_str(), &dir, DATA_NEW)?;
+        renameat(&dir, DATA_NEW, &dir, DATA)?;
+        link_names(&dir, files)?;
+        for (name, _) in list(dir.try_clone()?)? {
+            if name.starts_with("..") && name != DATA && name != fresh {
+                remove_entry(dir.as_fd(), &name)?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Makes the names users see (`key` → `..data/key`), and removes those that are gone.
+fn link_names(dir: &OwnedFd, files: &BTreeMap<String, VolumeFile>) -> io::Result<()> {
+    let wanted: BTreeSet<&str> = files
+        .keys()
+        .filter_map(|n| n.split('/').find(|p| !p.is_empty()))
+        .collect();
+    for name in &wanted {
+        match symlinkat(format!("{DATA}/{name}").as_str(), dir, *name) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    for (name, kind) in list(dir.try_clone()?)? {
+        if kind == FileKind::Link && !name.starts_with("..") && !wanted.contains(name.as_str()) {
+            unlinkat(dir, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the generation `old` holds exactly `files`.
+fn volume_is(dir: BorrowedFd<'_>, old: &str, files: &BTreeMap<String, VolumeFile>) -> bool {
+    let same = |(name, file): (&String, &VolumeFile)| {
+        let how = OpenHow::new()
+            .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        let Ok(fd) = openat2(dir, format!("{old}/{name}").as_str(), how) else {
+            return false;
+        };
+        let mode = fstat(&fd).map(|s| s.st_mode & 0o7777).unwrap_or(0);
+        let mut bytes = Vec::new();
+        let limit = file.bytes.len() as u64 + 1;
+        mode == file.mode
+            && File::from(fd).take(limit).read_to_end(&mut bytes).is_ok()
+            && bytes == file.bytes
+    };
+    let count = |dir: BorrowedFd<'_>| count_files(dir, old);
+    files.iter().all(same) && count(dir).is_ok_and(|n| n == files.len())
+}
+
+fn count_files(dir: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = openat(dir, name, flags, Mode::empty())?;
+    let mut total = 0;
+    for (name, kind) in list(fd.try_clone()?)? {
+        total += if kind == FileKind::Directory {
+            count_files(fd.as_fd(), &name)?
+        } else {
+            1
+        };
+    }
+    Ok(total)
+}
+
+/// `..2026_11_21_04_55_00.123456789`, as the atomic writer names its generations.
+fn fresh_name() -> String {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    format!("..{}.{:09}", now.as_secs(), now.subsec_nanos())
+}
+
+fn make_dir(dir: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    match mkdirat(dir, name, Mode::from_bits_truncate(mode)) {
+        Ok(()) => {
+            let fd = openat(dir, name, flags, Mode::empty())?;
+            // mkdir's mode passes through the umask.
+            fchmod(&fd, Mode::from_bits_truncate(mode))?;
+            Ok(fd)
+        }
+        Err(Errno::EEXIST) => Ok(openat(dir, name, flags, Mode::empty())?),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn write_new(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let flags =
+        OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = openat(dir, name, flags, Mode::from_bits_truncate(0o600))?;
+    let mut file = File::from(fd);
+    file.write_all(bytes)?;
+    Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
+}
+
+/// Removes one entry and what is below it, by handles, following nothing and staying on one
+/// mount.
+fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let stat = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    if kind_of(stat.st_mode) != FileKind::Directory {
+        return Ok(ignore_missing(unlinkat(
+            dir,
+            name,
+            UnlinkatFlags::NoRemoveDir,
+        ))?);
+    }
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(
+            ResolveFlag::RESOLVE_BENEATH
+                | ResolveFlag::RESOLVE_NO_SYMLINKS
+                | ResolveFlag::RESOLVE_NO_XDEV,
+        );
+    let inner = openat2(dir, name, how)?;
+    for (child, _) in list(inner.try_clone()?)? {
+        match remove_entry(inner.as_fd(), &child) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(ignore_missing(unlinkat(
+        dir,
+        name,
+        UnlinkatFlags::RemoveDir,
+    ))?)
+}
+
+fn ignore_missing(result: nix::Result<()>) -> nix::Result<()> {
+    match result {
+        Err(Errno::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+fn list(dir: OwnedFd) -> io::Result<Vec<(String, FileKind)>> {
+    // A fresh description: reading one shared with another descriptor would move its position.
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let own = openat(&dir, ".", flags, Mode::empty())?;
+    let mut entries = Dir::from_fd(own)?;
+    let mut names = Vec::new();
+    for entry in entries.iter() {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else {
+            continue;
+        };
+        if name == "." || name == ".." {
+            continue;
+        }
+        let stat = match fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::ENOENT) => continue,
+            Err(e) => return Err(e.into()),
+        };
+        names.push((name.to_owned(), kind_of(stat.st_mode)));
+    }
+    Ok(names)
+}
+
+fn kind_of(mode: u32) -> FileKind {
+    match SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) {
+        SFlag::S_IFDIR => FileKind::Directory,
+        SFlag::S_IFREG => FileKind::File,
+        SFlag::S_IFLNK => FileKind::Link,
+        SFlag::S_IFSOCK => FileKind::Socket,
+        SFlag::S_IFCHR => FileKind::CharDevice,
+        SFlag::S_IFBLK => FileKind::BlockDevice,
+        _ => FileKind::Other,
+    }
+}
