@@ -1,1 +1,29 @@
-//! Container Runtime Interface client.
+//! Container Runtime Interface: a typed client over a unix socket, a named pipe or TCP.
+//!
+//! One [`Client`] speaks to one runtime. Connections are made when first needed and again after a loss, so a runtime that restarts
+//! costs failed calls, never a new client. Every call has a deadline; [`Error`] says what a caller can act on.
+//! [`Client::events`] follows `GetContainerEvents` and tells the caller whenever it has to list again.
+
+mod client;
+mod endpoint;
+mod error;
+mod events;
+
+pub use client::{Client, Deadlines};
+pub use endpoint::{Endpoint, EndpointError};
+pub use error::{Error, Kind};
+pub use events::{Events, Notice};
+/// The messages of CRI v1, as generated from upstream's `api.proto`.
+pub use k8s_cri::v1;
+
+/// What other programs key on in CRI labels and annotations (`pkg/kubelet/types/labels.go`): a node can change agents in place.
+pub mod labels {
+    /// Name of the pod.
+    pub const POD_NAME: &str = "io.kubernetes.pod.name";
+    /// Namespace of the pod.
+    pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+    /// UID of the pod.
+    pub const POD_UID: &str = "io.kubernetes.pod.uid";
+    /// Name of the container in the pod.
+    pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+}

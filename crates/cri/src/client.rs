@@ -1,0 +1,242 @@
+//! The calls.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use k8s_cri::v1;
+use k8s_cri::v1::image_service_client::ImageServiceClient;
+use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
+use tonic::transport::Channel;
+use tonic::{Response, Status, Streaming};
+use tower::service_fn;
+
+use crate::{Endpoint, EndpointError, Error, Events};
+
+/// How long calls may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// Everything without a line of its own; upstream's kubelet allows 2 minutes (`runtimeRequestTimeout`).
+    pub call: Duration,
+    /// Pulling an image, unpacking included.
+    pub pull: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self { call: Duration::from_secs(120), pull: Duration::from_secs(3600) }
+    }
+}
+
+/// Largest message upstream's client accepts (`cri-client/pkg/remote_runtime.go`).
+const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// A client of one runtime. Clones share its connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+    endpoint: Arc<str>,
+    deadlines: Deadlines,
+}
+
+impl Client {
+    /// A client of the runtime at `endpoint`. Connects at the first call. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the address has none of the known forms.
+    pub fn connect(endpoint: &str) -> Result<Self, EndpointError> {
+        Self::with_deadlines(endpoint, Deadlines::default())
+    }
+
+    /// As [`Client::connect`], with deadlines of the caller's.
+    ///
+    /// # Errors
+    /// When the address has none of the known forms.
+    pub fn with_deadlines(endpoint: &str, deadlines: Deadlines) -> Result<Self, EndpointError> {
+        let endpoint: Endpoint = endpoint.parse()?;
+        let name: Arc<str> = endpoint.to_string().into();
+        let channel = channel(endpoint);
+        let runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let images = ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        Ok(Self { runtime, images, endpoint: name, deadlines })
+    }
+
+    /// Where the runtime listens, as it was given.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Events of containers and sandboxes, subscribed again after each loss.
+    pub fn events(&self) -> Events {
+        Events::start(self.clone())
+    }
+
+    pub(crate) async fn open_events(&self) -> Result<Streaming<v1::ContainerEventResponse>, Error> {
+        let answer = self.runtime.clone().get_container_events(v1::GetEventsRequest {}).await;
+        answer.map(Response::into_inner).map_err(|status| Error::from_status("GetContainerEvents", &self.endpoint, &status))
+    }
+
+    async fn within<T>(
+        &self,
+        call: &'static str,
+        limit: Duration,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(Error::from_status(call, &self.endpoint, &status)),
+            Err(_) => Err(Error::Deadline { call, endpoint: self.endpoint.to_string(), within: limit }),
+        }
+    }
+
+    /// `StopContainer`: asks the program to end, kills it after `grace`. May take the grace period and the usual deadline.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), Error> {
+        let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
+        let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout };
+        let limit = grace.saturating_add(self.deadlines.call);
+        self.within("StopContainer", limit, self.runtime.clone().stop_container(request)).await.map(|_| ())
+    }
+
+    /// `ExecSync`: runs a program in a container and collects its output; `timeout` of zero means none but the call's own.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn exec_sync(&self, id: &str, cmd: &[String], timeout: Duration) -> Result<v1::ExecSyncResponse, Error> {
+        let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+        let request = v1::ExecSyncRequest { container_id: id.to_owned(), cmd: cmd.to_vec(), timeout: seconds };
+        let limit = timeout.saturating_add(self.deadlines.call);
+        self.within("ExecSync", limit, self.runtime.clone().exec_sync(request)).await
+    }
+
+    /// `PullImage`; the answer is the reference to run by.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn pull_image(&self, request: v1::PullImageRequest) -> Result<String, Error> {
+        let answer = self.within("PullImage", self.deadlines.pull, self.images.clone().pull_image(request)).await?;
+        Ok(answer.image_ref)
+    }
+}
+
+/// Calls that are their request and answer and nothing more.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $service:ident.$method:ident = $call:literal ($request:ident) -> $answer:ty $(= $field:ident $($required:literal)?)?;)*) => {
+        impl Client {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                /// When the runtime refuses, fails, is away or is late.
+                pub async fn $method(&self, request: v1::$request) -> Result<$answer, Error> {
+                    let answer = self.within($call, self.deadlines.call, self.$service.clone().$method(request)).await?;
+                    calls!(@answer answer $call $(, $field $($required)?)?)
+                }
+            )*
+        }
+    };
+    (@answer $answer:ident $call:literal) => {{ let _ = $answer; Ok(()) }};
+    (@answer $answer:ident $call:literal, whole) => { Ok($answer) };
+    (@answer $answer:ident $call:literal, $field:ident) => { Ok($answer.$field) };
+    (@answer $answer:ident $call:literal, $field:ident $missing:literal) => {
+        $answer.$field.ok_or(Error::Incomplete { call: $call, missing: $missing })
+    };
+}
+
+calls! {
+    /// Name and version of the runtime.
+    runtime.version = "Version"(VersionRequest) -> v1::VersionResponse = whole;
+    /// Conditions (`RuntimeReady`, `NetworkReady`), handlers and features.
+    runtime.status = "Status"(StatusRequest) -> v1::StatusResponse = whole;
+    /// What the runtime wants its client to know, such as the cgroup driver.
+    runtime.runtime_config = "RuntimeConfig"(RuntimeConfigRequest) -> v1::RuntimeConfigResponse = whole;
+    /// Tells the runtime the node's pod CIDR.
+    runtime.update_runtime_config = "UpdateRuntimeConfig"(UpdateRuntimeConfigRequest) -> ();
+    /// Makes and starts a pod's sandbox; the answer is its id.
+    runtime.run_pod_sandbox = "RunPodSandbox"(RunPodSandboxRequest) -> String = pod_sandbox_id;
+    /// Stops a sandbox and everything in it; fine when already stopped or gone.
+    runtime.stop_pod_sandbox = "StopPodSandbox"(StopPodSandboxRequest) -> ();
+    /// Removes a sandbox and its containers; fine when already gone.
+    runtime.remove_pod_sandbox = "RemovePodSandbox"(RemovePodSandboxRequest) -> ();
+    /// State of one sandbox.
+    runtime.pod_sandbox_status = "PodSandboxStatus"(PodSandboxStatusRequest) -> v1::PodSandboxStatusResponse = whole;
+    /// Sandboxes that match.
+    runtime.list_pod_sandbox = "ListPodSandbox"(ListPodSandboxRequest) -> Vec<v1::PodSandbox> = items;
+    /// Makes a container; the answer is its id.
+    runtime.create_container = "CreateContainer"(CreateContainerRequest) -> String = container_id;
+    /// Starts a container that was made.
+    runtime.start_container = "StartContainer"(StartContainerRequest) -> ();
+    /// Removes a container, killing it if it runs; fine when already gone.
+    runtime.remove_container = "RemoveContainer"(RemoveContainerRequest) -> ();
+    /// Containers that match.
+    runtime.list_containers = "ListContainers"(ListContainersRequest) -> Vec<v1::Container> = containers;
+    /// State of one container.
+    runtime.container_status = "ContainerStatus"(ContainerStatusRequest) -> v1::ContainerStatusResponse = whole;
+    /// Changes the limits of a container.
+    runtime.update_container_resources = "UpdateContainerResources"(UpdateContainerResourcesRequest) -> ();
+    /// Makes the runtime open the log file again after it was renamed.
+    runtime.reopen_container_log = "ReopenContainerLog"(ReopenContainerLogRequest) -> ();
+    /// URL at which to run a program in a container, streams attached.
+    runtime.exec = "Exec"(ExecRequest) -> String = url;
+    /// URL at which to attach to a container's streams.
+    runtime.attach = "Attach"(AttachRequest) -> String = url;
+    /// URL at which to reach a pod's ports.
+    runtime.port_forward = "PortForward"(PortForwardRequest) -> String = url;
+    /// Usage of one container.
+    runtime.container_stats = "ContainerStats"(ContainerStatsRequest) -> v1::ContainerStats = stats "stats";
+    /// Usage of the containers that match.
+    runtime.list_container_stats = "ListContainerStats"(ListContainerStatsRequest) -> Vec<v1::ContainerStats> = stats;
+    /// Usage of one sandbox.
+    runtime.pod_sandbox_stats = "PodSandboxStats"(PodSandboxStatsRequest) -> v1::PodSandboxStats = stats "stats";
+    /// Usage of the sandboxes that match.
+    runtime.list_pod_sandbox_stats = "ListPodSandboxStats"(ListPodSandboxStatsRequest) -> Vec<v1::PodSandboxStats> = stats;
+    /// Images on the node.
+    images.list_images = "ListImages"(ListImagesRequest) -> Vec<v1::Image> = images;
+    /// One image; `image` is empty when the node does not have it.
+    images.image_status = "ImageStatus"(ImageStatusRequest) -> v1::ImageStatusResponse = whole;
+    /// Removes an image; fine when already gone.
+    images.remove_image = "RemoveImage"(RemoveImageRequest) -> ();
+    /// Where images live and how much they take.
+    images.image_fs_info = "ImageFsInfo"(ImageFsInfoRequest) -> v1::ImageFsInfoResponse = whole;
+}
+
+fn channel(endpoint: Endpoint) -> Channel {
+    // The URI is never resolved: the connector below knows where to go.
+    let builder = tonic::transport::Endpoint::from_static("http://cri.invalid").connect_timeout(Duration::from_secs(10));
+    match endpoint {
+        #[cfg(unix)]
+        Endpoint::Unix(path) => builder.connect_with_connector_lazy(service_fn(move |_| {
+            let path = path.clone();
+            async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
+        })),
+        #[cfg(windows)]
+        Endpoint::Pipe(name) => builder.connect_with_connector_lazy(service_fn(move |_| {
+            let name = name.clone();
+            async move { open_pipe(&name).await.map(TokioIo::new) }
+        })),
+        Endpoint::Tcp(address) => builder.connect_with_connector_lazy(service_fn(move |_| {
+            let address = address.clone();
+            async move { tokio::net::TcpStream::connect(address).await.map(TokioIo::new) }
+        })),
+        other => builder.connect_with_connector_lazy(service_fn(move |_| {
+            let reason = format!("{other} cannot be reached from this operating system");
+            async move { Err::<TokioIo<tokio::net::TcpStream>, _>(std::io::Error::new(std::io::ErrorKind::Unsupported, reason)) }
+        })),
+    }
+}
+
+/// Opens a named pipe, waiting while all its instances are busy (ERROR_PIPE_BUSY).
+#[cfg(windows)]
+async fn open_pipe(name: &str) -> std::io::Result<tokio::net::windows::named_pipe::NamedPipeClient> {
+    const PIPE_BUSY: i32 = 231;
+    loop {
+        match tokio::net::windows::named_pipe::ClientOptions::new().open(name) {
+            Err(error) if error.raw_os_error() == Some(PIPE_BUSY) => tokio::time::sleep(Duration::from_millis(50)).await,
+            other => return other,
+        }
+    }
+}
