@@ -23,14 +23,31 @@ pub use policy::*;
 pub use request::*;
 
 /// The version of the schema that a document is written in. HNS gates features by its own version, not by this number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct SchemaVersion {
     /// 1 for the old shape, 2 for this one.
-    #[serde(rename = "Major", alias = "major", default)]
+    #[serde(rename = "Major")]
     pub major: u32,
     /// The minor version.
-    #[serde(rename = "Minor", alias = "minor", default)]
+    #[serde(rename = "Minor")]
     pub minor: u32,
+}
+
+document! {
+    /// The members of a schema version, read in any case.
+    pub struct SchemaVersionMembers {
+        /// Major.
+        major: u32 = "Major";
+        /// Minor.
+        minor: u32 = "Minor";
+    }
+}
+
+impl<'de> Deserialize<'de> for SchemaVersion {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let SchemaVersionMembers { major, minor, .. } = SchemaVersionMembers::deserialize(deserializer)?;
+        Ok(Self { major, minor })
+    }
 }
 
 impl Default for SchemaVersion {
