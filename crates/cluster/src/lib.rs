@@ -1,1 +1,68 @@
 //! The node's and controllers' view of the API: informers with compact rows, events, leases.
+//!
+//! Inputs: a kubeconfig ([`client_from_kubeconfig`]) or any tower service that answers API requests (`kube::Client::new`).
+//! Guarantees: an [`Informer`] keeps only the rows its owner asked for, never whole objects; nothing here blocks its caller;
+//! every loop backs off with jitter and starts again after a lost connection.
+//! What it does not do: it decides nothing about the cluster; the crates above it do.
+
+mod client;
+mod events;
+mod informer;
+mod lease;
+mod retry;
+#[cfg(test)]
+mod testing;
+
+pub use client::{client_from_kubeconfig, install_crypto_provider};
+pub use events::{EventRecorder, EventType};
+pub use informer::{Change, Informer, Key, Selection};
+pub use lease::{LEASE_DURATION, LEASE_RENEWAL, keep_node_lease};
+pub use retry::{Backoff, is_conflict, is_not_found, update_status_with_retry, update_with_retry};
+
+/// The API client of every part of Mullion.
+pub type Client = kube::Client;
+
+/// What can go wrong while reaching the API or changing an object in it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kubeconfig could not be read or parsed. Retrying does not help until the file changes.
+    #[error("reading kubeconfig {path:?} failed: check that the file exists and holds clusters, users and a current-context")]
+    Kubeconfig {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// What the reader said.
+        #[source]
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// The kubeconfig names certificates or keys that cannot be used.
+    #[error("making an API client from {path:?} failed: check the certificates and keys it names")]
+    Client {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// What the client library said.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// A request was refused or did not reach the server.
+    #[error("{operation} {object} failed")]
+    Request {
+        /// "reading", "updating", …
+        operation: &'static str,
+        /// Kind and name of the object.
+        object: String,
+        /// What the server or the transport said.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// Others kept changing the object; each of our attempts met a newer version.
+    #[error("updating {object} met a newer version {attempts} times in a row: try again later")]
+    Conflict {
+        /// Kind and name of the object.
+        object: String,
+        /// How often it was tried.
+        attempts: u32,
+    },
+}
+
+/// Results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

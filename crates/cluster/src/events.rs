@@ -1,0 +1,177 @@
+//! Events about objects, as upstream's `client-go/tools/record` writes them.
+//!
+//! Flow: [`EventRecorder::event`] puts a note into a bounded queue and returns; one task per recorder takes notes out, asks the
+//! [`correlate::Correlator`] what to do (create, count up, leave out) and writes core/v1 Events.
+//! Guarantees: the caller never waits; a full queue drops the note and says so in the log; an Event refused by the server is dropped,
+//! one that could not reach it is tried again up to twelve times.
+
+mod correlate;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use tokio::sync::mpsc;
+
+use crate::{Backoff, Client, is_not_found};
+use correlate::{Correlator, Note, Verdict};
+
+/// Notes waiting to be written (upstream: `maxQueuedEvents`).
+const QUEUE: usize = 1000;
+/// Attempts for one Event (upstream: `maxTriesPerEvent`).
+const ATTEMPTS: u32 = 12;
+
+/// What kind of news an Event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Things go as they should.
+    Normal,
+    /// Someone may have to look.
+    Warning,
+}
+
+impl EventType {
+    /// The word in the Event's `type`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Writes Events for one component. Clones share the queue; the task ends with the last clone, after it wrote what was queued.
+#[derive(Debug, Clone)]
+pub struct EventRecorder {
+    queue: mpsc::Sender<Note>,
+}
+
+impl EventRecorder {
+    /// A recorder that signs as `component` on `host` (the node's name, or empty).
+    ///
+    /// Panics outside a tokio runtime.
+    pub fn new(client: Client, component: &str, host: &str) -> Self {
+        let (queue, notes) = mpsc::channel(QUEUE);
+        let writer = Writer {
+            client,
+            component: component.to_owned(),
+            host: host.to_owned(),
+            correlator: Correlator::default(),
+        };
+        tokio::spawn(writer.run(notes));
+        Self { queue }
+    }
+
+    /// Notes an Event about `object`; repeats of the same (object, type, reason, message) raise one Event's count.
+    /// `action` is what was done or failed, in upstream's words ("Binding"), where there is one.
+    pub fn event(&self, object: &ObjectReference, type_: EventType, reason: &str, action: Option<&str>, message: impl Into<String>) {
+        let note = Note {
+            object: object.clone(),
+            type_,
+            reason: reason.to_owned(),
+            action: action.map(str::to_owned),
+            message: message.into(),
+            at: Timestamp::now(),
+        };
+        if let Err(error) = self.queue.try_send(note) {
+            tracing::warn!(reason, object = object.name, %error, "an event was dropped");
+        }
+    }
+}
+
+struct Writer {
+    client: Client,
+    component: String,
+    host: String,
+    correlator: Correlator,
+}
+
+impl Writer {
+    async fn run(mut self, mut notes: mpsc::Receiver<Note>) {
+        while let Some(note) = notes.recv().await {
+            let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+            while let Err(error) = self.write(&note).await {
+                if !worth_retrying(&error) || backoff.attempts() + 1 >= ATTEMPTS {
+                    tracing::debug!(reason = note.reason, object = note.object.name, %error, "an event was not written");
+                    break;
+                }
+                tokio::time::sleep(backoff.next_delay()).await;
+            }
+        }
+    }
+
+    async fn write(&mut self, note: &Note) -> kube::Result<()> {
+        let (message, bump) = match self.correlator.judge(note) {
+            Verdict::Skip => return Ok(()),
+            Verdict::Create { message } => (message, None),
+            Verdict::Bump { message, event, count } => (message, Some((event, count))),
+        };
+        let events: Api<Event> = Api::namespaced(self.client.clone(), namespace(note));
+        let mut count = 1;
+        if let Some((name, bumped)) = bump {
+            let patch = serde_json::json!({"count": bumped, "lastTimestamp": Time(note.at), "message": message});
+            match events.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Err(error) if is_not_found(&error) => count = bumped,
+                Err(error) => return Err(error),
+                Ok(_) => {
+                    self.correlator.written(note, name, bumped);
+                    return Ok(());
+                }
+            }
+        }
+        let event = self.render(note, &message, count);
+        let name = event.metadata.name.clone().unwrap_or_default();
+        events.create(&PostParams::default(), &event).await?;
+        self.correlator.written(note, name, count);
+        Ok(())
+    }
+
+    fn render(&self, note: &Note, message: &str, count: i32) -> Event {
+        Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{}.{:x}", note.object.name.as_deref().unwrap_or_default(), note.at.as_nanosecond())),
+                namespace: Some(namespace(note).to_owned()),
+                ..Default::default()
+            },
+            involved_object: note.object.clone(),
+            type_: Some(note.type_.as_str().to_owned()),
+            reason: Some(note.reason.clone()),
+            action: note.action.clone(),
+            message: Some(message.to_owned()),
+            count: Some(count),
+            first_timestamp: Some(Time(note.at)),
+            last_timestamp: Some(Time(note.at)),
+            source: Some(EventSource {
+                component: Some(self.component.clone()),
+                host: Some(self.host.clone()).filter(|host| !host.is_empty()),
+            }),
+            reporting_component: Some(self.component.clone()),
+            reporting_instance: Some(self.host.clone()),
+            ..Default::default()
+        }
+    }
+}
+
+/// Events about cluster-scoped objects live in `default`.
+fn namespace(note: &Note) -> &str {
+    note.object.namespace.as_deref().filter(|ns| !ns.is_empty()).unwrap_or("default")
+}
+
+/// A refusal stays one; anything else may pass.
+fn worth_retrying(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::SerdeError(_) => false,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,350 @@
+//! Informers: a list and a watch, kept as compact rows.
+//!
+//! Flow: streaming list (one watch that begins with the present objects; a server that refuses it is asked page by page instead), then
+//! watch; after an error back off and resume; after 410 list again and compare.
+//! Guarantees: rows are swapped in at the end of a list, so nobody sees half a list; `changed` and the handler fire only for rows that
+//! really differ; the newest state always wins (a wake-up carries no data).
+//! Assumptions: the handler is quick and does not call back into the same informer's handler.
+
+use std::{
+    borrow::Borrow,
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use futures::{StreamExt, pin_mut};
+use kube::{
+    Api, Resource,
+    runtime::watcher::{self, Event, InitialListStrategy, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::{sync::watch, task::AbortHandle};
+
+use crate::Backoff;
+
+/// Objects per page where the server cannot stream a list.
+const PAGE_SIZE: u32 = 100;
+
+/// Namespace and name of an object; the namespace of a cluster-scoped object is empty.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Key {
+    /// Namespace, empty for cluster-scoped objects.
+    pub ns: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of an object in a namespace.
+    pub fn new(ns: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { ns: ns.into(), name: name.into() }
+    }
+
+    /// The key of a cluster-scoped object.
+    pub fn cluster(name: impl Into<String>) -> Self {
+        Self::new("", name)
+    }
+
+    /// The key of an object as read from the API.
+    pub fn of<K: Resource>(object: &K) -> Self {
+        let meta = object.meta();
+        Self::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ns.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.ns, self.name) }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Which objects an informer is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Label selector, as `kubectl -l` takes it.
+    pub labels: Option<String>,
+    /// Field selector, as `kubectl --field-selector` takes it.
+    pub fields: Option<String>,
+}
+
+impl Selection {
+    /// Every object.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Objects with these labels.
+    pub fn labels(selector: impl Into<String>) -> Self {
+        Self { labels: Some(selector.into()), fields: None }
+    }
+
+    /// Objects with these fields, such as `spec.nodeName=win01`.
+    pub fn fields(selector: impl Into<String>) -> Self {
+        Self { labels: None, fields: Some(selector.into()) }
+    }
+
+    fn watcher_config(&self, strategy: InitialListStrategy) -> watcher::Config {
+        watcher::Config {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            initial_list_strategy: strategy,
+            page_size: Some(PAGE_SIZE),
+            ..Default::default()
+        }
+    }
+}
+
+/// One row that changed: `old` is none for a new one, `new` is none for one that went away. Never both none.
+#[derive(Debug)]
+pub struct Change<'a, R> {
+    /// Whose row.
+    pub key: &'a Key,
+    /// The row before.
+    pub old: Option<&'a Arc<R>>,
+    /// The row now.
+    pub new: Option<&'a Arc<R>>,
+}
+
+type Handler<R> = Box<dyn Fn(Change<'_, R>) + Send + Sync>;
+
+struct Shared<R> {
+    rows: RwLock<BTreeMap<Key, Arc<R>>>,
+    changed: watch::Sender<u64>,
+    synced: watch::Sender<bool>,
+    handler: Handler<R>,
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A live table of compact rows. Clones share the table; the watch ends when the last clone is dropped.
+pub struct Informer<R> {
+    shared: Arc<Shared<R>>,
+    task: Arc<AbortOnDrop>,
+}
+
+impl<R> Clone for Informer<R> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), task: self.task.clone() }
+    }
+}
+
+impl<R> fmt::Debug for Informer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Informer").field("rows", &self.len()).field("synced", &self.is_synced()).finish()
+    }
+}
+
+impl<R: PartialEq + Send + Sync + 'static> Informer<R> {
+    /// Starts watching. `row` picks what is kept of an object; none leaves the object out.
+    ///
+    /// Panics outside a tokio runtime.
+    pub fn start<K>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R> + Send + Sync + 'static) -> Self
+    where
+        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    {
+        Self::start_with_handler(api, selection, row, |_| {})
+    }
+
+    /// Like [`Informer::start`], and calls `handler` once for each row that changed, after the table holds it.
+    /// The handler should only note which keys to look at.
+    pub fn start_with_handler<K>(
+        api: Api<K>,
+        selection: Selection,
+        row: impl Fn(&K) -> Option<R> + Send + Sync + 'static,
+        handler: impl Fn(Change<'_, R>) + Send + Sync + 'static,
+    ) -> Self
+    where
+        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    {
+        let shared = Arc::new(Shared::new(Box::new(handler)));
+        let task = tokio::spawn(run(api, selection, row, shared.clone())).abort_handle();
+        Self { shared, task: Arc::new(AbortOnDrop(task)) }
+    }
+}
+
+impl<R> Informer<R> {
+    /// All rows, in the order of their keys.
+    pub fn snapshot(&self) -> Vec<(Key, Arc<R>)> {
+        self.read(|rows| rows.iter().map(|(key, row)| (key.clone(), row.clone())).collect())
+    }
+
+    /// The rows of one namespace, in the order of their names.
+    pub fn in_namespace(&self, ns: &str) -> Vec<(Key, Arc<R>)> {
+        self.read(|rows| {
+            rows.range(Key::new(ns, "")..)
+                .take_while(|(key, _)| key.ns == ns)
+                .map(|(key, row)| (key.clone(), row.clone()))
+                .collect()
+        })
+    }
+
+    /// One row.
+    pub fn get(&self, key: impl Borrow<Key>) -> Option<Arc<R>> {
+        self.read(|rows| rows.get(key.borrow()).cloned())
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.read(BTreeMap::len)
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the first list has arrived.
+    pub fn is_synced(&self) -> bool {
+        *self.shared.synced.borrow()
+    }
+
+    /// Waits until the first list has arrived.
+    pub async fn synced(&self) {
+        let mut synced = self.shared.synced.subscribe();
+        // The sender lives in `self.shared`, so waiting cannot fail.
+        let _ = synced.wait_for(|done| *done).await;
+    }
+
+    /// Fires after rows changed (and once when the first list arrived). Level-triggered: many changes may be one wake-up, the number
+    /// means nothing but "different".
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.shared.changed.subscribe()
+    }
+
+    fn read<T>(&self, f: impl FnOnce(&BTreeMap<Key, Arc<R>>) -> T) -> T {
+        f(&self.shared.rows.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<R> Shared<R> {
+    fn new(handler: Handler<R>) -> Self {
+        Self { rows: RwLock::default(), changed: watch::Sender::new(0), synced: watch::Sender::new(false), handler }
+    }
+
+    fn write<T>(&self, f: impl FnOnce(&mut BTreeMap<Key, Arc<R>>) -> T) -> T {
+        f(&mut self.rows.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn notify(&self) {
+        self.changed.send_modify(|version| *version += 1);
+    }
+}
+
+impl<R: PartialEq> Shared<R> {
+    fn set(&self, key: Key, row: Option<R>) {
+        let new = row.map(Arc::new);
+        let old = self.write(|rows| {
+            if rows.get(&key).map(|row| &**row) == new.as_deref() {
+                return None;
+            }
+            Some(match &new {
+                Some(row) => rows.insert(key.clone(), row.clone()),
+                None => rows.remove(&key),
+            })
+        });
+        let Some(old) = old else { return };
+        (self.handler)(Change { key: &key, old: old.as_ref(), new: new.as_ref() });
+        self.notify();
+    }
+
+    /// Puts a whole list in place of the table and reports the differences.
+    fn replace(&self, mut list: BTreeMap<Key, Arc<R>>) {
+        let (old, new) = self.write(|rows| {
+            for (key, row) in &mut list {
+                // Unchanged rows keep their allocation, so snapshots stay cheap to compare.
+                if let Some(kept) = rows.get(key).filter(|kept| ***kept == **row) {
+                    *row = kept.clone();
+                }
+            }
+            let new = list.clone();
+            (std::mem::replace(rows, list), new)
+        });
+        let mut different = false;
+        for (key, row) in &new {
+            let before = old.get(key);
+            if before.is_none_or(|before| !Arc::ptr_eq(before, row)) {
+                different = true;
+                (self.handler)(Change { key, old: before, new: Some(row) });
+            }
+        }
+        for (key, row) in old.iter().filter(|(key, _)| !new.contains_key(*key)) {
+            different = true;
+            (self.handler)(Change { key, old: Some(row), new: None });
+        }
+        let first = !self.synced.send_replace(true);
+        if different || first {
+            self.notify();
+        }
+    }
+}
+
+/// Whether the server refused to stream a list, so that it must be asked page by page.
+fn refuses_streaming(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 405 | 422))
+}
+
+async fn run<K, R>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R>, shared: Arc<Shared<R>>)
+where
+    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    R: PartialEq,
+{
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
+    let mut strategy = InitialListStrategy::StreamingList;
+    loop {
+        let stream = watcher(api.clone(), selection.watcher_config(strategy.clone()));
+        pin_mut!(stream);
+        let mut list = BTreeMap::new();
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(event) => {
+                    if matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
+                        backoff.reset();
+                    }
+                    take(event, &mut list, &row, &shared);
+                }
+                Err(error) if strategy == InitialListStrategy::StreamingList && refuses_streaming(&error) => {
+                    tracing::debug!(url = api.resource_url(), "the server does not stream lists; listing page by page");
+                    strategy = InitialListStrategy::ListWatch;
+                    break;
+                }
+                Err(error) => {
+                    let delay = backoff.next_delay();
+                    tracing::debug!(url = api.resource_url(), %error, ?delay, "watch failed; starting it again");
+                    tokio::time::sleep(delay).await;
+                }
+            }
+        }
+    }
+}
+
+fn take<K: Resource, R: PartialEq>(event: Event<K>, list: &mut BTreeMap<Key, Arc<R>>, row: &impl Fn(&K) -> Option<R>, shared: &Shared<R>) {
+    match event {
+        Event::Init => list.clear(),
+        Event::InitApply(object) => {
+            if let Some(row) = row(&object) {
+                list.insert(Key::of(&object), Arc::new(row));
+            }
+        }
+        Event::InitDone => shared.replace(std::mem::take(list)),
+        Event::Apply(object) => shared.set(Key::of(&object), row(&object)),
+        Event::Delete(object) => shared.set(Key::of(&object), None),
+    }
+}
+
+#[cfg(test)]
+#[path = "informer_tests.rs"]
+mod tests;
