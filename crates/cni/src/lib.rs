@@ -1,1 +1,15 @@
-//! The CNI specification (both sides), host-local IPAM and the plug-ins.
+//! The Container Network Interface: the specification's documents, the caller's side ([`runtime`]),
+//! `host-local` address management, and the plug-ins `win-bridge` and `bridge`.
+//!
+//! Plug-ins are entered by name through [`plugin_main`]; the same binary answers for all of them.
+//! Speaks specification 0.1.0 to 1.1.0. Source of behaviour: containernetworking/cni `SPEC.md`, `libcni`
+//! and containernetworking/plugins.
+
+mod fold;
+pub mod ipam;
+pub mod plugin;
+pub mod runtime;
+pub mod spec;
+pub mod win_bridge;
+
+pub use plugin::{PLUGINS, is_own_plugin, plugin_main};

@@ -1,0 +1,140 @@
+//! Reservations on disk, in upstream's format:
+//! `DATADIR/NETWORK/{lock, last_reserved_ip.N, ADDRESS…}`; an address's file holds `CONTAINER CR LF INTERFACE`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use crate::spec::CniError;
+
+/// Who holds an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner<'a> {
+    pub container_id: &'a str,
+    pub ifname: &'a str,
+}
+
+impl Owner<'_> {
+    fn content(self) -> String {
+        format!("{}\r\n{}", self.container_id.trim(), self.ifname)
+    }
+
+    /// Files of old versions hold the container id alone.
+    fn matches(self, content: &str) -> bool {
+        let content = content.trim();
+        content == self.content().trim() || content == self.container_id
+    }
+}
+
+pub(super) struct Store {
+    dir: PathBuf,
+    lock: File,
+}
+
+/// The store while its lock is held, against other processes too.
+pub(super) struct Locked<'a> {
+    store: &'a Store,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Closing the file would release it as well.
+        let _ = self.store.lock.unlock();
+    }
+}
+
+fn file_name(ip: IpAddr) -> String {
+    if cfg!(windows) { ip.to_string().replace(':', "_") } else { ip.to_string() }
+}
+
+fn address(name: &str) -> Option<IpAddr> {
+    if cfg!(windows) { name.replace('_', ":").parse().ok() } else { name.parse().ok() }
+}
+
+fn write_whole(path: &Path, content: &str) -> io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    fs::write(&temporary, content)?;
+    #[cfg(unix)]
+    fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    fs::rename(&temporary, path)
+}
+
+impl Store {
+    pub fn open(data_dir: &Path, network: &str) -> Result<Self, CniError> {
+        let dir = data_dir.join(network);
+        let failed = |e: &io::Error| CniError::io(format_args!("open the address store {}", dir.display()), e);
+        fs::create_dir_all(&dir).map_err(|e| failed(&e))?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join("lock")).map_err(|e| failed(&e))?;
+        Ok(Self { dir, lock })
+    }
+
+    pub fn lock(&self) -> Result<Locked<'_>, CniError> {
+        self.lock.lock().map_err(|e| CniError::io(format_args!("lock {}/lock", self.dir.display()), &e))?;
+        Ok(Locked { store: self })
+    }
+}
+
+impl Locked<'_> {
+    fn error(&self, what: &str, path: &Path, e: &io::Error) -> CniError {
+        CniError::io(format_args!("{what} {}", path.display()), e)
+    }
+
+    /// Takes `ip` for `owner`; false when it is taken. Remembers it as the last of range set `index`.
+    pub fn reserve(&self, ip: IpAddr, owner: Owner<'_>, index: usize) -> Result<bool, CniError> {
+        let path = self.store.dir.join(file_name(ip));
+        if path.exists() {
+            return Ok(false);
+        }
+        write_whole(&path, &owner.content()).map_err(|e| self.error("write", &path, &e))?;
+        let last = self.store.dir.join(format!("last_reserved_ip.{index}"));
+        write_whole(&last, &ip.to_string()).map_err(|e| self.error("write", &last, &e))?;
+        Ok(true)
+    }
+
+    /// The address that range set `index` handed out last.
+    pub fn last_reserved(&self, index: usize) -> Option<IpAddr> {
+        let text = fs::read_to_string(self.store.dir.join(format!("last_reserved_ip.{index}"))).ok()?;
+        text.trim().parse().ok()
+    }
+
+    fn reservations(&self) -> Result<Vec<(PathBuf, IpAddr, String)>, CniError> {
+        let dir = &self.store.dir;
+        let entries = fs::read_dir(dir).map_err(|e| self.error("list", dir, &e))?;
+        let mut found = Vec::new();
+        for entry in entries.filter_map(Result::ok) {
+            let Some(ip) = entry.file_name().to_str().and_then(address) else { continue };
+            let content = fs::read_to_string(entry.path()).map_err(|e| self.error("read", &entry.path(), &e))?;
+            found.push((entry.path(), ip, content));
+        }
+        Ok(found)
+    }
+
+    /// Every address of `owner`.
+    pub fn held_by(&self, owner: Owner<'_>) -> Result<Vec<IpAddr>, CniError> {
+        let mut held: Vec<IpAddr> =
+            self.reservations()?.into_iter().filter(|(_, _, content)| owner.matches(content)).map(|(_, ip, _)| ip).collect();
+        held.sort();
+        Ok(held)
+    }
+
+    /// Frees every address of `owner`; none is fine.
+    pub fn release(&self, owner: Owner<'_>) -> Result<(), CniError> {
+        self.remove_where(|content| owner.matches(content))
+    }
+
+    /// Frees every address that none of `valid` (container id, interface) holds.
+    pub fn release_others(&self, valid: &[(String, String)]) -> Result<(), CniError> {
+        self.remove_where(|content| !valid.iter().any(|(container_id, ifname)| Owner { container_id, ifname }.matches(content)))
+    }
+
+    fn remove_where(&self, drop_it: impl Fn(&str) -> bool) -> Result<(), CniError> {
+        for (path, _, content) in self.reservations()? {
+            if drop_it(&content) {
+                fs::remove_file(&path).map_err(|e| self.error("remove", &path, &e))?;
+            }
+        }
+        Ok(())
+    }
+}

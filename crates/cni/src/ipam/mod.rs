@@ -1,0 +1,72 @@
+//! Address management: `host-local`, and delegation to whatever plug-in a configuration names.
+
+pub mod host_local;
+
+use std::io::Write;
+use std::process::{Command as Process, Stdio};
+
+use crate::plugin::{Command, Request};
+use crate::spec::{AddResult, CniError, code};
+
+/// Runs the plug-in that `ipam.type` names with the whole request: `host-local` inside this process, any other from
+/// `CNI_PATH`. A failed ADD is followed by DEL. `None` when the configuration has no address management.
+pub fn delegate(request: &Request, command: Command) -> Result<Option<AddResult>, CniError> {
+    let kind = request.config.ipam_type().to_owned();
+    if kind.is_empty() {
+        return Ok(None);
+    }
+    let answer = delegate_once(request, command, &kind);
+    if answer.is_err() && command == Command::Add {
+        // Best effort: the error of ADD is the one to report.
+        let _ = delegate_once(request, Command::Del, &kind);
+    }
+    answer
+}
+
+fn delegate_once(request: &Request, command: Command, kind: &str) -> Result<Option<AddResult>, CniError> {
+    if kind.trim_end_matches(".exe") == "host-local" {
+        return host_local::handle(&Request { command, ..request.clone() });
+    }
+    let output = exec(request, command, kind)?;
+    if !output.status.success() {
+        let error = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| CniError::internal(format!("{kind}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())));
+        // Plug-ins built before 1.1.0 do not know these commands.
+        if matches!(command, Command::Gc | Command::Status) && error.code == code::INVALID_ENVIRONMENT {
+            return Ok(None);
+        }
+        return Err(error);
+    }
+    if command != Command::Add {
+        return Ok(None);
+    }
+    let doc = serde_json::from_slice(&output.stdout).map_err(|e| CniError::decode(format_args!("the result of {kind}"), &e))?;
+    AddResult::from_json(&doc, request.config.cni_version).map(Some)
+}
+
+fn exec(request: &Request, command: Command, kind: &str) -> Result<std::process::Output, CniError> {
+    let bad_name = kind.contains(['/', '\\']) || kind.contains("..");
+    let program = (!bad_name)
+        .then(|| std::env::split_paths(&request.path).flat_map(|dir| [dir.join(kind), dir.join(format!("{kind}.exe"))]).find(|p| p.is_file()))
+        .flatten()
+        .ok_or_else(|| CniError::config(format!("ipam.type {kind:?} is not a program in CNI_PATH {:?}; install it there", request.path)))?;
+    let failed = |e: &std::io::Error| CniError::io(format_args!("run {}", program.display()), e);
+    let args: Vec<String> = request.args.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let mut child = Process::new(&program)
+        .env("CNI_COMMAND", command.as_str())
+        .env("CNI_CONTAINERID", &request.container_id)
+        .env("CNI_NETNS", &request.netns)
+        .env("CNI_IFNAME", &request.ifname)
+        .env("CNI_ARGS", args.join(";"))
+        .env("CNI_PATH", &request.path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| failed(&e))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A plug-in may answer without reading all of it.
+        let _ = stdin.write_all(&request.stdin);
+    }
+    child.wait_with_output().map_err(|e| failed(&e))
+}

@@ -1,0 +1,62 @@
+use std::collections::HashMap;
+
+use super::*;
+
+fn call(name: &str, env: &[(&str, &str)], stdin: &str) -> (bool, Value) {
+    let env: HashMap<String, String> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let outcome = run(name, &|key| env.get(key).cloned(), stdin.as_bytes());
+    (outcome.success, serde_json::from_str(&outcome.stdout).unwrap_or(Value::Null))
+}
+
+#[test]
+fn version_needs_no_input() {
+    let (success, doc) = call("host-local", &[("CNI_COMMAND", "VERSION")], "garbage");
+    assert!(success);
+    assert_eq!(doc["supportedVersions"].as_array().unwrap().len(), 7);
+}
+
+#[test]
+fn without_a_command_it_introduces_itself() {
+    let outcome = run("bridge", &|_| None, &b""[..]);
+    assert!(outcome.success && outcome.stdout.is_empty());
+    assert!(outcome.stderr.contains("1.1.0"));
+}
+
+#[test]
+fn bad_calls_get_the_specifications_codes() {
+    let ids = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "c1"), ("CNI_NETNS", "/ns"), ("CNI_IFNAME", "eth0")];
+    let with = |key: &'static str, value: &'static str| {
+        let mut env = ids.to_vec();
+        env.retain(|(k, _)| *k != key);
+        env.push((key, value));
+        env
+    };
+    let conf = r#"{"cniVersion":"1.0.0","name":"n","type":"host-local"}"#;
+    let cases = [
+        (vec![("CNI_COMMAND", "ADD")], conf, code::INVALID_ENVIRONMENT, "[CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME] missing"),
+        (with("CNI_COMMAND", "EXPLODE"), conf, code::INVALID_ENVIRONMENT, "unknown CNI_COMMAND: EXPLODE"),
+        (with("CNI_CONTAINERID", "../x"), conf, code::INVALID_ENVIRONMENT, "invalid characters"),
+        (with("CNI_IFNAME", "a b"), conf, code::INVALID_ENVIRONMENT, "not an interface name"),
+        (with("CNI_ARGS", "novalue"), conf, code::INVALID_ENVIRONMENT, "invalid pair"),
+        (ids.to_vec(), "{", code::DECODE, "standard input"),
+        (ids.to_vec(), r#"{"cniVersion":"1.0.0","type":"host-local"}"#, code::INVALID_CONFIG, "network name"),
+        (ids.to_vec(), r#"{"cniVersion":"3.0.0","name":"n"}"#, code::INCOMPATIBLE_VERSION, "incompatible"),
+        (with("CNI_COMMAND", "CHECK"), r#"{"cniVersion":"0.3.1","name":"n"}"#, code::INCOMPATIBLE_VERSION, "does not allow CHECK"),
+        (with("CNI_COMMAND", "GC"), conf, code::INCOMPATIBLE_VERSION, "does not allow GC"),
+    ];
+    for (env, stdin, code, text) in cases {
+        let (success, doc) = call("host-local", &env, stdin);
+        assert!(!success);
+        assert_eq!(doc["code"], code, "{env:?} {stdin}: {doc}");
+        assert!(doc["msg"].as_str().unwrap().contains(text), "{doc}");
+        assert_eq!(doc["cniVersion"], "1.1.0");
+    }
+}
+
+#[test]
+fn input_is_bounded() {
+    let ids = [("CNI_COMMAND", "DEL"), ("CNI_CONTAINERID", "c1"), ("CNI_IFNAME", "eth0")];
+    let long = " ".repeat(INPUT_LIMIT as usize + 1);
+    let (success, doc) = call("host-local", &ids, &long);
+    assert!(!success && doc["msg"].as_str().unwrap().contains("longer than 4 MiB"), "{doc}");
+}

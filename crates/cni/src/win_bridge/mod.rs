@@ -1,0 +1,215 @@
+//! `win-bridge`: endpoints of pods on an L2Bridge or L2Tunnel network of the Host Networking Service.
+//! Source: containernetworking/plugins `plugins/main/windows/win-bridge` and `pkg/hns`, HCN (V2) path.
+//!
+//! The network exists already (the pod network between nodes makes it); `CNI_NETNS` is an HCN namespace's GUID.
+//! Differences from upstream: a repeated ADD never calls IPAM, so a failure in it cannot free a live address; DEL
+//! cleans HNS and IPAM both before it reports; CHECK, GC and STATUS do their work; one merged OutBoundNAT policy.
+
+mod config;
+
+use hcn::blocking::Client;
+use hcn::{Guid, HcnError, HostComputeEndpoint, HostComputeNamespace, HostComputeNetwork, NetworkType};
+use ipnet::IpNet;
+
+use crate::ipam;
+use crate::plugin::{Command, Request};
+use crate::spec::{AddResult, CniError, Dns, Interface, IpConfig, Route, code};
+use config::Config;
+
+/// The owner mark of endpoints made here.
+pub const OWNER: &str = "mullion";
+
+/// Serves one request over the service that the environment names.
+pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
+    let client = Client::from_env().map_err(|e| hns("reach the Host Networking Service", &e))?;
+    handle_over(&client, request)
+}
+
+/// Serves one request over `client`.
+pub fn handle_over(client: &Client, request: &Request) -> Result<Option<AddResult>, CniError> {
+    let config = Config::read(request)?;
+    match request.command {
+        Command::Add => add(client, request, &config).map(Some),
+        Command::Del => del(client, request).map(|()| None),
+        Command::Check => check(client, request).map(|()| None),
+        Command::Gc => gc(client, request).map(|()| None),
+        Command::Status => status(client, request).map(|()| None),
+    }
+}
+
+fn hns(what: impl std::fmt::Display, error: &HcnError) -> CniError {
+    let code = if error.is_service_down() { code::TRY_AGAIN } else { code::HOST_NETWORK };
+    CniError::new(code, format!("cannot {what}: {error}"))
+}
+
+/// `CONTAINER_NETWORK`; a docker-style namespace `container:ID` names the sandbox by its second part.
+fn endpoint_name(request: &Request) -> String {
+    let sandbox = request.netns.split_once(':').map_or(request.container_id.as_str(), |(_, id)| id);
+    format!("{sandbox}_{}", request.config.name)
+}
+
+fn namespace_id(request: &Request) -> Result<Guid, CniError> {
+    request.netns.parse().map_err(|_| {
+        let text = format!("CNI_NETNS {:?} is not an HCN namespace GUID; win-bridge serves runtimes that use HCN (containerd)", request.netns);
+        CniError::new(code::INVALID_ENVIRONMENT, text)
+    })
+}
+
+fn find_network(client: &Client, name: &str) -> Result<HostComputeNetwork, CniError> {
+    let found: Option<HostComputeNetwork> = client.get_by_name(name).map_err(|e| hns(format_args!("look up HNS network {name:?}"), &e))?;
+    let Some(network) = found else {
+        let text = format!("HNS network {name:?} does not exist; the pod network creates it when the node has its pod CIDR");
+        return Err(CniError::new(code::TRY_AGAIN, text));
+    };
+    if !matches!(network.network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel) {
+        let text = format!("HNS network {name:?} is of type {:?}; win-bridge needs L2Bridge or L2Tunnel", network.network_type);
+        return Err(CniError::config(text));
+    }
+    Ok(network)
+}
+
+fn find_endpoint(client: &Client, name: &str) -> Result<Option<HostComputeEndpoint>, CniError> {
+    client.get_by_name(name).map_err(|e| hns(format_args!("look up endpoint {name}"), &e))
+}
+
+fn delete_endpoint(client: &Client, endpoint: &HostComputeEndpoint) -> Result<(), CniError> {
+    client.delete::<HostComputeEndpoint>(&endpoint.id).map_err(|e| hns(format_args!("delete endpoint {}", endpoint.name), &e))
+}
+
+fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult, CniError> {
+    let namespace = namespace_id(request)?;
+    let network = find_network(client, &request.config.name)?;
+    let name = endpoint_name(request);
+    if let Some(existing) = find_endpoint(client, &name)? {
+        if existing.host_compute_network == network.id {
+            attach(client, namespace, &existing)?;
+            return Ok(result(request, config, &network, &existing));
+        }
+        // Left over from a network that was made anew.
+        delete_endpoint(client, &existing)?;
+    }
+    let addresses = ipam::delegate(request, Command::Add)?;
+    let made = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()));
+    match made {
+        Ok(endpoint) => Ok(result(request, config, &network, &endpoint)),
+        Err(error) => {
+            // Best effort: the first error is the one to report.
+            let _ = ipam::delegate(request, Command::Del);
+            Err(error)
+        }
+    }
+}
+
+fn create(client: &Client, namespace: Guid, network: &HostComputeNetwork, endpoint: &HostComputeEndpoint) -> Result<HostComputeEndpoint, CniError> {
+    // One id for one name: a create that was cut off and is repeated meets itself.
+    let id = hcn::owned_id(&network.id.to_string(), "endpoint", &endpoint.name);
+    let made = client
+        .create_endpoint(&network.id, id, endpoint)
+        .map_err(|e| hns(format_args!("create endpoint {} on network {:?}", endpoint.name, network.name), &e))?;
+    if let Err(error) = attach(client, namespace, &made) {
+        let _ = delete_endpoint(client, &made);
+        return Err(error);
+    }
+    Ok(made)
+}
+
+fn attach(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint) -> Result<(), CniError> {
+    client
+        .add_endpoint_to_namespace(&namespace, &endpoint.id)
+        .map_err(|e| hns(format_args!("add endpoint {} to namespace {namespace}", endpoint.name), &e))
+}
+
+fn prefix_len(network: &HostComputeNetwork, endpoint: &HostComputeEndpoint) -> Option<u8> {
+    let of_network = network.subnets().next().and_then(hcn::Subnet::prefix).map(|p| p.prefix_len());
+    let of_endpoint = endpoint.ip_configurations.first().map(|ip| ip.prefix_length).filter(|len| *len != 0);
+    of_network.or(of_endpoint)
+}
+
+fn result(request: &Request, config: &Config, network: &HostComputeNetwork, endpoint: &HostComputeEndpoint) -> AddResult {
+    let routes: Vec<Route> = endpoint
+        .routes
+        .iter()
+        .filter_map(|r| Some(Route { dst: r.destination_prefix.parse().ok()?, gw: r.next_hop.parse().ok(), mtu: None, priority: None }))
+        .collect();
+    let gateway = routes.iter().find(|r| r.dst.prefix_len() == 0).and_then(|r| r.gw);
+    let address = endpoint.ip().and_then(|ip| IpNet::new(ip, prefix_len(network, endpoint)?).ok());
+    AddResult {
+        interfaces: vec![Interface { name: endpoint.name.clone(), mac: endpoint.mac_address.clone(), mtu: None, sandbox: request.netns.clone() }],
+        ips: address.map(|address| IpConfig { address, gateway, interface: Some(0) }).into_iter().collect(),
+        routes,
+        dns: Dns {
+            nameservers: endpoint.dns.server_list.clone(),
+            domain: endpoint.dns.domain.clone(),
+            search: endpoint.dns.search.clone(),
+            options: if endpoint.dns.options.is_empty() { config.dns.options.clone() } else { endpoint.dns.options.clone() },
+        },
+    }
+}
+
+fn del(client: &Client, request: &Request) -> Result<(), CniError> {
+    let detached = find_endpoint(client, &endpoint_name(request)).and_then(|found| match found {
+        Some(endpoint) => remove(client, &endpoint),
+        None => Ok(()),
+    });
+    // An address may only be given out again once no endpoint has it.
+    if detached.is_ok() {
+        ipam::delegate(request, Command::Del)?;
+    }
+    detached
+}
+
+fn remove(client: &Client, endpoint: &HostComputeEndpoint) -> Result<(), CniError> {
+    let namespace = endpoint.host_compute_namespace;
+    if !namespace.is_nil()
+        && let Err(error) = client.remove_endpoint_from_namespace(&namespace, &endpoint.id)
+    {
+        // Deleting detaches as well; a namespace that refuses must not keep the endpoint.
+        tracing::debug!(endpoint = endpoint.name, "cannot take the endpoint out of its namespace: {error}");
+    }
+    delete_endpoint(client, endpoint)
+}
+
+fn check(client: &Client, request: &Request) -> Result<(), CniError> {
+    let drift = |text: String| CniError::new(code::DRIFT, text);
+    let network = find_network(client, &request.config.name)?;
+    let name = endpoint_name(request);
+    let endpoint = find_endpoint(client, &name)?.ok_or_else(|| drift(format!("endpoint {name} is gone")))?;
+    if endpoint.host_compute_network != network.id {
+        return Err(drift(format!("endpoint {name} is on another network than {:?}", network.name)));
+    }
+    let namespace = namespace_id(request)?;
+    let known: Option<HostComputeNamespace> = client.get(&namespace).map_err(|e| hns(format_args!("read namespace {namespace}"), &e))?;
+    if known.is_none() || endpoint.host_compute_namespace != namespace {
+        return Err(drift(format!("endpoint {name} is not in namespace {namespace}")));
+    }
+    if let Some(expected) = request.config.prev_result()?.and_then(|r| r.primary_ip())
+        && endpoint.ip() != Some(expected)
+    {
+        return Err(drift(format!("endpoint {name} does not have address {expected}")));
+    }
+    ipam::delegate(request, Command::Check).map(drop)
+}
+
+fn gc(client: &Client, request: &Request) -> Result<(), CniError> {
+    let network = find_network(client, &request.config.name)?;
+    let suffix = format!("_{}", network.name);
+    let valid = request.valid_attachments();
+    let endpoints: Vec<HostComputeEndpoint> =
+        client.list(&hcn::Query::by_network(&network.id)).map_err(|e| hns(format_args!("list endpoints of {:?}", network.name), &e))?;
+    let mut first = Ok(());
+    for endpoint in endpoints.iter().filter(|e| e.owner == OWNER && !e.is_remote()) {
+        let Some(container) = endpoint.name.strip_suffix(&suffix) else { continue };
+        if !valid.iter().any(|(id, _)| id == container) {
+            first = first.and(remove(client, endpoint));
+        }
+    }
+    first.and(ipam::delegate(request, Command::Gc).map(drop))
+}
+
+fn status(client: &Client, request: &Request) -> Result<(), CniError> {
+    find_network(client, &request.config.name).map_err(|error| CniError { code: code::NOT_AVAILABLE, ..error })?;
+    ipam::delegate(request, Command::Status).map(drop)
+}
+
+#[cfg(test)]
+mod tests;
