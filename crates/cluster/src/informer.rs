@@ -113,13 +113,13 @@ pub struct Change<'a, R> {
     pub new: Option<&'a Arc<R>>,
 }
 
-type Handler<R> = Box<dyn Fn(Change<'_, R>) + Send + Sync>;
+type Handler<R> = Arc<dyn Fn(Change<'_, R>) + Send + Sync>;
 
 struct Shared<R> {
     rows: RwLock<BTreeMap<Key, Arc<R>>>,
     changed: watch::Sender<u64>,
     synced: watch::Sender<bool>,
-    handler: Handler<R>,
+    handlers: RwLock<Vec<Handler<R>>>,
 }
 
 struct AbortOnDrop(AbortHandle);
@@ -156,7 +156,7 @@ impl<R: PartialEq + Send + Sync + 'static> Informer<R> {
     where
         K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     {
-        Self::start_with_handler(api, selection, row, |_| {})
+        Self::start_shared(api, selection, row, Shared::new(Vec::new()))
     }
 
     /// Like [`Informer::start`], and calls `handler` once for each row that changed, after the table holds it.
@@ -170,7 +170,14 @@ impl<R: PartialEq + Send + Sync + 'static> Informer<R> {
     where
         K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     {
-        let shared = Arc::new(Shared::new(Box::new(handler)));
+        Self::start_shared(api, selection, row, Shared::new(vec![Arc::new(handler)]))
+    }
+
+    fn start_shared<K>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R> + Send + Sync + 'static, shared: Shared<R>) -> Self
+    where
+        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    {
+        let shared = Arc::new(shared);
         let task = tokio::spawn(run(api, selection, row, shared.clone())).abort_handle();
         Self { shared, task: Arc::new(AbortOnDrop(task)) }
     }
@@ -225,14 +232,30 @@ impl<R> Informer<R> {
         self.shared.changed.subscribe()
     }
 
+    /// Calls `handler` for the rows there are now, as new ones, and from then on once for each row that changed. A row that changes
+    /// meanwhile may be reported twice. The handler should only note which keys to look at; it lives as long as the informer.
+    pub fn subscribe(&self, handler: impl Fn(Change<'_, R>) + Send + Sync + 'static) {
+        let handler: Handler<R> = Arc::new(handler);
+        self.shared.handlers.write().unwrap_or_else(PoisonError::into_inner).push(handler.clone());
+        for (key, row) in self.snapshot() {
+            handler(Change { key: &key, old: None, new: Some(&row) });
+        }
+    }
+
     fn read<T>(&self, f: impl FnOnce(&BTreeMap<Key, Arc<R>>) -> T) -> T {
         f(&self.shared.rows.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl<R> Shared<R> {
-    fn new(handler: Handler<R>) -> Self {
-        Self { rows: RwLock::default(), changed: watch::Sender::new(0), synced: watch::Sender::new(false), handler }
+    fn new(handlers: Vec<Handler<R>>) -> Self {
+        Self { rows: RwLock::default(), changed: watch::Sender::new(0), synced: watch::Sender::new(false), handlers: RwLock::new(handlers) }
+    }
+
+    fn report(&self, key: &Key, old: Option<&Arc<R>>, new: Option<&Arc<R>>) {
+        for handler in self.handlers.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            handler(Change { key, old, new });
+        }
     }
 
     fn write<T>(&self, f: impl FnOnce(&mut BTreeMap<Key, Arc<R>>) -> T) -> T {
@@ -257,7 +280,7 @@ impl<R: PartialEq> Shared<R> {
             })
         });
         let Some(old) = old else { return };
-        (self.handler)(Change { key: &key, old: old.as_ref(), new: new.as_ref() });
+        self.report(&key, old.as_ref(), new.as_ref());
         self.notify();
     }
 
@@ -278,12 +301,12 @@ impl<R: PartialEq> Shared<R> {
             let before = old.get(key);
             if before.is_none_or(|before| !Arc::ptr_eq(before, row)) {
                 different = true;
-                (self.handler)(Change { key, old: before, new: Some(row) });
+                self.report(key, before, Some(row));
             }
         }
         for (key, row) in old.iter().filter(|(key, _)| !new.contains_key(*key)) {
             different = true;
-            (self.handler)(Change { key, old: Some(row), new: None });
+            self.report(key, Some(row), None);
         }
         let first = !self.synced.send_replace(true);
         if different || first {

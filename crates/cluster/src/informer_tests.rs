@@ -84,6 +84,10 @@ async fn a_server_that_does_not_stream_is_listed_in_pages() {
     let informer = Informer::start(Api::<ConfigMap>::all(client), Selection::all(), value);
     informer.synced().await;
     assert_eq!(rows(&informer), ["a/one=v", "a/two=v"]);
+    let late = Arc::new(Mutex::new(Vec::new()));
+    let log = late.clone();
+    informer.subscribe(move |change| log.lock().unwrap().push(change.key.to_string()));
+    assert_eq!(*late.lock().unwrap(), ["a/one", "a/two"], "a late subscriber hears of the rows there are");
 }
 
 #[tokio::test]
