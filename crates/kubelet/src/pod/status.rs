@@ -1,0 +1,411 @@
+//! The API status of a pod (upstream kubelet_pods.go, status/generate.go).
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus, HostIP, PodCondition, PodIP, PodSpec, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::plan::{Ending, Waiting};
+use super::{Container, ImageState, Input, Kind, State, containers, is_host_network};
+
+/// The conditions that belong to the node agent; others are left alone.
+pub(crate) const OWN_CONDITIONS: [&str; 5] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+
+/// Renders the status of a pod.
+pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodStatus {
+    let old = i.pod.status.clone().unwrap_or_default();
+    let Some(spec) = &i.pod.spec else { return old };
+    let mut status = PodStatus {
+        conditions: old.conditions.clone(),
+        start_time: old.start_time.clone().or(Some(seconds(i.now))),
+        qos_class: old.qos_class.clone().or(Some(pod_rules::qos_class(spec).to_owned())),
+        nominated_node_name: old.nominated_node_name.clone(),
+        observed_generation: i.pod.metadata.generation,
+        phase: old.phase.clone(),
+        reason: old.reason.clone(),
+        message: old.message.clone(),
+        ..Default::default()
+    };
+    if let Some(refusal) = &i.memory.refused {
+        status.phase = Some("Failed".into());
+        status.reason = Some(refusal.reason.into());
+        status.message = Some(format!("Pod was rejected: {}", refusal.message));
+        return status;
+    }
+    let one = |(kind, c): (Kind, &Spec)| (kind, container(i, kind, c, waiting, ending, &old));
+    let all: Vec<(Kind, ContainerStatus)> = containers(spec).map(one).collect();
+    status.phase = Some(phase(i, spec, &all, ending, old.phase.as_deref()));
+    addresses(i, &mut status, &old);
+    conditions(i, spec, &all, &mut status);
+    let (inits, mains): (Vec<_>, Vec<_>) = all.into_iter().partition(|(k, _)| *k != Kind::Main);
+    let statuses = |list: Vec<(Kind, ContainerStatus)>| {
+        (!list.is_empty()).then(|| list.into_iter().map(|(_, s)| s).collect())
+    };
+    status.init_container_statuses = statuses(inits);
+    status.container_statuses = statuses(mains);
+    status
+}
+
+/// The restart count that the next run of a container gets.
+pub(super) fn next_restart(i: &Input<'_>, c: &Spec) -> u32 {
+    if let Some(newest) = i.observed.newest(&c.name) {
+        return newest.restarts + 1;
+    }
+    // The runtime forgot it. A waiting state already counted the loss.
+    old_status(i, &c.name).map_or(0, |old| {
+        let ran = old.state.as_ref().is_some_and(|s| s.waiting.is_none());
+        old.restart_count as u32 + u32::from(ran && old.container_id.is_some())
+    })
+}
+
+/// Whether a running container counts as started.
+pub(super) fn started(i: &Input<'_>, c: &Spec, running: &Container) -> bool {
+    c.startup_probe.is_none() || i.memory.health.get(&running.id).is_some_and(|h| h.started)
+}
+
+fn old_status<'a>(i: &'a Input<'_>, name: &str) -> Option<&'a ContainerStatus> {
+    let status = i.pod.status.as_ref()?;
+    let inits = status.init_container_statuses.iter().flatten();
+    inits.chain(status.container_statuses.iter().flatten()).find(|s| s.name == name)
+}
+
+fn container(
+    i: &Input<'_>,
+    kind: Kind,
+    c: &Spec,
+    waiting: &[Waiting],
+    ending: Ending,
+    old_pod: &PodStatus,
+) -> ContainerStatus {
+    let mut attempts = i.observed.containers.iter().filter(|o| o.name == c.name);
+    let Some(newest) = attempts.next() else {
+        return missing(i, c, waiting, ending, old_pod);
+    };
+    let previous = attempts.find(|o| o.state == State::Exited);
+    let old = old_status(i, &c.name);
+    let kept = || old.filter(|o| o.restart_count as u32 == newest.restarts).and_then(|o| o.last_state.clone());
+    let mut status = ContainerStatus {
+        name: c.name.clone(),
+        image: newest.image.clone(),
+        image_id: newest.image_id.clone(),
+        container_id: Some(id(i, newest)),
+        restart_count: newest.restarts as i32,
+        last_state: previous.map(|p| terminated(i, p)).or_else(kept),
+        ..Default::default()
+    };
+    match newest.state {
+        State::Running | State::Unknown => {
+            let health = i.memory.health.get(&newest.id);
+            let started = started(i, c, newest);
+            let ready = c.readiness_probe.is_none() || health.is_some_and(|h| h.ready);
+            status.started = Some(started);
+            status.ready = started && ready && newest.state == State::Running && kind != Kind::Init;
+            status.state = Some(ContainerState {
+                running: Some(ContainerStateRunning { started_at: newest.started_at.map(seconds) }),
+                ..Default::default()
+            });
+        }
+        State::Exited => {
+            status.started = Some(false);
+            status.ready = kind == Kind::Init && newest.exit_code == 0;
+            status.state = Some(terminated(i, newest));
+            if ending == Ending::No && let Some(w) = waiting.iter().find(|w| w.name == c.name) {
+                status.last_state = status.state.replace(waiting_state(&w.reason, &w.message));
+            }
+        }
+        State::Created => {
+            status.started = Some(false);
+            let w = waiting.iter().find(|w| w.name == c.name);
+            status.state = Some(match w {
+                Some(w) => waiting_state(&w.reason, &w.message),
+                None => default_waiting(i),
+            });
+        }
+    }
+    status
+}
+
+/// The status of a container that the runtime does not hold.
+fn missing(
+    i: &Input<'_>,
+    c: &Spec,
+    waiting: &[Waiting],
+    ending: Ending,
+    old_pod: &PodStatus,
+) -> ContainerStatus {
+    let mut status = ContainerStatus {
+        name: c.name.clone(),
+        image: c.image.clone().unwrap_or_default(),
+        started: Some(false),
+        ..Default::default()
+    };
+    let old = old_status(i, &c.name);
+    if let Some(old) = old {
+        status.restart_count = old.restart_count;
+        status.last_state = old.last_state.clone();
+        let state = old.state.clone().unwrap_or_default();
+        let terminal = matches!(old_pod.phase.as_deref(), Some("Succeeded" | "Failed"));
+        if state.terminated.is_some() && (terminal || ending != Ending::No) {
+            return old.clone();
+        }
+        if state.terminated.is_some() || state.running.is_some() {
+            let lost = if state.terminated.is_some() { state } else { lost(old.container_id.clone()) };
+            if ending != Ending::No {
+                status.state = Some(lost);
+                return status;
+            }
+            status.last_state = Some(lost);
+            status.restart_count += 1;
+        }
+    }
+    let w = waiting.iter().find(|w| w.name == c.name);
+    let mut state = match w {
+        Some(w) => waiting_state(&w.reason, &w.message),
+        None => default_waiting(i),
+    };
+    if w.is_none() && i.memory.images.get(&c.name) == Some(&ImageState::Pulling) {
+        // Still creating; the reason of the last failed pull stays until this one is over.
+        let before = old.and_then(|o| o.state.as_ref()).and_then(|s| s.waiting.clone());
+        let pull = |w: &ContainerStateWaiting| {
+            matches!(w.reason.as_deref(), Some("ErrImagePull" | "ImagePullBackOff"))
+        };
+        if let Some(before) = before.filter(pull) {
+            state.waiting = Some(before);
+        }
+    }
+    status.state = Some(state);
+    status
+}
+
+fn lost(container_id: Option<String>) -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some("ContainerStatusUnknown".into()),
+            message: Some(
+                "The container could not be located when the pod was deleted.  The container used to be Running".into(),
+            ),
+            container_id,
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn default_waiting(i: &Input<'_>) -> ContainerState {
+    let inits = i.pod.spec.as_ref().and_then(|s| s.init_containers.as_ref());
+    let has_inits = inits.is_some_and(|l| !l.is_empty());
+    let reason = if has_inits { "PodInitializing" } else { "ContainerCreating" };
+    ContainerState {
+        waiting: Some(ContainerStateWaiting { reason: Some(reason.into()), message: None }),
+        ..Default::default()
+    }
+}
+
+fn waiting_state(reason: &str, message: &str) -> ContainerState {
+    ContainerState {
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(reason.to_owned()),
+            message: (!message.is_empty()).then(|| message.to_owned()),
+        }),
+        ..Default::default()
+    }
+}
+
+fn terminated(i: &Input<'_>, c: &Container) -> ContainerState {
+    let reason = match (c.reason.as_str(), c.exit_code) {
+        ("", 0) => "Completed",
+        ("", _) => "Error",
+        (reason, _) => reason,
+    };
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            container_id: Some(id(i, c)),
+            exit_code: c.exit_code,
+            reason: Some(reason.to_owned()),
+            message: (!c.message.is_empty()).then(|| c.message.clone()),
+            started_at: c.started_at.map(seconds),
+            finished_at: c.finished_at.map(seconds),
+            signal: None,
+        }),
+        ..Default::default()
+    }
+}
+
+fn id(i: &Input<'_>, c: &Container) -> String {
+    format!("{}://{}", i.node.runtime, c.id)
+}
+
+fn seconds(t: Timestamp) -> Time {
+    Time(Timestamp::from_second(t.as_second()).unwrap_or(t))
+}
+
+fn phase(
+    i: &Input<'_>,
+    spec: &PodSpec,
+    all: &[(Kind, ContainerStatus)],
+    ending: Ending,
+    old: Option<&str>,
+) -> String {
+    if let Some(old @ ("Succeeded" | "Failed")) = old {
+        return old.to_owned();
+    }
+    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+    let (mut pending_init, mut failed_init) = (0, 0);
+    let (mut running, mut waiting, mut stopped, mut succeeded) = (0, 0, 0, 0);
+    for (kind, s) in all {
+        let state = s.state.clone().unwrap_or_default();
+        let last = s.last_state.as_ref().and_then(|l| l.terminated.as_ref());
+        match (kind, state.running.is_some(), &state.terminated) {
+            (Kind::Main, true, _) => running += 1,
+            (Kind::Main, _, Some(t)) => {
+                stopped += 1;
+                succeeded += i32::from(t.exit_code == 0);
+            }
+            (Kind::Main, ..) if last.is_some() => stopped += 1,
+            (Kind::Main, ..) => waiting += 1,
+            (Kind::Sidecar, ..) => pending_init += i32::from(s.started != Some(true)),
+            (Kind::Init, _, Some(t)) => failed_init += i32::from(t.exit_code != 0),
+            (Kind::Init, ..) if last.is_some_and(|t| t.exit_code != 0) => failed_init += 1,
+            (Kind::Init, ..) => pending_init += 1,
+        }
+    }
+    let ran = running > 0 || stopped > 0;
+    let phase = if ending == Ending::Over && (ran || super::is_deleted(i.pod) || failed_init > 0) {
+        if stopped == succeeded && ran && waiting == 0 && failed_init == 0 { "Succeeded" } else { "Failed" }
+    } else if failed_init > 0 && policy == "Never" {
+        "Failed"
+    } else if (pending_init > 0 || failed_init > 0) && !ran {
+        "Pending"
+    } else if waiting > 0 {
+        "Pending"
+    } else if running > 0 {
+        "Running"
+    } else if stopped == 0 {
+        "Pending"
+    } else if policy == "Always" {
+        "Running"
+    } else if stopped == succeeded {
+        "Succeeded"
+    } else if policy == "Never" {
+        "Failed"
+    } else {
+        "Running"
+    };
+    phase.to_owned()
+}
+
+fn addresses(i: &Input<'_>, status: &mut PodStatus, old: &PodStatus) {
+    status.host_ip = i.node.host_ips.first().cloned();
+    let hosts = i.node.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect::<Vec<_>>();
+    status.host_ips = (!hosts.is_empty()).then_some(hosts);
+    let sandbox = i.observed.sandboxes.first();
+    let ips = match sandbox {
+        Some(_) if is_host_network(i.pod) => i.node.host_ips.clone(),
+        Some(s) if !s.ips.is_empty() => s.ips.clone(),
+        _ => old.pod_ips.iter().flatten().map(|p| p.ip.clone()).collect(),
+    };
+    status.pod_ip = ips.first().cloned();
+    let ips: Vec<PodIP> = ips.into_iter().map(|ip| PodIP { ip }).collect();
+    status.pod_ips = (!ips.is_empty()).then_some(ips);
+}
+
+struct Verdict {
+    ok: bool,
+    reason: Option<&'static str>,
+    message: Option<String>,
+}
+
+impl Verdict {
+    fn yes() -> Self {
+        Verdict { ok: true, reason: None, message: None }
+    }
+
+    fn no(reason: &'static str, message: Option<String>) -> Self {
+        Verdict { ok: false, reason: Some(reason), message }
+    }
+}
+
+fn conditions(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], status: &mut PodStatus) {
+    let names = |bad: Vec<&str>| format!("[{}]", bad.join(" "));
+    let phase = status.phase.clone().unwrap_or_default();
+    let sandbox = i.observed.sandboxes.first();
+    let has_network = sandbox.is_some_and(|s| s.ready && (is_host_network(i.pod) || !s.ips.is_empty()));
+    let incomplete: Vec<&str> = all
+        .iter()
+        .filter(|(k, s)| match k {
+            Kind::Init => !s.ready,
+            Kind::Sidecar => s.started != Some(true),
+            Kind::Main => false,
+        })
+        .map(|(_, s)| s.name.as_str())
+        .collect();
+    let mains_ran = all.iter().any(|(k, s)| *k == Kind::Main && s.container_id.is_some());
+    let initialized = match phase.as_str() {
+        "Succeeded" => Verdict { ok: true, reason: Some("PodCompleted"), message: None },
+        _ if incomplete.is_empty() || mains_ran => Verdict::yes(),
+        _ => Verdict::no(
+            "ContainersNotInitialized",
+            Some(format!("containers with incomplete status: {}", names(incomplete))),
+        ),
+    };
+    let unready: Vec<&str> = all
+        .iter()
+        .filter(|(k, s)| *k != Kind::Init && !s.ready)
+        .map(|(_, s)| s.name.as_str())
+        .collect();
+    let containers_ready = || match phase.as_str() {
+        "Succeeded" => Verdict::no("PodCompleted", None),
+        "Failed" => Verdict::no("PodFailed", None),
+        _ if unready.is_empty() => Verdict::yes(),
+        _ => Verdict::no(
+            "ContainersNotReady",
+            Some(format!("containers with unready status: {}", names(unready.clone()))),
+        ),
+    };
+    let mut ready = containers_ready();
+    if ready.ok {
+        let holds = |gate: &str| {
+            status.conditions.iter().flatten().any(|c| c.type_ == gate && c.status == "True")
+        };
+        let open: Vec<String> = spec
+            .readiness_gates
+            .iter()
+            .flatten()
+            .filter(|g| !holds(&g.condition_type))
+            .map(|g| format!("corresponding condition of pod readiness gate \"{}\" does not exist.", g.condition_type))
+            .collect();
+        if !open.is_empty() {
+            ready = Verdict::no("ReadinessGatesNotReady", Some(open.join(", ")));
+        }
+    }
+    let network = if has_network { Verdict::yes() } else { Verdict { ok: false, reason: None, message: None } };
+    let own = [network, initialized, ready, containers_ready(), Verdict::yes()];
+    let generation = i.pod.metadata.generation;
+    for (type_, verdict) in OWN_CONDITIONS.into_iter().zip(own) {
+        set_condition(status, type_, verdict, generation, i.now);
+    }
+}
+
+fn set_condition(status: &mut PodStatus, type_: &str, v: Verdict, generation: Option<i64>, now: Timestamp) {
+    let list = status.conditions.get_or_insert_default();
+    let value = if v.ok { "True" } else { "False" };
+    let before = list.iter().find(|c| c.type_ == type_);
+    let since = before.filter(|c| c.status == value).and_then(|c| c.last_transition_time.clone());
+    let condition = PodCondition {
+        type_: type_.to_owned(),
+        status: value.to_owned(),
+        reason: v.reason.map(str::to_owned),
+        message: v.message,
+        observed_generation: generation,
+        last_probe_time: None,
+        last_transition_time: since.or(Some(seconds(now))),
+    };
+    match list.iter_mut().find(|c| c.type_ == type_) {
+        Some(place) => *place = condition,
+        None => list.push(condition),
+    }
+}

@@ -1,0 +1,367 @@
+//! Table tests of the pod machine: what is there → what happens next and what the status says.
+
+use serde_json::json;
+
+use super::*;
+
+fn t(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+struct World {
+    pod: Pod,
+    observed: Observed,
+    memory: Memory,
+    network_ready: bool,
+    gone: bool,
+    now: i64,
+}
+
+impl World {
+    fn new(spec: serde_json::Value) -> Self {
+        let mut full = json!({"containers": [{"name": "c", "image": "img"}]});
+        for (k, v) in spec.as_object().unwrap() {
+            full[k] = v.clone();
+        }
+        let meta = json!({"name": "p", "namespace": "ns", "uid": "u", "generation": 3});
+        World {
+            pod: serde_json::from_value(json!({"metadata": meta, "spec": full})).unwrap(),
+            observed: Observed::default(),
+            memory: Memory { volumes: Volumes::Ready, ..Default::default() },
+            network_ready: true,
+            gone: false,
+            now: 100,
+        }
+    }
+
+    fn sandbox(mut self, ready: bool) -> Self {
+        self.observed.sandboxes.insert(
+            0,
+            Sandbox {
+                id: format!("s{}", self.observed.sandboxes.len()),
+                attempt: self.observed.sandboxes.len() as u32,
+                ready,
+                created_at: Some(t(0)),
+                ips: vec!["10.0.0.5".into()],
+            },
+        );
+        self
+    }
+
+    fn container(mut self, name: &str, state: State, restarts: u32, exit_code: i32) -> Self {
+        let spec = containers(self.pod.spec.as_ref().unwrap()).find(|(_, c)| c.name == name).unwrap().1;
+        let hash = container_hash(spec);
+        self.observed.containers.insert(
+            0,
+            Container {
+                id: format!("{name}{restarts}"),
+                sandbox: self.observed.sandboxes[0].id.clone(),
+                name: name.into(),
+                state,
+                restarts,
+                hash,
+                created_at: Some(t(0)),
+                started_at: Some(t(1)),
+                finished_at: (state == State::Exited).then(|| t(90)),
+                exit_code,
+                image: "img".into(),
+                ..Default::default()
+            },
+        );
+        self
+    }
+
+    fn image(mut self, name: &str) -> Self {
+        self.memory.images.insert(name.into(), ImageState::Present("sha".into()));
+        self
+    }
+
+    fn old_status(mut self, status: serde_json::Value) -> Self {
+        self.pod.status = Some(serde_json::from_value(status).unwrap());
+        self
+    }
+
+    fn deleted(mut self, grace: i64) -> Self {
+        self.pod.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(t(99)));
+        self.pod.metadata.deletion_grace_period_seconds = Some(grace);
+        self
+    }
+
+    fn step(&self) -> Output {
+        step(&Input {
+            pod: &self.pod,
+            observed: &self.observed,
+            memory: &self.memory,
+            network_ready: self.network_ready,
+            gone: self.gone,
+            now: t(self.now),
+            node: &NodeInfo { host_ips: vec!["10.240.0.11".into()], runtime: "sim".into() },
+        })
+    }
+
+    fn plan(&self) -> Vec<String> {
+        self.step().actions.iter().map(ToString::to_string).collect()
+    }
+
+    fn phase(&self) -> String {
+        self.step().status.phase.unwrap()
+    }
+
+    fn condition(&self, type_: &str) -> (String, Option<String>) {
+        let status = self.step().status;
+        let c = status.conditions.unwrap().into_iter().find(|c| c.type_ == type_).unwrap();
+        (c.status, c.message)
+    }
+
+    fn state(&self, name: &str) -> String {
+        let status = self.step().status;
+        let mut all = status.init_container_statuses.into_iter().flatten().chain(status.container_statuses.into_iter().flatten());
+        let s = all.find(|s| s.name == name).unwrap();
+        let show = |state: Option<k8s_openapi::api::core::v1::ContainerState>| {
+            let state = state.unwrap_or_default();
+            if let Some(w) = state.waiting {
+                w.reason.unwrap()
+            } else if let Some(term) = state.terminated {
+                format!("{}:{}", term.reason.unwrap(), term.exit_code)
+            } else if state.running.is_some() {
+                "running".into()
+            } else {
+                "-".into()
+            }
+        };
+        format!("{} last={} ready={} n={}", show(s.state), show(s.last_state), s.ready, s.restart_count)
+    }
+}
+
+const INIT: &str = r#"{"initContainers":[{"name":"i","image":"x"},{"name":"side","image":"x","restartPolicy":"Always"},{"name":"j","image":"x"}]}"#;
+
+#[test]
+fn a_new_pod_comes_up_step_by_step() {
+    let mut w = World::new(json!({}));
+    w.memory.volumes = Volumes::NotReady;
+    assert_eq!(w.plan(), ["mount volumes"]);
+    assert_eq!((w.phase().as_str(), w.state("c").as_str()), ("Pending", "ContainerCreating last=- ready=false n=0"));
+    w.memory.volumes = Volumes::Ready;
+    assert_eq!(w.plan(), ["create sandbox, attempt 0"]);
+    let w = w.sandbox(true);
+    assert_eq!(w.plan(), ["get image of c"]);
+    assert_eq!(w.condition("PodReadyToStartContainers").0, "True");
+    let w = w.image("c");
+    assert_eq!(w.plan(), ["start c, restart 0"]);
+    let w = w.container("c", State::Running, 0, 0);
+    assert_eq!(w.plan(), [""; 0]);
+    assert_eq!((w.phase().as_str(), w.state("c").as_str()), ("Running", "running last=- ready=true n=0"));
+    assert_eq!(w.condition("Ready").0, "True");
+    let status = w.step().status;
+    assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.5"));
+    assert_eq!(status.host_ip.as_deref(), Some("10.240.0.11"));
+    assert_eq!(status.observed_generation, Some(3));
+}
+
+#[test]
+fn no_sandbox_before_the_network() {
+    let mut w = World::new(json!({}));
+    w.network_ready = false;
+    assert_eq!(w.plan(), [""; 0]);
+    let mut w = World::new(json!({"hostNetwork": true}));
+    w.network_ready = false;
+    assert_eq!(w.plan(), ["create sandbox, attempt 0"]);
+}
+
+#[test]
+fn restarts_follow_policy_and_back_off() {
+    let crashed = |policy: &str, code| {
+        World::new(json!({"restartPolicy": policy})).sandbox(true).container("c", State::Exited, 2, code).image("c")
+    };
+    for (policy, code, plan, phase) in [
+        ("Always", 0, &["start c, restart 3"][..], "Running"),
+        ("Always", 1, &["start c, restart 3"], "Running"),
+        ("OnFailure", 1, &["start c, restart 3"], "Running"),
+        ("OnFailure", 0, &["stop sandbox s0"], "Succeeded"),
+        ("Never", 0, &["stop sandbox s0"], "Succeeded"),
+        ("Never", 7, &["stop sandbox s0"], "Failed"),
+    ] {
+        let w = crashed(policy, code);
+        assert_eq!(w.plan(), plan, "{policy} {code}");
+        assert_eq!(w.phase(), phase, "{policy} {code}");
+    }
+    let mut w = crashed("Always", 1);
+    let key = format!("c/{}", w.observed.containers[0].hash);
+    w.memory.restarts.tried(&key, t(80), t(85));
+    w.now = 95;
+    let out = w.step();
+    assert_eq!((out.actions.len(), out.wake), (0, Some(t(100))));
+    assert_eq!(w.state("c"), "CrashLoopBackOff last=Error:1 ready=false n=2");
+    assert_eq!(w.phase(), "Running");
+    w.now = 100;
+    assert_eq!(w.plan(), ["start c, restart 3"]);
+}
+
+#[test]
+fn init_containers_run_in_order_and_sidecars_stay() {
+    let w = World::new(serde_json::from_str(INIT).unwrap()).sandbox(true).image("i").image("side").image("j").image("c");
+    assert_eq!(w.plan(), ["start i, restart 0"]);
+    assert_eq!(w.state("c"), "PodInitializing last=- ready=false n=0");
+    assert_eq!(w.condition("Initialized").1.unwrap(), "containers with incomplete status: [i side j]");
+    let w = w.container("i", State::Running, 0, 0);
+    assert_eq!(w.plan(), [""; 0]);
+    let mut w = w;
+    w.observed.containers.clear();
+    let w = w.container("i", State::Exited, 0, 0);
+    assert_eq!(w.plan(), ["start side, restart 0"]);
+    let w = w.container("side", State::Running, 0, 0);
+    assert_eq!(w.plan(), ["start j, restart 0"]);
+    let w = w.container("j", State::Exited, 0, 0);
+    assert_eq!(w.plan(), ["start c, restart 0"]);
+    let w = w.container("c", State::Running, 0, 0);
+    assert_eq!((w.plan(), w.phase().as_str()), (vec![], "Running"));
+    assert_eq!(w.condition("Initialized").0, "True");
+    // The end: mains first, sidecars after them.
+    let w = w.deleted(20);
+    assert_eq!(w.plan(), ["stop c (c0) within 20 s: PodEnds"]);
+    let mut w = w;
+    w.observed.containers[0].state = State::Exited;
+    assert_eq!(w.plan(), ["stop side (side0) within 20 s: PodEnds"]);
+}
+
+#[test]
+fn a_failed_init_container_ends_or_repeats() {
+    let spec = |policy: &str| json!({"restartPolicy": policy, "initContainers": [{"name": "i", "image": "x"}]});
+    let w = World::new(spec("Never")).sandbox(true).container("i", State::Exited, 0, 3);
+    assert_eq!((w.plan(), w.phase().as_str()), (vec!["stop sandbox s0".to_owned()], "Failed"));
+    let w = World::new(spec("OnFailure")).sandbox(true).container("i", State::Exited, 0, 3).image("i");
+    assert_eq!((w.plan(), w.phase().as_str()), (vec!["start i, restart 1".to_owned()], "Pending"));
+}
+
+#[test]
+fn a_lost_sandbox_is_replaced_and_counts_a_restart() {
+    let w = World::new(json!({})).sandbox(true).container("c", State::Running, 4, 0);
+    let mut w = w;
+    w.observed.sandboxes[0].ready = false;
+    assert_eq!(w.plan(), ["stop c (c4) within 30 s: SandboxGone"]);
+    w.observed.containers[0].state = State::Exited;
+    assert_eq!(w.plan(), ["stop sandbox s0"]);
+    w.memory.stopped.insert("s0".into());
+    assert_eq!(w.plan(), ["create sandbox, attempt 1"]);
+    let w = w.sandbox(true).image("c");
+    assert_eq!(w.plan(), ["start c, restart 5"]);
+}
+
+#[test]
+fn a_runtime_that_forgot_everything_counts_once() {
+    let running = json!({"phase": "Running", "containerStatuses": [{"name": "c", "restartCount": 2, "ready": true,
+        "image": "img", "imageID": "", "containerID": "sim://x", "state": {"running": {}}}]});
+    let w = World::new(json!({})).old_status(running).sandbox(true).image("c");
+    assert_eq!(w.plan(), ["start c, restart 3"]);
+    assert_eq!(w.state("c"), "ContainerCreating last=ContainerStatusUnknown:137 ready=false n=3");
+    let status = serde_json::to_value(w.step().status).unwrap();
+    let w = w.old_status(status);
+    assert_eq!(w.plan(), ["start c, restart 3"], "the reported loss is not counted again");
+}
+
+#[test]
+fn images_and_failures_wait_with_their_reason() {
+    let mut w = World::new(json!({})).sandbox(true);
+    w.memory.images.insert("c".into(), ImageState::Pulling);
+    assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ContainerCreating last=- ready=false n=0"));
+    let limits = (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
+    let failure = Failure::next(None, "ImagePullBackOff", "Back-off".into(), t(95), limits);
+    w.memory.images.insert("c".into(), ImageState::Failed(failure.clone()));
+    assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ImagePullBackOff last=- ready=false n=0"));
+    assert_eq!(w.step().wake, Some(t(105)));
+    w.now = 105;
+    assert_eq!(w.plan(), ["get image of c"]);
+    let second = Failure::next(Some(&failure), "x", String::new(), t(105), limits);
+    assert_eq!(second.retry_at, t(125));
+    w.memory.images.insert("c".into(), ImageState::Present("sha".into()));
+    w.memory.failures.insert("c".into(), Failure { retry_at: t(200), reason: "CreateContainerConfigError".into(), ..failure });
+    assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "CreateContainerConfigError last=- ready=false n=0"));
+}
+
+#[test]
+fn deletion_runs_to_the_end() {
+    let w = World::new(json!({})).sandbox(true).container("c", State::Running, 0, 0).deleted(30);
+    assert_eq!(w.plan(), ["stop c (c0) within 30 s: PodEnds"]);
+    let mut w = w;
+    w.memory.stopping.insert("c0".into(), 30);
+    assert_eq!(w.plan(), [""; 0], "a stop under way is not repeated");
+    w.pod.metadata.deletion_grace_period_seconds = Some(5);
+    assert_eq!(w.plan(), ["stop c (c0) within 5 s: PodEnds"], "a shorter grace counts");
+    w.observed.containers[0].state = State::Exited;
+    w.observed.containers[0].exit_code = 137;
+    assert_eq!(w.plan(), ["stop sandbox s0"]);
+    assert_eq!(w.phase(), "Failed");
+    w.memory.stopped.insert("s0".into());
+    assert_eq!(w.plan(), ["remove everything of the pod"]);
+    w.memory.cleaned = true;
+    w.observed = Observed::default();
+    assert_eq!(w.plan(), ["delete from the API"]);
+    assert!(!w.step().finished);
+    w.gone = true;
+    assert!(w.step().finished && w.plan().is_empty());
+}
+
+#[test]
+fn deletion_before_anything_started() {
+    let mut w = World::new(json!({})).deleted(30);
+    assert_eq!(w.plan(), ["remove everything of the pod"]);
+    assert_eq!(w.phase(), "Failed");
+    w.memory.cleaned = true;
+    assert_eq!(w.plan(), ["delete from the API"]);
+}
+
+#[test]
+fn probes_gate_readiness_and_kill() {
+    let spec = json!({"containers": [{"name": "c", "image": "img", "readinessProbe": {}, "livenessProbe": {"terminationGracePeriodSeconds": 7}, "startupProbe": {}}]});
+    let mut w = World::new(spec).sandbox(true).container("c", State::Running, 0, 0);
+    assert_eq!(w.state("c"), "running last=- ready=false n=0");
+    assert_eq!(w.condition("Ready").1.unwrap(), "containers with unready status: [c]");
+    w.memory.health.insert("c0".into(), Health { started: true, ready: true, alive: true });
+    assert_eq!(w.condition("Ready").0, "True");
+    w.memory.health.insert("c0".into(), Health { started: true, ready: true, alive: false });
+    assert_eq!(w.plan(), ["stop c (c0) within 7 s: Unhealthy"]);
+}
+
+#[test]
+fn readiness_gates_and_foreign_conditions() {
+    let gate = json!({"conditions": [{"type": "example.com/lb", "status": "False"}], "phase": "Running"});
+    let w = World::new(json!({"readinessGates": [{"conditionType": "example.com/lb"}]}))
+        .sandbox(true)
+        .container("c", State::Running, 0, 0)
+        .old_status(gate);
+    assert_eq!(w.condition("ContainersReady").0, "True");
+    assert_eq!(w.condition("Ready").0, "False");
+    assert_eq!(w.condition("example.com/lb").0, "False");
+}
+
+#[test]
+fn a_changed_image_restarts_the_container() {
+    let mut w = World::new(json!({})).sandbox(true).container("c", State::Running, 0, 0);
+    w.pod.spec.as_mut().unwrap().containers[0].image = Some("img:2".into());
+    assert_eq!(w.plan(), ["stop c (c0) within 30 s: Changed"]);
+}
+
+#[test]
+fn a_refused_pod_fails_with_its_reason() {
+    let mut w = World::new(json!({}));
+    w.memory.refused = Some(Refusal { reason: "OutOfcpu", message: "too much".into() });
+    let out = w.step();
+    assert_eq!(out.status.message.as_deref(), Some("Pod was rejected: too much"));
+    assert_eq!((out.status.phase.as_deref(), out.status.reason.as_deref()), (Some("Failed"), Some("OutOfcpu")));
+    assert_eq!(w.plan(), ["tear down volumes"]);
+    w.memory.volumes_down = true;
+    assert_eq!(w.plan(), [""; 0]);
+    w.gone = true;
+    assert_eq!(w.plan(), ["remove everything of the pod"]);
+}
+
+#[test]
+fn a_finished_pod_stays_finished() {
+    let old = json!({"phase": "Succeeded", "containerStatuses": [{"name": "c", "restartCount": 0, "ready": false, "image": "img",
+        "imageID": "", "containerID": "sim://x", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}]});
+    let mut w = World::new(json!({"restartPolicy": "Never"})).old_status(old);
+    w.memory.volumes_down = true;
+    assert_eq!((w.plan(), w.phase().as_str()), (vec![], "Succeeded"));
+    assert_eq!(w.state("c"), "Completed:0 last=- ready=false n=0");
+}
