@@ -1,1 +1,21 @@
-//! Services and EndpointSlices to one backend-neutral table, its diff, and the backends.
+//! The service proxy: Services and EndpointSlices become one backend-neutral [`Table`], and a backend keeps the host
+//! equal to it: load balancers of the Host Networking Service on Windows, nftables data maps on Linux.
+//!
+//! Flow: informers feed [`Inputs`], which remember what changed; [`fronts`] derives a Service's front ends (pure);
+//! [`Table`] merges them and says what differs; the backend plans against its mirror of the host (pure) and applies.
+//! Guarantees: a change touches only its Service; failures are retried with back-off and never counted as done;
+//! a periodic full pass compares with the host itself; what is not ours is never touched; nothing is wiped at start.
+//! Not here: IPv6 front ends (types are ready), topology hints, health-check node ports, source ranges.
+
+mod backend;
+mod fronts;
+pub mod hns;
+mod rows;
+mod run;
+mod table;
+
+pub use backend::{Failure, Outcome};
+pub use fronts::fronts;
+pub use rows::{EndpointRow, Inputs, ServicePort, ServiceRow, SlicePort, SliceRow};
+pub use run::{BackendConfig, Config, Status, run};
+pub use table::{Backend, Change, Front, FrontKey, Kind, Protocol, Table, Unserved, Vip};

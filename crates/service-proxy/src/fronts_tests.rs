@@ -1,0 +1,185 @@
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::table::{Protocol, Table};
+
+fn service(spec: Value) -> Service {
+    serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "default"}, "spec": spec})).unwrap()
+}
+
+fn row(spec: Value) -> Option<ServiceRow> {
+    ServiceRow::of(&service(spec))
+}
+
+/// `endpoints`: address, node, conditions as letters r(eady) s(erving) t(erminating).
+fn slice(ports: Value, endpoints: &[(&str, &str, &str)]) -> Arc<SliceRow> {
+    let list: Vec<Value> = endpoints
+        .iter()
+        .map(|(address, node, flags)| {
+            let has = |flag: char| flags.contains(flag);
+            json!({"addresses": [address], "nodeName": node, "conditions": {"ready": has('r'), "serving": has('s'), "terminating": has('t')}})
+        })
+        .collect();
+    let doc: EndpointSlice = serde_json::from_value(json!({
+        "metadata": {"name": "web-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "ports": ports, "endpoints": list,
+    }))
+    .unwrap();
+    Arc::new(SliceRow::of(&doc, "here").unwrap())
+}
+
+fn render(spec: Value, slices: &[Arc<SliceRow>]) -> String {
+    let key = Key::new("default", "web");
+    let mut table = Table::default();
+    table.set_service(&key, fronts(&key, &row(spec).unwrap(), slices));
+    table.render()
+}
+
+fn http() -> Value {
+    json!([{"port": 8080}])
+}
+
+#[test]
+fn a_service_listens_everywhere_it_says() {
+    let spec = json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7", "fd00::7"], "type": "LoadBalancer", "externalIPs": ["192.0.2.9"],
+        "sessionAffinity": "ClientIP", "ports": [{"name": "", "port": 80, "targetPort": 8080, "nodePort": 30080}]});
+    let text = render(spec, &[slice(http(), &[("10.1.0.5", "here", "rs"), ("10.1.1.5", "there", "rs")])]);
+    insta::assert_snapshot!(text, @r"
+    10.96.0.7:80/tcp default/web:80 (ClusterIp) -> 10.1.0.5:8080@here 10.1.1.5:8080; sticky 10800s
+    192.0.2.9:80/tcp default/web:80 (ExternalIp) -> 10.1.0.5:8080@here 10.1.1.5:8080; sticky 10800s
+    node:30080/tcp default/web:80 (NodePort) -> 10.1.0.5:8080@here 10.1.1.5:8080; sticky 10800s
+    ");
+}
+
+#[test]
+fn traffic_policies_choose_backends() {
+    let spec = json!({"clusterIP": "10.96.0.7", "type": "NodePort", "internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local",
+        "ports": [{"port": 80, "nodePort": 30080}]});
+    let both = slice(http(), &[("10.1.0.5", "here", "rs"), ("10.1.1.5", "there", "rs")]);
+    insta::assert_snapshot!(render(spec.clone(), &[both]), @r"
+    10.96.0.7:80/tcp default/web:80 (ClusterIp) -> 10.1.0.5:8080@here
+    node:30080/tcp default/web:80 (NodePort) -> 10.1.0.5:8080@here; inside -> 10.1.0.5:8080@here 10.1.1.5:8080; keeps client
+    ");
+    let away = slice(http(), &[("10.1.1.5", "there", "rs")]);
+    insta::assert_snapshot!(render(spec.clone(), &[away]), @r"
+    10.96.0.7:80/tcp default/web:80 (ClusterIp) -> drop
+    node:30080/tcp default/web:80 (NodePort) -> drop; inside -> 10.1.1.5:8080; keeps client
+    ");
+    insta::assert_snapshot!(render(spec, &[]), @r"
+    10.96.0.7:80/tcp default/web:80 (ClusterIp) -> reject
+    node:30080/tcp default/web:80 (NodePort) -> reject; inside -> ; keeps client
+    ");
+}
+
+#[test]
+fn terminating_endpoints_serve_only_when_nobody_is_ready() {
+    let spec = json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]});
+    let cases: [(&[(&str, &str, &str)], &str); 5] = [
+        (&[("10.1.0.1", "here", "rs"), ("10.1.0.2", "here", "st")], "10.1.0.1:8080@here"),
+        (&[("10.1.0.1", "here", ""), ("10.1.0.2", "here", "st")], "10.1.0.2:8080@here"),
+        (&[("10.1.0.1", "here", "t"), ("10.1.0.2", "here", "s")], "reject"),
+        (&[("10.1.0.1", "here", "rst")], "10.1.0.1:8080@here"),
+        (&[], "reject"),
+    ];
+    for (endpoints, expected) in cases {
+        let text = render(spec.clone(), &[slice(http(), endpoints)]);
+        assert_eq!(text, format!("10.96.0.7:80/tcp default/web:80 (ClusterIp) -> {expected}\n"), "{endpoints:?}");
+    }
+}
+
+#[test]
+fn local_policy_falls_back_to_local_terminating_ones() {
+    let spec = json!({"clusterIP": "10.96.0.7", "internalTrafficPolicy": "Local", "ports": [{"port": 80}]});
+    let text = render(spec, &[slice(http(), &[("10.1.0.5", "here", "st"), ("10.1.1.5", "there", "rs")])]);
+    assert!(text.ends_with("-> 10.1.0.5:8080@here\n"), "{text}");
+}
+
+#[test]
+fn ports_meet_by_name_and_protocol() {
+    let spec = json!({"clusterIP": "10.96.0.10", "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53}]});
+    let slices = [
+        slice(json!([{"name": "dns", "port": 5353, "protocol": "UDP"}, {"name": "dns-tcp", "port": 5354}]), &[("10.1.0.5", "here", "rs")]),
+        slice(json!([{"name": "dns-tcp", "port": 53, "protocol": "UDP"}, {"name": "other", "port": 1}]), &[("10.1.0.6", "here", "rs")]),
+        slice(json!([{"name": "dns", "protocol": "UDP"}]), &[("10.1.0.7", "here", "rs")]),
+    ];
+    insta::assert_snapshot!(render(spec, &slices), @r"
+    10.96.0.10:53/tcp default/web:dns-tcp (ClusterIp) -> 10.1.0.5:5354@here
+    10.96.0.10:53/udp default/web:dns (ClusterIp) -> 10.1.0.5:5353@here
+    ");
+}
+
+#[test]
+fn odd_services_need_no_proxy() {
+    for spec in [
+        json!({"clusterIP": "None", "ports": [{"port": 80}]}),
+        json!({"type": "ExternalName", "externalName": "example.org", "ports": [{"port": 80}]}),
+        json!({"clusterIP": "10.96.0.7"}),
+        json!({"clusterIP": "10.96.0.7", "ports": []}),
+        json!({"clusterIP": "", "ports": [{"port": 80}]}),
+        json!({"clusterIP": "not an address", "ports": [{"port": 80}]}),
+        json!({"clusterIP": "10.96.0.7", "ports": [{"port": 0}]}),
+        json!({"clusterIP": "10.96.0.7", "ports": [{"port": -7}, {"port": 70000}]}),
+        json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80, "protocol": "ICMP"}]}),
+    ] {
+        assert_eq!(row(spec.clone()), None, "{spec}");
+    }
+    assert_eq!(ServiceRow::of(&Service::default()), None);
+    let mut foreign = service(json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}));
+    foreign.metadata.labels = Some([("service.kubernetes.io/service-proxy-name".to_owned(), "other".to_owned())].into());
+    assert_eq!(ServiceRow::of(&foreign), None);
+}
+
+#[test]
+fn load_balancer_addresses_of_proxies_are_theirs() {
+    let mut doc = service(json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}));
+    doc.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ipMode": "Proxy"}, {"ip": "192.0.2.2"}, {"hostname": "x"}]}})).unwrap();
+    assert_eq!(ServiceRow::of(&doc).unwrap().load_balancer_ips, ["192.0.2.2".parse::<IpAddr>().unwrap()]);
+}
+
+#[test]
+fn an_endpoint_in_two_slices_counts_once() {
+    let spec = json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]});
+    let slices = [slice(http(), &[("10.1.0.5", "here", "")]), slice(http(), &[("10.1.0.5", "here", "rs")])];
+    assert!(render(spec, &slices).ends_with("-> 10.1.0.5:8080@here\n"));
+}
+
+#[test]
+fn the_first_claim_wins_until_it_is_given_up() {
+    let spec = json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]});
+    let (a, b) = (Key::new("default", "a"), Key::new("default", "b"));
+    let of = |key: &Key| fronts(key, &row(spec.clone()).unwrap(), &[]);
+    let mut table = Table::default();
+    assert_eq!(table.set_service(&b, of(&b)).len(), 1);
+    let taken = table.set_service(&a, of(&a));
+    assert_eq!(taken[0].to_string(), "~ 10.96.0.7:80/tcp default/a:80 (ClusterIp) -> reject");
+    assert_eq!(table.set_service(&b, of(&b)), [], "no change, no work");
+    let given_up = table.set_service(&a, Vec::new());
+    assert_eq!(given_up[0].new.as_ref().unwrap().service, "default/b:80");
+    table.set_service(&b, Vec::new());
+    assert!(table.is_empty());
+}
+
+#[test]
+fn inputs_name_the_services_that_changed() {
+    use cluster::Change;
+
+    use crate::rows::Inputs;
+    let mut inputs = Inputs::default();
+    let web = Arc::new(row(json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]})).unwrap());
+    let slice = slice(http(), &[("10.1.0.5", "here", "rs")]);
+    let (service_key, slice_key) = (Key::new("default", "web"), Key::new("default", "web-1"));
+    inputs.slice(&Change { key: &slice_key, old: None, new: Some(&slice) });
+    inputs.service(&Change { key: &service_key, old: None, new: Some(&web) });
+    assert_eq!(inputs.take_dirty().into_iter().collect::<Vec<_>>(), [service_key.clone()]);
+    assert_eq!(inputs.rows(&service_key).unwrap().1.len(), 1);
+    let mut moved = (*slice).clone();
+    moved.service = "other".into();
+    inputs.slice(&Change { key: &slice_key, old: Some(&slice), new: Some(&Arc::new(moved)) });
+    assert_eq!(inputs.take_dirty().len(), 2, "both the old and the new Service");
+    assert!(inputs.rows(&service_key).unwrap().1.is_empty());
+    inputs.service(&Change { key: &service_key, old: Some(&web), new: None });
+    assert!(inputs.rows(&service_key).is_none());
+    assert_eq!(web.ports[0].protocol, Protocol::Tcp);
+}

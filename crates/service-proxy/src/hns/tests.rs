@@ -1,0 +1,225 @@
+use std::net::IpAddr;
+
+use cluster::Key;
+use hcn::document::{DistributionType, EndpointFlags, IpConfiguration};
+use hcn::{LoadBalancerFlags, PortMappingFlags};
+
+use super::*;
+use crate::table::{Backend, Front, Kind, Protocol, Unserved, Vip};
+
+const UID: &str = "5c8d0000-0000-0000-0000-000000000001";
+
+fn key(vip: Option<&str>, port: u16) -> FrontKey {
+    FrontKey { vip: vip.map_or(Vip::Node, |ip| Vip::Address(ip.parse().unwrap())), protocol: Protocol::Tcp, port }
+}
+
+fn front(kind: Kind, backends: &[(&str, u16, bool)]) -> Front {
+    Front {
+        service: "default/web:80".into(),
+        kind,
+        backends: backends.iter().map(|&(ip, port, local)| Backend { address: ip.parse().unwrap(), port, local }).collect(),
+        inside: None,
+        keep_client: false,
+        affinity: None,
+        unserved: Unserved::Reject,
+        urgent: false,
+    }
+}
+
+fn table(fronts: Vec<(FrontKey, Front)>) -> Table {
+    let mut table = Table::default();
+    for (i, entry) in fronts.into_iter().enumerate() {
+        table.set_service(&Key::new("default", format!("s{i}")), vec![entry]);
+    }
+    table
+}
+
+fn endpoint(ip: &str, remote: bool, id: Guid) -> HostComputeEndpoint {
+    HostComputeEndpoint {
+        id,
+        ip_configurations: vec![IpConfiguration { ip_address: ip.into(), ..IpConfiguration::default() }],
+        flags: if remote { EndpointFlags::REMOTE } else { EndpointFlags::default() },
+        ..HostComputeEndpoint::default()
+    }
+}
+
+fn mirror(endpoints: &[HostComputeEndpoint]) -> Mirror {
+    let mut mirror = Mirror::default();
+    mirror.set_endpoints(UID, endpoints);
+    mirror
+}
+
+/// Carries a plan out on the mirror alone, as a service that refuses nothing would.
+fn carry_out(mirror: &mut Mirror, plan: &Plan) {
+    for step in plan.steps.clone() {
+        match step {
+            Step::CreateRemote { id, address } => drop(mirror.remotes.insert(address, id)),
+            Step::Put { key, document, .. } => mirror.put(key, document),
+            Step::Delete { key, .. } => mirror.remove(&key),
+            Step::DeleteRemote { id, address } => {
+                assert_eq!(mirror.uses(&id), 0, "{address} is still named");
+                mirror.remotes.remove(&address);
+            }
+        }
+    }
+}
+
+fn all(mirror: &Mirror, table: &Table, rules: Rules) -> Plan {
+    plan(UID, mirror, table, Scope::All, rules)
+}
+
+#[test]
+fn first_programming_prefers_dns_and_local_backends() {
+    let mut dns = front(Kind::ClusterIp, &[("192.168.2.9", 53, false)]);
+    dns.urgent = true;
+    let table = table(vec![
+        (key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.2.3", 8080, false), ("192.168.2.4", 8080, false)])),
+        (key(Some("10.96.0.2"), 80), front(Kind::ClusterIp, &[("192.168.1.5", 80, true), ("192.168.2.3", 80, false)])),
+        (key(Some("10.96.0.10"), 53), dns),
+        (key(None, 30080), front(Kind::NodePort, &[("192.168.2.3", 8080, false)])),
+        (key(Some("10.96.0.3"), 80), front(Kind::ClusterIp, &[])),
+    ]);
+    let mut mirror = mirror(&[endpoint("192.168.1.5", false, Guid::random())]);
+    let first = all(&mirror, &table, Rules::default());
+    insta::assert_snapshot!(first.to_string(), @r"
+    create remote endpoint 192.168.2.3
+    create remote endpoint 192.168.2.4
+    create remote endpoint 192.168.2.9
+    create load balancer 10.96.0.10:53/tcp -> 1 endpoints at 53
+    create load balancer 10.96.0.2:80/tcp -> 2 endpoints at 80
+    create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080
+    create load balancer node:30080/tcp -> 1 endpoints at 8080
+    ");
+    carry_out(&mut mirror, &first);
+    assert_eq!(all(&mirror, &table, Rules::default()), Plan::default(), "a second pass has nothing to do");
+    // A restart lists the same objects and adopts them.
+    let mut again = Mirror::default();
+    let remotes: Vec<HostComputeEndpoint> = mirror.remotes.iter().map(|(ip, id)| endpoint(&ip.to_string(), true, *id)).collect();
+    let locals = mirror.local.iter().map(|(ip, id)| endpoint(&ip.to_string(), false, *id));
+    again.set_endpoints(UID, &remotes.into_iter().chain(locals).collect::<Vec<_>>());
+    again.set_load_balancers(UID, mirror.load_balancers().values().cloned().collect());
+    assert_eq!(all(&again, &table, Rules::default()), Plan::default());
+}
+
+#[test]
+fn a_changed_backend_costs_its_own_writes_only() {
+    let many: Vec<(FrontKey, Front)> =
+        (1..=200).map(|i| (key(Some(&format!("10.96.1.{i}")), 80), front(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))).collect();
+    let mut table = table(many);
+    let mut mirror = Mirror::default();
+    let first = all(&mirror, &table, Rules::default());
+    carry_out(&mut mirror, &first);
+    let changed = key(Some("10.96.1.1"), 80);
+    table.set_service(&Key::new("default", "s0"), vec![(changed, front(Kind::ClusterIp, &[("192.168.2.7", 80, false)]))]);
+    let dirty = BTreeSet::from([changed]);
+    let modify = Rules { modify: true, ..Rules::default() };
+    let next = plan(UID, &mirror, &table, Scope::Some(&dirty), modify);
+    insta::assert_snapshot!(next.to_string(), @r"
+    create remote endpoint 192.168.2.7
+    modify load balancer 10.96.1.1:80/tcp -> 1 endpoints at 80
+    ");
+    carry_out(&mut mirror, &next);
+    table.set_service(&Key::new("default", "s0"), Vec::new());
+    let gone = plan(UID, &mirror, &table, Scope::Some(&dirty), Rules::default());
+    insta::assert_snapshot!(gone.to_string(), @r"
+    delete load balancer 10.96.1.1:80/tcp
+    delete remote endpoint 192.168.2.7
+    ");
+}
+
+#[test]
+fn without_modify_it_deletes_and_creates() {
+    let mut table = table(vec![(key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))]);
+    let mut mirror = Mirror::default();
+    let first = all(&mirror, &table, Rules::default());
+    carry_out(&mut mirror, &first);
+    table.set_service(&Key::new("default", "s0"), vec![(key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.2.4", 80, false)]))]);
+    insta::assert_snapshot!(all(&mirror, &table, Rules::default()).to_string(), @r"
+    create remote endpoint 192.168.2.4
+    replace load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80
+    delete remote endpoint 192.168.2.3
+    ");
+}
+
+#[test]
+fn losing_the_last_backend_deletes_and_never_sends_an_empty_list() {
+    let mut table = table(vec![(key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))]);
+    let mut mirror = Mirror::default();
+    let first = all(&mirror, &table, Rules::default());
+    carry_out(&mut mirror, &first);
+    table.set_service(&Key::new("default", "s0"), vec![(key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[]))]);
+    insta::assert_snapshot!(all(&mirror, &table, Rules::default()).to_string(), @r"
+    delete load balancer 10.96.0.1:80/tcp
+    delete remote endpoint 192.168.2.3
+    ");
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone_and_used() {
+    let foreign = Guid::random();
+    let table = table(vec![(key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))]);
+    let mut mirror = mirror(&[endpoint("192.168.2.3", true, foreign), endpoint("192.168.2.4", true, Guid::random())]);
+    let mut other = HostComputeLoadBalancer::new(Some("10.96.9.9".parse().unwrap()), hcn::Protocol::TCP, 80, 80, vec![foreign]);
+    other.id = Guid::random();
+    mirror.set_load_balancers(UID, vec![other, HostComputeLoadBalancer::default()]);
+    let plan = all(&mirror, &table, Rules::default());
+    insta::assert_snapshot!(plan.to_string(), @"create load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80");
+}
+
+#[test]
+fn a_local_endpoint_replaces_the_remote_one_with_its_address() {
+    let table = table(vec![(key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.1.5", 80, false)]))]);
+    let mut mirror = Mirror::default();
+    let first = all(&mirror, &table, Rules::default());
+    carry_out(&mut mirror, &first);
+    let pod = Guid::random();
+    mirror.local.insert("192.168.1.5".parse().unwrap(), pod);
+    let next = all(&mirror, &table, Rules { modify: true, ..Rules::default() });
+    insta::assert_snapshot!(next.to_string(), @r"
+    modify load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80
+    delete remote endpoint 192.168.1.5
+    ");
+    carry_out(&mut mirror, &next);
+    assert_eq!(mirror.load_balancers()[&key(Some("10.96.0.1"), 80)].host_compute_endpoints, [pod]);
+}
+
+#[test]
+fn a_local_pod_without_endpoint_waits_and_the_others_serve() {
+    let table = table(vec![(key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.1.5", 80, true), ("192.168.2.3", 80, false)]))]);
+    let plan = all(&Mirror::default(), &table, Rules::default());
+    insta::assert_snapshot!(plan.to_string(), @r"
+    create remote endpoint 192.168.2.3
+    create load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80
+    wait 10.96.0.1:80/tcp: the pod at 192.168.1.5 has no endpoint in HNS yet
+    ");
+    assert_eq!(plan.missing.into_iter().collect::<Vec<_>>(), ["192.168.1.5".parse::<IpAddr>().unwrap()]);
+}
+
+#[test]
+fn one_port_a_load_balancer() {
+    let table = table(vec![(key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.2.3", 80, false), ("192.168.2.4", 8080, false), ("192.168.2.5", 8080, false)]))]);
+    let plan = all(&Mirror::default(), &table, Rules::default());
+    assert!(plan.to_string().contains("2 endpoints at 8080"), "{plan}");
+    assert!(plan.notes[0].contains("1 backends with another port than 8080 are left out"), "{plan}");
+}
+
+#[test]
+fn documents_carry_upstreams_flags() {
+    let rules = Rules { cluster_ip_dsr: true, dsr: true, affinity: true, modify: true };
+    let document = |vip: Option<&str>, front: &Front, rules| load_balancer(Guid::NIL, &key(vip, 80), front, 8080, vec![Guid::NIL], rules);
+    let mut sticky = front(Kind::ClusterIp, &[]);
+    sticky.affinity = Some(60);
+    let cluster_ip = document(Some("10.96.0.1"), &sticky, rules);
+    assert_eq!((cluster_ip.flags, cluster_ip.port_mappings[0].flags), (LoadBalancerFlags::DSR, PortMappingFlags::default()));
+    assert_eq!(cluster_ip.port_mappings[0].distribution_type, DistributionType::SOURCE_IP);
+    assert_eq!(cluster_ip.source_vip, "", "an L2Bridge network has none");
+    assert_eq!(document(Some("10.96.0.1"), &sticky, Rules::default()).port_mappings[0].distribution_type, 0);
+    let mut node_port = front(Kind::NodePort, &[]);
+    let plain = document(None, &node_port, rules);
+    assert_eq!((plain.frontend_vips.len(), plain.flags.0, plain.port_mappings[0].flags.0), (0, 0, 18));
+    node_port.keep_client = true;
+    assert_eq!(document(None, &node_port, rules).flags, LoadBalancerFlags::DSR);
+    let external = document(Some("192.0.2.9"), &front(Kind::ExternalIp, &[]), rules);
+    assert_eq!((external.flags.0, external.port_mappings[0].flags.0), (0, 16));
+    assert_eq!(document(Some("fd00::9"), &front(Kind::LoadBalancer, &[]), rules).flags, LoadBalancerFlags::IPV6);
+}
