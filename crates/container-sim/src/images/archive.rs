@@ -1,0 +1,432 @@
+//! Image archives: what `docker save`, `buildah push oci-archive:`, `skopeo` and `docker buildx -o type=oci` write.
+//!
+//! The archive is indexed once; members are then read where they lie. Every blob is checked against the digest that
+//! names it before anything in it is believed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::config::ImageConfig;
+use super::platform::Platform;
+use super::reference::{Reference, is_digest};
+use super::tarball::{self, Kind, Limits, TarError};
+use super::{ImageError, io_error};
+
+/// Largest manifest or configuration document.
+const MAX_DOCUMENT: u64 = 4 << 20;
+/// How deep manifest lists may nest.
+const MAX_DEPTH: u32 = 4;
+
+/// One image of an archive.
+#[derive(Debug)]
+pub struct Found {
+    /// Names it is to be known by; may be empty.
+    pub names: Vec<Reference>,
+    /// Digest of its manifest, where it has one.
+    pub manifest: Option<String>,
+    /// Digest of its configuration: the image's id.
+    pub id: String,
+    /// The configuration.
+    pub config: ImageConfig,
+    /// Where its layers lie, lowest first.
+    pub layers: Vec<LayerBlob>,
+}
+
+/// A layer in an archive.
+#[derive(Clone, Debug)]
+pub struct LayerBlob {
+    /// Name of the archive's member.
+    pub member: String,
+    /// Digest of the member as it lies there; docker-save archives do not state it.
+    pub digest: Option<String>,
+    /// Digest of the layer uncompressed.
+    pub diff_id: String,
+}
+
+/// An archive opened for reading.
+#[derive(Debug)]
+pub struct Archive {
+    path: PathBuf,
+    file: File,
+    members: HashMap<String, (u64, u64)>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    platform: Option<Platform>,
+    #[serde(default)]
+    annotations: HashMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+impl Archive {
+    /// Opens and indexes an archive. A compressed one is unpacked into a temporary file in `scratch` first.
+    ///
+    /// # Errors
+    /// When it cannot be read, is damaged, or is larger than `limits`.
+    pub fn open(path: &Path, scratch: &Path, limits: Limits) -> Result<Self, ImageError> {
+        let mut file = File::open(path).map_err(io_error("open", path))?;
+        let compressed = Compression::sniff(&mut file).map_err(io_error("read", path))?;
+        if compressed != Compression::None {
+            let mut plain = tempfile::tempfile_in(scratch).map_err(io_error("make a temporary file in", scratch))?;
+            let mut reader = compressed.reader(file).map_err(io_error("read", path))?.take(limits.bytes + 1);
+            let size = io::copy(&mut reader, &mut plain).map_err(|source| ImageError::damaged(path, source))?;
+            if size > limits.bytes {
+                return Err(TarError::TooLarge { limit: limits.bytes, unit: "bytes" }.into());
+            }
+            plain.flush().map_err(io_error("write", scratch))?;
+            file = plain;
+        }
+        let mut archive = Self { path: path.to_owned(), file, members: HashMap::new() };
+        archive.index(limits)?;
+        Ok(archive)
+    }
+
+    fn index(&mut self, limits: Limits) -> Result<(), ImageError> {
+        let mut reader = self.file.try_clone().map_err(io_error("open", &self.path))?;
+        reader.seek(SeekFrom::Start(0)).map_err(io_error("read", &self.path))?;
+        let mut links = Vec::new();
+        let members = &mut self.members;
+        tarball::each_seek(BufReader::with_capacity(64 * 1024, reader), limits, |member, _| {
+            let name = member.path.to_string_lossy().into_owned();
+            match (member.kind, member.link) {
+                (Kind::File, _) => {
+                    members.insert(name, (member.offset, member.size));
+                }
+                // Old docker versions save a layer that occurs twice as a link to the first.
+                (Kind::Symlink | Kind::HardLink, Some(link)) => links.push((member.path, member.kind, link)),
+                _ => {}
+            }
+            Ok::<(), ImageError>(())
+        })?;
+        for (path, kind, link) in links {
+            let target = if kind == Kind::Symlink { lexical(path.parent().unwrap_or(Path::new("")), &link) } else { Some(link) };
+            let place = target.and_then(|target| self.members.get(target.to_string_lossy().as_ref()).copied());
+            if let Some(place) = place {
+                self.members.insert(path.to_string_lossy().into_owned(), place);
+            }
+        }
+        Ok(())
+    }
+
+    /// All images of the archive, whatever their platform.
+    ///
+    /// # Errors
+    /// When the archive is of neither known form, or a document in it is missing, wrong or does not match its digest.
+    pub fn images(&self) -> Result<Vec<Found>, ImageError> {
+        let saved: Option<Vec<Saved>> = self.members.contains_key("manifest.json").then(|| self.document("manifest.json")).transpose()?;
+        if !self.members.contains_key("index.json") {
+            let Some(saved) = saved else {
+                let reason = "it has neither index.json (OCI layout) nor manifest.json (docker save)".to_owned();
+                return Err(ImageError::NotAnImage { archive: self.path.clone(), reason });
+            };
+            return saved.iter().map(|image| self.saved(image)).collect();
+        }
+        let index: Index = self.document("index.json")?;
+        let mut found = Vec::new();
+        for descriptor in &index.manifests {
+            self.follow(descriptor, &names_of(&descriptor.annotations), 0, &mut found)?;
+        }
+        for image in &mut found {
+            let hex = image.id.trim_start_matches("sha256:");
+            let twin = saved.iter().flatten().find(|saved| saved.config.contains(hex));
+            if let (true, Some(twin)) = (image.names.is_empty(), twin) {
+                image.names = parse_names(twin.repo_tags.iter().flatten());
+            }
+        }
+        Ok(found)
+    }
+
+    fn follow(&self, descriptor: &Descriptor, names: &[Reference], depth: u32, found: &mut Vec<Found>) -> Result<(), ImageError> {
+        if depth > MAX_DEPTH {
+            return Err(self.wrong("manifest lists are nested too deeply"));
+        }
+        let unknown = descriptor.platform.as_ref().is_some_and(|platform| platform.os == "unknown");
+        if unknown || descriptor.annotations.contains_key("vnd.docker.reference.type") {
+            return Ok(()); // attestations, which buildx puts beside the images
+        }
+        let bytes = self.blob(&descriptor.digest)?;
+        if descriptor.media_type.contains("index") || descriptor.media_type.contains("manifest.list") {
+            let index: Index = self.parse(&descriptor.digest, &bytes)?;
+            return index.manifests.iter().try_for_each(|inner| self.follow(inner, names, depth + 1, found));
+        }
+        let manifest: Manifest = self.parse(&descriptor.digest, &bytes)?;
+        let config: ImageConfig = self.parse(&manifest.config.digest, &self.blob(&manifest.config.digest)?)?;
+        let diff_ids = &config.rootfs.diff_ids;
+        if diff_ids.len() != manifest.layers.len() || !diff_ids.iter().all(|id| is_digest(id)) {
+            return Err(self.wrong("the configuration's rootfs.diff_ids do not match the manifest's layers"));
+        }
+        let layers = manifest.layers.iter().zip(diff_ids);
+        let layers = layers
+            .map(|(layer, diff_id)| {
+                let member = self.member_of(&layer.digest)?;
+                Ok(LayerBlob { member, digest: Some(layer.digest.clone()), diff_id: diff_id.clone() })
+            })
+            .collect::<Result<Vec<_>, ImageError>>()?;
+        let manifest_digest = Some(descriptor.digest.clone());
+        found.push(Found { names: names.to_vec(), manifest: manifest_digest, id: manifest.config.digest, config, layers });
+        Ok(())
+    }
+
+    fn saved(&self, image: &Saved) -> Result<Found, ImageError> {
+        let bytes = self.bytes(&image.config)?;
+        let config: ImageConfig = self.parse(&image.config, &bytes)?;
+        let id = digest_of(&bytes);
+        // docker names the document by its digest; skopeo and podman do the same.
+        let named = Path::new(&image.config).file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        if named.len() == 64 && format!("sha256:{named}") != id {
+            return Err(ImageError::Digest { what: image.config.clone(), expected: format!("sha256:{named}"), actual: id });
+        }
+        let diff_ids = &config.rootfs.diff_ids;
+        if diff_ids.len() != image.layers.len() || !diff_ids.iter().all(|id| is_digest(id)) {
+            return Err(self.wrong("the configuration's rootfs.diff_ids do not match the layers in manifest.json"));
+        }
+        let layers = image.layers.iter().zip(diff_ids);
+        let layers = layers.map(|(member, diff_id)| LayerBlob { member: member.clone(), digest: None, diff_id: diff_id.clone() }).collect();
+        Ok(Found { names: parse_names(image.repo_tags.iter().flatten()), manifest: None, id, config, layers })
+    }
+
+    /// The layer uncompressed, as a stream; [`Checked::finish`] tells whether the digests held.
+    ///
+    /// # Errors
+    /// When the archive does not hold the layer.
+    pub fn layer(&self, layer: &LayerBlob) -> Result<Checked<impl Read + use<>>, ImageError> {
+        let mut blob = self.reader(&layer.member)?;
+        let mut head = [0u8; 4];
+        let count = blob.read(&mut head).map_err(|source| ImageError::damaged(&self.path, source))?;
+        let compression = Compression::of(&head[..count]);
+        let blob = self.reader(&layer.member)?;
+        let reader = compression.reader(Hashing::new(blob)).map_err(io_error("read", &self.path))?;
+        Ok(Checked { reader: Hashing::new(reader), layer: layer.clone() })
+    }
+
+    /// Checks a layer's member against the digest of its descriptor.
+    ///
+    /// # Errors
+    /// [`ImageError::Digest`], or when it cannot be read.
+    pub fn verify(&self, layer: &LayerBlob) -> Result<u64, ImageError> {
+        let mut hashing = Hashing::new(self.reader(&layer.member)?);
+        let size = io::copy(&mut hashing, &mut io::sink()).map_err(|source| ImageError::damaged(&self.path, source))?;
+        match &layer.digest {
+            Some(expected) => check(&layer.member, expected, hashing.digest()).map(|()| size),
+            None => Ok(size),
+        }
+    }
+
+    fn member_of(&self, digest: &str) -> Result<String, ImageError> {
+        if !is_digest(digest) {
+            return Err(self.wrong(&format!("{digest:?} is not a sha256 digest")));
+        }
+        let member = digest.replacen("sha256:", "blobs/sha256/", 1);
+        if !self.members.contains_key(&member) {
+            return Err(self.wrong(&format!("it refers to {digest}, which it does not contain (foreign layers must be included)")));
+        }
+        Ok(member)
+    }
+
+    fn blob(&self, digest: &str) -> Result<Vec<u8>, ImageError> {
+        let bytes = self.bytes(&self.member_of(digest)?)?;
+        check("blob", digest, digest_of(&bytes))?;
+        Ok(bytes)
+    }
+
+    fn document<T: for<'de> Deserialize<'de>>(&self, member: &str) -> Result<T, ImageError> {
+        self.parse(member, &self.bytes(member)?)
+    }
+
+    fn parse<T: for<'de> Deserialize<'de>>(&self, what: &str, bytes: &[u8]) -> Result<T, ImageError> {
+        serde_json::from_slice(bytes).map_err(|error| self.wrong(&format!("{what} cannot be read: {error}")))
+    }
+
+    fn bytes(&self, member: &str) -> Result<Vec<u8>, ImageError> {
+        if self.members.get(member).is_some_and(|(_, size)| *size > MAX_DOCUMENT) {
+            return Err(self.wrong(&format!("{member} is larger than {MAX_DOCUMENT} bytes")));
+        }
+        let mut bytes = Vec::new();
+        self.reader(member)?.read_to_end(&mut bytes).map_err(|source| ImageError::damaged(&self.path, source))?;
+        Ok(bytes)
+    }
+
+    fn reader(&self, member: &str) -> Result<impl Read + use<>, ImageError> {
+        let Some((offset, size)) = self.members.get(member).copied() else {
+            return Err(self.wrong(&format!("it has no {member}")));
+        };
+        let file = self.file.try_clone().map_err(io_error("open", &self.path))?;
+        Ok(BufReader::with_capacity(128 * 1024, Slice { file, offset, left: size }))
+    }
+
+    fn wrong(&self, reason: &str) -> ImageError {
+        ImageError::NotAnImage { archive: self.path.clone(), reason: reason.to_owned() }
+    }
+}
+
+/// A part of a file, read by position: clones of the file share one cursor.
+struct Slice {
+    file: File,
+    offset: u64,
+    left: u64,
+}
+
+impl Read for Slice {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        use std::os::unix::fs::FileExt;
+        let want = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        if want == 0 {
+            return Ok(0);
+        }
+        let count = self.file.read_at(&mut buffer[..want], self.offset)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.offset += count as u64;
+        self.left -= count as u64;
+        Ok(count)
+    }
+}
+
+/// Hashes what passes.
+#[derive(Debug)]
+pub struct Hashing<R> {
+    inner: R,
+    hash: Sha256,
+}
+
+impl<R> Hashing<R> {
+    fn new(inner: R) -> Self {
+        Self { inner, hash: Sha256::new() }
+    }
+
+    fn digest(self) -> String {
+        format!("sha256:{:x}", self.hash.finalize())
+    }
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.hash.update(&buffer[..count]);
+        Ok(count)
+    }
+}
+
+/// A layer on its way out of an archive.
+#[derive(Debug)]
+pub struct Checked<R> {
+    reader: Hashing<R>,
+    layer: LayerBlob,
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(buffer)
+    }
+}
+
+impl<R: Read> Checked<R> {
+    /// Reads what padding is left and compares the uncompressed digest. At most `limit` bytes of padding.
+    ///
+    /// # Errors
+    /// [`ImageError::Digest`] when the content is not what the configuration names.
+    pub fn finish(mut self, limit: u64) -> Result<(), ImageError> {
+        let rest = io::copy(&mut (&mut self.reader).take(limit + 1), &mut io::sink());
+        match rest {
+            Ok(rest) if rest <= limit => check(&self.layer.member, &self.layer.diff_id, self.reader.digest()),
+            Ok(_) => Err(TarError::TooLarge { limit, unit: "bytes" }.into()),
+            Err(source) => Err(TarError::Damaged(source).into()),
+        }
+    }
+}
+
+fn check(what: &str, expected: &str, actual: String) -> Result<(), ImageError> {
+    if expected == actual { Ok(()) } else { Err(ImageError::Digest { what: what.to_owned(), expected: expected.to_owned(), actual }) }
+}
+
+/// `sha256:…` of some bytes.
+pub fn digest_of(bytes: &[u8]) -> String {
+    format!("sha256:{:x}", Sha256::digest(bytes))
+}
+
+/// How a blob is compressed, told by its first bytes: media types lie more often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    fn of(head: &[u8]) -> Self {
+        match head {
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
+            _ => Self::None,
+        }
+    }
+
+    fn sniff(file: &mut File) -> io::Result<Self> {
+        let mut head = [0u8; 4];
+        let count = file.read(&mut head)?;
+        file.seek(SeekFrom::Start(0))?;
+        Ok(Self::of(&head[..count]))
+    }
+
+    fn reader<'a>(self, reader: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+        Ok(match self {
+            Self::None => Box::new(reader),
+            Self::Gzip => Box::new(flate2::read::MultiGzDecoder::new(reader)),
+            Self::Zstd => Box::new(zstd::stream::read::Decoder::new(reader)?),
+        })
+    }
+}
+
+/// Names from the annotations of an index entry: containerd's carries the whole name, OCI's often only a tag.
+fn names_of(annotations: &HashMap<String, String>) -> Vec<Reference> {
+    let full = annotations.get("io.containerd.image.name");
+    let short = annotations.get("org.opencontainers.image.ref.name").filter(|name| name.contains([':', '/']));
+    parse_names(full.or(short))
+}
+
+fn parse_names<'a>(names: impl IntoIterator<Item = &'a String>) -> Vec<Reference> {
+    names.into_iter().filter_map(|name| name.parse().ok()).collect()
+}
+
+/// Joins a link's target without leaving the archive's root.
+fn lexical(base: &Path, link: &Path) -> Option<PathBuf> {
+    let mut out = base.to_owned();
+    for part in link.components() {
+        match part {
+            std::path::Component::ParentDir if !out.pop() => return None,
+            std::path::Component::Normal(name) => out.push(name),
+            _ => {}
+        }
+    }
+    Some(out)
+}

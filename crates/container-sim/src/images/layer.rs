@@ -1,0 +1,297 @@
+//! Unpacking one layer into a directory of its own.
+//!
+//! Everything is resolved below that directory (`openat2` with `RESOLVE_IN_ROOT`), so links inside a layer cannot lead
+//! out. All files belong to the running user, since a single-uid map knows no other. Removals become what overlayfs
+//! reads: a character device 0:0 for a whiteout, the attribute `user.overlay.opaque` for an opaque directory.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::tarball::{self, Kind, Limits, Member, TarError};
+
+/// Why a layer could not be unpacked.
+#[derive(Debug, Error)]
+pub enum LayerError {
+    /// The archive itself.
+    #[error(transparent)]
+    Tar(#[from] TarError),
+    /// The file system.
+    #[error("cannot {operation} {path:?}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// Path inside the layer.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Attribute by which overlayfs (mounted with `userxattr`) knows a directory that hides those below it.
+pub const OPAQUE: &str = "user.overlay.opaque";
+
+/// Unpacks the tar stream `reader` into the empty directory `target`.
+///
+/// # Errors
+/// When the stream is hostile, damaged or too large, or a file cannot be written. `target` then holds a part.
+pub fn unpack(reader: impl Read, target: &Path, limits: Limits) -> Result<(), LayerError> {
+    let root = rustix::fs::openat(CWD, target, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| io_error("open", target)(errno))?;
+    let mut layer = Layer { root, parent: None, modes: Vec::new() };
+    tarball::each(reader, limits, |member, content| layer.add(&member, content))?;
+    layer.finish()
+}
+
+struct Layer {
+    root: OwnedFd,
+    /// The directory of the last member: archives list files directory by directory.
+    parent: Option<(PathBuf, OwnedFd)>,
+    /// Directory modes, set at the end so that a read-only directory can still be filled.
+    modes: Vec<(PathBuf, u32)>,
+}
+
+fn io_error(operation: &'static str, path: &Path) -> impl Fn(Errno) -> LayerError {
+    let path = path.to_owned();
+    move |errno| LayerError::Io { operation, path: path.clone(), source: errno.into() }
+}
+
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl Layer {
+    fn add(&mut self, member: &Member, content: &mut dyn Read) -> Result<(), LayerError> {
+        let path = &member.path;
+        let Some(name) = path.file_name() else {
+            self.modes.push((PathBuf::new(), member.mode));
+            return Ok(());
+        };
+        let parent = path.parent().unwrap_or(Path::new(""));
+        if let Some(hidden) = name.as_bytes().strip_prefix(b".wh.") {
+            return self.whiteout(parent, hidden);
+        }
+        match member.kind {
+            Kind::Directory => {
+                self.directory(parent, name)?;
+                self.modes.push((path.clone(), member.mode));
+                Ok(())
+            }
+            Kind::File => self.file(parent, name, member, content),
+            Kind::Symlink => {
+                let link = member.link.as_deref().unwrap_or(Path::new(""));
+                let at = self.vacant(parent, name)?;
+                rustix::fs::symlinkat(link, at, name).map_err(io_error("link", path))
+            }
+            Kind::HardLink => {
+                let link = member.link.clone().unwrap_or_default();
+                let source_parent = self.open_parent(link.parent().unwrap_or(Path::new("")))?.try_clone().map_err(|source| {
+                    LayerError::Io { operation: "open", path: link.clone(), source }
+                })?;
+                let source = link.file_name().unwrap_or_default();
+                let at = self.vacant(parent, name)?;
+                rustix::fs::linkat(source_parent, source, at, name, AtFlags::empty()).map_err(io_error("hard-link", path))
+            }
+            Kind::Fifo => {
+                let at = self.vacant(parent, name)?;
+                rustix::fs::mknodat(at, name, FileType::Fifo, Mode::from_raw_mode(member.mode), 0).map_err(io_error("make pipe", path))
+            }
+            // Containers get their devices from the runtime; an ordinary user could not make these.
+            Kind::Device => Ok(()),
+        }
+    }
+
+    fn file(&mut self, parent: &Path, name: &OsStr, member: &Member, content: &mut dyn Read) -> Result<(), LayerError> {
+        let path = &member.path;
+        let at = self.vacant(parent, name)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(at, name, flags, Mode::RUSR | Mode::WUSR).map_err(io_error("create", path))?;
+        let mut file = File::from(fd);
+        let copied = io::copy(&mut content.take(member.size), &mut file)
+            .map_err(|source| LayerError::Io { operation: "write", path: path.clone(), source })?;
+        if copied != member.size {
+            return Err(TarError::Damaged(io::ErrorKind::UnexpectedEof.into()).into());
+        }
+        let mode = Mode::from_raw_mode(member.mode | 0o400);
+        rustix::fs::fchmod(&file, mode).map_err(io_error("set mode of", path))?;
+        let time = Timespec { tv_sec: i64::try_from(member.mtime).unwrap_or(0), tv_nsec: 0 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::futimens(&file, &times).map_err(io_error("set time of", path))
+    }
+
+    fn directory(&mut self, parent: &Path, name: &OsStr) -> Result<(), LayerError> {
+        let path = parent.join(name);
+        let at = self.open_parent(parent)?;
+        match rustix::fs::mkdirat(at, name, Mode::RWXU) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) if is_directory(at, name) => Ok(()),
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(at, name, AtFlags::empty()).map_err(io_error("replace", &path))?;
+                rustix::fs::mkdirat(at, name, Mode::RWXU).map_err(io_error("make directory", &path))
+            }
+            Err(errno) => Err(io_error("make directory", &path)(errno)),
+        }
+    }
+
+    fn whiteout(&mut self, parent: &Path, hidden: &[u8]) -> Result<(), LayerError> {
+        let name = OsStr::from_bytes(hidden);
+        if hidden == b".wh..opq" {
+            let at = self.open_parent(parent)?;
+            // The directory is open as a path only; its attributes need a real descriptor.
+            let dir = rustix::fs::openat(at, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .map_err(io_error("open", parent))?;
+            return rustix::fs::fsetxattr(dir, OPAQUE, b"y", XattrFlags::empty()).map_err(io_error("mark opaque", parent));
+        }
+        if hidden.is_empty() || hidden == b"." || hidden == b".." {
+            return Err(TarError::Escapes(parent.join(name)).into());
+        }
+        if hidden.starts_with(b".wh.") {
+            return Ok(()); // aufs' own bookkeeping
+        }
+        let at = self.vacant(parent, name)?;
+        rustix::fs::mknodat(at, name, FileType::CharacterDevice, Mode::empty(), 0).map_err(io_error("make whiteout", &parent.join(name)))
+    }
+
+    /// The directory for a new member whose name is free, or was made free.
+    fn vacant(&mut self, parent: &Path, name: &OsStr) -> Result<&OwnedFd, LayerError> {
+        let at = self.open_parent(parent)?;
+        match rustix::fs::unlinkat(at, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::ISDIR) => {
+                rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR).map_err(io_error("replace directory", &parent.join(name)))?;
+            }
+            Err(errno) => return Err(io_error("replace", &parent.join(name))(errno)),
+        }
+        Ok(at)
+    }
+
+    /// Opens a directory of the layer, making what is missing.
+    fn open_parent(&mut self, path: &Path) -> Result<&OwnedFd, LayerError> {
+        if self.parent.as_ref().is_none_or(|(open, _)| open != path) {
+            let fd = match self.open_in_root(path) {
+                Err(Errno::NOENT) => {
+                    let mut sofar = PathBuf::new();
+                    for part in path {
+                        let at = self.open_in_root(&sofar).map_err(io_error("open", &sofar))?;
+                        sofar.push(part);
+                        match rustix::fs::mkdirat(at, part, Mode::from_raw_mode(0o755)) {
+                            Ok(()) | Err(Errno::EXIST) => {}
+                            Err(errno) => return Err(io_error("make directory", &sofar)(errno)),
+                        }
+                    }
+                    self.open_in_root(path)
+                }
+                other => other,
+            };
+            self.parent = Some((path.to_owned(), fd.map_err(io_error("open", path))?));
+        }
+        match &self.parent {
+            Some((_, fd)) => Ok(fd),
+            None => Ok(&self.root),
+        }
+    }
+
+    fn open_in_root(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        rustix::fs::openat2(&self.root, path, DIRECTORY, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+    }
+
+    /// Sets the modes of directories, innermost first. The owner keeps every right: the cache must stay removable.
+    fn finish(mut self) -> Result<(), LayerError> {
+        self.parent = None;
+        while let Some((path, mode)) = self.modes.pop() {
+            let at = match self.open_in_root(&path) {
+                Ok(at) => at,
+                Err(Errno::NOENT | Errno::NOTDIR) => continue,
+                Err(errno) => return Err(io_error("open", &path)(errno)),
+            };
+            let mode = Mode::from_raw_mode(mode | 0o700);
+            rustix::fs::chmodat(&at, ".", mode, AtFlags::empty()).map_err(io_error("set mode of", &path))?;
+        }
+        Ok(())
+    }
+}
+
+fn is_directory(at: &OwnedFd, name: &OsStr) -> bool {
+    rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+/// What a name in an unpacked layer does to the layers below.
+pub fn is_whiteout(stat: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+/// Copies unpacked layers, lowest first, into `target`: what an overlay would show. For file systems that refuse to be
+/// part of an overlay.
+///
+/// # Errors
+/// When a file cannot be copied.
+pub fn flatten(layers: &[PathBuf], target: &Path) -> io::Result<()> {
+    for layer in layers {
+        merge(layer, target)?;
+    }
+    Ok(())
+}
+
+fn merge(from: &Path, to: &Path) -> io::Result<()> {
+    let opaque = rustix::fs::getxattr(from, OPAQUE, &mut [0u8; 4]).is_ok();
+    if opaque {
+        for entry in std::fs::read_dir(to)? {
+            remove(&entry?.path())?;
+        }
+    }
+    let mut entries: Vec<(OsString, PathBuf)> =
+        std::fs::read_dir(from)?.map(|entry| entry.map(|entry| (entry.file_name(), entry.path()))).collect::<Result<_, _>>()?;
+    entries.sort();
+    for (name, source) in entries {
+        let destination = to.join(&name);
+        let stat = rustix::fs::lstat(&source)?;
+        if is_whiteout(&stat) {
+            remove(&destination)?;
+            continue;
+        }
+        let existing = rustix::fs::lstat(&destination).ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                if existing != Some(FileType::Directory) {
+                    remove(&destination)?;
+                    std::fs::create_dir(&destination)?;
+                }
+                merge(&source, &destination)?;
+                std::fs::set_permissions(&destination, std::fs::metadata(&source)?.permissions())?;
+            }
+            FileType::Symlink => {
+                remove(&destination)?;
+                std::os::unix::fs::symlink(std::fs::read_link(&source)?, &destination)?;
+            }
+            FileType::RegularFile => {
+                remove(&destination)?;
+                std::fs::copy(&source, &destination)?;
+            }
+            FileType::Fifo => {
+                remove(&destination)?;
+                rustix::fs::mknodat(CWD, &destination, FileType::Fifo, Mode::from_raw_mode(stat.st_mode & 0o7777), 0)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let result = match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

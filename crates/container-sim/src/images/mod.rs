@@ -1,0 +1,420 @@
+//! Images of a node: layers in a cache shared by all clusters, references in the node's own directory.
+//!
+//! [`Store`] works from any process: the command line loads an archive while the runtime runs. Both lock the node's
+//! index (`index.json`, replaced as a whole) and read it afresh at every call, so neither has to tell the other.
+//!
+//! Cache: `layers/DIFFID/` holds an unpacked layer, made in a temporary directory and renamed into place when its
+//! digests held. Nothing else is believed to be complete.
+
+pub mod archive;
+pub mod config;
+pub mod layer;
+pub mod platform;
+pub mod reference;
+pub mod stand_in;
+pub mod tarball;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pod_rules::NodeOs;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use archive::{Archive, Found, LayerBlob, digest_of};
+use config::RunConfig;
+use platform::{NoMatch, Platform};
+use reference::{Reference, ReferenceError};
+use stand_in::StandIn;
+use tarball::{Limits, TarError};
+
+/// Why an image operation failed.
+#[derive(Debug, Error)]
+pub enum ImageError {
+    /// The name.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// No variant for this node.
+    #[error(transparent)]
+    NoMatch(#[from] NoMatch),
+    /// The archive's form.
+    #[error("{archive:?} is not an image archive that can be loaded: {reason}")]
+    NotAnImage {
+        /// The file.
+        archive: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Hostile, damaged or too large.
+    #[error(transparent)]
+    Tar(#[from] TarError),
+    /// A layer.
+    #[error("cannot unpack layer {diff_id}")]
+    Layer {
+        /// Which.
+        diff_id: String,
+        /// Why.
+        #[source]
+        source: layer::LayerError,
+    },
+    /// Content is not what its name says.
+    #[error("{what} has digest {actual}, expected {expected}: the archive is damaged or was tampered with")]
+    Digest {
+        /// The member.
+        what: String,
+        /// As named.
+        expected: String,
+        /// As found.
+        actual: String,
+    },
+    /// Compressed data ends early or is wrong.
+    #[error("{archive:?} is damaged or truncated")]
+    Damaged {
+        /// The file.
+        archive: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Nothing by that name can be had. Begins as containerd's message does.
+    #[error("failed to pull and unpack image \"{reference}\": failed to resolve reference \"{reference}\": {reason}")]
+    Unresolved {
+        /// The full name.
+        reference: String,
+        /// Why, and the way out.
+        reason: String,
+    },
+    /// The file system.
+    #[error("cannot {operation} {path:?}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ImageError {
+    fn damaged(archive: &Path, source: io::Error) -> Self {
+        Self::Damaged { archive: archive.to_owned(), source }
+    }
+}
+
+fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {
+    let path = path.to_owned();
+    move |source| ImageError::Io { operation, path, source }
+}
+
+/// An image that a node has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Image {
+    /// Digest of its configuration.
+    pub id: String,
+    /// Full names with tags.
+    pub tags: Vec<String>,
+    /// Full names with digests.
+    pub digests: Vec<String>,
+    /// What it is made for.
+    pub platform: Platform,
+    /// Uncompressed digests of its layers, lowest first.
+    pub layers: Vec<String>,
+    /// Bytes of its layers as they were loaded.
+    pub size: u64,
+    /// How to run it.
+    pub config: RunConfig,
+    /// The program of ours that answers for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stand_in: Option<StandIn>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Index {
+    format: u32,
+    images: Vec<Image>,
+}
+
+/// Version of `index.json`.
+const FORMAT: u32 = 1;
+
+/// What [`Store::load`] may be told.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// Name for an archive that has none, or instead of its own; only for archives with one image.
+    pub name: Option<String>,
+    /// Bounds; the default has room for the largest images known.
+    pub limits: Limits,
+}
+
+/// The images of one node.
+#[derive(Clone, Debug)]
+pub struct Store {
+    state: PathBuf,
+    cache: PathBuf,
+    os: NodeOs,
+}
+
+impl Store {
+    /// The store of a node of kind `os` with its index in `state`, over the layer cache `cache`. Makes both directories.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub fn open(state: &Path, cache: &Path, os: NodeOs) -> Result<Self, ImageError> {
+        use std::os::unix::fs::DirBuilderExt;
+        for dir in [state, cache, &cache.join("layers")] {
+            // Layers may hold set-uid files: nobody else may run them.
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("make directory", dir))?;
+        }
+        Ok(Self { state: state.to_owned(), cache: cache.to_owned(), os })
+    }
+
+    /// The kind of node.
+    pub fn os(&self) -> NodeOs {
+        self.os
+    }
+
+    /// Where the unpacked layers are.
+    pub fn layers_dir(&self) -> PathBuf {
+        self.cache.join("layers")
+    }
+
+    /// Name of a layer's directory in [`Store::layers_dir`]: short, since many of them go into one line of mount options.
+    pub fn layer_name(diff_id: &str) -> &str {
+        let hex = diff_id.strip_prefix("sha256:").unwrap_or(diff_id);
+        hex.get(..32).unwrap_or(hex)
+    }
+
+    /// Loads the archive's images that fit the node; returns what was loaded.
+    ///
+    /// # Errors
+    /// When the archive is refused or holds nothing for this node. Then the index is unchanged.
+    pub fn load(&self, archive: &Path, options: &LoadOptions) -> Result<Vec<Image>, ImageError> {
+        let opened = Archive::open(archive, &self.cache, options.limits)?;
+        let mut found = opened.images()?;
+        if let Some(name) = &options.name {
+            let name: Reference = name.parse()?;
+            found.iter_mut().for_each(|image| image.names = vec![name.clone()]);
+        }
+        let chosen = self.choose(archive, &found)?;
+        let mut images = Vec::new();
+        for image in chosen {
+            let mut size = 0;
+            for layer in &image.layers {
+                size += opened.verify(layer)?;
+                self.unpack(&opened, layer, options.limits)?;
+            }
+            images.push(Image {
+                id: image.id.clone(),
+                tags: image.names.iter().filter(|name| name.tag.is_some()).map(Reference::to_string).collect(),
+                digests: image.manifest.iter().flat_map(|digest| digests(&image.names, digest)).collect(),
+                platform: image.config.platform.clone(),
+                layers: image.config.rootfs.diff_ids.clone(),
+                size,
+                config: image.config.config.clone(),
+                stand_in: None,
+            });
+        }
+        self.change(|index| images.iter().for_each(|image| insert(index, image.clone())))?;
+        Ok(images)
+    }
+
+    /// One variant per set of names; those without names stand for themselves.
+    fn choose<'a>(&self, archive: &Path, found: &'a [Found]) -> Result<Vec<&'a Found>, ImageError> {
+        let mut groups: Vec<Vec<&Found>> = Vec::new();
+        for image in found {
+            match groups.iter_mut().find(|group| group[0].names == image.names) {
+                Some(group) => group.push(image),
+                None => groups.push(vec![image]),
+            }
+        }
+        if groups.is_empty() {
+            return Err(ImageError::NotAnImage { archive: archive.to_owned(), reason: "it lists no image".to_owned() });
+        }
+        let mut chosen = Vec::new();
+        let mut refused = None;
+        for group in &groups {
+            let name = group[0].names.first().map_or_else(|| archive.display().to_string(), Reference::to_string);
+            match platform::choose(&name, self.os, group, |image| &image.config.platform) {
+                Ok(image) => chosen.push(*image),
+                Err(no_match) => refused = Some(no_match),
+            }
+        }
+        match refused {
+            Some(no_match) if chosen.is_empty() => Err(no_match.into()),
+            _ => Ok(chosen),
+        }
+    }
+
+    fn unpack(&self, archive: &Archive, blob: &LayerBlob, limits: Limits) -> Result<(), ImageError> {
+        let layers = self.layers_dir();
+        let target = layers.join(Self::layer_name(&blob.diff_id));
+        if target.is_dir() {
+            return Ok(());
+        }
+        let scratch = tempfile::Builder::new().prefix(".unpacking-").tempdir_in(&layers).map_err(io_error("make a directory in", &layers))?;
+        let inner = scratch.path().join("layer");
+        std::fs::create_dir(&inner).map_err(io_error("make directory", &inner))?;
+        let mut reader = archive.layer(blob)?;
+        layer::unpack(&mut reader, &inner, limits).map_err(|source| ImageError::Layer { diff_id: blob.diff_id.clone(), source })?;
+        reader.finish(limits.bytes)?;
+        match std::fs::rename(&inner, &target) {
+            Ok(()) => Ok(()),
+            Err(_) if target.is_dir() => Ok(()), // another process was faster
+            Err(error) => Err(io_error("rename a layer to", &target)(error)),
+        }
+    }
+
+    /// Every image of the node.
+    ///
+    /// # Errors
+    /// When the index cannot be read.
+    pub fn list(&self) -> Result<Vec<Image>, ImageError> {
+        Ok(self.read()?.images)
+    }
+
+    /// The image meant by a name, an id, or the beginning of an id.
+    ///
+    /// # Errors
+    /// When the index cannot be read. A name that cannot be parsed is not found.
+    pub fn find(&self, name: &str) -> Result<Option<Image>, ImageError> {
+        Ok(find(&self.read()?.images, name).cloned())
+    }
+
+    /// Removes a name, or with an id the whole image. The layers stay in the cache. Returns whether there was one.
+    ///
+    /// # Errors
+    /// When the index cannot be read or written.
+    pub fn remove(&self, name: &str) -> Result<bool, ImageError> {
+        self.change(|index| {
+            let Some(id) = find(&index.images, name).map(|image| image.id.clone()) else { return false };
+            index.images.retain(|image| image.id != id);
+            true
+        })
+    }
+
+    /// What `PullImage` does: an image that is here is current; else a stand-in, where there is one and `stand_ins` allows it.
+    ///
+    /// # Errors
+    /// In containerd's words, with the way out.
+    pub fn pull(&self, name: &str, stand_ins: bool, node: &str) -> Result<Image, ImageError> {
+        if let Some(image) = self.find(name)? {
+            if image.stand_in.is_none() || stand_ins {
+                return Ok(image);
+            }
+        }
+        let reference: Reference = name.parse()?;
+        let offer = stand_in::offer(&reference);
+        let load = format!("load the image from an archive with `mullion image load FILE --node {node}`");
+        let refuse = |reason: String| ImageError::Unresolved { reference: reference.to_string(), reason };
+        let Some(offer) = offer else {
+            let known = stand_in::names().collect::<Vec<_>>().join(", ");
+            let known = if stand_ins { format!(" (stand-ins exist for {known})") } else { String::new() };
+            return Err(refuse(format!("not found: this runtime does not reach registries; {load}{known}")));
+        };
+        if !stand_ins {
+            return Err(refuse(format!("stand-ins are switched off on this node; {load}, or switch stand-ins on")));
+        }
+        let platform = platform::choose(&reference.to_string(), self.os, &offer.platforms, |platform| platform)?;
+        let config = stand_in::config(&reference, offer.program, platform);
+        let document = serde_json::to_vec(&config).unwrap_or_default();
+        let id = digest_of(&document);
+        let tag = reference.tag.is_some().then(|| Reference { digest: None, ..reference.clone() }.to_string());
+        let image = Image {
+            digests: digests(std::slice::from_ref(&reference), &id).collect(),
+            tags: tag.into_iter().collect(),
+            platform: platform.clone(),
+            layers: Vec::new(),
+            size: document.len() as u64,
+            config: config.config,
+            stand_in: Some(offer.program),
+            id,
+        };
+        self.change(|index| insert(index, image.clone()))?;
+        Ok(image)
+    }
+
+    /// Bytes of the images that this node refers to, layers counted once.
+    ///
+    /// # Errors
+    /// When the index cannot be read.
+    pub fn used_bytes(&self) -> Result<u64, ImageError> {
+        let mut seen = HashSet::new();
+        let images = self.list()?;
+        Ok(images.iter().filter(|image| seen.insert(image.layers.clone())).map(|image| image.size).sum())
+    }
+
+    fn index_path(&self) -> PathBuf {
+        self.state.join("index.json")
+    }
+
+    fn read(&self) -> Result<Index, ImageError> {
+        let path = self.index_path();
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Index { format: FORMAT, images: Vec::new() }),
+            Err(error) => return Err(io_error("read", &path)(error)),
+        };
+        let index: Index = serde_json::from_slice(&bytes).map_err(|error| io_error("read", &path)(error.into()))?;
+        if index.format > FORMAT {
+            let newer = io::Error::new(io::ErrorKind::Unsupported, format!("format {} is newer than this program knows", index.format));
+            return Err(io_error("read", &path)(newer));
+        }
+        Ok(index)
+    }
+
+    /// Reads, changes and replaces the index under the node's lock.
+    fn change<T>(&self, change: impl FnOnce(&mut Index) -> T) -> Result<T, ImageError> {
+        let lock = self.state.join("index.lock");
+        let file = File::options().create(true).truncate(false).write(true).open(&lock).map_err(io_error("open", &lock))?;
+        file.lock().map_err(io_error("lock", &lock))?;
+        let mut index = self.read()?;
+        let result = change(&mut index);
+        let path = self.index_path();
+        let bytes = serde_json::to_vec_pretty(&index).map_err(|error| io_error("write", &path)(error.into()))?;
+        crate::state::replace(&path, &bytes).map_err(io_error("write", &path))?;
+        Ok(result)
+    }
+}
+
+/// Adds an image; its names leave whoever had them. An image that loses its last name stays, known by its id.
+fn insert(index: &mut Index, mut image: Image) {
+    for other in &mut index.images {
+        other.tags.retain(|tag| !image.tags.contains(tag));
+        if other.id == image.id {
+            image.tags.extend(std::mem::take(&mut other.tags));
+            let missing: Vec<String> = other.digests.iter().filter(|digest| !image.digests.contains(digest)).cloned().collect();
+            image.digests.extend(missing);
+        }
+    }
+    index.images.retain(|other| other.id != image.id);
+    index.images.push(image);
+}
+
+fn digests<'a>(names: &'a [Reference], digest: &'a str) -> impl Iterator<Item = String> + 'a {
+    let mut repositories: Vec<&str> = names.iter().map(|name| name.repository.as_str()).collect();
+    repositories.dedup();
+    repositories.into_iter().map(move |repository| format!("{repository}@{digest}"))
+}
+
+fn find<'a>(images: &'a [Image], name: &str) -> Option<&'a Image> {
+    let hex = name.strip_prefix("sha256:").unwrap_or(name);
+    if hex.len() >= 12 && hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+        let by_id = images.iter().find(|image| image.id.trim_start_matches("sha256:").starts_with(hex));
+        if by_id.is_some() {
+            return by_id;
+        }
+    }
+    let reference: Reference = name.parse().ok()?;
+    images.iter().find(|image| match &reference.digest {
+        Some(digest) => {
+            image.id == *digest || image.digests.contains(&format!("{}@{digest}", reference.repository))
+        }
+        None => image.tags.contains(&reference.to_string()),
+    })
+}
