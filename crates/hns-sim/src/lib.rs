@@ -1,1 +1,19 @@
 //! The Host Networking Service on Linux: a pure model, and one adapter that makes it real.
+//!
+//! A call goes through [`model`] (documents, rules, errors: pure), which stages changes of the [`state`]; [`realise`] says which [`fact`]s of
+//! the kernel each object means; the difference is a plan that prints; a [`kernel`] makes it true. The kernel of a simulated host is
+//! [`linux`]; [`kernel::NoKernel`] is the model alone. FIDELITY.md says what each behaviour rests on.
+
+pub mod admin;
+pub mod fact;
+pub mod kernel;
+mod mac;
+pub mod model;
+pub mod realise;
+mod simulator;
+pub mod state;
+pub mod store;
+pub mod switches;
+
+pub use mac::Mac;
+pub use simulator::{Simulator, plan_changes};

@@ -1,0 +1,186 @@
+//! What survives the process: a journal of changes, one JSON line each, compacted when it has grown.
+//!
+//! A line that a crash cut short is the last one and is ignored. The journal is not synced to the disk: it must survive the service, not the
+//! machine, and after a reboot only networks are kept anyway.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use hcn::{Guid, Kind};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::state::{Change, Object, State};
+
+/// The version of the journal's form.
+const FORMAT: u32 = 1;
+
+/// Lines beyond the live objects that are borne before the journal is rewritten.
+const SLACK: usize = 4096;
+
+/// Why the state could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file system refused.
+    #[error("cannot use the service's state {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A newer program wrote it.
+    #[error("the service's state {} has format {found}, this program knows {FORMAT}: run the newer program, or delete the file while no cluster runs", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// It is damaged.
+    #[error("line {line} of the service's state {} cannot be read: delete the file to begin with an empty service", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        source: serde_json::Error,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    kind: String,
+    id: Guid,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    after: Option<Value>,
+}
+
+/// The journal.
+pub struct Store {
+    path: PathBuf,
+    file: File,
+    lines: usize,
+}
+
+fn to_line(change: &Change) -> Result<Line, serde_json::Error> {
+    let after = match &change.after {
+        None => None,
+        Some(Object::Network(it)) => Some(serde_json::to_value(it)?),
+        Some(Object::Endpoint(it)) => Some(serde_json::to_value(it)?),
+        Some(Object::Namespace(it)) => Some(serde_json::to_value(it)?),
+        Some(Object::Balancer(it)) => Some(serde_json::to_value(it)?),
+        Some(Object::Route(it)) => Some(serde_json::to_value(it)?),
+    };
+    Ok(Line { kind: change.kind.as_str().to_owned(), id: change.id, after })
+}
+
+fn from_line(line: Line) -> Result<Change, serde_json::Error> {
+    let unknown = || <serde_json::Error as serde::de::Error>::custom(format!("unknown kind {:?}", line.kind));
+    let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == line.kind).ok_or_else(unknown)?;
+    let Some(value) = line.after else { return Ok(Change::delete(kind, line.id)) };
+    let object = match kind {
+        Kind::Network => Object::Network(serde_json::from_value(value)?),
+        Kind::Endpoint => Object::Endpoint(serde_json::from_value(value)?),
+        Kind::Namespace => Object::Namespace(serde_json::from_value(value)?),
+        Kind::LoadBalancer => Object::Balancer(serde_json::from_value(value)?),
+        Kind::SdnRoute => Object::Route(serde_json::from_value(value)?),
+        Kind::GuestNetworkService => return Err(unknown()),
+    };
+    Ok(Change::put(line.id, object))
+}
+
+impl Store {
+    /// Opens the journal in `directory`, and reads the state from it.
+    pub fn open(directory: &Path) -> Result<(Self, State), StoreError> {
+        let path = directory.join("hns.journal");
+        let failed = |source| StoreError::Io { path: path.clone(), source };
+        fs::create_dir_all(directory).map_err(failed)?;
+        let state = match File::open(&path) {
+            Ok(file) => read(&path, file)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => State::default(),
+            Err(error) => return Err(failed(error)),
+        };
+        let (file, lines) = rewrite(&path, &state).map_err(failed)?;
+        Ok((Self { path, file, lines }, state))
+    }
+
+    /// Notes changes that led to `state`.
+    pub fn append(&mut self, changes: &[Change], state: &State) -> Result<(), StoreError> {
+        let live = state.networks.len() + state.endpoints.len() + state.namespaces.len() + state.balancers.len() + state.routes.len();
+        let written = if self.lines > 2 * live + SLACK {
+            rewrite(&self.path, state).map(|(file, lines)| {
+                self.file = file;
+                self.lines = lines;
+            })
+        } else {
+            let mut bytes = Vec::new();
+            let made = changes.iter().try_for_each(|change| {
+                serde_json::to_writer(&mut bytes, &to_line(change)?)?;
+                bytes.push(b'\n');
+                Ok::<_, serde_json::Error>(())
+            });
+            self.lines += changes.len();
+            made.map_err(io::Error::from).and_then(|()| self.file.write_all(&bytes))
+        };
+        written.map_err(|source| StoreError::Io { path: self.path.clone(), source })
+    }
+
+    /// Replaces the journal by the lines that make `state`.
+    pub fn replace(&mut self, state: &State) -> Result<(), StoreError> {
+        let (file, lines) = rewrite(&self.path, state).map_err(|source| StoreError::Io { path: self.path.clone(), source })?;
+        (self.file, self.lines) = (file, lines);
+        Ok(())
+    }
+}
+
+fn read(path: &Path, file: File) -> Result<State, StoreError> {
+    let mut state = State::default();
+    let mut lines = BufReader::new(file).split(b'\n').enumerate().peekable();
+    while let Some((index, bytes)) = lines.next() {
+        let bytes = bytes.map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
+        let damaged = |source| StoreError::Damaged { path: path.to_owned(), line: index + 1, source };
+        if index == 0 {
+            let Header { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
+            if format > FORMAT {
+                return Err(StoreError::Newer { path: path.to_owned(), found: format });
+            }
+            continue;
+        }
+        match serde_json::from_slice(&bytes).and_then(from_line) {
+            Ok(change) => state.apply(change),
+            Err(_) if lines.peek().is_none() => tracing::warn!(line = index + 1, "the journal's last line was cut short and is ignored"),
+            Err(source) => return Err(damaged(source)),
+        }
+    }
+    Ok(state)
+}
+
+/// Writes the journal anew beside the old one and puts it in its place.
+fn rewrite(path: &Path, state: &State) -> io::Result<(File, usize)> {
+    let fresh = path.with_extension("new");
+    let mut writer = BufWriter::new(File::create(&fresh)?);
+    serde_json::to_writer(&mut writer, &Header { format: FORMAT })?;
+    writer.write_all(b"\n")?;
+    let mut lines = 1;
+    let objects = (state.networks.iter().map(|(id, it)| Change::put(*id, Object::Network(it.clone()))))
+        .chain(state.endpoints.iter().map(|(id, it)| Change::put(*id, Object::Endpoint(it.clone()))))
+        .chain(state.namespaces.iter().map(|(id, it)| Change::put(*id, Object::Namespace(it.clone()))))
+        .chain(state.balancers.iter().map(|(id, it)| Change::put(*id, Object::Balancer(it.clone()))))
+        .chain(state.routes.iter().map(|(id, it)| Change::put(*id, Object::Route(it.clone()))));
+    for change in objects {
+        serde_json::to_writer(&mut writer, &to_line(&change)?)?;
+        writer.write_all(b"\n")?;
+        lines += 1;
+    }
+    writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+    fs::rename(&fresh, path)?;
+    Ok((OpenOptions::new().append(true).open(path)?, lines))
+}
