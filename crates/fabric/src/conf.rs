@@ -1,0 +1,160 @@
+//! The CNI configuration of this node: its text (pure) and its file, which appears when the network is ready.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use crate::nth;
+
+/// Name of the file in the configuration directory; it sorts before what others usually write.
+pub const FILE: &str = "10-mullion.conflist";
+
+/// What a configuration is made from.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// Name of the network: the HNS network on Windows.
+    pub name: String,
+    /// This node's pod CIDR.
+    pub pod_cidr: IpNet,
+    /// This node's address.
+    pub node_ip: IpAddr,
+    /// Every pod's address lies here.
+    pub cluster_cidr: IpNet,
+    /// Every ClusterIP lies here.
+    pub service_cidr: IpNet,
+    /// The network of the nodes.
+    pub lan: IpNet,
+    /// Cluster DNS.
+    pub dns_ip: IpAddr,
+    /// For example `cluster.local`.
+    pub domain: String,
+    /// Where host-local keeps reservations; absent means its default.
+    pub ipam_dir: Option<PathBuf>,
+}
+
+fn ipam(inputs: &Inputs, mut range: Value) -> Value {
+    range["subnet"] = json!(inputs.pod_cidr);
+    let mut ipam = json!({"type": "host-local", "ranges": [[range]], "routes": [{"dst": "0.0.0.0/0"}]});
+    if let Some(dir) = &inputs.ipam_dir {
+        ipam["dataDir"] = json!(dir);
+    }
+    ipam
+}
+
+fn list(name: &str, plugin: Value) -> Value {
+    json!({"cniVersion": "1.0.0", "name": name, "plugins": [plugin]})
+}
+
+/// For a Windows node: `win-bridge`. Addresses begin with `.3`, since HNS has `.1` and the host `.2`. Pods leave with
+/// the node's address except towards pods, Services and nodes (`OutBoundNAT`); the host routes what they send to
+/// Services and to their own node (`SDNRoute` with `NeedEncap`), where its load balancers are.
+pub fn windows(inputs: &Inputs) -> Value {
+    let policy = |value: Value| json!({"name": "EndpointPolicy", "value": value});
+    let route = |prefix: IpNet| policy(json!({"Type": "SDNRoute", "Settings": {"DestinationPrefix": prefix, "NeedEncap": true}}));
+    let exceptions = [inputs.cluster_cidr, inputs.service_cidr, inputs.lan];
+    list(
+        &inputs.name,
+        json!({
+            "type": "win-bridge",
+            "apiVersion": 2,
+            "capabilities": {"portMappings": true, "dns": true},
+            "ipam": ipam(inputs, json!({"rangeStart": nth(inputs.pod_cidr, 3)})),
+            "dns": {"nameservers": [inputs.dns_ip], "search": [format!("svc.{}", inputs.domain), inputs.domain]},
+            "policies": [
+                policy(json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": exceptions}})),
+                route(inputs.service_cidr),
+                route(IpNet::from(inputs.node_ip)),
+            ],
+        }),
+    )
+}
+
+/// For a Linux node: `bridge`. Its ports are isolated and the node routes between them, so that Services and policies
+/// apply between pods of one node without bridge netfilter.
+pub fn linux(inputs: &Inputs, bridge: &str) -> Value {
+    list(
+        &inputs.name,
+        json!({
+            "type": "bridge",
+            "bridge": bridge,
+            "isGateway": true,
+            "ipMasq": false,
+            "routed": true,
+            "ipam": ipam(inputs, json!({})),
+        }),
+    )
+}
+
+/// A configuration file that could not be written or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} the CNI configuration {path}")]
+pub struct ConfError {
+    what: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// Writes the configuration in one step unless it is there already; true when it was written.
+pub fn write(dir: &Path, document: &Value) -> Result<bool, ConfError> {
+    let path = dir.join(FILE);
+    let text = format!("{document:#}\n");
+    if fs::read_to_string(&path).is_ok_and(|present| present == text) {
+        return Ok(false);
+    }
+    let temporary = dir.join(format!(".{FILE}.new"));
+    let written = fs::create_dir_all(dir).and_then(|()| fs::write(&temporary, text)).and_then(|()| fs::rename(&temporary, &path));
+    written.map(|()| true).map_err(|source| ConfError { what: "write", path, source })
+}
+
+/// Removes the configuration, so that no pod starts on a network that is not there.
+pub fn remove(dir: &Path) -> Result<(), ConfError> {
+    let path = dir.join(FILE);
+    match fs::remove_file(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(ConfError { what: "remove", path, source }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs() -> Inputs {
+        Inputs {
+            name: "mullion".into(),
+            pod_cidr: "192.168.1.0/24".parse().unwrap(),
+            node_ip: "10.240.0.12".parse().unwrap(),
+            cluster_cidr: "192.168.0.0/16".parse().unwrap(),
+            service_cidr: "10.96.0.0/12".parse().unwrap(),
+            lan: "10.240.0.0/24".parse().unwrap(),
+            dns_ip: "10.96.0.10".parse().unwrap(),
+            domain: "cluster.local".into(),
+            ipam_dir: Some("/var/lib/mullion/cni".into()),
+        }
+    }
+
+    #[test]
+    fn golden_configurations() {
+        insta::assert_json_snapshot!("windows", windows(&inputs()));
+        insta::assert_json_snapshot!("linux", linux(&inputs(), "mullion0"));
+    }
+
+    #[test]
+    fn is_written_once_and_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let sub = dir.path().join("net.d");
+        assert!(write(&sub, &windows(&inputs())).unwrap());
+        assert!(!write(&sub, &windows(&inputs())).unwrap(), "the same again writes nothing");
+        assert!(write(&sub, &linux(&inputs(), "mullion0")).unwrap());
+        let names: Vec<_> = fs::read_dir(&sub).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, [FILE]);
+        remove(&sub).unwrap();
+        remove(&sub).unwrap();
+        assert!(!sub.join(FILE).exists());
+    }
+}

@@ -1,0 +1,186 @@
+//! The HNS network of a Windows node and the host's own endpoint on it.
+
+use hcn::{EndpointState, Guid, HcnClient, HcnError, HostComputeEndpoint, HostComputeNetwork, NetworkPolicy, NetworkType, Subnet, owned_id};
+use ipnet::IpNet;
+
+use crate::nth;
+
+/// The owner mark of what is made here.
+pub const OWNER: &str = "mullion";
+
+/// What the network must be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// The network's id: ours alone can have it.
+    pub network_id: Guid,
+    /// The network.
+    pub network: HostComputeNetwork,
+    /// The host endpoint's id.
+    pub endpoint_id: Guid,
+    /// The host's endpoint, `NAME_ep`, at the third address of the subnet.
+    pub endpoint: HostComputeEndpoint,
+}
+
+impl Wanted {
+    /// An L2Bridge network `name` on `adapter` with this node's pod CIDR; `.1` is its gateway, which HNS keeps, and
+    /// `.2` the host.
+    pub fn new(cluster_uid: &str, name: &str, adapter: &str, pod_cidr: IpNet) -> Self {
+        let subnet = Subnet::new(pod_cidr, nth(pod_cidr, 1));
+        let mut network = HostComputeNetwork::new(name, NetworkType::L2Bridge, subnet).with_policy(NetworkPolicy::net_adapter_name(adapter));
+        network.owner = OWNER.into();
+        let endpoint_name = format!("{name}_ep");
+        let address = IpNet::new(nth(pod_cidr, 2), pod_cidr.prefix_len()).unwrap_or(pod_cidr);
+        let mut endpoint = HostComputeEndpoint::local(endpoint_name.clone(), address, None);
+        endpoint.owner = OWNER.into();
+        Self {
+            network_id: owned_id(cluster_uid, "network", name),
+            network,
+            endpoint_id: owned_id(cluster_uid, "endpoint", &endpoint_name),
+            endpoint,
+        }
+    }
+}
+
+/// What must happen to the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkStep {
+    /// It is right.
+    Keep,
+    /// It does not exist.
+    Create,
+    /// It is ours and wrong, for example of another pod CIDR; its pods lose their network.
+    Recreate {
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// Why the network cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum HnsError {
+    /// A network of that name belongs to someone else.
+    #[error(
+        "HNS network {name:?} exists and is not ours (id {id}, owner {owner:?}): remove it (Get-HnsNetwork | ? Name -eq {name} | Remove-HnsNetwork) or choose another name for the pod network"
+    )]
+    Foreign {
+        /// Its name.
+        name: String,
+        /// Its id.
+        id: Guid,
+        /// Whom it says it belongs to.
+        owner: String,
+    },
+    /// The service refused or did not answer.
+    #[error("cannot {what}")]
+    Call {
+        /// What was tried.
+        what: String,
+        /// The service's answer.
+        #[source]
+        source: HcnError,
+    },
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(HcnError) -> HnsError {
+    let what = what.into();
+    move |source| HnsError::Call { what, source }
+}
+
+/// Decides from the network of the wanted name (pure).
+pub fn plan(existing: Option<&HostComputeNetwork>, wanted: &Wanted) -> Result<NetworkStep, HnsError> {
+    let Some(existing) = existing else { return Ok(NetworkStep::Create) };
+    if existing.id != wanted.network_id {
+        return Err(HnsError::Foreign { name: existing.name.clone(), id: existing.id, owner: existing.owner.clone() });
+    }
+    let prefix = |network: &HostComputeNetwork| network.subnets().next().and_then(Subnet::prefix);
+    let show = |prefix: Option<IpNet>| prefix.map_or_else(|| "none".to_owned(), |p| p.to_string());
+    if existing.network_type != wanted.network.network_type {
+        return Ok(NetworkStep::Recreate { why: format!("its type is {}", existing.network_type) });
+    }
+    if prefix(existing) != prefix(&wanted.network) {
+        return Ok(NetworkStep::Recreate { why: format!("its subnet is {}, not {}", show(prefix(existing)), show(prefix(&wanted.network))) });
+    }
+    Ok(NetworkStep::Keep)
+}
+
+/// Makes the network and the host's endpoint what is wanted. `before_change` runs before a network is created or
+/// removed. True when something was written.
+pub async fn ensure(client: &HcnClient, wanted: &Wanted, before_change: impl FnOnce()) -> Result<bool, HnsError> {
+    let name = &wanted.network.name;
+    let existing = client.network_by_name(name).await.map_err(failed(format!("look up HNS network {name:?}")))?;
+    let step = plan(existing.as_ref(), wanted)?;
+    if step != NetworkStep::Keep {
+        before_change();
+    }
+    if let NetworkStep::Recreate { why } = &step {
+        tracing::warn!(network = name, "making the HNS network anew: {why}; pods on it must be recreated");
+        client.delete_network(&wanted.network_id).await.map_err(failed(format!("delete HNS network {name:?}")))?;
+    }
+    if step != NetworkStep::Keep {
+        client.create_network(wanted.network_id, &wanted.network).await.map_err(failed(format!("create HNS network {name:?}")))?;
+        tracing::info!(network = name, "created the HNS network");
+    }
+    let endpoint = ensure_host_endpoint(client, wanted).await?;
+    Ok(step != NetworkStep::Keep || endpoint)
+}
+
+async fn ensure_host_endpoint(client: &HcnClient, wanted: &Wanted) -> Result<bool, HnsError> {
+    let name = &wanted.endpoint.name;
+    let existing = client.endpoint(&wanted.endpoint_id).await.map_err(failed(format!("read endpoint {name}")))?;
+    let right = existing.as_ref().is_some_and(|e| e.host_compute_network == wanted.network_id && e.ip() == wanted.endpoint.ip());
+    let attached = existing.as_ref().is_some_and(|e| matches!(e.state, EndpointState::ATTACHED | EndpointState::ATTACHED_SHARING));
+    if right && attached {
+        return Ok(false);
+    }
+    if !right {
+        if existing.is_some() {
+            client.delete_endpoint(&wanted.endpoint_id).await.map_err(failed(format!("delete endpoint {name}")))?;
+        }
+        let created = client.create_endpoint(&wanted.network_id, wanted.endpoint_id, &wanted.endpoint).await;
+        created.map_err(failed(format!("create the host's endpoint {name}")))?;
+    }
+    client.attach_endpoint_to_host(&wanted.endpoint_id).await.map_err(failed(format!("attach endpoint {name} to the host")))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted() -> Wanted {
+        Wanted::new("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap())
+    }
+
+    fn existing(change: impl FnOnce(&mut HostComputeNetwork)) -> HostComputeNetwork {
+        let mut network = wanted().network;
+        network.id = wanted().network_id;
+        change(&mut network);
+        network
+    }
+
+    #[test]
+    fn documents_follow_win_bridges_conventions() {
+        insta::assert_json_snapshot!("network", wanted().network);
+        insta::assert_json_snapshot!("endpoint", wanted().endpoint);
+    }
+
+    #[test]
+    fn decides_from_what_is_there() {
+        assert_eq!(plan(None, &wanted()).unwrap(), NetworkStep::Create);
+        assert_eq!(plan(Some(&existing(|_| {})), &wanted()).unwrap(), NetworkStep::Keep);
+        let moved = existing(|n| n.ipams[0].subnets[0].ip_address_prefix = "192.168.7.0/24".into());
+        assert_eq!(plan(Some(&moved), &wanted()).unwrap(), NetworkStep::Recreate { why: "its subnet is 192.168.7.0/24, not 192.168.1.0/24".into() });
+        let overlay = existing(|n| n.network_type = NetworkType::Overlay);
+        assert!(matches!(plan(Some(&overlay), &wanted()).unwrap(), NetworkStep::Recreate { .. }));
+    }
+
+    #[test]
+    fn refuses_what_is_not_ours_with_a_way_out() {
+        let foreign = existing(|n| {
+            n.id = Guid::random();
+            n.owner = "docker".into();
+        });
+        let text = plan(Some(&foreign), &wanted()).unwrap_err().to_string();
+        assert!(text.contains("not ours") && text.contains("docker") && text.contains("choose another name"), "{text}");
+    }
+}

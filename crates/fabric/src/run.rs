@@ -1,0 +1,252 @@
+//! The loop: Nodes in; routes, network and configuration out; drift repaired by a periodic pass.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{Backoff, Informer, Selection};
+use hcn::HcnClient;
+use host::{HostRoute, Routes};
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::routes::{self, Step};
+use crate::rows::NodeRow;
+use crate::{conf, hns};
+
+/// How pods of this node are attached.
+pub enum PodNetwork {
+    /// By an HNS L2Bridge network.
+    Windows {
+        /// The service.
+        hcn: HcnClient,
+        /// The physical adapter's alias, for example `Ethernet`.
+        adapter: String,
+    },
+    /// Not at all: only routes are kept. For a host without pods that must reach them, such as the control plane's.
+    None,
+}
+
+/// What the fabric of one node needs.
+pub struct Config {
+    /// The API.
+    pub client: Client,
+    /// This node's name.
+    pub node_name: String,
+    /// The cluster's identity (UID of namespace `kube-system`), which marks what is ours.
+    pub cluster_uid: String,
+    /// The host's routing table.
+    pub routes: Arc<dyn Routes>,
+    /// How pods are attached.
+    pub pod_network: PodNetwork,
+    /// Name of the network, in CNI and HNS.
+    pub network_name: String,
+    /// Every pod's address lies here.
+    pub cluster_cidr: IpNet,
+    /// Every ClusterIP lies here.
+    pub service_cidr: IpNet,
+    /// The network of the nodes.
+    pub lan: IpNet,
+    /// Cluster DNS.
+    pub dns_ip: IpAddr,
+    /// For example `cluster.local`.
+    pub cluster_domain: String,
+    /// Where the CNI configuration goes.
+    pub cni_conf_dir: PathBuf,
+    /// Where host-local keeps reservations; absent means its default.
+    pub ipam_dir: Option<PathBuf>,
+    /// How often everything is compared with the host.
+    pub full_pass: Duration,
+    /// Whether the Node's condition `NetworkUnavailable` is set to `False` when the network is ready.
+    pub set_condition: bool,
+    /// Where to tell how far it is.
+    pub status: Option<watch::Sender<Status>>,
+}
+
+/// How far the fabric is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Pods can be attached: the network exists and the CNI configuration is written. Always true without pods.
+    pub ready: bool,
+    /// This node's pod CIDR, once it has one.
+    pub pod_cidr: Option<IpNet>,
+    /// What is wrong, one sentence each with its way out.
+    pub problems: Vec<String>,
+}
+
+/// Keeps the pod network of this node until `shutdown` completes. Routes, network and configuration stay: pods outlive
+/// a restart.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
+    let nodes = Informer::start(Api::<Node>::all(config.client.clone()), Selection::all(), NodeRow::of);
+    let status = config.status.clone().unwrap_or_else(|| watch::Sender::new(Status::default()));
+    let fabric = Fabric { config, nodes, status, condition_set: false };
+    tokio::pin!(shutdown);
+    tokio::select! {
+        () = fabric.drive() => {}
+        () = &mut shutdown => {}
+    }
+}
+
+struct Fabric {
+    config: Config,
+    nodes: Informer<NodeRow>,
+    status: watch::Sender<Status>,
+    condition_set: bool,
+}
+
+impl Fabric {
+    async fn drive(mut self) {
+        let mut changed = self.nodes.changed();
+        // With half the nodes known, the routes of the others would be taken down.
+        self.nodes.synced().await;
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+        loop {
+            let wait = if self.pass().await {
+                backoff.reset();
+                self.config.full_pass
+            } else {
+                backoff.next_delay().min(self.config.full_pass)
+            };
+            let next = Instant::now() + wait;
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = tokio::time::sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// One pass over everything; true when nothing is left to do.
+    async fn pass(&mut self) -> bool {
+        let rows: BTreeMap<String, NodeRow> = self.nodes.snapshot().into_iter().map(|(key, row)| (key.name, (*row).clone())).collect();
+        let (mut problems, mut done) = self.keep_routes(&rows);
+        let own = rows.get(&self.config.node_name);
+        let pod_cidr = own.and_then(NodeRow::pod_cidr);
+        let mut ready = matches!(self.config.pod_network, PodNetwork::None);
+        if let (false, Some(pod_cidr), Some(node_ip)) = (ready, pod_cidr, own.and_then(|row| row.address)) {
+            match self.keep_network(pod_cidr, node_ip).await {
+                Ok(()) => ready = true,
+                Err(problem) => {
+                    problems.push(problem);
+                    done = false;
+                }
+            }
+        }
+        if ready && self.config.set_condition && !self.condition_set && own.is_some() {
+            match self.set_condition().await {
+                Ok(()) => self.condition_set = true,
+                Err(error) => {
+                    problems.push(format!("cannot set condition NetworkUnavailable of node {}: {error}", self.config.node_name));
+                    done = false;
+                }
+            }
+        }
+        self.report(Status { ready, pod_cidr, problems });
+        done
+    }
+
+    fn keep_routes(&self, rows: &BTreeMap<String, NodeRow>) -> (Vec<String>, bool) {
+        let table = &self.config.routes;
+        let observed = match table.list() {
+            Ok(observed) => observed,
+            Err(error) => return (vec![chain(&error)], false),
+        };
+        let plan = routes::plan(&self.config.node_name, rows, self.config.cluster_cidr, &observed);
+        let mut problems = plan.problems;
+        let mut done = true;
+        for step in plan.steps {
+            let applied = match &step {
+                Step::Add { route, .. } => table.add(&self.on_link(route, &observed)),
+                Step::Replace { old, route, .. } => table.delete(old).and_then(|()| table.add(&self.on_link(route, &observed))),
+                Step::Delete { route } => table.delete(route),
+            };
+            match applied {
+                Ok(()) => tracing::info!("route {step}"),
+                Err(error) => {
+                    problems.push(chain(&error));
+                    done = false;
+                }
+            }
+        }
+        (problems, done)
+    }
+
+    /// The route with the interface of the nodes' network, which Windows wants to be told.
+    fn on_link(&self, route: &HostRoute, observed: &[HostRoute]) -> HostRoute {
+        let link = route.via.and_then(|via| observed.iter().filter(|o| o.via.is_none() && o.dst.contains(&via)).max_by_key(|o| o.dst.prefix_len()));
+        HostRoute { oif: link.map_or(0, |link| link.oif), ..route.clone() }
+    }
+
+    async fn keep_network(&self, pod_cidr: IpNet, node_ip: IpAddr) -> Result<(), String> {
+        let config = &self.config;
+        let inputs = conf::Inputs {
+            name: config.network_name.clone(),
+            pod_cidr,
+            node_ip,
+            cluster_cidr: config.cluster_cidr,
+            service_cidr: config.service_cidr,
+            lan: config.lan,
+            dns_ip: config.dns_ip,
+            domain: config.cluster_domain.clone(),
+            ipam_dir: config.ipam_dir.clone(),
+        };
+        let document = match &config.pod_network {
+            PodNetwork::Windows { hcn, adapter } => {
+                let wanted = hns::Wanted::new(&config.cluster_uid, &config.network_name, adapter, pod_cidr);
+                let hide = || {
+                    if let Err(error) = conf::remove(&config.cni_conf_dir) {
+                        tracing::warn!("{}", chain(&error));
+                    }
+                };
+                hns::ensure(hcn, &wanted, hide).await.map_err(|e| chain(&e))?;
+                conf::windows(&inputs)
+            }
+            PodNetwork::None => return Ok(()),
+        };
+        if conf::write(&config.cni_conf_dir, &document).map_err(|e| chain(&e))? {
+            tracing::info!(network = config.network_name, %pod_cidr, "wrote the CNI configuration");
+        }
+        Ok(())
+    }
+
+    async fn set_condition(&self) -> Result<(), kube::Error> {
+        let now = k8s_openapi::jiff::Timestamp::now().to_string();
+        let condition = json!({"type": "NetworkUnavailable", "status": "False", "reason": "MullionFabricIsUp",
+            "message": "Mullion's pod network is ready on this node", "lastTransitionTime": now, "lastHeartbeatTime": now});
+        let patch = json!({"status": {"conditions": [condition]}});
+        let api: Api<Node> = Api::all(self.config.client.clone());
+        api.patch_status(&self.config.node_name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop)
+    }
+
+    fn report(&self, next: Status) {
+        self.status.send_if_modified(|status| {
+            for problem in next.problems.iter().filter(|problem| !status.problems.contains(problem)) {
+                tracing::warn!("{problem}");
+            }
+            if next.ready && !status.ready {
+                tracing::info!("the pod network is ready");
+            }
+            let differs = *status != next;
+            *status = next;
+            differs
+        });
+    }
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
