@@ -1,0 +1,83 @@
+//! What the agent is told by whoever starts it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, TcpListener};
+use std::sync::Arc;
+
+use host::{HostFacts, HostRoot, NodeOs};
+use k8s_openapi::api::core::v1::Taint;
+
+/// Declared size of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Thousandths of a CPU.
+    pub cpu_millis: i64,
+    /// Bytes.
+    pub memory_bytes: u64,
+    /// Pods.
+    pub pods: u32,
+    /// Bytes of the agent's file system; 0 asks the file system.
+    pub ephemeral_storage_bytes: u64,
+}
+
+/// Resolver settings of the host, for pods with `dnsPolicy: Default`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolver {
+    /// Name servers.
+    pub servers: Vec<String>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// Options such as `ndots:5`.
+    pub options: Vec<String>,
+}
+
+/// The server on :10250.
+pub struct ServerConfig {
+    /// Where it listens, bound already.
+    pub listener: TcpListener,
+    /// Serving certificate, PEM.
+    pub cert_pem: String,
+    /// Its key, PEM.
+    pub key_pem: String,
+    /// Client certificates of this CA are believed, PEM.
+    pub client_ca_pem: String,
+}
+
+/// Everything the agent needs.
+pub struct Config {
+    /// API client with the node's identity (`system:node:NAME` in `system:nodes`).
+    pub client: kube::Client,
+    /// Name of the Node, lower case.
+    pub node_name: String,
+    /// What the node runs.
+    pub os: NodeOs,
+    /// InternalIP addresses; the first is primary.
+    pub node_ips: Vec<IpAddr>,
+    /// `unix:///…`, `npipe://…`.
+    pub cri_endpoint: String,
+    /// The node's file tree.
+    pub root: Arc<HostRoot>,
+    /// The agent's own directory in the node's form; `/var/lib/kubelet` on both systems by
+    /// default (drive C on Windows).
+    pub root_dir: String,
+    /// Facts for `nodeInfo`.
+    pub facts: HostFacts,
+    /// Declared capacity.
+    pub capacity: Capacity,
+    /// More labels for a new Node, within what NodeRestriction allows.
+    pub labels: BTreeMap<String, String>,
+    /// Taints for a new Node.
+    pub taints: Vec<Taint>,
+    /// Cluster DNS servers.
+    pub cluster_dns: Vec<IpAddr>,
+    /// `cluster.local`.
+    pub cluster_domain: String,
+    /// Resolver of the host.
+    pub resolver: Resolver,
+    /// `v1.36.2+mullion.0.1.0`.
+    pub version: String,
+    /// The server on :10250; None leaves it out.
+    pub server: Option<ServerConfig>,
+    /// Plain HTTP health on 127.0.0.1:10248, bound already; None leaves it out.
+    pub healthz: Option<TcpListener>,
+}

@@ -1,0 +1,299 @@
+//! The environment of a container (upstream kubelet_pods.go makeEnvironmentVariables): envFrom,
+//! then env in order with expansion, then service variables where nothing else set the name.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector};
+use pod_rules::{Quantity, expand};
+
+use crate::pod::resources::Amounts;
+use crate::sources::{Fetched, Kind};
+
+/// What a container's environment is made of.
+pub(crate) struct Input<'a> {
+    pub pod: &'a Pod,
+    pub container: &'a Container,
+    pub sources: &'a Fetched,
+    pub services: &'a BTreeMap<String, String>,
+    pub facts: &'a Facts,
+}
+
+/// Values of the downward API that the pod object does not hold yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    pub pod_ips: Vec<String>,
+    pub host_ips: Vec<String>,
+    pub allocatable: Amounts,
+}
+
+/// Variables in order, and the names that were left out because they cannot be names.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Environment {
+    pub vars: Vec<(String, String)>,
+    pub skipped: Vec<String>,
+}
+
+/// The objects an environment needs: (kind, name).
+pub(crate) fn references(container: &Container) -> Vec<(Kind, String)> {
+    let mut out = Vec::new();
+    for from in container.env_from.iter().flatten() {
+        out.extend(from.config_map_ref.iter().map(|r| (Kind::ConfigMap, r.name.clone())));
+        out.extend(from.secret_ref.iter().map(|r| (Kind::Secret, r.name.clone())));
+    }
+    for source in container.env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
+        out.extend(source.config_map_key_ref.iter().map(|r| (Kind::ConfigMap, r.name.clone())));
+        out.extend(source.secret_key_ref.iter().map(|r| (Kind::Secret, r.name.clone())));
+    }
+    out
+}
+
+/// Builds the environment. The error is what CreateContainerConfigError shows.
+pub(crate) fn environment(input: &Input<'_>) -> Result<Environment, String> {
+    let mut vars: Vec<(String, String)> = Vec::new();
+    let mut skipped = Vec::new();
+    for from in input.container.env_from.iter().flatten() {
+        let (kind, name, optional) = match (&from.config_map_ref, &from.secret_ref) {
+            (Some(r), _) => (Kind::ConfigMap, &r.name, r.optional),
+            (None, Some(r)) => (Kind::Secret, &r.name, r.optional),
+            (None, None) => continue,
+        };
+        let Some(data) = input.sources.get(&(kind, name.clone())).cloned().flatten() else {
+            if optional == Some(true) {
+                continue;
+            }
+            return Err(format!("{} {name:?} not found", kind.lower()));
+        };
+        for (key, value) in &data.items {
+            let key = format!("{}{key}", from.prefix.as_deref().unwrap_or_default());
+            if is_env_name(&key) {
+                set(&mut vars, key, String::from_utf8_lossy(value).into_owned());
+            } else {
+                skipped.push(key);
+            }
+        }
+    }
+    for var in input.container.env.iter().flatten() {
+        if let Some(value) = value_of(input, var, &vars)? {
+            set(&mut vars, var.name.clone(), value);
+        }
+    }
+    for (name, value) in input.services {
+        if !vars.iter().any(|(n, _)| n == name) {
+            vars.push((name.clone(), value.clone()));
+        }
+    }
+    Ok(Environment { vars, skipped })
+}
+
+fn set(vars: &mut Vec<(String, String)>, name: String, value: String) {
+    match vars.iter_mut().find(|(n, _)| *n == name) {
+        Some(place) => place.1 = value,
+        None => vars.push((name, value)),
+    }
+}
+
+fn value_of(
+    input: &Input<'_>,
+    var: &EnvVar,
+    vars: &[(String, String)],
+) -> Result<Option<String>, String> {
+    let Some(source) = &var.value_from else {
+        let lookup = |name: &str| {
+            let set = vars.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+            set.or_else(|| input.services.get(name).cloned())
+        };
+        return Ok(Some(expand(var.value.as_deref().unwrap_or_default(), lookup)));
+    };
+    from_source(input, source)
+}
+
+fn from_source(input: &Input<'_>, source: &EnvVarSource) -> Result<Option<String>, String> {
+    if let Some(field) = &source.field_ref {
+        return field_value(input.pod, input.facts, &field.field_path)
+            .map(Some)
+            .ok_or_else(|| format!("unsupported fieldPath: {}", field.field_path));
+    }
+    if let Some(field) = &source.resource_field_ref {
+        return resource_value(input.pod, Some(&input.container.name), field, &input.facts.allocatable)
+            .map(Some)
+            .ok_or_else(|| format!("unsupported container resource: {}", field.resource));
+    }
+    let (kind, name, key, optional) = match (&source.config_map_key_ref, &source.secret_key_ref) {
+        (Some(r), _) => (Kind::ConfigMap, &r.name, &r.key, r.optional),
+        (None, Some(r)) => (Kind::Secret, &r.name, &r.key, r.optional),
+        (None, None) => return Err("the variable's valueFrom is of an unknown kind".into()),
+    };
+    let optional = optional == Some(true);
+    let Some(data) = input.sources.get(&(kind, name.clone())).cloned().flatten() else {
+        return if optional { Ok(None) } else { Err(format!("{} {name:?} not found", kind.lower())) };
+    };
+    match data.items.get(key) {
+        Some(value) => Ok(Some(String::from_utf8_lossy(value).into_owned())),
+        None if optional => Ok(None),
+        None => {
+            let ns = input.pod.metadata.namespace.as_deref().unwrap_or_default();
+            Err(format!("couldn't find key {key} in {} {ns}/{name}", kind.name()))
+        }
+    }
+}
+
+/// C_IDENTIFIER relaxed as upstream: printable ASCII without `=`, not starting with a digit
+/// only when strict; the relaxed rule is what 1.36 applies.
+fn is_env_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| (0x20..0x7f).contains(&b) && b != b'=')
+}
+
+/// A downward API field; None when there is no such field.
+pub(crate) fn field_value(pod: &Pod, facts: &Facts, path: &str) -> Option<String> {
+    let meta = &pod.metadata;
+    let text = |s: &Option<String>| Some(s.clone().unwrap_or_default());
+    if let Some((map, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
+        let map = match map {
+            "metadata.labels" => &meta.labels,
+            "metadata.annotations" => &meta.annotations,
+            _ => return None,
+        };
+        return Some(map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default());
+    }
+    let spec = pod.spec.as_ref();
+    match path {
+        "metadata.name" => text(&meta.name),
+        "metadata.namespace" => text(&meta.namespace),
+        "metadata.uid" => text(&meta.uid),
+        "metadata.labels" => Some(format_map(meta.labels.as_ref())),
+        "metadata.annotations" => Some(format_map(meta.annotations.as_ref())),
+        "spec.nodeName" => text(&spec?.node_name),
+        "spec.serviceAccountName" => text(&spec?.service_account_name),
+        "status.hostIP" => Some(facts.host_ips.first().cloned().unwrap_or_default()),
+        "status.hostIPs" => Some(facts.host_ips.join(",")),
+        "status.podIP" => Some(facts.pod_ips.first().cloned().unwrap_or_default()),
+        "status.podIPs" => Some(facts.pod_ips.join(",")),
+        _ => None,
+    }
+}
+
+/// `key="value"` lines, sorted, with Go's quoting.
+fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
+    let lines: Vec<String> = map.into_iter().flatten().map(|(k, v)| format!("{k}={v:?}")).collect();
+    lines.join("\n")
+}
+
+/// A container resource in units of its divisor; limits that are not set read the node's
+/// allocatable amount.
+pub(crate) fn resource_value(
+    pod: &Pod,
+    container: Option<&str>,
+    field: &ResourceFieldSelector,
+    allocatable: &Amounts,
+) -> Option<String> {
+    let name = field.container_name.as_deref().filter(|n| !n.is_empty()).or(container)?;
+    let spec = pod.spec.as_ref()?;
+    let c = crate::pod::containers(spec).map(|(_, c)| c).find(|c| c.name == name)?;
+    let (side, resource) = field.resource.split_once('.')?;
+    let r = c.resources.as_ref();
+    let map = match side {
+        "limits" => r.and_then(|r| r.limits.as_ref()),
+        "requests" => r.and_then(|r| r.requests.as_ref()),
+        _ => return None,
+    };
+    let set = map.and_then(|m| m.get(resource)).and_then(|q| Quantity::parse(&q.0).ok());
+    let amount = match (side, set) {
+        (_, Some(q)) => q,
+        ("limits", None) => allocatable.get(resource).copied().unwrap_or(Quantity::ZERO),
+        _ => Quantity::ZERO,
+    };
+    let divisor = field.divisor.as_ref().and_then(|d| Quantity::parse(&d.0).ok());
+    let divisor = divisor.filter(|d| !d.is_zero()).unwrap_or(Quantity::from_units(1));
+    Some(amount.div_ceil(divisor).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::sources::Data;
+
+    fn data(items: &[(&str, &str)]) -> Option<Arc<Data>> {
+        let items = items.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
+        Some(Arc::new(Data { items }))
+    }
+
+    fn env(container: serde_json::Value) -> Result<Environment, String> {
+        let mut container = container;
+        container["name"] = "c".into();
+        container["resources"] = json!({"limits": {"memory": "64Mi"}, "requests": {"cpu": "250m"}});
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "ns", "labels": {"app": "web", "tier": "x"}},
+            "spec": {"nodeName": "win01", "containers": [container]}
+        }))
+        .unwrap();
+        let sources = Fetched::from([
+            ((Kind::ConfigMap, "cm".into()), data(&[("A", "cm-a"), ("B", "cm-b"), ("bad=key", "x")])),
+            ((Kind::Secret, "s".into()), data(&[("A", "secret-a")])),
+            ((Kind::Secret, "absent".into()), None),
+        ]);
+        let services = BTreeMap::from([
+            ("KUBERNETES_SERVICE_HOST".to_owned(), "10.96.0.1".to_owned()),
+            ("A".to_owned(), "from-service".to_owned()),
+        ]);
+        let facts = Facts {
+            pod_ips: vec!["10.0.0.5".into()],
+            host_ips: vec!["10.240.0.11".into()],
+            allocatable: Amounts::from([("cpu".to_owned(), Quantity::from_units(8))]),
+        };
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        environment(&Input { pod: &pod, container, sources: &sources, services: &services, facts: &facts })
+    }
+
+    fn shown(container: serde_json::Value) -> String {
+        let e = env(container).unwrap();
+        e.vars.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn order_and_expansion() {
+        let both = json!({"envFrom": [{"configMapRef": {"name": "cm"}}, {"prefix": "S_", "secretRef": {"name": "s"}}],
+            "env": [{"name": "X", "value": "$(A)/$(KUBERNETES_SERVICE_HOST)/$(LATER)/$$(A)"}, {"name": "LATER", "value": "1"}, {"name": "B", "value": "over"}]});
+        assert_eq!(
+            shown(both.clone()),
+            "A=cm-a B=over S_A=secret-a X=cm-a/10.96.0.1/$(LATER)/$(A) LATER=1 KUBERNETES_SERVICE_HOST=10.96.0.1"
+        );
+        assert_eq!(env(both).unwrap().skipped, ["bad=key"]);
+    }
+
+    #[test]
+    fn fields_and_resources() {
+        let field = |path: &str| json!({"name": "F", "valueFrom": {"fieldRef": {"fieldPath": path}}});
+        let resource = |r: &str, d: &str| json!({"name": "R", "valueFrom": {"resourceFieldRef": {"resource": r, "divisor": d}}});
+        for (var, want) in [
+            (field("metadata.name"), "F=p"),
+            (field("metadata.labels['app']"), "F=web"),
+            (field("spec.nodeName"), "F=win01"),
+            (field("status.podIP"), "F=10.0.0.5"),
+            (field("status.hostIP"), "F=10.240.0.11"),
+            (resource("limits.memory", "1Mi"), "R=64"),
+            (resource("requests.cpu", "1m"), "R=250"),
+            (resource("requests.cpu", "0"), "R=1"),
+            (resource("limits.cpu", "1"), "R=8"),
+        ] {
+            assert!(shown(json!({"env": [var]})).starts_with(want), "{want}");
+        }
+        assert!(env(json!({"env": [field("spec.nope")]})).is_err());
+    }
+
+    #[test]
+    fn missing_sources() {
+        let key = |name: &str, key: &str, optional: bool| {
+            json!({"env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": name, "key": key, "optional": optional}}}]})
+        };
+        assert_eq!(env(key("absent", "k", false)).unwrap_err(), "secret \"absent\" not found");
+        assert_eq!(env(key("s", "k", false)).unwrap_err(), "couldn't find key k in Secret ns/s");
+        assert!(env(key("absent", "k", true)).unwrap().vars.iter().all(|(n, _)| n != "E"));
+        assert!(env(key("s", "k", true)).is_ok());
+        assert!(env(json!({"envFrom": [{"secretRef": {"name": "absent"}}]})).is_err());
+        assert!(env(json!({"envFrom": [{"secretRef": {"name": "absent", "optional": true}}]})).is_ok());
+    }
+}
