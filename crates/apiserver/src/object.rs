@@ -54,6 +54,11 @@ pub fn name(object: &Value) -> &str {
     text(object, &["metadata", "name"])
 }
 
+/// `name` of a reference
+pub fn name_of(reference: &Value) -> &str {
+    text(reference, &["name"])
+}
+
 /// metadata.namespace
 pub fn namespace(object: &Value) -> &str {
     text(object, &["metadata", "namespace"])

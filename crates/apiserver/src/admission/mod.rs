@@ -1,0 +1,77 @@
+//! Admission: what is filled in and what is refused between a request and validation
+//! (plugin/pkg/admission, apiserver/pkg/admission/plugin/namespace/lifecycle).
+
+mod node;
+mod pod;
+mod rbac;
+
+use crate::kinds::{self, KindInfo};
+use crate::object;
+use crate::registry::{Part, Registry, WriteContext, storage_key};
+use crate::status::ApiError;
+use serde_json::Value;
+
+/// Namespaces that cannot be deleted.
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+fn is(kind: &KindInfo, group: &str, plural: &str) -> bool {
+    kind.group == group && kind.plural == plural
+}
+
+/// Before a creation.
+pub async fn create(registry: &Registry, context: &WriteContext, kind: &KindInfo, object: &mut Value) -> Result<(), ApiError> {
+    namespace_lifecycle(registry, kind, object)?;
+    if let Some(node) = context.user.node_name() {
+        node::restrict_create(node, kind, object)?;
+    }
+    match (kind.group, kind.plural) {
+        ("", "pods") => pod::create(registry, kind, object).await,
+        ("", "nodes") => {
+            node::taint_not_ready(object);
+            Ok(())
+        }
+        ("rbac.authorization.k8s.io", _) => rbac::check_escalation(registry, context, kind, object),
+        _ => Ok(()),
+    }
+}
+
+/// Before an update of a part.
+pub fn update(registry: &Registry, context: &WriteContext, kind: &KindInfo, part: Part, old: &Value, new: &mut Value) -> Result<(), ApiError> {
+    if let Some(node) = context.user.node_name() {
+        node::restrict_update(node, kind, part, old, new)?;
+    }
+    if kind.group == "rbac.authorization.k8s.io" && (old.get("rules") != new.get("rules") || old.get("roleRef") != new.get("roleRef")) {
+        rbac::check_escalation(registry, context, kind, new)?;
+    }
+    Ok(())
+}
+
+/// Before a deletion.
+pub fn delete(registry: &Registry, context: &WriteContext, kind: &KindInfo, namespace: &str, name: &str) -> Result<(), ApiError> {
+    if is(kind, "", "namespaces") && IMMORTAL.contains(&name) {
+        return Err(ApiError::forbidden(kind, name, "this namespace may not be deleted"));
+    }
+    let Some(node) = context.user.node_name() else { return Ok(()) };
+    let stored = registry.store.get(&storage_key(kind, namespace, name)).map(|entry| entry.value()).unwrap_or_default();
+    node::restrict_delete(node, kind, name, &stored)
+}
+
+/// A namespaced object needs a Namespace that is there and stays.
+fn namespace_lifecycle(registry: &Registry, kind: &KindInfo, object: &Value) -> Result<(), ApiError> {
+    if !kind.namespaced {
+        return Ok(());
+    }
+    let namespaces = kinds::by_resource("", "v1", "namespaces").ok_or_else(|| ApiError::internal("namespaces are not served"))?;
+    let name = object::namespace(object);
+    let stored = registry.store.get(&storage_key(namespaces, "", name)).ok_or_else(|| ApiError::not_found(namespaces, name))?;
+    if !object::is_deleting(&stored.value()) {
+        return Ok(());
+    }
+    let why = format!("unable to create new content in namespace {name} because it is being terminated");
+    let mut error = ApiError::forbidden(kind, object::name(object), &why);
+    if let Some(details) = error.details.as_mut() {
+        let message = format!("namespace {name} is being terminated");
+        details["causes"] = serde_json::json!([{"reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace"}]);
+    }
+    Err(error)
+}

@@ -1,0 +1,204 @@
+//! The roles and bindings that exist from the first start
+//! (plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go; those named `mullion:` are ours).
+
+use serde_json::{Value, json};
+
+const READ: &[&str] = &["get", "list", "watch"];
+const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
+const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> Value {
+    json!({"apiGroups": groups, "resources": resources, "verbs": verbs})
+}
+
+fn paths(paths: &[&str]) -> Value {
+    json!({"nonResourceURLs": paths, "verbs": ["get"]})
+}
+
+fn metadata(name: &str) -> Value {
+    json!({
+        "name": name,
+        "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"},
+        "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "true"},
+    })
+}
+
+/// All ClusterRoles.
+pub fn cluster_roles() -> Vec<Value> {
+    let mut roles = user_roles();
+    roles.extend(system_roles());
+    roles.push(("system:kube-controller-manager", controller_rules()));
+    roles.push(("system:kube-scheduler", scheduler_rules()));
+    let document = |(name, rules): (&str, Vec<Value>)| {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata(name), "rules": rules})
+    };
+    roles.into_iter().map(document).collect()
+}
+
+/// All ClusterRoleBindings.
+pub fn cluster_role_bindings() -> Vec<Value> {
+    let bindings = [
+        ("cluster-admin", "cluster-admin", vec![("Group", "system:masters")]),
+        ("system:discovery", "system:discovery", vec![("Group", "system:authenticated")]),
+        ("system:basic-user", "system:basic-user", vec![("Group", "system:authenticated")]),
+        ("system:public-info-viewer", "system:public-info-viewer", vec![("Group", "system:authenticated"), ("Group", "system:unauthenticated")]),
+        ("system:node-proxier", "system:node-proxier", vec![("User", "system:kube-proxy")]),
+        ("system:kube-controller-manager", "system:kube-controller-manager", vec![("User", "system:kube-controller-manager")]),
+        ("system:kube-scheduler", "system:kube-scheduler", vec![("User", "system:kube-scheduler")]),
+        ("system:kube-dns", "system:kube-dns", vec![("User", "system:kube-dns"), ("ServiceAccount", "kube-dns")]),
+        ("system:monitoring", "system:monitoring", vec![("Group", "system:monitoring")]),
+        ("system:service-account-issuer-discovery", "system:service-account-issuer-discovery", vec![("Group", "system:serviceaccounts")]),
+        ("mullion:kubelet-api", "system:kubelet-api-admin", vec![("User", "kube-apiserver-kubelet-client")]),
+        // The node agent, the service proxy and the pod network are one process with one identity.
+        ("mullion:nodes", "mullion:node-network", vec![("Group", "system:nodes")]),
+    ];
+    let document = |(name, role, subjects): (&str, &str, Vec<(&str, &str)>)| {
+        let subjects: Vec<Value> = subjects.into_iter().map(|(kind, name)| subject(kind, name)).collect();
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": metadata(name), "subjects": subjects,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        })
+    };
+    bindings.into_iter().map(document).collect()
+}
+
+fn subject(kind: &str, name: &str) -> Value {
+    if kind == "ServiceAccount" {
+        json!({"kind": kind, "name": name, "namespace": "kube-system"})
+    } else {
+        json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name})
+    }
+}
+
+/// cluster-admin, admin, edit and view. Upstream aggregates the last three from parts; here they are written out.
+fn user_roles() -> Vec<(&'static str, Vec<Value>)> {
+    let view = vec![
+        rule(&[""], &["configmaps", "endpoints", "persistentvolumeclaims", "persistentvolumeclaims/status", "pods", "replicationcontrollers", "replicationcontrollers/scale", "serviceaccounts", "services", "services/status"], READ),
+        rule(&[""], &["bindings", "events", "limitranges", "namespaces/status", "pods/log", "pods/status", "replicationcontrollers/status", "resourcequotas", "resourcequotas/status"], READ),
+        rule(&[""], &["namespaces"], READ),
+        rule(&["discovery.k8s.io"], &["endpointslices"], READ),
+        rule(&["apps"], &["controllerrevisions", "daemonsets", "daemonsets/status", "deployments", "deployments/scale", "deployments/status", "replicasets", "replicasets/scale", "replicasets/status", "statefulsets", "statefulsets/scale", "statefulsets/status"], READ),
+        rule(&["autoscaling"], &["horizontalpodautoscalers", "horizontalpodautoscalers/status"], READ),
+        rule(&["batch"], &["cronjobs", "cronjobs/status", "jobs", "jobs/status"], READ),
+        rule(&["policy"], &["poddisruptionbudgets", "poddisruptionbudgets/status"], READ),
+        rule(&["networking.k8s.io"], &["ingresses", "ingresses/status", "networkpolicies"], READ),
+    ];
+    let mut edit = view.clone();
+    edit.extend([
+        rule(&[""], &["pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets", "services/proxy"], READ),
+        rule(&[""], &["serviceaccounts"], &["impersonate"]),
+        rule(&[""], &["pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy"], WRITE),
+        rule(&[""], &["pods/eviction", "serviceaccounts/token"], &["create"]),
+        rule(&[""], &["configmaps", "events", "persistentvolumeclaims", "replicationcontrollers", "replicationcontrollers/scale", "secrets", "serviceaccounts", "services", "services/proxy"], WRITE),
+        rule(&["apps"], &["daemonsets", "deployments", "deployments/rollback", "deployments/scale", "replicasets", "replicasets/scale", "statefulsets", "statefulsets/scale"], WRITE),
+        rule(&["autoscaling"], &["horizontalpodautoscalers"], WRITE),
+        rule(&["batch"], &["cronjobs", "jobs"], WRITE),
+        rule(&["policy"], &["poddisruptionbudgets"], WRITE),
+        rule(&["networking.k8s.io"], &["ingresses", "networkpolicies"], WRITE),
+        rule(&["coordination.k8s.io"], &["leases"], ALL),
+    ]);
+    let mut admin = edit.clone();
+    admin.extend([
+        rule(&["authorization.k8s.io"], &["localsubjectaccessreviews"], &["create"]),
+        rule(&["rbac.authorization.k8s.io"], &["rolebindings", "roles"], ALL),
+    ]);
+    let everything = vec![rule(&["*"], &["*"], &["*"]), json!({"nonResourceURLs": ["*"], "verbs": ["*"]})];
+    vec![("cluster-admin", everything), ("admin", admin), ("edit", edit), ("view", view)]
+}
+
+fn system_roles() -> Vec<(&'static str, Vec<Value>)> {
+    let discovery = ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/"];
+    let network = vec![
+        rule(&[""], &["endpoints", "services", "nodes", "namespaces"], &["list", "watch"]),
+        rule(&[""], &["nodes"], &["get"]),
+        rule(&["", "events.k8s.io"], &["events"], &["create", "patch", "update"]),
+        rule(&["discovery.k8s.io"], &["endpointslices"], &["list", "watch"]),
+    ];
+    vec![
+        ("system:discovery", vec![paths(&discovery)]),
+        ("system:public-info-viewer", vec![paths(&["/healthz", "/livez", "/readyz", "/version", "/version/"])]),
+        ("system:monitoring", vec![paths(&["/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/readyz", "/readyz/*"])]),
+        ("system:basic-user", vec![
+            rule(&["authorization.k8s.io"], &["selfsubjectaccessreviews", "selfsubjectrulesreviews"], &["create"]),
+            rule(&["authentication.k8s.io"], &["selfsubjectreviews"], &["create"]),
+        ]),
+        ("system:service-account-issuer-discovery", vec![paths(&["/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/"])]),
+        ("system:auth-delegator", vec![
+            rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
+            rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
+        ]),
+        ("system:kubelet-api-admin", vec![
+            rule(&[""], &["nodes"], READ),
+            rule(&[""], &["nodes"], &["proxy"]),
+            rule(&[""], &["nodes/log", "nodes/metrics", "nodes/proxy", "nodes/stats"], &["*"]),
+        ]),
+        ("system:node-proxier", network.clone()),
+        ("mullion:node-network", network),
+        ("system:kube-dns", vec![
+            rule(&[""], &["endpoints", "services", "namespaces", "pods"], &["list", "watch"]),
+            rule(&["discovery.k8s.io"], &["endpointslices"], &["list", "watch"]),
+        ]),
+    ]
+}
+
+/// Upstream gives each controller a role of its own; the embedded ones run in one process with one identity and share their union.
+fn controller_rules() -> Vec<Value> {
+    vec![
+        // Garbage collection and the emptying of namespaces reach every kind.
+        rule(&["*"], &["*"], &["get", "list", "watch", "delete", "deletecollection", "patch", "update"]),
+        rule(&["", "events.k8s.io"], &["events"], &["create", "patch", "update"]),
+        rule(&[""], &["pods", "configmaps", "serviceaccounts", "endpoints", "secrets", "services", "persistentvolumes", "persistentvolumeclaims", "namespaces"], &["create"]),
+        rule(&[""], &["pods/binding", "pods/eviction", "serviceaccounts/token"], &["create"]),
+        rule(&["apps"], &["replicasets", "controllerrevisions"], &["create"]),
+        rule(&["batch"], &["jobs"], &["create"]),
+        rule(&["discovery.k8s.io"], &["endpointslices"], &["create"]),
+        rule(&["coordination.k8s.io"], &["leases"], &["create"]),
+        rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
+        rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
+        rule(&["certificates.k8s.io"], &["certificatesigningrequests/approval", "certificatesigningrequests/status"], &["update", "patch"]),
+        rule(&["certificates.k8s.io"], &["signers"], &["approve", "sign"]),
+    ]
+}
+
+fn scheduler_rules() -> Vec<Value> {
+    vec![
+        rule(&["", "events.k8s.io"], &["events"], &["create", "patch", "update"]),
+        rule(&["coordination.k8s.io"], &["leases"], &["create", "get", "list", "patch", "update", "watch"]),
+        rule(&[""], &["nodes", "namespaces"], READ),
+        rule(&[""], &["pods"], &["delete", "get", "list", "watch"]),
+        rule(&[""], &["bindings", "pods/binding"], &["create"]),
+        rule(&[""], &["pods/status"], &["patch", "update"]),
+        rule(&[""], &["replicationcontrollers", "services", "persistentvolumeclaims", "persistentvolumes"], READ),
+        rule(&["apps"], &["replicasets", "statefulsets"], READ),
+        rule(&["policy"], &["poddisruptionbudgets"], READ),
+        rule(&["storage.k8s.io"], &["csidrivers", "csinodes", "csistoragecapacities", "storageclasses"], READ),
+        rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
+        rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_binding_leads_to_a_role() {
+        let roles = cluster_roles();
+        let names: HashSet<&str> = roles.iter().filter_map(|role| role["metadata"]["name"].as_str()).collect();
+        assert_eq!(names.len(), roles.len(), "a role is there twice");
+        for binding in cluster_role_bindings() {
+            assert!(names.contains(binding["roleRef"]["name"].as_str().unwrap()), "{}", binding["metadata"]["name"]);
+        }
+    }
+
+    #[test]
+    fn nobody_ordinary_reads_secrets() {
+        for role in cluster_roles() {
+            let name = role["metadata"]["name"].as_str().unwrap().to_string();
+            let reads = role["rules"].as_array().unwrap().iter().any(|rule| rule["resources"].as_array().is_some_and(|resources| resources.iter().any(|resource| resource == "secrets" || resource == "*")));
+            let trusted = ["cluster-admin", "admin", "edit", "system:kube-controller-manager"];
+            assert_eq!(reads, trusted.contains(&name.as_str()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The Node authorizer: a node reads what the pods bound to it use, and writes what is its own
+//! (plugin/pkg/auth/authorizer/node/node_authorizer.go; the fixed rules: plugin/pkg/auth/authorizer/rbac/bootstrappolicy `NodeRules`).
+
+use super::{Attributes, Decision};
+use crate::object;
+use crate::store::Store;
+use serde_json::Value;
+
+pub(super) fn decide(store: &Store, attributes: &Attributes) -> Decision {
+    let Some(node) = attributes.user.node_name() else { return Decision::NoOpinion(String::new()) };
+    if !attributes.is_resource {
+        return Decision::NoOpinion(String::new());
+    }
+    let refused = |text: &str| Decision::NoOpinion(text.to_string());
+    match (attributes.group.as_str(), attributes.resource.as_str()) {
+        ("", kind @ ("secrets" | "configmaps")) => reference(store, node, attributes, kind),
+        ("", "persistentvolumeclaims") if attributes.verb == "get" => reference(store, node, attributes, "persistentvolumeclaims"),
+        ("", "persistentvolumes") if attributes.verb == "get" => volume(store, node, &attributes.name),
+        ("", "serviceaccounts") => service_account(store, node, attributes),
+        ("coordination.k8s.io", "leases") => lease(node, attributes),
+        ("", "pods") => pods(store, node, attributes),
+        ("", "nodes") => own_node(node, attributes),
+        _ if fixed_rules(attributes) => Decision::Allow(String::new()),
+        _ => refused(""),
+    }
+}
+
+fn allow() -> Decision {
+    Decision::Allow(String::new())
+}
+
+fn no_relationship(node: &str, attributes: &Attributes) -> Decision {
+    Decision::NoOpinion(format!("no relationship found between node '{node}' and this object"))
+        .or(attributes.name.is_empty(), "can only read namespaced object of this type")
+}
+
+impl Decision {
+    fn or(self, instead: bool, text: &str) -> Self {
+        if instead { Self::NoOpinion(text.to_string()) } else { self }
+    }
+}
+
+/// A Secret, ConfigMap or claim: some pod bound to the node names it.
+fn reference(store: &Store, node: &str, attributes: &Attributes, kind: &str) -> Decision {
+    let readable = matches!(attributes.verb.as_str(), "get" | "list" | "watch") && attributes.subresource.is_empty();
+    if !readable {
+        return Decision::NoOpinion("can only read resources of this type".into());
+    }
+    if attributes.name.is_empty() || attributes.namespace.is_empty() {
+        return no_relationship(node, attributes);
+    }
+    let uses = |pod: &Value| match kind {
+        "secrets" => uses_secret(pod, &attributes.name) || account_secret(store, pod, &attributes.name),
+        "configmaps" => uses_config_map(pod, &attributes.name),
+        _ => claims(pod).any(|claim| claim == attributes.name),
+    };
+    if pods_of(store, node, &attributes.namespace).iter().any(uses) { allow() } else { no_relationship(node, attributes) }
+}
+
+/// A volume: some pod bound to the node uses a claim that is bound to it.
+fn volume(store: &Store, node: &str, name: &str) -> Decision {
+    let bound = pods_of(store, node, "").iter().any(|pod| {
+        let namespace = object::namespace(pod);
+        claims(pod).any(|claim| {
+            let stored = store.get(&format!("core/persistentvolumeclaims/{namespace}/{claim}"));
+            stored.is_some_and(|entry| object::text(&entry.value(), &["spec", "volumeName"]) == name)
+        })
+    });
+    if bound { allow() } else { Decision::NoOpinion(format!("no relationship found between node '{node}' and this object")) }
+}
+
+/// Tokens only of the accounts that pods on the node run under.
+fn service_account(store: &Store, node: &str, attributes: &Attributes) -> Decision {
+    let token = attributes.verb == "create" && attributes.subresource == "token";
+    let reading = attributes.verb == "get" && attributes.subresource.is_empty();
+    if !token && !reading {
+        return Decision::NoOpinion("can only create tokens for individual service accounts".into());
+    }
+    let runs_as = |pod: &Value| object::text(pod, &["spec", "serviceAccountName"]) == attributes.name;
+    if pods_of(store, node, &attributes.namespace).iter().any(runs_as) { allow() } else { no_relationship(node, attributes) }
+}
+
+fn lease(node: &str, attributes: &Attributes) -> Decision {
+    if !matches!(attributes.verb.as_str(), "get" | "create" | "update" | "patch" | "delete") {
+        return Decision::NoOpinion("can only get, create, update, patch, or delete a node lease".into());
+    }
+    if attributes.namespace != "kube-node-lease" {
+        return Decision::NoOpinion("can only access leases in the \"kube-node-lease\" system namespace".into());
+    }
+    if attributes.verb != "create" && attributes.name != node {
+        return Decision::NoOpinion("can only access node lease with the same name as the requesting node".into());
+    }
+    allow()
+}
+
+/// Pods on the node, by name or selected by `spec.nodeName`; writes are narrowed by NodeRestriction.
+fn pods(store: &Store, node: &str, attributes: &Attributes) -> Decision {
+    let selected = attributes.field_selector.split(',').any(|term| term.replace("==", "=") == format!("spec.nodeName={node}"));
+    match (attributes.verb.as_str(), attributes.subresource.as_str()) {
+        ("list" | "watch", "") if selected => allow(),
+        ("list" | "watch", "") => Decision::NoOpinion("can only list/watch pods with spec.nodeName field selector".into()),
+        ("get", "") => {
+            let stored = store.get(&format!("core/pods/{}/{}", attributes.namespace, attributes.name));
+            let mine = stored.is_none_or(|entry| object::text(&entry.value(), &["spec", "nodeName"]) == node);
+            if mine { allow() } else { no_relationship(node, attributes) }
+        }
+        ("create" | "delete", "") | ("update" | "patch", "status") | ("create", "eviction") => allow(),
+        _ => Decision::NoOpinion(String::new()),
+    }
+}
+
+fn own_node(node: &str, attributes: &Attributes) -> Decision {
+    match (attributes.verb.as_str(), attributes.subresource.as_str()) {
+        ("create", "") => allow(),
+        ("get" | "list" | "watch" | "update" | "patch" | "delete", "") | ("update" | "patch", "status") if attributes.name == node => allow(),
+        ("get" | "list" | "watch", "") => {
+            Decision::NoOpinion(format!("node '{node}' cannot read '{}', only its own Node object", attributes.name))
+        }
+        _ => Decision::NoOpinion(String::new()),
+    }
+}
+
+/// What every node may do whatever its pods are.
+fn fixed_rules(attributes: &Attributes) -> bool {
+    let verb = attributes.verb.as_str();
+    match (attributes.group.as_str(), attributes.resource.as_str(), attributes.subresource.as_str()) {
+        ("authentication.k8s.io", "tokenreviews", "") => verb == "create",
+        ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews", "") => verb == "create",
+        ("", "services", "") => matches!(verb, "get" | "list" | "watch"),
+        ("", "events", "") | ("events.k8s.io", "events", "") => matches!(verb, "create" | "update" | "patch"),
+        ("certificates.k8s.io", "certificatesigningrequests", "") => matches!(verb, "create" | "get" | "list" | "watch"),
+        ("storage.k8s.io", "csidrivers" | "volumeattachments", "") => matches!(verb, "get" | "list" | "watch"),
+        ("storage.k8s.io", "csinodes", "") => matches!(verb, "create" | "delete" | "get" | "patch" | "update"),
+        ("node.k8s.io", "runtimeclasses", "") => matches!(verb, "get" | "list" | "watch"),
+        _ => false,
+    }
+}
+
+/// The pods bound to a node, in one namespace or ("") in all.
+pub(crate) fn pods_of(store: &Store, node: &str, namespace: &str) -> Vec<Value> {
+    let prefix = if namespace.is_empty() { "core/pods/".to_string() } else { format!("core/pods/{namespace}/") };
+    let pods = store.list(&prefix).1.into_iter().map(|(_, entry)| entry.value());
+    pods.filter(|pod| object::text(pod, &["spec", "nodeName"]) == node).collect()
+}
+
+fn volumes(pod: &Value) -> &[Value] {
+    object::list(pod, &["spec", "volumes"])
+}
+
+fn claims(pod: &Value) -> impl Iterator<Item = &str> {
+    volumes(pod).iter().map(|volume| object::text(volume, &["persistentVolumeClaim", "claimName"])).filter(|name| !name.is_empty())
+}
+
+fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    ["containers", "initContainers", "ephemeralContainers"].into_iter().flat_map(|list| object::list(pod, &["spec", list]))
+}
+
+fn environment_names(pod: &Value, name: &str, from: &str, key: &str) -> bool {
+    containers(pod).any(|container| {
+        let whole = object::list(container, &["envFrom"]).iter().any(|source| object::text(source, &[from, "name"]) == name);
+        let single = object::list(container, &["env"]).iter().any(|variable| object::text(variable, &["valueFrom", key, "name"]) == name);
+        whole || single
+    })
+}
+
+fn projected_names(pod: &Value, name: &str, member: &str) -> bool {
+    let sources = volumes(pod).iter().flat_map(|volume| object::list(volume, &["projected", "sources"]));
+    sources.into_iter().any(|source| object::text(source, &[member, "name"]) == name)
+}
+
+fn uses_secret(pod: &Value, name: &str) -> bool {
+    let pulls = object::list(pod, &["spec", "imagePullSecrets"]).iter().any(|secret| object::name_of(secret) == name);
+    pulls
+        || volumes(pod).iter().any(|volume| object::text(volume, &["secret", "secretName"]) == name)
+        || projected_names(pod, name, "secret")
+        || environment_names(pod, name, "secretRef", "secretKeyRef")
+}
+
+fn uses_config_map(pod: &Value, name: &str) -> bool {
+    volumes(pod).iter().any(|volume| object::text(volume, &["configMap", "name"]) == name)
+        || projected_names(pod, name, "configMap")
+        || environment_names(pod, name, "configMapRef", "configMapKeyRef")
+}
+
+/// Pull secrets that the pod's ServiceAccount brings.
+fn account_secret(store: &Store, pod: &Value, name: &str) -> bool {
+    let (namespace, account) = (object::namespace(pod), object::text(pod, &["spec", "serviceAccountName"]));
+    let Some(entry) = store.get(&format!("core/serviceaccounts/{namespace}/{account}")) else { return false };
+    let account = entry.value();
+    object::list(&account, &["imagePullSecrets"]).iter().any(|secret| object::name_of(secret) == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authn::UserInfo;
+    use crate::store::Expect;
+    use serde_json::json;
+
+    async fn store(dir: &std::path::Path) -> Store {
+        let store = Store::open(dir).unwrap();
+        let pod = json!({"metadata": {"name": "p", "namespace": "a"}, "spec": {
+            "nodeName": "n1", "serviceAccountName": "default",
+            "containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "env"}}}], "envFrom": [{"configMapRef": {"name": "whole"}}]}],
+            "volumes": [{"secret": {"secretName": "vol"}}, {"projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}]}}],
+        }});
+        store.put("core/pods/a/p", Expect::Absent, pod).await.unwrap();
+        store
+    }
+
+    fn ask(store: &Store, node: &str, verb: &str, resource: &str, namespace: &str, name: &str) -> bool {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let attributes = Attributes {
+            user: UserInfo::new(&format!("system:node:{node}"), &["system:nodes"]),
+            verb: verb.into(),
+            is_resource: true,
+            resource: resource.into(),
+            subresource: subresource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            ..Attributes::default()
+        };
+        matches!(decide(store, &attributes), Decision::Allow(_))
+    }
+
+    #[tokio::test]
+    async fn a_node_reads_what_its_pods_use_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path()).await;
+        let cases = [
+            ("n1", "get", "secrets", "a", "env", true),
+            ("n1", "get", "secrets", "a", "vol", true),
+            ("n1", "get", "secrets", "a", "other", false),
+            ("n2", "get", "secrets", "a", "env", false),
+            ("n1", "get", "secrets", "b", "env", false),
+            ("n1", "list", "secrets", "a", "", false),
+            ("n1", "update", "secrets", "a", "env", false),
+            ("n1", "watch", "configmaps", "a", "whole", true),
+            ("n1", "get", "configmaps", "a", "kube-root-ca.crt", true),
+            ("n1", "create", "serviceaccounts/token", "a", "default", true),
+            ("n2", "create", "serviceaccounts/token", "a", "default", false),
+            ("n1", "get", "nodes", "", "n1", true),
+            ("n1", "get", "nodes", "", "n2", false),
+            ("n1", "patch", "nodes/status", "", "n1", true),
+            ("n1", "patch", "nodes/status", "", "n2", false),
+            ("n1", "get", "pods", "a", "p", true),
+            ("n2", "get", "pods", "a", "p", false),
+            ("n1", "list", "pods", "", "", false),
+            ("n1", "list", "services", "", "", true),
+            ("n1", "delete", "services", "a", "x", false),
+        ];
+        for (node, verb, resource, namespace, name, expected) in cases {
+            assert_eq!(ask(&store, node, verb, resource, namespace, name), expected, "{node} {verb} {resource} {namespace}/{name}");
+        }
+    }
+}

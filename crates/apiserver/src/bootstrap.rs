@@ -1,0 +1,76 @@
+//! The objects that every cluster has from its first start: namespaces, roles, the `kubernetes` Service
+//! (pkg/controlplane/controller/{systemnamespaces,kubernetesservice}, RBAC's post-start hook).
+
+use crate::authz::bootstrap::{cluster_role_bindings, cluster_roles};
+use crate::authn::{MASTERS, UserInfo};
+use crate::kinds::{self, KindInfo};
+use crate::registry::{Registry, WriteContext};
+use crate::status::ApiError;
+use serde_json::{Value, json};
+use std::net::IpAddr;
+
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+fn kind(group: &str, plural: &str) -> Result<&'static KindInfo, ApiError> {
+    kinds::by_resource(group, "v1", plural).ok_or_else(|| ApiError::internal(format!("{plural} are not served")))
+}
+
+/// Writes what is missing, and points the `kubernetes` Service at `advertise`.
+pub async fn run(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), ApiError> {
+    let (namespaces, services, endpoints) = (kind("", "namespaces")?, kind("", "services")?, kind("", "endpoints")?);
+    let slices = kind("discovery.k8s.io", "endpointslices")?;
+    for name in NAMESPACES {
+        registry.ensure(namespaces, "", json!({"metadata": {"name": name}})).await?;
+    }
+    for role in cluster_roles() {
+        registry.ensure(kind(RBAC, "clusterroles")?, "", role).await?;
+    }
+    for binding in cluster_role_bindings() {
+        registry.ensure(kind(RBAC, "clusterrolebindings")?, "", binding).await?;
+    }
+    registry.ensure(services, "default", service(registry.allocators.first_address(), advertise.1)).await?;
+    registry.allocators.adopt([registry.allocators.first_address()], []);
+    let context = WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false);
+    for (kind, wanted) in [(endpoints, endpoints_object(advertise)), (slices, slice(advertise))] {
+        registry.ensure(kind, "default", wanted.clone()).await?;
+        let set = |object: &mut Value| {
+            for member in ["subsets", "endpoints", "ports"] {
+                if let (Some(value), Some(map)) = (wanted.get(member), object.as_object_mut()) {
+                    map.insert(member.into(), value.clone());
+                }
+            }
+            Ok(())
+        };
+        registry.edit(&context, kind, "default", "kubernetes", set).await?;
+    }
+    Ok(())
+}
+
+fn service(address: IpAddr, port: u16) -> Value {
+    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    json!({
+        "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address.to_string(), "clusterIPs": [address.to_string()],
+            "ipFamilies": [family], "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
+        },
+    })
+}
+
+fn endpoints_object((address, port): (IpAddr, u16)) -> Value {
+    json!({
+        "metadata": {"name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": [{"ip": address.to_string()}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}],
+    })
+}
+
+fn slice((address, port): (IpAddr, u16)) -> Value {
+    json!({
+        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    })
+}

@@ -1,0 +1,143 @@
+//! The HTTP side: who asks, what for, whether they may, and the answer. The same pipeline serves TLS connections and in-process clients.
+
+pub mod negotiate;
+mod nonresource;
+pub mod path;
+pub mod query;
+mod resource;
+pub mod respond;
+mod write;
+
+use crate::authn::{self, UserInfo};
+use crate::authz::Attributes;
+use crate::server::Api;
+use crate::status::ApiError;
+use bytes::Bytes;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use negotiate::Encoding;
+use path::RequestInfo;
+use query::Query;
+use respond::{Body, BoxError};
+use std::sync::Arc;
+
+/// Largest body, as upstream's `MaxRequestBodyBytes`.
+const LARGEST_BODY: usize = 3 << 20;
+
+/// A request that has been read, authenticated and authorized.
+pub struct Call {
+    /// What is asked for.
+    pub info: RequestInfo,
+    /// Who asks.
+    pub user: UserInfo,
+    /// The query string.
+    pub query: Query,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// Answers one request. `identity` is what the transport knows: a verified client certificate, or an in-process identity.
+pub async fn handle<B>(api: Arc<Api>, request: Request<B>, identity: Option<UserInfo>) -> Response<Body>
+where
+    B: http_body::Body + Send,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let accepted = negotiate::accept(request.headers());
+    let encoding = accepted.as_ref().map_or(Encoding::Json, |accepted| accepted.encoding);
+    let (parts, body) = request.into_parts();
+    let query = Query::parse(parts.uri.query().unwrap_or_default());
+    let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+    tracing::trace!(verb = info.verb, path = info.path, "request");
+    let user = match authenticate(&api, &parts.headers, identity) {
+        Ok(user) => user,
+        Err(error) => return respond::error(encoding, &error),
+    };
+    let selector = query.text("fieldSelector");
+    if let Err(error) = api.registry.authorizer.check(&Attributes::of(&user, &info, &selector)) {
+        return respond::error(encoding, &error);
+    }
+    let body = match read_body(body).await {
+        Ok(body) => body,
+        Err(error) => return respond::error(encoding, &error),
+    };
+    let call = Call { info, user, query, headers: parts.headers, body };
+    let answer = if call.info.is_resource { resource::serve(&api, &call).await } else { nonresource::serve(&api, &call) };
+    answer.unwrap_or_else(|error| {
+        if error.reason == "NotFound" && error.details.as_ref().is_some_and(|details| details.get("code").is_some()) {
+            return respond::not_found();
+        }
+        tracing::debug!(path = call.info.path, verb = call.info.verb, code = error.code, message = error.message, "refused");
+        respond::error(encoding, &error)
+    })
+}
+
+async fn read_body<B>(body: B) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body + Send,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    match Limited::new(body, LARGEST_BODY).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+            let message = format!("Request entity too large: limit is {LARGEST_BODY}");
+            Err(ApiError::new(413, "RequestEntityTooLarge", message))
+        }
+        Err(error) => Err(ApiError::bad_request(format!("unable to read the request's body: {error}"))),
+    }
+}
+
+/// A bearer token counts before a certificate only when there is no certificate, as upstream's union of authenticators.
+fn authenticate(api: &Api, headers: &HeaderMap, identity: Option<UserInfo>) -> Result<UserInfo, ApiError> {
+    let user = match identity {
+        Some(identity) => identity,
+        None => match bearer(headers) {
+            Some(token) => api.token_user(token).ok_or_else(ApiError::unauthorized)?,
+            None => UserInfo::anonymous(),
+        },
+    };
+    impersonate(api, headers, user)
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim()).filter(|token| !token.is_empty())
+}
+
+/// `kubectl --as`: the requester acts as somebody else, when they may (apiserver/pkg/endpoints/filters/impersonation.go).
+fn impersonate(api: &Api, headers: &HeaderMap, user: UserInfo) -> Result<UserInfo, ApiError> {
+    let Some(name) = headers.get("impersonate-user").and_then(|name| name.to_str().ok()).filter(|name| !name.is_empty()) else {
+        return Ok(user);
+    };
+    let groups: Vec<&str> = headers.get_all("impersonate-group").iter().filter_map(|group| group.to_str().ok()).collect();
+    let check = |resource: &str, namespace: &str, name: &str| {
+        api.registry.authorizer.check(&Attributes {
+            user: user.clone(),
+            verb: "impersonate".into(),
+            is_resource: true,
+            resource: resource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            ..Attributes::default()
+        })
+    };
+    let mut all: Vec<String> = groups.iter().map(ToString::to_string).collect();
+    match name.strip_prefix(authn::SERVICE_ACCOUNT_USER).and_then(|account| account.split_once(':')) {
+        Some((namespace, account)) => {
+            check("serviceaccounts", namespace, account)?;
+            if all.is_empty() {
+                all = vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{namespace}")];
+            }
+        }
+        None => check("users", "", name)?,
+    }
+    for group in &groups {
+        check("groups", "", group)?;
+    }
+    let groups: Vec<&str> = all.iter().map(String::as_str).collect();
+    if name == "system:anonymous" { Ok(UserInfo::anonymous()) } else { Ok(UserInfo::new(name, &groups)) }
+}

@@ -1,0 +1,93 @@
+//! Everything that is not a resource: health, version, discovery, OpenAPI, the token issuer's documents.
+
+use super::Call;
+use super::negotiate::{self, Encoding, Transform};
+use super::respond::{self, Body};
+use crate::authn::token::ISSUER;
+use crate::schema;
+use crate::server::Api;
+use crate::status::ApiError;
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, ETAG, VARY};
+use http::{HeaderValue, Response};
+use serde_json::json;
+
+/// Answers a request that is not for a resource.
+pub fn serve(api: &Api, call: &Call) -> Result<Response<Body>, ApiError> {
+    let path = call.info.path.trim_end_matches('/');
+    if !matches!(call.info.verb, "get" | "head") {
+        return Ok(respond::not_found());
+    }
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    match parts.as_slice() {
+        ["healthz" | "livez" | "readyz", check @ ..] => Ok(health(api, call, parts[0], check)),
+        ["version"] => Ok(respond::document(Encoding::Json, 200, &api.version())),
+        ["api" | "apis", ..] => discovery(api, call, &parts),
+        ["openapi", "v3"] => Ok(openapi_index()),
+        ["openapi", "v3", "api", version] => openapi("", version),
+        ["openapi", "v3", "apis", group, version] => openapi(group, version),
+        ["openid", "v1", "jwks"] => Ok(respond::bytes(200, "application/jwk-set+json", api.tokens.key_set().to_string())),
+        [".well-known", "openid-configuration"] => Ok(respond::document(Encoding::Json, 200, &issuer())),
+        [""] => Ok(respond::document(Encoding::Json, 200, &json!({"paths": ROOT_PATHS}))),
+        _ => Ok(respond::not_found()),
+    }
+}
+
+const ROOT_PATHS: [&str; 9] = ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"];
+
+fn issuer() -> serde_json::Value {
+    json!({
+        "issuer": ISSUER, "jwks_uri": format!("{ISSUER}/openid/v1/jwks"), "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": ["ES256"],
+    })
+}
+
+fn health(api: &Api, call: &Call, which: &str, check: &[&str]) -> Response<Body> {
+    const CHECKS: [&str; 3] = ["ping", "log", "etcd"];
+    if let [name] = check {
+        return if CHECKS.contains(name) { respond::text(200, "ok") } else { respond::not_found() };
+    }
+    let ready = which != "readyz" || api.is_ready();
+    if !ready {
+        return respond::text(500, "[+]ping ok\n[-]poststarthook/bootstrap failed: reason withheld\nreadyz check failed\n");
+    }
+    if call.query.get("verbose").is_some() {
+        let lines: String = CHECKS.iter().map(|name| format!("[+]{name} ok\n")).collect();
+        return respond::text(200, format!("{lines}{which} check passed\n"));
+    }
+    respond::text(200, "ok")
+}
+
+fn discovery(api: &Api, call: &Call, parts: &[&str]) -> Result<Response<Body>, ApiError> {
+    let accepted = negotiate::accept(&call.headers)?;
+    let aggregated = accepted.transform == Transform::AggregatedDiscovery;
+    let document = match parts {
+        ["api"] if aggregated => Some(schema::discovery_aggregated(true)),
+        ["apis"] if aggregated => Some(schema::discovery_aggregated(false)),
+        ["api"] => Some(schema::discovery_api_versions(&api.server_address())),
+        ["apis"] => Some(schema::discovery_group_list()),
+        ["api", version] => schema::discovery_resource_list("", version),
+        ["apis", group] => schema::discovery_group(group),
+        ["apis", group, version] => schema::discovery_resource_list(group, version),
+        _ => None,
+    };
+    let Some(document) = document else { return Ok(respond::not_found()) };
+    let mut response = respond::document(accepted.encoding, 200, &document);
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    if aggregated && parts.len() == 1 {
+        let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    }
+    Ok(response)
+}
+
+fn openapi_index() -> Response<Body> {
+    respond::document(Encoding::Json, 200, &schema::openapi_v3_index())
+}
+
+fn openapi(group: &str, version: &str) -> Result<Response<Body>, ApiError> {
+    let Some(bytes) = schema::openapi_v3(group, version) else { return Ok(respond::not_found()) };
+    let mut response = respond::bytes(200, "application/json", bytes.as_ref().clone());
+    response.headers_mut().insert(VARY, HeaderValue::from_name(ACCEPT_ENCODING));
+    response.headers_mut().remove(ETAG);
+    Ok(response)
+}

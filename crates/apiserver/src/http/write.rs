@@ -1,0 +1,156 @@
+//! The bodies of writes: decoding, field validation, the four kinds of patches
+//! (apiserver/pkg/endpoints/handlers/{create,update,patch}.go).
+
+use super::negotiate::{self, decode};
+use super::Call;
+use crate::kinds::KindInfo;
+use crate::object;
+use crate::registry::update::Target;
+use crate::registry::{Part, WriteContext, api_version};
+use crate::server::Api;
+use crate::status::ApiError;
+use crate::{patch, schema};
+use serde_json::Value;
+use std::sync::Arc;
+
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
+
+/// `fieldValidation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+fn field_validation(call: &Call) -> Result<FieldValidation, ApiError> {
+    match call.query.get("fieldValidation").unwrap_or_default() {
+        "" | "Warn" => Ok(FieldValidation::Warn),
+        "Ignore" => Ok(FieldValidation::Ignore),
+        "Strict" => Ok(FieldValidation::Strict),
+        other => {
+            let message = format!(
+                "CreateOptions.meta.k8s.io \"\" is invalid: fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
+            );
+            Err(ApiError::new(422, "Invalid", message))
+        }
+    }
+}
+
+/// Decodes and checks the body of a creation or replacement.
+pub fn decode_object(kind: &KindInfo, call: &Call, context: &WriteContext) -> Result<Value, ApiError> {
+    let value = decode(&negotiate::content_type(&call.headers), &call.body)?;
+    check_type(kind, &value)?;
+    let prefix = format!("{} in version {:?} cannot be handled as a {}: ", kind.kind, kind.version, kind.kind);
+    check_fields(kind, value, field_validation(call)?, context).map_err(|text| ApiError::bad_request(format!("{prefix}{text}")))
+}
+
+fn check_type(kind: &KindInfo, value: &Value) -> Result<(), ApiError> {
+    let (version, name) = (object::text(value, &["apiVersion"]), object::text(value, &["kind"]));
+    if name.is_empty() && version.is_empty() {
+        return Ok(());
+    }
+    if version != api_version(kind) || name != kind.kind {
+        let (group, short) = version.split_once('/').unwrap_or(("", version));
+        let message = format!(
+            "{name} in version {short:?} cannot be handled as a {}: no kind {name:?} is registered for version {:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+            kind.kind,
+            if group.is_empty() { short.to_string() } else { format!("{group}/{short}") },
+        );
+        let mismatch = format!(
+            "the API version in the data ({version}) does not match the expected API version ({})",
+            api_version(kind)
+        );
+        return Err(ApiError::bad_request(if name == kind.kind { mismatch } else { message }));
+    }
+    Ok(())
+}
+
+/// Types are always checked; unknown fields are refused, reported or ignored.
+fn check_fields(kind: &KindInfo, value: Value, validation: FieldValidation, context: &WriteContext) -> Result<Value, String> {
+    let checked = schema::decode_check(kind, value, validation == FieldValidation::Strict).map_err(|error| error.to_string())?;
+    if validation == FieldValidation::Warn {
+        checked.warnings.into_iter().for_each(|warning| context.warn(warning));
+    }
+    Ok(checked.value)
+}
+
+/// PUT or PATCH of a part; the flag says whether the object was created by it.
+pub async fn update(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Target<'_>) -> Result<(Value, bool), ApiError> {
+    if call.info.verb == "patch" {
+        return patch(api, call, context, target).await.map(|object| (object, false));
+    }
+    let object = decode_object(target.kind, call, context)?;
+    let may_create = target.part == Part::Main && creates_on_update(target.kind) && object::resource_version(&object).is_empty();
+    // Without a resourceVersion a replacement is unconditional: it is tried again on whatever is there.
+    let unconditional = object::resource_version(&object).is_empty();
+    match api.registry.update(context, target, unconditional, |_| Ok(object.clone())).await {
+        Err(error) if error.is_not_found() && may_create => {
+            api.registry.create(context, target.kind, target.namespace, object).await.map(|object| (object, true))
+        }
+        other => other.map(|object| (object, false)),
+    }
+}
+
+/// The kinds whose strategies say `AllowCreateOnUpdate`.
+fn creates_on_update(kind: &KindInfo) -> bool {
+    matches!(
+        (kind.group, kind.plural),
+        ("", "endpoints" | "events" | "limitranges") | ("events.k8s.io", "events") | ("coordination.k8s.io", "leases") | ("rbac.authorization.k8s.io", _)
+    )
+}
+
+async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Target<'_>) -> Result<Value, ApiError> {
+    let content_type = negotiate::content_type(&call.headers);
+    let validation = field_validation(call)?;
+    if ![JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH].contains(&content_type.as_str()) {
+        return Err(ApiError::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH]));
+    }
+    let document = patch_document(&call.body)?;
+    let kind = target.kind;
+    let change = |current: &Value| {
+        let patched = match content_type.as_str() {
+            JSON_PATCH => patch::json(current, &document),
+            MERGE_PATCH => Ok(patch::merge(current, &document)),
+            _ => patch::strategic(kind, current, &document),
+        };
+        let patched = patched.map_err(|error| patch_error(&content_type, &error.to_string()))?;
+        let text = patched.to_string();
+        check_fields(kind, patched, validation, context).map_err(|error| {
+            ApiError::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: {text:?}: {error}"))
+        })
+    };
+    api.registry.update(context, target, true, change).await
+}
+
+fn patch_document(body: &[u8]) -> Result<Value, ApiError> {
+    // kubectl may send a patch as YAML; upstream converts it first.
+    serde_json::from_slice(body)
+        .or_else(|_| serde_yaml_ng::from_slice(body))
+        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
+}
+
+fn patch_error(content_type: &str, message: &str) -> ApiError {
+    match content_type {
+        JSON_PATCH => ApiError::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {message}")),
+        _ => ApiError::bad_request(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_body_of_another_version_is_refused() {
+        let kind = crate::kinds::by_resource("apps", "v1", "deployments").unwrap();
+        assert!(check_type(kind, &json!({"apiVersion": "apps/v1", "kind": "Deployment"})).is_ok());
+        assert!(check_type(kind, &json!({})).is_ok());
+        let error = check_type(kind, &json!({"apiVersion": "v1", "kind": "Deployment"})).unwrap_err();
+        assert_eq!(error.message, "the API version in the data (v1) does not match the expected API version (apps/v1)");
+        assert_eq!(check_type(kind, &json!({"apiVersion": "v1", "kind": "Pod"})).unwrap_err().code, 400);
+    }
+}

@@ -1,0 +1,149 @@
+//! Creation (apiserver/pkg/registry/generic/registry/store.go `Create`, registry/rest/create.go).
+
+use super::{Part, Registry, WriteContext, api_version, storage_key, strategy, write_error};
+use crate::kinds::KindInfo;
+use crate::object;
+use crate::status::ApiError;
+use crate::store::{Expect, WriteError};
+use crate::{admission, defaults, validation};
+use serde_json::Value;
+
+/// Longest generateName that is kept before the random suffix (names.SimpleNameGenerator).
+const LONGEST_BASE: usize = 58;
+const SUFFIX: usize = 5;
+/// Tries of generateName before the client gets "already exists".
+const NAME_TRIES: usize = 8;
+
+impl Registry {
+    /// Creates an object in `namespace` ("" for cluster scope) and returns it as stored.
+    pub async fn create(&self, context: &WriteContext, kind: &'static KindInfo, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
+        check_namespace(kind, namespace, &mut object)?;
+        let generated = object::name(&object).is_empty() && !object::text(&object, &["metadata", "generateName"]).is_empty();
+        if !object::resource_version(&object).is_empty() {
+            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        fill_system_fields(kind, &mut object);
+        defaults::apply(kind, &mut object);
+        admission::create(self, context, kind, &mut object).await?;
+        strategy::prepare_create(kind, &mut object);
+        let mut tries = if generated { NAME_TRIES } else { 1 };
+        loop {
+            if generated {
+                generate_name(&mut object);
+            }
+            tries -= 1;
+            match self.create_once(context, kind, namespace, object.clone()).await {
+                Err(error) if error.reason == "AlreadyExists" && tries > 0 => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn create_once(&self, context: &WriteContext, kind: &'static KindInfo, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
+        let name = object::name(&object).to_string();
+        let key = storage_key(kind, namespace, &name);
+        let errors = validation::create(kind, &object);
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(kind, &name, &errors));
+        }
+        if self.store.get(&key).is_some() {
+            return Err(ApiError::already_exists(kind, &name));
+        }
+        let claim = self.allocate_service(kind, None, &mut object)?;
+        if context.dry_run {
+            return Ok(object);
+        }
+        match self.store.put(&key, Expect::Absent, object).await {
+            Ok(stored) => {
+                claim.keep();
+                Ok(stored)
+            }
+            Err(error) => Err(write_error(kind, &name, &error)),
+        }
+    }
+
+    /// Writes a bootstrap object unless one of that name exists.
+    pub async fn ensure(&self, kind: &'static KindInfo, namespace: &str, mut object: Value) -> Result<(), ApiError> {
+        let name = object::name(&object).to_string();
+        let key = storage_key(kind, namespace, &name);
+        if self.store.get(&key).is_some() {
+            return Ok(());
+        }
+        if kind.namespaced {
+            object::metadata(&mut object).insert("namespace".into(), namespace.into());
+        }
+        fill_system_fields(kind, &mut object);
+        defaults::apply(kind, &mut object);
+        strategy::prepare_create(kind, &mut object);
+        match self.store.put(&key, Expect::Absent, object).await {
+            Ok(_) | Err(WriteError::Exists) => Ok(()),
+            Err(error) => Err(write_error(kind, &name, &error)),
+        }
+    }
+}
+
+/// registry/rest/meta.go `EnsureObjectNamespaceMatchesRequestNamespace`.
+pub(super) fn check_namespace(kind: &KindInfo, namespace: &str, object: &mut Value) -> Result<(), ApiError> {
+    let found = object::namespace(object).to_string();
+    if !kind.namespaced {
+        return if found.is_empty() {
+            Ok(())
+        } else {
+            // Upstream's cluster-scoped strategies accept and then refuse it in validation; kubectl shows this text.
+            Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"))
+        };
+    }
+    if found.is_empty() {
+        object::metadata(object).insert("namespace".into(), namespace.into());
+    } else if found != namespace {
+        return Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+    }
+    Ok(())
+}
+
+/// registry/rest/meta.go `FillObjectMetaSystemFields`, and the type's name, in the order people expect to read.
+fn fill_system_fields(kind: &KindInfo, object: &mut Value) {
+    let metadata = object::metadata(object);
+    for member in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields", "resourceVersion"] {
+        metadata.shift_remove(member);
+    }
+    metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+    metadata.insert("creationTimestamp".into(), object::now().into());
+    strategy::drop_nulls(metadata);
+    set_type(kind, object);
+}
+
+/// Sets apiVersion and kind, in front.
+pub(super) fn set_type(kind: &KindInfo, object: &mut Value) {
+    let Some(map) = object.as_object_mut() else { return };
+    map.shift_remove("apiVersion");
+    map.shift_remove("kind");
+    map.shift_insert(0, "apiVersion".into(), api_version(kind).into());
+    map.shift_insert(0, "kind".into(), kind.kind.into());
+}
+
+fn generate_name(object: &mut Value) {
+    let base: String = object::text(object, &["metadata", "generateName"]).chars().take(LONGEST_BASE).collect();
+    let name = format!("{base}{}", object::random_suffix(SUFFIX));
+    object::metadata(object).insert("name".into(), name.into());
+}
+
+impl Registry {
+    /// A write of the server itself to an existing object: `change` edits the latest state, lost races are retried.
+    pub async fn edit(
+        &self,
+        context: &WriteContext,
+        kind: &'static KindInfo,
+        namespace: &str,
+        name: &str,
+        change: impl Fn(&mut Value) -> Result<(), ApiError>,
+    ) -> Result<Value, ApiError> {
+        let target = super::update::Target { kind, namespace, name, part: Part::Internal };
+        let edit = |current: &Value| {
+            let mut object = current.clone();
+            change(&mut object)?;
+            Ok(object)
+        };
+        self.update(context, target, true, edit).await
+    }
+}

@@ -1,0 +1,218 @@
+//! get and list: resourceVersion semantics, chunks, selectors
+//! (apiserver/pkg/storage/etcd3/store.go, apiserver/pkg/storage/cacher).
+
+use super::{Registry, prefix, storage_key};
+use crate::http::query::Query;
+use crate::kinds::KindInfo;
+use crate::selectors::{FieldSelector, LabelSelector};
+use crate::status::ApiError;
+use crate::store::Entry;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The label and field selector of a list, watch or deletecollection.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    labels: LabelSelector,
+    fields: FieldSelector,
+}
+
+impl Selection {
+    /// Reads `labelSelector` and `fieldSelector`.
+    pub fn parse(kind: &KindInfo, query: &Query) -> Result<Self, ApiError> {
+        Ok(Self {
+            labels: LabelSelector::parse(query.get("labelSelector").unwrap_or_default())?,
+            fields: FieldSelector::parse(query.get("fieldSelector").unwrap_or_default(), kind)?,
+        })
+    }
+
+    /// Whether everything matches.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether an object matches.
+    pub fn matches(&self, object: &Value) -> bool {
+        self.labels.matches(object) && self.fields.matches(object)
+    }
+
+    /// Whether an encoded object matches; it is decoded only when something is selected.
+    pub fn matches_bytes(&self, bytes: &[u8]) -> bool {
+        self.is_empty() || serde_json::from_slice(bytes).is_ok_and(|object| self.matches(&object))
+    }
+
+    /// The one name that can match, when the field selector says so.
+    pub fn name(&self) -> Option<&str> {
+        self.fields.required("metadata.name")
+    }
+}
+
+/// A page of a list.
+pub struct Page {
+    /// metadata.resourceVersion of the list.
+    pub revision: u64,
+    /// The objects.
+    pub entries: Vec<Entry>,
+    /// metadata.continue, "" for the last page.
+    pub next: String,
+    /// metadata.remainingItemCount, when it is known.
+    pub remaining: Option<usize>,
+}
+
+impl Page {
+    /// metadata of the list.
+    pub fn metadata(&self) -> Value {
+        let mut metadata = json!({"resourceVersion": self.revision.to_string()});
+        if !self.next.is_empty() {
+            metadata["continue"] = self.next.as_str().into();
+        }
+        if let Some(remaining) = self.remaining {
+            metadata["remainingItemCount"] = remaining.into();
+        }
+        metadata
+    }
+}
+
+/// Which state a list shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Latest,
+    Exact(u64),
+}
+
+struct Continue {
+    revision: Option<u64>,
+    start: String,
+}
+
+impl Registry {
+    /// One object. A `resourceVersion` that has not come yet is a time-out, any other is answered with the latest state.
+    pub fn get(&self, kind: &KindInfo, namespace: &str, name: &str) -> Result<Entry, ApiError> {
+        self.store.get(&storage_key(kind, namespace, name)).ok_or_else(|| ApiError::not_found(kind, name))
+    }
+
+    /// One page of a list.
+    pub fn list(&self, kind: &KindInfo, namespace: &str, selection: &Selection, query: &Query) -> Result<Page, ApiError> {
+        let limit = query.integer("limit").and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
+        let resume = query.get("continue").filter(|token| !token.is_empty()).map(decode_continue).transpose()?;
+        let at = self.position(kind, query, limit.is_some(), resume.as_ref())?;
+        let (revision, rows) = self.rows(kind, namespace, at, resume.as_ref())?;
+        let start = resume.map(|resume| resume.start).unwrap_or_default();
+        let mut rows = rows.into_iter().filter(|(key, _)| **key >= *start);
+        let mut page = Page { revision, entries: Vec::new(), next: String::new(), remaining: None };
+        for (key, entry) in rows.by_ref() {
+            if !selection.matches_bytes(&entry.bytes) {
+                continue;
+            }
+            page.entries.push(entry);
+            if limit.is_some_and(|limit| page.entries.len() == limit) {
+                let left = rows.count();
+                if left > 0 {
+                    page.next = encode_continue(revision, &key);
+                    page.remaining = selection.is_empty().then_some(left);
+                }
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    fn rows(&self, kind: &KindInfo, namespace: &str, at: At, resume: Option<&Continue>) -> Result<(u64, Vec<(Arc<str>, Entry)>), ApiError> {
+        let prefix = prefix(kind, namespace);
+        match at {
+            At::Latest => Ok(self.store.list(&prefix)),
+            At::Exact(revision) => match self.store.list_at(&prefix, revision) {
+                Ok(rows) => Ok((revision, rows)),
+                Err(_) if resume.is_some() => Err(ApiError::expired(
+                    "The provided continue parameter is too old to display a consistent list result. You must start a new list \
+                     without the continue parameter.",
+                )),
+                Err(compacted) => {
+                    Err(ApiError::expired(format!("The resourceVersion for the provided list is too old: {revision} ({})", compacted.oldest)))
+                }
+            },
+        }
+    }
+
+    fn position(&self, kind: &KindInfo, query: &Query, limited: bool, resume: Option<&Continue>) -> Result<At, ApiError> {
+        let (asked, how) = (query.get("resourceVersion").unwrap_or_default(), query.get("resourceVersionMatch").unwrap_or_default());
+        if let Some(resume) = resume {
+            if !matches!(asked, "" | "0") {
+                return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+            }
+            return Ok(resume.revision.map_or(At::Latest, At::Exact));
+        }
+        check_match(kind, asked, how)?;
+        let Some(revision) = parse_revision(asked)? else { return Ok(At::Latest) };
+        let current = self.store.revision();
+        if revision > current {
+            return Err(ApiError::too_large(revision, current));
+        }
+        let exact = how == "Exact" || how.is_empty() && limited && revision > 0;
+        Ok(if exact { At::Exact(revision) } else { At::Latest })
+    }
+}
+
+/// A resourceVersion parameter; "" is `None`.
+pub fn parse_revision(text: &str) -> Result<Option<u64>, ApiError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |_| ApiError::bad_request(format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"));
+    text.parse().map(Some).map_err(wrong)
+}
+
+/// apimachinery/pkg/apis/meta/internalversion/validation.
+fn check_match(kind: &KindInfo, asked: &str, how: &str) -> Result<(), ApiError> {
+    let refuse = |text: String| Err(ApiError::new(422, "Invalid", format!("ListOptions.meta.k8s.io {:?} is invalid: {text}", kind.plural)));
+    match (asked, how) {
+        (_, "") | (_, "NotOlderThan" | "Exact") if how.is_empty() || !asked.is_empty() => {
+            if asked == "0" && how == "Exact" {
+                return refuse("resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"".into());
+            }
+            Ok(())
+        }
+        ("", _) => refuse("resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided".into()),
+        _ => refuse(format!("resourceVersionMatch: Unsupported value: {how:?}: supported values: \"Exact\", \"NotOlderThan\"")),
+    }
+}
+
+fn encode_continue(revision: u64, last: &str) -> String {
+    let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": format!("{last}\0")});
+    URL_SAFE_NO_PAD.encode(token.to_string())
+}
+
+fn decode_continue(token: &str) -> Result<Continue, ApiError> {
+    let wrong = |why: &str| ApiError::bad_request(format!("continue key is not valid: {why}"));
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| wrong(&error.to_string()))?;
+    let value: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(&error.to_string()))?;
+    let start = value.get("start").and_then(Value::as_str).filter(|start| !start.is_empty());
+    let start = start.ok_or_else(|| wrong("encoded start key is empty"))?;
+    let revision = value.get("rv").and_then(Value::as_u64).filter(|revision| *revision > 0);
+    Ok(Continue { revision, start: start.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn continue_tokens_round_trip() {
+        let resume = decode_continue(&encode_continue(7, "core/pods/a/b")).unwrap();
+        assert_eq!((resume.revision, &*resume.start), (Some(7), "core/pods/a/b\0"));
+        assert_eq!(decode_continue("!!").err().unwrap().code, 400);
+    }
+
+    #[test]
+    fn version_matches_need_a_version() {
+        let pods = crate::kinds::by_resource("", "v1", "pods").unwrap();
+        assert!(check_match(pods, "", "").is_ok());
+        assert!(check_match(pods, "5", "Exact").is_ok());
+        assert!(check_match(pods, "0", "NotOlderThan").is_ok());
+        assert!(check_match(pods, "", "Exact").unwrap_err().message.contains("is forbidden unless resourceVersion is provided"));
+        assert!(check_match(pods, "0", "Exact").unwrap_err().message.contains("forbidden for resourceVersion \"0\""));
+        assert!(check_match(pods, "5", "Sometimes").unwrap_err().message.contains("Unsupported value"));
+    }
+}

@@ -1,0 +1,243 @@
+//! Services: ClusterIPs, node ports and health-check ports, taken and given back with the object
+//! (pkg/registry/core/service/storage/{alloc,storage}.go, pkg/registry/core/service/strategy.go).
+
+use super::Registry;
+use crate::alloc::{AllocError, Claim};
+use crate::kinds::KindInfo;
+use crate::object;
+use crate::status::ApiError;
+use crate::validation::FieldError;
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+fn is_service(kind: &KindInfo) -> bool {
+    kind.group.is_empty() && kind.plural == "services"
+}
+
+fn service_type(service: &Value) -> &str {
+    match object::text(service, &["spec", "type"]) {
+        "" => "ClusterIP",
+        other => other,
+    }
+}
+
+fn needs_cluster_ip(service: &Value) -> bool {
+    service_type(service) != "ExternalName" && object::text(service, &["spec", "clusterIP"]) != "None"
+}
+
+fn needs_node_ports(service: &Value) -> bool {
+    match service_type(service) {
+        "NodePort" => true,
+        "LoadBalancer" => object::lookup(service, &["spec", "allocateLoadBalancerNodePorts"]).and_then(Value::as_bool).unwrap_or(true),
+        _ => false,
+    }
+}
+
+fn needs_health_check_port(service: &Value) -> bool {
+    service_type(service) == "LoadBalancer" && object::text(service, &["spec", "externalTrafficPolicy"]) == "Local"
+}
+
+/// The addresses and ports a Service holds.
+pub fn holdings(service: &Value) -> (HashSet<IpAddr>, HashSet<u16>) {
+    let single = object::lookup(service, &["spec", "clusterIP"]).into_iter();
+    let addresses = object::list(service, &["spec", "clusterIPs"]).iter().chain(single);
+    let addresses = addresses.filter_map(|address| address.as_str()?.parse().ok()).collect();
+    let node_ports = object::list(service, &["spec", "ports"]).iter().filter_map(|port| port.get("nodePort"));
+    let health = object::lookup(service, &["spec", "healthCheckNodePort"]).into_iter();
+    let ports = node_ports.chain(health).filter_map(Value::as_u64).filter_map(|port| u16::try_from(port).ok());
+    (addresses, ports.filter(|port| *port != 0).collect())
+}
+
+/// `patchAllocatedValues` and `dropTypeDependentFields`: an update that leaves allocated values out keeps them; one that changes the type
+/// drops those that no longer apply.
+pub(super) fn prepare_update(old: &Value, new: &mut Value) {
+    let old_spec = old.get("spec").cloned().unwrap_or_default();
+    if needs_cluster_ip(old) && needs_cluster_ip(new) {
+        let spec = object::map_mut(new, "spec");
+        for member in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            let empty = spec.get(member).is_none_or(|value| value.is_null() || value == "" || value == &json!([]));
+            if let Some(value) = old_spec.get(member).filter(|_| empty) {
+                spec.insert(member.into(), value.clone());
+            }
+        }
+    }
+    if needs_node_ports(old) && needs_node_ports(new) {
+        let before = object::list(old, &["spec", "ports"]).to_vec();
+        for port in object::array_mut(object::map_mut(new, "spec"), "ports") {
+            let same = |other: &&Value| other.get("port") == port.get("port") && other.get("protocol") == port.get("protocol");
+            let kept = before.iter().find(same).and_then(|port| port.get("nodePort")).cloned();
+            if let (Some(kept), Some(port)) = (kept, port.as_object_mut())
+                && port.get("nodePort").and_then(Value::as_u64).unwrap_or_default() == 0
+            {
+                port.insert("nodePort".into(), kept);
+            }
+        }
+    }
+    if needs_health_check_port(old) && needs_health_check_port(new) {
+        let spec = object::map_mut(new, "spec");
+        if let Some(port) = old_spec.get("healthCheckNodePort").filter(|_| spec.get("healthCheckNodePort").is_none()) {
+            spec.insert("healthCheckNodePort".into(), port.clone());
+        }
+    }
+    drop_type_dependent(old, new);
+}
+
+fn drop_type_dependent(old: &Value, new: &mut Value) {
+    if needs_cluster_ip(old) && service_type(new) == "ExternalName" {
+        let spec = object::map_mut(new, "spec");
+        for member in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            spec.shift_remove(member);
+        }
+    }
+    if needs_node_ports(old) && !needs_node_ports(new) {
+        let before: HashSet<u64> = object::list(old, &["spec", "ports"]).iter().filter_map(|port| port.get("nodePort")?.as_u64()).collect();
+        for port in object::array_mut(object::map_mut(new, "spec"), "ports") {
+            let stale = port.get("nodePort").and_then(Value::as_u64).is_some_and(|port| before.contains(&port));
+            if let Some(port) = port.as_object_mut().filter(|_| stale) {
+                port.shift_remove("nodePort");
+            }
+        }
+    }
+    if needs_health_check_port(old) && !needs_health_check_port(new) {
+        object::map_mut(new, "spec").shift_remove("healthCheckNodePort");
+    }
+}
+
+impl Registry {
+    /// Takes what a new or changed Service needs and does not hold yet, and writes it into the object.
+    pub(super) fn allocate_service(&self, kind: &KindInfo, old: Option<&Value>, service: &mut Value) -> Result<Claim<'_>, ApiError> {
+        let mut claim = Claim::new(&self.allocators);
+        if !is_service(kind) {
+            return Ok(claim);
+        }
+        let held = old.map(holdings).unwrap_or_default();
+        let name = object::name(service).to_string();
+        let outcome = claim_addresses(&mut claim, &held.0, service).and_then(|()| claim_ports(&mut claim, &held.1, service));
+        match outcome {
+            Ok(()) => Ok(claim),
+            Err(error) => Err(ApiError::invalid(kind, &name, &[error])),
+        }
+    }
+
+    /// Gives back what `old` held and `new` does not.
+    pub(super) fn release_service(&self, kind: &KindInfo, old: Option<&Value>, new: Option<&Value>) {
+        if !is_service(kind) {
+            return;
+        }
+        let (before, after) = (old.map(holdings).unwrap_or_default(), new.map(holdings).unwrap_or_default());
+        let addresses: Vec<IpAddr> = before.0.difference(&after.0).copied().collect();
+        let ports: Vec<u16> = before.1.difference(&after.1).copied().collect();
+        self.allocators.release(&addresses, &ports);
+    }
+}
+
+fn claim_addresses(claim: &mut Claim<'_>, held: &HashSet<IpAddr>, service: &mut Value) -> Result<(), FieldError> {
+    if service_type(service) == "ExternalName" {
+        return Ok(());
+    }
+    let wanted = object::text(service, &["spec", "clusterIP"]).to_string();
+    let wanted = if wanted.is_empty() {
+        let first = object::list(service, &["spec", "clusterIPs"]).first().and_then(Value::as_str);
+        first.unwrap_or_default().to_string()
+    } else {
+        wanted
+    };
+    let address = match wanted.as_str() {
+        "None" => "None".to_string(),
+        "" => claim.address(None).map_err(|error| FieldError::internal("spec.clusterIPs", &format!("failed to allocate a serviceIP: {error}")))?.to_string(),
+        text => {
+            let failed = |why: &dyn std::fmt::Display| {
+                FieldError::invalid("spec.clusterIPs", json!([text]), &format!("failed to allocate IP {text}: {why}"))
+            };
+            let address: IpAddr = text.parse().map_err(|error: std::net::AddrParseError| failed(&error))?;
+            if !held.contains(&address) {
+                claim.address(Some(address)).map_err(|error| failed(&error))?;
+            }
+            text.to_string()
+        }
+    };
+    let family = if address.contains(':') { "IPv6" } else { "IPv4" };
+    let spec = object::map_mut(service, "spec");
+    spec.insert("clusterIPs".into(), json!([address]));
+    spec.insert("clusterIP".into(), address.into());
+    if spec.get("ipFamilies").is_none_or(Value::is_null) {
+        spec.insert("ipFamilies".into(), json!([family]));
+    }
+    if spec.get("ipFamilyPolicy").is_none_or(Value::is_null) {
+        spec.insert("ipFamilyPolicy".into(), "SingleStack".into());
+    }
+    Ok(())
+}
+
+fn claim_ports(claim: &mut Claim<'_>, held: &HashSet<u16>, service: &mut Value) -> Result<(), FieldError> {
+    if needs_node_ports(service) {
+        let mut assigned: Vec<(String, u16)> = Vec::new();
+        for (index, port) in object::array_mut(object::map_mut(service, "spec"), "ports").iter_mut().enumerate() {
+            let field = format!("spec.ports[{index}].nodePort");
+            let protocol = object::text(port, &["protocol"]).to_string();
+            let number = object::integer(port, &["nodePort"]).unwrap_or_default();
+            let number = claim_port(claim, held, &field, number)?;
+            if assigned.contains(&(protocol.clone(), number)) {
+                return Err(FieldError::invalid(&field, number.into(), &AllocError::PortTaken.to_string()));
+            }
+            assigned.push((protocol, number));
+            if let Some(port) = port.as_object_mut() {
+                port.insert("nodePort".into(), number.into());
+            }
+        }
+    }
+    if needs_health_check_port(service) {
+        let number = object::integer(service, &["spec", "healthCheckNodePort"]).unwrap_or_default();
+        let number = claim_port(claim, held, "spec.healthCheckNodePort", number)?;
+        object::map_mut(service, "spec").insert("healthCheckNodePort".into(), number.into());
+    }
+    Ok(())
+}
+
+fn claim_port(claim: &mut Claim<'_>, held: &HashSet<u16>, field: &str, wanted: i64) -> Result<u16, FieldError> {
+    let number = u16::try_from(wanted).unwrap_or(u16::MAX);
+    match number {
+        0 => claim.port(None).map_err(|error| FieldError::internal(field, &format!("failed to allocate a nodePort: {error}"))),
+        port if held.contains(&port) => Ok(port),
+        port => claim.port(Some(port)).map_err(|error| FieldError::invalid(field, wanted.into(), &error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_keeps_what_it_leaves_out() {
+        let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"],
+            "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30080}]}});
+        let mut new = json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}});
+        prepare_update(&old, &mut new);
+        assert_eq!(new["spec"]["clusterIP"], "10.96.0.9");
+        assert_eq!(new["spec"]["ports"][0]["nodePort"], 30080);
+        assert!(new["spec"]["ports"][1].get("nodePort").is_none());
+    }
+
+    #[test]
+    fn a_change_of_type_drops_what_no_longer_applies() {
+        let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "nodePort": 30080}]}});
+        let mut new = old.clone();
+        new["spec"]["type"] = "ClusterIP".into();
+        prepare_update(&old, &mut new);
+        assert!(new["spec"]["ports"][0].get("nodePort").is_none());
+        assert_eq!(new["spec"]["clusterIP"], "10.96.0.9");
+        new["spec"]["type"] = "ExternalName".into();
+        prepare_update(&old, &mut new);
+        assert!(new["spec"].get("clusterIP").is_none());
+    }
+
+    #[test]
+    fn holdings_are_addresses_and_all_ports() {
+        let service = json!({"spec": {"clusterIP": "10.96.0.9", "healthCheckNodePort": 31000, "ports": [{"nodePort": 30080}, {"port": 1}]}});
+        let (addresses, ports) = holdings(&service);
+        assert_eq!(addresses.len(), 1);
+        assert_eq!(ports, HashSet::from([30080, 31000]));
+        assert!(holdings(&json!({"spec": {"clusterIP": "None"}})).0.is_empty());
+    }
+}

@@ -1,0 +1,164 @@
+//! Updates: PUT, PATCH and the server's own edits (apiserver/pkg/registry/generic/registry/store.go `Update`,
+//! registry/rest/update.go).
+
+use super::create::{check_namespace, set_type};
+use super::{Part, Registry, WriteContext, storage_key, strategy, without_resource_version, write_error};
+use crate::kinds::KindInfo;
+use crate::object;
+use crate::status::ApiError;
+use crate::store::{Entry, Expect};
+use crate::{admission, defaults, validation};
+use serde_json::Value;
+
+/// Tries when others write at the same time (handlers/patch.go `MaxRetryWhenPatchConflicts` is 5).
+const TRIES: usize = 6;
+
+/// What is written.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// Its kind.
+    pub kind: &'static KindInfo,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// The part that may change.
+    pub part: Part,
+}
+
+impl Registry {
+    /// Replaces an object by what `change` makes of the current one. With `retry`, a lost race is tried again on the newer state
+    /// (patches without a resourceVersion, the server's own edits).
+    pub async fn update(
+        &self,
+        context: &WriteContext,
+        target: Target<'_>,
+        retry: bool,
+        change: impl Fn(&Value) -> Result<Value, ApiError>,
+    ) -> Result<Value, ApiError> {
+        let Target { kind, namespace, name, .. } = target;
+        let key = storage_key(kind, namespace, name);
+        for _ in 0..TRIES {
+            let entry = self.store.get(&key).ok_or_else(|| ApiError::not_found(kind, name))?;
+            let old = entry.value();
+            let new = change(&old)?;
+            match self.replace(context, target, &key, &entry, old, new).await {
+                Err(error) if error.is_conflict() && retry && self.moved_on(&key, &entry) => {}
+                other => return other,
+            }
+        }
+        Err(ApiError::modified(kind, name))
+    }
+
+    fn moved_on(&self, key: &str, entry: &Entry) -> bool {
+        self.store.get(key).is_some_and(|now| now.revision != entry.revision)
+    }
+
+    async fn replace(
+        &self,
+        context: &WriteContext,
+        target: Target<'_>,
+        key: &str,
+        entry: &Entry,
+        old: Value,
+        mut new: Value,
+    ) -> Result<Value, ApiError> {
+        let Target { kind, name, part, .. } = target;
+        check_identity(target, &old, &mut new)?;
+        keep_system_fields(kind, &old, &mut new);
+        if part != Part::Internal {
+            defaults::apply(kind, &mut new);
+            admission::update(self, context, kind, part, &old, &mut new)?;
+        }
+        strategy::prepare_update(kind, part, &old, &mut new);
+        let errors = validation::update(kind, &new, &old);
+        if !errors.is_empty() && part != Part::Internal {
+            return Err(ApiError::invalid(kind, name, &errors));
+        }
+        if finished(kind, &new) {
+            return self.remove(context, kind, key, entry, new).await;
+        }
+        let claim = self.allocate_service(kind, Some(&old), &mut new)?;
+        if without_resource_version(&old) == without_resource_version(&new) {
+            return Ok(old);
+        }
+        if context.dry_run {
+            return Ok(new);
+        }
+        let stored = self.store.put(key, Expect::Revision(entry.revision), new).await.map_err(|error| write_error(kind, name, &error))?;
+        claim.keep();
+        self.release_service(kind, Some(&old), Some(&stored));
+        Ok(stored)
+    }
+
+    /// Removes an object whose last finalizer has gone.
+    async fn remove(
+        &self,
+        context: &WriteContext,
+        kind: &'static KindInfo,
+        key: &str,
+        entry: &Entry,
+        last: Value,
+    ) -> Result<Value, ApiError> {
+        if context.dry_run {
+            return Ok(last);
+        }
+        let name = object::name(&last).to_string();
+        match self.store.delete(key, Expect::Revision(entry.revision), last).await {
+            Ok(last) => {
+                self.release_service(kind, Some(&last), None);
+                Ok(last)
+            }
+            Err(error) => Err(write_error(kind, &name, &error)),
+        }
+    }
+}
+
+/// The name, uid and resourceVersion that a new state claims must be those of the old one.
+fn check_identity(target: Target<'_>, old: &Value, new: &mut Value) -> Result<(), ApiError> {
+    let Target { kind, namespace, name, .. } = target;
+    if !new.is_object() {
+        return Err(ApiError::bad_request("the object provided is not a JSON object"));
+    }
+    check_namespace(kind, namespace, new)?;
+    let claimed = object::name(new).to_string();
+    if claimed.is_empty() {
+        object::metadata(new).insert("name".into(), name.into());
+    } else if claimed != name {
+        let message = format!("the name of the object ({claimed}) does not match the name on the URL ({name})");
+        return Err(ApiError::bad_request(message));
+    }
+    let (claimed, uid) = (object::uid(new), object::uid(old));
+    if !claimed.is_empty() && claimed != uid {
+        let why = format!("Precondition failed: UID in precondition: {claimed}, UID in object meta: {uid}");
+        return Err(ApiError::conflict(kind, name, &why));
+    }
+    let claimed = object::resource_version(new);
+    if !claimed.is_empty() && claimed != "0" && claimed != object::resource_version(old) {
+        return Err(ApiError::modified(kind, name));
+    }
+    Ok(())
+}
+
+/// registry/rest/update.go `BeforeUpdate`: what a client cannot change.
+fn keep_system_fields(kind: &KindInfo, old: &Value, new: &mut Value) {
+    set_type(kind, new);
+    let (before, metadata) = (old.get("metadata").cloned().unwrap_or_default(), object::metadata(new));
+    let kept = ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion", "generateName", "selfLink"];
+    for member in kept {
+        match before.get(member) {
+            Some(value) => metadata.insert(member.into(), value.clone()),
+            None => metadata.shift_remove(member),
+        };
+    }
+    metadata.shift_remove("managedFields");
+    strategy::drop_nulls(metadata);
+}
+
+/// Whether nothing holds a deleted object back any more.
+fn finished(kind: &KindInfo, object: &Value) -> bool {
+    object::is_deleting(object)
+        && object::finalizers(object).is_empty()
+        && object::integer(object, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or_default() == 0
+        && (kind.plural != "namespaces" || object::list(object, &["spec", "finalizers"]).is_empty())
+}

@@ -1,0 +1,62 @@
+//! pods/binding and pods/eviction (pkg/registry/core/pod/storage/{storage,eviction}.go).
+
+use super::success;
+use crate::admission;
+use crate::http::{Call, resource};
+use crate::kinds::KindInfo;
+use crate::object;
+use crate::registry::WriteContext;
+use crate::registry::delete::DeleteOptions;
+use crate::server::Api;
+use crate::status::ApiError;
+use serde_json::{Value, json};
+
+/// Puts a pod on a node.
+pub(super) async fn bind(api: &Api, call: &Call, kind: &'static KindInfo, context: &WriteContext) -> Result<Value, ApiError> {
+    let body = resource::body(call)?;
+    let node = object::text(&body, &["target", "name"]).to_string();
+    let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
+    if node.is_empty() {
+        return Err(ApiError::new(422, "Invalid", format!("Binding {name:?} is invalid: target.name: Required value")));
+    }
+    let annotations = object::lookup(&body, &["metadata", "annotations"]).and_then(Value::as_object).cloned().unwrap_or_default();
+    let uid = object::uid(&body).to_string();
+    let assign = |pod: &mut Value| {
+        if !uid.is_empty() && uid != object::uid(pod) {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", object::uid(pod));
+            return Err(ApiError::conflict(kind, name, &why));
+        }
+        if object::is_deleting(pod) {
+            return Err(ApiError::conflict(kind, name, &format!("pod {name} is being deleted, cannot be assigned to a host")));
+        }
+        let assigned = object::text(pod, &["spec", "nodeName"]).to_string();
+        if !assigned.is_empty() {
+            return Err(ApiError::conflict(kind, name, &format!("pod {name} is already assigned to node {assigned:?}")));
+        }
+        object::map_mut(pod, "spec").insert("nodeName".into(), node.as_str().into());
+        if !annotations.is_empty() {
+            let own = object::metadata(pod).entry("annotations").or_insert_with(|| json!({}));
+            own.as_object_mut().into_iter().for_each(|own| own.extend(annotations.clone()));
+        }
+        mark_scheduled(pod);
+        Ok(())
+    };
+    api.registry.edit(context, kind, namespace, name, assign).await?;
+    Ok(success())
+}
+
+fn mark_scheduled(pod: &mut Value) {
+    let conditions = object::array_mut(object::map_mut(pod, "status"), "conditions");
+    conditions.retain(|condition| object::text(condition, &["type"]) != "PodScheduled");
+    conditions.push(json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": object::now()}));
+}
+
+/// Deletes a pod on behalf of a drain. No kind that could forbid it (PodDisruptionBudget) is served yet.
+pub(super) async fn evict(api: &Api, call: &Call, kind: &'static KindInfo, context: &WriteContext) -> Result<Value, ApiError> {
+    let body = resource::body(call)?;
+    let options = DeleteOptions::from_value(body.get("deleteOptions").unwrap_or(&Value::Null))?;
+    let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
+    admission::delete(&api.registry, context, kind, namespace, name)?;
+    api.registry.delete(context, kind, namespace, name, &options).await?;
+    Ok(success())
+}

@@ -1,0 +1,104 @@
+//! TokenReview, the SubjectAccessReviews and SelfSubjectReview: asked by POST, stored nowhere
+//! (pkg/registry/{authentication,authorization}).
+
+use crate::authn::UserInfo;
+use crate::authn::token::ISSUER;
+use crate::authz::{Attributes, Decision};
+use crate::http::respond::{self, Body};
+use crate::http::{Call, negotiate, resource};
+use crate::object;
+use crate::server::Api;
+use crate::status::ApiError;
+use http::Response;
+use serde_json::{Map, Value, json};
+
+/// Answers a review; `None` for anything else.
+pub fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError> {
+    let info = &call.info;
+    let (group, resource) = (info.group.as_str(), info.resource.as_str());
+    let known = match group {
+        "authentication.k8s.io" => matches!(resource, "tokenreviews" | "selfsubjectreviews"),
+        "authorization.k8s.io" => {
+            matches!(resource, "subjectaccessreviews" | "selfsubjectaccessreviews" | "localsubjectaccessreviews" | "selfsubjectrulesreviews")
+        }
+        _ => false,
+    };
+    if !known || info.version != "v1" {
+        return Ok(None);
+    }
+    if info.verb != "create" {
+        let message = format!("{} is not supported on resources of kind {:?}", info.verb, format!("{resource}.{group}"));
+        return Err(ApiError::new(405, "MethodNotAllowed", message));
+    }
+    let mut review = resource::body(call)?;
+    let status = match resource {
+        "tokenreviews" => review_token(api, &review),
+        "selfsubjectreviews" => json!({"userInfo": call.user.to_value()}),
+        "selfsubjectrulesreviews" => rules(api, call, &review),
+        "selfsubjectaccessreviews" => access(api, call.user.clone(), &review)?,
+        _ => access(api, subject(&review), &review)?,
+    };
+    review["metadata"] = json!({"creationTimestamp": null});
+    review["status"] = status;
+    let accepted = negotiate::accept(&call.headers)?;
+    Ok(Some(respond::document(accepted.encoding, 201, &review)))
+}
+
+fn review_token(api: &Api, review: &Value) -> Value {
+    let given: Vec<&str> = object::list(review, &["spec", "audiences"]).iter().filter_map(Value::as_str).collect();
+    let audiences = if given.is_empty() { vec![ISSUER] } else { given };
+    match api.review_token(object::text(review, &["spec", "token"]), &audiences) {
+        Some(user) => json!({"authenticated": true, "user": user.to_value(), "audiences": audiences}),
+        None => json!({"user": {}, "error": "invalid bearer token"}),
+    }
+}
+
+fn subject(review: &Value) -> UserInfo {
+    let texts = |value: &[Value]| value.iter().filter_map(Value::as_str).map(str::to_string).collect();
+    UserInfo {
+        name: object::text(review, &["spec", "user"]).to_string(),
+        uid: object::text(review, &["spec", "uid"]).to_string(),
+        groups: texts(object::list(review, &["spec", "groups"])),
+        extra: Map::new(),
+    }
+}
+
+fn access(api: &Api, user: UserInfo, review: &Value) -> Result<Value, ApiError> {
+    let resource = object::lookup(review, &["spec", "resourceAttributes"]);
+    let path = object::lookup(review, &["spec", "nonResourceAttributes"]);
+    let attributes = match (resource, path) {
+        (Some(asked), None) => {
+            let text = |member: &str| object::text(asked, &[member]).to_string();
+            Attributes {
+                user,
+                verb: text("verb"),
+                is_resource: true,
+                group: text("group"),
+                resource: text("resource"),
+                subresource: text("subresource"),
+                namespace: text("namespace"),
+                name: text("name"),
+                ..Attributes::default()
+            }
+        }
+        (None, Some(asked)) => {
+            let text = |member: &str| object::text(asked, &[member]).to_string();
+            Attributes { user, verb: text("verb"), path: text("path"), ..Attributes::default() }
+        }
+        _ => {
+            let message = "SubjectAccessReview.authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            return Err(ApiError::new(422, "Invalid", message));
+        }
+    };
+    Ok(match api.registry.authorizer.decide(&attributes) {
+        Decision::Allow(reason) if reason.is_empty() => json!({"allowed": true}),
+        Decision::Allow(reason) => json!({"allowed": true, "reason": reason}),
+        Decision::NoOpinion(reason) if reason.is_empty() => json!({"allowed": false}),
+        Decision::NoOpinion(reason) => json!({"allowed": false, "reason": reason}),
+    })
+}
+
+fn rules(api: &Api, call: &Call, review: &Value) -> Value {
+    let (resources, paths) = api.registry.authorizer.rules(&call.user, object::text(review, &["spec", "namespace"]));
+    json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false})
+}

@@ -1,0 +1,92 @@
+//! serviceaccounts/token: TokenRequest (pkg/registry/core/serviceaccount/storage/token.go).
+
+use crate::authn::token::{self, Binding, ISSUER};
+use crate::http::{Call, resource};
+use crate::kinds::{self, KindInfo};
+use crate::object;
+use crate::registry::storage_key;
+use crate::server::Api;
+use crate::status::ApiError;
+use serde_json::{Value, json};
+
+const DEFAULT_SECONDS: i64 = 3600;
+const SHORTEST: i64 = 600;
+const LONGEST: i64 = 1 << 32;
+
+pub(super) fn create(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Value, ApiError> {
+    let request = resource::body(call)?;
+    let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
+    let account = api.registry.get(kind, namespace, name)?.value();
+    let seconds = object::integer(&request, &["spec", "expirationSeconds"]).unwrap_or(DEFAULT_SECONDS);
+    check_seconds(seconds)?;
+    let given: Vec<String> = object::list(&request, &["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_string).collect();
+    let audiences = if given.is_empty() { vec![ISSUER.to_string()] } else { given };
+    let binding = object::lookup(&request, &["spec", "boundObjectRef"]);
+    let binding = binding.map(|reference| bind(api, namespace, &account, reference)).transpose()?;
+    restrict_node(call, kind, binding.as_ref())?;
+    let now = jiff::Timestamp::now().as_second();
+    let claims = token::claims(namespace, &account, &audiences, binding.as_ref(), now, seconds);
+    let signed = api.tokens.sign(&claims).map_err(ApiError::internal)?;
+    let mut spec = request.get("spec").cloned().unwrap_or_else(|| json!({}));
+    spec["audiences"] = json!(audiences);
+    spec["expirationSeconds"] = seconds.into();
+    Ok(json!({
+        "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
+        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": object::now()},
+        "spec": spec,
+        "status": {"token": signed, "expirationTimestamp": object::seconds_from_now(seconds)},
+    }))
+}
+
+fn check_seconds(seconds: i64) -> Result<(), ApiError> {
+    let refuse = |why: &str| {
+        let message = format!("TokenRequest.authentication.k8s.io \"\" is invalid: spec.expirationSeconds: Invalid value: {seconds}: {why}");
+        Err(ApiError::new(422, "Invalid", message))
+    };
+    match seconds {
+        ..SHORTEST => refuse("may not specify a duration less than 10 minutes"),
+        _ if seconds > LONGEST => refuse("may not specify a duration larger than 2^32 seconds"),
+        _ => Ok(()),
+    }
+}
+
+/// The object a token is bound to must be there, be the one meant, and (a pod) run under the account.
+fn bind(api: &Api, namespace: &str, account: &Value, reference: &Value) -> Result<Binding, ApiError> {
+    let (what, name, uid) = (object::text(reference, &["kind"]), object::text(reference, &["name"]), object::text(reference, &["uid"]));
+    let (plural, scope) = match what {
+        "Pod" => ("pods", namespace),
+        "Secret" => ("secrets", namespace),
+        "Node" => ("nodes", ""),
+        other => return Err(ApiError::bad_request(format!("cannot bind token to object of type {other:?}"))),
+    };
+    let kind = kinds::by_resource("", "v1", plural).ok_or_else(ApiError::no_such_resource)?;
+    let stored = api.registry.store.get(&storage_key(kind, scope, name)).ok_or_else(|| ApiError::not_found(kind, name))?.value();
+    let live = object::uid(&stored).to_string();
+    if !uid.is_empty() && uid != live {
+        let why = format!("the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated");
+        return Err(ApiError::conflict(kind, name, &why));
+    }
+    let mut node = None;
+    if what == "Pod" {
+        if object::text(&stored, &["spec", "serviceAccountName"]) != object::name(account) {
+            let message = format!("cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.", object::name(account));
+            return Err(ApiError::bad_request(message));
+        }
+        let on = object::text(&stored, &["spec", "nodeName"]);
+        node = api.registry.store.get(&format!("core/nodes//{on}")).map(|entry| (on.to_string(), object::uid(&entry.value()).to_string()));
+    }
+    Ok(Binding { kind: what.to_string(), name: name.to_string(), uid: live, node })
+}
+
+/// NodeRestriction: a node asks only for tokens bound to pods that run on it.
+fn restrict_node(call: &Call, kind: &KindInfo, binding: Option<&Binding>) -> Result<(), ApiError> {
+    let Some(node) = call.user.node_name() else { return Ok(()) };
+    let refuse = |why: &str| Err(ApiError::forbidden(kind, &call.info.name, why));
+    match binding {
+        Some(binding) if binding.kind == "Pod" => match &binding.node {
+            Some((on, _)) if on == node => Ok(()),
+            _ => refuse("node requested token bound to a pod scheduled on a different node"),
+        },
+        _ => refuse("node requested token not bound to a pod"),
+    }
+}
