@@ -1,0 +1,124 @@
+//! The runtime's side of a shim's socket.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result, anyhow};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{mpsc, oneshot};
+
+use super::serve::SOCKET;
+use super::{Exit, Message, Request, Started};
+
+/// What a shim tells unasked.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// A container ended.
+    Exited { sandbox: String, id: String, exit: Exit },
+    /// The shim is gone, and with it all its containers.
+    Gone { sandbox: String },
+}
+
+type Waiting = Arc<Mutex<VecDeque<oneshot::Sender<Message>>>>;
+
+/// A connection to one shim; clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Shim {
+    writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
+    waiting: Waiting,
+}
+
+impl Shim {
+    /// Connects to the shim of the sandbox in `dir`.
+    ///
+    /// # Errors
+    /// When nobody listens: the shim is gone.
+    pub(crate) async fn connect(dir: &Path, sandbox: &str, told: mpsc::UnboundedSender<Told>) -> Result<Self> {
+        let (directory, path) = short(dir)?;
+        let stream = UnixStream::connect(path).await.with_context(|| format!("no shim listens in {}", dir.display()))?;
+        drop(directory);
+        let (reader, writer) = stream.into_split();
+        let waiting = Waiting::default();
+        let answers = waiting.clone();
+        let sandbox = sandbox.to_owned();
+        tokio::spawn(async move {
+            let mut lines = BufReader::with_capacity(1024, reader).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                match serde_json::from_str(&line) {
+                    Ok(Message::Exited { id, exit }) => {
+                        let _ = told.send(Told::Exited { sandbox: sandbox.clone(), id, exit });
+                    }
+                    Ok(answer) => {
+                        if let Some(asker) = locked(&answers).pop_front() {
+                            let _ = asker.send(answer);
+                        }
+                    }
+                    Err(error) => tracing::warn!(sandbox, %error, "a shim said something unknown"),
+                }
+            }
+            locked(&answers).clear();
+            let _ = told.send(Told::Gone { sandbox });
+        });
+        Ok(Self { writer: Arc::new(tokio::sync::Mutex::new(writer)), waiting })
+    }
+
+    async fn ask(&self, request: &Request) -> Result<Message> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        let (sender, answer) = oneshot::channel();
+        {
+            // Held over both steps: answers come in the order of the requests.
+            let mut writer = self.writer.lock().await;
+            locked(&self.waiting).push_back(sender);
+            writer.write_all(&line).await.context("the sandbox's shim is gone")?;
+        }
+        match answer.await {
+            Ok(Message::Failed(reason)) => Err(anyhow!(reason)),
+            Ok(answer) => Ok(answer),
+            Err(_) => Err(anyhow!("the sandbox's shim is gone")),
+        }
+    }
+
+    /// Starts a container.
+    pub(crate) async fn start(&self, id: &str) -> Result<Started> {
+        match self.ask(&Request::Start { id: id.to_owned() }).await? {
+            Message::Started(started) => Ok(started),
+            other => Err(anyhow!("the sandbox's shim answered {other:?}")),
+        }
+    }
+
+    /// Sends a signal to a container.
+    pub(crate) async fn signal(&self, id: &str, signal: i32) -> Result<()> {
+        self.ask(&Request::Signal { id: id.to_owned(), signal }).await.map(|_| ())
+    }
+
+    /// Makes the shim open a container's log again.
+    pub(crate) async fn reopen(&self, id: &str) -> Result<()> {
+        self.ask(&Request::Reopen { id: id.to_owned() }).await.map(|_| ())
+    }
+
+    /// Asks for a sign of life. Exits that happened before were told by then.
+    pub(crate) async fn ping(&self) -> Result<()> {
+        self.ask(&Request::Ping).await.map(|_| ())
+    }
+
+    /// Ends the shim and everything in it. Not hearing an answer is the answer.
+    pub(crate) async fn shutdown(&self) {
+        let _ = self.ask(&Request::Shutdown).await;
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A name for the socket that is short whatever the directory's path: through an open descriptor of the directory.
+fn short(dir: &Path) -> Result<(std::fs::File, PathBuf)> {
+    use std::os::fd::AsRawFd as _;
+    let file = std::fs::File::open(dir).with_context(|| format!("cannot open {}", dir.display()))?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", file.as_raw_fd()));
+    Ok((file, path))
+}

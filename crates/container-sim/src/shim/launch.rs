@@ -1,0 +1,85 @@
+//! Stage 1, and the runtime's side of it.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::{ShimSpec, read_json};
+
+/// A shim that is ready for requests.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    /// Its process id as the runtime sees it.
+    pub pid: i32,
+}
+
+/// Starts a shim for the sandbox directory `dir`, which holds `shim.json`, and waits until it listens.
+///
+/// # Errors
+/// With what the shim said.
+pub(crate) async fn launch(dir: &Path) -> Result<Launched> {
+    let log = dir.join("shim.log");
+    let stderr = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut child = tokio::process::Command::new("/proc/self/exe")
+        .arg0("mullion")
+        .args(["shim", "launch"])
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .context("cannot start the sandbox's shim")?;
+    let mut said = String::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        // Ends when `launch` and `serve` have both let go of it.
+        tokio::io::AsyncReadExt::read_to_string(&mut stdout, &mut said).await.context("cannot hear the sandbox's shim")?;
+    }
+    child.wait().await.context("cannot wait for the sandbox's shim")?;
+    let pid = said.lines().find_map(|line| line.strip_prefix("pid ")).and_then(|pid| pid.parse().ok());
+    match pid {
+        Some(pid) if said.lines().any(|line| line == "ready") => Ok(Launched { pid }),
+        _ => {
+            let reason = std::fs::read_to_string(&log).unwrap_or_default();
+            let reason = reason.lines().last().unwrap_or("it said nothing");
+            bail!("the sandbox's shim did not start: {reason}")
+        }
+    }
+}
+
+/// Stage 1.
+pub(super) fn main(dir: &Path) -> Result<()> {
+    let spec: ShimSpec = read_json(&dir.join("shim.json"))?;
+    nix::unistd::setsid().context("cannot begin a session")?;
+    if let Some(path) = &spec.netns {
+        let netns = File::open(path).with_context(|| format!("cannot open network namespace {}", path.display()))?;
+        setns(netns, CloneFlags::CLONE_NEWNET).with_context(|| format!("cannot enter network namespace {}", path.display()))?;
+    }
+    let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
+    if spec.hostname.is_some() {
+        flags |= CloneFlags::CLONE_NEWUTS;
+    }
+    unshare(flags).context("cannot make the sandbox's namespaces")?;
+    if let Some(hostname) = &spec.hostname {
+        nix::unistd::sethostname(hostname).with_context(|| format!("cannot set the host name {hostname:?}"))?;
+    }
+    let child = Command::new("/proc/self/exe")
+        .arg0("mullion")
+        .args(["shim", "serve"])
+        .arg(dir)
+        .spawn()
+        .context("cannot start the sandbox's first process")?;
+    println!("pid {}", child.id());
+    Ok(())
+}
+
+/// Reads what is left in a pipe or file, as text.
+pub(super) fn drain_text(file: &mut impl std::io::Read) -> String {
+    let mut bytes = Vec::new();
+    let _ = file.take(64 * 1024).read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).trim().to_owned()
+}

@@ -1,0 +1,220 @@
+//! The shim: one small process per sandbox that holds its containers, so that the runtime can come and go.
+//!
+//! Stages, each a fresh execution of this binary (`mullion shim STAGE DIR`), because namespaces are entered most safely
+//! by a process that has just begun and has one thread:
+//!
+//! 1. `launch`: enters the pod's network namespace, makes the UTS, IPC and pid namespaces, starts `serve`, ends. Its
+//!    child is adopted by the lab's init, so the runtime's end does not reach it.
+//! 2. `serve`: pid 1 of the sandbox. One thread, one poll loop: requests, containers' output, exits. Its end is the end
+//!    of every container, by the kernel's hand.
+//! 3. `init`: one per container. Makes the container's root in a mount namespace of its own, gives up privileges, and
+//!    becomes the container's program.
+//!
+//! Everything a stage has to know lies in files in DIR, written by the runtime before: a shim never asks back.
+
+pub(crate) mod client;
+mod init;
+mod launch;
+mod log;
+mod pump;
+mod root;
+mod security;
+mod serve;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use host::{HostError, HostRoot, NodeOs};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use launch::{Launched, launch};
+pub use log::LogWriter;
+
+/// Entry point of `mullion shim STAGE DIR`.
+pub fn shim_main(args: impl IntoIterator<Item = String>) -> ExitCode {
+    let args: Vec<String> = args.into_iter().collect();
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["launch", dir] => launch::main(Path::new(dir)),
+        ["serve", dir] => serve::main(Path::new(dir)),
+        ["init", dir] => return init::main(Path::new(dir)),
+        _ => Err(anyhow::anyhow!("usage: mullion shim launch|serve|init DIR (container-sim starts it)")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where a node's files are on the machine that simulates it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostDirs {
+    /// `/` of a Linux node.
+    Root(PathBuf),
+    /// Drive letter → directory.
+    Drives(BTreeMap<char, PathBuf>),
+}
+
+impl HostDirs {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// When a directory is missing.
+    pub fn open(&self, os: NodeOs) -> Result<HostRoot, HostError> {
+        match self {
+            Self::Root(dir) => HostRoot::linux(dir),
+            Self::Drives(drives) => HostRoot::windows(os, drives.iter().map(|(letter, dir)| (*letter, dir.clone()))),
+        }
+    }
+}
+
+/// `shim.json`: what stages 1 and 2 have to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ShimSpec {
+    /// Network namespace to enter; none for pods on the host's network.
+    pub netns: Option<PathBuf>,
+    /// Host name of the pod; none keeps the node's.
+    pub hostname: Option<String>,
+    pub os: NodeOs,
+    pub host: HostDirs,
+}
+
+/// `start.json` of a container: what stage 3 has to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StartSpec {
+    pub os: NodeOs,
+    pub host: HostDirs,
+    pub root: RootSpec,
+    pub mounts: Vec<MountSpec>,
+    pub program: Program,
+    pub env: Vec<(String, String)>,
+    /// In the node's own form; none: output is dropped.
+    pub log: Option<String>,
+    pub stdin: bool,
+    pub tty: bool,
+    /// A pid namespace of its own, with the program as pid 1.
+    pub own_pid_namespace: bool,
+    pub security: Security,
+}
+
+/// How a container's root is put together.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum RootSpec {
+    /// Layers, lowest first, by directory name below `layers_dir`.
+    Layers { layers_dir: PathBuf, layers: Vec<String> },
+    /// One directory per drive letter below the container's `root` directory.
+    Drives,
+}
+
+/// Something that appears in a container.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MountSpec {
+    pub source: MountSource,
+    /// Path in the container, in its own form.
+    pub target: String,
+    pub readonly: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MountSource {
+    /// A path of the node, as the CRI request named it.
+    Node(String),
+    /// A file that the runtime made.
+    Own(PathBuf),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Program {
+    /// The image's or the pod's command.
+    Exec { argv: Vec<String>, cwd: String },
+    /// A program of `guest`, in this same process.
+    StandIn { name: String, dns: guest::Dns },
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Security {
+    pub privileged: bool,
+    pub no_new_privs: bool,
+    pub readonly_root: bool,
+    pub add_capabilities: Vec<String>,
+    pub drop_capabilities: Vec<String>,
+    pub masked_paths: Vec<String>,
+    pub readonly_paths: Vec<String>,
+    /// `UID[:GID]` or a name out of the image's `/etc/passwd`.
+    pub user: String,
+    pub group: Option<u32>,
+    pub groups: Vec<u32>,
+}
+
+/// A request to a shim: one line of JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Request {
+    /// Starts the container whose `start.json` lies in `containers/ID`.
+    Start { id: String },
+    /// Sends a signal to a container's first process. Fine when it is gone.
+    Signal { id: String, signal: i32 },
+    /// Opens the log again.
+    Reopen { id: String },
+    /// Answers when all containers are known to be what their files say.
+    Ping,
+    /// Kills every container and ends.
+    Shutdown,
+}
+
+/// What a shim says: one line of JSON. Answers come in the order of the requests of a connection; exits at any time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Message {
+    Done,
+    Started(Started),
+    Failed(String),
+    Exited { id: String, exit: Exit },
+}
+
+/// `started.json`
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Started {
+    /// Process id as the lab's `/proc` shows it.
+    pub pid: i32,
+    /// Nanoseconds since 1970.
+    pub at: i64,
+}
+
+/// `exit.json`
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code; 128 + signal for a program that a signal ended.
+    pub code: i32,
+    /// The signal, if any.
+    pub signal: Option<i32>,
+    /// Nanoseconds since 1970.
+    pub at: i64,
+    /// Why, where the code does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now() -> i64 {
+    i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> anyhow::Result<T> {
+    use anyhow::Context as _;
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&bytes).with_context(|| format!("cannot understand {}", path.display()))
+}
+
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
+    use anyhow::Context as _;
+    let bytes = serde_json::to_vec(value)?;
+    crate::state::replace(path, &bytes).with_context(|| format!("cannot write {}", path.display()))
+}

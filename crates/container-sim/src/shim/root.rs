@@ -1,0 +1,243 @@
+//! A container's root: put together in a mount namespace of its own, then made the only one there is.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use host::{FileKind, HostRoot, Resolved};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+use super::{MountSource, MountSpec, RootSpec, StartSpec};
+use crate::images::layer;
+
+const NONE: Option<&str> = None;
+
+/// Makes the root of the container in `dir` and moves into it. The mount namespace must be the caller's own.
+pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).context("cannot make mounts private")?;
+    let target = dir.join("root");
+    std::fs::create_dir_all(&target)?;
+    let inside = match &spec.root {
+        RootSpec::Layers { layers_dir, layers } => {
+            layered(dir, layers_dir, layers, &target)?;
+            let inside = HostRoot::linux(&target)?;
+            system_mounts(&inside, spec)?;
+            inside
+        }
+        RootSpec::Drives => {
+            drives(&target, spec)?;
+            bind(&target, &target, false)?;
+            HostRoot::windows(spec.os, drive_dirs(&target)?)?
+        }
+    };
+    let node = spec.host.open(spec.os)?;
+    for mount in &spec.mounts {
+        attach(&node, &inside, mount).with_context(|| format!("cannot mount {}", mount.target))?;
+    }
+    if matches!(spec.root, RootSpec::Layers { .. }) {
+        restrict(&inside, spec)?;
+    }
+    drop((inside, node));
+    if spec.security.readonly_root {
+        remount_readonly(&target)?;
+    }
+    std::env::set_current_dir(&target)?;
+    nix::unistd::pivot_root(".", ".").context("cannot change the root")?;
+    umount2(".", MntFlags::MNT_DETACH).context("cannot let go of the old root")?;
+    std::env::set_current_dir("/")?;
+    Ok(())
+}
+
+/// Mounts the image's layers below a writable one.
+fn layered(dir: &Path, layers_dir: &Path, layers: &[String], target: &Path) -> Result<()> {
+    let (upper, work) = (dir.join("upper"), dir.join("work"));
+    for made in [&upper, &work] {
+        std::fs::create_dir_all(made)?;
+    }
+    let mut lowers: Vec<&str> = layers.iter().rev().map(String::as_str).collect();
+    if lowers.is_empty() {
+        std::fs::create_dir_all(layers_dir.join("empty"))?;
+        lowers.push("empty");
+    }
+    // Relative names keep the options below one page however many layers there are.
+    std::env::set_current_dir(layers_dir).with_context(|| format!("cannot enter {}", layers_dir.display()))?;
+    let options = format!("lowerdir={},upperdir={},workdir={},userxattr", lowers.join(":"), escape(&upper), escape(&work));
+    match mount(Some("overlay"), target, Some("overlay"), MsFlags::empty(), Some(options.as_str())) {
+        Ok(()) => Ok(()),
+        // Some file systems cannot be part of an overlay; what it would show is copied then.
+        Err(refused) => {
+            let flat = dir.join("flat");
+            if !flat.exists() {
+                let fresh = dir.join("flat.new");
+                let _ = std::fs::remove_dir_all(&fresh);
+                std::fs::create_dir(&fresh)?;
+                let layers: Vec<PathBuf> = layers.iter().map(|layer| layers_dir.join(layer)).collect();
+                layer::flatten(&layers, &fresh).with_context(|| format!("overlay mount failed ({refused}) and so did copying the image"))?;
+                std::fs::rename(&fresh, &flat)?;
+            }
+            bind(&flat, target, false)
+        }
+    }
+}
+
+/// Overlay's options are separated by commas, directories by colons.
+fn escape(path: &Path) -> String {
+    path.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,").replace(':', "\\:")
+}
+
+/// What a container of a Windows image finds on its drives before anything is mounted.
+fn drives(target: &Path, spec: &StartSpec) -> Result<()> {
+    for dir in ["c/inetpub/wwwroot", "c/Windows/System32/drivers/etc", "c/Windows/Temp", "c/Users/ContainerAdministrator", "c/ProgramData"] {
+        std::fs::create_dir_all(target.join(dir))?;
+    }
+    for mount in &spec.mounts {
+        if let Some((letter, _)) = mount.target.split_once(':').filter(|(letter, _)| letter.len() == 1) {
+            std::fs::create_dir_all(target.join(letter.to_ascii_lowercase()))?;
+        }
+    }
+    Ok(())
+}
+
+fn drive_dirs(target: &Path) -> Result<Vec<(char, PathBuf)>> {
+    let mut drives = Vec::new();
+    for entry in std::fs::read_dir(target)? {
+        let entry = entry?;
+        if let Some(letter) = entry.file_name().to_string_lossy().chars().next() {
+            drives.push((letter, entry.path()));
+        }
+    }
+    Ok(drives)
+}
+
+/// /proc, /dev and /sys as runc makes them by default.
+fn system_mounts(inside: &HostRoot, spec: &StartSpec) -> Result<()> {
+    let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let proc = directory(inside, "/proc")?;
+    mount(Some("proc"), &fd_path(&proc), Some("proc"), quiet, NONE).context("cannot mount /proc")?;
+    let dev = directory(inside, "/dev")?;
+    mount(Some("tmpfs"), &fd_path(&dev), Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, Some("mode=755,size=65536k"))
+        .context("cannot mount /dev")?;
+    drop(dev);
+    for device in ["null", "zero", "full", "random", "urandom", "tty"] {
+        let path = inside.parse(&format!("/dev/{device}"))?;
+        inside.create_file(&path, 0o666)?;
+        bind(&Path::new("/dev").join(device), &fd_path(&inside.resolve(&path)?), false)?;
+    }
+    let pts = directory(inside, "/dev/pts")?;
+    let pts_options = Some("newinstance,ptmxmode=0666,mode=0620");
+    mount(Some("devpts"), &fd_path(&pts), Some("devpts"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, pts_options).context("cannot mount /dev/pts")?;
+    let shm = directory(inside, "/dev/shm")?;
+    mount(Some("shm"), &fd_path(&shm), Some("tmpfs"), quiet, Some("mode=1777,size=65536k")).context("cannot mount /dev/shm")?;
+    let dev = directory(inside, "/dev")?;
+    for (name, target) in
+        [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")]
+    {
+        nix::unistd::symlinkat(target, &dev.handle, name)?;
+    }
+    let sys = directory(inside, "/sys")?;
+    let readonly = if spec.security.privileged { quiet } else { quiet | MsFlags::MS_RDONLY };
+    // sysfs belongs to the network namespace's owner, which for the node's own network may be somebody else.
+    if mount(Some("sysfs"), &fd_path(&sys), Some("sysfs"), readonly, NONE).is_err() {
+        mount(Some("tmpfs"), &fd_path(&sys), Some("tmpfs"), readonly, Some("mode=755,size=4k")).context("cannot mount /sys")?;
+    }
+    Ok(())
+}
+
+fn directory(inside: &HostRoot, path: &str) -> Result<Resolved> {
+    let path = inside.parse(path)?;
+    inside.create_dir_all(&path, 0o755)?;
+    Ok(inside.resolve(&path)?)
+}
+
+/// Mounts one volume, its target resolved inside the root, its source inside the node's.
+fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec) -> Result<()> {
+    let (source, kind, _held) = match &spec.source {
+        MountSource::Own(path) => (path.clone(), FileKind::File, None),
+        MountSource::Node(text) => {
+            let path = node.parse(text)?;
+            if node.kind(&path)?.is_none() {
+                // As containerd does: a missing source becomes a directory.
+                node.create_dir_all(&path, 0o755)?;
+            }
+            let found = node.resolve(&path)?;
+            (fd_path(&found), found.kind, Some(found))
+        }
+    };
+    let target = inside.parse(&spec.target)?;
+    if target.components().is_empty() {
+        bail!("destination {:?} is the container's whole root or drive, which cannot be mounted over", spec.target);
+    }
+    if kind == FileKind::Directory {
+        inside.create_dir_all(&target, 0o755)?;
+    } else if inside.kind(&target)?.is_none() {
+        if let Some(parent) = target.parent() {
+            inside.create_dir_all(&parent, 0o755)?;
+        }
+        inside.create_file(&target, 0o644)?;
+    }
+    let place = inside.resolve(&target)?;
+    if (place.kind == FileKind::Directory) != (kind == FileKind::Directory) {
+        bail!("a directory can only be mounted on a directory, and a file on a file");
+    }
+    bind(&source, &fd_path(&place), false)?;
+    if spec.readonly {
+        // Resolved again: the old handle lies below the new mount.
+        remount_readonly(&fd_path(&inside.resolve(&target)?))?;
+    }
+    Ok(())
+}
+
+/// Hides and protects what runc hides and protects.
+fn restrict(inside: &HostRoot, spec: &StartSpec) -> Result<()> {
+    if spec.security.privileged {
+        return Ok(());
+    }
+    for text in &spec.security.readonly_paths {
+        let path = inside.parse(text)?;
+        if let Ok(found) = inside.resolve(&path) {
+            bind(&fd_path(&found), &fd_path(&found), true)?;
+            remount_readonly(&fd_path(&inside.resolve(&path)?))?;
+        }
+    }
+    for text in &spec.security.masked_paths {
+        let path = inside.parse(text)?;
+        match inside.resolve(&path) {
+            Ok(found) if found.kind == FileKind::Directory => {
+                mount(Some("tmpfs"), &fd_path(&found), Some("tmpfs"), MsFlags::MS_RDONLY, Some("size=0k")).with_context(|| format!("cannot hide {text}"))?;
+            }
+            Ok(found) => bind(Path::new("/dev/null"), &fd_path(&found), false)?,
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn bind(source: &Path, target: &Path, recursive: bool) -> Result<()> {
+    let flags = if recursive { MsFlags::MS_BIND | MsFlags::MS_REC } else { MsFlags::MS_BIND };
+    mount(Some(source), target, NONE, flags, NONE).with_context(|| format!("cannot bind {}", source.display()))
+}
+
+/// Makes a bind mount read-only, keeping the flags that a user namespace may not take away.
+fn remount_readonly(path: &Path) -> Result<()> {
+    let held = statvfs(path)?.flags();
+    let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    for (is, flag) in [
+        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
+        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
+        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+        (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
+        (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
+        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
+    ] {
+        flags.set(flag, held.contains(is));
+    }
+    mount(NONE, path, NONE, flags, NONE).context("cannot make a mount read-only")
+}
+
+/// A name of an open object by which it can be mounted.
+fn fd_path(object: &Resolved) -> PathBuf {
+    let handle: &File = &object.handle;
+    PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
+}

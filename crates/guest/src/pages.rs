@@ -1,0 +1,186 @@
+//! What the stand-in of IIS answers, as functions of the request.
+
+use std::io;
+use std::path::Path;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use percent_encoding::percent_decode_str;
+
+use crate::drives::{DriveError, Drives};
+
+/// An answer before it is put on the wire.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub(crate) status: StatusCode,
+    pub(crate) content_type: &'static str,
+    pub(crate) body: Bytes,
+}
+
+impl Page {
+    pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Self {
+        Self { status, content_type: "text/plain; charset=utf-8", body: body.into() }
+    }
+
+    fn html(status: StatusCode, title: &str, text: &str) -> Self {
+        let body = format!(
+            "<!DOCTYPE html>\n<html><head><title>{title}</title></head>\n<body><h1>{title}</h1>\n<p>{text}</p></body></html>\n",
+            title = escape(title)
+        );
+        Self { status, content_type: "text/html", body: body.into() }
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The front page, when the site has none of its own.
+pub(crate) fn front(hostname: &str) -> Page {
+    let text = format!(
+        "This is Mullion's stand-in of Internet Information Services, running in pod <b>{}</b>.<br>It answers where the real \
+         server would, but it is not IIS: no ASP.NET, no application pools, no Windows.",
+        escape(hostname)
+    );
+    Page::html(StatusCode::OK, "IIS Windows Server (Mullion stand-in)", &text)
+}
+
+pub(crate) fn not_found() -> Page {
+    Page::html(StatusCode::NOT_FOUND, "404 - File or directory not found.", "The resource does not exist in this stand-in of IIS.")
+}
+
+pub(crate) fn method_not_allowed() -> Page {
+    Page::html(StatusCode::METHOD_NOT_ALLOWED, "405 - Method not allowed.", "This stand-in of IIS reads with GET and HEAD.")
+}
+
+/// The environment: JSON when that is asked for, else a line each.
+pub(crate) fn environment(env: &[(String, String)], headers: &HeaderMap) -> Page {
+    let json = headers.get("Accept").and_then(|value| value.to_str().ok()).is_some_and(|accept| accept.contains("application/json"));
+    if json {
+        let map: serde_json::Map<String, serde_json::Value> = env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+        let body = serde_json::to_vec(&map).unwrap_or_default();
+        return Page { status: StatusCode::OK, content_type: "application/json", body: body.into() };
+    }
+    let lines: String = env.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    Page::text(StatusCode::OK, lines)
+}
+
+/// The request's headers as they arrived, behind the addresses of both ends.
+pub(crate) fn headers(headers: &HeaderMap, client: &str, server: &str) -> Page {
+    let mut out = format!("client: {client}\nserver: {server}\n");
+    for (name, value) in headers {
+        out.push_str(&format!("{name}: {}\n", String::from_utf8_lossy(value.as_bytes())));
+    }
+    Page::text(StatusCode::OK, out)
+}
+
+/// `/files/C:/etc/foo/x`: reads with GET, writes with PUT, lists directories.
+pub(crate) fn files(drives: &Drives, method: &Method, path: &str, body: &[u8]) -> Page {
+    let text = percent_decode_str(path).decode_utf8_lossy();
+    let file = match drives.path(&text) {
+        Ok(file) => file,
+        Err(error @ DriveError::NotAPath(_)) => return Page::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        Err(error @ DriveError::NoDrive(_)) => return Page::text(StatusCode::NOT_FOUND, format!("{error}\n")),
+    };
+    let result = match *method {
+        Method::GET | Method::HEAD if file.is_dir() => list(&file).map(|lines| Page::text(StatusCode::OK, lines)),
+        Method::GET | Method::HEAD => std::fs::read(&file).map(|content| Page::text(StatusCode::OK, content)),
+        Method::PUT => write(&file, body).map(|made| Page::text(if made { StatusCode::CREATED } else { StatusCode::OK }, "")),
+        Method::DELETE => std::fs::remove_file(&file).map(|()| Page::text(StatusCode::NO_CONTENT, "")),
+        _ => return method_not_allowed(),
+    };
+    result.unwrap_or_else(|error| {
+        let status = match error.kind() {
+            io::ErrorKind::NotFound => StatusCode::NOT_FOUND,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::IsADirectory => StatusCode::FORBIDDEN,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Page::text(status, format!("{text}: {error}\n"))
+    })
+}
+
+fn list(dir: &Path) -> io::Result<String> {
+    let mut names: Vec<String> = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let slash = if entry.path().is_dir() { "/" } else { "" };
+        names.push(format!("{}{slash}\n", entry.file_name().to_string_lossy()));
+    }
+    names.sort();
+    Ok(names.concat())
+}
+
+/// Returns whether the file is new.
+fn write(file: &Path, body: &[u8]) -> io::Result<bool> {
+    let new = !file.exists();
+    std::fs::write(file, body).map(|()| new)
+}
+
+/// A file of the site, `C:\inetpub\wwwroot`; for a directory its default document.
+pub(crate) fn site(drives: &Drives, path: &str) -> Option<Page> {
+    let path = percent_decode_str(path).decode_utf8_lossy();
+    let file = drives.path(&format!("C:/inetpub/wwwroot/{path}")).ok()?;
+    let file = if file.is_dir() {
+        let documents = ["Default.htm", "Default.html", "index.htm", "index.html", "iisstart.htm"];
+        let found = documents.iter().find_map(|name| drives.path(&format!("C:/inetpub/wwwroot/{path}/{name}")).ok().filter(|file| file.is_file()));
+        found?
+    } else {
+        file
+    };
+    let body = std::fs::read(&file).ok()?;
+    let extension = file.extension().map(|extension| extension.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let content_type = match extension.as_str() {
+        "htm" | "html" => "text/html",
+        "css" => "text/css",
+        "js" => "application/javascript",
+        "json" => "application/json",
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "svg" => "image/svg+xml",
+        "txt" => "text/plain",
+        _ => "application/octet-stream",
+    };
+    Some(Page { status: StatusCode::OK, content_type, body: body.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_and_written_in_the_drive() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("c/etc/foo")).unwrap();
+        let drives = Drives::new(dir.path());
+        let ask = |method: Method, path: &str, body: &[u8]| files(&drives, &method, path, body);
+        assert_eq!(ask(Method::GET, "C:/etc/foo/x", b"").status, StatusCode::NOT_FOUND);
+        assert_eq!(ask(Method::PUT, "C:/etc/foo/x", b"one").status, StatusCode::CREATED);
+        assert_eq!(ask(Method::PUT, "c:/ETC/foo/X", b"two").status, StatusCode::OK);
+        assert_eq!(ask(Method::GET, "C:%5Cetc%5Cfoo%5Cx", b"").body, "two");
+        assert_eq!(ask(Method::GET, "C:/etc", b"").body, "foo/\n");
+        assert_eq!(ask(Method::GET, "C:/../x", b"").status, StatusCode::BAD_REQUEST);
+        assert_eq!(ask(Method::GET, "E:/x", b"").status, StatusCode::NOT_FOUND);
+        assert_eq!(ask(Method::PUT, "C:/etc", b"").status, StatusCode::FORBIDDEN);
+        assert_eq!(ask(Method::POST, "C:/etc", b"").status, StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[test]
+    fn the_site_serves_its_own_pages() {
+        let dir = tempfile::tempdir().unwrap();
+        let site_dir = dir.path().join("c/inetpub/wwwroot");
+        std::fs::create_dir_all(&site_dir).unwrap();
+        let drives = Drives::new(dir.path());
+        assert_eq!(site(&drives, "/"), None);
+        std::fs::write(site_dir.join("index.html"), "mine").unwrap();
+        let page = site(&drives, "/").unwrap();
+        assert_eq!((page.body.as_ref(), page.content_type), (b"mine".as_slice(), "text/html"));
+        assert_eq!(site(&drives, "/../../etc"), None);
+    }
+
+    #[test]
+    fn the_front_page_says_what_it_is() {
+        let page = front("a<b>");
+        let text = String::from_utf8(page.body.to_vec()).unwrap();
+        assert!(text.contains("IIS") && text.contains("Mullion") && text.contains("stand-in") && text.contains("a&lt;b&gt;"));
+    }
+}
