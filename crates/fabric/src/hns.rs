@@ -183,4 +183,32 @@ mod tests {
         let text = plan(Some(&foreign), &wanted()).unwrap_err().to_string();
         assert!(text.contains("not ours") && text.contains("docker") && text.contains("choose another name"), "{text}");
     }
+
+    fn simulated() -> HcnClient {
+        use hns_sim::{Simulator, kernel::NoKernel, switches::Switches};
+        let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
+        let simulator = Simulator::new(Box::new(kernel), Switches::of(hcn::HnsVersion::new(13, 3)), None).unwrap();
+        HcnClient::new(simulator.session())
+    }
+
+    #[tokio::test]
+    async fn makes_the_network_once_and_repairs_the_host_endpoint() {
+        let client = simulated();
+        let mut hidden = 0;
+        assert!(ensure(&client, &wanted(), || hidden += 1).await.unwrap());
+        assert!(!ensure(&client, &wanted(), || hidden += 1).await.unwrap(), "a second pass writes nothing");
+        assert_eq!(hidden, 1);
+        let endpoint = client.endpoint(&wanted().endpoint_id).await.unwrap().unwrap();
+        assert_eq!((endpoint.ip(), endpoint.state), (Some("192.168.1.2".parse().unwrap()), EndpointState::ATTACHED));
+        client.delete_endpoint(&wanted().endpoint_id).await.unwrap();
+        assert!(ensure(&client, &wanted(), || hidden += 1).await.unwrap());
+        assert!(client.endpoint(&wanted().endpoint_id).await.unwrap().is_some());
+        assert_eq!(hidden, 1, "the network itself was right");
+        let moved = Wanted::new("uid", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
+        assert!(ensure(&client, &moved, || hidden += 1).await.unwrap());
+        assert_eq!(client.endpoint(&moved.endpoint_id).await.unwrap().unwrap().ip(), Some("192.168.9.2".parse().unwrap()));
+        let other_cluster = Wanted::new("other", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
+        assert!(matches!(ensure(&client, &other_cluster, || hidden += 1).await, Err(HnsError::Foreign { .. })));
+        assert_eq!(hidden, 2);
+    }
 }

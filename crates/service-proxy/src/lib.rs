@@ -10,6 +10,8 @@
 mod backend;
 mod fronts;
 pub mod hns;
+#[cfg(target_os = "linux")]
+pub mod nftables;
 mod rows;
 mod run;
 mod table;

@@ -1,0 +1,249 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hcn::document::EndpointPolicyType;
+use hcn::{HnsVersion, Subnet};
+use hns_sim::Simulator;
+use hns_sim::kernel::NoKernel;
+use hns_sim::switches::Switches;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::spec::PluginConfig;
+
+/// A host with network `pods` (10.10.187.64/26, as the 2017 scripts) in the simulated service.
+struct Host {
+    simulator: Simulator,
+    client: Client,
+    ipam_dir: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        let kernel = NoKernel { management: Some("10.127.132.5".parse().unwrap()), survived: true };
+        let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+        let client = Client::new(simulator.session());
+        let host = Self { simulator, client, ipam_dir: tempfile::tempdir().unwrap() };
+        host.make_network("pods", NetworkType::L2Bridge);
+        host
+    }
+
+    fn make_network(&self, name: &str, kind: NetworkType) -> Guid {
+        let subnet = Subnet::new("10.10.187.64/26".parse().unwrap(), "10.10.187.65".parse().unwrap());
+        self.client.create(Guid::random(), &HostComputeNetwork::new(name, kind, subnet)).unwrap().id
+    }
+
+    fn make_namespace(&self) -> Guid {
+        self.client.create(Guid::random(), &HostComputeNamespace::default()).unwrap().id
+    }
+
+    fn call(&self, command: Command, id: &str, namespace: &str, conf: Value) -> Result<Option<AddResult>, CniError> {
+        handle_over(&self.client, &request(command, id, namespace, conf))
+    }
+
+    fn endpoints(&self) -> Vec<HostComputeEndpoint> {
+        self.client.list(&hcn::Query::default()).unwrap()
+    }
+
+    fn conf(&self) -> Value {
+        conf(self.ipam_dir.path())
+    }
+
+    fn reserved(&self) -> Vec<String> {
+        let names = std::fs::read_dir(self.ipam_dir.path().join("pods")).map(|d| d.map(|e| e.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>());
+        let mut ips: Vec<String> = names.unwrap_or_default().into_iter().filter(|n| n.parse::<std::net::IpAddr>().is_ok()).collect();
+        ips.sort();
+        ips
+    }
+}
+
+fn request(command: Command, id: &str, namespace: &str, conf: Value) -> Request {
+    Request {
+        command,
+        container_id: id.into(),
+        netns: namespace.into(),
+        ifname: "eth0".into(),
+        args: BTreeMap::new(),
+        path: String::new(),
+        stdin: conf.to_string().into_bytes(),
+        config: PluginConfig::from_value(conf).unwrap(),
+    }
+}
+
+fn conf(ipam_dir: &Path) -> Value {
+    json!({
+        "cniVersion": "1.1.0", "name": "pods", "type": "win-bridge",
+        "ipam": {"type": "host-local", "dataDir": ipam_dir, "ranges": [[{"subnet": "10.10.187.64/26", "rangeStart": "10.10.187.70"}]]},
+        "dns": {"nameservers": ["11.0.0.10"], "search": ["svc.cluster.local"]},
+        "policies": [
+            {"name": "EndpointPolicy", "value": {"Type": "OutBoundNAT", "Settings": {"Exceptions": ["192.168.0.0/16", "11.0.0.0/8"]}}},
+            {"name": "EndpointPolicy", "value": {"Type": "SDNRoute", "Settings": {"DestinationPrefix": "11.0.0.0/8", "NeedEncap": true}}},
+        ],
+    })
+}
+
+#[test]
+fn add_makes_upstreams_endpoint_and_a_whole_result() {
+    let host = Host::new();
+    let namespace = host.make_namespace();
+    let mut conf = host.conf();
+    conf["runtimeConfig"] = json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}, {"hostPort": 1, "containerPort": 1, "protocol": "icmp6"}],
+        "dns": {"servers": ["11.0.0.11"]}});
+    let result = host.call(Command::Add, "def", &namespace.to_string(), conf).unwrap().unwrap();
+    let endpoint = &host.endpoints()[0];
+    assert_eq!((endpoint.name.as_str(), endpoint.host_compute_namespace, endpoint.owner.as_str()), ("def_pods", namespace, OWNER));
+    assert_eq!(endpoint.ip(), Some("10.10.187.70".parse().unwrap()));
+    assert_eq!((endpoint.routes[0].destination_prefix.as_str(), endpoint.routes[0].next_hop.as_str()), ("0.0.0.0/0", "10.10.187.66"), "not .65, which HNS keeps");
+    assert_eq!((&endpoint.dns.server_list[..], &endpoint.dns.search[..]), (&["11.0.0.11".to_owned()][..], &["svc.cluster.local".to_owned()][..]));
+    let kinds: Vec<_> = endpoint.policies.iter().map(|p| p.policy_type.to_string()).collect();
+    assert_eq!(kinds[..3], ["OutBoundNAT", "SDNRoute", "PortMapping"]);
+    assert_eq!(kinds.iter().filter(|k| **k == "PortMapping").count(), 1, "an unknown protocol is skipped");
+    assert_eq!(result.ips[0].address.to_string(), "10.10.187.70/26");
+    assert_eq!(result.ips[0].gateway, Some("10.10.187.66".parse().unwrap()));
+    assert_eq!((result.interfaces[0].name.as_str(), result.ips[0].interface), ("def_pods", Some(0)));
+    assert_eq!(result.routes[0].dst.to_string(), "0.0.0.0/0");
+    assert_eq!(result.dns.nameservers, ["11.0.0.11"]);
+}
+
+#[test]
+fn a_repeated_add_changes_nothing_and_calls_no_ipam() {
+    let host = Host::new();
+    let namespace = host.make_namespace().to_string();
+    let first = host.call(Command::Add, "def", &namespace, host.conf()).unwrap();
+    let mut broken_ipam = host.conf();
+    broken_ipam["ipam"] = json!({"type": "host-local"});
+    assert_eq!(host.call(Command::Add, "def", &namespace, broken_ipam).unwrap(), first);
+    assert_eq!((host.endpoints().len(), host.reserved()), (1, vec!["10.10.187.70".to_owned()]));
+    host.call(Command::Check, "def", &namespace, host.conf()).unwrap();
+}
+
+#[test]
+fn an_endpoint_of_a_vanished_network_is_replaced() {
+    let host = Host::new();
+    let namespace = host.make_namespace().to_string();
+    let other = host.make_network("other", NetworkType::L2Bridge);
+    let stale = HostComputeEndpoint { name: "def_pods".into(), ..HostComputeEndpoint::default() };
+    host.client.create_endpoint(&other, Guid::random(), &stale).unwrap();
+    host.call(Command::Add, "def", &namespace, host.conf()).unwrap();
+    let networks: Vec<_> = host.endpoints().iter().map(|e| e.host_compute_network).collect();
+    assert_eq!((networks.len(), networks.contains(&other)), (1, false));
+}
+
+#[test]
+fn a_failed_add_leaves_nothing() {
+    let host = Host::new();
+    let error = host.call(Command::Add, "def", &Guid::random().to_string(), host.conf()).unwrap_err();
+    assert_eq!(error.code, code::HOST_NETWORK);
+    assert!(error.msg.contains("add endpoint def_pods to namespace"), "{}", error.msg);
+    assert_eq!((host.endpoints().len(), host.reserved().len()), (0, 0));
+}
+
+#[test]
+fn del_is_idempotent_and_tolerates_a_vanished_namespace() {
+    let host = Host::new();
+    let namespace = host.make_namespace();
+    host.call(Command::Add, "def", &namespace.to_string(), host.conf()).unwrap();
+    host.client.delete::<HostComputeNamespace>(&namespace).unwrap();
+    for _ in 0..2 {
+        host.call(Command::Del, "def", "", host.conf()).unwrap();
+        assert_eq!((host.endpoints().len(), host.reserved().len()), (0, 0));
+    }
+}
+
+#[test]
+fn an_address_is_freed_only_when_its_endpoint_is_gone() {
+    let host = Host::new();
+    let namespace = host.make_namespace().to_string();
+    host.call(Command::Add, "def", &namespace, host.conf()).unwrap();
+    let fault = hns_sim::admin::Fault {
+        name: "fail-call".into(),
+        call: Some("HcnDeleteEndpoint".into()),
+        hresult: Some(hcn::HResult::FAIL),
+        ..hns_sim::admin::Fault::default()
+    };
+    host.simulator.desk().add_fault(fault).unwrap();
+    host.call(Command::Del, "def", &namespace, host.conf()).unwrap_err();
+    assert_eq!(host.reserved(), ["10.10.187.70"]);
+}
+
+#[test]
+fn check_finds_drift() {
+    let host = Host::new();
+    let namespace = host.make_namespace().to_string();
+    assert_eq!(host.call(Command::Check, "def", &namespace, host.conf()).unwrap_err().code, code::DRIFT);
+    let result = host.call(Command::Add, "def", &namespace, host.conf()).unwrap().unwrap();
+    let mut conf = host.conf();
+    conf["prevResult"] = result.to_json(crate::spec::SpecVersion::V1_1_0);
+    host.call(Command::Check, "def", &namespace, conf.clone()).unwrap();
+    conf["prevResult"]["ips"][0]["address"] = json!("10.10.187.99/26");
+    assert!(host.call(Command::Check, "def", &namespace, conf).unwrap_err().msg.contains("does not have address"));
+    assert!(host.call(Command::Check, "def", &host.make_namespace().to_string(), host.conf()).unwrap_err().msg.contains("not in namespace"));
+}
+
+#[test]
+fn gc_removes_our_endpoints_of_dead_sandboxes() {
+    let host = Host::new();
+    for id in ["live", "dead"] {
+        host.call(Command::Add, id, &host.make_namespace().to_string(), host.conf()).unwrap();
+    }
+    let network = host.client.get_by_name::<HostComputeNetwork>("pods").unwrap().unwrap().id;
+    host.client.create_endpoint(&network, Guid::random(), &HostComputeEndpoint { name: "foreign_pods".into(), ..HostComputeEndpoint::default() }).unwrap();
+    let mut conf = host.conf();
+    conf["cni.dev/valid-attachments"] = json!([{"containerID": "live", "ifname": "eth0"}]);
+    host.call(Command::Gc, "", "", conf).unwrap();
+    let mut names: Vec<String> = host.endpoints().into_iter().map(|e| e.name).collect();
+    names.sort();
+    assert_eq!(names, ["foreign_pods", "live_pods"]);
+    assert_eq!(host.reserved(), ["10.10.187.70"]);
+}
+
+#[test]
+fn the_network_must_be_there_and_of_the_right_type() {
+    let host = Host::new();
+    let namespace = host.make_namespace().to_string();
+    let mut missing = host.conf();
+    missing["name"] = json!("nothing");
+    let error = host.call(Command::Add, "def", &namespace, missing.clone()).unwrap_err();
+    assert!(error.code == code::TRY_AGAIN && error.msg.contains("does not exist"), "{error:?}");
+    assert_eq!(host.call(Command::Status, "", "", missing).unwrap_err().code, code::NOT_AVAILABLE);
+    host.call(Command::Status, "", "", host.conf()).unwrap();
+    host.make_network("nat", NetworkType::Nat);
+    let mut nat = host.conf();
+    nat["name"] = json!("nat");
+    assert!(host.call(Command::Add, "def", &namespace, nat).unwrap_err().msg.contains("needs L2Bridge or L2Tunnel"));
+    assert!(host.call(Command::Add, "def", "none", host.conf()).unwrap_err().msg.contains("not an HCN namespace GUID"));
+}
+
+#[test]
+fn masquerading_merges_into_one_policy() {
+    let host = Host::new();
+    let nats = |extra: Value, id: &str| {
+        let mut conf = host.conf();
+        conf.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        host.call(Command::Add, id, &host.make_namespace().to_string(), conf).unwrap();
+        let endpoint = host.endpoints().into_iter().find(|e| e.name == format!("{id}_pods")).unwrap();
+        let nats = endpoint.policies.iter().filter(|p| p.policy_type == EndpointPolicyType::OutBoundNat);
+        nats.map(|p| p.as_outbound_nat().unwrap().exceptions).collect::<Vec<_>>()
+    };
+    assert_eq!(nats(json!({"ipMasqNetwork": "192.168.0.0/16"}), "a"), [["192.168.0.0/16", "11.0.0.0/8"]]);
+    assert_eq!(nats(json!({"ipMasqNetwork": "172.16.0.0/12"}), "b"), [["192.168.0.0/16", "11.0.0.0/8", "172.16.0.0/12"]]);
+    assert_eq!(nats(json!({"ipMasq": true, "policies": []}), "c"), [["10.10.187.64/26"]]);
+}
+
+#[test]
+fn the_conf_of_the_2017_scripts_works() {
+    let host = Host::new();
+    let conf = json!({"cniVersion": "0.2.0", "name": "pods", "type": "wincni.exe", "master": "Ethernet",
+        "ipam": {"environment": "azure", "subnet": "10.10.187.64/26", "routes": [{"GW": "10.10.187.66"}]},
+        "dns": {"Nameservers": ["11.0.0.10"]},
+        "AdditionalArgs": [
+            {"Name": "EndpointPolicy", "Value": {"Type": "OutBoundNAT", "ExceptionList": ["11.0.0.0/8"]}},
+            {"Name": "EndpointPolicy", "Value": {"Type": "ROUTE", "DestinationPrefix": "11.0.0.0/8", "NeedEncap": true}}]});
+    let result = host.call(Command::Add, "def", &host.make_namespace().to_string(), conf).unwrap().unwrap();
+    let endpoint = &host.endpoints()[0];
+    assert_eq!(endpoint.policies[0].as_outbound_nat().unwrap().exceptions, ["11.0.0.0/8"]);
+    assert!(endpoint.policies[1].as_sdn_route().unwrap().need_encap);
+    assert_eq!(endpoint.dns.server_list, ["11.0.0.10"]);
+    assert_eq!(result.primary_ip(), endpoint.ip(), "HNS chose the address");
+    assert_eq!(result.to_json(crate::spec::SpecVersion::V0_2_0)["ip4"]["ip"], json!(result.ips[0].address));
+}

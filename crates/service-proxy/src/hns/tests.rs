@@ -223,3 +223,190 @@ fn documents_carry_upstreams_flags() {
     assert_eq!((external.flags.0, external.port_mappings[0].flags.0), (0, 16));
     assert_eq!(document(Some("fd00::9"), &front(Kind::LoadBalancer, &[]), rules).flags, LoadBalancerFlags::IPV6);
 }
+
+/// The backend over the simulated service.
+mod over_the_simulator {
+    use hcn::{HResult, HnsVersion, HostComputeNetwork, NetworkType, Subnet};
+    use hns_sim::Simulator;
+    use hns_sim::admin::Fault;
+    use hns_sim::kernel::NoKernel;
+    use hns_sim::switches::Switches;
+
+    use super::*;
+
+    struct Host {
+        simulator: Simulator,
+        client: HcnClient,
+        network: Guid,
+    }
+
+    impl Host {
+        async fn new(version: HnsVersion) -> Self {
+            let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
+            let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None).unwrap();
+            let client = HcnClient::new(simulator.session());
+            let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), "192.168.1.1".parse().unwrap());
+            let network = client.create_network(Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap().id;
+            Self { simulator, client, network }
+        }
+
+        async fn pod(&self, ip: &str) -> Guid {
+            let address = format!("{ip}/24").parse().unwrap();
+            self.client.create_endpoint(&self.network, Guid::random(), &HostComputeEndpoint::local("pod", address, None)).await.unwrap().id
+        }
+
+        fn backend(&self) -> Hns {
+            Hns::new(self.client.clone(), UID, "pods", false)
+        }
+
+        fn fail(&self, call: &str, hresult: HResult, count: u32) {
+            let fault = Fault { name: "fail-call".into(), call: Some(call.into()), hresult: Some(hresult), count: Some(count), ..Fault::default() };
+            self.simulator.desk().add_fault(fault).unwrap();
+        }
+
+        /// Front end → addresses of its backends, as the service has them.
+        async fn seen(&self) -> Vec<String> {
+            let endpoints = self.client.endpoints().await.unwrap();
+            let ip = |id: &Guid| endpoints.iter().find(|e| e.id == *id).and_then(HostComputeEndpoint::ip).map_or("dangling".to_owned(), |ip| ip.to_string());
+            let mut lines: Vec<String> = self
+                .client
+                .load_balancers()
+                .await
+                .unwrap()
+                .iter()
+                .map(|lb| {
+                    let mut ips: Vec<String> = lb.host_compute_endpoints.iter().map(ip).collect();
+                    ips.sort();
+                    format!("{} -> {}", front_key(lb).unwrap(), ips.join(" "))
+                })
+                .collect();
+            lines.sort();
+            lines
+        }
+
+        async fn remotes(&self) -> usize {
+            self.client.endpoints().await.unwrap().iter().filter(|e| e.is_remote()).count()
+        }
+    }
+
+    const OLD: HnsVersion = HnsVersion::new(13, 3);
+    const NEW: HnsVersion = HnsVersion::new(15, 5);
+
+    fn web() -> FrontKey {
+        key(Some("10.96.0.1"), 80)
+    }
+
+    fn set(table: &mut Table, backends: &[(&str, u16, bool)]) -> BTreeSet<FrontKey> {
+        let fronts = if backends.is_empty() { Vec::new() } else { vec![(web(), front(Kind::ClusterIp, backends))] };
+        table.set_service(&Key::new("default", "web"), fronts).into_iter().map(|change| change.key).collect()
+    }
+
+    #[tokio::test]
+    async fn follows_a_service_through_its_life() {
+        for version in [OLD, NEW] {
+            let host = Host::new(version).await;
+            let (mut backend, mut table) = (host.backend(), Table::default());
+            let dirty = set(&mut table, &[("192.168.2.3", 80, false)]);
+            assert_eq!(backend.sync(&table, &dirty, false).await.unwrap().failures, []);
+            assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"]);
+            host.pod("192.168.1.5").await;
+            let dirty = set(&mut table, &[("192.168.1.5", 80, true), ("192.168.2.4", 80, false)]);
+            assert_eq!(backend.sync(&table, &dirty, false).await.unwrap().failures, []);
+            assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.1.5 192.168.2.4"]);
+            assert_eq!(host.remotes().await, 1, "the unused one went");
+            let dirty = set(&mut table, &[]);
+            backend.sync(&table, &dirty, false).await.unwrap();
+            assert_eq!((host.seen().await.len(), host.remotes().await), (0, 0));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_restart_adopts_and_a_full_pass_repairs() {
+        let host = Host::new(OLD).await;
+        let mut table = Table::default();
+        let dirty = set(&mut table, &[("192.168.2.3", 80, false)]);
+        host.backend().sync(&table, &dirty, false).await.unwrap();
+        let mut second = host.backend();
+        assert_eq!(second.sync(&table, &BTreeSet::new(), true).await.unwrap(), Outcome::default(), "nothing is wiped or written");
+        let id = load_balancer_id(UID, &web());
+        host.client.delete_load_balancer(&id).await.unwrap();
+        assert_eq!(second.sync(&table, &BTreeSet::new(), true).await.unwrap().writes, 1);
+        assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"]);
+        // Leftovers of a predecessor that knew more Services go.
+        let mut fresh = Table::default();
+        set(&mut fresh, &[]);
+        host.backend().sync(&fresh, &BTreeSet::new(), true).await.unwrap();
+        assert_eq!((host.seen().await.len(), host.remotes().await), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn failures_are_named_and_retried() {
+        let host = Host::new(OLD).await;
+        let (mut backend, mut table) = (host.backend(), Table::default());
+        let dirty = set(&mut table, &[("192.168.2.3", 80, false), ("192.168.2.4", 80, false)]);
+        host.fail("HcnCreateLoadBalancer", HResult::FAIL, 1);
+        let first = backend.sync(&table, &dirty, false).await.unwrap();
+        assert!(first.failures[0].reason.contains("cannot create load balancer 10.96.0.1:80/tcp"), "{first:?}");
+        assert_eq!(backend.sync(&table, &dirty, false).await.unwrap().failures, []);
+        let dirty = set(&mut table, &[("192.168.2.5", 80, false), ("192.168.2.6", 80, false)]);
+        host.fail("HcnCreateEndpoint", HResult::FAIL, 1);
+        let part = backend.sync(&table, &dirty, false).await.unwrap();
+        assert!(part.failures[0].reason.contains("serves with the others"), "{part:?}");
+        assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.6"], "half a service is better than none");
+        assert_eq!(backend.sync(&table, &dirty, false).await.unwrap().failures, []);
+        assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.5 192.168.2.6"]);
+    }
+
+    #[tokio::test]
+    async fn a_modify_that_is_refused_falls_back_for_good() {
+        let host = Host::new(NEW).await;
+        let (mut backend, mut table) = (host.backend(), Table::default());
+        let dirty = set(&mut table, &[("192.168.2.3", 80, false)]);
+        backend.sync(&table, &dirty, false).await.unwrap();
+        host.fail("HcnModifyLoadBalancer", HResult::NOT_IMPLEMENTED, 1);
+        let dirty = set(&mut table, &[("192.168.2.4", 80, false)]);
+        assert_eq!(backend.sync(&table, &dirty, false).await.unwrap().failures, []);
+        assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.4"]);
+        backend.sync(&table, &BTreeSet::new(), true).await.unwrap();
+        assert!(!backend.state.as_ref().unwrap().rules.modify);
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_comes_late_is_found() {
+        let host = Host::new(OLD).await;
+        let (mut backend, mut table) = (host.backend(), Table::default());
+        let dirty = set(&mut table, &[("192.168.1.5", 80, true)]);
+        let waiting = backend.sync(&table, &dirty, false).await.unwrap();
+        assert!(waiting.failures[0].reason.contains("has no endpoint in HNS yet"), "{waiting:?}");
+        host.pod("192.168.1.5").await;
+        assert_eq!(backend.sync(&table, &dirty, false).await.unwrap().failures, []);
+        assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.1.5"]);
+    }
+
+    #[tokio::test]
+    async fn another_programs_load_balancer_is_named_and_left() {
+        let host = Host::new(OLD).await;
+        let pod = host.pod("192.168.1.5").await;
+        let theirs = HostComputeLoadBalancer::new(Some("10.96.0.1".parse().unwrap()), hcn::Protocol::TCP, 80, 9999, vec![pod]);
+        let id = host.client.create_load_balancer(Guid::random(), &theirs).await.unwrap().id;
+        let (mut backend, mut table) = (host.backend(), Table::default());
+        let dirty = set(&mut table, &[("192.168.2.3", 80, false)]);
+        let outcome = backend.sync(&table, &dirty, false).await.unwrap();
+        assert!(outcome.failures[0].reason.contains(&id.to_string()), "{outcome:?}");
+        assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.1.5"]);
+    }
+
+    #[tokio::test]
+    async fn without_the_network_it_waits_and_touches_nothing() {
+        let host = Host::new(OLD).await;
+        let mut table = Table::default();
+        let dirty = set(&mut table, &[("192.168.2.3", 80, false)]);
+        let mut backend = Hns::new(host.client.clone(), UID, "later", false);
+        assert!(backend.sync(&table, &dirty, false).await.unwrap_err().contains("does not exist yet"));
+        let mut backend = host.backend();
+        backend.sync(&table, &dirty, false).await.unwrap();
+        host.fail("HcnEnumerateNetworks", HResult::FAIL, 1);
+        backend.sync(&table, &BTreeSet::new(), true).await.unwrap_err();
+        assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"], "an error proves nothing");
+    }
+}

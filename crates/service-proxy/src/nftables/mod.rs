@@ -1,0 +1,3 @@
+//! The backend for Linux.
+
+pub mod elements;
