@@ -1,4 +1,40 @@
-//! The embedded Kubernetes API server.
+//! The embedded Kubernetes API server: upstream's API, errors and semantics for the kinds a cluster on one machine needs, over a durable
+//! store in one file.
+//!
+//! A request passes authentication ([`authn`]), authorization ([`authz`]), admission, the kind's strategy ([`registry`]), validation, and
+//! the [`store`]; a watch reads the store's event window. Objects are plain JSON values; the kinds table says what is served.
+//!
+//! Not here: controllers, the scheduler, custom resources, server-side apply, protobuf answers.
 
+mod admission;
+mod alloc;
+mod authn;
+mod authz;
+mod bootstrap;
+mod http;
 mod object;
+mod protobuf;
+mod registry;
+mod selectors;
+mod server;
+mod status;
 mod store;
+mod subresources;
+mod watch;
+
+// Pure functions over JSON values: what is served, and what its objects look like.
+#[path = "interim/defaults.rs"]
+mod defaults;
+pub mod kinds;
+#[path = "interim/patch.rs"]
+mod patch;
+#[path = "interim/schema.rs"]
+mod schema;
+#[path = "interim/table.rs"]
+mod table;
+#[path = "interim/validation.rs"]
+mod validation;
+
+pub use self::http::respond::Body;
+pub use server::{Config, Identity, InProcess, Server, StartError, start};
+pub use store::OpenError;

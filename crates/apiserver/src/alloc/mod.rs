@@ -121,8 +121,8 @@ impl Allocators {
     /// Gives addresses and ports back.
     pub fn release(&self, addresses: &[IpAddr], ports: &[u16]) {
         let mut taken = self.lock();
-        addresses.iter().for_each(|address| drop(taken.addresses.remove(address)));
-        ports.iter().for_each(|port| drop(taken.ports.remove(port)));
+        taken.addresses.retain(|address| !addresses.contains(address));
+        taken.ports.retain(|port| !ports.contains(port));
     }
 
     /// Usable offsets are 1 (inclusive) to this (exclusive): neither the network's address nor the broadcast address.

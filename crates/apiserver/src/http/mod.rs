@@ -4,7 +4,7 @@ pub mod negotiate;
 mod nonresource;
 pub mod path;
 pub mod query;
-mod resource;
+pub mod resource;
 pub mod respond;
 mod write;
 

@@ -1,6 +1,7 @@
 //! Content negotiation: what the client accepts, and what it sends
 //! (apiserver/pkg/endpoints/handlers/negotiation).
 
+use crate::protobuf;
 use crate::status::ApiError;
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -81,7 +82,7 @@ pub fn content_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Decodes an object's body: JSON or YAML.
+/// Decodes an object's body: JSON, YAML or protobuf.
 pub fn decode(content_type: &str, body: &[u8]) -> Result<Value, ApiError> {
     match content_type {
         "" | "application/json" | "*/*" => decode_json(body),
@@ -89,6 +90,7 @@ pub fn decode(content_type: &str, body: &[u8]) -> Result<Value, ApiError> {
             let malformed = |error: serde_yaml_ng::Error| ApiError::bad_request(format!("error converting YAML to JSON: {error}"));
             serde_yaml_ng::from_slice(body).map_err(malformed)
         }
+        protobuf::MEDIA_TYPE => protobuf::decode(body).map_err(|error| ApiError::bad_request(error.to_string())),
         _ => Err(ApiError::unsupported_media_type(&MEDIA_TYPES)),
     }
 }
@@ -128,10 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_json_or_yaml_but_not_protobuf() {
+    fn bodies_are_json_yaml_or_protobuf() {
         assert_eq!(decode("application/yaml", b"a: {b: 1}").unwrap()["a"]["b"], 1);
         assert_eq!(decode("application/json", b"{}").unwrap(), serde_json::json!({}));
-        assert_eq!(decode("application/vnd.kubernetes.protobuf", b"k8s\0").unwrap_err().code, 415);
+        assert_eq!(decode("application/vnd.kubernetes.protobuf", b"{}").unwrap_err().code, 400);
+        assert_eq!(decode("application/cbor", b"").unwrap_err().code, 415);
         assert_eq!(decode("", b"{").unwrap_err().code, 400);
     }
 }

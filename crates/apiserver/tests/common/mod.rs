@@ -1,0 +1,108 @@
+//! An API server in a temporary directory, and clients for it.
+
+use apiserver::{Config, Identity, Server, start};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::{Api, PostParams};
+use pki::service_account::SigningKey;
+use pki::{Ca, CertRequest, Credentials, KubeConfig};
+use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+/// A pod that names no node.
+pub fn pod(name: &str) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "web", "image": "microsoft/iis"}]}})).unwrap()
+}
+
+/// A running server with everything needed to start it again.
+pub struct TestServer {
+    server: Server,
+    ca: Ca,
+    sa_key_pem: String,
+    address: SocketAddr,
+    dir: tempfile::TempDir,
+}
+
+impl TestServer {
+    /// Starts on a new directory; namespace `default` has its ServiceAccount.
+    pub async fn start() -> Self {
+        let ca = Ca::generate("kubernetes", Duration::from_secs(86_400)).unwrap();
+        let sa_key_pem = SigningKey::generate().unwrap().pem().to_string();
+        let started = Self::start_in(tempfile::tempdir().unwrap(), ca, sa_key_pem).await;
+        let accounts: Api<ServiceAccount> = Api::namespaced(started.admin(), "default");
+        let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+        started
+    }
+
+    async fn start_in(dir: tempfile::TempDir, ca: Ca, sa_key_pem: String) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = CertRequest { cn: "kube-apiserver".into(), ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], server: true, days: 1, ..CertRequest::default() };
+        let client = CertRequest { cn: "kube-apiserver-kubelet-client".into(), client: true, days: 1, ..CertRequest::default() };
+        let config = Config {
+            store_dir: dir.path().join("store"),
+            listeners: vec![listener],
+            serving: ca.issue(&serving).unwrap(),
+            ca_pem: ca.cert_pem().into(),
+            sa_key_pem: sa_key_pem.clone(),
+            kubelet_client: ca.issue(&client).unwrap(),
+            service_cidr: "10.96.0.0/12".parse().unwrap(),
+            node_port_range: 30000..=32767,
+            advertise: (address.ip(), address.port()),
+            version: "v1.36.2+mullion.0.1.0".into(),
+        };
+        Self { server: start(config).await.unwrap(), ca, sa_key_pem, address, dir }
+    }
+
+    /// Stops it and starts it again on the same directory.
+    pub async fn restart(self) -> Self {
+        self.server.shutdown().await;
+        Self::start_in(self.dir, self.ca, self.sa_key_pem).await
+    }
+
+    /// Ends it.
+    pub async fn stop(self) {
+        self.server.shutdown().await;
+    }
+
+    /// An in-process client that may do anything.
+    pub fn admin(&self) -> kube::Client {
+        self.client("admin", &["system:masters"])
+    }
+
+    /// An in-process client.
+    pub fn client(&self, user: &str, groups: &[&str]) -> kube::Client {
+        let identity = Identity { user: user.into(), groups: groups.iter().map(ToString::to_string).collect() };
+        kube::Client::new(self.server.in_process(identity), "default")
+    }
+
+    /// A client over TLS with a certificate.
+    pub async fn tls_client(&self, user: &str, group: &str) -> kube::Client {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let request = CertRequest { cn: user.into(), orgs: vec![group.into()], client: true, days: 1, ..CertRequest::default() };
+        let identity = self.ca.issue(&request).unwrap();
+        let credentials = Credentials::Certificate { cert_pem: identity.cert_pem, key_pem: identity.key_pem };
+        let path = self.dir.path().join(format!("{user}.conf"));
+        pki::write_private(&path, &KubeConfig::new(&format!("https://{}", self.address), self.ca.cert_pem(), credentials).to_yaml()).unwrap();
+        let config = kube::config::Kubeconfig::read_from(&path).unwrap();
+        let config = kube::Config::from_custom_kubeconfig(config, &kube::config::KubeConfigOptions::default()).await.unwrap();
+        kube::Client::try_from(config).unwrap()
+    }
+
+    /// A raw POST as admin.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, kube::Error> {
+        self.send(http::Request::post(path), body).await
+    }
+
+    /// A raw PUT as admin.
+    pub async fn put(&self, path: &str, body: &Value) -> Result<Value, kube::Error> {
+        self.send(http::Request::put(path), body).await
+    }
+
+    async fn send(&self, request: http::request::Builder, body: &Value) -> Result<Value, kube::Error> {
+        let request = request.header("content-type", "application/json").body(body.to_string().into_bytes()).unwrap();
+        let text = self.admin().request_text(request).await?;
+        Ok(serde_json::from_str(&text).unwrap())
+    }
+}
