@@ -1,0 +1,136 @@
+//! Mounts in the current mount namespace.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+const NONE: Option<&str> = None;
+
+fn named(operation: &str, path: &Path) -> impl FnOnce(nix::Error) -> io::Error {
+    let text = format!("{operation} {}", path.display());
+    move |e| io::Error::new(io::Error::from(e).kind(), format!("{text}: {e}"))
+}
+
+/// Makes `src` (with what is mounted below it) visible at `target`.
+pub fn bind(src: &Path, target: &Path) -> io::Result<()> {
+    mount(Some(src), target, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE).map_err(named("bind-mount at", target))
+}
+
+/// Makes `src` visible at `target`, read-only there (what is mounted below it keeps its own mode).
+pub fn bind_ro(src: &Path, target: &Path) -> io::Result<()> {
+    bind(src, target)?;
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | kept_flags(target);
+    mount(NONE, target, NONE, flags, NONE).map_err(named("make read-only", target))
+}
+
+/// Flags which a mount inherits from a more privileged namespace and which a remount must repeat.
+pub(crate) fn kept_flags(path: &Path) -> MsFlags {
+    use nix::sys::statvfs::{FsFlags, statvfs};
+    let Ok(stat) = statvfs(path) else { return MsFlags::empty() };
+    let pairs = [
+        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
+        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
+        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+        (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
+        (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
+        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
+    ];
+    pairs.into_iter().filter(|(has, _)| stat.flags().contains(*has)).map(|(_, keep)| keep).collect()
+}
+
+/// A memory file system; `options` as `mode=0755,size=16m`.
+pub fn tmpfs(target: &Path, options: &str) -> io::Result<()> {
+    mount(Some("tmpfs"), target, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options)).map_err(named("mount tmpfs at", target))
+}
+
+/// The process file system of the current pid namespace.
+pub fn proc(target: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), target, Some("proc"), flags, NONE).map_err(named("mount proc at", target))
+}
+
+/// An overlay that an ordinary user's namespace may mount (`userxattr`): `lower` from top to bottom.
+pub fn overlay(lower: &[PathBuf], upper: &Path, work: &Path, target: &Path) -> io::Result<()> {
+    let options = overlay_options(lower, upper, work)?;
+    mount(Some("overlay"), target, Some("overlay"), MsFlags::empty(), Some(options.as_path())).map_err(named("mount overlay at", target))
+}
+
+/// The option string of an overlay, with the characters escaped that separate options and layers.
+pub(crate) fn overlay_options(lower: &[PathBuf], upper: &Path, work: &Path) -> io::Result<PathBuf> {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let escape = |path: &Path, also: &[u8]| -> Vec<u8> {
+        let mut out = Vec::new();
+        for b in path.as_os_str().as_bytes() {
+            if *b == b'\\' || also.contains(b) {
+                out.push(b'\\');
+            }
+            out.push(*b);
+        }
+        out
+    };
+    let mut text = b"lowerdir=".to_vec();
+    text.extend(lower.iter().map(|p| escape(p, b":,")).collect::<Vec<_>>().join(&b':'));
+    for (key, path) in [("upperdir", upper), ("workdir", work)] {
+        text.extend(format!(",{key}=").bytes());
+        text.extend(escape(path, b","));
+    }
+    text.extend(b",userxattr");
+    // The kernel copies one page of options and cuts the rest off silently.
+    if text.len() >= 4096 {
+        let reason = format!("{} layers need {} bytes of overlay options, the kernel takes 4095: use shorter paths", lower.len(), text.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    Ok(PathBuf::from(OsString::from_vec(text)))
+}
+
+/// Takes the topmost mount at `target` away, at once for new users and for present ones when they end.
+pub fn umount(target: &Path) -> io::Result<()> {
+    umount2(target, MntFlags::MNT_DETACH).map_err(named("unmount", target))
+}
+
+/// From here on, mounts of this namespace and of others do not reach each other.
+pub fn make_rprivate() -> io::Result<()> {
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).map_err(named("make private", Path::new("/")))
+}
+
+/// The mount points at or below `path` in this namespace, deepest last.
+pub fn mounts_below(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
+    Ok(points.filter(|point| point.starts_with(path)).collect())
+}
+
+/// `\040` and the like, as mountinfo writes blanks.
+fn unescape(text: &str) -> String {
+    let mut out = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(b) = bytes.next() {
+        if b == b'\\' {
+            let octal = bytes.by_ref().take(3).fold(0u32, |n, d| n * 8 + u32::from(d.wrapping_sub(b'0')));
+            out.push(octal as u8);
+        } else {
+            out.push(b);
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlay_options_escape_separators_and_are_bounded() {
+        let options = overlay_options(&["/a:b".into(), "/c,d".into()], Path::new("/u,p"), Path::new("/w")).unwrap();
+        assert_eq!(options.to_str().unwrap(), r"lowerdir=/a\:b:/c\,d,upperdir=/u\,p,workdir=/w,userxattr");
+        let many = vec![PathBuf::from("/x".repeat(100)); 30];
+        assert_eq!(overlay_options(&many, Path::new("/u"), Path::new("/w")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn mountinfo_paths_are_unescaped() {
+        assert_eq!(unescape(r"/a\040b\134c"), r"/a b\c");
+    }
+}

@@ -1,0 +1,66 @@
+//! Addresses of links.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::wire::{self, Writer};
+use super::{ACK, CREATE, Result, Rtnl, family, ip_bytes, read_ip};
+
+const IFA_F_NODAD: u32 = 0x02;
+
+/// `struct ifaddrmsg`.
+fn header(address: IpNet, index: u32) -> [u8; 8] {
+    let mut h = [0; 8];
+    h[0] = family(address.addr());
+    h[1] = address.prefix_len();
+    h[4..8].copy_from_slice(&index.to_ne_bytes());
+    h
+}
+
+fn body(w: &mut Writer, address: IpNet) {
+    let bytes = ip_bytes(address.addr());
+    w.attr(libc::IFA_LOCAL, &bytes);
+    w.attr(libc::IFA_ADDRESS, &bytes);
+    if let (IpAddr::V4(_), IpNet::V4(net)) = (address.addr(), address)
+        && net.prefix_len() < 31
+    {
+        w.attr(libc::IFA_BROADCAST, &net.broadcast().octets());
+    }
+}
+
+impl Rtnl {
+    /// The addresses of a link with their prefix lengths.
+    pub fn addrs(&self, index: u32) -> Result<Vec<IpNet>> {
+        let all = self.dump("list addresses", libc::RTM_GETADDR, &[0; 8], |payload| {
+            let (prefix, owner) = (*payload.get(1)?, wire::u32_at(payload, 4)?);
+            let attrs = payload.get(8..)?;
+            // IFA_LOCAL is this side's address; IPv6 has it only on point-to-point links.
+            let ip = wire::attr(attrs, libc::IFA_LOCAL).or_else(|| wire::attr(attrs, libc::IFA_ADDRESS))?;
+            Some((owner, IpNet::new(read_ip(ip)?, prefix).ok()?))
+        })?;
+        Ok(all.into_iter().filter(|(owner, _)| *owner == index).map(|(_, net)| net).collect())
+    }
+
+    /// Gives a link an address; that it has it already is fine. IPv6 addresses are usable at once
+    /// (no duplicate address detection: our links have no strangers).
+    pub fn add_addr(&self, index: u32, address: IpNet) -> Result<()> {
+        let name = format!("add address {address} to link {index}");
+        let done = self.change(&name, libc::RTM_NEWADDR, CREATE, &header(address, index), |w| {
+            body(w, address);
+            if address.addr().is_ipv6() {
+                w.attr_u32(libc::IFA_FLAGS, IFA_F_NODAD);
+            }
+        });
+        match done {
+            Err(e) if e.is_exists() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Takes an address away.
+    pub fn del_addr(&self, index: u32, address: IpNet) -> Result<()> {
+        let name = format!("delete address {address} of link {index}");
+        self.change(&name, libc::RTM_DELADDR, ACK, &header(address, index), |w| body(w, address))
+    }
+}

@@ -1,0 +1,54 @@
+//! Signals as descriptors, and the reaping of children by pid 1.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+pub use nix::sys::signal::Signal;
+
+/// Signals that arrive on a descriptor instead of interrupting.
+#[derive(Debug)]
+pub struct Signals(SignalFd);
+
+impl Signals {
+    /// Blocks these signals for the calling thread (and threads it starts) and delivers them here.
+    /// Call it before threads exist. Started processes do not inherit the block
+    /// ([`crate::spawn::Spawn`] clears it).
+    pub fn catch(signals: &[Signal]) -> io::Result<Self> {
+        let set: SigSet = signals.iter().copied().collect();
+        set.thread_block()?;
+        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// The next signal that has arrived; `None` when there is none.
+    pub fn next(&self) -> io::Result<Option<Signal>> {
+        let Some(info) = self.0.read_signal()? else { return Ok(None) };
+        Ok(Signal::try_from(info.ssi_signo as i32).ok())
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// All children that have ended, orphans that were handed to us among them. To be called by the one
+/// loop of a pid 1 that waits for everything; it takes the status from anybody else who waits.
+#[allow(unsafe_code)]
+pub fn reap() -> Vec<(u32, ExitStatus)> {
+    let mut ended = Vec::new();
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is valid for writing during the call.
+        match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+            pid if pid > 0 => ended.push((pid as u32, ExitStatus::from_raw(status))),
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return ended,
+        }
+    }
+}
