@@ -1,1 +1,62 @@
 //! The embedded scheduler and controllers.
+//!
+//! Each controller is one loop of the same shape ([`runner`]): informers name keys, a key's work observes, plans (pure, table-tested,
+//! printable), applies and reports. Tasks: one informer per kind in [`view`], one loop per controller, the garbage collector's informers.
+//! Inputs: an API client, nothing else. Guarantees: any of them may be stopped at any point and started again; nothing is kept but in the
+//! API. [`run`] runs the controllers, [`run_scheduler`] the scheduler; both until they are told to stop.
+
+mod deployment;
+mod endpoints;
+mod ownership;
+mod replicaset;
+mod runner;
+mod selector;
+#[cfg(test)]
+mod testing;
+mod view;
+
+use cluster::Client;
+use tokio_util::sync::CancellationToken;
+
+/// What the controllers need to know of their cluster.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Addresses of all pods.
+    pub cluster_cidr: ipnet::Ipv4Net,
+    /// Prefix length of each node's share of them.
+    pub node_mask: u8,
+    /// The API server's certificate authority, for pods.
+    pub root_ca_pem: String,
+}
+
+/// Runs all controllers until `shutdown`.
+pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
+    let views = views_synced(&client).await;
+    tokio::join!(
+        deployment::run(client.clone(), views.clone(), shutdown.clone()),
+        replicaset::run(client.clone(), views.clone(), shutdown.clone()),
+        endpoints::run(client.clone(), views.clone(), shutdown.clone()),
+    );
+    drop(config);
+}
+
+async fn views_synced(client: &Client) -> view::Views {
+    let views = view::Views::start(client);
+    views.synced().await;
+    views
+}
+
+/// The server's own words for a refusal, else what the client says.
+fn refusal(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether an object was refused because its namespace is going away.
+fn is_namespace_terminating(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+}

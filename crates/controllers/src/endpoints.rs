@@ -1,0 +1,124 @@
+//! EndpointSlices (and, for old clients, Endpoints): which pods are behind each Service.
+//!
+//! Inputs: Services with a selector, pods, nodes. Outputs: EndpointSlices managed by `endpointslice-controller.k8s.io` and one Endpoints
+//! object a Service. Mirrors `pkg/controller/endpointslice`, `k8s.io/endpointslice` and `pkg/controller/endpoint`.
+//! Guarantees: slices of others are never touched; the name of a slice follows from its Service, ports and number, so a second attempt
+//! finds the first one's result; a slice is written only over the version the plan was made from.
+
+mod legacy;
+mod plan;
+mod rows;
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use cluster::{Client, Key, is_conflict, is_not_found};
+use k8s_openapi::api::{core::v1::Endpoints, discovery::v1::EndpointSlice};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams, Preconditions},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    runner::{Next, Queue},
+    view::{ServiceRow, Views},
+};
+use plan::Action;
+
+pub(crate) use rows::SliceRow;
+
+struct Context {
+    client: Client,
+    views: Views,
+}
+
+/// Runs the controller until `shutdown`.
+pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
+    let queue = Queue::<Key>::default();
+    watch(&views, &queue);
+    let context = Arc::new(Context { client, views });
+    queue.run("endpointslice", 8, shutdown, |key| sync(context.clone(), key)).await;
+}
+
+fn watch(views: &Views, queue: &Queue<Key>) {
+    let keys = queue.clone();
+    views.services.subscribe(move |change| keys.add(change.key.clone()));
+    let (keys, services) = (queue.clone(), views.services.clone());
+    views.pods.subscribe(move |change| {
+        for (key, service) in services.in_namespace(&change.key.ns) {
+            let Some(selector) = &service.selector else { continue };
+            let rows = [change.old, change.new].into_iter().flatten();
+            if rows.into_iter().any(|pod| selector.matches(&pod.labels)) {
+                keys.add(key);
+            }
+        }
+    });
+    let keys = queue.clone();
+    views.slices.subscribe(move |change| {
+        for slice in [change.old, change.new].into_iter().flatten() {
+            keys.add(Key::new(&change.key.ns, &slice.service));
+        }
+    });
+}
+
+async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
+    let Some(service) = context.views.services.get(&key) else { return Ok(Next::Change) };
+    let Some(selector) = service.selector.as_ref().filter(|_| !service.external_name && !service.deleting) else {
+        return Ok(Next::Change);
+    };
+    let pods: Vec<_> = context.views.pods.in_namespace(&key.ns).into_iter().filter(|(_, pod)| selector.matches(&pod.labels)).collect();
+    let slices: Vec<_> = context.views.slices.in_namespace(&key.ns).into_iter().filter(|(_, slice)| slice.service == key.name).collect();
+    let zone = |node: &str| context.views.nodes.get(Key::cluster(node)).and_then(|node| node.labels.get("topology.kubernetes.io/zone").cloned());
+    let desired = rows::desired(&key, &service, &pods, zone);
+    let actions = plan::plan(&key, &service, &desired, &slices);
+    for action in &actions {
+        tracing::debug!(service = %key, "{action}");
+        apply(&context, &key, &service, action).await?;
+    }
+    write_legacy(&context, &key, &service, &desired).await?;
+    Ok(Next::Change)
+}
+
+async fn apply(context: &Context, key: &Key, service: &ServiceRow, action: &Action) -> anyhow::Result<()> {
+    let api: Api<EndpointSlice> = Api::namespaced(context.client.clone(), &key.ns);
+    match action {
+        Action::Create { name, slice } => {
+            let object = rows::object(key, service, name, slice, None);
+            match api.create(&PostParams::default(), &object).await {
+                Err(error) if is_conflict(&error) => anyhow::bail!("EndpointSlice {name} exists already; it will be looked at again"),
+                Err(error) if crate::is_namespace_terminating(&error) => Ok(()),
+                other => other.map(|_| ()).with_context(|| format!("creating EndpointSlice {name}")),
+            }
+        }
+        Action::Update { name, version, slice } => {
+            let object = rows::object(key, service, name, slice, Some(version.clone()));
+            api.replace(name, &PostParams::default(), &object).await.map(|_| ()).with_context(|| format!("updating EndpointSlice {name}"))
+        }
+        Action::Delete { name, version } => {
+            let preconditions = Some(Preconditions { uid: None, resource_version: Some(version.clone()) });
+            match api.delete(name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
+                Err(error) if !is_not_found(&error) => Err(error).with_context(|| format!("deleting EndpointSlice {name}")),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+async fn write_legacy(context: &Context, key: &Key, service: &ServiceRow, desired: &[rows::Group]) -> anyhow::Result<()> {
+    let api: Api<Endpoints> = Api::namespaced(context.client.clone(), &key.ns);
+    let wanted = legacy::endpoints(key, service, desired);
+    let written = match api.get_opt(&key.name).await? {
+        None => api.create(&PostParams::default(), &wanted).await,
+        Some(found) if legacy::same(&found, &wanted) => return Ok(()),
+        Some(mut found) => {
+            found.subsets = wanted.subsets;
+            found.metadata.labels = wanted.metadata.labels;
+            api.replace(&key.name, &PostParams::default(), &found).await
+        }
+    };
+    match written {
+        Err(error) if crate::is_namespace_terminating(&error) => Ok(()),
+        other => other.map(|_| ()).context("writing Endpoints"),
+    }
+}

@@ -1,0 +1,220 @@
+//! Endpoints of a Service as values, from pods and to and from EndpointSlices.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use cluster::Key;
+use k8s_openapi::{
+    api::{
+        core::v1::ObjectReference,
+        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+    },
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+};
+
+use crate::{
+    selector::Labels,
+    view::{PodRow, ServicePortRow, ServiceRow, controller_of, controller_reference},
+};
+
+pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// A port of a slice.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Port {
+    pub name: String,
+    pub protocol: String,
+    pub app_protocol: Option<String>,
+    pub port: i32,
+}
+
+/// One pod behind a Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Member {
+    pub address: String,
+    pub ready: bool,
+    pub serving: bool,
+    pub terminating: bool,
+    pub hostname: Option<String>,
+    pub node: Option<String>,
+    pub zone: Option<String>,
+    pub pod: String,
+    pub uid: String,
+}
+
+/// What a slice says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Slice {
+    pub family: String,
+    pub ports: Vec<Port>,
+    pub members: Vec<Member>,
+}
+
+/// All members of a Service with the same address family and ports.
+pub(super) type Group = Slice;
+
+/// What the controller keeps of an EndpointSlice of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct SliceRow {
+    pub service: String,
+    pub version: String,
+    pub(super) labels: Labels,
+    pub(super) owner: String,
+    pub(super) slice: Slice,
+}
+
+impl SliceRow {
+    /// The row of a slice that this controller manages.
+    pub fn ours(slice: &EndpointSlice) -> Option<Self> {
+        let labels = slice.metadata.labels.clone().unwrap_or_default();
+        if labels.get(MANAGED_BY).map(String::as_str) != Some(MANAGER) {
+            return None;
+        }
+        Some(Self {
+            service: labels.get(SERVICE_NAME)?.clone(),
+            version: slice.metadata.resource_version.clone().unwrap_or_default(),
+            owner: controller_of(&slice.metadata).map(|owner| owner.uid).unwrap_or_default(),
+            labels,
+            slice: Slice {
+                family: slice.address_type.clone(),
+                ports: slice.ports.iter().flatten().map(port).collect(),
+                members: slice.endpoints.iter().flatten().map(member).collect(),
+            },
+        })
+    }
+}
+
+fn port(port: &EndpointPort) -> Port {
+    Port {
+        name: port.name.clone().unwrap_or_default(),
+        protocol: port.protocol.clone().unwrap_or_default(),
+        app_protocol: port.app_protocol.clone(),
+        port: port.port.unwrap_or_default(),
+    }
+}
+
+fn member(endpoint: &Endpoint) -> Member {
+    let conditions = endpoint.conditions.clone().unwrap_or_default();
+    let pod = endpoint.target_ref.clone().unwrap_or_default();
+    Member {
+        address: endpoint.addresses.first().cloned().unwrap_or_default(),
+        ready: conditions.ready.unwrap_or_default(),
+        serving: conditions.serving.unwrap_or_default(),
+        terminating: conditions.terminating.unwrap_or_default(),
+        hostname: endpoint.hostname.clone(),
+        node: endpoint.node_name.clone(),
+        zone: endpoint.zone.clone(),
+        pod: pod.name.unwrap_or_default(),
+        uid: pod.uid.unwrap_or_default(),
+    }
+}
+
+/// The members that a Service should have, by address family and ports, each group sorted by pod.
+pub(super) fn desired(key: &Key, service: &ServiceRow, pods: &[(Key, Arc<PodRow>)], zone: impl Fn(&str) -> Option<String>) -> Vec<Group> {
+    let mut groups: BTreeMap<(String, Vec<Port>), Vec<Member>> = BTreeMap::new();
+    for (pod_key, pod) in pods.iter().filter(|(_, pod)| !pod.is_finished()) {
+        for family in &service.families {
+            let Some(address) = pod.ips.iter().find(|ip| is_of_family(ip, family)) else { continue };
+            let ports = service.ports.iter().filter_map(|port| resolve(port, pod)).collect();
+            let ready = pod.ready.is_some();
+            groups.entry((family.clone(), ports)).or_default().push(Member {
+                address: address.clone(),
+                ready: service.publish_not_ready || (ready && !pod.deleting),
+                serving: ready,
+                terminating: pod.deleting,
+                hostname: (!pod.hostname.is_empty() && pod.subdomain == key.name).then(|| pod.hostname.clone()),
+                node: (!pod.node.is_empty()).then(|| pod.node.clone()),
+                zone: zone(&pod.node),
+                pod: pod_key.name.clone(),
+                uid: pod.uid.clone(),
+            });
+        }
+    }
+    let group = |((family, ports), members)| Group { family, ports, members };
+    groups.into_iter().map(group).collect()
+}
+
+fn is_of_family(ip: &str, family: &str) -> bool {
+    match ip.parse() {
+        Ok(IpAddr::V4(_)) => family == "IPv4",
+        Ok(IpAddr::V6(_)) => family == "IPv6",
+        Err(_) => false,
+    }
+}
+
+/// The number of a Service's port on this pod; none when the pod declares no port of that name.
+fn resolve(port: &ServicePortRow, pod: &PodRow) -> Option<Port> {
+    let number = match &port.target {
+        None => port.port,
+        Some(IntOrString::Int(0)) => port.port,
+        Some(IntOrString::Int(number)) => *number,
+        Some(IntOrString::String(name)) => pod.ports.iter().find(|one| one.name == *name && one.protocol == port.protocol)?.port,
+    };
+    Some(Port {
+        name: port.name.clone().unwrap_or_default(),
+        protocol: port.protocol.clone(),
+        app_protocol: port.app_protocol.clone(),
+        port: number,
+    })
+}
+
+/// The labels of a Service's slices: the Service's own, and those that say whose they are.
+pub(super) fn labels(key: &Key, service: &ServiceRow) -> Labels {
+    let mut labels = service.labels.clone();
+    labels.remove(HEADLESS);
+    if service.headless {
+        labels.insert(HEADLESS.to_owned(), String::new());
+    }
+    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    labels.insert(SERVICE_NAME.to_owned(), key.name.clone());
+    labels
+}
+
+/// The EndpointSlice as an API object.
+pub(super) fn object(key: &Key, service: &ServiceRow, name: &str, slice: &Slice, version: Option<String>) -> EndpointSlice {
+    let ports = slice.ports.iter().map(|port| EndpointPort {
+        name: Some(port.name.clone()),
+        protocol: Some(port.protocol.clone()),
+        port: Some(port.port),
+        app_protocol: port.app_protocol.clone(),
+    });
+    let endpoints = slice.members.iter().map(|member| Endpoint {
+        addresses: vec![member.address.clone()],
+        conditions: Some(EndpointConditions {
+            ready: Some(member.ready),
+            serving: Some(member.serving),
+            terminating: Some(member.terminating),
+        }),
+        hostname: member.hostname.clone(),
+        node_name: member.node.clone(),
+        zone: member.zone.clone(),
+        target_ref: Some(target(key, member)),
+        ..Default::default()
+    });
+    EndpointSlice {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(key.ns.clone()),
+            resource_version: version,
+            labels: Some(labels(key, service)),
+            owner_references: Some(vec![controller_reference("v1", "Service", &key.name, &service.uid)]),
+            ..Default::default()
+        },
+        address_type: slice.family.clone(),
+        ports: Some(ports.collect()),
+        endpoints: Some(endpoints.collect()),
+    }
+}
+
+/// A reference to a member's pod.
+pub(super) fn target(key: &Key, member: &Member) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Pod".to_owned()),
+        namespace: Some(key.ns.clone()),
+        name: Some(member.pod.clone()),
+        uid: Some(member.uid.clone()),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,314 @@
+//! What the controllers keep of the objects they share: compact rows, and the informers that hold them.
+
+use cluster::{Client, Informer, Key, Selection};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        apps::v1::{Deployment, ReplicaSet},
+        coordination::v1::Lease,
+        core::v1::{ConfigMap, Namespace, Node, Pod, Service, ServiceAccount, Taint, Toleration},
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::{
+        apis::meta::v1::{ObjectMeta, OwnerReference},
+        util::intstr::IntOrString,
+    },
+};
+use kube::Api;
+
+use crate::{
+    deployment::RsRow,
+    endpoints::SliceRow,
+    selector::{Labels, Selector},
+};
+
+/// The controller of an object, from its owner references.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Controller {
+    pub kind: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// The owner reference that says `controller: true`.
+pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<Controller> {
+    let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    Some(Controller { kind: owner.kind.clone(), name: owner.name.clone(), uid: owner.uid.clone() })
+}
+
+/// An owner reference by which `kind` controls an object (upstream: `metav1.NewControllerRef`).
+pub(crate) fn controller_reference(api_version: &str, kind: &str, name: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// A port that a container declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ContainerPort {
+    pub name: String,
+    pub protocol: String,
+    pub port: i32,
+}
+
+/// What the controllers need of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PodRow {
+    pub uid: String,
+    pub labels: Labels,
+    pub controller: Option<Controller>,
+    pub created: Option<Timestamp>,
+    pub deleting: bool,
+    pub phase: String,
+    pub node: String,
+    pub ips: Vec<String>,
+    /// Since when it is ready, if it is.
+    pub ready: Option<Timestamp>,
+    pub restarts: i32,
+    pub deletion_cost: i32,
+    pub hostname: String,
+    pub subdomain: String,
+    pub restart_policy: String,
+    pub ports: Vec<ContainerPort>,
+    pub tolerations: Vec<Toleration>,
+}
+
+impl PodRow {
+    pub fn new(pod: &Pod) -> Self {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let status = pod.status.clone().unwrap_or_default();
+        let meta = &pod.metadata;
+        let ready = status.conditions.iter().flatten().find(|one| one.type_ == "Ready" && one.status == "True");
+        let containers = status.container_statuses.iter().flatten();
+        let cost = meta.annotations.as_ref().and_then(|all| all.get("controller.kubernetes.io/pod-deletion-cost"));
+        let ports = spec.containers.iter().flat_map(|one| one.ports.iter().flatten()).map(|port| ContainerPort {
+            name: port.name.clone().unwrap_or_default(),
+            protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+            port: port.container_port,
+        });
+        Self {
+            uid: meta.uid.clone().unwrap_or_default(),
+            labels: meta.labels.clone().unwrap_or_default(),
+            controller: controller_of(meta),
+            created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            deleting: meta.deletion_timestamp.is_some(),
+            ready: ready.map(|one| one.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)),
+            restarts: containers.map(|one| one.restart_count).max().unwrap_or_default(),
+            deletion_cost: cost.and_then(|cost| cost.parse().ok()).unwrap_or_default(),
+            ports: ports.collect(),
+            phase: status.phase.unwrap_or_default(),
+            ips: status.pod_ips.into_iter().flatten().map(|ip| ip.ip).collect(),
+            node: spec.node_name.unwrap_or_default(),
+            hostname: spec.hostname.unwrap_or_default(),
+            subdomain: spec.subdomain.unwrap_or_default(),
+            restart_policy: spec.restart_policy.unwrap_or_default(),
+            tolerations: spec.tolerations.unwrap_or_default(),
+        }
+    }
+
+    /// Whether it has ended for good.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Whether it counts as a replica: neither ended nor being deleted.
+    pub fn is_active(&self) -> bool {
+        !self.is_finished() && !self.deleting
+    }
+}
+
+/// A port of a Service.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ServicePortRow {
+    pub name: Option<String>,
+    pub protocol: String,
+    pub app_protocol: Option<String>,
+    pub port: i32,
+    pub target: Option<IntOrString>,
+}
+
+/// What the controllers need of a Service.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ServiceRow {
+    pub uid: String,
+    pub labels: Labels,
+    /// None: someone else makes its endpoints.
+    pub selector: Option<Selector>,
+    pub headless: bool,
+    pub external_name: bool,
+    pub publish_not_ready: bool,
+    pub families: Vec<String>,
+    pub ports: Vec<ServicePortRow>,
+    pub deleting: bool,
+}
+
+impl ServiceRow {
+    pub fn new(service: &Service) -> Self {
+        let spec = service.spec.clone().unwrap_or_default();
+        let ports = spec.ports.into_iter().flatten().map(|port| ServicePortRow {
+            name: port.name,
+            protocol: port.protocol.unwrap_or_else(|| "TCP".to_owned()),
+            app_protocol: port.app_protocol,
+            port: port.port,
+            target: port.target_port,
+        });
+        Self {
+            uid: service.metadata.uid.clone().unwrap_or_default(),
+            labels: service.metadata.labels.clone().unwrap_or_default(),
+            ports: ports.collect(),
+            selector: spec.selector.filter(|labels| !labels.is_empty()).map(|labels| Selector::from_labels(&labels)),
+            headless: spec.cluster_ip.as_deref() == Some("None"),
+            external_name: spec.type_.as_deref() == Some("ExternalName"),
+            publish_not_ready: spec.publish_not_ready_addresses.unwrap_or_default(),
+            families: spec.ip_families.filter(|families| !families.is_empty()).unwrap_or_else(|| vec!["IPv4".to_owned()]),
+            deleting: service.metadata.deletion_timestamp.is_some(),
+        }
+    }
+}
+
+/// A condition of a node, as far as its life cycle looks at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeCondition {
+    pub type_: String,
+    pub status: String,
+    /// When the node agent last wrote it.
+    pub heartbeat: Option<Timestamp>,
+}
+
+/// What the controllers need of a Node.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NodeRow {
+    pub uid: String,
+    pub labels: Labels,
+    pub pod_cidrs: Vec<String>,
+    pub unschedulable: bool,
+    pub taints: Vec<Taint>,
+    pub conditions: Vec<NodeCondition>,
+    pub deleting: bool,
+}
+
+impl NodeRow {
+    pub fn new(node: &Node) -> Self {
+        let spec = node.spec.clone().unwrap_or_default();
+        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).map(|one| NodeCondition {
+            type_: one.type_.clone(),
+            status: one.status.clone(),
+            heartbeat: one.last_heartbeat_time.as_ref().map(|time| time.0),
+        });
+        Self {
+            uid: node.metadata.uid.clone().unwrap_or_default(),
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            pod_cidrs: spec.pod_cidrs.filter(|all| !all.is_empty()).unwrap_or_else(|| spec.pod_cidr.into_iter().collect()),
+            unschedulable: spec.unschedulable.unwrap_or_default(),
+            taints: spec.taints.unwrap_or_default(),
+            conditions: conditions.collect(),
+            deleting: node.metadata.deletion_timestamp.is_some(),
+        }
+    }
+
+    /// The status of a condition, if the node has it.
+    pub fn condition(&self, type_: &str) -> Option<&NodeCondition> {
+        self.conditions.iter().find(|one| one.type_ == type_)
+    }
+}
+
+/// What the Deployment controller watches of a Deployment; the work itself reads the newest object.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DeploymentRow {
+    pub uid: String,
+    pub version: String,
+    pub selector: Selector,
+}
+
+/// What the controllers need of a Namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamespaceRow {
+    pub deleting: bool,
+    pub finalizers: Vec<String>,
+}
+
+/// The informers that several controllers share.
+#[derive(Clone)]
+pub(crate) struct Views {
+    pub pods: Informer<PodRow>,
+    pub nodes: Informer<NodeRow>,
+    pub services: Informer<ServiceRow>,
+    pub slices: Informer<SliceRow>,
+    pub deployments: Informer<DeploymentRow>,
+    pub replica_sets: Informer<RsRow>,
+    pub namespaces: Informer<NamespaceRow>,
+    /// When each node's lease was renewed last.
+    pub leases: Informer<Option<Timestamp>>,
+    /// Service accounts called `default`.
+    pub service_accounts: Informer<()>,
+    /// The data of each `kube-root-ca.crt`.
+    pub root_cas: Informer<Option<String>>,
+}
+
+impl Views {
+    /// Starts all informers.
+    pub fn start(client: &Client) -> Self {
+        let all = Selection::all;
+        Self {
+            pods: Informer::start(Api::<Pod>::all(client.clone()), all(), |pod| Some(PodRow::new(pod))),
+            nodes: Informer::start(Api::<Node>::all(client.clone()), all(), |node| Some(NodeRow::new(node))),
+            services: Informer::start(Api::<Service>::all(client.clone()), all(), |service| Some(ServiceRow::new(service))),
+            slices: Informer::start(Api::<EndpointSlice>::all(client.clone()), all(), SliceRow::ours),
+            deployments: Informer::start(Api::<Deployment>::all(client.clone()), all(), deployment_row),
+            replica_sets: Informer::start(Api::<ReplicaSet>::all(client.clone()), all(), |set| Some(RsRow::new(set))),
+            namespaces: Informer::start(Api::<Namespace>::all(client.clone()), all(), namespace_row),
+            leases: Informer::start(Api::<Lease>::namespaced(client.clone(), "kube-node-lease"), all(), |lease| {
+                Some(lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0))
+            }),
+            service_accounts: Informer::start(
+                Api::<ServiceAccount>::all(client.clone()),
+                Selection::fields("metadata.name=default"),
+                |_| Some(()),
+            ),
+            root_cas: Informer::start(
+                Api::<ConfigMap>::all(client.clone()),
+                Selection::fields("metadata.name=kube-root-ca.crt"),
+                |map| Some(map.data.as_ref().and_then(|data| data.get("ca.crt")).cloned()),
+            ),
+        }
+    }
+
+    /// Waits until every informer has its first list.
+    pub async fn synced(&self) {
+        self.pods.synced().await;
+        self.nodes.synced().await;
+        self.services.synced().await;
+        self.slices.synced().await;
+        self.deployments.synced().await;
+        self.replica_sets.synced().await;
+        self.namespaces.synced().await;
+        self.leases.synced().await;
+        self.service_accounts.synced().await;
+        self.root_cas.synced().await;
+    }
+
+    /// The key of an object's controller if it is of this kind (a controller lives in its object's namespace).
+    pub fn controller_key(controller: Option<&Controller>, kind: &str, ns: &str) -> Option<Key> {
+        controller.filter(|one| one.kind == kind).map(|one| Key::new(ns, &one.name))
+    }
+}
+
+fn deployment_row(deployment: &Deployment) -> Option<DeploymentRow> {
+    Some(DeploymentRow {
+        uid: deployment.metadata.uid.clone()?,
+        version: deployment.metadata.resource_version.clone().unwrap_or_default(),
+        selector: deployment.spec.as_ref().map(|spec| Selector::new(&spec.selector)).unwrap_or_default(),
+    })
+}
+
+fn namespace_row(namespace: &Namespace) -> Option<NamespaceRow> {
+    Some(NamespaceRow {
+        deleting: namespace.metadata.deletion_timestamp.is_some(),
+        finalizers: namespace.spec.as_ref().and_then(|spec| spec.finalizers.clone()).unwrap_or_default(),
+    })
+}
