@@ -61,11 +61,6 @@ impl Allocators {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The service CIDR.
-    pub fn cidr(&self) -> IpNet {
-        self.cidr
-    }
-
     /// The first usable address of the service CIDR: the `kubernetes` Service's.
     pub fn first_address(&self) -> IpAddr {
         self.nth(1)
@@ -201,7 +196,7 @@ mod tests {
         let mut seen = HashSet::new();
         for _ in 0..6 {
             let address = allocators.take_any_address().unwrap();
-            assert!(allocators.cidr().contains(&address) && seen.insert(address));
+            assert!(allocators.cidr.contains(&address) && seen.insert(address));
         }
         assert_eq!(allocators.take_any_address(), Err(AllocError::Full));
         assert!(!seen.contains(&"10.96.0.0".parse().unwrap()) && !seen.contains(&"10.96.0.7".parse().unwrap()));

@@ -24,11 +24,6 @@ impl Query {
         self.get(name).unwrap_or_default().to_string()
     }
 
-    /// All values of a name.
-    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-
     /// Upstream's reading of booleans: absent, "false" and "0" are false, everything else is true.
     pub fn flag(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| !matches!(value.to_ascii_lowercase().as_str(), "false" | "0"))
@@ -55,6 +50,6 @@ mod tests {
         assert_eq!(query.get("labelSelector"), Some("a=b,c in (d)"));
         assert!(query.flag("watch") && !query.flag("x") && !query.flag("y"));
         assert_eq!(query.integer("n"), Some(5));
-        assert_eq!(query.all("d").collect::<Vec<_>>(), ["All", "B"]);
+        assert_eq!(query.get("d"), Some("All"));
     }
 }

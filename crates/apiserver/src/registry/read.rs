@@ -6,11 +6,10 @@ use crate::http::query::Query;
 use crate::kinds::KindInfo;
 use crate::selectors::{FieldSelector, LabelSelector};
 use crate::status::ApiError;
-use crate::store::Entry;
+use crate::store::{Entry, Rows};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// The label and field selector of a list, watch or deletecollection.
 #[derive(Clone, Debug, Default)]
@@ -98,7 +97,10 @@ impl Registry {
         let limit = query.integer("limit").and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
         let resume = query.get("continue").filter(|token| !token.is_empty()).map(decode_continue).transpose()?;
         let at = self.position(kind, query, limit.is_some(), resume.as_ref())?;
-        let (revision, rows) = self.rows(kind, namespace, at, resume.as_ref())?;
+        let (revision, rows) = match selection.name().filter(|_| at == At::Latest && (!namespace.is_empty() || !kind.namespaced)) {
+            Some(name) => self.row(&storage_key(kind, namespace, name)),
+            None => self.rows(kind, namespace, at, resume.as_ref())?,
+        };
         let start = resume.map(|resume| resume.start).unwrap_or_default();
         let mut rows = rows.into_iter().filter(|(key, _)| **key >= *start);
         let mut page = Page { revision, entries: Vec::new(), next: String::new(), remaining: None };
@@ -119,7 +121,13 @@ impl Registry {
         Ok(page)
     }
 
-    fn rows(&self, kind: &KindInfo, namespace: &str, at: At, resume: Option<&Continue>) -> Result<(u64, Vec<(Arc<str>, Entry)>), ApiError> {
+    /// The one object that a list by name can show.
+    fn row(&self, key: &str) -> (u64, Rows) {
+        let revision = self.store.revision();
+        (revision, self.store.get(key).map(|entry| (key.into(), entry)).into_iter().collect())
+    }
+
+    fn rows(&self, kind: &KindInfo, namespace: &str, at: At, resume: Option<&Continue>) -> Result<(u64, Rows), ApiError> {
         let prefix = prefix(kind, namespace);
         match at {
             At::Latest => Ok(self.store.list(&prefix)),

@@ -89,6 +89,9 @@ pub struct Compacted {
     pub oldest: u64,
 }
 
+/// Objects with their keys, in key order.
+pub type Rows = Vec<(Arc<str>, Entry)>;
+
 /// One stored object.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -180,13 +183,13 @@ impl Store {
     }
 
     /// Everything below `prefix`, in key order, with the revision it is true for.
-    pub fn list(&self, prefix: &str) -> (u64, Vec<(Arc<str>, Entry)>) {
+    pub fn list(&self, prefix: &str) -> (u64, Rows) {
         let state = self.shared.lock();
         (state.revision, range(&state.index, prefix).map(|(key, entry)| (Arc::clone(key), entry.clone())).collect())
     }
 
     /// Everything below `prefix` as it was at `revision`: today's state with the later events undone.
-    pub fn list_at(&self, prefix: &str, revision: u64) -> Result<Vec<(Arc<str>, Entry)>, Compacted> {
+    pub fn list_at(&self, prefix: &str, revision: u64) -> Result<Rows, Compacted> {
         let state = self.shared.lock();
         let later = state.window.after(revision)?;
         let mut found: BTreeMap<Arc<str>, Entry> =
@@ -198,11 +201,6 @@ impl Store {
             };
         }
         Ok(found.into_iter().collect())
-    }
-
-    /// How many objects lie below `prefix`.
-    pub fn count(&self, prefix: &str) -> usize {
-        range(&self.shared.lock().index, prefix).count()
     }
 
     /// Up to `most` events below `prefix` after revision `cursor` that are on disk, and the cursor to go on from.

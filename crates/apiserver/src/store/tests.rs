@@ -115,5 +115,5 @@ async fn many_writers_share_commits() {
         writer.await.unwrap();
     }
     assert_eq!(store.revision(), start + 200);
-    assert_eq!(store.count("core/pods/default/"), 200);
+    assert_eq!(store.list("core/pods/default/").1.len(), 200);
 }
