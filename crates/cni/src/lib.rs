@@ -5,6 +5,8 @@
 //! Speaks specification 0.1.0 to 1.1.0. Source of behaviour: containernetworking/cni `SPEC.md`, `libcni`
 //! and containernetworking/plugins.
 
+#[cfg(target_os = "linux")]
+pub mod bridge;
 mod fold;
 pub mod ipam;
 pub mod plugin;

@@ -13,6 +13,8 @@ use crate::win_bridge;
 /// The names that [`plugin_main`] answers to, each also with `.exe`. `win-l2bridge` and `wincni` are older names of
 /// `win-bridge`.
 pub const PLUGINS: &[&str] = &[
+    #[cfg(target_os = "linux")]
+    "bridge",
     "host-local",
     "win-bridge",
     "win-l2bridge",
@@ -132,6 +134,8 @@ fn dispatch(name: &str, request: &Request) -> Result<Option<AddResult>, CniError
     match name {
         "host-local" => ipam::host_local::handle(request),
         "win-bridge" | "win-l2bridge" | "wincni" => win_bridge::handle(request),
+        #[cfg(target_os = "linux")]
+        "bridge" => crate::bridge::handle(request),
         _ => Err(CniError::internal(format!("{name:?} is not a plug-in of this program; it answers to {}", PLUGINS.join(", ")))),
     }
 }

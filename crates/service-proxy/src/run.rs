@@ -211,3 +211,7 @@ impl Loop {
         done
     }
 }
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

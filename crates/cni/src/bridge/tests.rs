@@ -1,0 +1,209 @@
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use linux_sys::ns::in_lab;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::spec::PluginConfig;
+
+/// Pods of the current namespace, which is the node.
+struct Node {
+    dir: tempfile::TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn conf(&self) -> Value {
+        json!({"cniVersion": "1.0.0", "name": "pods", "type": "bridge", "bridge": "pods0", "isGateway": true, "routed": true,
+            "ipam": {"type": "host-local", "dataDir": self.dir.path().join("ipam"), "ranges": [[{"subnet": "10.1.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}})
+    }
+
+    fn netns_path(&self, id: &str) -> PathBuf {
+        self.dir.path().join(id)
+    }
+
+    fn call(&self, command: Command, id: &str, conf: Value) -> Result<Option<AddResult>, CniError> {
+        handle(&Request {
+            command,
+            container_id: id.into(),
+            netns: self.netns_path(id).to_str().unwrap().into(),
+            ifname: "eth0".into(),
+            args: BTreeMap::new(),
+            path: String::new(),
+            stdin: conf.to_string().into_bytes(),
+            config: PluginConfig::from_value(conf).unwrap(),
+        })
+    }
+
+    fn add(&self, id: &str, conf: Value) -> Pod {
+        let netns = NetNs::create_at(&self.netns_path(id)).unwrap();
+        let result = self.call(Command::Add, id, conf).unwrap().unwrap();
+        Pod { netns, result }
+    }
+}
+
+struct Pod {
+    netns: NetNs,
+    result: AddResult,
+}
+
+impl Pod {
+    fn ip(&self) -> std::net::IpAddr {
+        self.result.primary_ip().unwrap()
+    }
+
+    /// Listens on port 80 and tells one client its own address.
+    fn serve(&self) -> std::thread::JoinHandle<()> {
+        let listener = self.netns.run(|| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, peer) = listener.accept().unwrap();
+            stream.write_all(peer.ip().to_string().as_bytes()).unwrap();
+        })
+    }
+}
+
+/// What the server at `ip` says; and how long the connection took.
+fn ask(ip: std::net::IpAddr) -> (String, Duration) {
+    let start = Instant::now();
+    let mut stream = TcpStream::connect_timeout(&(ip, 80).into(), Duration::from_secs(3)).unwrap();
+    let took = start.elapsed();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    (text, took)
+}
+
+#[test]
+fn pods_reach_each_other_through_the_node() {
+    in_lab("bridge::tests::pods_reach_each_other_through_the_node", || {
+        let node = Node::new();
+        let (a, b) = (node.add("a", node.conf()), node.add("b", node.conf()));
+        assert_eq!((a.ip().to_string(), b.ip().to_string()), ("10.1.0.2".into(), "10.1.0.3".into()));
+        let server = b.serve();
+        let (seen, took) = a.netns.run(|| ask(b.ip())).unwrap();
+        server.join().unwrap();
+        assert_eq!(seen, "10.1.0.2", "the client's address is kept");
+        assert!(took < Duration::from_millis(500), "ARP is answered at once, not after proxy_delay: {took:?}");
+        let server = a.serve();
+        assert_eq!(ask(a.ip()).0, "10.1.0.1", "the node reaches its pods from the gateway's address");
+        server.join().unwrap();
+    });
+}
+
+#[test]
+fn the_result_describes_what_was_made() {
+    in_lab("bridge::tests::the_result_describes_what_was_made", || {
+        let node = Node::new();
+        let mut conf = node.conf();
+        conf["mtu"] = json!(1400);
+        conf["runtimeConfig"] = json!({"mac": "02:00:00:00:00:07"});
+        let pod = node.add("a", conf.clone());
+        let names: Vec<&str> = pod.result.interfaces.iter().map(|i| i.name.as_str()).collect();
+        assert_eq!((names[0], &names[1][..4], names[2]), ("pods0", "veth", "eth0"));
+        assert_eq!(pod.result.interfaces[2].mac, "02:00:00:00:00:07");
+        assert!(pod.result.interfaces.iter().all(|i| i.mtu == Some(1400)));
+        assert_eq!((pod.result.ips[0].interface, pod.result.ips[0].gateway), (Some(2), "10.1.0.1".parse().ok()));
+        let routes = Rtnl::open_in(&pod.netns).unwrap().routes().unwrap();
+        assert!(routes.iter().any(|r| r.dst.prefix_len() == 0 && r.via == "10.1.0.1".parse().ok()), "{routes:?}");
+        conf["prevResult"] = pod.result.to_json(crate::spec::SpecVersion::V1_0_0);
+        node.call(Command::Check, "a", conf.clone()).unwrap();
+        let inside = Rtnl::open_in(&pod.netns).unwrap();
+        let index = inside.link("eth0").unwrap().unwrap().index;
+        inside.del_addr(index, "10.1.0.2/24".parse().unwrap()).unwrap();
+        assert!(node.call(Command::Check, "a", conf).unwrap_err().msg.contains("lost its address"));
+    });
+}
+
+#[test]
+fn del_takes_everything_back_and_may_be_repeated() {
+    in_lab("bridge::tests::del_takes_everything_back_and_may_be_repeated", || {
+        let node = Node::new();
+        let reserved = || std::fs::read_dir(node.dir.path().join("ipam/pods")).unwrap().filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("10.")).count();
+        let ports = || Rtnl::open().unwrap().links().unwrap().iter().filter(|l| l.master.is_some()).count();
+        node.add("a", node.conf());
+        node.add("b", node.conf());
+        assert_eq!((ports(), reserved()), (2, 2));
+        for _ in 0..2 {
+            node.call(Command::Del, "a", node.conf()).unwrap();
+            assert_eq!((ports(), reserved()), (1, 1));
+        }
+        NetNs::remove_at(&node.netns_path("b")).unwrap();
+        node.call(Command::Del, "b", node.conf()).unwrap();
+        assert_eq!(reserved(), 0, "a sandbox that is gone frees its address too");
+        node.call(Command::Del, "never", node.conf()).unwrap();
+    });
+}
+
+#[test]
+fn a_failed_add_leaves_nothing() {
+    in_lab("bridge::tests::a_failed_add_leaves_nothing", || {
+        let node = Node::new();
+        NetNs::create_at(&node.netns_path("a")).unwrap();
+        let mut conf = node.conf();
+        conf["ipam"]["ranges"][0][0]["rangeStart"] = json!("10.9.0.1");
+        let error = node.call(Command::Add, "a", conf).unwrap_err();
+        assert!(error.msg.contains("RangeStart"), "{error:?}");
+        assert!(Rtnl::open().unwrap().links().unwrap().iter().all(|l| l.kind != "veth"));
+        let pod = node.add("b", node.conf());
+        let error = node.call(Command::Add, "b", node.conf()).unwrap_err();
+        assert_eq!(error.code, code::INTERNAL);
+        assert!(error.msg.contains("already exists"), "{error:?}");
+        assert!(Rtnl::open_in(&pod.netns).unwrap().link("eth0").unwrap().is_some(), "a second ADD does not harm the first");
+        let error = node.call(Command::Add, "no-such-netns", node.conf()).unwrap_err();
+        assert!(error.msg.contains("open netns"), "{error:?}");
+    });
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    in_lab("bridge::tests::what_is_not_supported_is_refused_by_name", || {
+        let node = Node::new();
+        for (key, value, text) in [
+            ("vlan", json!(7), "does not support vlan"),
+            ("promiscMode", json!(true), "does not support promiscMode"),
+            ("macspoofchk", json!(true), "does not support macspoofchk"),
+            ("bridge", json!("lo"), "already exists but is not a bridge"),
+        ] {
+            NetNs::create_at(&node.netns_path("a")).unwrap();
+            let mut conf = node.conf();
+            conf[key] = value;
+            let error = node.call(Command::Add, "a", conf).unwrap_err();
+            assert!(error.msg.contains(text), "{key}: {error:?}");
+        }
+        node.add("b", node.conf());
+        let mut other_subnet = node.conf();
+        other_subnet["ipam"]["ranges"] = json!([[{"subnet": "10.2.0.0/24"}]]);
+        assert!(node.call(Command::Add, "a", other_subnet).unwrap_err().msg.contains("already has an IP address different from 10.2.0.1/24"));
+    });
+}
+
+#[test]
+fn masquerading_hides_pods_from_other_networks() {
+    in_lab("bridge::tests::masquerading_hides_pods_from_other_networks", || {
+        let node = Node::new();
+        let mut conf = node.conf();
+        conf["ipMasq"] = json!(true);
+        let (a, b) = (node.add("a", conf.clone()), node.add("b", conf));
+        // A neighbour of the node that knows nothing of pods.
+        let world = NetNs::new_anonymous().unwrap();
+        let (here, there) = (Rtnl::open().unwrap(), Rtnl::open_in(&world).unwrap());
+        here.add_veth("up0", "world0", Some(&world)).unwrap();
+        for (rtnl, name, address) in [(&here, "up0", "10.240.0.11/24"), (&there, "world0", "10.240.0.1/24")] {
+            let index = rtnl.link(name).unwrap().unwrap().index;
+            rtnl.add_addr(index, address.parse().unwrap()).unwrap();
+            rtnl.set_up(index).unwrap();
+        }
+        let server = Pod { netns: world, result: AddResult::default() }.serve();
+        assert_eq!(a.netns.run(|| ask("10.240.0.1".parse().unwrap())).unwrap().0, "10.240.0.11");
+        server.join().unwrap();
+        let server = b.serve();
+        assert_eq!(a.netns.run(|| ask(b.ip())).unwrap().0, "10.1.0.2", "but not from each other");
+        server.join().unwrap();
+    });
+}

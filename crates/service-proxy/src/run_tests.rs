@@ -1,0 +1,138 @@
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use hcn::{HnsVersion, HostComputeNetwork, NetworkType, Subnet};
+use hns_sim::Simulator;
+use hns_sim::kernel::NoKernel;
+use hns_sim::switches::Switches;
+use http::{Request, Response};
+use http_body_util::StreamBody;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::*;
+use crate::hns::front_key;
+
+const SERVICES: &str = "/api/v1/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+
+/// An API whose watches say what the test tells them to; each is asked for once.
+struct Api {
+    say: HashMap<&'static str, mpsc::UnboundedSender<Value>>,
+    client: Client,
+}
+
+impl Api {
+    fn new() -> Self {
+        let mut say = HashMap::new();
+        let mut watches = HashMap::new();
+        for path in [SERVICES, SLICES] {
+            let (sender, receiver) = mpsc::unbounded_channel::<Value>();
+            say.insert(path, sender);
+            watches.insert(path, receiver);
+        }
+        let watches = Arc::new(Mutex::new(watches));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let watch = with_watches(&watches, request.uri().path());
+            async move {
+                let lines = UnboundedReceiverStream::new(watch).map(|event| Ok::<_, std::io::Error>(http_body_frame(&event)));
+                Ok::<_, kube::Error>(Response::new(StreamBody::new(lines)))
+            }
+        });
+        Self { say, client: Client::new(service, "default") }
+    }
+
+    fn send(&self, path: &str, kind: &str, object: Value) {
+        self.say[path].send(json!({"type": kind, "object": object})).unwrap();
+    }
+
+    fn listed(&self) {
+        for (path, kind, version) in [(SERVICES, "Service", "v1"), (SLICES, "EndpointSlice", "discovery.k8s.io/v1")] {
+            let meta = json!({"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}});
+            self.send(path, "BOOKMARK", json!({"kind": kind, "apiVersion": version, "metadata": meta}));
+        }
+    }
+}
+
+type Watches = Arc<Mutex<HashMap<&'static str, mpsc::UnboundedReceiver<Value>>>>;
+
+fn with_watches(watches: &Watches, path: &str) -> mpsc::UnboundedReceiver<Value> {
+    // A watch that is asked for again stays silent.
+    watches.lock().unwrap().remove(path).unwrap_or_else(|| mpsc::unbounded_channel().1)
+}
+
+fn http_body_frame(event: &Value) -> http_body::Frame<Bytes> {
+    http_body::Frame::data(Bytes::from(format!("{event}\n")))
+}
+
+fn service(version: u32) -> Value {
+    json!({"metadata": {"name": "web", "namespace": "default", "resourceVersion": version.to_string()},
+        "spec": {"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}})
+}
+
+fn slice(version: u32, addresses: &[&str]) -> Value {
+    let endpoints: Vec<Value> = addresses.iter().map(|ip| json!({"addresses": [ip], "nodeName": "there"})).collect();
+    json!({"metadata": {"name": "web-1", "namespace": "default", "resourceVersion": version.to_string(), "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "ports": [{"name": "", "port": 8080, "protocol": "TCP"}], "endpoints": endpoints})
+}
+
+/// Waits until HNS has load balancers with these numbers of backends.
+async fn until(hcn: &HcnClient, expected: &[(&str, usize)]) -> Duration {
+    let start = Instant::now();
+    loop {
+        let seen: Vec<(String, usize)> = hcn
+            .load_balancers()
+            .await
+            .unwrap()
+            .iter()
+            .map(|lb| (front_key(lb).unwrap().to_string(), lb.host_compute_endpoints.len()))
+            .collect();
+        if seen.iter().map(|(key, n)| (key.as_str(), *n)).eq(expected.iter().copied()) {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{seen:?} is not {expected:?}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_loop_follows_the_api_waits_for_both_lists_and_repairs() {
+    let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
+    let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(15, 5)), None).unwrap();
+    let hcn = HcnClient::new(simulator.session());
+    let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), "192.168.1.1".parse().unwrap());
+    hcn.create_network(hcn::Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap();
+    let api = Api::new();
+    let (status, mut seen) = watch::channel(Status::default());
+    let config = Config {
+        client: api.client.clone(),
+        node_name: "here".into(),
+        cluster_uid: "uid".into(),
+        backend: BackendConfig::Hcn { client: hcn.clone(), network: "pods".into(), dsr: false },
+        full_pass: Duration::from_millis(300),
+        status: Some(status),
+    };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let proxy = tokio::spawn(run(config, async move { drop(stopped.await) }));
+    api.send(SERVICES, "ADDED", service(1));
+    api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(hcn.load_balancers().await.unwrap().is_empty(), "half a list is no list");
+    api.listed();
+    until(&hcn, &[("10.96.0.7:80/tcp", 1)]).await;
+    seen.wait_for(|status| status.ready && status.behind.is_empty() && status.fronts == 1).await.unwrap();
+    api.send(SLICES, "MODIFIED", slice(2, &["192.168.2.3", "192.168.2.4"]));
+    let took = until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
+    assert!(took < Duration::from_millis(250), "an event is acted on at once, not at the next full pass: {took:?}");
+    // Somebody takes it away behind our back.
+    let id = hcn.load_balancers().await.unwrap()[0].id;
+    hcn.delete_load_balancer(&id).await.unwrap();
+    until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
+    api.send(SERVICES, "DELETED", service(3));
+    until(&hcn, &[]).await;
+    stop.send(()).unwrap();
+    proxy.await.unwrap();
+}
