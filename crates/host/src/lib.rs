@@ -8,6 +8,8 @@ mod routes;
 pub use facts::HostFacts;
 pub use pod_rules::{NodeOs, PathError, PodPath};
 pub use root::{FileKind, HostError, HostRoot, Resolved, Space, VolumeFile};
+#[cfg(target_os = "linux")]
+pub use routes::LinuxRoutes;
 #[cfg(windows)]
 pub use routes::WindowsRoutes;
 pub use routes::{HostRoute, OUR_PROTOCOL, Routes, RoutesError};

@@ -5,10 +5,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+#[cfg(target_os = "linux")]
+#[path = "routes/linux.rs"]
+mod imp;
 #[cfg(windows)]
 #[path = "routes/windows.rs"]
 mod imp;
 
+#[cfg(target_os = "linux")]
+pub use imp::LinuxRoutes;
 #[cfg(windows)]
 pub use imp::WindowsRoutes;
 

@@ -1,12 +1,34 @@
 //! The node agent: keeps the pods that the API binds to one node running there, and tells the
 //! API how they and the node are.
+//!
+//! Tasks: [`run`] registers the Node and then keeps these going until shutdown: node status,
+//! lease, runtime health, pod statuses, one worker per pod UID, container events, the HTTPS
+//! server. Channels: the pod watch → dispatcher → one queue per worker; everything else tells a
+//! worker only to look again. Pods are left as they are at shutdown and adopted by their CRI
+//! labels at the next start. The agent starts no process and never touches the network.
+
+mod agent;
 mod config;
 mod cri_config;
 mod env;
+mod health;
 mod images;
+mod logs;
+mod node;
 mod pod;
+mod probes;
+mod run;
 mod runtime;
+mod server;
 mod services;
 mod sources;
+mod stats;
+mod statuses;
+mod tls;
+mod tokens;
 mod volumes;
+mod worker;
+
 pub use config::{Capacity, Config, Resolver, ServerConfig};
+pub use run::{RunError, run};
+pub use tls::TlsError;

@@ -40,17 +40,30 @@ fn text(e: impl std::error::Error) -> String {
 
 impl PodDirs {
     /// The directories of a pod below the agent's root directory.
-    pub(crate) fn new(root: &HostRoot, agent_dir: &PodPath, pod: &Pod) -> Result<Self, host::HostError> {
+    pub(crate) fn new(
+        root: &HostRoot,
+        agent_dir: &PodPath,
+        pod: &Pod,
+    ) -> Result<Self, host::HostError> {
         let meta = &pod.metadata;
         let uid = meta.uid.as_deref().unwrap_or_default();
         let name = meta.name.as_deref().unwrap_or_default();
         let ns = meta.namespace.as_deref().unwrap_or_default();
-        let logs = root.parse("/var/log/pods")?.join(&format!("{ns}_{name}_{uid}"))?;
-        Ok(PodDirs { pod: agent_dir.join("pods")?.join(uid)?, logs })
+        let logs = root
+            .parse("/var/log/pods")?
+            .join(&format!("{ns}_{name}_{uid}"))?;
+        Ok(PodDirs {
+            pod: agent_dir.join("pods")?.join(uid)?,
+            logs,
+        })
     }
 
     fn volume(&self, plugin: &str, name: &str) -> Result<PodPath, String> {
-        self.pod.join("volumes").and_then(|p| p.join(plugin)).and_then(|p| p.join(name)).map_err(text)
+        self.pod
+            .join("volumes")
+            .and_then(|p| p.join(plugin))
+            .and_then(|p| p.join(name))
+            .map_err(text)
     }
 }
 
@@ -80,19 +93,26 @@ pub(crate) fn set_up(
 ) -> Result<BTreeMap<String, PodPath>, VolumeError> {
     let mut out = BTreeMap::new();
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let failed = |why: String| VolumeError {
+            volume: volume.name.clone(),
+            why,
+        };
         let path = if let Some(host_path) = &volume.host_path {
             check_host_path(root, host_path).map_err(failed)?
         } else {
             let plugin = plugin(volume).ok_or_else(|| failed(unsupported(volume)))?;
             let path = dirs.volume(plugin, &volume.name).map_err(failed)?;
             if volume.empty_dir.is_some() {
-                root.create_dir_all(&parent(&path), 0o755).map_err(|e| failed(text(e)))?;
-                root.create_dir_all(&path, 0o777).map_err(|e| failed(text(e)))?;
+                root.create_dir_all(&parent(&path), 0o755)
+                    .map_err(|e| failed(text(e)))?;
+                root.create_dir_all(&path, 0o777)
+                    .map_err(|e| failed(text(e)))?;
             } else {
                 let files = content.files(volume).map_err(failed)?;
-                root.create_dir_all(&parent(&path), 0o755).map_err(|e| failed(text(e)))?;
-                root.write_volume(&path, &files).map_err(|e| failed(text(e)))?;
+                root.create_dir_all(&parent(&path), 0o755)
+                    .map_err(|e| failed(text(e)))?;
+                root.write_volume(&path, &files)
+                    .map_err(|e| failed(text(e)))?;
             }
             path
         };
@@ -107,7 +127,9 @@ fn parent(path: &PodPath) -> PodPath {
 
 fn unsupported(volume: &Volume) -> String {
     let value = serde_json::to_value(volume).unwrap_or_default();
-    let kind = value.as_object().and_then(|o| o.keys().find(|k| *k != "name").cloned());
+    let kind = value
+        .as_object()
+        .and_then(|o| o.keys().find(|k| *k != "name").cloned());
     format!(
         "volumes of type {} are not supported by this node agent; supported are emptyDir, hostPath, secret, configMap, downwardAPI and projected",
         kind.as_deref().unwrap_or("(none)")
@@ -119,7 +141,12 @@ fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<Pod
     let path = root.parse(&source.path).map_err(text)?;
     let found = root.kind(&path).map_err(text)?;
     let wanted = source.type_.as_deref().unwrap_or_default();
-    let is_not = |what: &str| Err(format!("hostPath type check failed: {} is not a {what}", source.path));
+    let is_not = |what: &str| {
+        Err(format!(
+            "hostPath type check failed: {} is not a {what}",
+            source.path
+        ))
+    };
     match (wanted, found) {
         ("", _)
         | ("DirectoryOrCreate" | "Directory", Some(FileKind::Directory))
@@ -156,7 +183,12 @@ pub(crate) fn mount_source(
     if sub_path.is_empty() {
         return Ok(path.clone());
     }
-    let refused = |why: String| format!("failed to prepare subPath for volumeMount {:?}: {why}", mount.name);
+    let refused = |why: String| {
+        format!(
+            "failed to prepare subPath for volumeMount {:?}: {why}",
+            mount.name
+        )
+    };
     let full = path.join(sub_path).map_err(|e| refused(text(e)))?;
     let relative = &full.components()[path.components().len()..];
     if plugin(volume).is_some() && volume.empty_dir.is_none() {
@@ -167,11 +199,19 @@ pub(crate) fn mount_source(
     for part in relative {
         let next = here.join(part).map_err(|e| refused(text(e)))?;
         let names = root.read_dir(&here).map_err(|e| refused(text(e)))?;
-        let same = |n: &str| if root.os().is_windows() { n.eq_ignore_ascii_case(part) } else { n == part };
+        let same = |n: &str| {
+            if root.os().is_windows() {
+                n.eq_ignore_ascii_case(part)
+            } else {
+                n == part
+            }
+        };
         match names.iter().find(|(n, _)| same(n)) {
             Some((_, FileKind::Link)) => return Err(refused(format!("{next} is a link"))),
             Some(_) => {}
-            None => root.create_dir_all(&next, 0o750).map_err(|e| refused(text(e)))?,
+            None => root
+                .create_dir_all(&next, 0o750)
+                .map_err(|e| refused(text(e)))?,
         }
         here = next;
     }

@@ -94,6 +94,8 @@ pub(crate) struct Memory {
     pub sandbox_failure: Option<Failure>,
     /// By container name.
     pub images: BTreeMap<String, ImageState>,
+    /// The failure before a pull that is under way, by container name.
+    pub pull_failures: BTreeMap<String, Failure>,
     /// Failed creates and starts, by container name.
     pub failures: BTreeMap<String, Failure>,
     /// Restart back-off, by container name and hash.
@@ -183,7 +185,12 @@ pub(crate) enum Action {
     /// Create and start a container. `restarts` 0 is the first time.
     Start { container: String, restarts: u32 },
     /// Stop a container with a grace in seconds.
-    Kill { id: String, container: String, grace: i64, why: Why },
+    Kill {
+        id: String,
+        container: String,
+        grace: i64,
+        why: Why,
+    },
     /// Remove an old attempt.
     Remove { id: String },
     /// Unmount volumes of an ended pod, keeping its containers for their logs.
@@ -211,8 +218,16 @@ impl fmt::Display for Action {
             Action::CreateSandbox { attempt } => write!(f, "create sandbox, attempt {attempt}"),
             Action::StopSandbox { id } => write!(f, "stop sandbox {id}"),
             Action::EnsureImage { container } => write!(f, "get image of {container}"),
-            Action::Start { container, restarts } => write!(f, "start {container}, restart {restarts}"),
-            Action::Kill { id, container, grace, why } => {
+            Action::Start {
+                container,
+                restarts,
+            } => write!(f, "start {container}, restart {restarts}"),
+            Action::Kill {
+                id,
+                container,
+                grace,
+                why,
+            } => {
                 write!(f, "stop {container} ({id}) within {grace} s: {why:?}")
             }
             Action::Remove { id } => write!(f, "remove container {id}"),
@@ -247,7 +262,9 @@ pub(crate) fn containers(spec: &PodSpec) -> impl DoubleEndedIterator<Item = (Kin
 pub(crate) fn container_hash(spec: &Spec) -> String {
     let text = serde_json::json!({"name": spec.name, "image": spec.image}).to_string();
     // FNV-1a, 32 bits, as upstream.
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |h, b| {
+        (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
+    });
     format!("{hash:x}")
 }
 
@@ -258,12 +275,19 @@ pub(crate) fn is_deleted(pod: &Pod) -> bool {
 
 /// Whether the pod uses the host's network.
 pub(crate) fn is_host_network(pod: &Pod) -> bool {
-    pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false)
+    pod.spec
+        .as_ref()
+        .and_then(|s| s.host_network)
+        .unwrap_or(false)
 }
 
 /// Grace for stopping the pod's containers, in seconds.
 pub(crate) fn grace(pod: &Pod) -> i64 {
-    let spec = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(30);
+    let spec = pod
+        .spec
+        .as_ref()
+        .and_then(|s| s.termination_grace_period_seconds)
+        .unwrap_or(30);
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(spec);
     grace.max(1)
 }
@@ -280,7 +304,12 @@ impl Failure {
         let count = before.map_or(0, |f| f.count) + 1;
         let delay = first.as_millis_f64() * 2f64.powi((count - 1).min(30) as i32);
         let delay = SignedDuration::from_millis(delay.min(max.as_millis_f64()) as i64);
-        Failure { reason: reason.to_owned(), message, retry_at: now + delay, count }
+        Failure {
+            reason: reason.to_owned(),
+            message,
+            retry_at: now + delay,
+            count,
+        }
     }
 }
 
@@ -292,6 +321,8 @@ impl Observed {
 
     /// The newest attempt of a container in one sandbox.
     pub(crate) fn newest_in(&self, name: &str, sandbox: &str) -> Option<&Container> {
-        self.containers.iter().find(|c| c.name == name && c.sandbox == sandbox)
+        self.containers
+            .iter()
+            .find(|c| c.name == name && c.sandbox == sandbox)
     }
 }

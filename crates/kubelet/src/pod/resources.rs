@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use k8s_cri::v1::{LinuxContainerResources, WindowsContainerResources};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use k8s_cri::v1::{LinuxContainerResources, WindowsContainerResources};
 use pod_rules::Quantity;
 
 /// Amounts by resource name.
@@ -41,7 +41,9 @@ fn raise(into: &mut Amounts, other: &Amounts) {
 /// What a pod asks of the node: containers and sidecars together, or the largest moment of the
 /// init phase, and overhead (upstream component-helpers resource.PodRequests).
 pub(crate) fn pod_requests(pod: &Pod) -> Amounts {
-    let Some(spec) = &pod.spec else { return Amounts::new() };
+    let Some(spec) = &pod.spec else {
+        return Amounts::new();
+    };
     let mut total = Amounts::new();
     for c in &spec.containers {
         add(&mut total, &requests_of(c.resources.as_ref()));
@@ -68,7 +70,11 @@ pub(crate) fn pod_requests(pod: &Pod) -> Amounts {
 /// A container's limit or request of `cpu` or `memory`, None when absent or zero.
 fn amount(c: &Container, limits: bool, name: &str) -> Option<Quantity> {
     let r = c.resources.as_ref()?;
-    let map = if limits { r.limits.as_ref() } else { r.requests.as_ref() };
+    let map = if limits {
+        r.limits.as_ref()
+    } else {
+        r.requests.as_ref()
+    };
     let q = Quantity::parse(&map?.get(name)?.0).ok()?;
     (!q.is_zero()).then_some(q)
 }
@@ -107,8 +113,9 @@ fn oom_score_adj(spec: &PodSpec, c: &Container, node_memory: u64) -> i64 {
 /// Windows resources: a CPU cap in ten-thousandths of the whole machine, and a memory limit.
 /// Requests have no effect there.
 pub(crate) fn windows(c: &Container, node_cpu_millis: i64) -> WindowsContainerResources {
-    let cap = amount(c, true, "cpu")
-        .map_or(0, |q| (10_000 * q.milli_value() / node_cpu_millis.max(1)).clamp(1, 10_000));
+    let cap = amount(c, true, "cpu").map_or(0, |q| {
+        (10_000 * q.milli_value() / node_cpu_millis.max(1)).clamp(1, 10_000)
+    });
     WindowsContainerResources {
         cpu_maximum: cap,
         memory_limit_in_bytes: amount(c, true, "memory").map_or(0, Quantity::value),
@@ -136,13 +143,32 @@ mod tests {
     #[test]
     fn requests() {
         for (spec, want) in [
-            (json!({"containers": [cpu("1", false), cpu("500m", false)]}), "1500m"),
-            (json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false)]}), "3"),
-            (json!({"containers": [cpu("1", false)], "initContainers": [cpu("2", true), cpu("3", false)]}), "5"),
-            (json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false), cpu("1", true)]}), "3"),
-            (json!({"containers": [cpu("1", false)], "overhead": {"cpu": "250m"}}), "1250m"),
+            (
+                json!({"containers": [cpu("1", false), cpu("500m", false)]}),
+                "1500m",
+            ),
+            (
+                json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false)]}),
+                "3",
+            ),
+            (
+                json!({"containers": [cpu("1", false)], "initContainers": [cpu("2", true), cpu("3", false)]}),
+                "5",
+            ),
+            (
+                json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false), cpu("1", true)]}),
+                "3",
+            ),
+            (
+                json!({"containers": [cpu("1", false)], "overhead": {"cpu": "250m"}}),
+                "1250m",
+            ),
         ] {
-            assert_eq!(pod_requests(&pod(spec.clone()))["cpu"].to_string(), want, "{spec}");
+            assert_eq!(
+                pod_requests(&pod(spec.clone()))["cpu"].to_string(),
+                want,
+                "{spec}"
+            );
         }
     }
 
@@ -152,7 +178,10 @@ mod tests {
             "limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "250m", "memory": "32Mi"}}}]}));
         let spec = p.spec.as_ref().unwrap();
         let l = linux(spec, &spec.containers[0], 16 << 30);
-        assert_eq!((l.cpu_shares, l.cpu_quota, l.memory_limit_in_bytes), (256, 50_000, 64 << 20));
+        assert_eq!(
+            (l.cpu_shares, l.cpu_quota, l.memory_limit_in_bytes),
+            (256, 50_000, 64 << 20)
+        );
         assert_eq!(l.oom_score_adj, 999);
         let w = windows(&spec.containers[0], 8000);
         assert_eq!((w.cpu_maximum, w.memory_limit_in_bytes), (625, 64 << 20));

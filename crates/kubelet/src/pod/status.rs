@@ -11,8 +11,13 @@ use super::plan::{Ending, Waiting};
 use super::{Container, ImageState, Input, Kind, State, containers, is_host_network};
 
 /// The conditions that belong to the node agent; others are left alone.
-pub(crate) const OWN_CONDITIONS: [&str; 5] =
-    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+pub(crate) const OWN_CONDITIONS: [&str; 5] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+];
 
 /// Renders the status of a pod.
 pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodStatus {
@@ -21,7 +26,10 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     let mut status = PodStatus {
         conditions: old.conditions.clone(),
         start_time: old.start_time.clone().or(Some(seconds(i.now))),
-        qos_class: old.qos_class.clone().or(Some(pod_rules::qos_class(spec).to_owned())),
+        qos_class: old
+            .qos_class
+            .clone()
+            .or(Some(pod_rules::qos_class(spec).to_owned())),
         nominated_node_name: old.nominated_node_name.clone(),
         observed_generation: i.pod.metadata.generation,
         phase: old.phase.clone(),
@@ -69,7 +77,9 @@ pub(super) fn started(i: &Input<'_>, c: &Spec, running: &Container) -> bool {
 fn old_status<'a>(i: &'a Input<'_>, name: &str) -> Option<&'a ContainerStatus> {
     let status = i.pod.status.as_ref()?;
     let inits = status.init_container_statuses.iter().flatten();
-    inits.chain(status.container_statuses.iter().flatten()).find(|s| s.name == name)
+    inits
+        .chain(status.container_statuses.iter().flatten())
+        .find(|s| s.name == name)
 }
 
 fn container(
@@ -86,7 +96,10 @@ fn container(
     };
     let previous = attempts.find(|o| o.state == State::Exited);
     let old = old_status(i, &c.name);
-    let kept = || old.filter(|o| o.restart_count as u32 == newest.restarts).and_then(|o| o.last_state.clone());
+    let kept = || {
+        old.filter(|o| o.restart_count as u32 == newest.restarts)
+            .and_then(|o| o.last_state.clone())
+    };
     let mut status = ContainerStatus {
         name: c.name.clone(),
         image: newest.image.clone(),
@@ -104,7 +117,9 @@ fn container(
             status.started = Some(started);
             status.ready = started && ready && newest.state == State::Running && kind != Kind::Init;
             status.state = Some(ContainerState {
-                running: Some(ContainerStateRunning { started_at: newest.started_at.map(seconds) }),
+                running: Some(ContainerStateRunning {
+                    started_at: newest.started_at.map(seconds),
+                }),
                 ..Default::default()
             });
         }
@@ -112,7 +127,9 @@ fn container(
             status.started = Some(false);
             status.ready = kind == Kind::Init && newest.exit_code == 0;
             status.state = Some(terminated(i, newest));
-            if ending == Ending::No && let Some(w) = waiting.iter().find(|w| w.name == c.name) {
+            if ending == Ending::No
+                && let Some(w) = waiting.iter().find(|w| w.name == c.name)
+            {
                 status.last_state = status.state.replace(waiting_state(&w.reason, &w.message));
             }
         }
@@ -152,7 +169,11 @@ fn missing(
             return old.clone();
         }
         if state.terminated.is_some() || state.running.is_some() {
-            let lost = if state.terminated.is_some() { state } else { lost(old.container_id.clone()) };
+            let lost = if state.terminated.is_some() {
+                state
+            } else {
+                lost(old.container_id.clone())
+            };
             if ending != Ending::No {
                 status.state = Some(lost);
                 return status;
@@ -168,9 +189,14 @@ fn missing(
     };
     if w.is_none() && i.memory.images.get(&c.name) == Some(&ImageState::Pulling) {
         // Still creating; the reason of the last failed pull stays until this one is over.
-        let before = old.and_then(|o| o.state.as_ref()).and_then(|s| s.waiting.clone());
+        let before = old
+            .and_then(|o| o.state.as_ref())
+            .and_then(|s| s.waiting.clone());
         let pull = |w: &ContainerStateWaiting| {
-            matches!(w.reason.as_deref(), Some("ErrImagePull" | "ImagePullBackOff"))
+            matches!(
+                w.reason.as_deref(),
+                Some("ErrImagePull" | "ImagePullBackOff")
+            )
         };
         if let Some(before) = before.filter(pull) {
             state.waiting = Some(before);
@@ -198,9 +224,16 @@ fn lost(container_id: Option<String>) -> ContainerState {
 fn default_waiting(i: &Input<'_>) -> ContainerState {
     let inits = i.pod.spec.as_ref().and_then(|s| s.init_containers.as_ref());
     let has_inits = inits.is_some_and(|l| !l.is_empty());
-    let reason = if has_inits { "PodInitializing" } else { "ContainerCreating" };
+    let reason = if has_inits {
+        "PodInitializing"
+    } else {
+        "ContainerCreating"
+    };
     ContainerState {
-        waiting: Some(ContainerStateWaiting { reason: Some(reason.into()), message: None }),
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(reason.into()),
+            message: None,
+        }),
         ..Default::default()
     }
 }
@@ -275,7 +308,11 @@ fn phase(
     }
     let ran = running > 0 || stopped > 0;
     let phase = if ending == Ending::Over && (ran || super::is_deleted(i.pod) || failed_init > 0) {
-        if stopped == succeeded && ran && waiting == 0 && failed_init == 0 { "Succeeded" } else { "Failed" }
+        if stopped == succeeded && ran && waiting == 0 && failed_init == 0 {
+            "Succeeded"
+        } else {
+            "Failed"
+        }
     } else if failed_init > 0 && policy == "Never" {
         "Failed"
     } else if (pending_init > 0 || failed_init > 0) && !ran {
@@ -300,7 +337,12 @@ fn phase(
 
 fn addresses(i: &Input<'_>, status: &mut PodStatus, old: &PodStatus) {
     status.host_ip = i.node.host_ips.first().cloned();
-    let hosts = i.node.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect::<Vec<_>>();
+    let hosts = i
+        .node
+        .host_ips
+        .iter()
+        .map(|ip| HostIP { ip: ip.clone() })
+        .collect::<Vec<_>>();
     status.host_ips = (!hosts.is_empty()).then_some(hosts);
     let sandbox = i.observed.sandboxes.first();
     let ips = match sandbox {
@@ -321,19 +363,33 @@ struct Verdict {
 
 impl Verdict {
     fn yes() -> Self {
-        Verdict { ok: true, reason: None, message: None }
+        Verdict {
+            ok: true,
+            reason: None,
+            message: None,
+        }
     }
 
     fn no(reason: &'static str, message: Option<String>) -> Self {
-        Verdict { ok: false, reason: Some(reason), message }
+        Verdict {
+            ok: false,
+            reason: Some(reason),
+            message,
+        }
     }
 }
 
-fn conditions(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], status: &mut PodStatus) {
+fn conditions(
+    i: &Input<'_>,
+    spec: &PodSpec,
+    all: &[(Kind, ContainerStatus)],
+    status: &mut PodStatus,
+) {
     let names = |bad: Vec<&str>| format!("[{}]", bad.join(" "));
     let phase = status.phase.clone().unwrap_or_default();
     let sandbox = i.observed.sandboxes.first();
-    let has_network = sandbox.is_some_and(|s| s.ready && (is_host_network(i.pod) || !s.ips.is_empty()));
+    let has_network =
+        sandbox.is_some_and(|s| s.ready && (is_host_network(i.pod) || !s.ips.is_empty()));
     let incomplete: Vec<&str> = all
         .iter()
         .filter(|(k, s)| match k {
@@ -343,13 +399,22 @@ fn conditions(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], st
         })
         .map(|(_, s)| s.name.as_str())
         .collect();
-    let mains_ran = all.iter().any(|(k, s)| *k == Kind::Main && s.container_id.is_some());
+    let mains_ran = all
+        .iter()
+        .any(|(k, s)| *k == Kind::Main && s.container_id.is_some());
     let initialized = match phase.as_str() {
-        "Succeeded" => Verdict { ok: true, reason: Some("PodCompleted"), message: None },
+        "Succeeded" => Verdict {
+            ok: true,
+            reason: Some("PodCompleted"),
+            message: None,
+        },
         _ if incomplete.is_empty() || mains_ran => Verdict::yes(),
         _ => Verdict::no(
             "ContainersNotInitialized",
-            Some(format!("containers with incomplete status: {}", names(incomplete))),
+            Some(format!(
+                "containers with incomplete status: {}",
+                names(incomplete)
+            )),
         ),
     };
     let unready: Vec<&str> = all
@@ -363,38 +428,72 @@ fn conditions(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], st
         _ if unready.is_empty() => Verdict::yes(),
         _ => Verdict::no(
             "ContainersNotReady",
-            Some(format!("containers with unready status: {}", names(unready.clone()))),
+            Some(format!(
+                "containers with unready status: {}",
+                names(unready.clone())
+            )),
         ),
     };
     let mut ready = containers_ready();
     if ready.ok {
         let holds = |gate: &str| {
-            status.conditions.iter().flatten().any(|c| c.type_ == gate && c.status == "True")
+            status
+                .conditions
+                .iter()
+                .flatten()
+                .any(|c| c.type_ == gate && c.status == "True")
         };
         let open: Vec<String> = spec
             .readiness_gates
             .iter()
             .flatten()
             .filter(|g| !holds(&g.condition_type))
-            .map(|g| format!("corresponding condition of pod readiness gate \"{}\" does not exist.", g.condition_type))
+            .map(|g| {
+                format!(
+                    "corresponding condition of pod readiness gate \"{}\" does not exist.",
+                    g.condition_type
+                )
+            })
             .collect();
         if !open.is_empty() {
             ready = Verdict::no("ReadinessGatesNotReady", Some(open.join(", ")));
         }
     }
-    let network = if has_network { Verdict::yes() } else { Verdict { ok: false, reason: None, message: None } };
-    let own = [network, initialized, ready, containers_ready(), Verdict::yes()];
+    let network = if has_network {
+        Verdict::yes()
+    } else {
+        Verdict {
+            ok: false,
+            reason: None,
+            message: None,
+        }
+    };
+    let own = [
+        network,
+        initialized,
+        ready,
+        containers_ready(),
+        Verdict::yes(),
+    ];
     let generation = i.pod.metadata.generation;
     for (type_, verdict) in OWN_CONDITIONS.into_iter().zip(own) {
         set_condition(status, type_, verdict, generation, i.now);
     }
 }
 
-fn set_condition(status: &mut PodStatus, type_: &str, v: Verdict, generation: Option<i64>, now: Timestamp) {
+fn set_condition(
+    status: &mut PodStatus,
+    type_: &str,
+    v: Verdict,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     let list = status.conditions.get_or_insert_default();
     let value = if v.ok { "True" } else { "False" };
     let before = list.iter().find(|c| c.type_ == type_);
-    let since = before.filter(|c| c.status == value).and_then(|c| c.last_transition_time.clone());
+    let since = before
+        .filter(|c| c.status == value)
+        .and_then(|c| c.last_transition_time.clone());
     let condition = PodCondition {
         type_: type_.to_owned(),
         status: value.to_owned(),

@@ -1,0 +1,330 @@
+//! What all workers share, and the task that starts and informs them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cluster::{Change, EventRecorder, Informer, Key, Selection};
+use cri::labels::POD_UID;
+use cri::v1;
+use host::{HostRoot, PodPath};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::cri_config::NodeSide;
+use crate::health::RuntimeHealth;
+use crate::images::Images;
+use crate::pod::resources::Amounts;
+use crate::services;
+use crate::sources::Sources;
+use crate::statuses::Statuses;
+use crate::tokens::TokenCache;
+use crate::worker::{self, Note};
+
+/// Shared by all workers.
+pub(crate) struct Agent {
+    pub side: NodeSide,
+    pub client: kube::Client,
+    pub cri: cri::Client,
+    pub root: Arc<HostRoot>,
+    /// The agent's directory on the node.
+    pub dir: PodPath,
+    pub host_ips: Vec<String>,
+    pub allocatable: Amounts,
+    pub images: Images,
+    pub recorder: EventRecorder,
+    pub pods: Informer<Pod>,
+    pub node: Informer<Node>,
+    pub services: Informer<services::Row>,
+    pub sources: Sources,
+    pub tokens: TokenCache,
+    pub statuses: Arc<Statuses>,
+    pub health: watch::Receiver<RuntimeHealth>,
+    pub workers: Arc<Workers>,
+    /// Pods that hold resources of the node.
+    pub admitted: Mutex<BTreeMap<String, Arc<Pod>>>,
+}
+
+/// The workers by pod UID.
+#[derive(Default)]
+pub(crate) struct Workers {
+    notes: Mutex<HashMap<String, mpsc::UnboundedSender<Note>>>,
+}
+
+impl Workers {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, mpsc::UnboundedSender<Note>>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells one worker something; nothing happens when there is none.
+    pub(crate) fn tell(&self, uid: &str, note: Note) {
+        if let Some(notes) = self.lock().get(uid) {
+            let _ = notes.send(note);
+        }
+    }
+
+    /// Wakes all.
+    pub(crate) fn wake_all(&self) {
+        for notes in self.lock().values() {
+            let _ = notes.send(Note::Wake);
+        }
+    }
+}
+
+/// The pods of this node; a pod changes hands by UID, so changes carry both sides.
+pub(crate) type PodChange = (Option<Arc<Pod>>, Option<Arc<Pod>>);
+
+/// Watches the node's pods; changes go to `changes`.
+pub(crate) fn watch_pods(
+    client: kube::Client,
+    node: &str,
+    changes: mpsc::UnboundedSender<PodChange>,
+) -> Informer<Pod> {
+    let api: Api<Pod> = Api::all(client);
+    let slim = |pod: &Pod| {
+        let mut pod = pod.clone();
+        pod.metadata.managed_fields = None;
+        Some(pod)
+    };
+    let tell = move |change: Change<'_, Pod>| {
+        let _ = changes.send((change.old.cloned(), change.new.cloned()));
+    };
+    Informer::start_with_handler(
+        api,
+        Selection::fields(format!("spec.nodeName={node}")),
+        slim,
+        tell,
+    )
+}
+
+pub(crate) fn uid(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}
+
+pub(crate) fn key(pod: &Pod) -> Key {
+    Key::of(pod)
+}
+
+impl Agent {
+    /// Pods that hold resources, but for one.
+    pub(crate) fn admitted(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pod>>> {
+        self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inform(self: &Arc<Self>, tasks: &mut JoinSet<String>, (old, new): PodChange) {
+        let same = |a: &Option<Arc<Pod>>, b: &Pod| a.as_ref().is_some_and(|a| uid(a) == uid(b));
+        if let Some(old) = &old
+            && !same(&new, old)
+        {
+            self.workers.tell(&uid(old), Note::Gone);
+        }
+        let Some(pod) = new else { return };
+        let uid = uid(&pod);
+        let mut notes = self.workers.lock();
+        if let Some(worker) = notes.get(&uid) {
+            let _ = worker.send(Note::Pod(pod));
+            return;
+        }
+        let (sender, receiver) = mpsc::unbounded_channel();
+        notes.insert(uid.clone(), sender.clone());
+        drop(notes);
+        let agent = self.clone();
+        tasks.spawn(async move {
+            worker::run(agent, pod, sender, receiver).await;
+            uid
+        });
+    }
+
+    /// Starts and informs workers until the channel closes.
+    pub(crate) async fn dispatch(self: Arc<Self>, mut changes: mpsc::UnboundedReceiver<PodChange>) {
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                change = changes.recv() => match change {
+                    Some(change) => self.inform(&mut tasks, change),
+                    None => return,
+                },
+                Some(done) = tasks.join_next() => {
+                    if let Ok(uid) = done {
+                        self.workers.lock().remove(&uid);
+                        self.admitted().remove(&uid);
+                        self.statuses.forget(&uid);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Wakes workers when the runtime's objects change: by its events, else by listing.
+    pub(crate) async fn follow_runtime(self: Arc<Self>) {
+        let mut events = self.cri.events();
+        let mut listing = false;
+        let mut seen = Seen::default();
+        loop {
+            let notice = if listing {
+                // One second, as upstream's relist.
+                match tokio::time::timeout(Duration::from_secs(1), events.next()).await {
+                    Ok(None) => {
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        None
+                    }
+                    Ok(notice) => notice,
+                    Err(_) => None,
+                }
+            } else {
+                events.next().await
+            };
+            match notice {
+                Some(cri::Notice::Event(event)) => {
+                    let labels = event.pod_sandbox_status.as_ref().map(|s| &s.labels);
+                    match labels.and_then(|l| l.get(POD_UID)) {
+                        Some(uid) => self.workers.tell(uid, Note::Wake),
+                        None => self.workers.wake_all(),
+                    }
+                    continue;
+                }
+                Some(cri::Notice::Relist) => listing = false,
+                Some(cri::Notice::Lost { reason } | cri::Notice::Unsupported { reason }) => {
+                    tracing::info!(reason, "no container events; listing once a second");
+                    listing = true;
+                }
+                None => listing = true,
+            }
+            match list(&self.cri).await {
+                Ok(now) => {
+                    for uid in changed(&seen, &now) {
+                        self.workers.tell(uid, Note::Wake);
+                    }
+                    seen = now;
+                }
+                Err(error) => tracing::warn!(%error, "listing the runtime's pods failed"),
+            }
+        }
+    }
+
+    /// Ends pods that the runtime still runs but the API does not know: once, after the first
+    /// list of pods, and removes directories of pods that are gone.
+    pub(crate) async fn remove_orphans(&self) -> Result<(), cri::Error> {
+        let known: BTreeSet<String> = self.pods.snapshot().iter().map(|(_, p)| uid(p)).collect();
+        let sandboxes = self
+            .cri
+            .list_pod_sandbox(v1::ListPodSandboxRequest::default())
+            .await?;
+        for sandbox in sandboxes {
+            let Some(owner) = sandbox.labels.get(POD_UID) else {
+                continue;
+            };
+            if known.contains(owner) {
+                continue;
+            }
+            tracing::info!(
+                pod = owner,
+                sandbox = sandbox.id,
+                "ending a pod that the API does not know"
+            );
+            self.end_orphan(&sandbox.id).await?;
+        }
+        let pods = self
+            .dir
+            .join("pods")
+            .map(|dir| (self.root.read_dir(&dir), dir));
+        if let Ok((Ok(names), dir)) = pods {
+            for (name, _) in names.iter().filter(|(n, _)| !known.contains(n)) {
+                let gone = dir
+                    .join(name)
+                    .map_err(host::HostError::from)
+                    .and_then(|p| self.root.remove_tree(&p));
+                if let Err(error) = gone {
+                    tracing::warn!(pod = name, %error, "removing the directory of a gone pod failed");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn end_orphan(&self, sandbox: &str) -> Result<(), cri::Error> {
+        let filter = v1::ContainerFilter {
+            pod_sandbox_id: sandbox.to_owned(),
+            ..Default::default()
+        };
+        let containers = self
+            .cri
+            .list_containers(v1::ListContainersRequest {
+                filter: Some(filter),
+            })
+            .await?;
+        for c in containers
+            .iter()
+            .filter(|c| c.state == v1::ContainerState::ContainerRunning as i32)
+        {
+            self.cri
+                .stop_container(&c.id, Duration::from_secs(1))
+                .await?;
+        }
+        let id = sandbox.to_owned();
+        self.cri
+            .stop_pod_sandbox(v1::StopPodSandboxRequest {
+                pod_sandbox_id: id.clone(),
+            })
+            .await?;
+        self.cri
+            .remove_pod_sandbox(v1::RemovePodSandboxRequest { pod_sandbox_id: id })
+            .await
+    }
+}
+
+/// State of the runtime's objects by pod UID: (id, state).
+type Seen = BTreeMap<String, BTreeSet<(String, i32)>>;
+
+async fn list(cri: &cri::Client) -> Result<Seen, cri::Error> {
+    let mut seen = Seen::new();
+    for s in cri
+        .list_pod_sandbox(v1::ListPodSandboxRequest::default())
+        .await?
+    {
+        if let Some(uid) = s.labels.get(POD_UID) {
+            seen.entry(uid.clone()).or_default().insert((s.id, s.state));
+        }
+    }
+    for c in cri
+        .list_containers(v1::ListContainersRequest::default())
+        .await?
+    {
+        if let Some(uid) = c.labels.get(POD_UID) {
+            seen.entry(uid.clone()).or_default().insert((c.id, c.state));
+        }
+    }
+    Ok(seen)
+}
+
+/// Pods whose objects differ between two looks.
+fn changed<'a>(before: &'a Seen, now: &'a Seen) -> BTreeSet<&'a String> {
+    let uids = before.keys().chain(now.keys());
+    uids.filter(|uid| before.get(*uid) != now.get(*uid))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relist_names_the_pods_that_changed() {
+        let set =
+            |list: &[(&str, i32)]| list.iter().map(|(id, s)| ((*id).to_owned(), *s)).collect();
+        let before = Seen::from([
+            ("a".into(), set(&[("s", 0)])),
+            ("b".into(), set(&[("t", 0)])),
+            ("c".into(), set(&[])),
+        ]);
+        let now = Seen::from([
+            ("a".into(), set(&[("s", 1)])),
+            ("b".into(), set(&[("t", 0)])),
+            ("d".into(), set(&[("x", 0)])),
+        ]);
+        let names: Vec<_> = changed(&before, &now).into_iter().cloned().collect();
+        assert_eq!(names, ["a", "c", "d"]);
+    }
+}

@@ -1,0 +1,616 @@
+//! The Node object: registration, status, conditions, lease (upstream kubelet_node_status.go,
+//! nodestatus/setters.go).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{EventRecorder, EventType, Informer, Key};
+use cri::v1;
+use host::HostFacts;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use pod_rules::Quantity;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::cri_config::NodeSide;
+use crate::health::RuntimeHealth;
+use crate::images::Images;
+use crate::pod::resources::Amounts;
+
+/// Status goes to the API at least this often.
+const REPORT: Duration = Duration::from_secs(5 * 60);
+/// It is computed at least this often.
+const COMPUTE: Duration = Duration::from_secs(10);
+/// Hard eviction threshold of memory, kept out of allocatable.
+const MEMORY_RESERVE: u64 = 100 << 20;
+
+/// Everything the Node says that does not change while the agent runs.
+pub(crate) struct NodeFacts {
+    pub side: NodeSide,
+    pub facts: HostFacts,
+    pub version: String,
+    pub addresses: Vec<String>,
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<k8s_openapi::api::core::v1::Taint>,
+    pub port: u16,
+    pub capacity: Amounts,
+    pub allocatable: Amounts,
+}
+
+impl NodeFacts {
+    pub(crate) fn new(config: &Config, side: NodeSide, storage: u64) -> Self {
+        let declared = &config.capacity;
+        let capacity = Amounts::from([
+            ("cpu".to_owned(), Quantity::from_millis(declared.cpu_millis)),
+            (
+                "memory".to_owned(),
+                Quantity::from_bytes(declared.memory_bytes as i64),
+            ),
+            (
+                "pods".to_owned(),
+                Quantity::from_units(declared.pods.into()),
+            ),
+            (
+                "ephemeral-storage".to_owned(),
+                Quantity::from_bytes(storage as i64),
+            ),
+        ]);
+        let mut allocatable = capacity.clone();
+        let memory = declared.memory_bytes.saturating_sub(MEMORY_RESERVE);
+        allocatable.insert("memory".into(), Quantity::from_bytes(memory as i64));
+        // Hard eviction keeps a tenth of the file system free.
+        allocatable.insert(
+            "ephemeral-storage".into(),
+            Quantity::from_units((storage - storage / 10) as i64),
+        );
+        NodeFacts {
+            side,
+            facts: config.facts.clone(),
+            version: config.version.clone(),
+            addresses: config.node_ips.iter().map(ToString::to_string).collect(),
+            labels: config.labels.clone(),
+            taints: config.taints.clone(),
+            port: config
+                .server
+                .as_ref()
+                .and_then(|s| s.listener.local_addr().ok())
+                .map_or(10250, |a| a.port()),
+            capacity,
+            allocatable,
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.side.node_name
+    }
+
+    /// Labels the agent asserts, whatever users do.
+    fn asserted_labels(&self) -> BTreeMap<String, String> {
+        let os = self.side.os.name().to_owned();
+        let arch = self.facts.architecture.clone();
+        let mut labels = BTreeMap::from([
+            ("beta.kubernetes.io/arch".to_owned(), arch.clone()),
+            ("beta.kubernetes.io/os".to_owned(), os.clone()),
+            ("kubernetes.io/arch".to_owned(), arch),
+            ("kubernetes.io/hostname".to_owned(), self.name().to_owned()),
+            ("kubernetes.io/os".to_owned(), os),
+        ]);
+        if let Some(build) = self.side.os.windows_build_label() {
+            labels.insert("node.kubernetes.io/windows-build".into(), build);
+        }
+        labels
+    }
+
+    /// The Node to be created.
+    fn object(&self, status: &Value) -> Value {
+        let mut labels = self.labels.clone();
+        labels.extend(self.asserted_labels());
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": self.name(),
+                "labels": labels,
+                "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+            },
+            "spec": {"taints": self.taints},
+            "status": status,
+        })
+    }
+
+    /// The status as it should read; times of conditions come from `old` where they still hold.
+    pub(crate) fn status(
+        &self,
+        health: &RuntimeHealth,
+        images: &[v1::Image],
+        disk_full: Option<String>,
+        old: &NodeStatus,
+        now: Timestamp,
+    ) -> Value {
+        let mut addresses: Vec<Value> = self
+            .addresses
+            .iter()
+            .map(|a| json!({"type": "InternalIP", "address": a}))
+            .collect();
+        addresses.push(json!({"type": "Hostname", "address": self.name()}));
+        let quantities = |a: &Amounts| -> BTreeMap<String, String> {
+            a.iter().map(|(k, q)| (k.clone(), q.to_string())).collect()
+        };
+        let runtime = format!("{}://{}", health.name, health.version);
+        json!({
+            "addresses": addresses,
+            "allocatable": quantities(&self.allocatable),
+            "capacity": quantities(&self.capacity),
+            "conditions": self.conditions(health, disk_full, old, now),
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.port}},
+            "images": image_list(images),
+            "nodeInfo": {
+                "architecture": self.facts.architecture,
+                "bootID": self.facts.boot_id,
+                "containerRuntimeVersion": if health.name.is_empty() { String::new() } else { runtime },
+                "kernelVersion": self.facts.kernel_version,
+                "kubeProxyVersion": "",
+                "kubeletVersion": self.version,
+                "machineID": self.facts.machine_id,
+                "operatingSystem": self.side.os.name(),
+                "osImage": self.facts.os_image,
+                "systemUUID": self.facts.system_uuid,
+            },
+            "runtimeHandlers": health.handlers.iter().map(|h| json!({"name": h})).collect::<Vec<_>>(),
+        })
+    }
+
+    fn conditions(
+        &self,
+        health: &RuntimeHealth,
+        disk_full: Option<String>,
+        old: &NodeStatus,
+        now: Timestamp,
+    ) -> Vec<NodeCondition> {
+        let ready = health.runtime_ready && health.network_ready;
+        let message = if ready {
+            "kubelet is posting ready status".to_owned()
+        } else {
+            health.messages.join(", ")
+        };
+        let disk = match &disk_full {
+            None => (
+                "False",
+                "KubeletHasNoDiskPressure",
+                "kubelet has no disk pressure".to_owned(),
+            ),
+            Some(_) => (
+                "True",
+                "KubeletHasDiskPressure",
+                "kubelet has disk pressure".to_owned(),
+            ),
+        };
+        let list = [
+            (
+                "MemoryPressure",
+                "False",
+                "KubeletHasSufficientMemory",
+                "kubelet has sufficient memory available".to_owned(),
+            ),
+            ("DiskPressure", disk.0, disk.1, disk.2),
+            (
+                "PIDPressure",
+                "False",
+                "KubeletHasSufficientPID",
+                "kubelet has sufficient PID available".to_owned(),
+            ),
+            (
+                "Ready",
+                if ready { "True" } else { "False" },
+                if ready {
+                    "KubeletReady"
+                } else {
+                    "KubeletNotReady"
+                },
+                message,
+            ),
+        ];
+        let foreign = old
+            .conditions
+            .iter()
+            .flatten()
+            .filter(|c| list.iter().all(|own| own.0 != c.type_))
+            .cloned();
+        let own = list.iter().map(|(type_, status, reason, message)| {
+            let before = old
+                .conditions
+                .iter()
+                .flatten()
+                .find(|c| c.type_ == *type_ && c.status == *status);
+            let since = before
+                .and_then(|c| c.last_transition_time.clone())
+                .unwrap_or_else(|| seconds(now));
+            NodeCondition {
+                type_: (*type_).to_owned(),
+                status: (*status).to_owned(),
+                reason: Some((*reason).to_owned()),
+                message: Some(message.clone()),
+                last_heartbeat_time: Some(seconds(now)),
+                last_transition_time: Some(since),
+            }
+        });
+        foreign.chain(own).collect()
+    }
+}
+
+fn seconds(t: Timestamp) -> Time {
+    Time(Timestamp::from_second(t.as_second()).unwrap_or(t))
+}
+
+/// At most 50 images, biggest first, at most 5 names each.
+fn image_list(images: &[v1::Image]) -> Vec<Value> {
+    let mut sorted: Vec<&v1::Image> = images.iter().collect();
+    sorted.sort_by_key(|i| (std::cmp::Reverse(i.size), i.id.clone()));
+    let entry = |i: &&v1::Image| {
+        let names: Vec<&String> = i.repo_digests.iter().chain(&i.repo_tags).take(5).collect();
+        (!names.is_empty()).then(|| json!({"names": names, "sizeBytes": i.size}))
+    };
+    sorted.iter().filter_map(entry).take(50).collect()
+}
+
+/// Whether two statuses differ in more than heartbeats.
+fn differs(a: &Value, b: &Value) -> bool {
+    let still = |v: &Value| {
+        let mut v = v.clone();
+        for c in v["conditions"].as_array_mut().into_iter().flatten() {
+            c["lastHeartbeatTime"] = Value::Null;
+        }
+        v
+    };
+    still(a) != still(b)
+}
+
+/// The loop that keeps the Node true.
+pub(crate) struct NodeKeeper {
+    pub client: kube::Client,
+    pub facts: Arc<NodeFacts>,
+    pub health: watch::Receiver<RuntimeHealth>,
+    pub node: Informer<Node>,
+    pub images: Images,
+    pub recorder: EventRecorder,
+    pub space: Arc<dyn Fn() -> Option<host::Space> + Send + Sync>,
+}
+
+impl NodeKeeper {
+    fn api(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    fn reference(&self, uid: &str) -> ObjectReference {
+        ObjectReference {
+            kind: Some("Node".into()),
+            name: Some(self.facts.name().to_owned()),
+            // Upstream names the Node by its name here, and kubectl describe looks for that.
+            uid: Some(
+                if uid.is_empty() {
+                    self.facts.name()
+                } else {
+                    uid
+                }
+                .to_owned(),
+            ),
+            ..Default::default()
+        }
+    }
+
+    fn event(&self, type_: EventType, reason: &str, message: String) {
+        self.recorder
+            .event(&self.reference(""), type_, reason, None, message);
+    }
+
+    fn disk_full(&self) -> Option<String> {
+        let space = (self.space)()?;
+        (space.capacity > 0 && space.available < space.capacity / 50)
+            .then(|| "the file system is almost full".to_owned())
+    }
+
+    async fn compute(&self, old: &NodeStatus) -> Value {
+        let health = self.health.borrow().clone();
+        let images = if health.runtime_ready {
+            self.images.list().await.unwrap_or_default()
+        } else {
+            Vec::new()
+        };
+        self.facts
+            .status(&health, &images, self.disk_full(), old, Timestamp::now())
+    }
+
+    /// Creates the Node, or reconciles the one that is there; retries from 100 ms to 7 s for ever.
+    /// Returns it.
+    pub(crate) async fn register(&self) -> Node {
+        let mut backoff = cluster::Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
+        loop {
+            match self.try_register().await {
+                Ok(node) => return node,
+                Err(error) => {
+                    tracing::warn!(node = self.facts.name(), %error, "registering the node failed; trying again");
+                    tokio::time::sleep(backoff.next_delay()).await;
+                }
+            }
+        }
+    }
+
+    async fn try_register(&self) -> kube::Result<Node> {
+        let api = self.api();
+        let status = self.compute(&NodeStatus::default()).await;
+        let object: Node =
+            serde_json::from_value(self.facts.object(&status)).map_err(kube::Error::SerdeError)?;
+        let existing = match api.create(&PostParams::default(), &object).await {
+            Ok(node) => {
+                self.event(EventType::Normal, "Starting", "Starting kubelet.".into());
+                return Ok(node);
+            }
+            Err(error) => match api.get_opt(self.facts.name()).await? {
+                Some(node) => node,
+                None => return Err(error),
+            },
+        };
+        self.event(EventType::Normal, "Starting", "Starting kubelet.".into());
+        let old_boot = existing
+            .status
+            .as_ref()
+            .and_then(|s| s.node_info.as_ref())
+            .map(|i| i.boot_id.clone());
+        if old_boot
+            .as_ref()
+            .is_some_and(|b| !b.is_empty() && *b != self.facts.facts.boot_id)
+        {
+            let message = format!(
+                "Node {} has been rebooted, boot id: {}",
+                self.facts.name(),
+                self.facts.facts.boot_id
+            );
+            self.event(EventType::Warning, "Rebooted", message);
+        }
+        self.reassert(&existing).await?;
+        let old = existing.status.clone().unwrap_or_default();
+        let status = self.compute(&old).await;
+        self.patch_status(&status).await
+    }
+
+    /// Puts our labels and annotation back where a user changed them.
+    async fn reassert(&self, node: &Node) -> kube::Result<()> {
+        let labels = node.metadata.labels.clone().unwrap_or_default();
+        let mut wanted = self.facts.asserted_labels();
+        wanted.retain(|k, v| labels.get(k) != Some(v));
+        const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+        let managed = node
+            .metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|a| a.contains_key(MANAGED));
+        if wanted.is_empty() && managed {
+            return Ok(());
+        }
+        let patch = json!({"metadata": {"labels": wanted, "annotations": {MANAGED: "true"}}});
+        self.api()
+            .patch(
+                self.facts.name(),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await
+            .map(drop)
+    }
+
+    async fn patch_status(&self, status: &Value) -> kube::Result<Node> {
+        let patch = json!({"status": status});
+        self.api()
+            .patch_status(
+                self.facts.name(),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await
+    }
+
+    /// Keeps status and labels true, for ever. `registered` is the Node as [`Self::register`] saw it.
+    pub(crate) async fn keep(mut self, registered: Node) {
+        let mut last =
+            serde_json::to_value(registered.status.unwrap_or_default()).unwrap_or_default();
+        let mut reported = tokio::time::Instant::now();
+        let mut was_ready = ready(&last);
+        let mut backoff = cluster::Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
+        loop {
+            let node = self.node.get(Key::cluster(self.facts.name()));
+            let old = node
+                .as_ref()
+                .and_then(|n| n.status.clone())
+                .unwrap_or_default();
+            let now = self.compute(&old).await;
+            if differs(&now, &last) || reported.elapsed() >= REPORT {
+                match self.patch_status(&now).await {
+                    Ok(_) => {
+                        backoff.reset();
+                        reported = tokio::time::Instant::now();
+                        self.announce(&now, &mut was_ready);
+                        last = now;
+                    }
+                    Err(error) if cluster::is_not_found(&error) => {
+                        tracing::warn!("the Node object is gone; registering again");
+                        self.register().await;
+                    }
+                    Err(error) => {
+                        tracing::warn!(node = self.facts.name(), %error, "updating the node's status failed; trying again");
+                        tokio::time::sleep(backoff.next_delay()).await;
+                        continue;
+                    }
+                }
+            }
+            if let Some(node) = node
+                && let Err(error) = self.reassert(&node).await
+            {
+                tracing::warn!(node = self.facts.name(), %error, "restoring the node's labels failed");
+            }
+            let _ = tokio::time::timeout(COMPUTE, self.health.changed()).await;
+        }
+    }
+
+    fn announce(&self, status: &Value, was_ready: &mut bool) {
+        let is = ready(status);
+        if is == *was_ready {
+            return;
+        }
+        *was_ready = is;
+        let reason = if is { "NodeReady" } else { "NodeNotReady" };
+        let message = format!("Node {} status is now: {reason}", self.facts.name());
+        self.event(EventType::Normal, reason, message);
+    }
+}
+
+fn ready(status: &Value) -> bool {
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Capacity, Resolver};
+    use host::NodeOs;
+
+    fn facts() -> NodeFacts {
+        let capacity = Capacity {
+            cpu_millis: 8000,
+            memory_bytes: 16 << 30,
+            pods: 110,
+            ephemeral_storage_bytes: 0,
+        };
+        let os = NodeOs::Windows { build: 20348 };
+        NodeFacts {
+            side: NodeSide {
+                os,
+                node_name: "win01".into(),
+                capacity,
+                cluster_dns: vec![],
+                cluster_domain: String::new(),
+                resolver: Resolver::default(),
+            },
+            facts: HostFacts::simulated(os, "m", "b"),
+            version: "v1.36.2+mullion.0.1.0".into(),
+            addresses: vec!["10.240.0.12".into()],
+            labels: BTreeMap::new(),
+            taints: vec![],
+            port: 10250,
+            capacity: Amounts::from([("cpu".to_owned(), Quantity::from_millis(8000))]),
+            allocatable: Amounts::new(),
+        }
+    }
+
+    fn health(network: bool) -> RuntimeHealth {
+        RuntimeHealth {
+            name: "sim".into(),
+            version: "0.1.0".into(),
+            runtime_ready: true,
+            network_ready: network,
+            messages: if network {
+                vec![]
+            } else {
+                vec!["container runtime network not ready: x".into()]
+            },
+            handlers: vec![],
+        }
+    }
+
+    #[test]
+    fn labels_and_info() {
+        let f = facts();
+        let labels = f.asserted_labels();
+        assert_eq!(labels["node.kubernetes.io/windows-build"], "10.0.20348");
+        assert_eq!(labels["beta.kubernetes.io/os"], "windows");
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        let s = f.status(&health(true), &[], None, &NodeStatus::default(), now);
+        assert_eq!(s["nodeInfo"]["osImage"], "Windows Server 2022 Datacenter");
+        assert_eq!(s["nodeInfo"]["containerRuntimeVersion"], "sim://0.1.0");
+        assert_eq!(s["capacity"]["cpu"], "8");
+        let types: Vec<&str> = s["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| c["type"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            types,
+            ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
+        );
+        serde_json::from_value::<Node>(f.object(&s)).unwrap();
+    }
+
+    #[test]
+    fn readiness_keeps_its_times_and_foreign_conditions() {
+        let f = facts();
+        let at = |s: i64| Timestamp::from_second(1_700_000_000 + s).unwrap();
+        let first = f.status(&health(false), &[], None, &NodeStatus::default(), at(0));
+        assert!(!ready(&first));
+        let mut old: NodeStatus = serde_json::from_value(first.clone()).unwrap();
+        old.conditions.as_mut().unwrap().push(NodeCondition {
+            type_: "NetworkUnavailable".into(),
+            status: "False".into(),
+            ..Default::default()
+        });
+        let again = f.status(&health(false), &[], None, &old, at(5));
+        let ready_of = |s: &Value| {
+            s["conditions"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|c| c["type"] == "Ready")
+                .unwrap()
+                .clone()
+        };
+        assert_eq!(
+            ready_of(&again)["lastTransitionTime"],
+            ready_of(&first)["lastTransitionTime"]
+        );
+        assert_eq!(
+            ready_of(&again)["message"],
+            "container runtime network not ready: x"
+        );
+        assert!(
+            again["conditions"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|c| c["type"] == "NetworkUnavailable")
+        );
+        let later = f.status(&health(true), &[], None, &old, at(9));
+        assert!(ready(&later) && differs(&later, &again));
+        assert_eq!(
+            ready_of(&later)["lastTransitionTime"],
+            "2023-11-14T22:13:29Z"
+        );
+        let beat = f.status(
+            &health(true),
+            &[],
+            None,
+            &serde_json::from_value(later.clone()).unwrap(),
+            at(19),
+        );
+        assert!(!differs(&beat, &later), "a heartbeat alone is no change");
+    }
+
+    #[test]
+    fn images_are_bounded() {
+        let image = |n: u64| v1::Image {
+            id: format!("i{n}"),
+            repo_tags: vec![format!("t{n}"); 9],
+            size: n,
+            ..Default::default()
+        };
+        let list = image_list(&(0..70).map(image).collect::<Vec<_>>());
+        assert_eq!(list.len(), 50);
+        assert_eq!(list[0]["sizeBytes"], 69);
+        assert_eq!(list[0]["names"].as_array().unwrap().len(), 5);
+    }
+}

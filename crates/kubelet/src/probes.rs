@@ -1,0 +1,255 @@
+//! Probes of running containers: startup, then liveness and readiness (upstream pkg/kubelet/prober).
+//!
+//! One task per container that has probes; it ends with the container. Verdicts go to the pod's
+//! worker only when they change.
+
+mod run;
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Probe};
+use tokio::task::AbortHandle;
+
+use crate::pod::Health;
+pub(crate) use run::Target;
+
+/// What one try said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Success,
+    Failure(String),
+    /// The try itself failed; it counts for nothing.
+    Unknown(String),
+}
+
+/// Which probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Startup,
+    Liveness,
+    Readiness,
+}
+
+impl Which {
+    /// As events write it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Which::Startup => "Startup",
+            Which::Liveness => "Liveness",
+            Which::Readiness => "Readiness",
+        }
+    }
+}
+
+/// News from a prober.
+#[derive(Debug)]
+pub(crate) enum News {
+    Health(Health),
+    /// A failed try, for the Unhealthy event.
+    Failed(Which, String),
+}
+
+/// A running prober; it stops when dropped.
+#[derive(Debug)]
+pub(crate) struct Prober(AbortHandle);
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Whether a container has any probe.
+pub(crate) fn has_probes(c: &Container) -> bool {
+    c.startup_probe.is_some() || c.liveness_probe.is_some() || c.readiness_probe.is_some()
+}
+
+/// Starts probing a container. `since` is how long it has run already.
+pub(crate) fn start(
+    c: Container,
+    target: Target,
+    since: Duration,
+    tell: impl Fn(News) + Send + Sync + 'static,
+) -> Prober {
+    Prober(tokio::spawn(follow(c, target, since, tell)).abort_handle())
+}
+
+async fn follow(c: Container, target: Target, since: Duration, tell: impl Fn(News) + Send + Sync) {
+    let mut health = Health {
+        started: c.startup_probe.is_none(),
+        ready: c.readiness_probe.is_none(),
+        alive: true,
+    };
+    tell(News::Health(health));
+    if let Some(probe) = &c.startup_probe {
+        let mut count = Counter::new(probe, false);
+        delay(probe, since).await;
+        loop {
+            let verdict = run::attempt(probe, &target).await;
+            if let Verdict::Failure(why) = &verdict {
+                tell(News::Failed(Which::Startup, why.clone()));
+            }
+            match count.note(&verdict) {
+                Some(true) => break,
+                Some(false) => {
+                    tell(News::Health(Health {
+                        alive: false,
+                        ..health
+                    }));
+                    return;
+                }
+                None => tokio::time::sleep(period(probe)).await,
+            }
+        }
+        health.started = true;
+        tell(News::Health(health));
+    }
+    let shared = std::sync::Mutex::new(health);
+    let change = |f: &dyn Fn(&mut Health)| {
+        let mut h = shared
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let before = *h;
+        f(&mut h);
+        if before != *h {
+            tell(News::Health(*h));
+        }
+    };
+    let live = async {
+        let Some(probe) = &c.liveness_probe else {
+            return;
+        };
+        each(probe, Which::Liveness, true, &target, since, &tell, |ok| {
+            change(&|h| h.alive = ok)
+        })
+        .await;
+    };
+    let ready = async {
+        let Some(probe) = &c.readiness_probe else {
+            return;
+        };
+        each(
+            probe,
+            Which::Readiness,
+            false,
+            &target,
+            since,
+            &tell,
+            |ok| change(&|h| h.ready = ok),
+        )
+        .await;
+    };
+    tokio::join!(live, ready);
+}
+
+/// Runs one probe for ever; `tell_ok` hears each settled verdict.
+async fn each(
+    probe: &Probe,
+    which: Which,
+    initially: bool,
+    target: &Target,
+    since: Duration,
+    tell: &(impl Fn(News) + Send + Sync),
+    tell_ok: impl Fn(bool),
+) {
+    delay(probe, since).await;
+    let mut count = Counter::new(probe, initially);
+    loop {
+        let verdict = run::attempt(probe, target).await;
+        if let Verdict::Failure(why) = &verdict {
+            tell(News::Failed(which, why.clone()));
+        }
+        if let Some(ok) = count.note(&verdict) {
+            tell_ok(ok);
+            if which == Which::Liveness && !ok {
+                // Hold until a new container is there.
+                return;
+            }
+        }
+        tokio::time::sleep(period(probe)).await;
+    }
+}
+
+async fn delay(probe: &Probe, since: Duration) {
+    let wait = Duration::from_secs(probe.initial_delay_seconds.unwrap_or(0).max(0) as u64);
+    tokio::time::sleep(wait.saturating_sub(since)).await;
+}
+
+fn period(probe: &Probe) -> Duration {
+    Duration::from_secs(probe.period_seconds.unwrap_or(10).max(1) as u64)
+}
+
+/// Counts verdicts against the thresholds.
+struct Counter {
+    settled: bool,
+    run: u32,
+    last: Option<bool>,
+    success: u32,
+    failure: u32,
+}
+
+impl Counter {
+    fn new(probe: &Probe, initially: bool) -> Self {
+        Counter {
+            settled: initially,
+            run: 0,
+            last: None,
+            success: probe.success_threshold.unwrap_or(1).max(1) as u32,
+            failure: probe.failure_threshold.unwrap_or(3).max(1) as u32,
+        }
+    }
+
+    /// Takes one verdict; tells when a threshold is reached.
+    fn note(&mut self, verdict: &Verdict) -> Option<bool> {
+        let ok = match verdict {
+            Verdict::Success => true,
+            Verdict::Failure(_) => false,
+            Verdict::Unknown(why) => {
+                tracing::debug!(why, "a probe could not be carried out");
+                return None;
+            }
+        };
+        self.run = if self.last == Some(ok) {
+            self.run + 1
+        } else {
+            1
+        };
+        self.last = Some(ok);
+        let needed = if ok { self.success } else { self.failure };
+        if self.run < needed {
+            return None;
+        }
+        self.settled = ok;
+        Some(ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds() {
+        let probe = Probe {
+            success_threshold: Some(2),
+            failure_threshold: Some(3),
+            ..Default::default()
+        };
+        let mut count = Counter::new(&probe, false);
+        let bad = || Verdict::Failure(String::new());
+        let tries = [
+            (Verdict::Success, None),
+            (bad(), None),
+            (Verdict::Success, None),
+            (Verdict::Unknown(String::new()), None),
+            (Verdict::Success, Some(true)),
+            (bad(), None),
+            (bad(), None),
+            (bad(), Some(false)),
+            (bad(), Some(false)),
+        ];
+        for (i, (verdict, want)) in tries.into_iter().enumerate() {
+            assert_eq!(count.note(&verdict), want, "try {i}");
+        }
+    }
+}

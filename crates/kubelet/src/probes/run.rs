@@ -1,0 +1,167 @@
+//! One try of a probe.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tokio::net::TcpStream;
+
+use super::Verdict;
+
+/// Where a container is probed.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub pod_ip: String,
+    pub container: Container,
+    pub id: String,
+    pub cri: cri::Client,
+}
+
+/// Body bytes that are read at most.
+const BODY: usize = 10 << 10;
+
+pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
+    let limit = Duration::from_secs(probe.timeout_seconds.unwrap_or(1).max(1) as u64);
+    if let Some(exec) = &probe.exec {
+        return run_exec(exec.command.clone().unwrap_or_default(), limit, target).await;
+    }
+    let attempt = async {
+        if let Some(http) = &probe.http_get {
+            get(http, target).await
+        } else if let Some(tcp) = &probe.tcp_socket {
+            let host = tcp
+                .host
+                .clone()
+                .filter(|h| !h.is_empty())
+                .unwrap_or_else(|| target.pod_ip.clone());
+            match port(&tcp.port, target) {
+                Some(port) => match TcpStream::connect((host.as_str(), port)).await {
+                    Ok(_) => Verdict::Success,
+                    Err(e) => Verdict::Failure(format!("dial tcp {host}:{port}: {e}")),
+                },
+                None => Verdict::Unknown("the probe names no port of the container".into()),
+            }
+        } else {
+            Verdict::Unknown("this kind of probe is not supported by this node agent".into())
+        }
+    };
+    match tokio::time::timeout(limit, attempt).await {
+        Ok(verdict) => verdict,
+        Err(_) => Verdict::Failure(format!(
+            "no answer within {} s (context deadline exceeded)",
+            limit.as_secs()
+        )),
+    }
+}
+
+async fn run_exec(command: Vec<String>, limit: Duration, target: &Target) -> Verdict {
+    match target.cri.exec_sync(&target.id, &command, limit).await {
+        Ok(answer) if answer.exit_code == 0 => Verdict::Success,
+        Ok(answer) => {
+            let mut output = answer.stdout;
+            output.extend(answer.stderr);
+            output.truncate(BODY);
+            Verdict::Failure(String::from_utf8_lossy(&output).into_owned())
+        }
+        Err(e) if e.kind() == cri::Kind::Deadline => {
+            Verdict::Failure(format!("command timed out after {} s", limit.as_secs()))
+        }
+        Err(e) => Verdict::Unknown(e.message()),
+    }
+}
+
+fn port(port: &IntOrString, target: &Target) -> Option<u16> {
+    match port {
+        IntOrString::Int(n) => u16::try_from(*n).ok(),
+        IntOrString::String(name) => name.parse().ok().or_else(|| {
+            let ports = target.container.ports.iter().flatten();
+            let named = ports.clone().find(|p| p.name.as_deref() == Some(name))?;
+            u16::try_from(named.container_port).ok()
+        }),
+    }
+}
+
+async fn get(action: &HTTPGetAction, target: &Target) -> Verdict {
+    let Some(port) = port(&action.port, target) else {
+        return Verdict::Unknown("the probe names no port of the container".into());
+    };
+    let host = action
+        .host
+        .clone()
+        .filter(|h| !h.is_empty())
+        .unwrap_or_else(|| target.pod_ip.clone());
+    let path = action
+        .path
+        .clone()
+        .filter(|p| !p.is_empty())
+        .unwrap_or_else(|| "/".into());
+    let path = if path.starts_with('/') {
+        path
+    } else {
+        format!("/{path}")
+    };
+    let https = action.scheme.as_deref() == Some("HTTPS");
+    let scheme = if https { "https" } else { "http" };
+    let shown = format!("{scheme}://{host}:{port}{path}");
+    let failed = |e: &dyn std::fmt::Display| Verdict::Failure(format!("Get {shown:?}: {e}"));
+    let stream = match TcpStream::connect((host.as_str(), port)).await {
+        Ok(stream) => stream,
+        Err(e) => return failed(&e),
+    };
+    let mut request = http::Request::builder()
+        .uri(&path)
+        .header("Connection", "close");
+    let headers = action.http_headers.iter().flatten();
+    let named = |n: &str| headers.clone().any(|h| h.name.eq_ignore_ascii_case(n));
+    if !named("host") {
+        request = request.header("Host", format!("{host}:{port}"));
+    }
+    if !named("user-agent") {
+        request = request.header("User-Agent", "kube-probe/1.36");
+    }
+    for h in headers.clone() {
+        request = request.header(&h.name, &h.value);
+    }
+    let request = match request.body(Empty::<bytes::Bytes>::new()) {
+        Ok(request) => request,
+        Err(e) => return Verdict::Unknown(e.to_string()),
+    };
+    let sent = if https {
+        match crate::tls::connect_unverified(stream, &host).await {
+            Ok(tls) => send(TokioIo::new(tls), request).await,
+            Err(e) => return failed(&e),
+        }
+    } else {
+        send(TokioIo::new(stream), request).await
+    };
+    match sent {
+        Ok((status, _)) if (200..400).contains(&status) => Verdict::Success,
+        Ok((status, _)) => Verdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
+        Err(e) => failed(&e),
+    }
+}
+
+async fn send<T>(
+    io: T,
+    request: http::Request<Empty<bytes::Bytes>>,
+) -> Result<(u16, usize), hyper::Error>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+    let driver = tokio::spawn(connection);
+    let answer = sender.send_request(request).await;
+    let out = match answer {
+        Ok(answer) => {
+            let status = answer.status().as_u16();
+            // Read a bounded part, so that the server is not cut off in mid-answer.
+            let body = Limited::new(answer.into_body(), BODY).collect().await;
+            Ok((status, body.map_or(0, |b| b.to_bytes().len())))
+        }
+        Err(e) => Err(e),
+    };
+    driver.abort();
+    out
+}

@@ -1,0 +1,218 @@
+//! Start-up order and wiring.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cluster::{EventRecorder, Informer, Selection};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::Api;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{Agent, Workers, watch_pods};
+use crate::config::Config;
+use crate::cri_config::NodeSide;
+use crate::health::{self, RuntimeHealth};
+use crate::images::Images;
+use crate::node::{NodeFacts, NodeKeeper};
+use crate::server::{self, Auth, Server};
+use crate::services;
+use crate::sources::{Sources, Waker};
+use crate::statuses::Statuses;
+use crate::tls::{self, TlsError};
+use crate::tokens::TokenCache;
+use crate::worker::Note;
+
+/// Why the agent cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The runtime's address is no address.
+    #[error("the container runtime endpoint cannot be used")]
+    Endpoint(#[from] cri::EndpointError),
+    /// The agent's directory cannot be made.
+    #[error("preparing the agent's directory failed")]
+    Directory(#[from] host::HostError),
+    /// The serving certificate is unusable.
+    #[error("preparing the server on :10250 failed")]
+    Tls(#[from] TlsError),
+    /// A listener failed.
+    #[error("serving failed")]
+    Serve(#[from] std::io::Error),
+}
+
+/// Runs the agent until `shutdown`. Pods keep running after it returns.
+///
+/// # Errors
+/// When the configuration cannot be used; lost connections are never an error.
+pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
+    let mut tasks = JoinSet::new();
+    let work = start(config, &mut tasks);
+    tokio::select! {
+        () = shutdown.cancelled() => return Ok(()),
+        started = work => started?,
+    }
+    // The tasks run for ever; one that ends has failed.
+    tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        Some(ended) = tasks.join_next() => match ended {
+            Ok(Err(error)) => Err(error.into()),
+            Ok(Ok(())) => Ok(()),
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        },
+    }
+}
+
+type Tasks = JoinSet<std::io::Result<()>>;
+
+async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
+    let cri = cri::Client::connect(&config.cri_endpoint)?;
+    let dir = config.root.parse(&config.root_dir)?;
+    config
+        .root
+        .create_dir_all(&dir.join("pods").map_err(host::HostError::from)?, 0o750)?;
+    config
+        .root
+        .create_dir_all(&config.root.parse("/var/log/pods")?, 0o755)?;
+    let server_config = config.server.take();
+    let storage = match config.capacity.ephemeral_storage_bytes {
+        0 => config.root.space(&dir)?.capacity,
+        declared => declared,
+    };
+    let side = NodeSide {
+        os: config.os,
+        node_name: config.node_name.clone(),
+        capacity: config.capacity,
+        cluster_dns: config.cluster_dns.iter().map(ToString::to_string).collect(),
+        cluster_domain: config.cluster_domain.clone(),
+        resolver: config.resolver.clone(),
+    };
+    let facts = Arc::new(NodeFacts::new(&config, side.clone(), storage));
+    if let Some(listener) = config.healthz.take() {
+        tasks.spawn(server::serve_healthz(listener));
+    }
+
+    let (health_sender, health) = watch::channel(RuntimeHealth::default());
+    tasks.spawn(forever(health::follow(cri.clone(), health_sender)));
+    let recorder = EventRecorder::new(config.client.clone(), "kubelet", &config.node_name);
+    let this_node = Selection::fields(format!("metadata.name={}", config.node_name));
+    let slim = |n: &Node| {
+        let mut n = n.clone();
+        n.metadata.managed_fields = None;
+        Some(n)
+    };
+
+    // The first look at the runtime, so that the Node is complete (and perhaps Ready) from birth.
+    let mut first = health.clone();
+    let _ = tokio::time::timeout(Duration::from_secs(2), first.changed()).await;
+    let node: Informer<Node> = Informer::start(Api::all(config.client.clone()), this_node, slim);
+    let (root, dir_for_space) = (config.root.clone(), dir.clone());
+    let keeper = NodeKeeper {
+        client: config.client.clone(),
+        facts: facts.clone(),
+        health: health.clone(),
+        node: node.clone(),
+        images: Images::new(cri.clone()),
+        recorder: recorder.clone(),
+        space: Arc::new(move || root.space(&dir_for_space).ok()),
+    };
+    let registered = keeper.register().await;
+    let node_uid = registered.metadata.uid.clone().unwrap_or_default();
+    tasks.spawn(forever(keeper.keep(registered)));
+    let (client, name) = (config.client.clone(), config.node_name.clone());
+    tasks.spawn(forever(async move {
+        cluster::keep_node_lease(client, &name, &node_uid).await
+    }));
+
+    let (changes, changes_receiver) = mpsc::unbounded_channel();
+    let pods = watch_pods(config.client.clone(), &config.node_name, changes);
+    let services = Informer::start(
+        Api::<Service>::all(config.client.clone()),
+        Selection::all(),
+        services::row,
+    );
+    let workers = Arc::new(Workers::default());
+    let told = workers.clone();
+    let waker: Waker = Arc::new(move |uid: &str| told.tell(uid, Note::Sources));
+    let statuses = Statuses::new(config.client.clone(), pods.clone());
+    let agent = Arc::new(Agent {
+        side,
+        client: config.client.clone(),
+        cri: cri.clone(),
+        root: config.root.clone(),
+        dir,
+        host_ips: facts.addresses.clone(),
+        allocatable: facts.allocatable.clone(),
+        images: Images::new(cri),
+        recorder,
+        pods,
+        node,
+        services,
+        sources: Sources::new(config.client.clone(), waker),
+        tokens: TokenCache::new(config.client.clone()),
+        statuses: statuses.clone(),
+        health: health.clone(),
+        workers: workers.clone(),
+        admitted: Mutex::default(),
+    });
+    tasks.spawn(forever(async move { statuses.run().await }));
+    tasks.spawn(forever(wake_on_health(health, workers)));
+    tasks.spawn(forever(agent.clone().follow_runtime()));
+    tasks.spawn(forever(take_pods(agent.clone(), changes_receiver)));
+    if let Some(server) = server_config {
+        let tls = tls::server(&server.cert_pem, &server.key_pem, &server.client_ca_pem)?;
+        let auth = Auth::new(config.client.clone());
+        let state = Arc::new(Server {
+            agent,
+            auth,
+            configz: configz(&config),
+        });
+        tasks.spawn(server::serve(state, server.listener, tls));
+    }
+    Ok(())
+}
+
+async fn forever(work: impl Future<Output = ()>) -> std::io::Result<()> {
+    work.await;
+    Ok(())
+}
+
+/// Pods wait for the network; workers are woken when it comes or goes.
+async fn wake_on_health(mut health: watch::Receiver<RuntimeHealth>, workers: Arc<Workers>) {
+    while health.changed().await.is_ok() {
+        workers.wake_all();
+    }
+}
+
+/// Workers start once the node is known, and orphans end once the pods are.
+async fn take_pods(agent: Arc<Agent>, changes: mpsc::UnboundedReceiver<crate::agent::PodChange>) {
+    agent.node.synced().await;
+    let orphans = agent.clone();
+    tokio::spawn(async move {
+        orphans.pods.synced().await;
+        while let Err(error) = orphans.remove_orphans().await {
+            tracing::warn!(%error, "looking for pods without an owner failed; trying again");
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    });
+    agent.dispatch(changes).await;
+}
+
+/// The part of a KubeletConfiguration that describes this agent.
+fn configz(config: &Config) -> serde_json::Value {
+    json!({"kubeletconfig": {
+        "kind": "KubeletConfiguration",
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "clusterDNS": config.cluster_dns,
+        "clusterDomain": config.cluster_domain,
+        "maxPods": config.capacity.pods,
+        "podPidsLimit": -1,
+        "containerRuntimeEndpoint": config.cri_endpoint,
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "10%"},
+        "nodeStatusUpdateFrequency": "10s",
+        "nodeStatusReportFrequency": "5m0s",
+        "nodeLeaseDurationSeconds": 40,
+        "syncFrequency": "1m0s",
+    }})
+}

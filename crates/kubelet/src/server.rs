@@ -1,0 +1,181 @@
+//! The agent's HTTPS server on :10250 (facts: upstream pkg/kubelet/server) and the plain health
+//! port on 127.0.0.1:10248.
+//!
+//! Guarantees: nothing but `/healthz` on the loopback port is served without authentication;
+//! every other request is authorised as the subresource it touches; no request body is read.
+
+mod auth;
+mod handlers;
+
+use std::convert::Infallible;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::sync::Semaphore;
+
+use crate::agent::Agent;
+pub(crate) use auth::{Auth, User};
+
+/// Answer bodies: whole or streamed.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Connections served at once; more wait.
+const CONNECTIONS: usize = 256;
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// What the handlers need.
+pub(crate) struct Server {
+    pub agent: Arc<Agent>,
+    pub auth: Auth,
+    pub configz: serde_json::Value,
+}
+
+pub(crate) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
+    let body = Full::new(Bytes::from(text.into())).boxed_unsync();
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
+    answer
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, kind);
+    answer
+}
+
+pub(crate) fn json(value: &serde_json::Value) -> Response<Body> {
+    let mut answer = text(StatusCode::OK, value.to_string());
+    let kind = http::HeaderValue::from_static("application/json");
+    answer
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, kind);
+    answer
+}
+
+/// Serves TLS for ever.
+pub(crate) async fn serve(
+    server: Arc<Server>,
+    listener: TcpListener,
+    config: Arc<rustls::ServerConfig>,
+) -> std::io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let acceptor = tokio_rustls::TlsAcceptor::from(config);
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return Ok(());
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection failed");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let (acceptor, server) = (acceptor.clone(), server.clone());
+        tokio::spawn(async move {
+            let _permit = permit;
+            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await
+            else {
+                return;
+            };
+            let user = auth::user_of_certificate(stream.get_ref().1.peer_certificates());
+            let service = service_fn(move |request: Request<Incoming>| {
+                let (server, user) = (server.clone(), user.clone());
+                async move { Ok::<_, Infallible>(answer(&server, user, request).await) }
+            });
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder
+                .http2()
+                .max_concurrent_streams(100)
+                .max_pending_accept_reset_streams(20);
+            if let Err(error) = builder
+                .serve_connection(TokioIo::new(stream), service)
+                .await
+            {
+                tracing::debug!(error, "a connection ended with an error");
+            }
+        });
+    }
+}
+
+async fn answer(
+    server: &Arc<Server>,
+    user: Option<User>,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let user = match user {
+        Some(user) => user,
+        None => match server.auth.user_of_token(request.headers()).await {
+            Ok(Some(user)) => user,
+            Ok(None) => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
+            Err(error) => {
+                return text(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("checking the token failed: {error}"),
+                );
+            }
+        },
+    };
+    let node = server.agent.side.node_name.clone();
+    match server
+        .auth
+        .allowed(&user, request.method(), &path, &node)
+        .await
+    {
+        Ok(true) => {}
+        Ok(false) => {
+            let (verb, resources) = auth::attributes(request.method(), &path);
+            return text(
+                StatusCode::FORBIDDEN,
+                format!(
+                    "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)={resources:?})\n",
+                    user.name
+                ),
+            );
+        }
+        Err(error) => {
+            return text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("checking authorization failed: {error}"),
+            );
+        }
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    }
+    handlers::route(server, &path, request.uri().query().unwrap_or_default()).await
+}
+
+/// Serves `/healthz` in plain HTTP for ever: what kubeadm waits for.
+pub(crate) async fn serve_healthz(listener: TcpListener) -> std::io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        tokio::spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| async move {
+                Ok::<_, Infallible>(match request.uri().path() {
+                    "/healthz" => text(StatusCode::OK, "ok"),
+                    _ => text(StatusCode::NOT_FOUND, "404 page not found"),
+                })
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            let _ = tokio::time::timeout(Duration::from_secs(10), connection).await;
+        });
+    }
+}

@@ -1,0 +1,256 @@
+//! Who asks, and whether they may: client certificates, TokenReview, SubjectAccessReview.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, Method};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use kube::Api;
+use kube::api::PostParams;
+use sha2::{Digest, Sha256};
+
+/// An authenticated user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct User {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+const TOKEN: Duration = Duration::from_secs(120);
+const ALLOWED: Duration = Duration::from_secs(300);
+const DENIED: Duration = Duration::from_secs(30);
+/// Entries a cache holds at most; a full one starts over.
+const ENTRIES: usize = 1024;
+
+/// Answers of the API, remembered for a while.
+pub(crate) struct Auth {
+    client: kube::Client,
+    tokens: Mutex<HashMap<[u8; 32], (Option<User>, Instant)>>,
+    rights: Mutex<HashMap<(User, String, String), (bool, Instant)>>,
+}
+
+/// CN and O of the client certificate, which TLS has verified.
+pub(crate) fn user_of_certificate(
+    chain: Option<&[rustls::pki_types::CertificateDer<'_>]>,
+) -> Option<User> {
+    let (_, cert) = x509_parser::parse_x509_certificate(chain?.first()?).ok()?;
+    let subject = cert.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let organisations = subject
+        .iter_organization()
+        .filter_map(|o| o.as_str().ok().map(str::to_owned));
+    let groups = organisations
+        .chain(["system:authenticated".to_owned()])
+        .collect();
+    Some(User {
+        name,
+        groups,
+        ..Default::default()
+    })
+}
+
+/// The verb, and the subresources of `nodes` any of which suffices, fine-grained first.
+pub(crate) fn attributes(method: &Method, path: &str) -> (&'static str, Vec<&'static str>) {
+    let verb = match *method {
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "get",
+    };
+    let first = path
+        .trim_start_matches('/')
+        .split('/')
+        .next()
+        .unwrap_or_default();
+    let subresources = match first {
+        "stats" => vec!["stats"],
+        "metrics" => vec!["metrics"],
+        "logs" => vec!["log"],
+        "healthz" => vec!["healthz", "proxy"],
+        "configz" => vec!["configz", "proxy"],
+        "pods" | "runningpods" => vec!["pods", "proxy"],
+        _ => vec!["proxy"],
+    };
+    (verb, subresources)
+}
+
+impl Auth {
+    pub(crate) fn new(client: kube::Client) -> Self {
+        Auth {
+            client,
+            tokens: Mutex::default(),
+            rights: Mutex::default(),
+        }
+    }
+
+    /// The user of a bearer token; None without a valid one.
+    pub(crate) async fn user_of_token(&self, headers: &HeaderMap) -> kube::Result<Option<User>> {
+        let header = headers
+            .get(http::header::AUTHORIZATION)
+            .and_then(|h| h.to_str().ok());
+        let Some(token) = header
+            .and_then(|h| h.strip_prefix("Bearer "))
+            .filter(|t| !t.is_empty())
+        else {
+            return Ok(None);
+        };
+        // The digest, so that no token stays in memory longer than its request.
+        let key: [u8; 32] = Sha256::digest(token).into();
+        if let Some((user, at)) = self
+            .tokens
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key)
+            && at.elapsed() < TOKEN
+        {
+            return Ok(user.clone());
+        }
+        let review = TokenReview {
+            spec: TokenReviewSpec {
+                token: token.to_owned(),
+                audiences: None,
+            },
+            ..Default::default()
+        };
+        let answer = Api::<TokenReview>::all(self.client.clone())
+            .create(&PostParams::default(), &review)
+            .await?;
+        let status = answer.status.unwrap_or_default();
+        let user = status
+            .user
+            .filter(|_| status.authenticated == Some(true))
+            .map(|u| User {
+                name: u.username.unwrap_or_default(),
+                uid: u.uid.unwrap_or_default(),
+                groups: u.groups.unwrap_or_default(),
+                extra: u.extra.unwrap_or_default(),
+            });
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.len() >= ENTRIES {
+            tokens.clear();
+        }
+        tokens.insert(key, (user.clone(), Instant::now()));
+        Ok(user)
+    }
+
+    /// Whether the user may do this to the node.
+    pub(crate) async fn allowed(
+        &self,
+        user: &User,
+        method: &Method,
+        path: &str,
+        node: &str,
+    ) -> kube::Result<bool> {
+        let (verb, subresources) = attributes(method, path);
+        for subresource in subresources {
+            if self.may(user, verb, subresource, node).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn may(
+        &self,
+        user: &User,
+        verb: &str,
+        subresource: &str,
+        node: &str,
+    ) -> kube::Result<bool> {
+        let key = (user.clone(), verb.to_owned(), subresource.to_owned());
+        if let Some((allowed, at)) = self
+            .rights
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key)
+            && at.elapsed() < if *allowed { ALLOWED } else { DENIED }
+        {
+            return Ok(*allowed);
+        }
+        let text = |s: &str| Some(s.to_owned());
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: text(&user.name),
+                uid: text(&user.uid).filter(|u| !u.is_empty()),
+                groups: Some(user.groups.clone()),
+                extra: Some(user.extra.clone()).filter(|e| !e.is_empty()),
+                resource_attributes: Some(ResourceAttributes {
+                    verb: text(verb),
+                    version: text("v1"),
+                    resource: text("nodes"),
+                    subresource: text(subresource),
+                    name: text(node),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        let answer = Api::<SubjectAccessReview>::all(self.client.clone())
+            .create(&PostParams::default(), &review)
+            .await?;
+        let allowed = answer.status.is_some_and(|s| s.allowed);
+        let mut rights = self.rights.lock().unwrap_or_else(PoisonError::into_inner);
+        if rights.len() >= ENTRIES {
+            rights.clear();
+        }
+        rights.insert(key, (allowed, Instant::now()));
+        Ok(allowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_subresources() {
+        for (method, path, want) in [
+            (Method::GET, "/pods", ("get", vec!["pods", "proxy"])),
+            (
+                Method::GET,
+                "/healthz/ping",
+                ("get", vec!["healthz", "proxy"]),
+            ),
+            (Method::GET, "/stats/summary", ("get", vec!["stats"])),
+            (Method::GET, "/metrics/resource", ("get", vec!["metrics"])),
+            (
+                Method::POST,
+                "/containerLogs/a/b/c",
+                ("create", vec!["proxy"]),
+            ),
+            (Method::GET, "/anything", ("get", vec!["proxy"])),
+        ] {
+            assert_eq!(attributes(&method, path), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn certificates_name_users() {
+        let day = Duration::from_secs(86_400);
+        let ca = pki::Ca::generate("ca", day).unwrap();
+        let pair = ca
+            .issue(&pki::CertRequest {
+                cn: "kube-apiserver-kubelet-client".into(),
+                orgs: vec!["system:masters".into()],
+                client: true,
+                days: 1,
+                ..Default::default()
+            })
+            .unwrap();
+        use rustls::pki_types::pem::PemObject;
+        let der =
+            rustls::pki_types::CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap();
+        let user = user_of_certificate(Some(&[der])).unwrap();
+        assert_eq!(user.name, "kube-apiserver-kubelet-client");
+        assert_eq!(user.groups, ["system:masters", "system:authenticated"]);
+        assert_eq!(user_of_certificate(None), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! What the server answers.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cri::v1;
+use futures::StreamExt;
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{Body, Server, json as answer_json, text};
+use crate::logs::{self, Filter, Options};
+use crate::pod::State;
+use crate::stats;
+use crate::volumes::PodDirs;
+
+/// How often a followed log is looked at.
+const FOLLOW: Duration = Duration::from_millis(100);
+
+pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str) -> Response<Body> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match parts.as_slice() {
+        ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
+        ["pods"] => pods(server),
+        ["configz"] => answer_json(&server.configz),
+        ["stats", "summary"] => match stats::summary(&server.agent).await {
+            Ok(summary) => answer_json(&summary),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        },
+        ["metrics"] => text(StatusCode::OK, stats::own_metrics(&server.agent)),
+        ["metrics", "resource"] => {
+            text(StatusCode::OK, stats::resource_metrics(&server.agent).await)
+        }
+        ["containerLogs", ns, pod, container] => {
+            container_logs(server, ns, pod, container, query).await
+        }
+        _ => text(StatusCode::NOT_FOUND, "404 page not found"),
+    }
+}
+
+fn pods(server: &Server) -> Response<Body> {
+    let items: Vec<_> = server
+        .agent
+        .pods
+        .snapshot()
+        .into_iter()
+        .map(|(_, p)| json!(*p))
+        .collect();
+    answer_json(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
+}
+
+/// One value of a query string, decoded.
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let pair = query
+        .split('&')
+        .filter_map(|p| p.split_once('='))
+        .find(|(k, _)| *k == name)?;
+    let plus = pair.1.replace('+', " ");
+    percent_encoding::percent_decode_str(&plus)
+        .decode_utf8()
+        .ok()
+        .map(|v| v.into_owned())
+}
+
+fn options(query: &str, now: Timestamp) -> Result<(Options, bool), String> {
+    let flag = |name: &str| parameter(query, name).is_some_and(|v| v == "true" || v == "1");
+    let number = |name: &str| match parameter(query, name).filter(|v| !v.is_empty()) {
+        Some(v) => v
+            .parse::<u64>()
+            .map(Some)
+            .map_err(|_| format!("{name} must be a number that is not negative")),
+        None => Ok(None),
+    };
+    let since = match (
+        number("sinceSeconds")?,
+        parameter(query, "sinceTime").filter(|v| !v.is_empty()),
+    ) {
+        (Some(s), _) => Some(now - SignedDuration::from_secs(s.min(1 << 40) as i64)),
+        (None, Some(t)) => Some(
+            t.parse()
+                .map_err(|_| "sinceTime must be an RFC 3339 time".to_owned())?,
+        ),
+        (None, None) => None,
+    };
+    let options = Options {
+        follow: flag("follow"),
+        timestamps: flag("timestamps"),
+        tail: number("tailLines")?,
+        since,
+        limit: number("limitBytes")?,
+    };
+    Ok((options, flag("previous")))
+}
+
+async fn container_logs(
+    server: &Arc<Server>,
+    ns: &str,
+    name: &str,
+    container: &str,
+    query: &str,
+) -> Response<Body> {
+    let agent = &server.agent;
+    let Some(pod) = agent.pods.get(cluster::Key::new(ns, name)) else {
+        return text(
+            StatusCode::NOT_FOUND,
+            format!("pod {name:?} does not exist\n"),
+        );
+    };
+    let known = pod
+        .spec
+        .as_ref()
+        .is_some_and(|s| crate::pod::containers(s).any(|(_, c)| c.name == container));
+    if !known {
+        return text(
+            StatusCode::NOT_FOUND,
+            format!("container {container:?} not found in pod {name:?}\n"),
+        );
+    }
+    let (options, previous) = match options(query, Timestamp::now()) {
+        Ok(parsed) => parsed,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+    };
+    let (id, file) = match find(server, &pod, container, previous).await {
+        Ok(found) => found,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+    };
+    let (sender, receiver) = mpsc::channel::<Bytes>(8);
+    let cri = agent.cri.clone();
+    tokio::spawn(async move {
+        if let Err(error) = send(cri, id, file, options, sender).await {
+            tracing::debug!(%error, "reading a container log ended early");
+        }
+    });
+    let frames = ReceiverStream::new(receiver).map(|b| Ok(Frame::data(b)));
+    let mut answer = Response::new(BodyExt::boxed_unsync(StreamBody::new(frames)));
+    let kind = http::HeaderValue::from_static("text/plain");
+    answer
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, kind);
+    answer
+}
+
+/// The container's id and its open log.
+async fn find(
+    server: &Server,
+    pod: &Pod,
+    container: &str,
+    previous: bool,
+) -> Result<(String, File), String> {
+    let agent = &server.agent;
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let observed = crate::runtime::observe(&agent.cri, &uid)
+        .await
+        .map_err(|e| e.message())?;
+    let mut attempts = observed.containers.iter().filter(|c| c.name == container);
+    let chosen = if previous {
+        attempts.find(|c| {
+            c.state == State::Exited && observed.newest(container).is_some_and(|n| n.id != c.id)
+        })
+    } else {
+        attempts.find(|c| c.state != State::Created)
+    };
+    let Some(chosen) = chosen else {
+        return Err(match (previous, observed.newest(container)) {
+            (true, _) => {
+                format!("previous terminated container {container:?} in pod {name:?} not found")
+            }
+            (false, Some(_)) => format!(
+                "container {container:?} in pod {name:?} is waiting to start: ContainerCreating"
+            ),
+            (false, None) => format!(
+                "container {container:?} in pod {name:?} is waiting to start: {}",
+                waiting(pod, container)
+            ),
+        });
+    };
+    let dirs = PodDirs::new(&agent.root, &agent.dir, pod).map_err(|e| e.to_string())?;
+    let path = dirs
+        .logs
+        .join(&format!("{container}/{}.log", chosen.restarts))
+        .map_err(|e| e.to_string())?;
+    let file = agent.root.open_read(&path).map_err(|e| e.to_string())?;
+    Ok((chosen.id.clone(), file))
+}
+
+fn waiting(pod: &Pod, container: &str) -> String {
+    let status = pod.status.as_ref();
+    let all = status.into_iter().flat_map(|s| {
+        s.container_statuses
+            .iter()
+            .flatten()
+            .chain(s.init_container_statuses.iter().flatten())
+    });
+    let state = all
+        .into_iter()
+        .find(|s| s.name == container)
+        .and_then(|s| s.state.as_ref());
+    state
+        .and_then(|s| s.waiting.as_ref())
+        .and_then(|w| w.reason.clone())
+        .unwrap_or_else(|| "ContainerCreating".into())
+}
+
+/// Reads the log to its end, or for as long as the container runs and the reader stays.
+async fn send(
+    cri: cri::Client,
+    id: String,
+    mut file: File,
+    options: Options,
+    out: mpsc::Sender<Bytes>,
+) -> std::io::Result<()> {
+    if let Some(lines) = options.tail {
+        logs::seek_tail(&mut file, lines)?;
+    }
+    let follow = options.follow;
+    let mut filter = Filter::new(options);
+    let mut running = follow;
+    loop {
+        let chunk = logs::read_chunk(&mut file)?;
+        if chunk.is_empty() {
+            if !running {
+                return Ok(());
+            }
+            tokio::select! {
+                () = out.closed() => return Ok(()),
+                () = tokio::time::sleep(FOLLOW) => {}
+            }
+            // Once more after the end, for what was written meanwhile.
+            running = is_running(&cri, &id).await;
+            continue;
+        }
+        let text = filter.push(&chunk);
+        if !text.is_empty() && out.send(text).await.is_err() {
+            return Ok(());
+        }
+        if filter.full() {
+            return Ok(());
+        }
+    }
+}
+
+async fn is_running(cri: &cri::Client, id: &str) -> bool {
+    let request = v1::ContainerStatusRequest {
+        container_id: id.to_owned(),
+        ..Default::default()
+    };
+    let status = cri
+        .container_status(request)
+        .await
+        .ok()
+        .and_then(|a| a.status);
+    status.is_some_and(|s| s.state == v1::ContainerState::ContainerRunning as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries() {
+        let now = Timestamp::from_second(1000).unwrap();
+        let (o, previous) = options(
+            "follow=true&tailLines=5&timestamps=true&sinceSeconds=10&limitBytes=7&previous=true",
+            now,
+        )
+        .unwrap();
+        assert!(o.follow && o.timestamps && previous);
+        assert_eq!(
+            (o.tail, o.limit, o.since),
+            (Some(5), Some(7), Some(Timestamp::from_second(990).unwrap()))
+        );
+        let (o, _) = options("sinceTime=2026-01-01T00%3A00%3A00Z", now).unwrap();
+        assert_eq!(o.since, Some("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(options("", now).unwrap(), (Options::default(), false));
+        assert!(options("tailLines=-1", now).is_err() && options("sinceTime=x", now).is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! `/stats/summary` and `/metrics`: what the runtime measures, and counts of our own.
+
+use std::fmt::Write;
+
+use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
+use cri::v1;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+
+fn time(nanos: i64) -> String {
+    let t = Timestamp::from_nanosecond(nanos.into()).unwrap_or_default();
+    Timestamp::from_second(t.as_second())
+        .unwrap_or(t)
+        .to_string()
+}
+
+fn value(v: &Option<v1::UInt64Value>) -> Option<u64> {
+    v.as_ref().map(|v| v.value)
+}
+
+async fn container_stats(agent: &Agent) -> Result<Vec<v1::ContainerStats>, cri::Error> {
+    agent
+        .cri
+        .list_container_stats(v1::ListContainerStatsRequest { filter: None })
+        .await
+}
+
+fn label<'a>(stats: &'a v1::ContainerStats, name: &str) -> &'a str {
+    let labels = stats.attributes.as_ref().map(|a| &a.labels);
+    labels.and_then(|l| l.get(name)).map_or("", String::as_str)
+}
+
+/// Node and pods with the usage that the runtime reports; the node's own is the sum of its pods.
+pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
+    let all = container_stats(agent).await?;
+    let now = Timestamp::now();
+    let now = Timestamp::from_second(now.as_second())
+        .unwrap_or(now)
+        .to_string();
+    let mut pods: Vec<(String, Value)> = Vec::new();
+    let (mut cores, mut total, mut memory) = (0, 0, 0);
+    for s in &all {
+        let cpu = s.cpu.clone().unwrap_or_default();
+        let mem = s.memory.clone().unwrap_or_default();
+        let (c, t, m) = (
+            value(&cpu.usage_nano_cores),
+            value(&cpu.usage_core_nano_seconds),
+            value(&mem.working_set_bytes),
+        );
+        cores += c.unwrap_or(0);
+        total += t.unwrap_or(0);
+        memory += m.unwrap_or(0);
+        let container = json!({
+            "name": label(s, CONTAINER_NAME),
+            "startTime": now,
+            "cpu": {"time": time(cpu.timestamp), "usageNanoCores": c.unwrap_or(0), "usageCoreNanoSeconds": t.unwrap_or(0)},
+            "memory": {"time": time(mem.timestamp), "workingSetBytes": m.unwrap_or(0), "usageBytes": value(&mem.usage_bytes).or(m).unwrap_or(0)},
+        });
+        let uid = label(s, POD_UID).to_owned();
+        match pods.iter_mut().find(|(u, _)| *u == uid) {
+            Some((_, pod)) => {
+                if let Some(list) = pod["containers"].as_array_mut() {
+                    list.push(container);
+                }
+            }
+            None => {
+                let reference = json!({"name": label(s, POD_NAME), "namespace": label(s, POD_NAMESPACE), "uid": uid});
+                pods.push((
+                    uid,
+                    json!({"podRef": reference, "startTime": now, "containers": [container]}),
+                ));
+            }
+        }
+    }
+    let capacity = agent.side.capacity.memory_bytes;
+    let pods: Vec<Value> = pods.into_iter().map(|(_, pod)| pod).collect();
+    Ok(json!({
+        "node": {
+            "nodeName": agent.side.node_name,
+            "startTime": now,
+            "cpu": {"time": now, "usageNanoCores": cores, "usageCoreNanoSeconds": total},
+            "memory": {"time": now, "workingSetBytes": memory, "usageBytes": memory, "availableBytes": capacity.saturating_sub(memory)},
+        },
+        "pods": pods,
+    }))
+}
+
+/// What metrics-server scrapes.
+pub(crate) async fn resource_metrics(agent: &Agent) -> String {
+    let (all, failed) = match container_stats(agent).await {
+        Ok(all) => (all, 0),
+        Err(_) => (Vec::new(), 1),
+    };
+    let mut out = String::from("# TYPE container_cpu_usage_seconds_total counter\n");
+    let mut memory = String::from("# TYPE container_memory_working_set_bytes gauge\n");
+    for s in &all {
+        let labels = format!(
+            "{{container={:?},namespace={:?},pod={:?}}}",
+            label(s, CONTAINER_NAME),
+            label(s, POD_NAMESPACE),
+            label(s, POD_NAME)
+        );
+        if let Some(n) = s
+            .cpu
+            .as_ref()
+            .and_then(|c| value(&c.usage_core_nano_seconds))
+        {
+            let _ = writeln!(
+                out,
+                "container_cpu_usage_seconds_total{labels} {}",
+                n as f64 / 1e9
+            );
+        }
+        if let Some(n) = s.memory.as_ref().and_then(|m| value(&m.working_set_bytes)) {
+            let _ = writeln!(memory, "container_memory_working_set_bytes{labels} {n}");
+        }
+    }
+    let _ = write!(
+        memory,
+        "# TYPE resource_scrape_error gauge\nresource_scrape_error {failed}\n"
+    );
+    out + &memory
+}
+
+/// The agent's own metrics.
+pub(crate) fn own_metrics(agent: &Agent) -> String {
+    let pods = agent.pods.snapshot();
+    let running = pods
+        .iter()
+        .filter(|(_, p)| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"));
+    format!(
+        "# TYPE kubelet_node_name gauge\nkubelet_node_name{{node={:?}}} 1\n\
+         # TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
+         # TYPE kubelet_working_pods gauge\nkubelet_working_pods {}\n",
+        agent.side.node_name,
+        running.count(),
+        pods.len()
+    )
+}

@@ -1,0 +1,236 @@
+//! Brings pod statuses to the API (upstream pkg/kubelet/status): only changes, in order per pod,
+//! tried again until they arrive or the pod is gone.
+//!
+//! Guarantees: conditions that are not ours survive; a status never lands on another pod of the
+//! same name (UID in the patch); only the newest status of a pod is sent.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cluster::{Backoff, Informer, Key};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+
+use crate::pod::status::OWN_CONDITIONS;
+
+/// Status fields the agent writes; the others belong to someone else.
+const OWN_FIELDS: [&str; 12] = [
+    "conditions",
+    "containerStatuses",
+    "hostIP",
+    "hostIPs",
+    "initContainerStatuses",
+    "message",
+    "observedGeneration",
+    "phase",
+    "podIP",
+    "podIPs",
+    "qosClass",
+    "reason",
+];
+
+struct Entry {
+    key: Key,
+    status: Value,
+    dirty: bool,
+}
+
+/// The newest status of each pod.
+pub(crate) struct Statuses {
+    client: kube::Client,
+    pods: Informer<Pod>,
+    entries: Mutex<BTreeMap<String, Entry>>,
+    work: Notify,
+    sent: watch::Sender<u64>,
+}
+
+impl Statuses {
+    pub(crate) fn new(client: kube::Client, pods: Informer<Pod>) -> Arc<Self> {
+        Arc::new(Statuses {
+            client,
+            pods,
+            entries: Mutex::default(),
+            work: Notify::new(),
+            sent: watch::Sender::new(0),
+        })
+    }
+
+    fn entries(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a pod's status; returns at once.
+    pub(crate) fn report(&self, uid: &str, key: Key, status: &PodStatus) {
+        let status = serde_json::to_value(status).unwrap_or_default();
+        let mut entries = self.entries();
+        let fresh = entries.get(uid).is_none_or(|e| e.status != status);
+        if fresh {
+            entries.insert(
+                uid.to_owned(),
+                Entry {
+                    key,
+                    status,
+                    dirty: true,
+                },
+            );
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits until what was reported of a pod has arrived at the API (or the pod is gone there).
+    pub(crate) async fn flushed(&self, uid: &str) {
+        let mut sent = self.sent.subscribe();
+        while self.entries().get(uid).is_some_and(|e| e.dirty) {
+            if sent.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Forgets a pod.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.entries().remove(uid);
+    }
+
+    /// Sends what is new, for ever.
+    pub(crate) async fn run(&self) {
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
+        loop {
+            let dirty: Vec<(String, Key, Value)> = self
+                .entries()
+                .iter()
+                .filter(|(_, e)| e.dirty)
+                .map(|(uid, e)| (uid.clone(), e.key.clone(), e.status.clone()))
+                .collect();
+            let mut failed = false;
+            for (uid, key, status) in dirty {
+                match self.send(&uid, &key, &status).await {
+                    Ok(()) => {
+                        if let Some(e) = self.entries().get_mut(&uid)
+                            && e.status == status
+                        {
+                            e.dirty = false;
+                        }
+                        self.sent.send_modify(|n| *n += 1);
+                    }
+                    Err(error) => {
+                        failed = true;
+                        tracing::warn!(pod = %key, %error, "updating a pod's status failed; trying again");
+                    }
+                }
+            }
+            if failed {
+                tokio::time::sleep(backoff.next_delay()).await;
+                continue;
+            }
+            backoff.reset();
+            if !self.entries().values().any(|e| e.dirty) {
+                self.work.notified().await;
+            }
+        }
+    }
+
+    async fn send(&self, uid: &str, key: &Key, status: &Value) -> kube::Result<()> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
+        let mut current = match self.pods.get(key) {
+            Some(pod) => (*pod).clone(),
+            None => match api.get_opt(&key.name).await? {
+                Some(pod) => pod,
+                None => return Ok(()),
+            },
+        };
+        for _ in 0..5 {
+            if current.metadata.uid.as_deref() != Some(uid) {
+                return Ok(());
+            }
+            let Some(patch) = patch(&current, uid, status) else {
+                return Ok(());
+            };
+            match api
+                .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+            {
+                Ok(_) => return Ok(()),
+                Err(e) if cluster::is_not_found(&e) => return Ok(()),
+                Err(e) if cluster::is_conflict(&e) => match api.get_opt(&key.name).await? {
+                    Some(pod) => current = pod,
+                    None => return Ok(()),
+                },
+                Err(e) => return Err(e),
+            }
+        }
+        let last = patch(&current, uid, status).unwrap_or_default();
+        api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(last))
+            .await
+            .map(drop)
+    }
+}
+
+/// The merge patch that brings `current` to `status`; None when nothing differs.
+fn patch(current: &Pod, uid: &str, status: &Value) -> Option<Value> {
+    let old = serde_json::to_value(current.status.clone().unwrap_or_default()).unwrap_or_default();
+    let mut wanted = status.clone();
+    // Foreign conditions as the API has them now.
+    let foreign = |c: &&Value| !OWN_CONDITIONS.iter().any(|own| c["type"] == *own);
+    let ours = |c: &&Value| OWN_CONDITIONS.iter().any(|own| c["type"] == *own);
+    let list = |v: &Value| v["conditions"].as_array().cloned().unwrap_or_default();
+    let theirs: Vec<Value> = list(&old).iter().filter(foreign).cloned().collect();
+    let mut conditions: Vec<Value> = list(&wanted).iter().filter(ours).cloned().collect();
+    for c in &mut conditions {
+        // A transition time that the API has already stays as it is.
+        if let Some(before) = list(&old)
+            .iter()
+            .find(|o| o["type"] == c["type"] && o["status"] == c["status"])
+        {
+            c["lastTransitionTime"] = before["lastTransitionTime"].clone();
+        }
+    }
+    conditions.extend(theirs);
+    wanted["conditions"] = Value::Array(sorted(conditions));
+    let mut old = old;
+    old["conditions"] = Value::Array(sorted(list(&old)));
+    let mut change = serde_json::Map::new();
+    for field in OWN_FIELDS.into_iter().chain(["startTime"]) {
+        let (before, after) = (old.get(field), wanted.get(field));
+        if before == after || (field == "startTime" && before.is_some()) {
+            continue;
+        }
+        change.insert(field.to_owned(), after.cloned().unwrap_or(Value::Null));
+    }
+    if change.is_empty() {
+        return None;
+    }
+    let version = current.metadata.resource_version.clone();
+    Some(json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": change}))
+}
+
+fn sorted(mut conditions: Vec<Value>) -> Vec<Value> {
+    conditions.sort_by_key(|c| c["type"].as_str().unwrap_or_default().to_owned());
+    conditions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_and_only_ours() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u", "resourceVersion": "5"}, "status": {
+            "phase": "Pending", "podIP": "1.2.3.4", "resize": "Deferred",
+            "conditions": [{"type": "x.io/y", "status": "True"}, {"type": "Ready", "status": "False", "lastTransitionTime": "2024-01-01T00:00:00Z"}]}}))
+        .unwrap();
+        let status = json!({"phase": "Running", "conditions": [
+            {"type": "Ready", "status": "False", "lastTransitionTime": "2025-01-01T00:00:00Z"}, {"type": "x.io/y", "status": "False"}]});
+        assert_eq!(
+            patch(&pod, "u", &status).unwrap(),
+            json!({"metadata": {"uid": "u", "resourceVersion": "5"}, "status": {"phase": "Running", "podIP": null}}),
+            "an equal condition keeps its time, a foreign one its value, a lost field becomes null"
+        );
+        let same = json!({"phase": "Pending", "podIP": "1.2.3.4", "conditions": [{"type": "Ready", "status": "False"}]});
+        assert_eq!(patch(&pod, "u", &same), None);
+    }
+}

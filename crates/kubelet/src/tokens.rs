@@ -1,0 +1,142 @@
+//! Service account tokens for projected volumes, renewed after 80 % of their life or a day.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::Api;
+use kube::api::PostParams;
+
+use crate::volumes::Tokens;
+
+/// (pod UID, audience, seconds) → (token, issued, expires).
+type Cache = HashMap<(String, String, i64), (String, Timestamp, Timestamp)>;
+
+/// Tokens in use.
+pub(crate) struct TokenCache {
+    client: kube::Client,
+    cache: Mutex<Cache>,
+}
+
+impl TokenCache {
+    pub(crate) fn new(client: kube::Client) -> Self {
+        TokenCache {
+            client,
+            cache: Mutex::default(),
+        }
+    }
+
+    /// The tokens a pod's volumes need, bound to the pod. An old token serves on while a new one
+    /// cannot be had and it still lives.
+    pub(crate) async fn get(
+        &self,
+        pod: &Pod,
+        wanted: &[(String, i64)],
+        now: Timestamp,
+    ) -> Result<Tokens, String> {
+        let mut out = Tokens::new();
+        for (audience, seconds) in wanted {
+            let token = self.one(pod, audience, *seconds, now).await?;
+            out.insert((audience.clone(), *seconds), token);
+        }
+        Ok(out)
+    }
+
+    /// Forgets a pod's tokens.
+    pub(crate) fn release(&self, uid: &str) {
+        self.lock().retain(|(u, ..), _| u != uid);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn one(
+        &self,
+        pod: &Pod,
+        audience: &str,
+        seconds: i64,
+        now: Timestamp,
+    ) -> Result<String, String> {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let key = (uid.clone(), audience.to_owned(), seconds);
+        let held = self.lock().get(&key).cloned();
+        if let Some((token, issued, expires)) = &held
+            && !due(*issued, *expires, now)
+        {
+            return Ok(token.clone());
+        }
+        match self.request(pod, audience, seconds).await {
+            Ok((token, expires)) => {
+                self.lock().insert(key, (token.clone(), now, expires));
+                Ok(token)
+            }
+            Err(error) => match held {
+                Some((token, _, expires)) if expires > now => Ok(token),
+                _ => Err(format!("failed to fetch token: {error}")),
+            },
+        }
+    }
+
+    async fn request(
+        &self,
+        pod: &Pod,
+        audience: &str,
+        seconds: i64,
+    ) -> kube::Result<(String, Timestamp)> {
+        let meta = &pod.metadata;
+        let account = pod
+            .spec
+            .as_ref()
+            .and_then(|s| s.service_account_name.clone());
+        let account = account
+            .filter(|a| !a.is_empty())
+            .unwrap_or_else(|| "default".into());
+        let api: Api<ServiceAccount> = Api::namespaced(
+            self.client.clone(),
+            meta.namespace.as_deref().unwrap_or_default(),
+        );
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: (!audience.is_empty()).then(|| vec![audience.to_owned()]),
+                bound_object_ref: Some(BoundObjectReference {
+                    api_version: Some("v1".into()),
+                    kind: Some("Pod".into()),
+                    name: meta.name.clone(),
+                    uid: meta.uid.clone(),
+                }),
+                expiration_seconds: Some(seconds),
+            }),
+            ..Default::default()
+        };
+        let answer = api
+            .create_token_request(&account, &PostParams::default(), &request)
+            .await?;
+        let status = answer.status.unwrap_or_default();
+        let expires = status.expiration_timestamp.map(|t| t.0);
+        let expires =
+            expires.unwrap_or_else(|| Timestamp::now() + SignedDuration::from_secs(seconds));
+        Ok((status.token.unwrap_or_default(), expires))
+    }
+}
+
+fn due(issued: Timestamp, expires: Timestamp, now: Timestamp) -> bool {
+    let life = expires.duration_since(issued);
+    now > issued + SignedDuration::from_hours(24)
+        || now > issued + life.checked_div(5).unwrap_or_default() * 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewal() {
+        let t = |s: i64| Timestamp::from_second(s).unwrap();
+        assert!(!due(t(0), t(3600), t(2800)));
+        assert!(due(t(0), t(3600), t(2900)));
+        assert!(due(t(0), t(86_400 * 365), t(86_401)));
+    }
+}

@@ -1,0 +1,380 @@
+//! One task per pod UID: observe, step, apply, report, wait.
+//!
+//! Inputs: the pod from the API, wake-ups that carry no data, results of background work (pulls,
+//! stops, probes). The worker alone changes its [`Memory`], so nothing runs twice at once for one
+//! pod. It ends when the pod is gone from the API and from the node.
+
+mod apply;
+mod files;
+mod start;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::EventType;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use tokio::sync::mpsc;
+
+use crate::agent::{Agent, key, uid};
+use crate::images::{ImageError, Ready};
+use crate::pod::admit::{NodeView, admit};
+use crate::pod::{ImageState, Input, Memory, NodeInfo, Observed, Output, State, Volumes, step};
+use crate::probes::{self, News, Prober};
+use crate::volumes::PodDirs;
+
+/// Every pod is looked at this often at least.
+const RESYNC: Duration = Duration::from_secs(60);
+/// After the runtime could not be asked.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a worker hears.
+#[derive(Debug)]
+pub(crate) enum Note {
+    /// Something at the runtime changed.
+    Wake,
+    /// A Secret or ConfigMap the pod uses changed.
+    Sources,
+    /// The pod as the API has it now.
+    Pod(Arc<Pod>),
+    /// The API has it no more.
+    Gone,
+    /// A pull ended.
+    Pulled(String, Result<Ready, ImageError>),
+    /// A stop ended; after a failure this comes when it is time to try again.
+    Stopped(String, Result<(), String>),
+    /// A probe of a container said something.
+    Probe(String, News),
+}
+
+/// The state of one worker.
+pub(crate) struct Worker {
+    agent: Arc<Agent>,
+    uid: String,
+    pod: Arc<Pod>,
+    gone: bool,
+    dirs: PodDirs,
+    memory: Memory,
+    tell: mpsc::UnboundedSender<Note>,
+    notes: mpsc::UnboundedReceiver<Note>,
+    probers: BTreeMap<String, Prober>,
+    /// Termination messages by container id.
+    messages: BTreeMap<String, String>,
+    /// Places of the volumes, once ready.
+    places: BTreeMap<String, host::PodPath>,
+    /// Volume content may have changed.
+    stale_volumes: bool,
+    /// What the runtime held at the last look.
+    observed: Observed,
+    /// Addresses of the current sandbox.
+    pod_ips: Vec<String>,
+    /// An action asked to be tried again at this time.
+    retry_at: Option<Timestamp>,
+}
+
+/// Works for one pod until nothing of it is left.
+pub(crate) async fn run(
+    agent: Arc<Agent>,
+    pod: Arc<Pod>,
+    tell: mpsc::UnboundedSender<Note>,
+    notes: mpsc::UnboundedReceiver<Note>,
+) {
+    let dirs = match PodDirs::new(&agent.root, &agent.dir, &pod) {
+        Ok(dirs) => dirs,
+        Err(error) => {
+            tracing::error!(pod = %key(&pod), %error, "the pod's names make no path; it is not run");
+            return;
+        }
+    };
+    let mut worker = Worker {
+        uid: uid(&pod),
+        agent,
+        pod,
+        gone: false,
+        dirs,
+        memory: Memory::default(),
+        tell,
+        notes,
+        probers: BTreeMap::new(),
+        messages: BTreeMap::new(),
+        places: BTreeMap::new(),
+        stale_volumes: false,
+        observed: Observed::default(),
+        pod_ips: Vec::new(),
+        retry_at: None,
+    };
+    worker.admit();
+    worker.work().await;
+    worker.agent.sources.release(&worker.uid);
+    worker.agent.tokens.release(&worker.uid);
+}
+
+impl Worker {
+    /// Decides once whether the node takes the pod. A pod that has run here is not asked again.
+    fn admit(&mut self) {
+        let agent = self.agent.clone();
+        let mut admitted = agent.admitted();
+        let status = self.pod.status.as_ref();
+        let phase = status.and_then(|s| s.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            return;
+        }
+        let ran = status
+            .and_then(|s| s.container_statuses.as_ref())
+            .is_some_and(|l| !l.is_empty());
+        if !ran && !self.ending() {
+            let node = agent.node.get(cluster::Key::cluster(&agent.side.node_name));
+            let view = NodeView {
+                os: agent.side.os,
+                node: node.as_deref(),
+                allocatable: &agent.allocatable,
+            };
+            let verdict = admit(&self.pod, &view, admitted.values().map(|p| &**p));
+            if let Err(refusal) = verdict {
+                self.event(
+                    None,
+                    EventType::Warning,
+                    refusal.reason,
+                    refusal.message.clone(),
+                );
+                self.memory.refused = Some(refusal);
+                return;
+            }
+        }
+        admitted.insert(self.uid.clone(), self.pod.clone());
+    }
+
+    fn ending(&self) -> bool {
+        self.gone || crate::pod::is_deleted(&self.pod)
+    }
+
+    async fn work(&mut self) {
+        loop {
+            let out = match self.look().await {
+                Ok(out) => out,
+                Err(error) => {
+                    tracing::warn!(pod = %key(&self.pod), %error, "asking the runtime about a pod failed; trying again");
+                    self.wait(Some(Timestamp::now() + RETRY)).await;
+                    continue;
+                }
+            };
+            if out.finished {
+                return;
+            }
+            let mut again = false;
+            for action in out.actions {
+                tracing::debug!(pod = %key(&self.pod), "{action}");
+                again |= self.apply(action).await;
+                self.drain();
+            }
+            if !again {
+                let wake = [out.wake, self.retry_at].into_iter().flatten().min();
+                self.wait(wake).await;
+            }
+        }
+    }
+
+    /// Observes and steps; reports the status.
+    async fn look(&mut self) -> Result<Output, cri::Error> {
+        let mut observed = crate::runtime::observe(&self.agent.cri, &self.uid).await?;
+        self.pod_ips = observed
+            .sandboxes
+            .first()
+            .map(|s| s.ips.clone())
+            .unwrap_or_default();
+        self.add_messages(&mut observed);
+        self.probe(&observed);
+        if self.stale_volumes && self.memory.volumes == Volumes::Ready && !self.ending() {
+            self.stale_volumes = false;
+            self.refresh_volumes().await;
+        }
+        let health = self.agent.health.borrow().clone();
+        let node = NodeInfo {
+            host_ips: self.agent.host_ips.clone(),
+            runtime: health.name,
+        };
+        let input = Input {
+            pod: &self.pod,
+            observed: &observed,
+            memory: &self.memory,
+            network_ready: health.network_ready,
+            gone: self.gone,
+            now: Timestamp::now(),
+            node: &node,
+        };
+        let out = step(&input);
+        if !self.memory.cleaned && !self.gone {
+            self.agent
+                .statuses
+                .report(&self.uid, key(&self.pod), &out.status);
+        }
+        if matches!(out.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+            && observed.containers.iter().all(|c| c.state == State::Exited)
+        {
+            self.agent.admitted().remove(&self.uid);
+        }
+        self.observed = observed;
+        Ok(out)
+    }
+
+    /// Waits for news, at most until `wake`.
+    async fn wait(&mut self, wake: Option<Timestamp>) {
+        let until = wake.map_or(RESYNC, |at| {
+            let left = at.duration_since(Timestamp::now());
+            Duration::try_from(left).unwrap_or_default().min(RESYNC)
+        });
+        match tokio::time::timeout(until, self.notes.recv()).await {
+            Ok(Some(note)) => self.absorb(note),
+            Ok(None) => self.gone = true,
+            Err(_) => {
+                // Tokens age and downward values change without an event.
+                self.stale_volumes |= until == RESYNC;
+                if self.retry_at.is_some_and(|at| at <= Timestamp::now()) {
+                    self.retry_at = None;
+                }
+            }
+        }
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Ok(note) = self.notes.try_recv() {
+            self.absorb(note);
+        }
+    }
+
+    fn absorb(&mut self, note: Note) {
+        match note {
+            Note::Wake => {}
+            Note::Sources => {
+                self.stale_volumes = true;
+                // What failed for want of a key may succeed now.
+                self.memory.failures.clear();
+                if let Volumes::Failed(f) = &mut self.memory.volumes {
+                    f.retry_at = Timestamp::now();
+                }
+            }
+            Note::Pod(pod) => {
+                self.stale_volumes |= pod.metadata.labels != self.pod.metadata.labels
+                    || pod.metadata.annotations != self.pod.metadata.annotations;
+                self.pod = pod;
+            }
+            Note::Gone => self.gone = true,
+            Note::Pulled(container, result) => self.pulled(container, result),
+            Note::Stopped(id, result) => {
+                self.memory.stopping.remove(&id);
+                if let Err(error) = result {
+                    tracing::warn!(pod = %key(&self.pod), container = id, error, "stopping a container failed; trying again");
+                }
+            }
+            Note::Probe(id, news) => self.probed(id, news),
+        }
+    }
+
+    fn probed(&mut self, id: String, news: News) {
+        match news {
+            News::Health(health) => {
+                self.memory.health.insert(id, health);
+            }
+            News::Failed(which, why) => {
+                let name = self
+                    .observed
+                    .containers
+                    .iter()
+                    .find(|c| c.id == id)
+                    .map(|c| c.name.clone());
+                let message = format!("{} probe failed: {}", which.name(), why.trim_end());
+                self.event(name.as_deref(), EventType::Warning, "Unhealthy", message);
+            }
+        }
+    }
+
+    /// Starts probers of running containers and ends the others.
+    fn probe(&mut self, observed: &Observed) {
+        let ending = self.ending();
+        let running = |id: &str| {
+            observed
+                .containers
+                .iter()
+                .any(|c| c.id == id && c.state == State::Running)
+        };
+        self.probers.retain(|id, _| running(id) && !ending);
+        self.memory.health.retain(|id, _| running(id));
+        let Some(spec) = &self.pod.spec else { return };
+        for c in observed
+            .containers
+            .iter()
+            .filter(|c| c.state == State::Running && !ending)
+        {
+            let spec = crate::pod::containers(spec)
+                .map(|(_, s)| s)
+                .find(|s| s.name == c.name);
+            let Some(spec) = spec.filter(|s| probes::has_probes(s)) else {
+                continue;
+            };
+            if self.probers.contains_key(&c.id) {
+                continue;
+            }
+            let ip = if crate::pod::is_host_network(&self.pod) {
+                &self.agent.host_ips
+            } else {
+                &self.pod_ips
+            };
+            let target = probes::Target {
+                pod_ip: ip.first().cloned().unwrap_or_default(),
+                container: spec.clone(),
+                id: c.id.clone(),
+                cri: self.agent.cri.clone(),
+            };
+            let ran = c.started_at.map(|at| Timestamp::now().duration_since(at));
+            let since = ran
+                .and_then(|d| Duration::try_from(d).ok())
+                .unwrap_or_default();
+            let (tell, id) = (self.tell.clone(), c.id.clone());
+            let prober = probes::start(spec.clone(), target, since, move |news| {
+                let _ = tell.send(Note::Probe(id.clone(), news));
+            });
+            self.probers.insert(c.id.clone(), prober);
+        }
+    }
+
+    /// Writes an event about the pod or one of its containers.
+    fn event(
+        &self,
+        container: Option<&str>,
+        type_: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let m = &self.pod.metadata;
+        let field = container.map(|name| {
+            let inits = self
+                .pod
+                .spec
+                .iter()
+                .flat_map(|s| s.init_containers.iter().flatten());
+            let init = inits.into_iter().any(|c| c.name == name);
+            format!(
+                "spec.{}{{{name}}}",
+                if init { "initContainers" } else { "containers" }
+            )
+        });
+        let about = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            name: m.name.clone(),
+            namespace: m.namespace.clone(),
+            uid: m.uid.clone(),
+            resource_version: m.resource_version.clone(),
+            field_path: field,
+        };
+        self.agent
+            .recorder
+            .event(&about, type_, reason, None, message);
+    }
+
+    fn image_state(&mut self, container: &str, state: ImageState) {
+        self.memory.images.insert(container.to_owned(), state);
+    }
+}
