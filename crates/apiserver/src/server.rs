@@ -1,13 +1,13 @@
 //! Starting, serving and stopping.
 //!
-//! Tasks: one accepting task a listener, one task a connection; the store's writer thread. All end at [`Server::shutdown`].
+//! Tasks: one accepting task a listener, one task a connection, one that lets old Events go; the store's writer thread. All end at [`Server::shutdown`].
 
 use crate::alloc::Allocators;
 use crate::authn::token;
 use crate::authn::{self, UserInfo};
 use crate::authz::Authorizer;
 use crate::http::respond::{Body, BoxError};
-use crate::registry::{Registry, service};
+use crate::registry::{Registry, expiry, service};
 use crate::store::{self, Store};
 use crate::subresources::kubelet::{KubeletClient, KubeletError};
 use crate::{bootstrap, http};
@@ -176,6 +176,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     bootstrap::run(&api.registry, config.advertise).await.map_err(|error| StartError::Bootstrap(error.message))?;
     api.ready.store(true, Ordering::Release);
     let server = Server { api, tasks: TaskTracker::new() };
+    server.tasks.spawn(sweep(Arc::clone(&server.api)));
     for listener in config.listeners {
         listener.set_nonblocking(true).map_err(StartError::Listener)?;
         let listener = TcpListener::from_std(listener).map_err(StartError::Listener)?;
@@ -208,6 +209,16 @@ fn tls(config: &Config) -> Result<TlsAcceptor, StartError> {
         .map_err(|error| unusable("serving certificate", error))?;
     server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(server)))
+}
+
+/// Lets old Events go, until the end.
+async fn sweep(api: Arc<Api>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(expiry::SWEEP_EVERY) => api.registry.expire_events(jiff::Timestamp::now()).await,
+            () = api.shutdown.cancelled() => return,
+        }
+    }
 }
 
 async fn accept(api: Arc<Api>, listener: TcpListener, acceptor: TlsAcceptor, tasks: TaskTracker) {

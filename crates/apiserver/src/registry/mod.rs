@@ -3,6 +3,7 @@
 
 pub mod create;
 pub mod delete;
+pub mod expiry;
 mod namespace;
 mod pod;
 pub mod read;

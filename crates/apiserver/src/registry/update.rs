@@ -5,7 +5,7 @@ use super::create::{check_namespace, set_type};
 use super::{Part, Registry, WriteContext, storage_key, strategy, without_resource_version, write_error};
 use crate::kinds::KindInfo;
 use crate::object;
-use crate::status::ApiError;
+use crate::status::{ApiError, qualified};
 use crate::store::{Entry, Expect};
 use crate::{admission, defaults, validation};
 use serde_json::Value;
@@ -133,11 +133,25 @@ fn check_identity(target: Target<'_>, old: &Value, new: &mut Value) -> Result<()
         let why = format!("Precondition failed: UID in precondition: {claimed}, UID in object meta: {uid}");
         return Err(ApiError::conflict(kind, name, &why));
     }
+    check_finalizers(kind, name, old, new)?;
     let claimed = object::resource_version(new);
     if !claimed.is_empty() && claimed != "0" && claimed != object::resource_version(old) {
         return Err(ApiError::modified(kind, name));
     }
     Ok(())
+}
+
+/// Nothing more can hold back an object whose deletion has begun (apimachinery/pkg/api/validation `ValidateObjectMetaAccessorUpdate`).
+fn check_finalizers(kind: &KindInfo, name: &str, old: &Value, new: &Value) -> Result<(), ApiError> {
+    let before = object::finalizers(old);
+    let added: Vec<String> =
+        object::finalizers(new).into_iter().filter(|name| !before.contains(name)).map(|name| format!("{name:?}")).collect();
+    if !object::is_deleting(old) || added.is_empty() {
+        return Ok(());
+    }
+    let detail = format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}", added.join(", "));
+    let message = format!("{} {name:?} is invalid: metadata.finalizers: Forbidden: {detail}", qualified(kind.group, kind.kind));
+    Err(ApiError::new(422, "Invalid", message))
 }
 
 /// registry/rest/update.go `BeforeUpdate`: what a client cannot change.

@@ -1,4 +1,5 @@
 //! An API server in a temporary directory, and clients for it.
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use apiserver::{Config, Identity, Server, start};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -88,6 +89,19 @@ impl TestServer {
         let config = kube::config::Kubeconfig::read_from(&path).unwrap();
         let config = kube::Config::from_custom_kubeconfig(config, &kube::config::KubeConfigOptions::default()).await.unwrap();
         kube::Client::try_from(config).unwrap()
+    }
+
+    /// TLS for a kubelet on 127.0.0.1 that wants client certificates of this cluster.
+    pub fn kubelet_tls(&self) -> rustls::ServerConfig {
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(pki::certificate_der(self.ca.cert_pem()).unwrap().remove(0)).unwrap();
+        let builder = rustls::server::WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
+        let request = CertRequest { cn: "system:node:win01".into(), ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], server: true, days: 1, ..CertRequest::default() };
+        let issued = self.ca.issue(&request).unwrap();
+        let (chain, key) = (pki::certificate_der(&issued.cert_pem).unwrap(), pki::private_key_der(&issued.key_pem).unwrap());
+        let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        config.with_client_cert_verifier(builder.build().unwrap()).with_single_cert(chain, key).unwrap()
     }
 
     /// A raw POST as admin.
