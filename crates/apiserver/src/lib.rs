@@ -28,7 +28,6 @@ mod defaults;
 pub mod kinds;
 #[path = "interim/patch.rs"]
 mod patch;
-#[path = "interim/schema.rs"]
 mod schema;
 #[path = "interim/table.rs"]
 mod table;

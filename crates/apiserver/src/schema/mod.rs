@@ -1,0 +1,10 @@
+//! What the served objects look like: upstream's types, the decoder's checks, discovery and OpenAPI documents.
+
+mod decode;
+mod discovery;
+mod openapi;
+pub mod types;
+
+pub use decode::{Checked, DecodeError, decode_check};
+pub use discovery::{discovery_aggregated, discovery_api_versions, discovery_group, discovery_group_list, discovery_resource_list};
+pub use openapi::{openapi_v3, openapi_v3_index};

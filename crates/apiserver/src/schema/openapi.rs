@@ -1,0 +1,365 @@
+//! OpenAPI v3 documents, built from k8s-openapi's schemas and our table of types when someone asks: they are large and rarely read, so none
+//! is kept. Clients keep them by the hash in the index.
+
+use super::types::{self, Field, GoType};
+use crate::kinds::{self, GROUPS, KindInfo};
+use k8s_openapi::api::{apps, authentication, authorization, autoscaling, coordination, core, discovery, policy, rbac};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::sync::Arc;
+
+const REF: &str = "#/components/schemas/";
+const PATCH_TYPE: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
+const SCALE: (&str, &str, &str, &str) = ("io.k8s.api.autoscaling.v1.Scale", "autoscaling", "v1", "Scale");
+
+/// `/openapi/v3`: where each group version's document is.
+pub fn openapi_v3_index() -> Value {
+    let hash = hash();
+    let mut paths = Map::new();
+    for (group, versions) in GROUPS {
+        for version in *versions {
+            let place = place(group, version);
+            paths.insert(place.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{place}?hash={hash}")}));
+        }
+    }
+    json!({"paths": paths})
+}
+
+/// The document of one group version as JSON text; `None` when it is not served.
+pub fn openapi_v3(group: &str, version: &str) -> Option<Arc<Vec<u8>>> {
+    let found = kinds::of_group_version(group, version);
+    if found.is_empty() {
+        return None;
+    }
+    let document = json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1.36.2"},
+        "paths": paths(&found),
+        "components": {"schemas": schemas(&found)},
+    });
+    serde_json::to_vec(&document).ok().map(Arc::new)
+}
+
+/// Changes whenever a document may: with the program's version, the served kinds and the table of types.
+fn hash() -> String {
+    let mut digest = Sha256::new();
+    digest.update(env!("CARGO_PKG_VERSION"));
+    digest.update(include_bytes!("types.txt"));
+    digest.update(include_bytes!("openapi.rs"));
+    digest.update(format!("{:?}{:?}", kinds::KINDS, kinds::REVIEWS));
+    digest.finalize().iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02X}");
+        text
+    })
+}
+
+fn place(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
+}
+
+fn schemas(found: &[&'static KindInfo]) -> Map<String, Value> {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    for info in found {
+        add_kind(&mut generator, info.schema_type);
+    }
+    generator.subschema_for::<meta::DeleteOptions>();
+    generator.subschema_for::<meta::Status>();
+    let mut schemas = generator.take_definitions(false);
+    for (name, schema) in &mut schemas {
+        polish(schema);
+        if let Some(go_type) = types::find(name) {
+            add_extensions(go_type, schema);
+        }
+    }
+    for info in found {
+        if let Some(schema) = schemas.get_mut(info.schema_type) {
+            schema["x-kubernetes-group-version-kind"] = json!([gvk(info.group, info.version, info.kind)]);
+        }
+        if info.verbs.contains(&"list") {
+            schemas.insert(format!("{}List", info.schema_type), list_schema(info));
+        }
+    }
+    if let Some(schema) = schemas.get_mut(SCALE.0) {
+        schema["x-kubernetes-group-version-kind"] = json!([gvk(SCALE.1, SCALE.2, SCALE.3)]);
+    }
+    schemas.insert(
+        PATCH_TYPE.into(),
+        json!({"description": "Patch is provided to give a concrete name and type to the Kubernetes PATCH request body.", "type": "object"}),
+    );
+    schemas
+}
+
+/// Adds a kind's schema, and those of its subresources' bodies.
+fn add_kind(generator: &mut SchemaGenerator, name: &str) {
+    macro_rules! add {
+        ($($text:literal => $type:ty $(, $body:ty)*;)*) => {
+            match name {
+                $($text => { generator.subschema_for::<$type>(); $(generator.subschema_for::<$body>();)* })*
+                _ => {}
+            }
+        };
+    }
+    add! {
+        "io.k8s.api.core.v1.ConfigMap" => core::v1::ConfigMap;
+        "io.k8s.api.core.v1.Endpoints" => core::v1::Endpoints;
+        "io.k8s.api.core.v1.Event" => core::v1::Event;
+        "io.k8s.api.core.v1.Namespace" => core::v1::Namespace;
+        "io.k8s.api.core.v1.Node" => core::v1::Node;
+        "io.k8s.api.core.v1.Pod" => core::v1::Pod, core::v1::Binding, policy::v1::Eviction;
+        "io.k8s.api.core.v1.Secret" => core::v1::Secret;
+        "io.k8s.api.core.v1.Service" => core::v1::Service;
+        "io.k8s.api.core.v1.ServiceAccount" => core::v1::ServiceAccount, authentication::v1::TokenRequest;
+        "io.k8s.api.apps.v1.Deployment" => apps::v1::Deployment, autoscaling::v1::Scale;
+        "io.k8s.api.apps.v1.ReplicaSet" => apps::v1::ReplicaSet, autoscaling::v1::Scale;
+        "io.k8s.api.coordination.v1.Lease" => coordination::v1::Lease;
+        "io.k8s.api.discovery.v1.EndpointSlice" => discovery::v1::EndpointSlice;
+        "io.k8s.api.rbac.v1.ClusterRole" => rbac::v1::ClusterRole;
+        "io.k8s.api.rbac.v1.ClusterRoleBinding" => rbac::v1::ClusterRoleBinding;
+        "io.k8s.api.rbac.v1.Role" => rbac::v1::Role;
+        "io.k8s.api.rbac.v1.RoleBinding" => rbac::v1::RoleBinding;
+        "io.k8s.api.authentication.v1.SelfSubjectReview" => authentication::v1::SelfSubjectReview;
+        "io.k8s.api.authentication.v1.TokenReview" => authentication::v1::TokenReview;
+        "io.k8s.api.authorization.v1.LocalSubjectAccessReview" => authorization::v1::LocalSubjectAccessReview;
+        "io.k8s.api.authorization.v1.SelfSubjectAccessReview" => authorization::v1::SelfSubjectAccessReview;
+        "io.k8s.api.authorization.v1.SelfSubjectRulesReview" => authorization::v1::SelfSubjectRulesReview;
+        "io.k8s.api.authorization.v1.SubjectAccessReview" => authorization::v1::SubjectAccessReview;
+    }
+}
+
+fn list_schema(info: &KindInfo) -> Value {
+    let text = |description: &str| json!({"description": description, "type": "string"});
+    json!({
+        "description": format!("{0}List is a list of {0}", info.kind),
+        "type": "object",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": text("APIVersion defines the versioned schema of this representation of an object."),
+            "items": {"description": "Items is the list of objects.", "type": "array", "items": {"$ref": format!("{REF}{}", info.schema_type)}},
+            "kind": text("Kind is a string value representing the REST resource this object represents."),
+            "metadata": {"description": "Standard list metadata.", "type": "object"},
+        },
+        "x-kubernetes-group-version-kind": [gvk(info.group, info.version, &format!("{}List", info.kind))],
+    })
+}
+
+/// OpenAPI 3.0 ignores what stands beside a `$ref`, so upstream wraps it in `allOf`; our schemas follow.
+fn polish(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            if members.len() > 1
+                && let Some(reference) = members.shift_remove("$ref")
+            {
+                members.insert("allOf".into(), json!([{"$ref": reference}]));
+            }
+            if members.get("x-kubernetes-int-or-string").is_some() {
+                members.insert("format".into(), "int-or-string".into());
+                members.insert("oneOf".into(), json!([{"type": "integer"}, {"type": "string"}]));
+            }
+            members.values_mut().for_each(polish);
+        }
+        Value::Array(items) => items.iter_mut().for_each(polish),
+        _ => {}
+    }
+}
+
+fn add_extensions(go_type: &GoType, schema: &mut Value) {
+    if go_type.atomic {
+        schema["x-kubernetes-map-type"] = "atomic".into();
+    }
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
+    for field in &go_type.fields {
+        if let Some(Value::Object(property)) = properties.get_mut(field.name) {
+            add_field_extensions(field, property);
+        }
+    }
+}
+
+fn add_field_extensions(field: &Field, property: &mut Map<String, Value>) {
+    if let Some((list, keys)) = field.list_type() {
+        if !keys.is_empty() {
+            property.insert("x-kubernetes-list-map-keys".into(), json!(keys));
+        }
+        property.insert("x-kubernetes-list-type".into(), list.into());
+    }
+    if field.map_atomic() {
+        property.insert("x-kubernetes-map-type".into(), "atomic".into());
+    }
+    if let Some(key) = field.merge_key() {
+        property.insert("x-kubernetes-patch-merge-key".into(), key.into());
+    }
+    if let Some(strategy) = field.patch_strategy() {
+        property.insert("x-kubernetes-patch-strategy".into(), strategy.into());
+    }
+}
+
+fn gvk(group: &str, version: &str, kind: &str) -> Value {
+    json!({"group": group, "kind": kind, "version": version})
+}
+
+fn paths(found: &[&'static KindInfo]) -> Map<String, Value> {
+    let mut paths = Map::new();
+    for info in found {
+        let base = format!("/{}", place(info.group, info.version));
+        let collection =
+            if info.namespaced { format!("{base}/namespaces/{{namespace}}/{}", info.plural) } else { format!("{base}/{}", info.plural) };
+        if info.verbs.contains(&"get") {
+            paths.insert(format!("{collection}/{{name}}"), item_path(info));
+        }
+        if info.namespaced && info.verbs.contains(&"list") {
+            paths.insert(format!("{base}/{}", info.plural), json!({"get": operation(info, "list", &format!("{}List", info.schema_type))}));
+        }
+        paths.insert(collection, collection_path(info));
+    }
+    paths.sort_keys();
+    paths
+}
+
+fn collection_path(info: &KindInfo) -> Value {
+    let mut path = Map::new();
+    if info.verbs.contains(&"list") {
+        path.insert("get".into(), operation(info, "list", &format!("{}List", info.schema_type)));
+    }
+    let mut post = operation(info, "post", info.schema_type);
+    post["requestBody"] = json!({"required": true, "content": {"*/*": {"schema": {"$ref": format!("{REF}{}", info.schema_type)}}}});
+    path.insert("post".into(), post);
+    path.into()
+}
+
+fn item_path(info: &KindInfo) -> Value {
+    let mut put = operation(info, "put", info.schema_type);
+    put["requestBody"] = json!({"required": true, "content": {"*/*": {"schema": {"$ref": format!("{REF}{}", info.schema_type)}}}});
+    let mut patch = operation(info, "patch", info.schema_type);
+    let body = json!({"schema": {"$ref": format!("{REF}{PATCH_TYPE}")}});
+    patch["requestBody"] = json!({"required": true, "content": {
+        "application/json-patch+json": body, "application/merge-patch+json": body, "application/strategic-merge-patch+json": body,
+    }});
+    json!({
+        "get": operation(info, "get", info.schema_type),
+        "put": put,
+        "patch": patch,
+        "delete": operation(info, "delete", "io.k8s.apimachinery.pkg.apis.meta.v1.Status"),
+    })
+}
+
+fn operation(info: &KindInfo, action: &str, answer: &str) -> Value {
+    let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
+    let names: &[&str] = match action {
+        "post" | "put" | "patch" => &["dryRun", "fieldManager", "fieldValidation"],
+        "delete" => &["dryRun", "propagationPolicy"],
+        "list" => &["continue", "fieldSelector", "labelSelector", "limit", "resourceVersion", "watch"],
+        _ => &[],
+    };
+    json!({
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": gvk(info.group, info.version, info.kind),
+        "parameters": names.iter().map(|name| parameter(name)).collect::<Vec<_>>(),
+        "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": {"$ref": format!("{REF}{answer}")}}}}},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::types::{Level, Shape};
+    use std::collections::BTreeSet;
+
+    fn document(group: &str) -> Value {
+        serde_json::from_slice(&openapi_v3(group, "v1").unwrap()).unwrap()
+    }
+
+    /// Every `$ref` leads somewhere.
+    fn check_references(schemas: &Map<String, Value>, value: &Value) {
+        match value {
+            Value::Object(members) => {
+                if let Some(reference) = members.get("$ref") {
+                    let name = reference.as_str().unwrap().strip_prefix(REF).unwrap();
+                    assert!(schemas.contains_key(name), "{name} is missing");
+                }
+                members.values().for_each(|member| check_references(schemas, member));
+            }
+            Value::Array(items) => items.iter().for_each(|item| check_references(schemas, item)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_document_is_whole() {
+        for (place, entry) in openapi_v3_index()["paths"].as_object().unwrap() {
+            let group = place.strip_prefix("apis/").map_or("", |rest| rest.split('/').next().unwrap());
+            assert!(entry["serverRelativeURL"].as_str().unwrap().starts_with(&format!("/openapi/v3/{place}?hash=")));
+            let document = document(group);
+            check_references(document["components"]["schemas"].as_object().unwrap(), &document);
+            for info in kinds::of_group_version(group, "v1") {
+                assert!(document["components"]["schemas"].get(info.schema_type).is_some(), "{} has no schema", info.kind);
+            }
+        }
+        assert!(openapi_v3("extensions", "v1beta1").is_none());
+    }
+
+    #[test]
+    fn the_table_of_types_agrees_with_the_schemas() {
+        for (group, _) in GROUPS {
+            for (name, schema) in document(group)["components"]["schemas"].as_object().unwrap() {
+                let (Some(go_type), Some(properties)) = (types::find(name), schema.get("properties")) else { continue };
+                let ours: BTreeSet<&str> = go_type.fields.iter().map(|field| field.name).collect();
+                let theirs: BTreeSet<&str> = properties.as_object().unwrap().keys().map(String::as_str).collect();
+                assert_eq!(ours, theirs, "{name}");
+                for field in &go_type.fields {
+                    assert_eq!(kind_of_shape(field.shape), kind_of_schema(&properties[field.name]), "{name}.{}", field.name);
+                }
+            }
+        }
+    }
+
+    fn kind_of_shape(shape: Shape) -> String {
+        match shape.level() {
+            Level::List(inner) => format!("[{}]", kind_of_shape(inner)),
+            Level::Map(inner) => format!("{{{}}}", kind_of_shape(inner)),
+            Level::Object(name) => name.to_string(),
+            Level::Leaf("string" | "bytes") => "string".into(),
+            Level::Leaf("time") => "io.k8s.apimachinery.pkg.apis.meta.v1.Time".into(),
+            Level::Leaf("microtime") => "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime".into(),
+            Level::Leaf("quantity") => "io.k8s.apimachinery.pkg.api.resource.Quantity".into(),
+            Level::Leaf("intorstring") => "io.k8s.apimachinery.pkg.util.intstr.IntOrString".into(),
+            Level::Leaf("bool") => "boolean".into(),
+            Level::Leaf("int32" | "int64" | "int") => "integer".into(),
+            Level::Leaf("raw") => "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1".into(),
+            Level::Leaf(other) => other.to_string(),
+        }
+    }
+
+    fn kind_of_schema(schema: &Value) -> String {
+        if let Some(reference) = schema.get("$ref").or_else(|| schema.pointer("/allOf/0/$ref")) {
+            return reference.as_str().unwrap().trim_start_matches(REF).to_string();
+        }
+        match schema["type"].as_str().unwrap_or_default() {
+            "array" => format!("[{}]", kind_of_schema(&schema["items"])),
+            "object" if schema.get("additionalProperties").is_some() => format!("{{{}}}", kind_of_schema(&schema["additionalProperties"])),
+            other => other.to_string(),
+        }
+    }
+
+    #[test]
+    fn patches_are_described_as_kubectl_looks_for_them() {
+        let document = document("apps");
+        let patch = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
+        assert_eq!(patch["x-kubernetes-group-version-kind"], json!({"group": "apps", "version": "v1", "kind": "Deployment"}));
+        let parameters: Vec<&str> = patch["parameters"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap()).collect();
+        assert!(parameters.contains(&"fieldValidation") && parameters.contains(&"dryRun"));
+        assert!(patch["requestBody"]["content"].get("application/strategic-merge-patch+json").is_some());
+        let containers = &document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
+        assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
+        assert_eq!(containers["x-kubernetes-list-map-keys"], json!(["name"]));
+        let deployment = &document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"];
+        assert_eq!(deployment["x-kubernetes-group-version-kind"][0]["kind"], "Deployment");
+        assert!(deployment["description"].as_str().unwrap().starts_with("Deployment enables"));
+    }
+}
