@@ -7,10 +7,13 @@
 
 mod deployment;
 mod endpoints;
+mod node_ipam;
 mod ownership;
 mod replicaset;
 mod runner;
+mod scheduler;
 mod selector;
+mod service_accounts;
 #[cfg(test)]
 mod testing;
 mod view;
@@ -31,19 +34,24 @@ pub struct Config {
 
 /// Runs all controllers until `shutdown`.
 pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
-    let views = views_synced(&client).await;
+    let views = view::Views::start(&client);
+    tokio::select! {
+        () = views.synced() => {}
+        () = shutdown.cancelled() => return,
+    }
+    let ranges = node_ipam::Ranges { cluster: config.cluster_cidr, node_mask: config.node_mask };
     tokio::join!(
         deployment::run(client.clone(), views.clone(), shutdown.clone()),
         replicaset::run(client.clone(), views.clone(), shutdown.clone()),
         endpoints::run(client.clone(), views.clone(), shutdown.clone()),
+        service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()),
+        node_ipam::run(client.clone(), views.clone(), ranges, shutdown.clone()),
     );
-    drop(config);
 }
 
-async fn views_synced(client: &Client) -> view::Views {
-    let views = view::Views::start(client);
-    views.synced().await;
-    views
+/// Runs the scheduler until `shutdown`.
+pub async fn run_scheduler(client: Client, shutdown: CancellationToken) {
+    scheduler::run(client, shutdown).await;
 }
 
 /// The server's own words for a refusal, else what the client says.

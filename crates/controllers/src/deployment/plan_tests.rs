@@ -176,7 +176,7 @@ fn a_changed_number_amidst_a_rollout_is_spread() {
     assert_eq!(world.sets.iter().map(|row| row.replicas).collect::<Vec<_>>(), [8, 3]);
     world.view.replicas = 20;
     let log = world.step(|row| if row.template == "one" { row.replicas } else { 0 });
-    assert_eq!(log, "scale web-one from 8 to 16\nscale web-two from 3 to 7\n");
+    assert_eq!(log, "scale web-one from 8 to 18\nscale web-two from 3 to 5\n");
     world.settle();
     assert_eq!(world.sets.iter().map(|row| row.replicas).collect::<Vec<_>>(), [0, 20]);
     world.view.replicas = 0;

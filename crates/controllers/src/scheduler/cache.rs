@@ -1,0 +1,162 @@
+//! What is on each node, including decisions that are not written yet.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use cluster::Key;
+
+use super::rows::{HostPort, NodeRow, PodRow, Resources};
+
+/// What the pods of a node use.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Usage {
+    pub pods: i64,
+    pub requests: Resources,
+    pub weight: (i64, i64),
+    pub ports: Vec<HostPort>,
+    /// Pods by the uid of their controller.
+    pub owners: HashMap<String, i64>,
+}
+
+impl Usage {
+    fn add(&mut self, pod: &PodRow) {
+        self.pods += 1;
+        for (name, amount) in &pod.requests {
+            *self.requests.entry(name.clone()).or_default() += amount;
+        }
+        self.weight = (self.weight.0 + pod.weight.0, self.weight.1 + pod.weight.1);
+        self.ports.extend(pod.ports.iter().cloned());
+        if let Some(owner) = &pod.owner {
+            *self.owners.entry(owner.clone()).or_default() += 1;
+        }
+    }
+}
+
+/// A node and what is on it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeState {
+    /// None: pods name a node that does not exist.
+    pub row: Option<Arc<NodeRow>>,
+    pub usage: Usage,
+    pods: BTreeMap<Key, Arc<PodRow>>,
+}
+
+impl NodeState {
+    fn recount(&mut self) {
+        self.usage = Usage::default();
+        for pod in self.pods.values() {
+            self.usage.add(pod);
+        }
+    }
+}
+
+/// All nodes, and where each pod is.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    nodes: BTreeMap<String, NodeState>,
+    places: HashMap<Key, String>,
+}
+
+impl Cache {
+    /// The nodes that exist.
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, &NodeRow, &Usage)> + Clone {
+        self.nodes.iter().filter_map(|(name, state)| Some((name.as_str(), state.row.as_deref()?, &state.usage)))
+    }
+
+    /// A node changed or went away.
+    pub fn set_node(&mut self, name: &str, row: Option<Arc<NodeRow>>) {
+        let state = self.nodes.entry(name.to_owned()).or_default();
+        state.row = row;
+        if state.row.is_none() && state.pods.is_empty() {
+            self.nodes.remove(name);
+        }
+    }
+
+    /// A pod changed or went away; says whether it left a node. A pod without a node keeps the place it was given here.
+    pub fn set_pod(&mut self, key: &Key, pod: Option<&Arc<PodRow>>) -> bool {
+        match pod {
+            Some(pod) if pod.finished => self.take_out(key),
+            Some(pod) if !pod.node.is_empty() => {
+                let moved = self.places.get(key).is_some_and(|place| *place != pod.node) && self.take_out(key);
+                self.put(key, pod.clone(), &pod.node);
+                moved
+            }
+            Some(_) => false,
+            None => self.take_out(key),
+        }
+    }
+
+    /// Whether a pod has a place already, though its binding may not be written yet.
+    pub fn is_assumed(&self, key: &Key) -> bool {
+        self.places.contains_key(key)
+    }
+
+    /// Counts a decision before it is written.
+    pub fn assume(&mut self, key: &Key, pod: &PodRow, node: &str) {
+        self.put(key, Arc::new(pod.clone()), node);
+    }
+
+    /// The decision could not be written.
+    pub fn forget(&mut self, key: &Key) {
+        self.take_out(key);
+    }
+
+    fn put(&mut self, key: &Key, pod: Arc<PodRow>, node: &str) {
+        let state = self.nodes.entry(node.to_owned()).or_default();
+        state.pods.insert(key.clone(), pod);
+        state.recount();
+        self.places.insert(key.clone(), node.to_owned());
+    }
+
+    fn take_out(&mut self, key: &Key) -> bool {
+        let Some(node) = self.places.remove(key) else { return false };
+        if let Some(state) = self.nodes.get_mut(&node) {
+            state.pods.remove(key);
+            state.recount();
+            if state.row.is_none() && state.pods.is_empty() {
+                self.nodes.remove(&node);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{Node, Pod};
+
+    use super::*;
+
+    #[test]
+    fn a_decision_counts_until_it_is_refuted() {
+        let (mut cache, key) = (Cache::default(), Key::new("a", "web"));
+        cache.set_node("win01", Some(Arc::new(NodeRow::new(&Node::default()))));
+        let pending = Arc::new(PodRow::new(&Pod::default()));
+        let pods = |cache: &Cache| cache.nodes().map(|(_, _, usage)| usage.pods).sum::<i64>();
+        cache.assume(&key, &pending, "win01");
+        assert_eq!(pods(&cache), 1);
+        assert!(!cache.set_pod(&key, Some(&pending)), "a late row without a node changes nothing");
+        assert!(cache.is_assumed(&key));
+        let bound = Arc::new(PodRow { node: "win01".into(), ..(*pending).clone() });
+        assert!(!cache.set_pod(&key, Some(&bound)));
+        assert_eq!(pods(&cache), 1, "counted once");
+        let done = Arc::new(PodRow { finished: true, ..(*bound).clone() });
+        assert!(cache.set_pod(&key, Some(&done)), "an ended pod frees its node");
+        assert_eq!(pods(&cache), 0);
+        cache.assume(&key, &pending, "win01");
+        cache.forget(&key);
+        assert_eq!(pods(&cache), 0);
+    }
+
+    #[test]
+    fn pods_of_a_node_that_is_gone_are_remembered_for_its_return() {
+        let mut cache = Cache::default();
+        let bound = Arc::new(PodRow { node: "win01".into(), ..PodRow::new(&Pod::default()) });
+        cache.set_pod(&Key::new("a", "web"), Some(&bound));
+        assert_eq!(cache.nodes().count(), 0);
+        cache.set_node("win01", Some(Arc::new(NodeRow::new(&Node::default()))));
+        assert_eq!(cache.nodes().next().unwrap().2.pods, 1);
+    }
+}

@@ -1,0 +1,184 @@
+//! Which node a pod goes to, or why none: pure.
+
+use std::{collections::BTreeMap, fmt};
+
+use k8s_openapi::api::core::v1::{Taint, Toleration};
+
+use super::{
+    cache::Usage,
+    rows::{NodeRow, PodRow},
+};
+
+/// Why one node refuses a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    reasons: Vec<String>,
+    /// Whether removing other pods could help.
+    curable: bool,
+}
+
+/// Why no node takes a pod, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unfit {
+    refusals: Vec<Refusal>,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.refusals.len();
+        if all == 0 {
+            return f.write_str("no nodes available to schedule pods");
+        }
+        let reasons = histogram(self.refusals.iter().flat_map(|refusal| refusal.reasons.iter().map(String::as_str)));
+        let preemption = histogram(self.refusals.iter().map(|refusal| match refusal.curable {
+            true => "No preemption victims found for incoming pod",
+            false => "Preemption is not helpful for scheduling",
+        }));
+        write!(f, "0/{all} nodes are available: {reasons}. no new claims to deallocate, preemption: 0/{all} nodes are available: {preemption}.")
+    }
+}
+
+/// `2 this, 1 that`, in the order of the text as upstream sorts it.
+fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for reason in reasons {
+        *counts.entry(reason).or_default() += 1;
+    }
+    let mut parts: Vec<String> = counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    parts.sort();
+    parts.join(", ")
+}
+
+/// The best node for `pod`.
+pub(super) fn place<'a>(pod: &PodRow, nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone) -> Result<String, Unfit> {
+    let mut refusals = Vec::new();
+    let mut fitting = Vec::new();
+    for (name, node, usage) in nodes {
+        match filter(pod, name, node, usage) {
+            None => fitting.push((name, node, usage)),
+            Some(refusal) => refusals.push(refusal),
+        }
+    }
+    let scores = score(pod, &fitting);
+    // Among equals the emptier node, then the first by name, so that a decision can be told from the cluster's state.
+    let best = fitting.iter().zip(scores).max_by(|((a_name, _, a), a_score), ((b_name, _, b), b_score)| {
+        a_score.total_cmp(b_score).then(b.pods.cmp(&a.pods)).then(b_name.cmp(a_name))
+    });
+    match best {
+        Some(((name, ..), _)) => Ok((*name).to_owned()),
+        None => Err(Unfit { refusals }),
+    }
+}
+
+/// The first plug-in's refusal, in upstream's order.
+fn filter(pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) -> Option<Refusal> {
+    let hopeless = |reason: &str| Some(Refusal { reasons: vec![reason.to_owned()], curable: false });
+    let cordon = Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Default::default() };
+    if node.unschedulable && !tolerates(&pod.tolerations, &cordon) {
+        return hopeless("node(s) were unschedulable");
+    }
+    let repels = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute") && !tolerates(&pod.tolerations, taint);
+    if node.taints.iter().any(|taint| repels(&taint)) {
+        return hopeless("node(s) had untolerated taint(s)");
+    }
+    let required = pod.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(name, &node.labels)));
+    if !required || !pod.selector.matches(&node.labels) {
+        return hopeless("node(s) didn't match Pod's node affinity/selector");
+    }
+    if pod.ports.iter().any(|port| usage.ports.iter().any(|taken| port.conflicts_with(taken))) {
+        return Some(Refusal { reasons: vec!["node(s) didn't have free ports for the requested pod ports".to_owned()], curable: true });
+    }
+    fit(pod, node, usage)
+}
+
+/// Whether the node's resources suffice; every lacking one is a reason.
+fn fit(pod: &PodRow, node: &NodeRow, usage: &Usage) -> Option<Refusal> {
+    let (mut reasons, mut curable) = (Vec::new(), true);
+    let most = node.allocatable.get("pods").copied().unwrap_or_default();
+    if usage.pods + 1 > most {
+        reasons.push("Too many pods".to_owned());
+        curable &= most > 0;
+    }
+    for (name, amount) in pod.requests.iter().filter(|(_, amount)| **amount > 0) {
+        let allocatable = node.allocatable.get(name).copied().unwrap_or_default();
+        if usage.requests.get(name).copied().unwrap_or_default().saturating_add(*amount) > allocatable {
+            reasons.push(format!("Insufficient {name}"));
+            curable &= *amount <= allocatable;
+        }
+    }
+    (!reasons.is_empty()).then_some(Refusal { reasons, curable })
+}
+
+/// Whether one of `tolerations` covers `taint`.
+pub(crate) fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
+    tolerations.iter().any(|one| covers(one, taint))
+}
+
+/// Whether a toleration covers a taint (upstream: `Toleration.ToleratesTaint`).
+pub(crate) fn covers(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    let key = toleration.key.as_deref().unwrap_or_default();
+    let value = || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+    (effect.is_empty() || effect == taint.effect)
+        && (key.is_empty() || key == taint.key)
+        && match toleration.operator.as_deref().unwrap_or("Equal") {
+            "Exists" => true,
+            "Equal" | "" => !key.is_empty() && value(),
+            _ => false,
+        }
+}
+
+/// Upstream's weights of the default plug-ins.
+const TAINTS: f64 = 3.0;
+const AFFINITY: f64 = 2.0;
+const SPREAD: f64 = 2.0;
+
+/// One number a node; more is better.
+fn score(pod: &PodRow, nodes: &[(&str, &NodeRow, &Usage)]) -> Vec<f64> {
+    let disliked: Vec<f64> = nodes.iter().map(|(_, node, _)| unpreferred_taints(pod, node)).collect();
+    let preferred: Vec<f64> = nodes.iter().map(|(name, node, _)| preference(pod, name, node)).collect();
+    let siblings: Vec<f64> = nodes.iter().map(|(_, _, usage)| sibling_count(pod, usage)).collect();
+    let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    let (most_disliked, most_preferred, most_siblings) = (largest(&disliked), largest(&preferred), largest(&siblings));
+    // Shares of the largest value, as upstream's DefaultNormalizeScore has them.
+    let share = |value: f64, most: f64| if most > 0.0 { 100.0 * value / most } else { 0.0 };
+    nodes
+        .iter()
+        .enumerate()
+        .map(|(index, (_, node, usage))| {
+            let (least, balanced) = allocation(pod, node, usage);
+            least + balanced + TAINTS * (100.0 - share(disliked[index], most_disliked)) + AFFINITY * share(preferred[index], most_preferred)
+                - SPREAD * share(siblings[index], most_siblings)
+        })
+        .collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
+fn unpreferred_taints(pod: &PodRow, node: &NodeRow) -> f64 {
+    node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule" && !tolerates(&pod.tolerations, taint)).count() as f64
+}
+
+fn preference(pod: &PodRow, name: &str, node: &NodeRow) -> f64 {
+    pod.preferred.iter().filter(|(_, term)| term.matches(name, &node.labels)).map(|(weight, _)| f64::from(*weight)).sum()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
+fn sibling_count(pod: &PodRow, usage: &Usage) -> f64 {
+    pod.owner.as_ref().and_then(|owner| usage.owners.get(owner)).copied().unwrap_or_default() as f64
+}
+
+/// How much stays free (LeastAllocated), and how evenly cpu and memory are used (BalancedAllocation).
+fn allocation(pod: &PodRow, node: &NodeRow, usage: &Usage) -> (f64, f64) {
+    #[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
+    let used = |name: &str, amount: i64| match node.allocatable.get(name) {
+        Some(allocatable) if *allocatable > 0 => (amount as f64 / *allocatable as f64).min(1.0),
+        _ => 1.0,
+    };
+    let cpu = used("cpu", usage.weight.0 + pod.weight.0);
+    let memory = used("memory", usage.weight.1 + pod.weight.1);
+    (50.0 * (1.0 - cpu) + 50.0 * (1.0 - memory), 100.0 * (1.0 - (cpu - memory).abs() / 2.0))
+}
+
+#[cfg(test)]
+#[path = "place_tests.rs"]
+mod tests;

@@ -1,0 +1,188 @@
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod},
+};
+
+use super::*;
+use crate::{
+    scheduler::{cache::Cache, rows::HostPort},
+    selector::{Labels, NodeTerm, Selector},
+};
+use cluster::Key;
+use std::sync::Arc;
+
+fn pod(change: impl FnOnce(&mut PodRow)) -> PodRow {
+    let mut row = PodRow::new(&Pod::default());
+    row.weight = (100, 200 << 20);
+    change(&mut row);
+    row
+}
+
+fn node(os: &str, change: impl FnOnce(&mut NodeRow)) -> NodeRow {
+    let mut row = NodeRow::new(&Node::default());
+    row.labels = Labels::from([("kubernetes.io/os".into(), os.into())]);
+    row.allocatable = BTreeMap::from([("cpu".into(), 8000), ("memory".into(), 16 << 30), ("pods".into(), 110)]);
+    change(&mut row);
+    row
+}
+
+fn taint(key: &str, effect: &str) -> Taint {
+    Taint { key: key.into(), effect: effect.into(), ..Default::default() }
+}
+
+fn cluster(nodes: Vec<(&str, NodeRow)>) -> Cache {
+    let mut cache = Cache::default();
+    for (name, row) in nodes {
+        cache.set_node(name, Some(Arc::new(row)));
+    }
+    cache
+}
+
+fn three() -> Cache {
+    cluster(vec![("lin01", node("linux", |_| {})), ("win01", node("windows", |_| {})), ("win02", node("windows", |_| {}))])
+}
+
+fn on(os: &str) -> Selector {
+    Selector::from_labels(&Labels::from([("kubernetes.io/os".into(), os.into())]))
+}
+
+#[test]
+fn why_no_node_fits() {
+    let windows = |row: &mut PodRow| row.selector = on("windows");
+    let request = |name: &str, amount: i64| BTreeMap::from([(name.to_owned(), amount)]);
+    let cases: Vec<(Cache, PodRow, &str)> = vec![
+        (Cache::default(), pod(|_| {}), "no nodes available to schedule pods"),
+        (
+            three(),
+            pod(|row| row.selector = on("plan9")),
+            "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, \
+             preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
+        ),
+        (
+            cluster(vec![
+                ("lin01", node("linux", |_| {})),
+                ("win01", node("windows", |row| row.taints.push(taint("node.kubernetes.io/not-ready", "NoSchedule")))),
+                ("win02", node("windows", |row| row.unschedulable = true)),
+            ]),
+            pod(windows),
+            "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) had untolerated taint(s), \
+             1 node(s) were unschedulable. no new claims to deallocate, preemption: 0/3 nodes are available: \
+             3 Preemption is not helpful for scheduling.",
+        ),
+        (
+            three(),
+            pod(|row| row.requests = request("cpu", 9000)),
+            "0/3 nodes are available: 3 Insufficient cpu. no new claims to deallocate, preemption: 0/3 nodes are available: \
+             3 Preemption is not helpful for scheduling.",
+        ),
+        (
+            {
+                let mut cache = cluster(vec![("win01", node("windows", |row| {
+                    row.allocatable.insert("pods".into(), 1);
+                }))]);
+                cache.assume(&Key::new("a", "b"), &pod(|row| row.requests = request("memory", 10 << 30)), "win01");
+                cache
+            },
+            pod(|row| row.requests = request("memory", 10 << 30)),
+            "0/1 nodes are available: 1 Insufficient memory, 1 Too many pods. no new claims to deallocate, preemption: \
+             0/1 nodes are available: 1 No preemption victims found for incoming pod.",
+        ),
+        (
+            {
+                let mut cache = cluster(vec![("win01", node("windows", |_| {}))]);
+                let port = HostPort { address: String::new(), protocol: "TCP".into(), port: 80 };
+                cache.assume(&Key::new("a", "b"), &pod(|row| row.ports = vec![port]), "win01");
+                cache
+            },
+            pod(|row| row.ports = vec![HostPort { address: "10.0.0.1".into(), protocol: "TCP".into(), port: 80 }]),
+            "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. no new claims to deallocate, \
+             preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.",
+        ),
+    ];
+    for (cache, pod, expected) in cases {
+        assert_eq!(place(&pod, cache.nodes()).unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn where_a_pod_goes() {
+    let term = |key: &str, operator: &str, value: &str| {
+        NodeTerm::new(&NodeSelectorTerm {
+            match_expressions: Some(vec![NodeSelectorRequirement { key: key.into(), operator: operator.into(), values: Some(vec![value.into()]) }]),
+            match_fields: None,
+        })
+    };
+    let cases: Vec<(&str, Cache, PodRow, &str)> = vec![
+        ("the node of its system", three(), pod(|row| row.selector = on("linux")), "lin01"),
+        ("a required term", three(), pod(|row| row.required = Some(vec![term("kubernetes.io/os", "NotIn", "linux")])), "win01"),
+        ("a preferred term", three(), pod(|row| row.preferred = vec![(10, term("kubernetes.io/os", "In", "windows"))]), "win01"),
+        (
+            "the emptier node",
+            {
+                let mut cache = three();
+                cache.assume(&Key::new("a", "x"), &pod(|_| {}), "win01");
+                cache
+            },
+            pod(|row| row.selector = on("windows")),
+            "win02",
+        ),
+        (
+            "a node without an unwelcoming taint",
+            cluster(vec![("a", node("linux", |row| row.taints.push(taint("slow", "PreferNoSchedule")))), ("b", node("linux", |_| {}))]),
+            pod(|_| {}),
+            "b",
+        ),
+        (
+            "a tainted node it tolerates",
+            cluster(vec![("a", node("linux", |row| row.taints.push(taint("gpu", "NoSchedule"))))]),
+            pod(|row| row.tolerations = vec![Toleration { operator: Some("Exists".into()), ..Default::default() }]),
+            "a",
+        ),
+    ];
+    for (what, cache, pod, expected) in cases {
+        assert_eq!(place(&pod, cache.nodes()).as_deref(), Ok(expected), "{what}");
+    }
+}
+
+#[test]
+fn siblings_are_spread_even_over_unequal_nodes() {
+    let mut cache = cluster(vec![
+        ("big", node("windows", |row| {
+            row.allocatable.insert("cpu".into(), 64_000);
+            row.allocatable.insert("memory".into(), 256 << 30);
+        })),
+        ("small", node("windows", |_| {})),
+    ]);
+    let web = pod(|row| row.owner = Some("web".into()));
+    for index in 0..6 {
+        let node = place(&web, cache.nodes()).unwrap();
+        cache.assume(&Key::new("a", format!("web-{index}")), &web, &node);
+    }
+    assert_eq!(cache.nodes().map(|(_, _, usage)| usage.pods).collect::<Vec<_>>(), [3, 3]);
+}
+
+#[test]
+fn tolerations() {
+    let full = |key: &str, operator: &str, value: &str, effect: &str| Toleration {
+        key: Some(key.into()),
+        operator: Some(operator.into()),
+        value: Some(value.into()),
+        effect: Some(effect.into()),
+        toleration_seconds: None,
+    };
+    let taint = Taint { key: "os".into(), value: Some("windows".into()), effect: "NoSchedule".into(), time_added: None };
+    for (toleration, expected) in [
+        (full("os", "Equal", "windows", "NoSchedule"), true),
+        (full("os", "Equal", "windows", ""), true),
+        (full("os", "", "windows", "NoSchedule"), true),
+        (full("os", "Equal", "linux", "NoSchedule"), false),
+        (full("os", "Exists", "", "NoExecute"), false),
+        (full("os", "Exists", "", ""), true),
+        (full("", "Exists", "", ""), true),
+        (full("", "Equal", "windows", ""), false),
+        (full("other", "Exists", "", ""), false),
+    ] {
+        assert_eq!(covers(&toleration, &taint), expected, "{toleration:?}");
+    }
+}
