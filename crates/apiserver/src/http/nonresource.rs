@@ -7,7 +7,7 @@ use crate::authn::token::ISSUER;
 use crate::schema;
 use crate::server::Api;
 use crate::status::ApiError;
-use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, ETAG, VARY};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderValue, Response};
 use serde_json::json;
 
@@ -22,6 +22,7 @@ pub fn serve(api: &Api, call: &Call) -> Result<Response<Body>, ApiError> {
         ["healthz" | "livez" | "readyz", check @ ..] => Ok(health(api, call, parts[0], check)),
         ["version"] => Ok(respond::document(Encoding::Json, 200, &api.version())),
         ["api" | "apis", ..] => discovery(api, call, &parts),
+        ["openapi", "v2"] => Ok(openapi_v2(api, call)),
         ["openapi", "v3"] => Ok(openapi_index()),
         ["openapi", "v3", "api", version] => openapi("", version),
         ["openapi", "v3", "apis", group, version] => openapi(group, version),
@@ -82,6 +83,18 @@ fn discovery(api: &Api, call: &Call, parts: &[&str]) -> Result<Response<Body>, A
 
 fn openapi_index() -> Response<Body> {
     respond::document(Encoding::Json, 200, &schema::openapi_v3_index())
+}
+
+/// The old document without any type: kubectl looks a kind up in it after version 3 did not have it, and must find nothing there rather
+/// than fail. It asks for protobuf, where nothing is nothing.
+fn openapi_v2(api: &Api, call: &Call) -> Response<Body> {
+    const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    let accept = call.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    if accept.contains("protobuf") {
+        return respond::bytes(200, PROTOBUF, "");
+    }
+    let info = json!({"title": "Kubernetes", "version": api.version()["gitVersion"]});
+    respond::document(Encoding::Json, 200, &json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}}))
 }
 
 fn openapi(group: &str, version: &str) -> Result<Response<Body>, ApiError> {

@@ -23,11 +23,18 @@ use std::time::Duration;
 /// A watch without `timeoutSeconds` lasts between once and twice this long (`--min-request-timeout`).
 const WATCH_SECONDS: u64 = 1800;
 
+/// kubectl lists custom resources before it calls a kind unknown, and takes a 404 there for the answer to another question. There are none.
+const CUSTOM_RESOURCES: (&str, &str, &str, &str) = ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "list");
+
 /// Answers a request for a resource.
 pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiError> {
     let info = &call.info;
     if let Some(answer) = subresources::review::serve(api, call)? {
         return Ok(answer);
+    }
+    if (info.group.as_str(), info.version.as_str(), info.resource.as_str(), info.verb) == CUSTOM_RESOURCES {
+        let list = json!({"kind": "CustomResourceDefinitionList", "apiVersion": "apiextensions.k8s.io/v1", "metadata": {"resourceVersion": api.registry.store.revision().to_string()}, "items": []});
+        return Ok(respond::document(negotiate::accept(&call.headers)?.encoding, 200, &list));
     }
     let kind = kinds::by_resource(&info.group, &info.version, &info.resource).ok_or_else(ApiError::no_such_resource)?;
     check_place(kind, call)?;
