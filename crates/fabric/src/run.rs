@@ -164,7 +164,8 @@ impl Fabric {
         for step in plan.steps {
             let applied = match &step {
                 Step::Add { route, .. } => table.add(&self.on_link(route, &observed)),
-                Step::Replace { old, route, .. } => table.delete(old).and_then(|()| table.add(&self.on_link(route, &observed))),
+                // Never without a route: Linux replaces in one step, and then the old one is gone already.
+                Step::Replace { old, route, .. } => table.add(&self.on_link(route, &observed)).and_then(|()| table.delete(old)),
                 Step::Delete { route } => table.delete(route),
             };
             match applied {
@@ -250,3 +251,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

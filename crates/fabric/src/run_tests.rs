@@ -1,0 +1,169 @@
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use hcn::HnsVersion;
+use hns_sim::Simulator;
+use hns_sim::kernel::NoKernel;
+use hns_sim::switches::Switches;
+use host::RoutesError;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, StreamBody};
+use kube::client::Body;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::*;
+
+/// An API with one watch of Nodes, which says what the test tells it to, and patches that are remembered.
+struct FakeApi {
+    say: mpsc::UnboundedSender<Value>,
+    patches: Arc<Mutex<Vec<Value>>>,
+    client: Client,
+}
+
+type Reply = http_body_util::combinators::UnsyncBoxBody<Bytes, std::io::Error>;
+
+impl FakeApi {
+    fn new() -> Self {
+        let (say, watch) = mpsc::unbounded_channel::<Value>();
+        let watch = Arc::new(Mutex::new(Some(watch)));
+        let patches: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let noted = patches.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (watch, noted) = (watch.clone(), noted.clone());
+            async move {
+                if request.method() == "PATCH" {
+                    let bytes = request.into_body().collect_bytes().await?;
+                    noted.lock().unwrap().push(serde_json::from_slice(&bytes).unwrap());
+                    let whole = Full::new(Bytes::from(json!({"metadata": {"name": "win01"}}).to_string()));
+                    return Ok::<_, kube::Error>(Response::new(Reply::new(whole.map_err(|never| match never {}))));
+                }
+                // A watch that is asked for again stays silent.
+                let lines = watch.lock().unwrap().take().unwrap_or_else(|| mpsc::unbounded_channel().1);
+                let frames = UnboundedReceiverStream::new(lines).map(|event| Ok(http_body::Frame::data(Bytes::from(format!("{event}\n")))));
+                Ok(Response::new(Reply::new(StreamBody::new(frames))))
+            }
+        });
+        Self { say, patches, client: Client::new(service, "default") }
+    }
+
+    fn node(&self, kind: &str, name: &str, cidr: Option<&str>, address: &str) {
+        let object = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"podCIDR": cidr, "podCIDRs": cidr.map(|c| [c])},
+            "status": {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}]}});
+        self.say.send(json!({"type": kind, "object": object})).unwrap();
+    }
+
+    fn listed(&self) {
+        let meta = json!({"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}});
+        self.say.send(json!({"type": "BOOKMARK", "object": {"kind": "Node", "apiVersion": "v1", "metadata": meta}})).unwrap();
+    }
+}
+
+/// A routing table in memory, which marks what is added.
+#[derive(Default)]
+struct MemoryRoutes(Mutex<Vec<HostRoute>>);
+
+impl Routes for MemoryRoutes {
+    fn list(&self) -> Result<Vec<HostRoute>, RoutesError> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+
+    fn add(&self, route: &HostRoute) -> Result<(), RoutesError> {
+        let mut table = self.0.lock().unwrap();
+        table.retain(|r| r.dst != route.dst || r.metric != route.metric);
+        table.push(HostRoute { ours: true, ..route.clone() });
+        Ok(())
+    }
+
+    fn delete(&self, route: &HostRoute) -> Result<(), RoutesError> {
+        assert!(route.ours, "{route:?} is not ours");
+        self.0.lock().unwrap().retain(|r| r.dst != route.dst || r.via != route.via);
+        Ok(())
+    }
+
+    fn interface(&self, _name: &str) -> Result<Option<u32>, RoutesError> {
+        Ok(None)
+    }
+}
+
+impl MemoryRoutes {
+    fn ours(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.0.lock().unwrap().iter().filter(|r| r.ours).map(|r| format!("{} via {} dev {}", r.dst, r.via.unwrap(), r.oif)).collect();
+        lines.sort();
+        lines
+    }
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_windows_node_gets_routes_then_network_then_configuration() {
+    let simulator =
+        Simulator::new(Box::new(NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true }), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+    let hcn = HcnClient::new(simulator.session());
+    let api = FakeApi::new();
+    let dir = tempfile::tempdir().unwrap();
+    let lan = HostRoute { dst: "10.240.0.0/24".parse().unwrap(), via: None, oif: 7, metric: 0, ours: false };
+    let routes = Arc::new(MemoryRoutes(Mutex::new(vec![lan])));
+    let (status, mut seen) = watch::channel(Status::default());
+    let config = Config {
+        client: api.client.clone(),
+        node_name: "win01".into(),
+        cluster_uid: "uid".into(),
+        routes: routes.clone(),
+        pod_network: PodNetwork::Windows { hcn: hcn.clone(), adapter: "Ethernet".into() },
+        network_name: "mullion".into(),
+        cluster_cidr: "192.168.0.0/16".parse().unwrap(),
+        service_cidr: "10.96.0.0/12".parse().unwrap(),
+        lan: "10.240.0.0/24".parse().unwrap(),
+        dns_ip: "10.96.0.10".parse().unwrap(),
+        cluster_domain: "cluster.local".into(),
+        cni_conf_dir: dir.path().to_owned(),
+        ipam_dir: None,
+        full_pass: Duration::from_millis(100),
+        set_condition: true,
+        status: Some(status),
+    };
+    let stale = dir.path().join(conf::FILE);
+    std::fs::write(&stale, "{}").unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let fabric = tokio::spawn(run(config, async move { drop(stopped.await) }));
+    api.node("ADDED", "win01", None, "10.240.0.12");
+    api.node("ADDED", "lin01", Some("192.168.0.0/24"), "10.240.0.11");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(routes.ours(), [""; 0], "half a list is no list");
+    api.listed();
+    until("the peer's route", || routes.ours() == ["192.168.0.0/24 via 10.240.0.11 dev 7"]).await;
+    assert!(hcn.networks().await.unwrap().is_empty(), "without a pod CIDR there is no network");
+    let fail = hns_sim::admin::Fault { name: "fail-call".into(), call: Some("HcnCreateEndpoint".into()), hresult: Some(hcn::HResult::FAIL), count: Some(1), ..Default::default() };
+    simulator.desk().add_fault(fail).unwrap();
+    api.node("MODIFIED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
+    let failing = seen.wait_for(|status| !status.problems.is_empty()).await.unwrap().clone();
+    assert!(failing.problems[0].contains("create the host's endpoint") && !failing.ready, "{failing:?}");
+    assert!(!stale.exists(), "what an earlier boot left is hidden until the network is ready");
+    seen.wait_for(|status| status.ready && status.problems.is_empty()).await.unwrap();
+    assert!(std::fs::read_to_string(&stale).unwrap().contains("win-bridge"));
+    until("the condition", || !api.patches.lock().unwrap().is_empty()).await;
+    assert_eq!(api.patches.lock().unwrap()[0]["status"]["conditions"][0]["type"], "NetworkUnavailable");
+    // Drift: the route and the host's endpoint vanish; a peer moves; a peer leaves.
+    routes.0.lock().unwrap().retain(|r| !r.ours);
+    let endpoint = hcn.endpoint_by_name("mullion_ep").await.unwrap().unwrap().id;
+    hcn.delete_endpoint(&endpoint).await.unwrap();
+    until("the route to come back", || routes.ours() == ["192.168.0.0/24 via 10.240.0.11 dev 7"]).await;
+    until("the endpoint to come back", || !simulator.state().endpoints.is_empty()).await;
+    api.node("MODIFIED", "lin01", Some("192.168.0.0/24"), "10.240.0.99");
+    until("the route to follow", || routes.ours() == ["192.168.0.0/24 via 10.240.0.99 dev 7"]).await;
+    api.node("DELETED", "lin01", Some("192.168.0.0/24"), "10.240.0.99");
+    until("the route to go", || routes.ours().is_empty()).await;
+    stop.send(()).unwrap();
+    fabric.await.unwrap();
+    assert!(stale.exists(), "pods outlive a restart");
+}
