@@ -49,7 +49,7 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn open(dir: &Path) -> Result<(Opened, Loaded), OpenError> {
         let file = |operation| move |source| OpenError::File { dir: dir.to_path_buf(), operation, source };
-        std::fs::create_dir_all(dir).map_err(file("making the directory"))?;
+        make_private(dir).map_err(file("making the directory"))?;
         let cipher = Cipher::load_or_create(&dir.join("encryption-configuration.yaml"))?;
         let path = dir.join("objects.redb");
         let failed = |source| OpenError::Database { path: path.clone(), source };
@@ -75,6 +75,15 @@ impl Disk {
             tracing::error!("the store's writer thread panicked");
         }
     }
+}
+
+/// Objects are nobody else's to read, encrypted or not.
+fn make_private(dir: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
 }
 
 impl Drop for Disk {
