@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use host::{HostError, HostRoot, NodeOs};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use launch::{Launched, launch};
+pub(crate) use launch::launch;
 pub use log::LogWriter;
 
 /// Entry point of `mullion shim STAGE DIR`.

@@ -1,0 +1,41 @@
+//! What a runtime is told when it starts.
+
+use std::path::PathBuf;
+
+use host::NodeOs;
+
+pub use crate::shim::HostDirs;
+
+/// Settings of one node's runtime.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the node, for messages.
+    pub node: String,
+    /// What the node runs.
+    pub os: NodeOs,
+    /// Unix socket to serve CRI on (`RUN/NODE.cri`). A left-over socket is replaced.
+    pub socket: PathBuf,
+    /// `DIR/hosts/NODE`: sandboxes go to `cri/`, image references to `images/`, CNI's memory to `cni/cache/`.
+    pub state_dir: PathBuf,
+    /// Cache of unpacked layers, shared by all clusters.
+    pub cache_dir: PathBuf,
+    /// The node's own files, to which CRI host paths refer.
+    pub host: HostDirs,
+    /// Where network namespaces are pinned (`RUN/ns/NODE.d`): by us on Linux nodes, by HNS on Windows nodes.
+    pub netns_dir: PathBuf,
+    /// Address of the node's HNS (`unix:PATH`); required on Windows nodes.
+    pub hcn: Option<String>,
+    /// Network configurations, and plug-ins that are not ours.
+    pub cni: CniDirs,
+    /// Whether stand-ins may answer for images that need a real Windows.
+    pub stand_ins: bool,
+}
+
+/// Where CNI finds its files.
+#[derive(Clone, Debug)]
+pub struct CniDirs {
+    /// Network configurations; the first by name is used.
+    pub conf_dir: PathBuf,
+    /// Plug-ins beside our own.
+    pub bin_dir: PathBuf,
+}

@@ -1,0 +1,209 @@
+//! Operations on containers.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use k8s_cri::v1;
+use tonic::Status;
+
+use super::record::{ContainerRecord, Records};
+use super::{Runtime, failed, new_id, not_found};
+use crate::images::Image;
+use crate::images::platform::NoMatch;
+use crate::shim::{now, write_json};
+
+/// How long a killed container may take to disappear.
+const KILL: Duration = Duration::from_secs(10);
+
+impl Runtime {
+    pub(super) async fn create_container(&self, request: v1::CreateContainerRequest) -> Result<String, Status> {
+        let config = request.config.ok_or_else(|| Status::invalid_argument("container config is missing"))?;
+        let metadata = config.metadata.clone().ok_or_else(|| Status::invalid_argument("container config must include metadata"))?;
+        let (sandbox_id, turn) = self.sandbox_turn(&request.pod_sandbox_id).ok_or_else(|| not_found("sandbox", &request.pod_sandbox_id))?;
+        let _turn = turn.lock().await;
+        let sandbox = self.ready_sandbox(&sandbox_id)?;
+        let image = self.image_for(&config)?;
+        {
+            let state = self.state();
+            let mut others = state.containers.values().filter(|container| container.sandbox == sandbox_id);
+            if let Some(other) = others.clone().find(|other| other.config.metadata.as_ref() == Some(&metadata)) {
+                return Err(failed(&anyhow!(
+                    "failed to reserve container name {:?}: attempt {} is reserved for {:?}",
+                    metadata.name,
+                    metadata.attempt,
+                    other.id
+                )));
+            }
+            // Compartments are shared by containers since 1709 only (contracts of Windows, not of ours).
+            let single = self.config.os.build().is_some_and(|build| build < 16299);
+            if single && others.any(|other| other.exit.is_none()) {
+                return Err(Status::failed_precondition(
+                    "a pod on a Windows host before build 16299 (version 1709) can have one container only: \
+                     network compartments cannot be shared there",
+                ));
+            }
+        }
+        let record = ContainerRecord {
+            id: new_id(),
+            sandbox: sandbox_id.clone(),
+            created_at: now(),
+            image_id: image.id.clone(),
+            image_ref: image.digests.first().cloned().unwrap_or_else(|| image.id.clone()),
+            stand_in: image.stand_in,
+            stop_signal: stop_signal(&image.config.stop_signal),
+            log_path: self.log_path(&sandbox.config.log_directory, &config.log_path),
+            config,
+            started: None,
+            exit: None,
+        };
+        let spec = self.start_spec(&sandbox, &record, &image).map_err(|error| failed(&error))?;
+        let dir = self.records.container_dir(&record.sandbox, &record.id);
+        let written = self.records.write_container(&record).and_then(|()| write_json(&dir.join("start.json"), &spec));
+        if let Err(error) = written {
+            let _ = Records::remove(&dir);
+            return Err(failed(&error));
+        }
+        let id = record.id.clone();
+        self.state().containers.insert(id.clone(), record);
+        self.changed(&id, &sandbox_id, v1::ContainerEventType::ContainerCreatedEvent);
+        Ok(id)
+    }
+
+    /// The image of a container, if this node can run it.
+    fn image_for(&self, config: &v1::ContainerConfig) -> Result<Image, Status> {
+        let name = config.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
+        let image = self.store.find(name).map_err(|error| failed(&anyhow!(error)))?;
+        let image = image.ok_or_else(|| Status::not_found(format!("failed to get image {name:?}: not found: pull it, or load it with `mullion image load`")))?;
+        if image.platform.fit(self.config.os).is_none() {
+            let image_name = image.tags.first().cloned().unwrap_or_else(|| name.to_owned());
+            let no_match = NoMatch { image: image_name, available: vec![image.platform], node: self.config.os };
+            return Err(Status::failed_precondition(no_match.to_string()));
+        }
+        match image.stand_in {
+            Some(_) if !self.config.stand_ins => Err(Status::failed_precondition(format!(
+                "image {name:?} is here as a stand-in only, and stand-ins are switched off on this node"
+            ))),
+            None if self.config.os.is_windows() => Err(Status::failed_precondition(format!(
+                "image {name:?} holds Windows programs, which this runtime cannot run: only stand-ins run on simulated Windows nodes ({})",
+                crate::images::stand_in::names().collect::<Vec<_>>().join(", ")
+            ))),
+            _ => Ok(image),
+        }
+    }
+
+    fn log_path(&self, directory: &str, file: &str) -> String {
+        let separator = if self.config.os.is_windows() { "\\" } else { "/" };
+        match (directory.is_empty(), file.is_empty()) {
+            (false, false) => format!("{}{separator}{}", directory.trim_end_matches(['/', '\\']), file.replace('/', separator)),
+            _ => String::new(),
+        }
+    }
+
+    pub(super) async fn start_container(&self, id: &str) -> Result<(), Status> {
+        let record = self.container(id).ok_or_else(|| not_found("container", id))?;
+        let turn = self.sandbox_turn(&record.sandbox).ok_or_else(|| not_found("sandbox", &record.sandbox))?.1;
+        let _turn = turn.lock().await;
+        let record = self.container(&record.id).ok_or_else(|| not_found("container", id))?;
+        if record.state() != v1::ContainerState::ContainerCreated {
+            return Err(failed(&anyhow!("container {:?} is in {} state", record.id, record.state().as_str_name())));
+        }
+        self.ready_sandbox(&record.sandbox)?;
+        let shim = self.shim(&record.sandbox).ok_or_else(|| failed(&anyhow!("the sandbox's shim is gone")))?;
+        match shim.start(&record.id).await {
+            Ok(started) => {
+                if let Some(known) = self.state().containers.get_mut(&record.id) {
+                    known.started = Some(started);
+                }
+                self.changed(&record.id, &record.sandbox, v1::ContainerEventType::ContainerStartedEvent);
+                Ok(())
+            }
+            Err(error) => {
+                // As containerd: a container that could not start has ended with code 128.
+                let exit = crate::shim::Exit { code: 128, signal: None, at: now(), message: Some(format!("{error:#}")) };
+                let _ = self.records.write_exit(&record, &exit);
+                self.exited(&record.sandbox, &record.id, exit);
+                let error = error.context("failed to create containerd task: failed to create shim task: container init failed");
+                Err(failed(&error))
+            }
+        }
+    }
+
+    pub(super) async fn stop_container(&self, id: &str, timeout: i64) -> Result<(), Status> {
+        // Unknown means already gone, which is what was wanted.
+        let Some(record) = self.container(id) else { return Ok(()) };
+        if !record.is_running() {
+            return Ok(());
+        }
+        let Some(shim) = self.shim(&record.sandbox) else { return Ok(()) };
+        if let Ok(timeout @ 1..) = u64::try_from(timeout) {
+            shim.signal(&record.id, record.stop_signal).await.map_err(|error| failed(&error))?;
+            if self.ended(&record.id, Duration::from_secs(timeout)).await {
+                return Ok(());
+            }
+        }
+        shim.signal(&record.id, nix::libc::SIGKILL).await.map_err(|error| failed(&error))?;
+        if self.ended(&record.id, KILL).await {
+            Ok(())
+        } else {
+            Err(failed(&anyhow!("container {:?} was killed but has not ended after {} s", record.id, KILL.as_secs())))
+        }
+    }
+
+    pub(super) async fn remove_container(&self, id: &str) -> Result<(), Status> {
+        let Some(record) = self.container(id) else { return Ok(()) };
+        if record.is_running() {
+            self.stop_container(&record.id, 0).await?;
+        }
+        let turn = self.sandbox_turn(&record.sandbox).map(|(_, turn)| turn);
+        let _turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        Records::remove(&self.records.container_dir(&record.sandbox, &record.id)).map_err(|error| failed(&error))?;
+        let event = self.event(&record.id, &record.sandbox, v1::ContainerEventType::ContainerDeletedEvent);
+        self.state().containers.remove(&record.id);
+        let _ = self.events.send(event);
+        Ok(())
+    }
+
+    pub(super) async fn reopen_log(&self, id: &str) -> Result<(), Status> {
+        let record = self.container(id).ok_or_else(|| not_found("container", id))?;
+        if !record.is_running() {
+            return Err(failed(&anyhow!("container is not running")));
+        }
+        let shim = self.shim(&record.sandbox).context("the sandbox's shim is gone").map_err(|error| failed(&error))?;
+        shim.reopen(&record.id).await.map_err(|error| failed(&error))
+    }
+
+    /// Remembers limits. They are reported back; nothing enforces them, and the verbose status says so.
+    pub(super) fn update_resources(&self, request: v1::UpdateContainerResourcesRequest) -> Result<(), Status> {
+        let id = self.container(&request.container_id).ok_or_else(|| not_found("container", &request.container_id))?.id;
+        let mut state = self.state();
+        let Some(record) = state.containers.get_mut(&id) else { return Err(not_found("container", &id)) };
+        if let Some(resources) = request.linux {
+            record.config.linux.get_or_insert_default().resources = Some(resources);
+        }
+        if let Some(resources) = request.windows {
+            record.config.windows.get_or_insert_default().resources = Some(resources);
+        }
+        record.config.annotations.extend(request.annotations);
+        self.records.write_container(record).map_err(|error| failed(&error))
+    }
+}
+
+/// Number of an image's stop signal; SIGTERM when it names none.
+fn stop_signal(name: &str) -> i32 {
+    let upper = name.to_ascii_uppercase();
+    let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
+    let named = full.parse::<nix::sys::signal::Signal>().map(|signal| signal as i32).ok();
+    name.parse().ok().filter(|number| (1..65).contains(number)).or(named).unwrap_or(nix::libc::SIGTERM)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn stop_signals_are_names_or_numbers() {
+        let of = super::stop_signal;
+        assert_eq!((of(""), of("SIGQUIT"), of("quit"), of("9"), of("nonsense"), of("99")), (15, 3, 3, 9, 15, 15));
+    }
+}

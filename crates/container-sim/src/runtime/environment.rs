@@ -1,0 +1,100 @@
+//! The environment of a program: what the system sets, then the image, then the pod.
+
+use pod_rules::NodeOs;
+
+/// Name and value.
+pub type Variable = (String, String);
+
+const LINUX_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The environment of a container.
+pub fn merge(os: NodeOs, hostname: &str, image: &[String], pod: &[Variable]) -> Vec<Variable> {
+    let image = image.iter().map(|entry| {
+        // Windows keeps the current directory of each drive in variables like `=C:`.
+        let at = entry.char_indices().skip(1).find(|(_, c)| *c == '=').map_or(entry.len(), |(at, _)| at);
+        (entry[..at].to_owned(), entry.get(at + 1..).unwrap_or("").to_owned())
+    });
+    let mut env = if os.is_windows() { windows(hostname) } else { linux(hostname) };
+    for (name, value) in image.chain(pod.iter().cloned()) {
+        let same = |known: &str| if os.is_windows() { known.eq_ignore_ascii_case(&name) } else { known == name };
+        match env.iter_mut().find(|(known, _)| same(known)) {
+            // The name keeps the spelling under which it was first set, as with SetEnvironmentVariable.
+            Some((_, known)) => *known = value,
+            None => env.push((name, value)),
+        }
+    }
+    if os.is_windows() {
+        // An environment block is sorted by upper-cased name (CreateProcess).
+        env.sort_by_key(|(name, _)| name.to_uppercase());
+    }
+    env
+}
+
+fn pairs(pairs: &[(&str, &str)]) -> Vec<Variable> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn linux(hostname: &str) -> Vec<Variable> {
+    pairs(&[("PATH", LINUX_PATH), ("HOSTNAME", hostname)])
+}
+
+/// What a process in a Server Core container finds.
+fn windows(hostname: &str) -> Vec<Variable> {
+    let upper = hostname.to_uppercase();
+    let mut env = pairs(&[
+        ("ALLUSERSPROFILE", r"C:\ProgramData"),
+        ("APPDATA", r"C:\Users\ContainerAdministrator\AppData\Roaming"),
+        ("CommonProgramFiles", r"C:\Program Files\Common Files"),
+        ("COMPUTERNAME", &upper),
+        ("ComSpec", r"C:\Windows\system32\cmd.exe"),
+        ("LOCALAPPDATA", r"C:\Users\ContainerAdministrator\AppData\Local"),
+        ("OS", "Windows_NT"),
+        ("Path", r"C:\Windows\system32;C:\Windows;C:\Windows\System32\Wbem;C:\Windows\System32\WindowsPowerShell\v1.0\"),
+        ("PATHEXT", ".COM;.EXE;.BAT;.CMD;.VBS;.VBE;.JS;.JSE;.WSF;.WSH;.MSC"),
+        ("PROCESSOR_ARCHITECTURE", "AMD64"),
+        ("ProgramData", r"C:\ProgramData"),
+        ("ProgramFiles", r"C:\Program Files"),
+        ("PUBLIC", r"C:\Users\Public"),
+        ("SystemDrive", "C:"),
+        ("SystemRoot", r"C:\Windows"),
+        ("TEMP", r"C:\Users\ContainerAdministrator\AppData\Local\Temp"),
+        ("TMP", r"C:\Users\ContainerAdministrator\AppData\Local\Temp"),
+        ("USERDOMAIN", "User Manager"),
+        ("USERNAME", "ContainerAdministrator"),
+        ("USERPROFILE", r"C:\Users\ContainerAdministrator"),
+        ("windir", r"C:\Windows"),
+    ]);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    env.push(("NUMBER_OF_PROCESSORS".to_owned(), processors.to_string()));
+    env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value<'a>(env: &'a [Variable], name: &str) -> Vec<&'a str> {
+        env.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str()).collect()
+    }
+
+    #[test]
+    fn windows_names_have_no_case() {
+        let pod = pairs(&[("PATH", r"C:\mine"), ("b", "2"), ("HOW_SPECIAL", "very")]);
+        let env = merge(NodeOs::Windows { build: 20348 }, "web-1", &["path=C:\\image".to_owned(), "B=1".to_owned()], &pod);
+        assert_eq!(value(&env, "Path"), [r"C:\mine"]);
+        assert!(env.contains(&("Path".to_owned(), r"C:\mine".to_owned())), "the first spelling stays");
+        assert_eq!(value(&env, "B"), ["2"]);
+        assert_eq!(value(&env, "COMPUTERNAME"), ["WEB-1"]);
+        let names: Vec<String> = env.iter().map(|(name, _)| name.to_uppercase()).collect();
+        assert!(names.is_sorted());
+    }
+
+    #[test]
+    fn linux_names_have_case() {
+        let env = merge(NodeOs::Linux, "web", &["a=1".to_owned(), "PATH=/x".to_owned(), "E=x=y".to_owned()], &pairs(&[("A", "2")]));
+        assert_eq!(value(&env, "a"), ["1", "2"]);
+        assert_eq!(value(&env, "PATH"), ["/x"]);
+        assert_eq!(value(&env, "E"), ["x=y"]);
+        assert_eq!(value(&env, "HOSTNAME"), ["web"]);
+    }
+}

@@ -1,0 +1,99 @@
+//! The image service.
+
+use std::collections::HashMap;
+
+use anyhow::anyhow;
+use k8s_cri::v1;
+use serde_json::json;
+use tonic::Status;
+
+use super::Runtime;
+use crate::images::stand_in::LABEL;
+use crate::images::{Image, ImageError};
+use crate::shim::now;
+
+/// Annotation on CRI's `ImageSpec` with the image's `os.version`.
+const OS_VERSION: &str = "mullion.io/os.version";
+
+impl Runtime {
+    pub(super) fn image(&self, image: &Image) -> v1::Image {
+        let user = image.config.user.split(':').next().unwrap_or_default();
+        let uid = user.parse().ok().map(|value| v1::Int64Value { value });
+        let mut annotations = HashMap::new();
+        annotations.extend(image.platform.os_version.clone().map(|version| (OS_VERSION.to_owned(), version)));
+        annotations.extend(image.stand_in.map(|stand_in| (LABEL.to_owned(), stand_in.program().to_owned())));
+        let name = image.tags.first().or(image.digests.first()).unwrap_or(&image.id).clone();
+        v1::Image {
+            id: image.id.clone(),
+            repo_tags: image.tags.clone(),
+            repo_digests: image.digests.clone(),
+            size: image.size,
+            username: if uid.is_none() { user.to_owned() } else { String::new() },
+            uid,
+            spec: Some(v1::ImageSpec { image: name, annotations, ..Default::default() }),
+            pinned: image.stand_in == Some(crate::images::stand_in::StandIn::Pause),
+        }
+    }
+
+    fn image_info(image: &Image) -> HashMap<String, String> {
+        let info = json!({
+            "os": image.platform.os,
+            "architecture": image.platform.architecture,
+            "os.version": image.platform.os_version,
+            "standIn": image.stand_in.map(|stand_in| format!("Mullion's stand-in {:?} answers for this image", stand_in.program())),
+            "imageSpec": { "config": image.config },
+        });
+        let mut map = HashMap::from([("info".to_owned(), info.to_string())]);
+        map.extend(image.platform.os_version.clone().map(|version| ("os.version".to_owned(), version)));
+        map
+    }
+
+    pub(super) fn list_images(&self, filter: &v1::ImageFilter) -> Result<Vec<v1::Image>, Status> {
+        let name = filter.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
+        let images = if name.is_empty() { self.store.list() } else { self.store.find(name).map(|found| found.into_iter().collect()) };
+        Ok(images.map_err(status)?.iter().map(|image| self.image(image)).collect())
+    }
+
+    pub(super) fn image_status(&self, request: &v1::ImageStatusRequest) -> Result<v1::ImageStatusResponse, Status> {
+        let name = request.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
+        let found = self.store.find(name).map_err(status)?;
+        // A stand-in that was pulled before stand-ins were switched off is not the image.
+        let found = found.filter(|image| image.stand_in.is_none() || self.config.stand_ins);
+        let info = found.as_ref().filter(|_| request.verbose).map(Self::image_info).unwrap_or_default();
+        Ok(v1::ImageStatusResponse { image: found.map(|image| self.image(&image)), info })
+    }
+
+    pub(super) fn pull_image(&self, request: &v1::PullImageRequest) -> Result<String, Status> {
+        let name = request.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
+        let image = self.store.pull(name, self.config.stand_ins, &self.config.node).map_err(|error| match error {
+            ImageError::NoMatch(no_match) => Status::not_found(format!("failed to pull and unpack image {name:?}: {no_match}")),
+            other => status(other),
+        })?;
+        tracing::info!(image = name, id = image.id, stand_in = image.stand_in.is_some(), "image is here");
+        Ok(image.id)
+    }
+
+    pub(super) fn remove_image(&self, request: &v1::RemoveImageRequest) -> Result<(), Status> {
+        let name = request.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
+        self.store.remove(name).map(|_| ()).map_err(status)
+    }
+
+    pub(super) fn image_fs_info(&self) -> Result<v1::ImageFsInfoResponse, Status> {
+        let usage = v1::FilesystemUsage {
+            timestamp: now(),
+            fs_id: Some(v1::FilesystemIdentifier { mountpoint: self.store.layers_dir().to_string_lossy().into_owned() }),
+            used_bytes: Some(v1::UInt64Value { value: self.store.used_bytes().map_err(status)? }),
+            inodes_used: None,
+        };
+        Ok(v1::ImageFsInfoResponse { image_filesystems: vec![usage.clone()], container_filesystems: vec![usage] })
+    }
+}
+
+fn status(error: ImageError) -> Status {
+    let code = match &error {
+        ImageError::Unresolved { .. } | ImageError::NoMatch(_) => tonic::Code::NotFound,
+        ImageError::Reference(_) => tonic::Code::InvalidArgument,
+        _ => tonic::Code::Unknown,
+    };
+    Status::new(code, format!("{:#}", anyhow!(error)))
+}

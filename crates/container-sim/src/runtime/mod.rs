@@ -1,0 +1,242 @@
+//! The runtime: which sandboxes and containers there are, and the operations on them.
+//!
+//! State lives in three places that never contradict each other for long: the records on disk (what was asked for), the
+//! shims (what runs), and [`State`] (what is known, rebuilt from the other two at start). Operations on one sandbox run
+//! one after the other; reading never waits for them.
+//!
+//! Tasks: one per shim connection (in `shim::client`), and [`Runtime::listen`], which takes what they are told.
+//! Channels: `told` (shims → listen), `events` (runtime → every `GetContainerEvents`).
+
+mod container;
+mod environment;
+mod images;
+mod network;
+mod record;
+mod sandbox;
+mod service;
+mod start_spec;
+mod stats;
+mod status;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_cri::v1;
+use tokio::sync::{broadcast, mpsc, watch};
+use tonic::Status;
+
+use network::Network;
+use record::{ContainerRecord, Records, SandboxRecord, by_prefix};
+
+use crate::Config;
+use crate::images::Store;
+use crate::shim::client::{Shim, Told};
+use crate::shim::{Exit, now};
+
+pub use environment::merge as merge_environment;
+pub(crate) use service::Service;
+
+/// Events kept for a subscriber that is slow; one that falls behind further is cut off and has to list again.
+const EVENTS: usize = 256;
+
+pub(crate) struct Runtime {
+    config: Config,
+    store: Store,
+    records: Records,
+    network: Network,
+    state: Mutex<State>,
+    events: broadcast::Sender<v1::ContainerEventResponse>,
+    told: mpsc::UnboundedSender<Told>,
+    /// Counts changes, so that operations can wait for a container's end.
+    changes: watch::Sender<u64>,
+    samples: Mutex<stats::Samples>,
+}
+
+#[derive(Default)]
+struct State {
+    sandboxes: BTreeMap<String, Sandbox>,
+    containers: BTreeMap<String, ContainerRecord>,
+}
+
+struct Sandbox {
+    record: SandboxRecord,
+    /// None when the shim is gone: the sandbox is not ready.
+    shim: Option<Shim>,
+    /// Held by the operation that is under way.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Sandbox {
+    fn is_ready(&self) -> bool {
+        self.shim.is_some() && !self.record.stopped
+    }
+}
+
+fn not_found(what: &str, id: &str) -> Status {
+    Status::not_found(format!("an error occurred when try to find {what} {id:?}: not found"))
+}
+
+/// For what the runtime tried and could not do. containerd answers Unknown, and clients look at the words.
+fn failed(error: &anyhow::Error) -> Status {
+    Status::unknown(format!("{error:#}"))
+}
+
+impl Runtime {
+    /// A runtime over what `config` names, which knows everything that ran before.
+    pub(crate) async fn start(config: Config) -> Result<Arc<Self>> {
+        let store = Store::open(&config.state_dir.join("images"), &config.cache_dir, config.os)?;
+        let records = Records::open(&config.state_dir)?;
+        let network = Network::new(&config)?;
+        let (told, hear) = mpsc::unbounded_channel();
+        let runtime = Arc::new(Self {
+            config,
+            store,
+            records,
+            network,
+            state: Mutex::default(),
+            events: broadcast::Sender::new(EVENTS),
+            told,
+            changes: watch::Sender::new(0),
+            samples: Mutex::default(),
+        });
+        runtime.recover().await?;
+        tokio::spawn(runtime.clone().listen(hear));
+        Ok(runtime)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds sandboxes and containers again.
+    async fn recover(&self) -> Result<()> {
+        let (sandboxes, containers) = self.records.load()?;
+        for record in sandboxes {
+            let dir = self.records.sandbox_dir(&record.id);
+            let shim = if record.stopped { None } else { Shim::connect(&dir, &record.id, self.told.clone()).await.ok() };
+            tracing::info!(sandbox = record.id, alive = shim.is_some(), "found a sandbox");
+            let sandbox = Sandbox { record, shim, turn: Arc::default() };
+            self.state().sandboxes.insert(sandbox.record.id.clone(), sandbox);
+        }
+        for mut record in containers {
+            // Read once more: it may have ended between the first reading and the connection to its shim.
+            self.records.refresh(&mut record);
+            let alive = self.state().sandboxes.get(&record.sandbox).is_some_and(|sandbox| sandbox.shim.is_some());
+            if record.is_running() && !alive {
+                let exit = lost();
+                self.records.write_exit(&record, &exit)?;
+                record.exit = Some(exit);
+            }
+            self.state().containers.insert(record.id.clone(), record);
+        }
+        Ok(())
+    }
+
+    /// Takes what shims tell.
+    async fn listen(self: Arc<Self>, mut hear: mpsc::UnboundedReceiver<Told>) {
+        while let Some(told) = hear.recv().await {
+            match told {
+                Told::Exited { sandbox, id, exit } => self.exited(&sandbox, &id, exit),
+                Told::Gone { sandbox } => self.gone(&sandbox),
+            }
+        }
+    }
+
+    fn exited(&self, sandbox: &str, id: &str, exit: Exit) {
+        {
+            let mut state = self.state();
+            let Some(container) = state.containers.get_mut(id).filter(|container| container.exit.is_none()) else { return };
+            tracing::info!(container = id, sandbox, code = exit.code, "container ended");
+            container.exit = Some(exit);
+        }
+        self.changed(id, sandbox, v1::ContainerEventType::ContainerStoppedEvent);
+    }
+
+    /// A shim is gone, and the kernel has ended all its containers.
+    fn gone(&self, sandbox: &str) {
+        let ended: Vec<(String, Exit)> = {
+            let mut state = self.state();
+            let Some(known) = state.sandboxes.get_mut(sandbox) else { return };
+            known.shim = None;
+            if !known.record.stopped {
+                tracing::warn!(sandbox, "the sandbox's shim is gone");
+            }
+            let running = state.containers.values_mut().filter(|container| container.sandbox == sandbox && container.is_running());
+            running
+                .map(|container| {
+                    self.records.refresh(container);
+                    let exit = container.exit.clone().unwrap_or_else(lost);
+                    if let Err(error) = self.records.write_exit(container, &exit) {
+                        tracing::warn!(container = container.id, error = format!("{error:#}"), "cannot write down a container's end");
+                    }
+                    container.exit = None;
+                    (container.id.clone(), exit)
+                })
+                .collect()
+        };
+        for (id, exit) in ended {
+            self.exited(sandbox, &id, exit);
+        }
+        self.changed(sandbox, sandbox, v1::ContainerEventType::ContainerStoppedEvent);
+    }
+
+    /// Tells everybody who waits or listens.
+    fn changed(&self, id: &str, sandbox: &str, kind: v1::ContainerEventType) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        if self.events.receiver_count() > 0 {
+            let event = self.event(id, sandbox, kind);
+            let _ = self.events.send(event);
+        }
+    }
+
+    fn event(&self, id: &str, sandbox: &str, kind: v1::ContainerEventType) -> v1::ContainerEventResponse {
+        let state = self.state();
+        let containers = state.containers.values().filter(|container| container.sandbox == sandbox);
+        v1::ContainerEventResponse {
+            container_id: id.to_owned(),
+            container_event_type: kind as i32,
+            created_at: now(),
+            pod_sandbox_status: state.sandboxes.get(sandbox).map(|sandbox| self.sandbox_status(sandbox)),
+            containers_statuses: containers.map(|container| self.container_status(container)).collect(),
+        }
+    }
+
+    /// Waits until a container has ended; false when that takes longer than `limit`.
+    async fn ended(&self, id: &str, limit: Duration) -> bool {
+        let mut changes = self.changes.subscribe();
+        let wait = async {
+            while self.state().containers.get(id).is_some_and(ContainerRecord::is_running) {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(limit, wait).await.is_ok()
+    }
+
+    /// The full id, and the lock that operations on the sandbox take in turn.
+    fn sandbox_turn(&self, id: &str) -> Option<(String, Arc<tokio::sync::Mutex<()>>)> {
+        let state = self.state();
+        by_prefix(&state.sandboxes, id).map(|sandbox| (sandbox.record.id.clone(), sandbox.turn.clone()))
+    }
+
+    fn container(&self, id: &str) -> Option<ContainerRecord> {
+        by_prefix(&self.state().containers, id).cloned()
+    }
+
+    fn shim(&self, sandbox: &str) -> Option<Shim> {
+        self.state().sandboxes.get(sandbox).and_then(|sandbox| sandbox.shim.clone())
+    }
+}
+
+/// The end of a container that nobody saw: containerd's code for that.
+fn lost() -> Exit {
+    Exit { code: 255, signal: None, at: now(), message: Some("the sandbox's shim is gone, and with it the container's exit code".to_owned()) }
+}
+
+/// A new id, as long as containerd's.
+fn new_id() -> String {
+    format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
+}

@@ -1,0 +1,195 @@
+//! From a CRI request and an image to what a shim executes.
+
+use anyhow::{Result, bail};
+use k8s_cri::v1;
+
+use super::environment;
+use super::record::{ContainerRecord, SandboxRecord};
+use super::sandbox::on_host;
+use super::Runtime;
+use crate::images::{Image, Store};
+use crate::shim::{MountSource, MountSpec, Program, RootSpec, Security, StartSpec};
+
+/// What containerd hides from containers that are not privileged.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+/// What containerd protects from containers that are not privileged.
+const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+impl Runtime {
+    /// Everything the shim has to know to start the container.
+    pub(super) fn start_spec(&self, sandbox: &SandboxRecord, record: &ContainerRecord, image: &Image) -> Result<StartSpec> {
+        let config = &record.config;
+        let os = self.config.os;
+        let hostname = if sandbox.config.hostname.is_empty() { &self.config.node } else { &sandbox.config.hostname };
+        let pod_env: Vec<(String, String)> = config.envs.iter().map(|env| (env.key.clone(), env.value.clone())).collect();
+        let mut env = environment::merge(os, hostname, &image.config.env, &pod_env);
+        if config.tty && !os.is_windows() && !env.iter().any(|(name, _)| name == "TERM") {
+            env.push(("TERM".to_owned(), "xterm".to_owned()));
+        }
+        let program = match image.stand_in {
+            Some(stand_in) => Program::StandIn { name: stand_in.program().to_owned(), dns: dns(sandbox) },
+            None => Program::Exec { argv: argv(config, image), cwd: first_of(&config.working_dir, &image.config.working_dir) },
+        };
+        let linux = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+        let root = if os.is_windows() {
+            RootSpec::Drives
+        } else {
+            let layers = image.layers.iter().map(|diff_id| Store::layer_name(diff_id).to_owned()).collect();
+            RootSpec::Layers { layers_dir: self.store.layers_dir(), layers }
+        };
+        Ok(StartSpec {
+            os,
+            host: self.config.host.clone(),
+            root,
+            mounts: self.mounts(sandbox, config)?,
+            program,
+            env,
+            log: Some(record.log_path.clone()).filter(|path| !path.is_empty()),
+            stdin: config.stdin,
+            tty: config.tty,
+            own_pid_namespace: !os.is_windows() && own_pid_namespace(linux)?,
+            security: if os.is_windows() { windows_security() } else { security(linux, image) },
+        })
+    }
+
+    fn mounts(&self, sandbox: &SandboxRecord, config: &v1::ContainerConfig) -> Result<Vec<MountSpec>> {
+        let os = self.config.os;
+        let mut mounts = Vec::new();
+        let mentioned = |path: &str| config.mounts.iter().any(|mount| mount.container_path == path);
+        if !os.is_windows() {
+            let dir = self.records.sandbox_dir(&sandbox.id);
+            let mut own = vec![("resolv.conf", "/etc/resolv.conf")];
+            if !on_host(sandbox) {
+                own.push(("hostname", "/etc/hostname"));
+            }
+            for (name, target) in own.into_iter().filter(|(_, target)| !mentioned(target)) {
+                mounts.push(MountSpec { source: MountSource::Own(dir.join(name)), target: target.to_owned(), readonly: false });
+            }
+        }
+        for mount in &config.mounts {
+            if mount.image.is_some() {
+                bail!("volume at {:?}: image volumes are not supported by this runtime", mount.container_path);
+            }
+            let pipe = |path: &str| os.is_windows() && (path.starts_with(r"\\") || path.starts_with("//"));
+            if pipe(&mount.host_path) || pipe(&mount.container_path) {
+                bail!("volume at {:?}: named pipes and network shares do not exist on a simulated Windows node", mount.container_path);
+            }
+            mounts.push(MountSpec {
+                source: MountSource::Node(mount.host_path.clone()),
+                target: pod_rules::container_path(os, &mount.container_path),
+                readonly: mount.readonly,
+            });
+        }
+        // Parents before children, whatever the order of the request.
+        mounts.sort_by_key(|mount| mount.target.matches(['/', '\\']).count());
+        Ok(mounts)
+    }
+}
+
+fn dns(sandbox: &SandboxRecord) -> guest::Dns {
+    let dns = sandbox.config.dns_config.clone().unwrap_or_default();
+    guest::Dns { servers: dns.servers, searches: dns.searches, options: dns.options }
+}
+
+fn first_of(pod: &str, image: &str) -> String {
+    if pod.is_empty() { image.to_owned() } else { pod.to_owned() }
+}
+
+/// The pod's command replaces the image's entrypoint and its arguments; the pod's arguments replace those alone.
+fn argv(config: &v1::ContainerConfig, image: &Image) -> Vec<String> {
+    let (mut argv, mut args) = (config.command.clone(), config.args.clone());
+    if argv.is_empty() {
+        argv.clone_from(&image.config.entrypoint);
+        if args.is_empty() {
+            args.clone_from(&image.config.cmd);
+        }
+    }
+    argv.append(&mut args);
+    argv
+}
+
+fn own_pid_namespace(linux: Option<&v1::LinuxContainerSecurityContext>) -> Result<bool> {
+    let mode = linux.and_then(|security| security.namespace_options.as_ref()).map(v1::NamespaceOption::pid);
+    match mode {
+        None | Some(v1::NamespaceMode::Container) => Ok(true),
+        Some(v1::NamespaceMode::Pod) => Ok(false),
+        Some(v1::NamespaceMode::Node) => bail!("hostPID is not supported by this runtime: its pods live in pid namespaces of their own"),
+        Some(v1::NamespaceMode::Target) => bail!("sharing the pid namespace of one container is not supported by this runtime"),
+    }
+}
+
+/// A stand-in needs its port, its files and no more.
+fn windows_security() -> Security {
+    Security { no_new_privs: true, ..Security::default() }
+}
+
+fn security(linux: Option<&v1::LinuxContainerSecurityContext>, image: &Image) -> Security {
+    let list = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+    let Some(linux) = linux else {
+        return Security { masked_paths: list(MASKED), readonly_paths: list(READONLY), user: image.config.user.clone(), ..Security::default() };
+    };
+    let capabilities = linux.capabilities.clone().unwrap_or_default();
+    let named = Some(linux.run_as_username.clone()).filter(|name| !name.is_empty());
+    let number = linux.run_as_user.as_ref().map(|user| user.value.to_string());
+    // An empty list is what a kubelet sends for `procMount: Unmasked`; ours and upstream's send the default list.
+    let or = |paths: &[String], default: &[&str]| if paths.is_empty() && !linux.privileged { list(default) } else { paths.to_vec() };
+    Security {
+        privileged: linux.privileged,
+        no_new_privs: linux.no_new_privs,
+        readonly_root: linux.readonly_rootfs,
+        add_capabilities: capabilities.add_capabilities,
+        drop_capabilities: capabilities.drop_capabilities,
+        masked_paths: or(&linux.masked_paths, MASKED),
+        readonly_paths: or(&linux.readonly_paths, READONLY),
+        user: number.or(named).unwrap_or_else(|| image.config.user.clone()),
+        group: linux.run_as_group.as_ref().and_then(|group| u32::try_from(group.value).ok()),
+        groups: linux.supplemental_groups.iter().filter_map(|group| u32::try_from(*group).ok()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::config::RunConfig;
+    use crate::images::platform::Platform;
+
+    fn image(entrypoint: &[&str], cmd: &[&str]) -> Image {
+        let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect();
+        let config = RunConfig { entrypoint: list(entrypoint), cmd: list(cmd), ..RunConfig::default() };
+        Image {
+            id: String::new(),
+            tags: Vec::new(),
+            digests: Vec::new(),
+            platform: Platform::linux(),
+            layers: Vec::new(),
+            size: 0,
+            config,
+            stand_in: None,
+        }
+    }
+
+    #[test]
+    fn commands_follow_kubernetes_table() {
+        let image = image(&["/ep"], &["a", "b"]);
+        let with = |command: &[&str], args: &[&str]| {
+            let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect();
+            argv(&v1::ContainerConfig { command: list(command), args: list(args), ..Default::default() }, &image).join(" ")
+        };
+        assert_eq!(with(&[], &[]), "/ep a b");
+        assert_eq!(with(&[], &["x"]), "/ep x");
+        assert_eq!(with(&["/c"], &[]), "/c");
+        assert_eq!(with(&["/c"], &["x"]), "/c x");
+    }
+}

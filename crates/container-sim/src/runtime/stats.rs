@@ -1,0 +1,315 @@
+//! What containers use, read from `/proc`: there are no cgroups for ordinary users to ask.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use k8s_cri::v1;
+
+use super::record::{ContainerRecord, by_prefix, selected};
+use super::{Runtime, Sandbox};
+use crate::shim::now;
+
+/// The last reading of each container's processor time, for rates.
+pub(super) type Samples = HashMap<String, (i64, u64)>;
+
+/// Usage of a process and all its descendants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    cpu_nanos: u64,
+    resident: u64,
+    private: u64,
+    faults: u64,
+    major_faults: u64,
+    processes: u64,
+}
+
+impl Usage {
+    fn of(pid: i32) -> Self {
+        let mut total = Self::default();
+        let mut pids = vec![pid];
+        while let Some(pid) = pids.pop() {
+            if pid > 0 && total.add(Path::new(&format!("/proc/{pid}"))).is_some() {
+                let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+                pids.extend(children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+            }
+        }
+        total
+    }
+
+    fn add(&mut self, proc: &Path) -> Option<()> {
+        let stat = std::fs::read_to_string(proc.join("stat")).ok()?;
+        let status = std::fs::read_to_string(proc.join("status")).unwrap_or_default();
+        // The name may hold anything, so fields are counted behind its closing parenthesis: field 3 is at 0.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        // Ticks are 1/100 s on every Linux. Own time, and that of children that ended.
+        self.cpu_nanos += (number(11) + number(12) + number(13) + number(14)) * 10_000_000;
+        self.faults += number(7);
+        self.major_faults += number(9);
+        let kib = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        };
+        self.resident += kib("VmRSS:");
+        self.private += kib("RssAnon:") + kib("RssShmem:");
+        self.processes += 1;
+        Some(())
+    }
+}
+
+fn value(value: u64) -> Option<v1::UInt64Value> {
+    Some(v1::UInt64Value { value })
+}
+
+impl Runtime {
+    fn usage(&self, record: &ContainerRecord) -> Usage {
+        match (&record.started, record.is_running()) {
+            (Some(started), true) => Usage::of(started.pid),
+            _ => Usage::default(),
+        }
+    }
+
+    /// Processor use since the reading before, in billionths of a core.
+    fn rate(&self, id: &str, at: i64, cpu_nanos: u64) -> u64 {
+        let mut samples = self.samples.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let last = samples.insert(id.to_owned(), (at, cpu_nanos));
+        match last {
+            Some((then, before)) if at > then => {
+                let nanos = u128::from(cpu_nanos.saturating_sub(before)) * 1_000_000_000 / u128::from(at.abs_diff(then));
+                u64::try_from(nanos).unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+
+    pub(super) fn stats(&self, record: &ContainerRecord) -> v1::ContainerStats {
+        let timestamp = now();
+        let usage = self.usage(record);
+        let attributes = v1::ContainerAttributes {
+            id: record.id.clone(),
+            metadata: record.config.metadata.clone(),
+            labels: record.config.labels.clone(),
+            annotations: record.config.annotations.clone(),
+        };
+        let dir = self.records.container_dir(&record.sandbox, &record.id);
+        let layer = dir.join(if self.config.os.is_windows() { "root" } else { "upper" });
+        let (bytes, files) = tree_size(&layer);
+        v1::ContainerStats {
+            attributes: Some(attributes),
+            cpu: Some(v1::CpuUsage {
+                timestamp,
+                usage_core_nano_seconds: value(usage.cpu_nanos),
+                usage_nano_cores: value(self.rate(&record.id, timestamp, usage.cpu_nanos)),
+            }),
+            memory: Some(v1::MemoryUsage {
+                timestamp,
+                working_set_bytes: value(usage.private),
+                available_bytes: None,
+                usage_bytes: value(usage.private),
+                rss_bytes: value(usage.resident),
+                page_faults: value(usage.faults),
+                major_page_faults: value(usage.major_faults),
+            }),
+            writable_layer: Some(v1::FilesystemUsage {
+                timestamp,
+                fs_id: Some(v1::FilesystemIdentifier { mountpoint: layer.to_string_lossy().into_owned() }),
+                used_bytes: value(bytes),
+                inodes_used: value(files),
+            }),
+            swap: None,
+        }
+    }
+
+    pub(super) fn list_stats(&self, filter: &v1::ContainerStatsFilter) -> Vec<v1::ContainerStats> {
+        let wanted: Vec<ContainerRecord> = {
+            let state = self.state();
+            let matches = |record: &&ContainerRecord| {
+                record.is_running()
+                    && record.id.starts_with(&filter.id)
+                    && record.sandbox.starts_with(&filter.pod_sandbox_id)
+                    && selected(&record.config.labels, &filter.label_selector)
+            };
+            state.containers.values().filter(matches).cloned().collect()
+        };
+        self.forget_samples();
+        wanted.iter().map(|record| self.stats(record)).collect()
+    }
+
+    fn forget_samples(&self) {
+        let state = self.state();
+        let mut samples = self.samples.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        samples.retain(|id, _| state.containers.contains_key(id));
+    }
+
+    pub(super) fn sandbox_stats(&self, id: &str) -> Option<v1::PodSandboxStats> {
+        let (attributes, shim_pid, containers) = {
+            let state = self.state();
+            let sandbox = by_prefix(&state.sandboxes, id)?;
+            let containers = state.containers.values().filter(|record| record.sandbox == sandbox.record.id && record.is_running());
+            (attributes(sandbox), sandbox.record.shim_pid, containers.cloned().collect::<Vec<_>>())
+        };
+        let stats: Vec<v1::ContainerStats> = containers.iter().map(|record| self.stats(record)).collect();
+        let timestamp = now();
+        let interfaces = interfaces(&std::fs::read_to_string(format!("/proc/{shim_pid}/net/dev")).unwrap_or_default());
+        let processes = containers.iter().map(|record| self.usage(record).processes).sum();
+        let mut answer = v1::PodSandboxStats { attributes: Some(attributes), ..Default::default() };
+        if self.config.os.is_windows() {
+            answer.windows = Some(windows_stats(timestamp, stats, interfaces, processes));
+        } else {
+            answer.linux = Some(linux_stats(timestamp, stats, interfaces, processes));
+        }
+        Some(answer)
+    }
+
+    pub(super) fn list_sandbox_stats(&self, filter: &v1::PodSandboxStatsFilter) -> Vec<v1::PodSandboxStats> {
+        let ids: Vec<String> = {
+            let state = self.state();
+            let matches = |sandbox: &&Sandbox| {
+                sandbox.is_ready() && sandbox.record.id.starts_with(&filter.id) && selected(&sandbox.record.config.labels, &filter.label_selector)
+            };
+            state.sandboxes.values().filter(matches).map(|sandbox| sandbox.record.id.clone()).collect()
+        };
+        ids.iter().filter_map(|id| self.sandbox_stats(id)).collect()
+    }
+}
+
+fn attributes(sandbox: &Sandbox) -> v1::PodSandboxAttributes {
+    v1::PodSandboxAttributes {
+        id: sandbox.record.id.clone(),
+        metadata: sandbox.record.config.metadata.clone(),
+        labels: sandbox.record.config.labels.clone(),
+        annotations: sandbox.record.config.annotations.clone(),
+    }
+}
+
+fn sum(stats: &[v1::ContainerStats], of: impl Fn(&v1::ContainerStats) -> Option<u64>) -> Option<v1::UInt64Value> {
+    value(stats.iter().filter_map(of).sum())
+}
+
+fn linux_stats(timestamp: i64, stats: Vec<v1::ContainerStats>, interfaces: Vec<Interface>, processes: u64) -> v1::LinuxPodSandboxStats {
+    let usage = |interface: Interface| v1::NetworkInterfaceUsage {
+        name: interface.name,
+        rx_bytes: value(interface.received[0]),
+        rx_errors: value(interface.received[2]),
+        tx_bytes: value(interface.sent[0]),
+        tx_errors: value(interface.sent[2]),
+    };
+    let mut interfaces = interfaces.into_iter().map(usage);
+    v1::LinuxPodSandboxStats {
+        cpu: Some(v1::CpuUsage {
+            timestamp,
+            usage_core_nano_seconds: sum(&stats, |stats| Some(stats.cpu?.usage_core_nano_seconds?.value)),
+            usage_nano_cores: sum(&stats, |stats| Some(stats.cpu?.usage_nano_cores?.value)),
+        }),
+        memory: Some(v1::MemoryUsage {
+            timestamp,
+            working_set_bytes: sum(&stats, |stats| Some(stats.memory?.working_set_bytes?.value)),
+            usage_bytes: sum(&stats, |stats| Some(stats.memory?.usage_bytes?.value)),
+            rss_bytes: sum(&stats, |stats| Some(stats.memory?.rss_bytes?.value)),
+            ..Default::default()
+        }),
+        network: Some(v1::NetworkUsage { timestamp, default_interface: interfaces.next(), interfaces: interfaces.collect() }),
+        process: Some(v1::ProcessUsage { timestamp, process_count: value(processes) }),
+        containers: stats,
+    }
+}
+
+fn windows_stats(timestamp: i64, stats: Vec<v1::ContainerStats>, interfaces: Vec<Interface>, processes: u64) -> v1::WindowsPodSandboxStats {
+    let usage = |interface: Interface| v1::WindowsNetworkInterfaceUsage {
+        name: interface.name,
+        rx_bytes: value(interface.received[0]),
+        rx_packets_dropped: value(interface.received[3]),
+        tx_bytes: value(interface.sent[0]),
+        tx_packets_dropped: value(interface.sent[3]),
+    };
+    let mut interfaces = interfaces.into_iter().map(usage);
+    let cpu = |cpu: Option<v1::CpuUsage>| {
+        cpu.map(|cpu| v1::WindowsCpuUsage {
+            timestamp: cpu.timestamp,
+            usage_core_nano_seconds: cpu.usage_core_nano_seconds,
+            usage_nano_cores: cpu.usage_nano_cores,
+        })
+    };
+    let memory = |memory: Option<v1::MemoryUsage>| {
+        memory.map(|memory| v1::WindowsMemoryUsage {
+            timestamp: memory.timestamp,
+            working_set_bytes: memory.working_set_bytes,
+            available_bytes: None,
+            page_faults: memory.page_faults,
+            commit_memory_bytes: memory.usage_bytes,
+        })
+    };
+    let linux = linux_stats(timestamp, stats, Vec::new(), processes);
+    let containers = linux.containers.into_iter().map(|stats| v1::WindowsContainerStats {
+        attributes: stats.attributes,
+        cpu: cpu(stats.cpu),
+        memory: memory(stats.memory),
+        writable_layer: stats.writable_layer.map(|layer| v1::WindowsFilesystemUsage {
+            timestamp: layer.timestamp,
+            fs_id: layer.fs_id,
+            used_bytes: layer.used_bytes,
+        }),
+    });
+    v1::WindowsPodSandboxStats {
+        cpu: cpu(linux.cpu),
+        memory: memory(linux.memory),
+        network: Some(v1::WindowsNetworkUsage { timestamp, default_interface: interfaces.next(), interfaces: interfaces.collect() }),
+        process: Some(v1::WindowsProcessUsage { timestamp, process_count: value(processes) }),
+        containers: containers.collect(),
+    }
+}
+
+/// One line of `/proc/PID/net/dev`: bytes, packets, errors, drops, both ways.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Interface {
+    name: String,
+    received: [u64; 4],
+    sent: [u64; 4],
+}
+
+/// The interfaces of a namespace but the loopback, in order: the first is the pod's own.
+fn interfaces(dev: &str) -> Vec<Interface> {
+    let line = |line: &str| {
+        let (name, numbers) = line.split_once(':')?;
+        let numbers: Vec<u64> = numbers.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        let part = |at: usize| numbers.get(at..at + 4).and_then(|part| part.try_into().ok());
+        Some(Interface { name: name.trim().to_owned(), received: part(0)?, sent: part(8)? })
+    };
+    dev.lines().filter_map(line).filter(|interface| interface.name != "lo").collect()
+}
+
+/// Bytes and number of files below a directory, links not followed.
+fn tree_size(dir: &Path) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut total = (0, 0);
+    let mut open = vec![dir.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().filter_map(Result::ok) {
+            let Ok(meta) = entry.metadata() else { continue };
+            total = (total.0 + meta.blocks() * 512, total.1 + 1);
+            if meta.is_dir() {
+                open.push(entry.path());
+            }
+        }
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_usage_is_seen() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let usage = Usage::of(pid);
+        assert!(usage.resident > 1 << 20 && usage.private > 0 && usage.processes >= 1, "{usage:?}");
+        assert_eq!(Usage::of(0), Usage::default());
+    }
+
+    #[test]
+    fn interfaces_are_read_in_order() {
+        let dev = "Inter-|   Receive\n face |bytes\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 2 3 4 0 0 0 0 50 6 7 8 0 0 0 0\n";
+        assert_eq!(interfaces(dev), [Interface { name: "eth0".into(), received: [10, 2, 3, 4], sent: [50, 6, 7, 8] }]);
+    }
+}
