@@ -1,0 +1,210 @@
+//! The node agent as a whole: API server real, runtime in memory, one simulated Windows node.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::World;
+use cri::v1::ContainerState;
+use kube::api::DeleteParams;
+use serde_json::json;
+
+async fn ready_world() -> World {
+    let mut world = World::new().await;
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    world
+}
+
+#[tokio::test]
+async fn the_node_is_ready_as_soon_as_its_network_is() {
+    let mut world = World::new().await;
+    world.runtime.state.lock().unwrap().network_ready = false;
+    world.start_agent();
+    world.eventually("a Node", async || world.node().await.is_some()).await;
+    assert!(!world.node_is_ready().await);
+    world.pod("early", json!({})).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(world.runtime.state.lock().unwrap().sandboxes.is_empty(), "no pod before the network");
+    let began = Instant::now();
+    world.runtime.state.lock().unwrap().network_ready = true;
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    assert!(began.elapsed() < Duration::from_secs(1), "Ready after {:?}", began.elapsed());
+    world.until_running("early").await;
+
+    let node = serde_json::to_value(world.node().await.unwrap()).unwrap();
+    assert_eq!(node["metadata"]["labels"]["node.kubernetes.io/windows-build"], "10.0.20348");
+    assert_eq!(node["metadata"]["labels"]["beta.kubernetes.io/os"], "windows");
+    assert_eq!(node["status"]["nodeInfo"]["containerRuntimeVersion"], "fake://1.0");
+    assert_eq!(node["status"]["capacity"]["cpu"], "4");
+    world.eventually("NodeReady event", async || world.events().await.iter().any(|e| e.starts_with("NodeReady:"))).await;
+}
+
+#[tokio::test]
+async fn a_pod_lives_and_dies() {
+    let world = ready_world().await;
+    world.config_map("cm", json!({"greeting": "hello"})).await;
+    world.secret("s", json!({"password": "p4ss"})).await;
+    world
+        .pod("web", json!({
+            "terminationGracePeriodSeconds": 7,
+            "containers": [{"name": "c", "image": "serve:1", "command": ["serve", "$(GREETING)"],
+                "env": [{"name": "GREETING", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "greeting"}}},
+                        {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "password"}}},
+                        {"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+                "volumeMounts": [{"name": "conf", "mountPath": "/etc/conf"}, {"name": "data", "mountPath": "D:\\data"}]}],
+            "volumes": [{"name": "conf", "configMap": {"name": "cm"}}, {"name": "data", "emptyDir": {}}]
+        }))
+        .await;
+    let status = world.until_running("web").await;
+    assert_eq!(status["podIP"], "192.168.1.10");
+    assert_eq!(status["hostIP"], "10.240.0.12");
+    let container = world.runtime.state.lock().unwrap().named("c").remove(0);
+    let env = |n: &str| container.config.envs.iter().find(|e| e.key == n).map(|e| e.value.clone());
+    assert_eq!(container.config.command, ["serve", "hello"]);
+    assert_eq!((env("PASSWORD").as_deref(), env("ME").as_deref()), (Some("p4ss"), Some("192.168.1.10")));
+    let mount = |p: &str| container.config.mounts.iter().find(|m| m.container_path == p).unwrap_or_else(|| panic!("no mount {p}"));
+    let read = |p: &str, file: &str| std::fs::read_to_string(world.runtime.path(&mount(p).host_path).join(file)).unwrap();
+    assert_eq!(read(r"C:\etc\conf", "greeting"), "hello");
+    assert!(mount(r"C:\etc\conf").readonly && !mount(r"D:\data").readonly);
+    let account = r"C:\var\run\secrets\kubernetes.io\serviceaccount";
+    assert_eq!(read(account, "namespace"), "default");
+    assert!(read(account, "token").split('.').count() == 3, "a JWT");
+
+    // A changed ConfigMap arrives in the volume.
+    world.config_map("cm", json!({"greeting": "bonjour"})).await;
+    world.eventually("new content", async || read(r"C:\etc\conf", "greeting") == "bonjour").await;
+
+    let pod_dir = world.drive().join("var/lib/kubelet/pods").join(
+        world.pods().get("web").await.unwrap().metadata.uid.unwrap(),
+    );
+    assert!(pod_dir.is_dir());
+    world.pods().delete("web", &DeleteParams::default()).await.unwrap();
+    world.eventually("pod gone", async || world.pods().get_opt("web").await.unwrap().is_none()).await;
+    let state = world.runtime.state.lock().unwrap();
+    assert!(state.sandboxes.is_empty() && state.containers.is_empty());
+    assert!(!pod_dir.exists(), "directories go before the API forgets the pod");
+    drop(state);
+    let events = world.events().await;
+    for reason in ["Pulled: Container image \"serve:1\" already present on machine", "Created: Container created: c", "Started: Container started: c", "Killing: Stopping container c"] {
+        assert!(events.iter().any(|e| e == reason), "{reason} in {events:#?}");
+    }
+}
+
+#[tokio::test]
+async fn crashing_containers_back_off_and_count() {
+    let world = ready_world().await;
+    world.pod("crash", json!({"containers": [{"name": "c", "image": "exit-3:1"}]})).await;
+    let waiting = |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff";
+    let status = world.until("crash", "CrashLoopBackOff", waiting).await;
+    let c = &status["containerStatuses"][0];
+    assert_eq!((c["restartCount"].as_i64(), c["lastState"]["terminated"]["exitCode"].as_i64()), (Some(1), Some(3)));
+    assert!(c["state"]["waiting"]["message"].as_str().unwrap().starts_with("back-off 10s restarting failed container=c pod=crash_default("));
+    assert_eq!(world.runtime.state.lock().unwrap().named("c").len(), 2, "one restart at once, then the wait");
+
+    world.pod("job", json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "exit-0:1"}]})).await;
+    world.until("job", "Succeeded", |s| s["phase"] == "Succeeded").await;
+    world.pod("failed", json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "exit-9:1"}]})).await;
+    let status = world.until("failed", "Failed", |s| s["phase"] == "Failed").await;
+    assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["exitCode"], 9);
+}
+
+#[tokio::test]
+async fn images_are_pulled_or_refused() {
+    let world = ready_world().await;
+    world.pod("new", json!({"containers": [{"name": "c", "image": "serve-new:1"}]})).await;
+    world.until_running("new").await;
+    world.pod("gone", json!({"containers": [{"name": "c", "image": "missing:1"}]})).await;
+    let reason = |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"].clone();
+    let status = world.until("gone", "ErrImagePull", |s| reason(s) == "ErrImagePull").await;
+    assert!(status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap().contains("not found"));
+    world.pod("never", json!({"containers": [{"name": "c", "image": "absent:1", "imagePullPolicy": "Never"}]})).await;
+    world.until("never", "ErrImageNeverPull", |s| reason(s) == "ErrImageNeverPull").await;
+    world.pod("build", json!({"containers": [{"name": "c", "image": "mcr.microsoft.com/windows/nanoserver:1809"}]})).await;
+    let status = world.until("build", "Failed", |s| s["phase"] == "Failed").await;
+    let message = status["message"].as_str().unwrap();
+    assert!(message.starts_with("Pod was rejected: ") && message.contains("17763") && message.contains("20348") && message.contains("ltsc2022"), "{message}");
+    let pulls = world.runtime.state.lock().unwrap().pulls.clone();
+    assert_eq!(pulls, ["serve-new:1", "missing:1"]);
+}
+
+#[tokio::test]
+async fn missing_keys_wait_and_heal() {
+    let world = ready_world().await;
+    world
+        .pod("waits", json!({"containers": [{"name": "c", "image": "serve:1", "envFrom": [{"secretRef": {"name": "late"}}]}]}))
+        .await;
+    let reason = |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError";
+    let status = world.until("waits", "CreateContainerConfigError", reason).await;
+    assert_eq!(status["containerStatuses"][0]["state"]["waiting"]["message"], "secret \"late\" not found");
+    let began = Instant::now();
+    world.secret("late", json!({"A": "1"})).await;
+    world.until_running("waits").await;
+    assert!(began.elapsed() < Duration::from_secs(2), "the Secret's arrival wakes the pod");
+}
+
+#[tokio::test]
+async fn a_restarted_agent_adopts_and_a_rebooted_host_restarts() {
+    let mut world = ready_world().await;
+    world.pod("keeps", json!({})).await;
+    world.pod("orphan", json!({})).await;
+    let before = world.until_running("keeps").await;
+    world.until_running("orphan").await;
+    world.stop_agent().await;
+    let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
+    world.pods().delete("orphan", &now).await.unwrap();
+    world.start_agent();
+    world.eventually("orphan ended", async || world.runtime.state.lock().unwrap().sandboxes.len() == 1).await;
+    let after = world.status("keeps").await;
+    assert_eq!(after["containerStatuses"][0]["containerID"], before["containerStatuses"][0]["containerID"]);
+    assert_eq!(world.runtime.state.lock().unwrap().named("c").len(), 1, "nothing was restarted");
+
+    world.stop_agent().await;
+    world.reboot();
+    world.start_agent();
+    let restarted = |s: &serde_json::Value| s["containerStatuses"][0]["restartCount"] == 1 && s["containerStatuses"][0]["ready"] == true;
+    world.until("keeps", "one restart", restarted).await;
+    let state = world.runtime.state.lock().unwrap();
+    let ready: Vec<_> = state.sandboxes.values().filter(|s| s.ready).collect();
+    assert_eq!(ready.len(), 1);
+    assert_eq!(ready[0].config.metadata.as_ref().unwrap().attempt, 1, "a new sandbox");
+    drop(state);
+    world.eventually("Rebooted event", async || world.events().await.iter().any(|e| e.starts_with("Rebooted: Node win01 has been rebooted"))).await;
+}
+
+#[tokio::test]
+async fn init_containers_come_first_and_a_stubborn_one_is_killed() {
+    let world = ready_world().await;
+    world
+        .pod("two", json!({
+            "terminationGracePeriodSeconds": 1,
+            "initContainers": [{"name": "i", "image": "exit-0:1"}],
+            "containers": [{"name": "c", "image": "stubborn:1"}]
+        }))
+        .await;
+    let status = world.until_running("two").await;
+    assert_eq!(status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"], 0);
+    let (i, c) = {
+        let state = world.runtime.state.lock().unwrap();
+        (state.named("i").remove(0), state.named("c").remove(0))
+    };
+    assert!(i.finished_at < c.started_at);
+    assert_eq!(c.state, ContainerState::ContainerRunning);
+    let began = Instant::now();
+    world.pods().delete("two", &DeleteParams::default()).await.unwrap();
+    world.eventually("pod gone", async || world.pods().get_opt("two").await.unwrap().is_none()).await;
+    let took = began.elapsed();
+    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(4), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_fit_is_refused() {
+    let world = ready_world().await;
+    let big = json!({"containers": [{"name": "c", "image": "serve:1", "resources": {"requests": {"cpu": "3"}}}]});
+    world.pod("first", big.clone()).await;
+    world.until_running("first").await;
+    world.pod("second", big).await;
+    let status = world.until("second", "OutOfcpu", |s| s["reason"] == "OutOfcpu").await;
+    assert_eq!(status["message"], "Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 3000, capacity: 4000");
+    assert_eq!(status["phase"], "Failed");
+}

@@ -1,0 +1,226 @@
+//! A node agent against a real API server and a runtime in memory, as a simulated Windows node.
+
+pub mod runtime;
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use host::{HostFacts, HostRoot, NodeOs};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret, ServiceAccount};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kubelet::{Capacity, Config, Resolver, ServerConfig};
+use pki::{Ca, CertRequest};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use runtime::Runtime;
+
+const NODE: &str = "win01";
+const OS: NodeOs = NodeOs::Windows { build: 20348 };
+
+/// Longest any single expectation may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct World {
+    pub runtime: Runtime,
+    pub server: apiserver::Server,
+    pub dir: tempfile::TempDir,
+    pub ca: Ca,
+    /// Where the agent's HTTPS server listens.
+    pub port: u16,
+    boot: u32,
+    agent: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
+}
+
+impl World {
+    /// API server and runtime, no agent yet; the network is ready.
+    pub async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let drive = dir.path().join("c");
+        std::fs::create_dir(&drive).unwrap();
+        let ca = Ca::generate("kubernetes", Duration::from_secs(86_400)).unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let local = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        let serving = CertRequest { cn: "kube-apiserver".into(), ips: local, server: true, days: 1, ..Default::default() };
+        let client = CertRequest { cn: "kube-apiserver-kubelet-client".into(), client: true, days: 1, ..Default::default() };
+        let server = apiserver::start(apiserver::Config {
+            store_dir: dir.path().join("store"),
+            listeners: vec![listener],
+            serving: ca.issue(&serving).unwrap(),
+            ca_pem: ca.cert_pem().into(),
+            sa_key_pem: pki::service_account::SigningKey::generate().unwrap().pem().to_owned(),
+            kubelet_client: ca.issue(&client).unwrap(),
+            service_cidr: "10.96.0.0/12".parse().unwrap(),
+            node_port_range: 30000..=32767,
+            advertise: (address.ip(), address.port()),
+            version: "v1.36.2+mullion.0.1.0".into(),
+        })
+        .await
+        .unwrap();
+        let runtime = Runtime::start(dir.path().join("cri"), drive);
+        runtime.state.lock().unwrap().network_ready = true;
+        runtime.state.lock().unwrap().images.insert("serve:1".into());
+        let world = World { runtime, server, dir, ca, port: 0, boot: 0, agent: None };
+        world.prepare_namespace().await;
+        world
+    }
+
+    /// What the controllers of a cluster would make.
+    async fn prepare_namespace(&self) {
+        let client = self.admin();
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        if namespaces.get_opt("default").await.unwrap().is_none() {
+            let ns = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+            namespaces.create(&PostParams::default(), &ns).await.unwrap();
+        }
+        let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
+        let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+        self.config_map("kube-root-ca.crt", json!({"ca.crt": self.ca.cert_pem()})).await;
+    }
+
+    pub fn client(&self, user: &str, group: &str) -> kube::Client {
+        let identity = apiserver::Identity { user: user.into(), groups: vec![group.into()] };
+        kube::Client::new(self.server.in_process(identity), "default")
+    }
+
+    pub fn admin(&self) -> kube::Client {
+        self.client("admin", "system:masters")
+    }
+
+    /// Starts the agent with the node's own rights.
+    pub fn start_agent(&mut self) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        self.port = listener.local_addr().unwrap().port();
+        let ips = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        let request = CertRequest { cn: format!("system:node:{NODE}"), ips, server: true, days: 1, ..Default::default() };
+        let pair = self.ca.issue(&request).unwrap();
+        let config = Config {
+            client: self.client(&format!("system:node:{NODE}"), "system:nodes"),
+            node_name: NODE.into(),
+            os: OS,
+            node_ips: vec!["10.240.0.12".parse().unwrap()],
+            cri_endpoint: format!("unix://{}", self.dir.path().join("cri").display()),
+            root: Arc::new(HostRoot::windows(OS, [('C', self.drive())]).unwrap()),
+            root_dir: "/var/lib/kubelet".into(),
+            facts: HostFacts::simulated(OS, "machine", &format!("boot-{}", self.boot)),
+            capacity: Capacity { cpu_millis: 4000, memory_bytes: 8 << 30, pods: 20, ephemeral_storage_bytes: 0 },
+            labels: Default::default(),
+            taints: vec![],
+            cluster_dns: vec!["10.96.0.10".parse().unwrap()],
+            cluster_domain: "cluster.local".into(),
+            resolver: Resolver::default(),
+            version: "v1.36.2+mullion.0.1.0".into(),
+            server: Some(ServerConfig {
+                listener,
+                cert_pem: pair.cert_pem,
+                key_pem: pair.key_pem,
+                client_ca_pem: self.ca.cert_pem().into(),
+            }),
+            healthz: None,
+        };
+        let stop = CancellationToken::new();
+        let shutdown = stop.clone();
+        let task = tokio::spawn(async move { kubelet::run(config, shutdown).await.unwrap() });
+        self.agent = Some((stop, task));
+    }
+
+    pub async fn stop_agent(&mut self) {
+        let (stop, task) = self.agent.take().unwrap();
+        stop.cancel();
+        task.await.unwrap();
+    }
+
+    /// The host goes down and comes back.
+    pub fn reboot(&mut self) {
+        self.boot += 1;
+        self.runtime.reboot();
+    }
+
+    pub fn drive(&self) -> PathBuf {
+        self.dir.path().join("c")
+    }
+
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.admin(), "default")
+    }
+
+    pub async fn node(&self) -> Option<Node> {
+        Api::<Node>::all(self.admin()).get_opt(NODE).await.unwrap()
+    }
+
+    pub async fn node_is_ready(&self) -> bool {
+        let node = self.node().await;
+        let conditions = node.and_then(|n| n.status).and_then(|s| s.conditions).unwrap_or_default();
+        conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+    }
+
+    pub async fn config_map(&self, name: &str, data: Value) {
+        let api: Api<ConfigMap> = Api::namespaced(self.admin(), "default");
+        let object: ConfigMap = serde_json::from_value(json!({"metadata": {"name": name}, "data": data})).unwrap();
+        let _ = api.delete(name, &DeleteParams::default()).await;
+        api.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    pub async fn secret(&self, name: &str, data: Value) {
+        let api: Api<Secret> = Api::namespaced(self.admin(), "default");
+        let object: Secret = serde_json::from_value(json!({"metadata": {"name": name}, "stringData": data})).unwrap();
+        api.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// Creates a pod bound to the node.
+    pub async fn pod(&self, name: &str, spec: Value) {
+        let mut full = json!({"nodeName": NODE, "containers": [{"name": "c", "image": "serve:1"}]});
+        for (k, v) in spec.as_object().unwrap() {
+            full[k] = v.clone();
+        }
+        let pod = serde_json::from_value(json!({"metadata": {"name": name}, "spec": full})).unwrap();
+        self.pods().create(&PostParams::default(), &pod).await.unwrap();
+    }
+
+    pub async fn status(&self, name: &str) -> Value {
+        let pod = self.pods().get_opt(name).await.unwrap();
+        pod.map(|p| json!(p.status.unwrap_or_default())).unwrap_or_default()
+    }
+
+    /// Waits until the pod's status satisfies a condition; returns it.
+    pub async fn until(&self, name: &str, what: &str, ok: impl Fn(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            let status = self.status(name).await;
+            if ok(&status) {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "{name} never got {what}: {status:#}\n{:#?}", self.events().await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub async fn until_running(&self, name: &str) -> Value {
+        let ready = |s: &Value| s["containerStatuses"].as_array().is_some_and(|l| l.iter().all(|c| c["ready"] == true));
+        self.until(name, "ready", |s| s["phase"] == "Running" && ready(s)).await
+    }
+
+    /// Waits for anything.
+    pub async fn eventually(&self, what: &str, ok: impl AsyncFn() -> bool) {
+        let began = Instant::now();
+        while !ok().await {
+            assert!(began.elapsed() < PATIENCE, "never: {what}\n{:#?}", self.events().await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Events as `Reason: message`.
+    pub async fn events(&self) -> Vec<String> {
+        let api: Api<Event> = Api::namespaced(self.admin(), "default");
+        let all = api.list(&ListParams::default()).await.unwrap();
+        all.items
+            .into_iter()
+            .map(|e| format!("{}: {}", e.reason.unwrap_or_default(), e.message.unwrap_or_default()))
+            .collect()
+    }
+}

@@ -1,0 +1,428 @@
+//! A small container runtime in memory, spoken to over CRI on a unix socket.
+//!
+//! Models: sandboxes with addresses, containers whose program is named by their image (`serve`
+//! runs until stopped, `exit-N` ends with N), images that are there or can be pulled, logs and
+//! mounts in a directory that stands for drive C, events, a network that is ready or not, and a
+//! host that reboots. Refuses what a runtime refuses: unknown ids, containers in a sandbox that
+//! is not ready, mounts of things that do not exist, a start of something already started.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cri::v1;
+use cri::v1::image_service_server::{ImageService, ImageServiceServer};
+use cri::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use tokio::sync::broadcast;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::{BroadcastStream, UnixListenerStream};
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[derive(Clone)]
+pub struct Sandbox {
+    pub id: String,
+    pub config: v1::PodSandboxConfig,
+    pub ready: bool,
+    pub created_at: i64,
+    pub ip: String,
+}
+
+#[derive(Clone)]
+pub struct Container {
+    pub id: String,
+    pub sandbox: String,
+    pub config: v1::ContainerConfig,
+    pub state: v1::ContainerState,
+    pub created_at: i64,
+    pub started_at: i64,
+    pub finished_at: i64,
+    pub exit_code: i32,
+    /// The grace of the stop that ended it.
+    pub stopped_with: Option<i64>,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub sandboxes: BTreeMap<String, Sandbox>,
+    pub containers: BTreeMap<String, Container>,
+    pub images: BTreeSet<String>,
+    pub pulls: Vec<String>,
+    pub network_ready: bool,
+    counter: u32,
+    clock: i64,
+}
+
+impl State {
+    fn next(&mut self, kind: &str) -> (String, i64) {
+        self.counter += 1;
+        self.clock = self.clock.max(now()) + 1;
+        (format!("{kind}{}", self.counter), self.clock)
+    }
+
+    /// Containers called `name`, oldest first.
+    pub fn named(&self, name: &str) -> Vec<Container> {
+        let mut all: Vec<Container> = self
+            .containers
+            .values()
+            .filter(|c| c.config.metadata.as_ref().is_some_and(|m| m.name == name))
+            .cloned()
+            .collect();
+        all.sort_by_key(|c| c.created_at);
+        all
+    }
+
+    fn event(&self, container: &str, what: v1::ContainerEventType) -> Option<v1::ContainerEventResponse> {
+        let c = self.containers.get(container)?;
+        let s = self.sandboxes.get(&c.sandbox)?;
+        Some(v1::ContainerEventResponse {
+            container_id: container.to_owned(),
+            container_event_type: what as i32,
+            created_at: now(),
+            pod_sandbox_status: Some(sandbox_status(s)),
+            containers_statuses: Vec::new(),
+        })
+    }
+}
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_nanosecond() as i64
+}
+
+/// The runtime; clones share it.
+#[derive(Clone)]
+pub struct Runtime {
+    pub state: Arc<Mutex<State>>,
+    events: broadcast::Sender<v1::ContainerEventResponse>,
+    drive: PathBuf,
+}
+
+impl Runtime {
+    /// Serves on `socket`; `drive` holds the node's drive C.
+    pub fn start(socket: PathBuf, drive: PathBuf) -> Self {
+        let runtime = Runtime { state: Arc::default(), events: broadcast::channel(256).0, drive };
+        let listener = tokio::net::UnixListener::bind(socket).unwrap();
+        let server = tonic::transport::Server::builder()
+            .add_service(RuntimeServiceServer::new(runtime.clone()))
+            .add_service(ImageServiceServer::new(runtime.clone()))
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        tokio::spawn(server);
+        runtime
+    }
+
+    /// Where a path of the node is on this machine.
+    pub fn path(&self, path: &str) -> PathBuf {
+        let rest = path.strip_prefix(r"C:\").unwrap_or_else(|| panic!("{path} is not on drive C"));
+        self.drive.join(rest.replace('\\', "/"))
+    }
+
+    /// Ends a container as its program would.
+    pub fn exit(&self, id: &str, code: i32) {
+        let mut state = self.state.lock().unwrap();
+        let (_, at) = state.next("t");
+        if let Some(c) = state.containers.get_mut(id) {
+            c.state = v1::ContainerState::ContainerExited;
+            c.exit_code = code;
+            c.finished_at = at;
+        }
+        let event = state.event(id, v1::ContainerEventType::ContainerStoppedEvent);
+        drop(state);
+        event.map(|e| self.events.send(e));
+    }
+
+    /// What a reboot leaves: nothing runs, everything is still listed.
+    pub fn reboot(&self) {
+        let mut state = self.state.lock().unwrap();
+        let (_, at) = state.next("t");
+        state.sandboxes.values_mut().for_each(|s| s.ready = false);
+        for c in state.containers.values_mut().filter(|c| c.state == v1::ContainerState::ContainerRunning) {
+            c.state = v1::ContainerState::ContainerExited;
+            c.exit_code = 255;
+            c.finished_at = at;
+        }
+    }
+}
+
+fn sandbox_status(s: &Sandbox) -> v1::PodSandboxStatus {
+    let state = if s.ready { v1::PodSandboxState::SandboxReady } else { v1::PodSandboxState::SandboxNotready };
+    v1::PodSandboxStatus {
+        id: s.id.clone(),
+        metadata: s.config.metadata.clone(),
+        state: state as i32,
+        created_at: s.created_at,
+        network: Some(v1::PodSandboxNetworkStatus { ip: s.ip.clone(), additional_ips: vec![] }),
+        labels: s.config.labels.clone(),
+        annotations: s.config.annotations.clone(),
+        ..Default::default()
+    }
+}
+
+fn container_status(c: &Container) -> v1::ContainerStatus {
+    v1::ContainerStatus {
+        id: c.id.clone(),
+        metadata: c.config.metadata.clone(),
+        state: c.state as i32,
+        created_at: c.created_at,
+        started_at: c.started_at,
+        finished_at: c.finished_at,
+        exit_code: c.exit_code,
+        image: c.config.image.clone(),
+        image_ref: c.config.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
+        labels: c.config.labels.clone(),
+        annotations: c.config.annotations.clone(),
+        ..Default::default()
+    }
+}
+
+fn matches(selector: &HashMap<String, String>, labels: &HashMap<String, String>) -> bool {
+    selector.iter().all(|(k, v)| labels.get(k) == Some(v))
+}
+
+fn no(what: &str, id: &str) -> Status {
+    Status::not_found(format!("no {what} {id}"))
+}
+
+/// Implements a service trait: the methods given, and "unimplemented" for the rest.
+macro_rules! service {
+    ($trait:ident { $($real:tt)* } rest { $($method:ident($request:ident) -> $response:ident;)* }) => {
+        #[tonic::async_trait]
+        impl $trait for Runtime {
+            $($real)*
+            $(async fn $method(&self, _: Request<v1::$request>) -> Answer<v1::$response> {
+                Err(Status::unimplemented(stringify!($method)))
+            })*
+        }
+    };
+}
+
+service! { RuntimeService {
+    async fn version(&self, _: Request<v1::VersionRequest>) -> Answer<v1::VersionResponse> {
+        Ok(Response::new(v1::VersionResponse {
+            version: "v1".into(),
+            runtime_name: "fake".into(),
+            runtime_version: "1.0".into(),
+            runtime_api_version: "v1".into(),
+        }))
+    }
+
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
+        let condition = |type_: &str, status| v1::RuntimeCondition {
+            r#type: type_.into(),
+            status,
+            reason: if status { String::new() } else { "NetworkPluginNotReady".into() },
+            message: if status { String::new() } else { "cni plugin not initialized".into() },
+        };
+        let network = self.state.lock().unwrap().network_ready;
+        let conditions = vec![condition("RuntimeReady", true), condition("NetworkReady", network)];
+        let status = Some(v1::RuntimeStatus { conditions });
+        Ok(Response::new(v1::StatusResponse { status, ..Default::default() }))
+    }
+
+    async fn run_pod_sandbox(&self, r: Request<v1::RunPodSandboxRequest>) -> Answer<v1::RunPodSandboxResponse> {
+        let config = r.into_inner().config.ok_or_else(|| Status::invalid_argument("no config"))?;
+        if !self.path(&config.log_directory).is_dir() {
+            return Err(Status::failed_precondition("no log directory"));
+        }
+        let mut state = self.state.lock().unwrap();
+        if !state.network_ready {
+            return Err(Status::internal("network is not ready"));
+        }
+        let (id, created_at) = state.next("sandbox");
+        let ip = format!("192.168.1.{}", 10 + state.sandboxes.len());
+        state.sandboxes.insert(id.clone(), Sandbox { id: id.clone(), config, ready: true, created_at, ip });
+        Ok(Response::new(v1::RunPodSandboxResponse { pod_sandbox_id: id }))
+    }
+
+    async fn stop_pod_sandbox(&self, r: Request<v1::StopPodSandboxRequest>) -> Answer<v1::StopPodSandboxResponse> {
+        let id = r.into_inner().pod_sandbox_id;
+        let mut state = self.state.lock().unwrap();
+        if let Some(s) = state.sandboxes.get_mut(&id) {
+            s.ready = false;
+        }
+        Ok(Response::new(v1::StopPodSandboxResponse {}))
+    }
+
+    async fn remove_pod_sandbox(&self, r: Request<v1::RemovePodSandboxRequest>) -> Answer<v1::RemovePodSandboxResponse> {
+        let id = r.into_inner().pod_sandbox_id;
+        let mut state = self.state.lock().unwrap();
+        if state.sandboxes.get(&id).is_some_and(|s| s.ready) {
+            return Err(Status::failed_precondition("sandbox is not stopped"));
+        }
+        state.sandboxes.remove(&id);
+        state.containers.retain(|_, c| c.sandbox != id);
+        Ok(Response::new(v1::RemovePodSandboxResponse {}))
+    }
+
+    async fn pod_sandbox_status(&self, r: Request<v1::PodSandboxStatusRequest>) -> Answer<v1::PodSandboxStatusResponse> {
+        let id = r.into_inner().pod_sandbox_id;
+        let state = self.state.lock().unwrap();
+        let s = state.sandboxes.get(&id).ok_or_else(|| no("sandbox", &id))?;
+        Ok(Response::new(v1::PodSandboxStatusResponse { status: Some(sandbox_status(s)), ..Default::default() }))
+    }
+
+    async fn list_pod_sandbox(&self, r: Request<v1::ListPodSandboxRequest>) -> Answer<v1::ListPodSandboxResponse> {
+        let filter = r.into_inner().filter.unwrap_or_default();
+        let state = self.state.lock().unwrap();
+        let items = state.sandboxes.values().filter(|s| matches(&filter.label_selector, &s.config.labels));
+        let items = items.map(|s| {
+            let status = sandbox_status(s);
+            v1::PodSandbox { id: status.id, metadata: status.metadata, state: status.state, created_at: s.created_at, labels: status.labels, ..Default::default() }
+        });
+        Ok(Response::new(v1::ListPodSandboxResponse { items: items.collect() }))
+    }
+
+    async fn create_container(&self, r: Request<v1::CreateContainerRequest>) -> Answer<v1::CreateContainerResponse> {
+        let r = r.into_inner();
+        let config = r.config.ok_or_else(|| Status::invalid_argument("no config"))?;
+        for m in &config.mounts {
+            if !self.path(&m.host_path).exists() {
+                return Err(Status::invalid_argument(format!("mount source {} does not exist", m.host_path)));
+            }
+        }
+        let image = config.image.clone().unwrap_or_default().image;
+        let mut state = self.state.lock().unwrap();
+        if !state.images.contains(&image) {
+            return Err(no("image", &image));
+        }
+        if !state.sandboxes.get(&r.pod_sandbox_id).is_some_and(|s| s.ready) {
+            return Err(Status::failed_precondition("sandbox is not ready"));
+        }
+        let (id, created_at) = state.next("container");
+        let container = Container {
+            id: id.clone(),
+            sandbox: r.pod_sandbox_id,
+            config,
+            state: v1::ContainerState::ContainerCreated,
+            created_at,
+            started_at: 0,
+            finished_at: 0,
+            exit_code: 0,
+            stopped_with: None,
+        };
+        state.containers.insert(id.clone(), container);
+        Ok(Response::new(v1::CreateContainerResponse { container_id: id }))
+    }
+
+    async fn start_container(&self, r: Request<v1::StartContainerRequest>) -> Answer<v1::StartContainerResponse> {
+        let id = r.into_inner().container_id;
+        let (image, log, event) = {
+            let mut state = self.state.lock().unwrap();
+            let (_, at) = state.next("t");
+            let c = state.containers.get_mut(&id).ok_or_else(|| no("container", &id))?;
+            if c.state != v1::ContainerState::ContainerCreated {
+                return Err(Status::failed_precondition("container is not in created state"));
+            }
+            c.state = v1::ContainerState::ContainerRunning;
+            c.started_at = at;
+            let (image, log, sandbox) = (c.config.image.clone().unwrap_or_default().image, c.config.log_path.clone(), c.sandbox.clone());
+            let dir = self.path(&state.sandboxes[&sandbox].config.log_directory);
+            (image, dir.join(log), state.event(&id, v1::ContainerEventType::ContainerStartedEvent))
+        };
+        std::fs::write(log, format!("{} stdout F {id} says hello\n", jiff::Timestamp::now())).map_err(|e| Status::internal(e.to_string()))?;
+        event.map(|e| self.events.send(e));
+        if let Some(code) = image.strip_prefix("exit-").and_then(|r| r.split(':').next()) {
+            self.exit(&id, code.parse().unwrap());
+        }
+        Ok(Response::new(v1::StartContainerResponse {}))
+    }
+
+    async fn stop_container(&self, r: Request<v1::StopContainerRequest>) -> Answer<v1::StopContainerResponse> {
+        let r = r.into_inner();
+        let slow = {
+            let mut state = self.state.lock().unwrap();
+            let c = state.containers.get_mut(&r.container_id).ok_or_else(|| no("container", &r.container_id))?;
+            c.stopped_with = Some(r.timeout);
+            c.config.image.as_ref().is_some_and(|i| i.image.starts_with("stubborn"))
+        };
+        // A stubborn program has to be killed when its time is up.
+        if slow {
+            tokio::time::sleep(Duration::from_secs(r.timeout as u64)).await;
+        }
+        self.exit(&r.container_id, if slow { 137 } else { 0 });
+        Ok(Response::new(v1::StopContainerResponse {}))
+    }
+
+    async fn remove_container(&self, r: Request<v1::RemoveContainerRequest>) -> Answer<v1::RemoveContainerResponse> {
+        self.state.lock().unwrap().containers.remove(&r.into_inner().container_id);
+        Ok(Response::new(v1::RemoveContainerResponse {}))
+    }
+
+    async fn list_containers(&self, r: Request<v1::ListContainersRequest>) -> Answer<v1::ListContainersResponse> {
+        let filter = r.into_inner().filter.unwrap_or_default();
+        let state = self.state.lock().unwrap();
+        let found = state.containers.values().filter(|c| {
+            matches(&filter.label_selector, &c.config.labels)
+                && (filter.pod_sandbox_id.is_empty() || filter.pod_sandbox_id == c.sandbox)
+        });
+        let containers = found.map(|c| v1::Container {
+            id: c.id.clone(),
+            pod_sandbox_id: c.sandbox.clone(),
+            metadata: c.config.metadata.clone(),
+            state: c.state as i32,
+            labels: c.config.labels.clone(),
+            ..Default::default()
+        });
+        Ok(Response::new(v1::ListContainersResponse { containers: containers.collect() }))
+    }
+
+    async fn container_status(&self, r: Request<v1::ContainerStatusRequest>) -> Answer<v1::ContainerStatusResponse> {
+        let id = r.into_inner().container_id;
+        let state = self.state.lock().unwrap();
+        let c = state.containers.get(&id).ok_or_else(|| no("container", &id))?;
+        Ok(Response::new(v1::ContainerStatusResponse { status: Some(container_status(c)), ..Default::default() }))
+    }
+
+    type GetContainerEventsStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;
+
+    async fn get_container_events(&self, _: Request<v1::GetEventsRequest>) -> Answer<Self::GetContainerEventsStream> {
+        let events = BroadcastStream::new(self.events.subscribe());
+        Ok(Response::new(Box::pin(events.filter_map(|e| e.ok().map(Ok)))))
+    }
+} rest {
+    update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse;
+    reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse;
+    exec_sync(ExecSyncRequest) -> ExecSyncResponse;
+    exec(ExecRequest) -> ExecResponse;
+    attach(AttachRequest) -> AttachResponse;
+    port_forward(PortForwardRequest) -> PortForwardResponse;
+    container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
+    list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
+    pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
+    list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
+    update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse;
+    checkpoint_container(CheckpointContainerRequest) -> CheckpointContainerResponse;
+    list_metric_descriptors(ListMetricDescriptorsRequest) -> ListMetricDescriptorsResponse;
+    list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> ListPodSandboxMetricsResponse;
+    runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse;
+} }
+
+service! { ImageService {
+    async fn list_images(&self, _: Request<v1::ListImagesRequest>) -> Answer<v1::ListImagesResponse> {
+        let state = self.state.lock().unwrap();
+        let image = |i: &String| v1::Image { id: i.clone(), repo_tags: vec![i.clone()], size: 5, ..Default::default() };
+        Ok(Response::new(v1::ListImagesResponse { images: state.images.iter().map(image).collect() }))
+    }
+
+    async fn image_status(&self, r: Request<v1::ImageStatusRequest>) -> Answer<v1::ImageStatusResponse> {
+        let name = r.into_inner().image.unwrap_or_default().image;
+        let there = self.state.lock().unwrap().images.contains(&name);
+        let image = there.then(|| v1::Image { id: name.clone(), repo_tags: vec![name], size: 5, ..Default::default() });
+        Ok(Response::new(v1::ImageStatusResponse { image, ..Default::default() }))
+    }
+
+    async fn pull_image(&self, r: Request<v1::PullImageRequest>) -> Answer<v1::PullImageResponse> {
+        let name = r.into_inner().image.unwrap_or_default().image;
+        let mut state = self.state.lock().unwrap();
+        state.pulls.push(name.clone());
+        if name.starts_with("missing") {
+            return Err(Status::not_found(format!("failed to resolve reference {name:?}: not found")));
+        }
+        state.images.insert(name.clone());
+        Ok(Response::new(v1::PullImageResponse { image_ref: name }))
+    }
+} rest {
+    remove_image(RemoveImageRequest) -> RemoveImageResponse;
+    image_fs_info(ImageFsInfoRequest) -> ImageFsInfoResponse;
+} }
