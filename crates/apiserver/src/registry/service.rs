@@ -116,7 +116,7 @@ impl Registry {
         let outcome = claim_addresses(&mut claim, &held.0, service).and_then(|()| claim_ports(&mut claim, &held.1, service));
         match outcome {
             Ok(()) => Ok(claim),
-            Err(error) => Err(ApiError::invalid(kind, &name, &[error])),
+            Err(error) => Err(ApiError::invalid(kind, &name, &[*error])),
         }
     }
 
@@ -132,7 +132,7 @@ impl Registry {
     }
 }
 
-fn claim_addresses(claim: &mut Claim<'_>, held: &HashSet<IpAddr>, service: &mut Value) -> Result<(), FieldError> {
+fn claim_addresses(claim: &mut Claim<'_>, held: &HashSet<IpAddr>, service: &mut Value) -> Result<(), Box<FieldError>> {
     if service_type(service) == "ExternalName" {
         return Ok(());
     }
@@ -145,10 +145,10 @@ fn claim_addresses(claim: &mut Claim<'_>, held: &HashSet<IpAddr>, service: &mut 
     };
     let address = match wanted.as_str() {
         "None" => "None".to_string(),
-        "" => claim.address(None).map_err(|error| FieldError::internal("spec.clusterIPs", &format!("failed to allocate a serviceIP: {error}")))?.to_string(),
+        "" => claim.address(None).map_err(|error| Box::new(FieldError::internal("spec.clusterIPs", &format!("failed to allocate a serviceIP: {error}"))))?.to_string(),
         text => {
             let failed = |why: &dyn std::fmt::Display| {
-                FieldError::invalid("spec.clusterIPs", json!([text]), &format!("failed to allocate IP {text}: {why}"))
+                Box::new(FieldError::invalid("spec.clusterIPs", json!([text]), &format!("failed to allocate IP {text}: {why}")))
             };
             let address: IpAddr = text.parse().map_err(|error: std::net::AddrParseError| failed(&error))?;
             if !held.contains(&address) {
@@ -170,7 +170,7 @@ fn claim_addresses(claim: &mut Claim<'_>, held: &HashSet<IpAddr>, service: &mut 
     Ok(())
 }
 
-fn claim_ports(claim: &mut Claim<'_>, held: &HashSet<u16>, service: &mut Value) -> Result<(), FieldError> {
+fn claim_ports(claim: &mut Claim<'_>, held: &HashSet<u16>, service: &mut Value) -> Result<(), Box<FieldError>> {
     if needs_node_ports(service) {
         let mut assigned: Vec<(String, u16)> = Vec::new();
         for (index, port) in object::array_mut(object::map_mut(service, "spec"), "ports").iter_mut().enumerate() {
@@ -179,7 +179,7 @@ fn claim_ports(claim: &mut Claim<'_>, held: &HashSet<u16>, service: &mut Value) 
             let number = object::integer(port, &["nodePort"]).unwrap_or_default();
             let number = claim_port(claim, held, &field, number)?;
             if assigned.contains(&(protocol.clone(), number)) {
-                return Err(FieldError::invalid(&field, number.into(), &AllocError::PortTaken.to_string()));
+                return Err(Box::new(FieldError::invalid(&field, number.into(), &AllocError::PortTaken.to_string())));
             }
             assigned.push((protocol, number));
             if let Some(port) = port.as_object_mut() {
@@ -195,13 +195,14 @@ fn claim_ports(claim: &mut Claim<'_>, held: &HashSet<u16>, service: &mut Value) 
     Ok(())
 }
 
-fn claim_port(claim: &mut Claim<'_>, held: &HashSet<u16>, field: &str, wanted: i64) -> Result<u16, FieldError> {
+fn claim_port(claim: &mut Claim<'_>, held: &HashSet<u16>, field: &str, wanted: i64) -> Result<u16, Box<FieldError>> {
     let number = u16::try_from(wanted).unwrap_or(u16::MAX);
-    match number {
+    let result = match number {
         0 => claim.port(None).map_err(|error| FieldError::internal(field, &format!("failed to allocate a nodePort: {error}"))),
-        port if held.contains(&port) => Ok(port),
+        port if held.contains(&port) => return Ok(port),
         port => claim.port(Some(port)).map_err(|error| FieldError::invalid(field, wanted.into(), &error.to_string())),
-    }
+    };
+    result.map_err(Box::new)
 }
 
 #[cfg(test)]
