@@ -17,6 +17,7 @@ pub mod fdpass;
 pub mod lock;
 pub mod mount;
 pub mod netlink;
+pub mod nft;
 pub mod ns;
 pub mod signal;
 pub mod spawn;

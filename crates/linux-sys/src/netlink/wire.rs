@@ -85,15 +85,18 @@ impl Writer {
         self.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
     }
 
-    /// Raw bytes inside an attribute (a family header before further attributes).
+    /// Raw bytes: a family header inside an attribute, or finished messages.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.pad();
     }
 
-    /// Appends finished messages or attributes.
-    pub fn append(&mut self, other: &Writer) {
-        self.bytes.extend_from_slice(&other.bytes);
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 
     pub fn len(&self) -> usize {

@@ -1,0 +1,379 @@
+//! Sets, maps and their elements.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::Verdict;
+use crate::netlink::wire::Writer;
+
+/// Type of a part of a key or value, with the numbers by which nft(8) knows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DataType {
+    /// 4 bytes.
+    Ipv4Addr,
+    /// 16 bytes.
+    Ipv6Addr,
+    /// 6 bytes.
+    EtherAddr,
+    /// 1 byte: 6 TCP, 17 UDP.
+    InetProto,
+    /// A port: 2 bytes in network order.
+    InetService,
+    /// A mark, or any number of ours: 4 bytes in host order.
+    Mark,
+    /// A link's name, 16 bytes filled with zeroes.
+    IfName,
+}
+
+impl DataType {
+    const fn number(self) -> u32 {
+        match self {
+            Self::Ipv4Addr => 7,
+            Self::Ipv6Addr => 8,
+            Self::EtherAddr => 9,
+            Self::InetProto => 12,
+            Self::InetService => 13,
+            Self::Mark => 19,
+            Self::IfName => 41,
+        }
+    }
+
+    const fn len(self) -> u32 {
+        match self {
+            Self::InetProto => 1,
+            Self::InetService => 2,
+            Self::Ipv4Addr | Self::Mark => 4,
+            Self::EtherAddr => 6,
+            Self::Ipv6Addr | Self::IfName => 16,
+        }
+    }
+}
+
+/// The number and length of a type, concatenated as nft(8) does it: 6 bits a part, parts in whole slots.
+fn concatenated(parts: &[DataType]) -> (u32, u32) {
+    match parts {
+        [one] => (one.number(), one.len()),
+        many => many.iter().fold((0, 0), |(number, len), t| (number << 6 | t.number(), len + t.len().next_multiple_of(4))),
+    }
+}
+
+/// What a map maps to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MapData {
+    /// Values that go into registers.
+    Values(Vec<DataType>),
+    /// Verdicts.
+    Verdict,
+}
+
+/// A set or map to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetSpec {
+    /// Its name.
+    pub name: String,
+    /// Parts of its keys.
+    pub key: Vec<DataType>,
+    /// What it maps to; `None` for a set.
+    pub data: Option<MapData>,
+    /// Elements are ranges ([`Element::range`], [`Element::area`]).
+    pub interval: bool,
+    /// Rules add elements ([`super::Expr::Dynset`]).
+    pub dynamic: bool,
+    /// Elements end after this time.
+    pub timeout: Option<Duration>,
+    /// Most elements; dynamic sets need it.
+    pub size: Option<u32>,
+}
+
+impl SetSpec {
+    /// A set.
+    pub fn set(name: impl Into<String>, key: impl Into<Vec<DataType>>) -> Self {
+        Self { name: name.into(), key: key.into(), data: None, interval: false, dynamic: false, timeout: None, size: None }
+    }
+
+    /// A map to values.
+    pub fn map(name: impl Into<String>, key: impl Into<Vec<DataType>>, data: impl Into<Vec<DataType>>) -> Self {
+        Self { data: Some(MapData::Values(data.into())), ..Self::set(name, key) }
+    }
+
+    /// A map to verdicts.
+    pub fn vmap(name: impl Into<String>, key: impl Into<Vec<DataType>>) -> Self {
+        Self { data: Some(MapData::Verdict), ..Self::set(name, key) }
+    }
+
+    /// Elements are ranges.
+    pub fn interval(mut self) -> Self {
+        self.interval = true;
+        self
+    }
+
+    /// Rules add elements, at most `size`, which end after `timeout` unless renewed.
+    pub fn dynamic(mut self, size: u32, timeout: Option<Duration>) -> Self {
+        (self.dynamic, self.size, self.timeout) = (true, Some(size), timeout);
+        self
+    }
+
+    pub(super) fn write(&self, w: &mut Writer, id: u32) {
+        const INTERVAL: u32 = 4;
+        const MAP: u32 = 8;
+        const TIMEOUT: u32 = 0x10;
+        const EVAL: u32 = 0x20;
+        const CONCAT: u32 = 0x80;
+        let concat = self.key.len() > 1;
+        let flags = [
+            (self.interval, INTERVAL),
+            (self.data.is_some(), MAP),
+            (self.timeout.is_some(), TIMEOUT),
+            (self.dynamic, EVAL),
+            (self.interval && concat, CONCAT),
+        ];
+        w.attr_str(2, &self.name);
+        w.attr_be32(3, flags.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag));
+        let (number, len) = concatenated(&self.key);
+        w.attr_be32(4, number);
+        w.attr_be32(5, len);
+        match &self.data {
+            Some(MapData::Verdict) => {
+                w.attr_be32(6, 0xffff_ff00);
+                w.attr_be32(7, 0);
+            }
+            Some(MapData::Values(parts)) => {
+                let (number, len) = concatenated(parts);
+                w.attr_be32(6, number);
+                w.attr_be32(7, len);
+            }
+            None => {}
+        }
+        if concat || self.size.is_some() {
+            w.nest(9, |w| {
+                if let Some(size) = self.size {
+                    w.attr_be32(1, size);
+                }
+                if concat {
+                    // Lengths of the parts; the kernel wants them for ranges over several parts.
+                    w.nest(2, |w| self.key.iter().for_each(|part| w.nest(1, |w| w.attr_be32(1, part.len()))));
+                }
+            });
+        }
+        w.attr_be32(10, id);
+        if let Some(timeout) = self.timeout {
+            w.attr_be64(11, timeout.as_millis() as u64);
+        }
+    }
+}
+
+/// Builds keys and values part by part.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub struct Key {
+    bytes: Vec<u8>,
+    /// Length before filling up, while there is one part only.
+    single: Option<usize>,
+}
+
+impl Key {
+    /// Without parts.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An address.
+    pub fn ip(self, ip: IpAddr) -> Self {
+        self.part(&crate::netlink::ip_bytes(ip))
+    }
+
+    /// A transport protocol number.
+    pub fn proto(self, number: u8) -> Self {
+        self.part(&[number])
+    }
+
+    /// A port.
+    pub fn port(self, port: u16) -> Self {
+        self.part(&port.to_be_bytes())
+    }
+
+    /// A mark or number.
+    pub fn mark(self, mark: u32) -> Self {
+        self.part(&mark.to_ne_bytes())
+    }
+
+    /// A hardware address.
+    pub fn mac(self, mac: [u8; 6]) -> Self {
+        self.part(&mac)
+    }
+
+    /// A link's name.
+    pub fn ifname(self, name: &str) -> Self {
+        self.part(&ifname(name))
+    }
+
+    fn part(mut self, bytes: &[u8]) -> Self {
+        self.single = self.bytes.is_empty().then_some(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// As the kernel wants it: parts in whole slots, a single part as it is.
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        self.bytes.truncate(self.single.unwrap_or(self.bytes.len()));
+        self.bytes
+    }
+}
+
+impl From<Key> for Vec<u8> {
+    fn from(key: Key) -> Self {
+        key.into_bytes()
+    }
+}
+
+/// A link's name as 16 bytes.
+pub(super) fn ifname(name: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // IFNAMSIZ counts the closing zero.
+    for (to, from) in bytes.iter_mut().take(15).zip(name.bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
+/// What an element maps to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Data {
+    /// Bytes for registers.
+    Value(Vec<u8>),
+    /// A verdict.
+    Verdict(Verdict),
+}
+
+impl From<Key> for Data {
+    fn from(key: Key) -> Self {
+        Self::Value(key.into_bytes())
+    }
+}
+
+impl From<Verdict> for Data {
+    fn from(verdict: Verdict) -> Self {
+        Self::Verdict(verdict)
+    }
+}
+
+/// An element of a set or map.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Element {
+    /// Its key, or the first of its range.
+    pub key: Vec<u8>,
+    /// The last key of its range.
+    pub key_end: Option<Vec<u8>>,
+    /// What it maps to.
+    pub data: Option<Data>,
+    /// The range is over several parts, each by itself.
+    pub(super) area: bool,
+}
+
+impl Element {
+    /// An element with one key.
+    pub fn new(key: impl Into<Vec<u8>>) -> Self {
+        Self { key: key.into(), key_end: None, data: None, area: false }
+    }
+
+    /// From `first` to `last`, both in it, in an interval set of one part. A single key there is a
+    /// range from itself to itself.
+    pub fn range(first: impl Into<Vec<u8>>, last: impl Into<Vec<u8>>) -> Self {
+        Self { key_end: Some(last.into()), ..Self::new(first) }
+    }
+
+    /// In each part from that of `first` to that of `last`, in an interval set of several parts.
+    pub fn area(first: impl Into<Vec<u8>>, last: impl Into<Vec<u8>>) -> Self {
+        Self { area: true, ..Self::range(first, last) }
+    }
+
+    /// The network's addresses, in an interval set of one part.
+    pub fn net(net: ipnet::IpNet) -> Self {
+        Self::range(Key::new().ip(net.network()), Key::new().ip(net.broadcast()))
+    }
+
+    /// Maps to `data`.
+    pub fn data(mut self, data: impl Into<Data>) -> Self {
+        self.data = Some(data.into());
+        self
+    }
+
+    /// Largest size of its encoding, to bound messages.
+    pub(super) fn size(&self) -> usize {
+        let data = match &self.data {
+            Some(Data::Value(bytes)) => bytes.len(),
+            Some(Data::Verdict(_)) => 300,
+            None => 0,
+        };
+        100 + 2 * self.key.len() + self.key_end.as_ref().map_or(0, Vec::len) + data
+    }
+
+    pub(super) fn write(&self, w: &mut Writer) {
+        const INTERVAL_END: u32 = 1;
+        w.nest(1, |w| {
+            w.nest(1, |w| w.attr(1, &self.key));
+            if let (Some(end), true) = (&self.key_end, self.area) {
+                w.nest(10, |w| w.attr(1, end));
+            }
+            match &self.data {
+                Some(Data::Value(bytes)) => w.nest(2, |w| w.attr(1, bytes)),
+                Some(Data::Verdict(verdict)) => w.nest(2, |w| verdict.write(w)),
+                None => {}
+            }
+        });
+        // One-part ranges are two elements: the first key, and the key behind the last, marked as an end.
+        if let (Some(end), false) = (&self.key_end, self.area)
+            && let Some(behind) = successor(end)
+        {
+            w.nest(1, |w| {
+                w.attr_be32(3, INTERVAL_END);
+                w.nest(1, |w| w.attr(1, &behind));
+            });
+        }
+    }
+}
+
+/// The next key in byte order; `None` behind the last.
+fn successor(key: &[u8]) -> Option<Vec<u8>> {
+    let mut next = key.to_vec();
+    for byte in next.iter_mut().rev() {
+        let (value, carry) = byte.overflowing_add(1);
+        *byte = value;
+        if !carry {
+            return Some(next);
+        }
+    }
+    None
+}
+
+/// The key before this one; `None` before the first.
+pub(super) fn predecessor(key: &[u8]) -> Option<Vec<u8>> {
+    let mut previous = key.to_vec();
+    for byte in previous.iter_mut().rev() {
+        let (value, borrow) = byte.overflowing_sub(1);
+        *byte = value;
+        if !borrow {
+            return Some(previous);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_filled_up_only_when_concatenated() {
+        assert_eq!(Key::new().port(80).into_bytes(), [0, 80]);
+        assert_eq!(Key::new().ip([10, 0, 0, 1].into()).proto(6).port(80).into_bytes(), [10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]);
+    }
+
+    #[test]
+    fn neighbours_in_key_order() {
+        assert_eq!(successor(&[1, 255]), Some(vec![2, 0]));
+        assert_eq!(successor(&[255, 255]), None);
+        assert_eq!(predecessor(&[2, 0]), Some(vec![1, 255]));
+        assert_eq!(predecessor(&[0, 0]), None);
+    }
+}
