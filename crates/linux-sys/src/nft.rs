@@ -264,7 +264,7 @@ impl NftError {
         match self {
             Self::Netlink(e) => e.errno(),
             Self::Exchange { source, .. } | Self::Refused { source, .. } => source.raw_os_error(),
-            Self::TooLarge { .. } => None,
+            Self::TooLarge { .. } => Some(libc::EMSGSIZE),
         }
     }
 

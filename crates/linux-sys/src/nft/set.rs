@@ -113,19 +113,38 @@ impl SetSpec {
         self
     }
 
+    /// nft(8)'s notes (type, length, value) on the byte order of key and data; without them it shows
+    /// links' names and marks the wrong way round.
+    fn byte_order(&self) -> Vec<u8> {
+        const HOST: u32 = 1;
+        const NETWORK: u32 = 2;
+        let order = |parts: &[DataType]| match parts {
+            [DataType::Mark | DataType::IfName] => HOST,
+            _ => NETWORK,
+        };
+        let mut notes = vec![0, 4];
+        notes.extend(order(&self.key).to_ne_bytes());
+        if let Some(MapData::Values(parts)) = &self.data {
+            notes.extend([1, 4]);
+            notes.extend(order(parts).to_ne_bytes());
+        }
+        notes
+    }
+
     pub(super) fn write(&self, w: &mut Writer, id: u32) {
         const INTERVAL: u32 = 4;
         const MAP: u32 = 8;
         const TIMEOUT: u32 = 0x10;
         const EVAL: u32 = 0x20;
         const CONCAT: u32 = 0x80;
-        let concat = self.key.len() > 1;
+        // Only ranges over several parts need to know the parts; the kernel refuses them elsewhere.
+        let areas = self.interval && self.key.len() > 1;
         let flags = [
             (self.interval, INTERVAL),
             (self.data.is_some(), MAP),
             (self.timeout.is_some(), TIMEOUT),
             (self.dynamic, EVAL),
-            (self.interval && concat, CONCAT),
+            (areas, CONCAT),
         ];
         w.attr_str(2, &self.name);
         w.attr_be32(3, flags.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag));
@@ -144,18 +163,18 @@ impl SetSpec {
             }
             None => {}
         }
-        if concat || self.size.is_some() {
+        if areas || self.size.is_some() {
             w.nest(9, |w| {
                 if let Some(size) = self.size {
                     w.attr_be32(1, size);
                 }
-                if concat {
-                    // Lengths of the parts; the kernel wants them for ranges over several parts.
+                if areas {
                     w.nest(2, |w| self.key.iter().for_each(|part| w.nest(1, |w| w.attr_be32(1, part.len()))));
                 }
             });
         }
         w.attr_be32(10, id);
+        w.attr(13, &self.byte_order());
         if let Some(timeout) = self.timeout {
             w.attr_be64(11, timeout.as_millis() as u64);
         }
