@@ -7,13 +7,19 @@
 pub mod admin;
 pub mod fact;
 pub mod kernel;
+#[cfg(target_os = "linux")]
+pub mod linux;
 mod mac;
 pub mod model;
 pub mod realise;
+pub mod server;
 mod simulator;
 pub mod state;
 pub mod store;
 pub mod switches;
 
 pub use mac::Mac;
+pub use server::Config;
+#[cfg(target_os = "linux")]
+pub use server::run;
 pub use simulator::{Simulator, plan_changes};

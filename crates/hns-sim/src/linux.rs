@@ -1,0 +1,107 @@
+//! The kernel of a simulated host: network namespaces, bridges and veth pairs by netlink, address translation by nf_tables.
+//!
+//! What it makes, and how it knows its own: bridges `hns…`, ports `ep…`, the table `hns`, files named by GUIDs in the compartments' directory.
+//! A plan is links first, then one nf_tables transaction; when a step is refused, the steps before it are undone in reverse.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use hcn::HResult;
+use linux_sys::netlink::Rtnl;
+use linux_sys::nft::Nft;
+use linux_sys::ns::NetNs;
+
+use crate::fact::{Fact, Plan};
+use crate::kernel::{Kernel, KernelError};
+
+mod links;
+mod rules;
+
+use links::is_link;
+
+/// The host's kernel.
+pub struct LinuxKernel {
+    node: NetNs,
+    rtnl: Rtnl,
+    nft: Nft,
+    netns_dir: PathBuf,
+    uplink: String,
+}
+
+/// Names the step of a plan that failed, and the code that HNS gives for it.
+fn refused(action: impl ToString, source: io::Error) -> KernelError {
+    let hresult = match source.kind() {
+        io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull => HResult::OUT_OF_MEMORY,
+        _ => HResult::FAIL,
+    };
+    KernelError { action: action.to_string(), hresult, source }
+}
+
+impl LinuxKernel {
+    /// The kernel under the current network namespace. Compartments are bind-mounted in `netns_dir`; `uplink` is the host's adapter.
+    pub fn open(netns_dir: &Path, uplink: &str) -> io::Result<Self> {
+        Self::open_in(NetNs::current()?, netns_dir, uplink)
+    }
+
+    /// The kernel under the network namespace `node`.
+    pub fn open_in(node: NetNs, netns_dir: &Path, uplink: &str) -> io::Result<Self> {
+        let (rtnl, nft) = (Rtnl::open_in(&node)?, Nft::open_in(&node)?);
+        std::fs::create_dir_all(netns_dir)?;
+        Ok(Self { node, rtnl, nft, netns_dir: netns_dir.to_owned(), uplink: uplink.to_owned() })
+    }
+
+    /// Does the links of a plan; what was done stands in `done`, in order, also on an error.
+    fn change_links<'a>(&self, plan: &'a Plan, done: &mut Vec<(bool, &'a Fact)>) -> Result<(), KernelError> {
+        for fact in plan.remove.iter().filter(|fact| is_link(fact)) {
+            self.unmake(fact).map_err(|error| refused(format_args!("- {fact}"), error))?;
+            done.push((false, fact));
+        }
+        for fact in plan.add.iter().filter(|fact| is_link(fact)) {
+            self.make(fact).map_err(|error| refused(format_args!("+ {fact}"), error))?;
+            done.push((true, fact));
+        }
+        Ok(())
+    }
+
+    /// Undoes what was done. Its own failures are logged: the caller has an error to report already.
+    fn undo(&self, done: &[(bool, &Fact)]) {
+        for (made, fact) in done.iter().rev() {
+            let undone = if *made { self.unmake(fact) } else { self.make(fact) };
+            if let Err(error) = undone {
+                tracing::error!(%error, %fact, "a refused plan could not be undone");
+            }
+        }
+    }
+}
+
+impl Kernel for LinuxKernel {
+    fn management(&self) -> Option<Ipv4Addr> {
+        self.uplink_address().unwrap_or_else(|error| {
+            tracing::warn!(%error, uplink = self.uplink, "the uplink's address cannot be read");
+            None
+        })
+    }
+
+    fn survived(&self) -> Result<bool, KernelError> {
+        rules::exist(&self.nft).map_err(|error| refused("listing nf_tables' tables", error))
+    }
+
+    fn reconcile(&mut self, facts: &BTreeSet<Fact>) -> Result<(), KernelError> {
+        self.prepare_host().map_err(|error| refused("preparing the host to forward", error))?;
+        self.reconcile_links(facts).map_err(|(action, error)| refused(action, error))?;
+        rules::replace(&self.nft, facts).map_err(|error| refused("writing the table of rules", error))
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<(), KernelError> {
+        let mut done = Vec::new();
+        let changed = self
+            .change_links(plan, &mut done)
+            .and_then(|()| rules::change(&self.nft, plan).map_err(|error| refused("changing the table of rules", error)));
+        if changed.is_err() {
+            self.undo(&done);
+        }
+        changed
+    }
+}

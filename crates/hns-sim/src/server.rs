@@ -1,0 +1,112 @@
+//! The service as a process: its socket, its admin socket, and a thread per connection.
+//!
+//! Threads: one accepts on each socket, one serves each connection; the caller's waits for the signal to end.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use hcn::HnsVersion;
+use hcn::remote::{Address, Listener, Stream, serve_connection};
+
+use crate::{Simulator, admin};
+
+/// Room for the stack of a connection's thread: documents are shallow, netlink messages live on the heap.
+const CONNECTION_STACK: usize = 512 << 10;
+
+/// Where a simulated host's service runs and what it listens on.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The host's name, for logs.
+    pub node: String,
+    /// Where compartments are bind-mounted: `DIR/GUID`.
+    pub netns_dir: PathBuf,
+    /// Where the state is kept.
+    pub state_dir: PathBuf,
+    /// The service's socket.
+    pub socket: PathBuf,
+    /// The socket for faults, counters and the call log.
+    pub admin_socket: PathBuf,
+    /// The version of the service to be.
+    pub hns_version: HnsVersion,
+    /// The host's uplink, the adapter "Ethernet" of documents.
+    pub uplink: String,
+}
+
+/// Accepts connections of `listener` on a thread of its own, and serves each on another.
+fn accept(name: &str, listener: Listener, serve: impl Fn(Stream) -> io::Result<()> + Send + Sync + 'static) -> io::Result<()> {
+    let serve = Arc::new(serve);
+    let name = name.to_owned();
+    let acceptor = std::thread::Builder::new().name(format!("{name}-accept")).stack_size(CONNECTION_STACK);
+    acceptor.spawn(move || {
+        loop {
+            let stream = match listener.accept() {
+                Ok(stream) => stream,
+                Err(error) => {
+                    // Out of descriptors, or a peer that is gone already: wait for better times.
+                    tracing::warn!(socket = name, %error, "a connection was not accepted");
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    continue;
+                }
+            };
+            let serve = serve.clone();
+            let thread = std::thread::Builder::new().name(name.clone()).stack_size(CONNECTION_STACK);
+            let started = thread.spawn(move || {
+                if let Err(error) = serve(stream) {
+                    tracing::debug!(%error, "a connection broke");
+                }
+            });
+            if let Err(error) = started {
+                tracing::warn!(socket = name, %error, "no thread for a connection");
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn listen(path: &std::path::Path) -> anyhow::Result<Listener> {
+    let shown = path.display();
+    Address::Unix(path.to_owned()).listen().with_context(|| format!("cannot listen on {shown}: end the service that uses it, or choose another --socket"))
+}
+
+/// Serves `simulator` on both sockets until the process ends. Returns when both listen.
+pub fn serve(simulator: &Simulator, config: &Config) -> anyhow::Result<()> {
+    let (service, desk) = (listen(&config.socket)?, listen(&config.admin_socket)?);
+    let sessions = simulator.clone();
+    accept("hcn", service, move |stream| serve_connection(stream, &sessions.session(), None))?;
+    let simulator = simulator.clone();
+    accept("hcn-admin", desk, move |stream| admin::serve(stream, &simulator))?;
+    Ok(())
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: HNS {} over {} at {}", self.node, self.hns_version, self.uplink, self.socket.display())
+    }
+}
+
+/// Runs the service in the current network namespace until SIGTERM or SIGINT. Compartments and their traffic stay.
+#[cfg(target_os = "linux")]
+pub fn run(config: &Config) -> anyhow::Result<()> {
+    use crate::{linux::LinuxKernel, store::Store, switches::Switches};
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let (store, state) = Store::open(&config.state_dir)?;
+    let kernel = LinuxKernel::open(&config.netns_dir, &config.uplink)?;
+    let simulator = Simulator::new(Box::new(kernel), Switches::of(config.hns_version), Some((store, state)))?;
+    serve(&simulator, config)?;
+    tracing::info!(%config, "the Host Networking Service answers");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        Ok::<_, io::Error>(())
+    })?;
+    tracing::info!(node = config.node, "the Host Networking Service ends; compartments stay");
+    Ok(())
+}

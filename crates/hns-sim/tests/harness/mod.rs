@@ -1,0 +1,230 @@
+//! A LAN of namespaces with a node under test, and small servers and clients in them.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hcn::blocking::Client;
+use hcn::document::*;
+use hcn::{Guid, HnsVersion};
+use hns_sim::Simulator;
+use hns_sim::linux::LinuxKernel;
+use hns_sim::state::State;
+use hns_sim::store::Store;
+use hns_sim::switches::Switches;
+use ipnet::IpNet;
+use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::ns::NetNs;
+
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub fn id(number: u8) -> Guid {
+    format!("00000000-0000-0000-0000-0000000000{number:02x}").parse().unwrap()
+}
+
+pub fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+pub struct Lab {
+    directory: tempfile::TempDir,
+    router: NetNs,
+}
+
+pub struct Host {
+    pub ns: NetNs,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        let router = NetNs::new_anonymous().unwrap();
+        let rtnl = Rtnl::open_in(&router).unwrap();
+        rtnl.add_bridge("lan0").unwrap();
+        let index = rtnl.link("lan0").unwrap().unwrap().index;
+        rtnl.add_addr(index, net("10.240.0.1/24")).unwrap();
+        rtnl.set_up(index).unwrap();
+        Self { directory: tempfile::tempdir().unwrap(), router }
+    }
+
+    /// A host of the LAN, with routes (prefix, gateway) beside the default one.
+    pub fn host(&self, address: &str, routes: &[(&str, &str)]) -> Host {
+        let ns = NetNs::new_anonymous().unwrap();
+        let (inside, lan) = (Rtnl::open_in(&ns).unwrap(), Rtnl::open_in(&self.router).unwrap());
+        let name = format!("h{}", address.rsplit('.').next().unwrap());
+        lan.add_veth(&name, "eth0", Some(&ns)).unwrap();
+        let (outer, bridge) = (lan.link(&name).unwrap().unwrap().index, lan.link("lan0").unwrap().unwrap().index);
+        lan.set_master(outer, Some(bridge)).unwrap();
+        lan.set_up(outer).unwrap();
+        for link in ["lo", "eth0"] {
+            inside.set_up(inside.link(link).unwrap().unwrap().index).unwrap();
+        }
+        let host = Host { ns };
+        host.add_address(&format!("{address}/24"));
+        host.route("0.0.0.0/0", "10.240.0.1");
+        routes.iter().for_each(|(prefix, gateway)| host.route(prefix, gateway));
+        // Traffic that only crosses a bridge must not need the bridge's firewall hook.
+        let hook = host.ns.run(|| std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", "0")).unwrap();
+        assert!(hook.is_ok() || !std::path::Path::new("/proc/sys/net/bridge").exists(), "{hook:?}");
+        host
+    }
+
+    /// The node under test with its network.
+    pub fn node(&self, version: HnsVersion) -> Node {
+        let host = self.host("10.240.0.11", &[]);
+        let simulator = start(&host.ns, self.directory.path().to_owned(), version);
+        let client = Client::new(simulator.session());
+        let node = Node { host, directory: self.directory.path().to_owned(), version, simulator: Some(simulator), client };
+        let subnet = Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap());
+        let made = node.client.create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
+        assert_eq!(made.management_ip(), Some("10.240.0.11".parse().unwrap()));
+        node
+    }
+}
+
+fn start(ns: &NetNs, directory: PathBuf, version: HnsVersion) -> Simulator {
+    let kernel = LinuxKernel::open_in(ns.clone(), &directory.join("ns"), "eth0").unwrap();
+    let store = Store::open(&directory.join("hns")).unwrap();
+    Simulator::new(Box::new(kernel), Switches::of(version), Some(store)).unwrap()
+}
+
+impl Host {
+    pub fn route(&self, prefix: &str, gateway: &str) {
+        let rtnl = Rtnl::open_in(&self.ns).unwrap();
+        let oif = rtnl.link("eth0").unwrap().unwrap().index;
+        rtnl.add_route(&Route::new(net(prefix)).via(gateway.parse().unwrap()).oif(oif)).unwrap();
+    }
+
+    pub fn add_address(&self, address: &str) -> IpAddr {
+        let rtnl = Rtnl::open_in(&self.ns).unwrap();
+        rtnl.add_addr(rtnl.link("eth0").unwrap().unwrap().index, net(address)).unwrap();
+        net(address).addr()
+    }
+}
+
+pub struct Node {
+    host: Host,
+    directory: PathBuf,
+    version: HnsVersion,
+    simulator: Option<Simulator>,
+    pub client: Client,
+}
+
+impl std::ops::Deref for Node {
+    type Target = Host;
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}
+
+pub struct Pod {
+    pub ns: NetNs,
+    endpoint: Guid,
+}
+
+impl Pod {
+    pub fn mac(&self) -> String {
+        let rtnl = Rtnl::open_in(&self.ns).unwrap();
+        rtnl.link("eth0").unwrap().unwrap().mac.map(|byte| format!("{byte:02x}")).join(":")
+    }
+}
+
+impl Node {
+    /// A pod with endpoint `number`; its namespace is `number + 0x40`.
+    pub fn pod(&self, number: u8, address: &str, policies: Vec<EndpointPolicy>) -> Pod {
+        let mut endpoint = HostComputeEndpoint::local(format!("pod{number}"), net(&format!("{address}/24")), Some("192.168.1.1".parse().unwrap()));
+        endpoint.policies = policies;
+        self.pod_of(number, endpoint)
+    }
+
+    pub fn pod_of(&self, number: u8, endpoint: HostComputeEndpoint) -> Pod {
+        let namespace = id(number + 0x40);
+        self.client.create_endpoint(&id(1), id(number), &endpoint).unwrap();
+        self.client.create(namespace, &HostComputeNamespace::default()).unwrap();
+        self.client.add_endpoint_to_namespace(&namespace, &id(number)).unwrap();
+        let ns = NetNs::open(&self.directory.join("ns").join(namespace.to_string())).unwrap();
+        Pod { ns, endpoint: id(number) }
+    }
+
+    pub fn balance(&self, number: u8, vip: Option<&str>, port: u16, target: u16, pods: &[&Pod]) {
+        let backends = pods.iter().map(|pod| pod.endpoint).collect();
+        let balancer = HostComputeLoadBalancer::new(vip.map(|vip| vip.parse().unwrap()), Protocol::TCP, port, target, backends);
+        self.client.create(id(number), &balancer).unwrap();
+    }
+
+    pub fn state(&self) -> State {
+        self.simulator.as_ref().unwrap().state()
+    }
+
+    pub fn links(&self) -> Vec<String> {
+        Rtnl::open_in(&self.host.ns).unwrap().links().unwrap().into_iter().map(|link| link.name).collect()
+    }
+
+    pub fn stop(&mut self) {
+        let nowhere: Box<dyn hns_sim::kernel::Kernel> = Box::new(hns_sim::kernel::NoKernel::default());
+        self.client = Client::new(Simulator::new(nowhere, Switches::of(self.version), None).unwrap().session());
+        self.simulator = None;
+    }
+
+    pub fn start(&mut self) {
+        let simulator = start(&self.host.ns, self.directory.clone(), self.version);
+        self.client = Client::new(simulator.session());
+        self.simulator = Some(simulator);
+    }
+}
+
+/// Answers every connection, after the client sent a byte, with `NAME saw CLIENT`.
+pub fn serve_tcp(ns: &NetNs, port: u16, name: &'static str) {
+    let listener = ns.run(move || TcpListener::bind(("0.0.0.0", port))).unwrap().unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, peer)) = listener.accept() {
+            std::thread::spawn(move || {
+                let mut byte = [0];
+                if stream.read_exact(&mut byte).is_ok() {
+                    // A client that is gone is its own business.
+                    let _ = write!(stream, "{name} saw {}", peer.ip());
+                }
+            });
+        }
+    });
+}
+
+pub fn serve_udp(ns: &NetNs, port: u16, name: &'static str) {
+    let socket = ns.run(move || UdpSocket::bind(("0.0.0.0", port))).unwrap().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(format!("{name} saw {}", peer.ip()).as_bytes(), peer);
+        }
+    });
+}
+
+pub fn connect(ns: &NetNs, address: &str) -> io::Result<TcpStream> {
+    let address: SocketAddr = address.parse().unwrap();
+    let stream = ns.run(move || TcpStream::connect_timeout(&address, PATIENCE)).unwrap()?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+pub fn hear(mut stream: TcpStream) -> io::Result<String> {
+    let mut answer = String::new();
+    stream.write_all(b"?")?;
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+pub fn ask_tcp(ns: &NetNs, address: &str) -> io::Result<String> {
+    hear(connect(ns, address)?)
+}
+
+pub fn ask_udp(ns: &NetNs, address: &str) -> io::Result<String> {
+    let address: SocketAddr = address.parse().unwrap();
+    let socket = ns.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap()?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect(address)?;
+    socket.send(b"?")?;
+    let mut buffer = [0; 64];
+    let length = socket.recv(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
