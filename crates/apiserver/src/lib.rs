@@ -26,7 +26,6 @@ mod watch;
 #[path = "interim/defaults.rs"]
 mod defaults;
 pub mod kinds;
-#[path = "interim/patch.rs"]
 mod patch;
 mod schema;
 #[path = "interim/table.rs"]

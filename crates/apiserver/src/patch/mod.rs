@@ -1,0 +1,63 @@
+//! The three patch formats, each a pure function from an object and a patch document to the patched object.
+
+mod strategic;
+#[cfg(test)]
+mod tests;
+
+use crate::kinds::KindInfo;
+use json_patch::PatchOperation;
+use serde_json::Value;
+
+/// Why a patch cannot be applied. Texts are upstream's.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatchError {
+    /// The document is no patch of its format.
+    #[error("{0}")]
+    Malformed(String),
+    /// The patch does not fit the object.
+    #[error("{0}")]
+    NotApplicable(String),
+}
+
+/// Applies an RFC 6902 patch. All operations apply, or none.
+pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    let Value::Array(operations) = patch else {
+        let found = if patch.is_object() { "object" } else { "value" };
+        return Err(PatchError::Malformed(format!("json: cannot unmarshal {found} into Go value of type jsonpatch.Patch")));
+    };
+    let mut patched = object.clone();
+    for operation in operations {
+        let name = operation["op"].as_str().unwrap_or("unknown");
+        let parsed: PatchOperation =
+            serde_json::from_value(operation.clone()).map_err(|_| PatchError::NotApplicable(format!("Unexpected kind: {name}")))?;
+        json_patch::patch(&mut patched, &[parsed]).map_err(|_| PatchError::NotApplicable(json_error(name, operation)))?;
+    }
+    Ok(patched)
+}
+
+/// The JSON patch library's words (evanphx/json-patch) for an operation that failed.
+fn json_error(name: &str, operation: &Value) -> String {
+    let path = operation["path"].as_str().unwrap_or_default();
+    match name {
+        "test" => format!("testing path {path} failed: test failed"),
+        "replace" => format!("replace operation does not apply: doc is missing key: {path}: missing value"),
+        "remove" => format!("remove operation does not apply: doc is missing path: {path:?}: missing value"),
+        "move" | "copy" => {
+            let from = operation["from"].as_str().unwrap_or_default();
+            format!("{name} operation does not apply: doc is missing from path: {from}: missing value")
+        }
+        _ => format!("{name} operation does not apply: doc is missing path: {path:?}: missing value"),
+    }
+}
+
+/// Applies an RFC 7386 merge patch, which fits any object.
+pub fn merge(object: &Value, patch: &Value) -> Value {
+    let mut patched = object.clone();
+    json_patch::merge(&mut patched, patch);
+    patched
+}
+
+/// Applies a strategic merge patch by upstream's merge keys for the kind.
+pub fn strategic(info: &KindInfo, object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    strategic::apply(info.schema_type, object, patch)
+}
