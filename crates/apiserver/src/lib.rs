@@ -23,7 +23,6 @@ mod subresources;
 mod watch;
 
 // Pure functions over JSON values: what is served, and what its objects look like.
-#[path = "interim/defaults.rs"]
 mod defaults;
 pub mod kinds;
 mod patch;
