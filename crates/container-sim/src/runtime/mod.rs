@@ -19,6 +19,7 @@ mod stats;
 mod status;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -115,7 +116,7 @@ impl Runtime {
         let (sandboxes, containers) = self.records.load()?;
         for record in sandboxes {
             let dir = self.records.sandbox_dir(&record.id);
-            let shim = if record.stopped { None } else { Shim::connect(&dir, &record.id, self.told.clone()).await.ok() };
+            let shim = if record.stopped { None } else { self.find_shim(&dir, &record.id).await };
             tracing::info!(sandbox = record.id, alive = shim.is_some(), "found a sandbox");
             let sandbox = Sandbox { record, shim, turn: Arc::default() };
             self.state().sandboxes.insert(sandbox.record.id.clone(), sandbox);
@@ -132,6 +133,13 @@ impl Runtime {
             self.state().containers.insert(record.id.clone(), record);
         }
         Ok(())
+    }
+
+    /// The shim of a sandbox, if it lives and answers.
+    async fn find_shim(&self, dir: &Path, sandbox: &str) -> Option<Shim> {
+        let shim = Shim::connect(dir, sandbox, self.told.clone()).await.ok()?;
+        let alive = tokio::time::timeout(Duration::from_secs(5), shim.ping()).await;
+        matches!(alive, Ok(Ok(()))).then_some(shim)
     }
 
     /// Takes what shims tell.

@@ -100,7 +100,7 @@ impl Shim {
         self.ask(&Request::Reopen { id: id.to_owned() }).await.map(|_| ())
     }
 
-    /// Asks for a sign of life. Exits that happened before were told by then.
+    /// Asks for a sign of life.
     pub(crate) async fn ping(&self) -> Result<()> {
         self.ask(&Request::Ping).await.map(|_| ())
     }

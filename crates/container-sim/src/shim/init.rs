@@ -54,6 +54,8 @@ fn open_report() -> Result<File> {
 
 fn prepare(dir: &Path) -> Result<Ready> {
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
+    // The shim blocks the signals it reads from a descriptor; programs start with none blocked.
+    nix::sys::signal::SigSet::empty().thread_set_mask().context("cannot unblock signals")?;
     // Ignored when this process leads a session already.
     let _ = nix::unistd::setsid();
     if spec.tty {

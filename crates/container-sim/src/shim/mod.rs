@@ -163,7 +163,7 @@ pub(crate) enum Request {
     Signal { id: String, signal: i32 },
     /// Opens the log again.
     Reopen { id: String },
-    /// Answers when all containers are known to be what their files say.
+    /// Asks for a sign of life.
     Ping,
     /// Kills every container and ends.
     Shutdown,
