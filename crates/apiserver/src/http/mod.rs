@@ -6,7 +6,7 @@ pub mod path;
 pub mod query;
 pub mod resource;
 pub mod respond;
-mod write;
+pub mod write;
 
 use crate::authn::{self, UserInfo};
 use crate::authz::Attributes;

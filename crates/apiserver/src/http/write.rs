@@ -9,6 +9,7 @@ use crate::registry::update::Target;
 use crate::registry::{Part, WriteContext, api_version};
 use crate::server::Api;
 use crate::status::ApiError;
+use crate::patch::PatchError;
 use crate::{patch, schema};
 use serde_json::Value;
 use std::sync::Arc;
@@ -116,7 +117,7 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
             MERGE_PATCH => Ok(patch::merge(current, &document)),
             _ => patch::strategic(kind, current, &document),
         };
-        let patched = patched.map_err(|error| patch_error(&content_type, &error.to_string()))?;
+        let patched = patched.map_err(|error| patch_error(&error))?;
         let text = patched.to_string();
         check_fields(kind, patched, validation, context).map_err(|error| {
             ApiError::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: {text:?}: {error}"))
@@ -132,10 +133,13 @@ fn patch_document(body: &[u8]) -> Result<Value, ApiError> {
         .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
 }
 
-fn patch_error(content_type: &str, message: &str) -> ApiError {
-    match content_type {
-        JSON_PATCH => ApiError::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {message}")),
-        _ => ApiError::bad_request(message),
+/// A document that is no patch is a bad request; one that does not fit is "unprocessable"; upstream drops the reason, we add it.
+pub fn patch_error(error: &PatchError) -> ApiError {
+    match error {
+        PatchError::Malformed(why) => ApiError::bad_request(why.as_str()),
+        PatchError::NotApplicable(why) => {
+            ApiError::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {why}"))
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The scale subresource: `autoscaling/v1` Scale of anything with replicas.
 
-use crate::http::{Call, negotiate, resource};
+use crate::http::{Call, negotiate, resource, write};
 use crate::kinds::KindInfo;
 use crate::object;
 use crate::patch;
@@ -24,7 +24,7 @@ pub(super) async fn change(api: &Api, call: &Call, kind: &'static KindInfo, cont
         resource::body(call)?
     };
     let wanted = |scale: &Value| match (call.info.verb, content_type.as_str()) {
-        ("patch", "application/json-patch+json") => patch::json(scale, &document).map_err(|error| ApiError::bad_request(error.to_string())),
+        ("patch", "application/json-patch+json") => patch::json(scale, &document).map_err(|error| write::patch_error(&error)),
         ("patch", _) => Ok(patch::merge(scale, &document)),
         _ => Ok(document.clone()),
     };
