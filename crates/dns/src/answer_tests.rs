@@ -1,0 +1,143 @@
+use hickory_proto::op::Query;
+use proptest::prelude::*;
+
+use super::*;
+use crate::rows::{Port, ServiceRow, Target};
+
+fn names() -> Names {
+    let mut names = Names::new("cluster.local").unwrap();
+    names.set_namespace("shop", true);
+    let key = |name: &str| cluster::Key::new("shop", name);
+    let web = ServiceRow {
+        target: Target::Addresses(vec!["10.96.0.20".parse().unwrap()]),
+        ports: vec![Port { name: "http".into(), protocol: "TCP".into(), number: 80 }],
+    };
+    names.set_service(&key("web"), Some(&web), &[]);
+    for (name, target) in [("old", "legacy.example.com"), ("near", "web.shop.svc.cluster.local"), ("loop", "loop.shop.svc.cluster.local"), ("lost", "gone.shop.svc.cluster.local")] {
+        names.set_service(&key(name), Some(&ServiceRow { target: Target::Alias(target.into()), ports: vec![] }), &[]);
+    }
+    let many = (0..200).map(|last| IpAddr::from([10, 96, 1, last])).collect();
+    names.set_service(&key("many"), Some(&ServiceRow { target: Target::Addresses(many), ports: vec![] }), &[]);
+    names
+}
+
+fn ask(name: &str, kind: RecordType) -> Message {
+    let mut request = Message::query();
+    request.metadata.id = 77;
+    request.metadata.recursion_desired = true;
+    request.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+    request
+}
+
+/// The answer as text: code, flags, and each section's records.
+fn told(request: &Message) -> String {
+    let outcome = answer(&request.to_vec().unwrap(), &names(), 1);
+    let (mark, reply) = match outcome {
+        Outcome::Reply(reply) => ("", reply),
+        Outcome::Foreign(reply) => ("foreign ", reply),
+        Outcome::Silence => return "silence".into(),
+    };
+    assert_eq!(reply.metadata.id, request.metadata.id);
+    let section = |records: &[Record]| records.iter().map(|record| format!(" {} {}", record.record_type(), record.data)).collect::<String>();
+    let authority = if reply.authorities.is_empty() { "" } else { " +SOA" };
+    let aa = if reply.metadata.authoritative { "aa" } else { "-" };
+    let extra = if reply.additionals.is_empty() { String::new() } else { format!(" |{}", section(&reply.additionals)) };
+    format!("{mark}{:?} {aa}{}{extra}{authority}", reply.metadata.response_code, section(&reply.answers))
+}
+
+#[test]
+fn questions_and_answers() {
+    for (name, kind, expected) in [
+        ("web.shop.svc.cluster.local.", RecordType::A, "NoError aa A 10.96.0.20"),
+        ("web.shop.svc.cluster.local.", RecordType::AAAA, "NoError aa +SOA"),
+        ("web.shop.svc.cluster.local.", RecordType::SRV, "NoError aa SRV 0 100 80 web.shop.svc.cluster.local. | A 10.96.0.20"),
+        ("_http._tcp.web.shop.svc.cluster.local.", RecordType::SRV, "NoError aa SRV 0 100 80 web.shop.svc.cluster.local. | A 10.96.0.20"),
+        ("none.shop.svc.cluster.local.", RecordType::A, "NXDomain aa +SOA"),
+        ("old.shop.svc.cluster.local.", RecordType::A, "NoError aa CNAME legacy.example.com."),
+        ("near.shop.svc.cluster.local.", RecordType::A, "NoError aa CNAME web.shop.svc.cluster.local. A 10.96.0.20"),
+        ("near.shop.svc.cluster.local.", RecordType::CNAME, "NoError aa CNAME web.shop.svc.cluster.local."),
+        ("lost.shop.svc.cluster.local.", RecordType::A, "NXDomain aa CNAME gone.shop.svc.cluster.local. +SOA"),
+        ("20.0.96.10.in-addr.arpa.", RecordType::PTR, "NoError aa PTR web.shop.svc.cluster.local."),
+        ("dns-version.cluster.local.", RecordType::TXT, "NoError aa TXT 1.1.0"),
+        ("cluster.local.", RecordType::NS, "NoError aa NS ns.dns.cluster.local."),
+        ("cluster.local.", RecordType::A, "NoError aa +SOA"),
+        ("example.com.", RecordType::A, "foreign Refused -"),
+    ] {
+        assert_eq!(told(&ask(name, kind)), expected, "{name} {kind}");
+    }
+    let soa = told(&ask("Cluster.Local.", RecordType::SOA));
+    assert!(soa.starts_with("NoError aa SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 5"), "{soa}");
+    let circle = told(&ask("loop.shop.svc.cluster.local.", RecordType::A));
+    assert_eq!(circle.matches("CNAME").count(), ALIASES, "a circle of aliases ends: {circle}");
+}
+
+#[test]
+fn the_question_comes_back_as_it_was_asked() {
+    let request = ask("WeB.sHop.svc.cluster.local.", RecordType::A);
+    let Outcome::Reply(reply) = answer(&request.to_vec().unwrap(), &names(), 1) else { panic!("no reply") };
+    assert!(reply.queries[0].name.eq_case(&request.queries[0].name));
+    assert!(reply.answers[0].name.eq_case(&request.queries[0].name));
+    assert!(reply.metadata.recursion_desired);
+}
+
+#[test]
+fn impossible_questions() {
+    let mut old = ask("web.shop.svc.cluster.local.", RecordType::A);
+    let mut edns = Edns::new();
+    edns.set_version(1);
+    old.set_edns(edns);
+    assert!(told(&old).starts_with("BADVERS"));
+    let mut status = ask("web.shop.svc.cluster.local.", RecordType::A);
+    status.metadata.op_code = OpCode::Status;
+    assert!(told(&status).starts_with("NotImp"));
+    let mut two = ask("web.shop.svc.cluster.local.", RecordType::A);
+    two.add_query(two.queries[0].clone());
+    assert!(told(&two).starts_with("FormErr"));
+    let mut chaos = ask("version.bind.", RecordType::TXT);
+    chaos.queries[0].query_class = DNSClass::CH;
+    assert!(told(&chaos).starts_with("Refused"));
+    let mut response = ask("web.shop.svc.cluster.local.", RecordType::A);
+    response.metadata.message_type = MessageType::Response;
+    assert_eq!(told(&response), "silence");
+    let Outcome::Reply(reply) = answer(&[0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 63], &names(), 1) else { panic!("no reply") };
+    assert_eq!((reply.metadata.id, reply.metadata.response_code), (9, ResponseCode::FormErr));
+    assert!(matches!(answer(&[0, 9, 1], &names(), 1), Outcome::Silence));
+}
+
+#[test]
+fn what_is_too_long_for_udp_is_cut() {
+    let mut request = ask("many.shop.svc.cluster.local.", RecordType::A);
+    for (payload, largest) in [(None, 512), (Some(700), 700), (Some(9000), 1232)] {
+        if let Some(payload) = payload {
+            request.set_edns(Edns::new().set_max_payload(payload).clone());
+        }
+        let Outcome::Reply(reply) = answer(&request.to_vec().unwrap(), &names(), 1) else { panic!("no reply") };
+        let short = encode(&reply, true);
+        assert!(short.len() <= largest, "{} for {payload:?}", short.len());
+        let read = Message::from_vec(&short).unwrap();
+        assert!(read.metadata.truncation && read.answers.is_empty());
+        assert_eq!(read.edns.is_some(), payload.is_some());
+        let whole = Message::from_vec(&encode(&reply, false)).unwrap();
+        assert_eq!((whole.answers.len(), whole.metadata.truncation), (200, false));
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_packet_makes_it_panic(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
+        if let Outcome::Reply(reply) | Outcome::Foreign(reply) = answer(&packet, &names(), 1) {
+            prop_assert!(encode(&reply, true).len() <= usize::from(LARGEST_UDP));
+        }
+    }
+
+    #[test]
+    fn no_bent_question_makes_it_panic(at in 0usize..60, value in any::<u8>(), cut in 0usize..60) {
+        let mut packet = ask("_http._tcp.web.shop.svc.cluster.local.", RecordType::SRV).to_vec().unwrap();
+        let length = packet.len();
+        packet[at % length] = value;
+        packet.truncate(length - cut % length);
+        if let Outcome::Reply(reply) | Outcome::Foreign(reply) = answer(&packet, &names(), 1) {
+            prop_assert!(Message::from_vec(&encode(&reply, true)).is_ok());
+        }
+    }
+}

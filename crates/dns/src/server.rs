@@ -1,0 +1,151 @@
+//! UDP and TCP.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use hickory_proto::op::Message;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UdpSocket},
+    sync::Semaphore,
+};
+
+use crate::{
+    Shared,
+    answer::{self, Outcome},
+    forward,
+};
+
+/// TCP connections at once, and how long one may say nothing.
+const CONNECTIONS: usize = 100;
+const IDLE: Duration = Duration::from_secs(10);
+/// Questions that wait for the upstream server at once.
+const FORWARDED: usize = 200;
+
+/// What it takes to answer.
+pub(crate) struct Resolver {
+    pub names: Shared,
+    pub upstream: Option<SocketAddr>,
+}
+
+enum Answer {
+    Now(Box<Message>),
+    Ask(SocketAddr, Box<Message>),
+    Nothing,
+}
+
+impl Resolver {
+    fn answer(&self, packet: &[u8]) -> Answer {
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        match (answer::answer(packet, &names, serial()), self.upstream) {
+            (Outcome::Foreign(refusal), Some(upstream)) => Answer::Ask(upstream, refusal),
+            (Outcome::Reply(reply) | Outcome::Foreign(reply), _) => Answer::Now(reply),
+            (Outcome::Silence, _) => Answer::Nothing,
+        }
+    }
+}
+
+/// The zone's serial number: the time, as CoreDNS has it.
+fn serial() -> u32 {
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    u32::try_from(seconds & u64::from(u32::MAX)).unwrap_or_default()
+}
+
+/// Whether a socket error is about one client only (a closed port makes an ICMP message that the next receive reports).
+fn is_about_a_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// Answers packets until the socket fails.
+pub(crate) async fn udp(socket: UdpSocket, resolver: Arc<Resolver>) -> io::Error {
+    let socket = Arc::new(socket);
+    let waiting = Arc::new(Semaphore::new(FORWARDED));
+    let mut buffer = vec![0; 4096];
+    loop {
+        let (length, client) = match socket.recv_from(&mut buffer).await {
+            Ok(received) => received,
+            Err(error) if is_about_a_client(&error) => continue,
+            Err(error) => return error,
+        };
+        let packet = &buffer[..length];
+        match resolver.answer(packet) {
+            Answer::Now(reply) => send(&socket, &answer::encode(&reply, true), client).await,
+            Answer::Ask(upstream, refusal) => {
+                let Ok(permit) = waiting.clone().try_acquire_owned() else { continue };
+                let (socket, question) = (socket.clone(), packet.to_vec());
+                tokio::spawn(async move {
+                    let reply = forward::udp(upstream, &question).await.unwrap_or_else(|error| forward::failure(&refusal, &error));
+                    send(&socket, &reply, client).await;
+                    drop(permit);
+                });
+            }
+            Answer::Nothing => {}
+        }
+    }
+}
+
+async fn send(socket: &UdpSocket, bytes: &[u8], client: SocketAddr) {
+    if let Err(error) = socket.send_to(bytes, client).await {
+        tracing::debug!(%client, %error, "an answer was not sent");
+    }
+}
+
+/// Answers connections until the listener fails.
+pub(crate) async fn tcp(listener: TcpListener, resolver: Arc<Resolver>) -> io::Error {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let place = places.clone().acquire_owned().await;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) if is_about_a_client(&error) => continue,
+            Err(error) => return error,
+        };
+        let resolver = resolver.clone();
+        tokio::spawn(async move {
+            if let Err(error) = converse(stream, &resolver).await {
+                tracing::debug!(%error, "a TCP client left");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn converse(mut stream: TcpStream, resolver: &Resolver) -> io::Result<()> {
+    loop {
+        let Ok(packet) = tokio::time::timeout(IDLE, read(&mut stream)).await else { return Ok(()) };
+        let Some(packet) = packet? else { return Ok(()) };
+        let reply = match resolver.answer(&packet) {
+            Answer::Now(reply) => answer::encode(&reply, false),
+            Answer::Ask(upstream, refusal) => forward::tcp(upstream, &packet).await.unwrap_or_else(|error| forward::failure(&refusal, &error)),
+            Answer::Nothing => return Ok(()),
+        };
+        write(&mut stream, &reply).await?;
+    }
+}
+
+/// One message with its length before it; none at the end of the stream.
+pub(crate) async fn read(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
+    let length = match stream.read_u16().await {
+        Ok(length) => length,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut packet = vec![0; usize::from(length)];
+    stream.read_exact(&mut packet).await?;
+    Ok(Some(packet))
+}
+
+/// Writes one message with its length before it, in one packet.
+pub(crate) async fn write(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    let Ok(length) = u16::try_from(message.len()) else { return Err(io::ErrorKind::InvalidData.into()) };
+    stream.write_all(&[&length.to_be_bytes(), message].concat()).await
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;
