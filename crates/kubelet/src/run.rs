@@ -64,18 +64,52 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunE
     }
 }
 
+/// How long registration waits for a runtime that is still starting.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
+
 type Tasks = JoinSet<std::io::Result<()>>;
 
+/// What everything else is built from.
+struct Ground {
+    cri: cri::Client,
+    dir: host::PodPath,
+    side: NodeSide,
+    facts: Arc<NodeFacts>,
+    recorder: EventRecorder,
+    health: watch::Receiver<RuntimeHealth>,
+    node: Informer<Node>,
+}
+
 async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
+    if let Some(listener) = config.healthz.take() {
+        tasks.spawn(server::serve_healthz(listener));
+    }
+    let ground = ground(&config, tasks)?;
+    register(&config, &ground, tasks).await;
+    let server = config.server.take();
+    let agent = pods(&config, ground, tasks);
+    if let Some(server) = server {
+        let tls = tls::server(&server.cert_pem, &server.key_pem, &server.client_ca_pem)?;
+        let auth = Auth::new(config.client.clone());
+        let state = Arc::new(Server {
+            agent,
+            auth,
+            configz: configz(&config),
+        });
+        tasks.spawn(server::serve(state, server.listener, tls));
+    }
+    Ok(())
+}
+
+/// Directories, the runtime and its health, the view of the own Node.
+fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     let cri = cri::Client::connect(&config.cri_endpoint)?;
     let dir = config.root.parse(&config.root_dir)?;
-    config
-        .root
-        .create_dir_all(&dir.join("pods").map_err(host::HostError::from)?, 0o750)?;
+    let pods = dir.join("pods").map_err(host::HostError::from)?;
+    config.root.create_dir_all(&pods, 0o750)?;
     config
         .root
         .create_dir_all(&config.root.parse("/var/log/pods")?, 0o755)?;
-    let server_config = config.server.take();
     let storage = match config.capacity.ephemeral_storage_bytes {
         0 => config.root.space(&dir)?.capacity,
         declared => declared,
@@ -88,89 +122,84 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
         cluster_domain: config.cluster_domain.clone(),
         resolver: config.resolver.clone(),
     };
-    let facts = Arc::new(NodeFacts::new(&config, side.clone(), storage));
-    if let Some(listener) = config.healthz.take() {
-        tasks.spawn(server::serve_healthz(listener));
-    }
-
-    let (health_sender, health) = watch::channel(RuntimeHealth::default());
-    tasks.spawn(forever(health::follow(cri.clone(), health_sender)));
-    let recorder = EventRecorder::new(config.client.clone(), "kubelet", &config.node_name);
+    let (sender, health) = watch::channel(RuntimeHealth::default());
+    tasks.spawn(forever(health::follow(cri.clone(), sender)));
     let this_node = Selection::fields(format!("metadata.name={}", config.node_name));
     let slim = |n: &Node| {
         let mut n = n.clone();
         n.metadata.managed_fields = None;
         Some(n)
     };
+    Ok(Ground {
+        facts: Arc::new(NodeFacts::new(config, side.clone(), storage)),
+        recorder: EventRecorder::new(config.client.clone(), "kubelet", &config.node_name),
+        node: Informer::start(Api::all(config.client.clone()), this_node, slim),
+        cri,
+        dir,
+        side,
+        health,
+    })
+}
 
+/// The Node: registered, then kept true with its lease.
+async fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
     // The first look at the runtime, so that the Node is complete (and perhaps Ready) from birth.
-    let mut first = health.clone();
-    let _ = tokio::time::timeout(Duration::from_secs(2), first.changed()).await;
-    let node: Informer<Node> = Informer::start(Api::all(config.client.clone()), this_node, slim);
-    let (root, dir_for_space) = (config.root.clone(), dir.clone());
+    let mut first = ground.health.clone();
+    let _ = tokio::time::timeout(FIRST_LOOK, first.wait_for(|h| !h.name.is_empty())).await;
+    let (root, dir) = (config.root.clone(), ground.dir.clone());
     let keeper = NodeKeeper {
         client: config.client.clone(),
-        facts: facts.clone(),
-        health: health.clone(),
-        node: node.clone(),
-        images: Images::new(cri.clone()),
-        recorder: recorder.clone(),
-        space: Arc::new(move || root.space(&dir_for_space).ok()),
+        facts: ground.facts.clone(),
+        health: ground.health.clone(),
+        node: ground.node.clone(),
+        images: Images::new(ground.cri.clone()),
+        recorder: ground.recorder.clone(),
+        space: Arc::new(move || root.space(&dir).ok()),
     };
     let registered = keeper.register().await;
-    let node_uid = registered.metadata.uid.clone().unwrap_or_default();
+    let uid = registered.metadata.uid.clone().unwrap_or_default();
     tasks.spawn(forever(keeper.keep(registered)));
     let (client, name) = (config.client.clone(), config.node_name.clone());
     tasks.spawn(forever(async move {
-        cluster::keep_node_lease(client, &name, &node_uid).await
+        cluster::keep_node_lease(client, &name, &uid).await
     }));
+}
 
+/// The pods: watch, workers, statuses, runtime events.
+fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     let (changes, changes_receiver) = mpsc::unbounded_channel();
     let pods = watch_pods(config.client.clone(), &config.node_name, changes);
-    let services = Informer::start(
-        Api::<Service>::all(config.client.clone()),
-        Selection::all(),
-        services::row,
-    );
+    let services = Api::<Service>::all(config.client.clone());
+    let services = Informer::start(services, Selection::all(), services::row);
     let workers = Arc::new(Workers::default());
     let told = workers.clone();
     let waker: Waker = Arc::new(move |uid: &str| told.tell(uid, Note::Sources));
     let statuses = Statuses::new(config.client.clone(), pods.clone());
     let agent = Arc::new(Agent {
-        side,
+        side: ground.side,
         client: config.client.clone(),
-        cri: cri.clone(),
+        cri: ground.cri.clone(),
         root: config.root.clone(),
-        dir,
-        host_ips: facts.addresses.clone(),
-        allocatable: facts.allocatable.clone(),
-        images: Images::new(cri),
-        recorder,
+        dir: ground.dir,
+        host_ips: ground.facts.addresses.clone(),
+        allocatable: ground.facts.allocatable.clone(),
+        images: Images::new(ground.cri),
+        recorder: ground.recorder,
         pods,
-        node,
+        node: ground.node,
         services,
         sources: Sources::new(config.client.clone(), waker),
         tokens: TokenCache::new(config.client.clone()),
         statuses: statuses.clone(),
-        health: health.clone(),
+        health: ground.health.clone(),
         workers: workers.clone(),
         admitted: Mutex::default(),
     });
     tasks.spawn(forever(async move { statuses.run().await }));
-    tasks.spawn(forever(wake_on_health(health, workers)));
+    tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));
     tasks.spawn(forever(take_pods(agent.clone(), changes_receiver)));
-    if let Some(server) = server_config {
-        let tls = tls::server(&server.cert_pem, &server.key_pem, &server.client_ca_pem)?;
-        let auth = Auth::new(config.client.clone());
-        let state = Arc::new(Server {
-            agent,
-            auth,
-            configz: configz(&config),
-        });
-        tasks.spawn(server::serve(state, server.listener, tls));
-    }
-    Ok(())
+    agent
 }
 
 async fn forever(work: impl Future<Output = ()>) -> std::io::Result<()> {

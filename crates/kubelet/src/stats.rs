@@ -42,8 +42,8 @@ pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
     let mut pods: Vec<(String, Value)> = Vec::new();
     let (mut cores, mut total, mut memory) = (0, 0, 0);
     for s in &all {
-        let cpu = s.cpu.clone().unwrap_or_default();
-        let mem = s.memory.clone().unwrap_or_default();
+        let cpu = s.cpu.unwrap_or_default();
+        let mem = s.memory.unwrap_or_default();
         let (c, t, m) = (
             value(&cpu.usage_nano_cores),
             value(&cpu.usage_core_nano_seconds),

@@ -75,7 +75,8 @@ impl PodPath {
             } else {
                 ('C', text)
             };
-        if !rest.starts_with(is_sep) && !(rest.is_empty() && bytes.len() == 2) {
+        let bare_drive = rest.is_empty() && bytes.len() == 2;
+        if !bare_drive && !rest.starts_with(is_sep) {
             return Err(PathError::Relative(text.to_owned()));
         }
         let components = split(text, rest.split(is_sep), windows_name_problem)?;

@@ -74,7 +74,7 @@ mod tests {
         let zero = json!({"requests": {"cpu": "0"}});
         assert_eq!(class(&[json!({})]), "BestEffort");
         assert_eq!(class(&[zero]), "BestEffort");
-        assert_eq!(class(&[full.clone()]), "Guaranteed");
+        assert_eq!(class(std::slice::from_ref(&full)), "Guaranteed");
         assert_eq!(class(&[limits]), "Guaranteed");
         assert_eq!(class(&[cpu]), "Burstable");
         assert_eq!(class(&[full, json!({})]), "Burstable");

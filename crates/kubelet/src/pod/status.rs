@@ -315,9 +315,7 @@ fn phase(
         }
     } else if failed_init > 0 && policy == "Never" {
         "Failed"
-    } else if (pending_init > 0 || failed_init > 0) && !ran {
-        "Pending"
-    } else if waiting > 0 {
+    } else if ((pending_init > 0 || failed_init > 0) && !ran) || waiting > 0 {
         "Pending"
     } else if running > 0 {
         "Running"

@@ -28,11 +28,16 @@ const DENIED: Duration = Duration::from_secs(30);
 /// Entries a cache holds at most; a full one starts over.
 const ENTRIES: usize = 1024;
 
+/// SHA-256 of a token.
+type Digested = [u8; 32];
+/// User, verb, subresource.
+type Right = (User, String, String);
+
 /// Answers of the API, remembered for a while.
 pub(crate) struct Auth {
     client: kube::Client,
-    tokens: Mutex<HashMap<[u8; 32], (Option<User>, Instant)>>,
-    rights: Mutex<HashMap<(User, String, String), (bool, Instant)>>,
+    tokens: Mutex<HashMap<Digested, (Option<User>, Instant)>>,
+    rights: Mutex<HashMap<Right, (bool, Instant)>>,
 }
 
 /// CN and O of the client certificate, which TLS has verified.
@@ -102,7 +107,7 @@ impl Auth {
             return Ok(None);
         };
         // The digest, so that no token stays in memory longer than its request.
-        let key: [u8; 32] = Sha256::digest(token).into();
+        let key: Digested = Sha256::digest(token).into();
         if let Some((user, at)) = self
             .tokens
             .lock()

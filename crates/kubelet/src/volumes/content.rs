@@ -11,8 +11,14 @@ use super::text;
 use crate::env::{Facts, field_value, resource_value};
 use crate::sources::{Fetched, Kind};
 
-/// Service account tokens by (audience, seconds).
-pub(crate) type Tokens = HashMap<(String, i64), String>;
+/// Kind and name of an object in the pod's namespace.
+type ObjectName = (Kind, String);
+
+/// Audience and seconds of a service account token.
+pub(crate) type TokenSpec = (String, i64);
+
+/// Service account tokens.
+pub(crate) type Tokens = HashMap<TokenSpec, String>;
 
 /// Everything that volumes of one pod may show.
 pub(crate) struct Content<'a> {
@@ -25,7 +31,7 @@ pub(crate) struct Content<'a> {
 type Files = BTreeMap<String, VolumeFile>;
 
 /// The objects and tokens the pod's volumes need.
-pub(crate) fn references(pod: &Pod) -> (Vec<(Kind, String)>, Vec<(String, i64)>) {
+pub(crate) fn references(pod: &Pod) -> (Vec<ObjectName>, Vec<TokenSpec>) {
     let mut objects = Vec::new();
     let mut tokens = Vec::new();
     for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {

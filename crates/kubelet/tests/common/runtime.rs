@@ -5,6 +5,7 @@
 //! mounts in a directory that stands for drive C, events, a network that is ready or not, and a
 //! host that reboots. Refuses what a runtime refuses: unknown ids, containers in a sandbox that
 //! is not ready, mounts of things that do not exist, a start of something already started.
+#![allow(clippy::result_large_err, reason = "tonic's own error type")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -74,7 +75,11 @@ impl State {
         all
     }
 
-    fn event(&self, container: &str, what: v1::ContainerEventType) -> Option<v1::ContainerEventResponse> {
+    fn event(
+        &self,
+        container: &str,
+        what: v1::ContainerEventType,
+    ) -> Option<v1::ContainerEventResponse> {
         let c = self.containers.get(container)?;
         let s = self.sandboxes.get(&c.sandbox)?;
         Some(v1::ContainerEventResponse {
@@ -102,7 +107,11 @@ pub struct Runtime {
 impl Runtime {
     /// Serves on `socket`; `drive` holds the node's drive C.
     pub fn start(socket: PathBuf, drive: PathBuf) -> Self {
-        let runtime = Runtime { state: Arc::default(), events: broadcast::channel(256).0, drive };
+        let runtime = Runtime {
+            state: Arc::default(),
+            events: broadcast::channel(256).0,
+            drive,
+        };
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
         let server = tonic::transport::Server::builder()
             .add_service(RuntimeServiceServer::new(runtime.clone()))
@@ -114,7 +123,9 @@ impl Runtime {
 
     /// Where a path of the node is on this machine.
     pub fn path(&self, path: &str) -> PathBuf {
-        let rest = path.strip_prefix(r"C:\").unwrap_or_else(|| panic!("{path} is not on drive C"));
+        let rest = path
+            .strip_prefix(r"C:\")
+            .unwrap_or_else(|| panic!("{path} is not on drive C"));
         self.drive.join(rest.replace('\\', "/"))
     }
 
@@ -137,7 +148,11 @@ impl Runtime {
         let mut state = self.state.lock().unwrap();
         let (_, at) = state.next("t");
         state.sandboxes.values_mut().for_each(|s| s.ready = false);
-        for c in state.containers.values_mut().filter(|c| c.state == v1::ContainerState::ContainerRunning) {
+        for c in state
+            .containers
+            .values_mut()
+            .filter(|c| c.state == v1::ContainerState::ContainerRunning)
+        {
             c.state = v1::ContainerState::ContainerExited;
             c.exit_code = 255;
             c.finished_at = at;
@@ -146,13 +161,20 @@ impl Runtime {
 }
 
 fn sandbox_status(s: &Sandbox) -> v1::PodSandboxStatus {
-    let state = if s.ready { v1::PodSandboxState::SandboxReady } else { v1::PodSandboxState::SandboxNotready };
+    let state = if s.ready {
+        v1::PodSandboxState::SandboxReady
+    } else {
+        v1::PodSandboxState::SandboxNotready
+    };
     v1::PodSandboxStatus {
         id: s.id.clone(),
         metadata: s.config.metadata.clone(),
         state: state as i32,
         created_at: s.created_at,
-        network: Some(v1::PodSandboxNetworkStatus { ip: s.ip.clone(), additional_ips: vec![] }),
+        network: Some(v1::PodSandboxNetworkStatus {
+            ip: s.ip.clone(),
+            additional_ips: vec![],
+        }),
         labels: s.config.labels.clone(),
         annotations: s.config.annotations.clone(),
         ..Default::default()
@@ -169,7 +191,12 @@ fn container_status(c: &Container) -> v1::ContainerStatus {
         finished_at: c.finished_at,
         exit_code: c.exit_code,
         image: c.config.image.clone(),
-        image_ref: c.config.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
+        image_ref: c
+            .config
+            .image
+            .as_ref()
+            .map(|i| i.image.clone())
+            .unwrap_or_default(),
         labels: c.config.labels.clone(),
         annotations: c.config.annotations.clone(),
         ..Default::default()
