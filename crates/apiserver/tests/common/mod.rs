@@ -1,7 +1,7 @@
 //! An API server in a temporary directory, and clients for it.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use apiserver::{Config, Identity, Server, start};
+use apiserver::{Config, Identity, InProcess, Server, start};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{Api, PostParams};
 use pki::service_account::SigningKey;
@@ -70,6 +70,11 @@ impl TestServer {
     /// An in-process client that may do anything.
     pub fn admin(&self) -> kube::Client {
         self.client("admin", &["system:masters"])
+    }
+
+    /// The in-process service itself.
+    pub fn service(&self, user: &str, groups: &[&str]) -> InProcess {
+        self.server.in_process(Identity { user: user.into(), groups: groups.iter().map(ToString::to_string).collect() })
     }
 
     /// An in-process client.
