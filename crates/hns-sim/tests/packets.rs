@@ -11,6 +11,7 @@ use std::time::Duration;
 use harness::{Lab, Pod, ask_tcp, ask_udp, id, net, serve_tcp, serve_udp};
 use hcn::document::*;
 use hcn::{EndpointPolicy, HnsVersion};
+use hns_sim::switches::Switches;
 
 const WS2022: HnsVersion = HnsVersion::new(13, 3);
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
@@ -136,6 +137,29 @@ fn load_balancers_spread_change_and_go() {
 }
 
 #[test]
+fn direct_server_return_keeps_the_client() {
+    linux_sys::ns::in_lab("direct_server_return_keeps_the_client", || {
+        let lab = Lab::new();
+        let node = lab.node_with(Switches { direct_server_return: true, ..Switches::of(WS2022) });
+        let (one, two) = (node.pod(2, "192.168.1.5", vec![]), node.pod(3, "192.168.1.6", vec![EndpointPolicy::outbound_nat_to([net("192.168.1.6/32")])]));
+        serve_tcp(&one.ns, 80, "one");
+        serve_tcp(&two.ns, 80, "two");
+        let direct = |vip: Option<&str>, port, backend| {
+            let balancer = HostComputeLoadBalancer::new(vip.map(|vip| vip.parse().unwrap()), Protocol::TCP, port, 80, vec![backend]);
+            HostComputeLoadBalancer { flags: LoadBalancerFlags::DSR, ..balancer }
+        };
+        node.client.create(id(0x20), &direct(Some(VIP), 80, id(2))).unwrap();
+        node.client.create(id(0x21), &direct(Some("10.96.0.2"), 80, id(3))).unwrap();
+        node.client.create(id(0x22), &direct(None, 30080, id(3))).unwrap();
+        assert_eq!(ask_tcp(&two.ns, "10.96.0.1:80").unwrap(), "one saw 192.168.1.6");
+        assert!(ask_tcp(&one.ns, "10.96.0.1:80").is_err(), "a pod does not reach itself …");
+        assert_eq!(ask_tcp(&two.ns, "10.96.0.2:80").unwrap(), format!("two saw {NODE}"), "… without the loopback policy");
+        let outside = lab.host("10.240.0.50", &[]);
+        assert_eq!(ask_tcp(&outside.ns, "10.240.0.11:30080").unwrap(), "two saw 10.240.0.50");
+    });
+}
+
+#[test]
 fn port_mappings_keep_the_client() {
     linux_sys::ns::in_lab("port_mappings_keep_the_client", || {
         let lab = Lab::new();
@@ -202,11 +226,61 @@ fn a_restart_breaks_nothing_and_cleans_up() {
 }
 
 #[test]
+fn other_networks_are_what_they_say() {
+    linux_sys::ns::in_lab("other_networks_are_what_they_say", || {
+        let lab = Lab::new();
+        let node = lab.node(WS2022);
+        let outside = lab.host("10.240.0.50", &[("172.20.0.0/16", NODE)]);
+        serve_tcp(&outside.ns, 80, "outside");
+        let kinds = [(NetworkType::Nat, "172.20.1"), (NetworkType::Internal, "172.20.2"), (NetworkType::Private, "172.20.3")];
+        for (number, (kind, prefix)) in (0u8..).zip(kinds) {
+            let gateway = format!("{prefix}.1").parse().unwrap();
+            let network = HostComputeNetwork::new(kind.as_str(), kind.clone(), Subnet::new(net(&format!("{prefix}.0/24")), gateway));
+            node.client.create(id(0x70 + number), &network).unwrap();
+            let pod = |index: u8| {
+                let endpoint = HostComputeEndpoint::local("pod", net(&format!("{prefix}.{index}/24")), Some(gateway));
+                node.pod_on(id(0x70 + number), 0x10 * (number + 1) + index, endpoint)
+            };
+            let (one, two) = (pod(5), pod(6));
+            serve_tcp(&two.ns, 80, "two");
+            assert_eq!(ask_tcp(&one.ns, &format!("{prefix}.6:80")).unwrap(), format!("two saw {prefix}.5"), "{kind}");
+            let from_host = ask_tcp(&node.ns, &format!("{prefix}.6:80")).ok();
+            assert_eq!(from_host.is_some(), kind != NetworkType::Private, "{kind}: the host and its pods: {from_host:?}");
+            let out = ask_tcp(&one.ns, "10.240.0.50:80").ok();
+            assert_eq!(out, (kind == NetworkType::Nat).then(|| format!("outside saw {NODE}")), "{kind}");
+        }
+    });
+}
+
+#[test]
+fn a_refusing_kernel_is_rolled_back() {
+    linux_sys::ns::in_lab("a_refusing_kernel_is_rolled_back", || {
+        let lab = Lab::new();
+        let node = lab.node(WS2022);
+        let endpoint = HostComputeEndpoint::local("pod", net("192.168.1.5/24"), None);
+        node.client.create_endpoint(&id(1), id(2), &endpoint).unwrap();
+        node.client.create(id(3), &HostComputeNamespace::default()).unwrap();
+        let (links, state) = (node.links(), node.state());
+        // The compartment is gone under the service: the attach fails half-way.
+        linux_sys::ns::NetNs::remove_at(&node.compartments().join(id(3).to_string())).unwrap();
+        let error = node.client.add_endpoint_to_namespace(&id(3), &id(2)).unwrap_err();
+        assert!(error.to_string().contains("port ep000000000002"), "the error names the step: {error}");
+        assert_eq!((node.links(), node.state()), (links, state));
+        node.client.delete::<HostComputeNamespace>(&id(3)).unwrap();
+        let pod = node.pod(4, "192.168.1.6", vec![]);
+        serve_tcp(&pod.ns, 80, "pod");
+        assert_eq!(ask_tcp(&node.ns, "192.168.1.6:80").unwrap(), "pod saw 192.168.1.1");
+    });
+}
+
+#[test]
 fn many_changes_stay_cheap() {
     linux_sys::ns::in_lab("many_changes_stay_cheap", || {
         let lab = Lab::new();
         let node = lab.node(WS2022);
+        let begin = std::time::Instant::now();
         let client: Pod = node.pod(2, "192.168.1.5", vec![]);
+        println!("a pod's namespace, endpoint and attach in {:?}", begin.elapsed());
         serve_tcp(&client.ns, 80, "one");
         let started = std::time::Instant::now();
         for number in 0..500u16 {

@@ -41,7 +41,12 @@ impl LinuxKernel {
             ("net.ipv4.ip_forward".into(), "1"),
             ("net.ipv4.conf.all.send_redirects".into(), "0"),
             ("net.ipv4.conf.all.rp_filter".into(), "0"),
-        ])
+        ])?;
+        // Where the bridge firewall is loaded it would translate packets on their way into the bridge, before the host routes them.
+        match self.set(&[("net.bridge.bridge-nf-call-iptables".into(), "0")]) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn set(&self, switches: &[(String, &str)]) -> io::Result<()> {
@@ -113,6 +118,8 @@ impl LinuxKernel {
             // … and are not told to talk directly, which isolated ports would not let them.
             (format!("net.ipv4.conf.{name}.send_redirects"), "0"),
             (format!("net.ipv4.conf.{name}.rp_filter"), "0"),
+            // A switched network ends at the host.
+            (format!("net.ipv4.conf.{name}.forwarding"), routed),
         ])?;
         Ok(self.rtnl.set_up(index)?)
     }

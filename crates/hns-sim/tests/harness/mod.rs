@@ -64,18 +64,19 @@ impl Lab {
         host.add_address(&format!("{address}/24"));
         host.route("0.0.0.0/0", "10.240.0.1");
         routes.iter().for_each(|(prefix, gateway)| host.route(prefix, gateway));
-        // Traffic that only crosses a bridge must not need the bridge's firewall hook.
-        let hook = host.ns.run(|| std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", "0")).unwrap();
-        assert!(hook.is_ok() || !std::path::Path::new("/proc/sys/net/bridge").exists(), "{hook:?}");
         host
     }
 
     /// The node under test with its network.
     pub fn node(&self, version: HnsVersion) -> Node {
+        self.node_with(Switches::of(version))
+    }
+
+    pub fn node_with(&self, switches: Switches) -> Node {
         let host = self.host("10.240.0.11", &[]);
-        let simulator = start(&host.ns, self.directory.path().to_owned(), version);
+        let simulator = start(&host.ns, self.directory.path().to_owned(), &switches);
         let client = Client::new(simulator.session());
-        let node = Node { host, directory: self.directory.path().to_owned(), version, simulator: Some(simulator), client };
+        let node = Node { host, directory: self.directory.path().to_owned(), switches, simulator: Some(simulator), client };
         let subnet = Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap());
         let made = node.client.create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
         assert_eq!(made.management_ip(), Some("10.240.0.11".parse().unwrap()));
@@ -83,10 +84,10 @@ impl Lab {
     }
 }
 
-fn start(ns: &NetNs, directory: PathBuf, version: HnsVersion) -> Simulator {
+fn start(ns: &NetNs, directory: PathBuf, switches: &Switches) -> Simulator {
     let kernel = LinuxKernel::open_in(ns.clone(), &directory.join("ns"), "eth0").unwrap();
     let store = Store::open(&directory.join("hns")).unwrap();
-    Simulator::new(Box::new(kernel), Switches::of(version), Some(store)).unwrap()
+    Simulator::new(Box::new(kernel), switches.clone(), Some(store)).unwrap()
 }
 
 impl Host {
@@ -106,7 +107,7 @@ impl Host {
 pub struct Node {
     host: Host,
     directory: PathBuf,
-    version: HnsVersion,
+    switches: Switches,
     simulator: Option<Simulator>,
     pub client: Client,
 }
@@ -139,8 +140,12 @@ impl Node {
     }
 
     pub fn pod_of(&self, number: u8, endpoint: HostComputeEndpoint) -> Pod {
+        self.pod_on(id(1), number, endpoint)
+    }
+
+    pub fn pod_on(&self, network: Guid, number: u8, endpoint: HostComputeEndpoint) -> Pod {
         let namespace = id(number + 0x40);
-        self.client.create_endpoint(&id(1), id(number), &endpoint).unwrap();
+        self.client.create_endpoint(&network, id(number), &endpoint).unwrap();
         self.client.create(namespace, &HostComputeNamespace::default()).unwrap();
         self.client.add_endpoint_to_namespace(&namespace, &id(number)).unwrap();
         let ns = NetNs::open(&self.directory.join("ns").join(namespace.to_string())).unwrap();
@@ -153,6 +158,11 @@ impl Node {
         self.client.create(id(number), &balancer).unwrap();
     }
 
+    /// Where compartments are pinned.
+    pub fn compartments(&self) -> PathBuf {
+        self.directory.join("ns")
+    }
+
     pub fn state(&self) -> State {
         self.simulator.as_ref().unwrap().state()
     }
@@ -163,12 +173,12 @@ impl Node {
 
     pub fn stop(&mut self) {
         let nowhere: Box<dyn hns_sim::kernel::Kernel> = Box::new(hns_sim::kernel::NoKernel::default());
-        self.client = Client::new(Simulator::new(nowhere, Switches::of(self.version), None).unwrap().session());
+        self.client = Client::new(Simulator::new(nowhere, self.switches.clone(), None).unwrap().session());
         self.simulator = None;
     }
 
     pub fn start(&mut self) {
-        let simulator = start(&self.host.ns, self.directory.clone(), self.version);
+        let simulator = start(&self.host.ns, self.directory.clone(), &self.switches);
         self.client = Client::new(simulator.session());
         self.simulator = Some(simulator);
     }
