@@ -296,3 +296,36 @@ fn many_changes_stay_cheap() {
         assert!(one < Duration::from_millis(50), "one load balancer among 500 took {one:?}");
     });
 }
+
+#[test]
+fn the_process_answers_on_its_sockets() {
+    linux_sys::ns::in_lab("the_process_answers_on_its_sockets", || {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let config = hns_sim::Config {
+            node: "win01".into(),
+            netns_dir: path("ns"),
+            state_dir: path("hns"),
+            socket: path("win01.hcn"),
+            admin_socket: path("win01.hcn-admin"),
+            hns_version: WS2022,
+            uplink: "eth0".into(),
+        };
+        let address = format!("unix:{}", config.socket.display());
+        let admin = config.admin_socket.clone();
+        let service = std::thread::spawn(move || hns_sim::run(&config));
+        let client = hcn::blocking::Client::new(std::sync::Arc::new(hcn::remote::RemoteHcn::connect(&address).unwrap()));
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while client.features().is_err() {
+            assert!(std::time::Instant::now() < deadline, "the service does not answer");
+            assert!(!service.is_finished(), "{:?}", service.join());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let subnet = Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap());
+        client.create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
+        client.create(id(2), &HostComputeNamespace::default()).unwrap();
+        assert!(linux_sys::ns::NetNs::open(&path("ns").join(id(2).to_string())).is_ok());
+        let counters = hns_sim::admin::request(&admin, "counters", serde_json::Value::Null).unwrap();
+        assert_eq!(counters["HcnCreateNamespace"]["calls"], 1, "{counters}");
+    });
+}
