@@ -1,7 +1,8 @@
 //! The runtime in real namespaces, through the CRI client: Linux containers, stand-ins, restarts, and what is refused.
 //!
 //! This executable plays three parts: started plainly it makes the namespaces of a lab (single-uid map, as for an
-//! ordinary user) and runs itself inside as their pid 1; there it runs the tests; and the runtime starts it as its shim.
+//! ordinary user) and runs itself inside as their pid 1; there it runs the tests; and the runtime starts it as its shim
+//! and as its CNI plug-ins.
 
 mod support;
 
@@ -12,7 +13,12 @@ use cri::v1;
 use support::{Node, container, describe, get, http, image_archive, lab, run_all, sandbox, until};
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut args = std::env::args();
+    let name = args.next().unwrap_or_default();
+    if cni::is_own_plugin(&name) {
+        return cni::plugin_main(&name);
+    }
+    let args: Vec<String> = args.collect();
     match args.first().map(String::as_str) {
         Some("shim") => container_sim::shim_main(args.into_iter().skip(1)),
         Some("inside") => run_all(&[
@@ -23,6 +29,8 @@ fn main() -> ExitCode {
             ("a_dead_shim_makes_the_sandbox_not_ready", |dir| Box::pin(dead_shim(dir))),
             ("what_cannot_be_is_refused_with_the_reason", |dir| Box::pin(refusals(dir))),
             ("networks_come_from_cni_and_go_again", |dir| Box::pin(network(dir))),
+            ("windows_pods_live_in_compartments_of_hns", |dir| Box::pin(compartments(dir))),
+            ("where_overlays_are_refused_images_are_copied", |dir| Box::pin(copied(dir))),
         ]),
         _ => lab(),
     }
@@ -286,4 +294,58 @@ async fn network(dir: std::path::PathBuf) {
     let calls = std::fs::read_to_string(dir.join("calls")).unwrap();
     let path = dir.join("ns").join(&pod);
     assert!(calls.contains(&format!("ADD {pod} {} eth0", path.display())) && calls.contains(&format!("DEL {pod}")), "{calls}");
+}
+
+async fn compartments(dir: std::path::PathBuf) {
+    let hcn = support::hns(&dir);
+    let node = Node::windows_over(&dir, 20348, &hcn).await;
+    node.pull("microsoft/iis").await.unwrap();
+    let mut pods = Vec::new();
+    for name in ["web-0", "web-1"] {
+        let pod = node.run(v1::PodSandboxConfig { windows: None, ..support::windows_sandbox(name) }).await;
+        node.start(&pod, container("iis", "microsoft/iis", &[])).await;
+        let ip = node.sandbox(&pod).await.network.unwrap().ip;
+        pods.push((pod, ip));
+    }
+    assert_eq!([&pods[0].1, &pods[1].1], ["192.168.1.3", "192.168.1.4"]);
+    let ask = |ip: &str, path: &str| support::http_at(&format!("{ip}:80"), "GET", path, "").unwrap_or_default();
+    for (number, (_, ip)) in pods.iter().enumerate() {
+        until("the pod answers its node", || ask(ip, "/hostname").ends_with(&format!("web-{number}\n"))).await;
+    }
+    let (first, second) = (&pods[0].1, &pods[1].1);
+    let answer = ask(first, &format!("/fetch?url=http://{second}/headers"));
+    assert!(answer.contains(&format!("client: {first}:")), "pods see each other's own addresses: {answer}");
+    let guids = || std::fs::read_dir(dir.join("ns")).unwrap().count();
+    assert_eq!(guids(), 2);
+    for (pod, _) in &pods {
+        node.remove(pod).await;
+    }
+    assert_eq!(guids(), 0, "no compartment is left");
+    let hcn = hcn::HcnClient::connect(&hcn).unwrap();
+    let local = hcn.endpoints().await.unwrap();
+    assert!(local.is_empty() && hcn.namespaces().await.unwrap().iter().all(|namespace| namespace.is_default), "{local:?}");
+}
+
+async fn copied(dir: std::path::PathBuf) {
+    // An overlay cannot be the writable part of another.
+    for name in ["lower", "upper", "work", "over"] {
+        std::fs::create_dir(dir.join(name)).unwrap();
+    }
+    let options = format!("lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work,userxattr", dir.display());
+    nix::mount::mount(Some("overlay"), &dir.join("over"), Some("overlay"), nix::mount::MsFlags::empty(), Some(options.as_str())).unwrap();
+    let over = dir.join("over");
+    {
+        let node = Node::linux(&over).await;
+        node.store().load(&image_archive(&over), &Default::default()).unwrap();
+        let pod = node.run(sandbox("copied")).await;
+        let id = node.start(&pod, container("main", "demo:1", &["/bin/sh", "-c", "cat /etc/motd; echo x > /etc/motd; cat /etc/motd"])).await;
+        assert_eq!(node.wait_exit(&id).await.exit_code, 0);
+        let flat = over.join("state/cri/sandboxes").join(&pod).join("containers").join(&id).join("flat/etc/motd");
+        assert_eq!(std::fs::read_to_string(flat).unwrap(), "x\n");
+        let log = std::fs::read_to_string(over.join("host/var/log/pods/copied/main/0.log")).unwrap();
+        assert!(log.contains("F Mullion's test image") && log.contains("F x"), "{log}");
+        node.remove(&pod).await;
+        node.stop().await;
+    }
+    nix::mount::umount2(&over, nix::mount::MntFlags::MNT_DETACH).unwrap();
 }

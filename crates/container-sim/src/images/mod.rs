@@ -303,10 +303,8 @@ impl Store {
     /// # Errors
     /// In containerd's words, with the way out.
     pub fn pull(&self, name: &str, stand_ins: bool, node: &str) -> Result<Image, ImageError> {
-        if let Some(image) = self.find(name)? {
-            if image.stand_in.is_none() || stand_ins {
-                return Ok(image);
-            }
+        if let Some(image) = self.find(name)?.filter(|image| image.stand_in.is_none() || stand_ins) {
+            return Ok(image);
         }
         let reference: Reference = name.parse()?;
         let offer = stand_in::offer(&reference);

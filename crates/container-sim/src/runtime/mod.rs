@@ -20,7 +20,7 @@ mod status;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -103,7 +103,7 @@ impl Runtime {
             samples: Mutex::default(),
         });
         runtime.recover().await?;
-        tokio::spawn(runtime.clone().listen(hear));
+        tokio::spawn(Self::listen(Arc::downgrade(&runtime), hear));
         Ok(runtime)
     }
 
@@ -142,12 +142,13 @@ impl Runtime {
         matches!(alive, Ok(Ok(()))).then_some(shim)
     }
 
-    /// Takes what shims tell.
-    async fn listen(self: Arc<Self>, mut hear: mpsc::UnboundedReceiver<Told>) {
+    /// Takes what shims tell, as long as there is a runtime to tell it to.
+    async fn listen(runtime: Weak<Self>, mut hear: mpsc::UnboundedReceiver<Told>) {
         while let Some(told) = hear.recv().await {
+            let Some(runtime) = runtime.upgrade() else { return };
             match told {
-                Told::Exited { sandbox, id, exit } => self.exited(&sandbox, &id, exit),
-                Told::Gone { sandbox } => self.gone(&sandbox),
+                Told::Exited { sandbox, id, exit } => runtime.exited(&sandbox, &id, exit),
+                Told::Gone { sandbox } => runtime.gone(&sandbox),
             }
         }
     }

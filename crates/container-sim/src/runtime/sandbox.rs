@@ -82,7 +82,8 @@ impl Runtime {
         std::fs::write(dir.join("resolv.conf"), resolv_conf(&dns)).context("cannot write resolv.conf")?;
         let hostname = Some(record.config.hostname.clone()).filter(|name| !name.is_empty());
         std::fs::write(dir.join("hostname"), format!("{}\n", hostname.as_deref().unwrap_or(&self.config.node))).context("cannot write hostname")?;
-        let spec = ShimSpec { netns: self.network.path(&record), hostname, os: self.config.os, host: self.config.host.clone() };
+        let sysctls = record.config.linux.iter().flat_map(|linux| linux.sysctls.clone()).collect();
+        let spec = ShimSpec { netns: self.network.path(&record), hostname, sysctls, os: self.config.os, host: self.config.host.clone() };
         write_json(&dir.join("shim.json"), &spec)?;
         record.shim_pid = launch(&dir).await?.pid;
         self.records.write_sandbox(&record)?;

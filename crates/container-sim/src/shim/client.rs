@@ -24,11 +24,21 @@ pub(crate) enum Told {
 
 type Waiting = Arc<Mutex<VecDeque<oneshot::Sender<Message>>>>;
 
-/// A connection to one shim; clones share it.
+/// A connection to one shim; clones share it. It is closed, and its reader ends, with the last of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Shim {
     writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
     waiting: Waiting,
+    _reader: Arc<AbortOnDrop>,
+}
+
+#[derive(Debug)]
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Shim {
@@ -44,7 +54,7 @@ impl Shim {
         let waiting = Waiting::default();
         let answers = waiting.clone();
         let sandbox = sandbox.to_owned();
-        tokio::spawn(async move {
+        let reader = tokio::spawn(async move {
             let mut lines = BufReader::with_capacity(1024, reader).lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 match serde_json::from_str(&line) {
@@ -62,7 +72,8 @@ impl Shim {
             locked(&answers).clear();
             let _ = told.send(Told::Gone { sandbox });
         });
-        Ok(Self { writer: Arc::new(tokio::sync::Mutex::new(writer)), waiting })
+        let reader = Arc::new(AbortOnDrop(reader));
+        Ok(Self { writer: Arc::new(tokio::sync::Mutex::new(writer)), waiting, _reader: reader })
     }
 
     async fn ask(&self, request: &Request) -> Result<Message> {

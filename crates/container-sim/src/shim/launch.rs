@@ -67,6 +67,13 @@ pub(super) fn main(dir: &Path) -> Result<()> {
     if let Some(hostname) = &spec.hostname {
         nix::unistd::sethostname(hostname).with_context(|| format!("cannot set the host name {hostname:?}"))?;
     }
+    for (name, value) in &spec.sysctls {
+        if name.contains(['/']) || name.contains("..") {
+            bail!("sysctl {name:?} is not a dotted name");
+        }
+        let path = Path::new("/proc/sys").join(name.replace('.', "/"));
+        std::fs::write(&path, value).with_context(|| format!("cannot set sysctl {name} to {value:?}"))?;
+    }
     let child = Command::new("/proc/self/exe")
         .arg0("mullion")
         .args(["shim", "serve"])

@@ -79,6 +79,8 @@ pub(crate) struct ShimSpec {
     pub netns: Option<PathBuf>,
     /// Host name of the pod; none keeps the node's.
     pub hostname: Option<String>,
+    /// Kernel settings of the pod's own namespaces, by their dotted names.
+    pub sysctls: BTreeMap<String, String>,
     pub os: NodeOs,
     pub host: HostDirs,
 }

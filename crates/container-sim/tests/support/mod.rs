@@ -84,16 +84,22 @@ pub struct Node {
 
 impl Node {
     pub async fn linux(dir: &Path) -> Self {
-        Self::new(dir, NodeOs::Linux, HostDirs::Root(dir.join("host")), true).await
+        Self::new(dir, NodeOs::Linux, HostDirs::Root(dir.join("host")), true, None).await
     }
 
     pub async fn windows(dir: &Path, build: u32, stand_ins: bool) -> Self {
         std::fs::create_dir_all(dir.join("d")).unwrap();
         let drives = HostDirs::Drives([('C', dir.join("host")), ('D', dir.join("d"))].into());
-        Self::new(dir, NodeOs::Windows { build }, drives, stand_ins).await
+        Self::new(dir, NodeOs::Windows { build }, drives, stand_ins, None).await
     }
 
-    async fn new(dir: &Path, os: NodeOs, host: HostDirs, stand_ins: bool) -> Self {
+    /// A Windows node whose pods are connected by HNS.
+    pub async fn windows_over(dir: &Path, build: u32, hcn: &str) -> Self {
+        let drives = HostDirs::Drives([('C', dir.join("host"))].into());
+        Self::new(dir, NodeOs::Windows { build }, drives, true, Some(hcn.to_owned())).await
+    }
+
+    async fn new(dir: &Path, os: NodeOs, host: HostDirs, stand_ins: bool, hcn: Option<String>) -> Self {
         for name in ["host", "ns", "net.d", "bin"] {
             std::fs::create_dir_all(dir.join(name)).unwrap();
         }
@@ -107,7 +113,7 @@ impl Node {
             cache_dir: dir.join("cache"),
             host,
             netns_dir: dir.join("ns"),
-            hcn: None,
+            hcn,
             cni: CniDirs { conf_dir: dir.join("net.d"), bin_dir: dir.join("bin") },
             stand_ins,
         };
@@ -246,7 +252,12 @@ pub fn container(name: &str, image: &str, command: &[&str]) -> v1::ContainerConf
 
 /// Asks the web server on this network namespace's port 80.
 pub fn http(method: &str, path: &str, body: &str) -> Option<String> {
-    let mut stream = std::net::TcpStream::connect("127.0.0.1:80").ok()?;
+    http_at("127.0.0.1:80", method, path, body)
+}
+
+pub fn http_at(server: &str, method: &str, path: &str, body: &str) -> Option<String> {
+    let server = server.parse().unwrap();
+    let mut stream = std::net::TcpStream::connect_timeout(&server, Duration::from_secs(2)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
     let length = body.len();
     write!(stream, "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}").ok()?;
@@ -323,4 +334,44 @@ pub fn stub_plugin(dir: &Path) {
     std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).unwrap();
     let conf = r#"{"cniVersion":"1.0.0","name":"test","plugins":[{"type":"stub"}]}"#;
     std::fs::write(dir.join("net.d/10-test.conflist"), conf).unwrap();
+}
+
+/// A simulated HNS over this network namespace with an L2Bridge network, and the configuration that fabric would write.
+/// Returns its address.
+pub fn hns(dir: &Path) -> String {
+    let links = linux_sys::netlink::Rtnl::open().unwrap();
+    links.add_veth("eth0", "lan", None).unwrap();
+    for name in ["eth0", "lan"] {
+        links.set_up(links.link(name).unwrap().unwrap().index).unwrap();
+    }
+    links.add_addr(links.link("eth0").unwrap().unwrap().index, "10.240.0.11/24".parse().unwrap()).unwrap();
+    std::fs::create_dir_all(dir.join("net.d")).unwrap();
+    let config = hns_sim::Config {
+        node: "node01".into(),
+        netns_dir: dir.join("ns"),
+        state_dir: dir.join("hns"),
+        socket: dir.join("hcn"),
+        admin_socket: dir.join("hcn-admin"),
+        hns_version: hcn::HnsVersion::of_build(20348),
+        uplink: "eth0".into(),
+    };
+    let kernel = hns_sim::linux::LinuxKernel::open(&config.netns_dir, &config.uplink).unwrap();
+    let simulator = hns_sim::Simulator::new(Box::new(kernel), hns_sim::switches::Switches::of(config.hns_version), None).unwrap();
+    hns_sim::server::serve(&simulator, &config).unwrap();
+    let client = hcn::blocking::Client::new(simulator.session());
+    let subnet = hcn::Subnet::new("192.168.1.0/24".parse().unwrap(), [192, 168, 1, 1].into());
+    client.create(hcn::Guid::random(), &hcn::HostComputeNetwork::new("mullion", hcn::NetworkType::L2Bridge, subnet)).unwrap();
+    let conf = serde_json::json!({
+        "cniVersion": "1.0.0", "name": "mullion",
+        "plugins": [{
+            "type": "win-bridge", "apiVersion": 2, "capabilities": { "portMappings": true, "dns": true },
+            "ipam": {
+                "type": "host-local", "dataDir": dir.join("ipam"),
+                "ranges": [[{ "subnet": "192.168.1.0/24", "rangeStart": "192.168.1.3" }]],
+                "routes": [{ "dst": "0.0.0.0/0" }],
+            },
+        }],
+    });
+    std::fs::write(dir.join("net.d/10-mullion.conflist"), conf.to_string()).unwrap();
+    format!("unix:{}", dir.join("hcn").display())
 }
