@@ -109,3 +109,53 @@ async fn shutdown_ends_a_watch() {
     fixture.shutdown.cancel();
     assert!(fixture.run(request).await.is_empty());
 }
+
+/// What a client that lists and then watches believes must be what is stored, whatever happens in between.
+#[tokio::test]
+async fn list_and_watch_add_up_to_the_stored_state() {
+    let fixture = Arc::new(Fixture::new());
+    let writers: Vec<_> = (0..4_u32)
+        .map(|writer| {
+            let fixture = Arc::clone(&fixture);
+            tokio::spawn(async move {
+                for round in 0..60_u32 {
+                    let key = format!("core/configmaps/a/m{}", (writer * 7 + round * 3) % 10);
+                    let name = key.rsplit('/').next().unwrap_or_default().to_string();
+                    let label = if round % 2 == 0 { "yes" } else { "no" };
+                    let map = json!({"kind": "ConfigMap", "metadata": {"name": name, "labels": {"on": label}}});
+                    // Lost races are part of the game.
+                    let _ = match fixture.store.get(&key) {
+                        Some(entry) if round % 5 == 0 => fixture.store.delete(&key, Expect::Revision(entry.revision), map).await,
+                        Some(entry) => fixture.store.put(&key, Expect::Revision(entry.revision), map).await,
+                        None => fixture.store.put(&key, Expect::Absent, map).await,
+                    };
+                }
+            })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let request = Request { timeout: Duration::from_millis(500), bookmarks: false, ..Fixture::request(Start::State, "labelSelector=on%3Dyes") };
+    let events = fixture.run(request).await;
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let mut believed = std::collections::BTreeMap::new();
+    for (kind, name, revision) in events {
+        match kind.as_str() {
+            "ADDED" => assert!(believed.insert(name.clone(), revision).is_none(), "{name} was added twice"),
+            "MODIFIED" => assert!(believed.insert(name.clone(), revision).is_some(), "{name} was modified before it was added"),
+            "DELETED" => assert!(believed.remove(&name).is_some(), "{name} was deleted before it was added"),
+            other => panic!("{other}"),
+        }
+    }
+    let (_, rows) = fixture.store.list("core/configmaps/a/");
+    let selection = Fixture::request(Start::State, "labelSelector=on%3Dyes").selection;
+    let stored: std::collections::BTreeMap<String, String> = rows
+        .iter()
+        .map(|(_, entry)| entry.value())
+        .filter(|object| selection.matches(object))
+        .map(|object| (object::name(&object).to_string(), object::resource_version(&object).to_string()))
+        .collect();
+    assert!(!stored.is_empty());
+    assert_eq!(believed, stored);
+}
