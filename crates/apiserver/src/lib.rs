@@ -27,7 +27,6 @@ mod defaults;
 pub mod kinds;
 mod patch;
 mod schema;
-#[path = "interim/table.rs"]
 mod table;
 #[path = "interim/validation.rs"]
 mod validation;
