@@ -261,6 +261,43 @@ impl HostRoot {
             .map_err(error("update volume", dir))
     }
 
+    /// What a container mounts for a sub-path of a volume: missing directories are made, and no
+    /// component may be a link. On Linux the object found is bind-mounted at `place` from its
+    /// open handle and `place` is the answer, so that nothing a pod does to the volume afterwards
+    /// can change what is mounted. Elsewhere the answer is the checked path itself.
+    pub fn sub_path(
+        &self,
+        volume: &PodPath,
+        sub: &str,
+        place: &PodPath,
+    ) -> Result<PodPath, HostError> {
+        let full = volume.join(sub)?;
+        let relative = &full.components()[volume.components().len()..];
+        let bound = self
+            .root(volume)?
+            .sub_path(volume.components(), relative, place.components());
+        match bound.map_err(error("use the sub-path", &full))? {
+            true => Ok(place.clone()),
+            false => Ok(full),
+        }
+    }
+
+    /// Makes `path` a memory file system of at most `size` bytes, unless it is one already.
+    /// Only Linux has them; elsewhere the directory stays what it is, as with upstream.
+    pub fn mount_memory(&self, path: &PodPath, size: Option<u64>) -> Result<(), HostError> {
+        self.root(path)?
+            .mount_memory(path.components(), size)
+            .map_err(error("mount a memory file system at", path))
+    }
+
+    /// Takes away every mount at and below `path`. None, or nothing there, is fine.
+    pub fn unmount_below(&self, path: &PodPath) -> Result<(), HostError> {
+        match self.root(path)?.unmount_below(path.components()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error("unmount", path)(e)),
+            _ => Ok(()),
+        }
+    }
+
     /// Space on the file system that holds `path`.
     pub fn space(&self, path: &PodPath) -> Result<Space, HostError> {
         self.root(path)?

@@ -123,8 +123,10 @@ impl Agent {
         let Some(pod) = new else { return };
         let uid = uid(&pod);
         let mut notes = self.workers.lock();
-        if let Some(worker) = notes.get(&uid) {
-            let _ = worker.send(Note::Pod(pod));
+        // A closed queue belongs to a worker that has just ended or failed: a new one looks.
+        if let Some(worker) = notes.get(&uid)
+            && worker.send(Note::Pod(pod.clone())).is_ok()
+        {
             return;
         }
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -137,6 +139,17 @@ impl Agent {
         });
     }
 
+    fn forget(&self, uid: &str) {
+        // A newer worker of the same pod keeps its place.
+        let mut notes = self.workers.lock();
+        if notes.get(uid).is_some_and(|n| n.is_closed()) {
+            notes.remove(uid);
+            drop(notes);
+            self.admitted().remove(uid);
+            self.statuses.forget(uid);
+        }
+    }
+
     /// Starts and informs workers until the channel closes.
     pub(crate) async fn dispatch(self: Arc<Self>, mut changes: mpsc::UnboundedReceiver<PodChange>) {
         let mut tasks = JoinSet::new();
@@ -147,10 +160,9 @@ impl Agent {
                     None => return,
                 },
                 Some(done) = tasks.join_next() => {
-                    if let Ok(uid) = done {
-                        self.workers.lock().remove(&uid);
-                        self.admitted().remove(&uid);
-                        self.statuses.forget(&uid);
+                    match done {
+                        Ok(uid) => self.forget(&uid),
+                        Err(error) => tracing::error!(%error, "a pod's worker failed"),
                     }
                 }
             }

@@ -326,10 +326,11 @@ impl NodeKeeper {
             .status(&health, &images, self.disk_full(), old, Timestamp::now())
     }
 
-    /// Creates the Node, or reconciles the one that is there; retries from 100 ms to 7 s for ever.
+    /// Creates the Node, or reconciles the one that is there; retries for ever. The control plane
+    /// may be starting beside us, so the pauses stay short.
     /// Returns it.
     pub(crate) async fn register(&self) -> Node {
-        let mut backoff = cluster::Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
+        let mut backoff = cluster::Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
             match self.try_register().await {
                 Ok(node) => return node,
@@ -349,6 +350,7 @@ impl NodeKeeper {
         let existing = match api.create(&PostParams::default(), &object).await {
             Ok(node) => {
                 self.event(EventType::Normal, "Starting", "Starting kubelet.".into());
+                self.announce(&status, &mut false);
                 return Ok(node);
             }
             Err(error) => match api.get_opt(self.facts.name()).await? {

@@ -5,7 +5,7 @@ mod content;
 use std::collections::BTreeMap;
 
 use host::{FileKind, HostRoot, PodPath};
-use k8s_openapi::api::core::v1::{HostPathVolumeSource, Pod, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume};
 
 pub(crate) use content::{Content, Tokens, references};
 
@@ -102,11 +102,8 @@ pub(crate) fn set_up(
         } else {
             let plugin = plugin(volume).ok_or_else(|| failed(unsupported(volume)))?;
             let path = dirs.volume(plugin, &volume.name).map_err(failed)?;
-            if volume.empty_dir.is_some() {
-                root.create_dir_all(&parent(&path), 0o755)
-                    .map_err(|e| failed(text(e)))?;
-                root.create_dir_all(&path, 0o777)
-                    .map_err(|e| failed(text(e)))?;
+            if let Some(empty) = &volume.empty_dir {
+                empty_dir(root, &path, empty).map_err(|e| failed(text(e)))?;
             } else {
                 let files = content.files(volume).map_err(failed)?;
                 root.create_dir_all(&parent(&path), 0o755)
@@ -119,6 +116,24 @@ pub(crate) fn set_up(
         out.insert(volume.name.clone(), path);
     }
     Ok(out)
+}
+
+/// An empty directory for everyone, in memory where asked for and Linux has it.
+fn empty_dir(
+    root: &HostRoot,
+    path: &PodPath,
+    source: &EmptyDirVolumeSource,
+) -> Result<(), host::HostError> {
+    root.create_dir_all(&parent(path), 0o755)?;
+    root.create_dir_all(path, 0o777)?;
+    if source.medium.as_deref() == Some("Memory") && !root.os().is_windows() {
+        let size = source
+            .size_limit
+            .as_ref()
+            .and_then(|q| pod_rules::Quantity::parse(&q.0).ok());
+        root.mount_memory(path, size.map(|q| q.value().max(0) as u64))?;
+    }
+    Ok(())
 }
 
 fn parent(path: &PodPath) -> PodPath {
@@ -171,60 +186,51 @@ fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<Pod
     }
 }
 
+/// One mount of a container.
+pub(crate) struct MountOf<'a> {
+    pub volume: &'a Volume,
+    /// Where the volume is.
+    pub path: &'a PodPath,
+    pub container: &'a str,
+    /// Which of the container's mounts.
+    pub index: usize,
+}
+
 /// The object of the host that a mount shows: the volume, or what its sub-path names. A sub-path
-/// may not pass a link that a pod could have made.
+/// passes no link that a pod could have made, then or later.
 pub(crate) fn mount_source(
     root: &HostRoot,
-    volume: &Volume,
-    path: &PodPath,
-    mount: &VolumeMount,
+    dirs: &PodDirs,
+    mount: &MountOf<'_>,
     sub_path: &str,
 ) -> Result<PodPath, String> {
     if sub_path.is_empty() {
-        return Ok(path.clone());
+        return Ok(mount.path.clone());
     }
-    let refused = |why: String| {
-        format!(
-            "failed to prepare subPath for volumeMount {:?}: {why}",
-            mount.name
-        )
-    };
-    let full = path.join(sub_path).map_err(|e| refused(text(e)))?;
-    let relative = &full.components()[path.components().len()..];
-    if plugin(volume).is_some() && volume.empty_dir.is_none() {
+    let name = &mount.volume.name;
+    let refused =
+        |why: String| format!("failed to prepare subPath for volumeMount {name:?}: {why}");
+    if plugin(mount.volume).is_some() && mount.volume.empty_dir.is_none() {
         // Written by us alone: the names are our links into the current generation.
-        return content::current(root, path, relative).map_err(refused);
+        let full = mount.path.join(sub_path).map_err(|e| refused(text(e)))?;
+        let relative = &full.components()[mount.path.components().len()..];
+        return content::current(root, mount.path, relative).map_err(refused);
     }
-    let mut here = path.clone();
-    for part in relative {
-        let next = here.join(part).map_err(|e| refused(text(e)))?;
-        let names = root.read_dir(&here).map_err(|e| refused(text(e)))?;
-        let same = |n: &str| {
-            if root.os().is_windows() {
-                n.eq_ignore_ascii_case(part)
-            } else {
-                n == part
-            }
-        };
-        match names.iter().find(|(n, _)| same(n)) {
-            Some((_, FileKind::Link)) => return Err(refused(format!("{next} is a link"))),
-            Some(_) => {}
-            None => root
-                .create_dir_all(&next, 0o750)
-                .map_err(|e| refused(text(e)))?,
-        }
-        here = next;
-    }
-    Ok(here)
+    let place = format!("volume-subpaths/{name}/{}/{}", mount.container, mount.index);
+    let place = dirs.pod.join(&place).map_err(|e| refused(text(e)))?;
+    root.sub_path(mount.path, sub_path, &place)
+        .map_err(|e| refused(text(e)))
 }
 
 /// Removes the pod's volumes; emptyDir content goes, hostPath targets stay.
 pub(crate) fn tear_down(root: &HostRoot, dirs: &PodDirs) -> Result<(), host::HostError> {
+    root.unmount_below(&dirs.pod)?;
     root.remove_tree(&dirs.pod.join("volumes")?)
 }
 
 /// Removes all directories of the pod.
 pub(crate) fn remove_all(root: &HostRoot, dirs: &PodDirs) -> Result<(), host::HostError> {
+    root.unmount_below(&dirs.pod)?;
     root.remove_tree(&dirs.pod)?;
     root.remove_tree(&dirs.logs)
 }

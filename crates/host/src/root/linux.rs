@@ -104,7 +104,7 @@ impl Root {
     pub(super) fn resolve(&self, path: &[String]) -> io::Result<Resolved> {
         let fd = self.open_in(path, OFlag::O_PATH)?;
         let kind = kind_of(fstat(&fd)?.st_mode);
-        let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+        let path = std::fs::read_link(fd_path(&fd))?;
         Ok(Resolved {
             path,
             kind,
@@ -199,6 +199,69 @@ impl Root {
             inodes: s.files(),
             inodes_free: s.files_available(),
         })
+    }
+
+    /// Binds what `sub` names in `volume` at `place`; see [`super::HostRoot::sub_path`].
+    pub(super) fn sub_path(
+        &self,
+        volume: &[String],
+        sub: &[String],
+        place: &[String],
+    ) -> io::Result<bool> {
+        let mut here = self.open_in(volume, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        for name in sub {
+            let name = self.spelt(&here, name)?;
+            here = match open_plain(here.as_fd(), &name) {
+                Err(Errno::ENOENT) => make_dir(here.as_fd(), &name, 0o750)?,
+                Err(Errno::ELOOP) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::PermissionDenied,
+                        format!("{name} is a link"),
+                    ));
+                }
+                other => other?,
+            };
+        }
+        self.unmount_below(place).or_else(missing_is_fine)?;
+        let parents = &place[..place.len().saturating_sub(1)];
+        self.create_dir_all(parents, 0o750)?;
+        if kind_of(fstat(&here)?.st_mode) == FileKind::Directory {
+            self.create_dir_all(place, 0o750)?;
+        } else {
+            self.create_file(place, 0o640)?;
+        }
+        let target = self.open_in(place, OFlag::O_PATH | OFlag::O_NOFOLLOW)?;
+        linux_sys::mount::bind(&fd_path(&here), &fd_path(&target))?;
+        Ok(true)
+    }
+
+    /// The name as it is spelt in the directory, where case does not matter.
+    fn spelt(&self, dir: &OwnedFd, name: &str) -> io::Result<String> {
+        if !self.fold_case || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok() {
+            return Ok(name.to_owned());
+        }
+        let same = list(dir.try_clone()?)?
+            .into_iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name));
+        Ok(same.map_or_else(|| name.to_owned(), |(n, _)| n))
+    }
+
+    pub(super) fn mount_memory(&self, path: &[String], size: Option<u64>) -> io::Result<()> {
+        let target = self.open_in(path, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+        let real = std::fs::read_link(fd_path(&target))?;
+        if linux_sys::mount::mounts_below(&real)?.contains(&real) {
+            return Ok(());
+        }
+        let size = size.map(|s| format!(",size={s}")).unwrap_or_default();
+        linux_sys::mount::tmpfs(&fd_path(&target), &format!("mode=0777{size}"))
+    }
+
+    pub(super) fn unmount_below(&self, path: &[String]) -> io::Result<()> {
+        let real = self.resolve(path)?.path;
+        for mount in linux_sys::mount::mounts_below(&real)?.iter().rev() {
+            linux_sys::mount::umount(mount)?;
+        }
+        Ok(())
     }
 
     pub(super) fn write_volume(
@@ -299,6 +362,31 @@ fn fresh_name() -> String {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
     format!("..{}.{:09}", now.as_secs(), now.subsec_nanos())
+}
+
+/// The magic link of an open object, to mount from or at.
+fn fd_path(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// Opens one entry of a directory, never through a link.
+fn open_plain(dir: BorrowedFd<'_>, name: &str) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(
+            ResolveFlag::RESOLVE_BENEATH
+                | ResolveFlag::RESOLVE_NO_SYMLINKS
+                | ResolveFlag::RESOLVE_NO_MAGICLINKS,
+        );
+    openat2(dir, name, how)
+}
+
+fn missing_is_fine(e: io::Error) -> io::Result<()> {
+    if e.kind() == io::ErrorKind::NotFound {
+        Ok(())
+    } else {
+        Err(e)
+    }
 }
 
 fn make_dir(dir: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<OwnedFd> {

@@ -113,6 +113,28 @@ impl Root {
         super::super::facts::disk_space(&self.checked(path)?)
     }
 
+    pub(super) fn sub_path(
+        &self,
+        volume: &[String],
+        sub: &[String],
+        _place: &[String],
+    ) -> io::Result<bool> {
+        let full: Vec<String> = volume.iter().chain(sub).cloned().collect();
+        let path = self.checked(&full)?;
+        if fs::symlink_metadata(&path).is_err() {
+            fs::create_dir_all(path)?;
+        }
+        Ok(false)
+    }
+
+    pub(super) fn mount_memory(&self, path: &[String], _size: Option<u64>) -> io::Result<()> {
+        self.checked(path).map(drop)
+    }
+
+    pub(super) fn unmount_below(&self, path: &[String]) -> io::Result<()> {
+        self.checked(path).map(drop)
+    }
+
     pub(super) fn write_volume(
         &self,
         path: &[String],

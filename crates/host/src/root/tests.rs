@@ -159,3 +159,44 @@ fn modes_ignore_the_umask() {
     assert_eq!(mode("c/m/vol/k"), 0o666);
     assert!(root.space(&vol).unwrap().capacity > 0);
 }
+
+#[test]
+fn a_sub_path_is_held_by_its_handle() {
+    linux_sys::ns::in_lab("root::tests::a_sub_path_is_held_by_its_handle", || {
+        let (dir, root) = windows();
+        let p = |t: &str| root.parse(t).unwrap();
+        let c = dir.path().join("c");
+        std::fs::create_dir_all(c.join("vol/Data")).unwrap();
+        std::fs::create_dir(c.join("secret")).unwrap();
+        std::fs::write(c.join("vol/file"), "f").unwrap();
+        std::os::unix::fs::symlink("/secret", c.join("vol/evil")).unwrap();
+        let place = p(r"C:\pod\sub\0");
+        assert_eq!(
+            root.sub_path(&p(r"C:\vol"), "data/new", &place).unwrap(),
+            place
+        );
+        std::fs::write(c.join("vol/Data/new/x"), "1").unwrap();
+        // What a pod does afterwards changes nothing.
+        std::fs::rename(c.join("vol/Data"), c.join("vol/moved")).unwrap();
+        std::os::unix::fs::symlink("/secret", c.join("vol/Data")).unwrap();
+        assert_eq!(std::fs::read_to_string(c.join("pod/sub/0/x")).unwrap(), "1");
+        for sub in ["evil", "EVIL/x", "data/new", "../secret"] {
+            assert!(root.sub_path(&p(r"C:\vol"), sub, &place).is_err(), "{sub}");
+        }
+        let file = p(r"C:\pod\sub\1");
+        root.sub_path(&p(r"C:\vol"), "file", &file).unwrap();
+        root.sub_path(&p(r"C:\vol"), "file", &file).unwrap();
+        assert_eq!(root.read(&file, 9).unwrap().unwrap(), b"f");
+        root.create_dir_all(&p(r"C:\pod\mem"), 0o777).unwrap();
+        root.mount_memory(&p(r"C:\pod\mem"), Some(1 << 20)).unwrap();
+        root.mount_memory(&p(r"C:\pod\mem"), Some(1 << 20)).unwrap();
+        assert_eq!(root.space(&p(r"C:\pod\mem")).unwrap().capacity, 1 << 20);
+        assert!(
+            root.remove_tree(&p(r"C:\pod")).is_err(),
+            "removal stays on one mount"
+        );
+        root.unmount_below(&p(r"C:\pod")).unwrap();
+        root.remove_tree(&p(r"C:\pod")).unwrap();
+        assert!(c.join("vol/moved/new/x").exists() && !c.join("pod").exists());
+    });
+}

@@ -186,32 +186,45 @@ fn host_paths() {
 
 #[test]
 fn sub_paths_pass_no_link() {
-    let f = fixture();
-    let p = pod(json!([{"name": "e", "emptyDir": {}}, {"name": "c", "configMap": {"name": "cm"}}]));
-    let places = f.set_up(&p).unwrap();
-    let volumes = p.spec.as_ref().unwrap().volumes.as_ref().unwrap();
-    let mount = VolumeMount {
-        name: "e".into(),
-        ..Default::default()
-    };
-    let source = |i: usize, sub: &str| {
-        mount_source(&f.root, &volumes[i], &places[&volumes[i].name], &mount, sub)
-            .map(|p| p.to_string())
-    };
-    assert!(source(0, "a/b").unwrap().ends_with(r"\e\a\b"));
-    assert!(source(0, "../x").is_err());
-    let on_disk = f
-        .dir
-        .path()
-        .join("c/var/lib/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/e");
-    assert!(on_disk.join("a/b").is_dir());
-    std::os::unix::fs::symlink("/", on_disk.join("evil")).unwrap();
-    assert!(source(0, "evil").unwrap_err().contains("is a link"));
-    assert!(source(0, "EVIL/x").unwrap_err().contains("is a link"));
-    let file = source(1, "a.conf").unwrap();
-    assert!(
-        file.contains(r"\c\..") && file.ends_with(r"\a.conf"),
-        "{file}"
-    );
-    assert!(source(1, "nope").is_err());
+    linux_sys::ns::in_lab("volumes::tests::sub_paths_pass_no_link", || {
+        let f = fixture();
+        let p =
+            pod(json!([{"name": "e", "emptyDir": {}}, {"name": "c", "configMap": {"name": "cm"}}]));
+        let places = f.set_up(&p).unwrap();
+        let dirs = f.dirs(&p);
+        let volumes = p.spec.as_ref().unwrap().volumes.as_ref().unwrap();
+        let source = |i: usize, sub: &str| {
+            let volume = &volumes[i];
+            let mount = MountOf {
+                volume,
+                path: &places[&volume.name],
+                container: "c",
+                index: i,
+            };
+            mount_source(&f.root, &dirs, &mount, sub).map(|p| p.to_string())
+        };
+        assert!(
+            source(0, "a/b")
+                .unwrap()
+                .ends_with(r"\u1\volume-subpaths\e\c\0")
+        );
+        assert!(source(0, "../x").is_err());
+        let kubelet = f.dir.path().join("c/var/lib/kubelet/pods/u1");
+        let on_disk = kubelet.join("volumes/kubernetes.io~empty-dir/e");
+        std::fs::write(on_disk.join("a/b/x"), "1").unwrap();
+        assert!(kubelet.join("volume-subpaths/e/c/0/x").is_file());
+        std::os::unix::fs::symlink("/", on_disk.join("evil")).unwrap();
+        assert!(source(0, "evil").unwrap_err().contains("is a link"));
+        assert!(source(0, "EVIL/x").unwrap_err().contains("is a link"));
+        let file = source(1, "a.conf").unwrap();
+        assert!(
+            file.contains(r"\c\..") && file.ends_with(r"\a.conf"),
+            "{file}"
+        );
+        assert!(source(1, "nope").is_err());
+        // Unmounted before removal, so that the content under a mount is not taken twice.
+        source(0, "a/b").unwrap();
+        remove_all(&f.root, &dirs).unwrap();
+        assert!(!kubelet.exists());
+    });
 }

@@ -1,5 +1,7 @@
 //! Creating and starting a container.
 
+use std::time::Duration;
+
 use cluster::EventType;
 use cri::v1;
 use host::PodPath;
@@ -12,11 +14,14 @@ use crate::cri_config::{self, ContainerSide};
 use crate::env::{self, Input};
 use crate::pod::{Failure, ImageState, State, container_hash, is_host_network};
 use crate::services;
-use crate::volumes;
+use crate::volumes::{self, MountOf};
 
 /// After a failed create or start: (first, longest).
 const WAITS: (SignedDuration, SignedDuration) =
     (SignedDuration::from_secs(10), SignedDuration::from_secs(10));
+
+/// How long the first list of Services may take.
+const FIRST_SERVICES: Duration = Duration::from_secs(5);
 
 /// A failed create or start: the waiting reason and the message.
 type Failed = (&'static str, String);
@@ -154,7 +159,14 @@ impl Worker {
 
     async fn environment(&self, c: &Container) -> Result<env::Environment, String> {
         // Variables of Services need the first list of them, as upstream.
-        self.agent.services.synced().await;
+        if tokio::time::timeout(FIRST_SERVICES, self.agent.services.synced())
+            .await
+            .is_err()
+        {
+            return Err(
+                "services have not yet been read at least once, cannot construct envvars".into(),
+            );
+        }
         let sources = self.fetch(env::references(c)).await?;
         let ns = self.pod.metadata.namespace.as_deref().unwrap_or_default();
         let links = self
@@ -187,7 +199,7 @@ impl Worker {
             .iter()
             .flat_map(|s| s.volumes.iter().flatten());
         let mut out = Vec::new();
-        for m in c.volume_mounts.iter().flatten() {
+        for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
             let volume = all.clone().find(|v| v.name == m.name);
             let place = self.places.get(&m.name);
             let (Some(volume), Some(place)) = (volume, place) else {
@@ -201,7 +213,13 @@ impl Worker {
                 (Some(p), _) => p.clone(),
                 _ => String::new(),
             };
-            let source = volumes::mount_source(&self.agent.root, volume, place, m, &sub_path)?;
+            let mount = MountOf {
+                volume,
+                path: place,
+                container: &c.name,
+                index,
+            };
+            let source = volumes::mount_source(&self.agent.root, &self.dirs, &mount, &sub_path)?;
             let ours = volume.secret.is_some()
                 || volume.config_map.is_some()
                 || volume.projected.is_some()
