@@ -8,6 +8,8 @@ mod client;
 mod endpoint;
 mod error;
 mod events;
+#[cfg(all(test, unix))]
+mod tests;
 
 pub use client::{Client, Deadlines};
 pub use endpoint::{Endpoint, EndpointError};
