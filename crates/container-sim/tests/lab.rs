@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Some("inside") => run_all(&[
             ("a_linux_image_runs_as_its_request_says", |dir| Box::pin(linux_container(dir))),
             ("containers_stop_by_signal_and_by_force", |dir| Box::pin(stopping(dir))),
+            ("streams_terminals_and_pid_namespaces_are_as_asked", |dir| Box::pin(streams(dir))),
             ("a_stand_in_answers_and_says_what_it_is", |dir| Box::pin(stand_in(dir))),
             ("a_restarted_runtime_finds_its_pods", |dir| Box::pin(restart(dir))),
             ("a_dead_shim_makes_the_sandbox_not_ready", |dir| Box::pin(dead_shim(dir))),
@@ -125,6 +126,41 @@ async fn stopping(dir: std::path::PathBuf) {
     let id = node.create(&pod, request).await.unwrap();
     let error = node.client.start_container(v1::StartContainerRequest { container_id: id }).await.unwrap_err().to_string();
     assert!(error.contains("user 1000 does not exist here") && error.contains("runAsUser: 0"), "{error}");
+    node.remove(&pod).await;
+}
+
+async fn streams(dir: std::path::PathBuf) {
+    let node = Node::linux(&dir).await;
+    node.store().load(&image_archive(&dir), &Default::default()).unwrap();
+    let pod = node.run(sandbox("streams")).await;
+    let log = |name: &str| std::fs::read_to_string(dir.join(format!("host/var/log/pods/streams/{name}/0.log"))).unwrap_or_default();
+    // Standard input held open keeps its reader alive; without it there is nothing to read.
+    let held = node.start(&pod, v1::ContainerConfig { stdin: true, ..container("held", "demo:1", &["/bin/cat"]) }).await;
+    let none = node.start(&pod, container("none", "demo:1", &["/bin/cat"])).await;
+    assert_eq!(node.wait_exit(&none).await.exit_code, 0);
+    assert_eq!(node.status(&held).await.state, v1::ContainerState::ContainerRunning as i32);
+    let terminal = v1::ContainerConfig { tty: true, ..container("tty", "demo:1", &["/bin/sh", "-c", "test -t 0 && test -t 1 && echo a terminal $TERM; exit 4"]) };
+    let terminal = node.start(&pod, terminal).await;
+    assert_eq!(node.wait_exit(&terminal).await.exit_code, 4);
+    assert!(log("tty").contains("stdout F a terminal xterm"), "{}", log("tty"));
+    // In the pod's own pid namespace the shim is pid 1.
+    let mut shared = container("shared", "demo:1", &["/bin/sh", "-c", "test $$ != 1 && echo shared; echo gone > /dev/termination-log"]);
+    let options = v1::NamespaceOption { pid: v1::NamespaceMode::Pod as i32, ..Default::default() };
+    let security = v1::LinuxContainerSecurityContext { namespace_options: Some(options), readonly_rootfs: true, ..Default::default() };
+    shared.linux = Some(v1::LinuxContainerConfig { security_context: Some(security), resources: None });
+    std::fs::write(dir.join("host/message"), "").unwrap();
+    let file = v1::Mount { container_path: "/dev/termination-log".into(), host_path: "/message".into(), ..Default::default() };
+    shared.mounts.push(file);
+    let shared = node.start(&pod, shared).await;
+    let status = node.wait_exit(&shared).await;
+    assert_eq!(status.exit_code, 0, "{} {}", describe(&status), log("shared"));
+    assert!(log("shared").contains("F shared"));
+    assert_eq!(std::fs::read_to_string(dir.join("host/message")).unwrap(), "gone\n");
+    // Unknown limits are kept and reported, though nothing enforces them.
+    let resources = v1::LinuxContainerResources { memory_limit_in_bytes: 7 << 20, ..Default::default() };
+    let update = v1::UpdateContainerResourcesRequest { container_id: held.clone(), linux: Some(resources.clone()), ..Default::default() };
+    node.client.update_container_resources(update).await.unwrap();
+    assert_eq!(node.status(&held).await.resources.unwrap().linux, Some(resources));
     node.remove(&pod).await;
 }
 

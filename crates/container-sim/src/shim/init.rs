@@ -74,9 +74,6 @@ fn prepare(dir: &Path) -> Result<Ready> {
             let (Some(name), cwd) = (argv.first(), if cwd.is_empty() { "/" } else { cwd }) else {
                 bail!("no command specified: neither the image nor the pod names one");
             };
-            if !Path::new(cwd).exists() {
-                std::fs::create_dir_all(cwd).with_context(|| format!("cannot make the working directory {cwd}"))?;
-            }
             std::env::set_current_dir(cwd).with_context(|| format!("cannot enter the working directory {cwd}"))?;
             let path = spec.env.iter().find(|(name, _)| name == "PATH").map_or("", |(_, value)| value);
             let program = find_program(name, path)?;

@@ -9,7 +9,7 @@ use host::{FileKind, HostRoot, Resolved};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use super::{MountSource, MountSpec, RootSpec, StartSpec};
+use super::{MountSource, MountSpec, Program, RootSpec, StartSpec};
 use crate::images::layer;
 
 const NONE: Option<&str> = None;
@@ -38,6 +38,12 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
     }
     if matches!(spec.root, RootSpec::Layers { .. }) {
         restrict(&inside, spec)?;
+    }
+    if let Program::Exec { cwd, .. } = &spec.program
+        && !cwd.is_empty()
+    {
+        // While the root can still be written.
+        inside.create_dir_all(&inside.parse(cwd)?, 0o755).context("cannot make the working directory")?;
     }
     drop((inside, node));
     if spec.security.readonly_root {
