@@ -1,7 +1,8 @@
 //! `bridge`: pods of a Linux node on one bridge. Source: containernetworking/plugins `plugins/main/bridge`.
 //!
-//! One key is ours: `routed` isolates the bridge's ports and lets the node answer ARP and forward between them, so that
-//! packet filters and Services of the node apply between its own pods although bridge netfilter is off.
+//! One key is ours: with `routed`, packet filters and Services of the node apply between its own pods. Where bridge
+//! netfilter does that already (`bridge-nf-call-iptables`), nothing more is needed; where it is off, as on stock Debian,
+//! the bridge's ports are isolated and the node answers ARP and forwards between them.
 //! Not here: VLANs, promiscuous mode and MAC spoof checks; a configuration that asks for them is refused.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -74,6 +75,11 @@ impl Config {
             return Err(CniError::new(code::UNSUPPORTED_FIELD, format!("bridge does not support {field}; remove it from network {:?}", request.config.name)));
         }
         Ok(config)
+    }
+
+    /// Isolated ports and bridge netfilter exclude each other: that one translates addresses and then bridges.
+    fn isolates_ports(&self) -> bool {
+        self.routed && !sysctl::get("net.bridge.bridge-nf-call-iptables").is_ok_and(|value| value == "1")
     }
 }
 
@@ -199,7 +205,7 @@ fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
     if !link.up {
         host.set_up(link.index).map_err(net)?;
     }
-    if config.routed {
+    if config.isolates_ports() {
         let name = name.replace('.', "/");
         switch("net.ipv4.ip_forward", "1")?;
         switch(&format!("net.ipv4.conf.{name}.proxy_arp_pvlan"), "1")?;
@@ -228,7 +234,7 @@ fn connect(request: &Request, config: &Config, host: &Rtnl, bridge: &Link, sandb
         inside.set_mtu(must_find(&inside, &request.ifname)?.index, mtu).map_err(net)?;
     }
     host.set_master(link.index, Some(bridge.index)).map_err(net)?;
-    let port = BridgePort { hairpin: Some(config.hairpin_mode), isolated: Some(config.routed), ..BridgePort::default() };
+    let port = BridgePort { hairpin: Some(config.hairpin_mode), isolated: Some(config.isolates_ports()), ..BridgePort::default() };
     host.set_bridge_port(link.index, port).map_err(net)?;
     host.set_up(link.index).map_err(net)?;
     must_find(host, &name)

@@ -30,6 +30,9 @@ pub enum BackendConfig {
         /// Direct server return for ClusterIPs where the service has it.
         dsr: bool,
     },
+    /// nftables in this process's network namespace.
+    #[cfg(target_os = "linux")]
+    Nftables(crate::nftables::Settings),
 }
 
 /// What the proxy of one node needs.
@@ -63,12 +66,16 @@ pub struct Status {
 
 enum Backend {
     Hns(Hns),
+    #[cfg(target_os = "linux")]
+    Nftables(crate::nftables::Nftables),
 }
 
 impl Backend {
     async fn sync(&mut self, table: &Table, dirty: &BTreeSet<FrontKey>, full: bool) -> Result<Outcome, String> {
         match self {
             Self::Hns(hns) => hns.sync(table, dirty, full).await,
+            #[cfg(target_os = "linux")]
+            Self::Nftables(nftables) => nftables.sync(table, dirty, full),
         }
     }
 }
@@ -81,6 +88,8 @@ const SLOWEST: Duration = Duration::from_secs(10);
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
     let backend = match config.backend {
         BackendConfig::Hcn { client, network, dsr } => Backend::Hns(Hns::new(client, config.cluster_uid.clone(), network, dsr)),
+        #[cfg(target_os = "linux")]
+        BackendConfig::Nftables(settings) => Backend::Nftables(crate::nftables::Nftables::new(settings)),
     };
     let inputs = Arc::new(Mutex::new(Inputs::default()));
     let (services, slices) = watch_rows(&config.client, &config.node_name, &inputs);

@@ -3,6 +3,7 @@
 //! Keys are concatenations as the kernel has them in its registers: each part padded to four bytes, addresses and
 //! ports in network order, numbers in the machine's own.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -25,16 +26,18 @@ pub enum Set {
     ClusterIps,
     /// address · address of backends that may meet themselves.
     Hairpins,
+    /// address · protocol · port whose clients stick to a backend for so many seconds.
+    Sticky(u32),
 }
 
 impl Set {
-    /// Every set.
-    pub const ALL: [Self; 7] =
+    /// The sets that are always there; those of sticky front ends come with the first of their timeout.
+    pub const FIXED: [Self; 7] =
         [Self::Frontends, Self::Inside, Self::Slots, Self::Rejected, Self::Dropped, Self::ClusterIps, Self::Hairpins];
 
     /// Its name in the kernel.
-    pub fn name(self) -> &'static str {
-        match self {
+    pub fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Self::Frontends => "frontends",
             Self::Inside => "inside",
             Self::Slots => "slots",
@@ -42,7 +45,14 @@ impl Set {
             Self::Dropped => "dropped",
             Self::ClusterIps => "cluster-ips",
             Self::Hairpins => "hairpins",
-        }
+            Self::Sticky(seconds) => return Cow::Owned(format!("sticky-{seconds}")),
+        })
+    }
+
+    /// The set of that name, when it is one of ours.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let fixed = Self::FIXED.into_iter().find(|set| set.name() == name);
+        fixed.or_else(|| name.strip_prefix("sticky-")?.parse().ok().map(Self::Sticky))
     }
 
     /// Whether elements of several front ends may be equal.
@@ -62,6 +72,11 @@ pub enum Masquerade {
     Always,
 }
 
+/// The most backends that a front end uses; further ones get no traffic.
+pub const MOST_BACKENDS: usize = 0xfff;
+/// The longest affinity; the API allows no more than a day.
+const LONGEST_AFFINITY: u32 = 0x1_ffff;
+
 /// How a front end picks a backend. Front ends share classes, so there are few: one chain each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class {
@@ -79,24 +94,23 @@ pub struct Class {
 pub const INSIDE_SLOTS: u32 = 0x1_0000;
 
 impl Class {
-    /// The map data that stands for the class.
+    /// The map data that stands for the class, as one number that fits a mark:
+    /// 12 bits count, 2 bits masquerade, 1 bit inside, 17 bits affinity.
     pub fn data(self) -> Vec<u8> {
-        let first = u32::from(self.count) | (self.masquerade as u32) << 16 | u32::from(self.inside) << 18;
-        [first.to_ne_bytes(), self.affinity.to_ne_bytes()].concat()
+        let number = u32::from(self.count) | (self.masquerade as u32) << 12 | u32::from(self.inside) << 14 | self.affinity << 15;
+        number.to_ne_bytes().to_vec()
     }
 
     /// Reads [`Class::data`] back; none for what was not written by it.
     pub fn from_data(data: &[u8]) -> Option<Self> {
-        let first = u32::from_ne_bytes(data.get(..4)?.try_into().ok()?);
-        let affinity = u32::from_ne_bytes(data.get(4..8)?.try_into().ok()?);
-        let masquerade = match first >> 16 & 3 {
+        let number = u32::from_ne_bytes(data.try_into().ok()?);
+        let masquerade = match number >> 12 & 3 {
             0 => Masquerade::Never,
             1 => Masquerade::Outsiders,
             2 => Masquerade::Always,
             _ => return None,
         };
-        let class = Self { count: (first & 0xffff) as u16, masquerade, inside: first >> 18 & 1 == 1, affinity };
-        (class.data() == data).then_some(class)
+        Some(Self { count: (number & 0xfff) as u16, masquerade, inside: number >> 14 & 1 == 1, affinity: number >> 15 })
     }
 
     /// The name of its chain.
@@ -167,14 +181,18 @@ pub fn elements(key: &FrontKey, front: &Front, node_ips: &[Ipv4Addr]) -> Element
 }
 
 fn serve(elements: &mut Elements, set: Set, at: &[u8], backends: &[Backend], front: &Front, masquerade: Masquerade) {
-    let targets: Vec<(Ipv4Addr, u16)> = backends.iter().filter_map(v4).take(u16::MAX.into()).collect();
+    let targets: Vec<(Ipv4Addr, u16)> = backends.iter().filter_map(v4).take(MOST_BACKENDS).collect();
     if targets.is_empty() {
         return;
     }
     let inside = set == Set::Inside;
-    // The cast is exact: no more than u16::MAX are taken.
-    let class = Class { count: targets.len() as u16, masquerade, inside, affinity: front.affinity.unwrap_or(0) };
+    let affinity = front.affinity.unwrap_or(0).min(LONGEST_AFFINITY);
+    // The cast is exact: no more than MOST_BACKENDS are taken.
+    let class = Class { count: targets.len() as u16, masquerade, inside, affinity };
     elements.insert((set, at.to_vec()), class.data());
+    if affinity != 0 {
+        elements.insert((Set::Sticky(affinity), at.to_vec()), Vec::new());
+    }
     let base = if inside { INSIDE_SLOTS } else { 0 };
     for (slot, (ip, port)) in (base..).zip(targets) {
         elements.insert((Set::Slots, [at, &slot.to_ne_bytes()].concat()), target_bytes(ip, port));
@@ -213,7 +231,7 @@ mod tests {
         let key = FrontKey { vip: Vip::Address("10.96.0.1".parse().unwrap()), protocol: Protocol::Tcp, port: 80 };
         let text = show(&elements(&key, &front(Kind::ClusterIp, &[("192.168.0.5", 8080, true), ("192.168.1.5", 80, false)]), &[]));
         insta::assert_snapshot!(text, @r"
-        frontends 0a6000010600000000500000 0200010000000000
+        frontends 0a6000010600000000500000 02100000
         slots 0a600001060000000050000000000000 c0a800051f900000
         slots 0a600001060000000050000001000000 c0a8010500500000
         cluster-ips 0a600001 
@@ -226,8 +244,8 @@ mod tests {
         local.inside = front(Kind::NodePort, &[("192.168.1.5", 53, false)]).backends.into();
         let ips = ["10.240.0.11".parse().unwrap(), "10.250.0.11".parse().unwrap()];
         insta::assert_snapshot!(show(&elements(&node_port, &local, &ips)), @r"
-        inside 0af0000b1100000075650000 0100040000000000
-        inside 0afa000b1100000075650000 0100040000000000
+        inside 0af0000b1100000075650000 01400000
+        inside 0afa000b1100000075650000 01400000
         slots 0af0000b110000007565000000000100 c0a8010500350000
         slots 0afa000b110000007565000000000100 c0a8010500350000
         dropped 0af0000b1100000075650000 
@@ -240,11 +258,11 @@ mod tests {
     fn classes_read_back_and_name_their_chains() {
         for masquerade in [Masquerade::Never, Masquerade::Outsiders, Masquerade::Always] {
             for inside in [false, true] {
-                let class = Class { count: 65_535, masquerade, inside, affinity: 86_400 };
+                let class = Class { count: 4095, masquerade, inside, affinity: 86_400 };
                 assert_eq!(Class::from_data(&class.data()), Some(class));
             }
         }
-        assert_eq!(Class::from_data(&[255; 8]), None);
+        assert_eq!(Class::from_data(&[255; 4]), None);
         assert_eq!(Class::from_data(&[]), None);
         let class = Class { count: 3, masquerade: Masquerade::Outsiders, inside: false, affinity: 60 };
         assert_eq!(class.chain(), "pick-3-masq-outsiders-sticky-60");

@@ -1,0 +1,310 @@
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use cluster::Key;
+use linux_sys::netlink::{BridgePort, Route, Rtnl};
+use linux_sys::ns::{NetNs, in_lab};
+use linux_sys::sysctl;
+
+use super::*;
+use crate::table::{Backend, Front, Kind, Protocol, Unserved, Vip};
+
+/// The current namespace is the node: pods at 10.1.0.2… on a routed bridge, and a world beyond `up0`.
+struct Lab {
+    pods: Vec<NetNs>,
+    world: NetNs,
+    proxy: Nftables,
+    table: Table,
+}
+
+const NODE: &str = "10.240.0.11";
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn address(rtnl: &Rtnl, link: &str, address: &str) -> u32 {
+    let index = rtnl.link(link).unwrap().unwrap().index;
+    rtnl.add_addr(index, address.parse().unwrap()).unwrap();
+    rtnl.set_up(index).unwrap();
+    index
+}
+
+fn default_route(rtnl: &Rtnl, via: &str) {
+    rtnl.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via(ip(via))).unwrap();
+}
+
+impl Lab {
+    fn new(pods: u8) -> Self {
+        let node = Rtnl::open().unwrap();
+        sysctl::set("net.ipv4.ip_forward", "1").unwrap();
+        // Where the kernel has bridge netfilter, this is how stock Debian runs: without it.
+        let _ = sysctl::set("net.bridge.bridge-nf-call-iptables", "0");
+        node.add_bridge("pods0").unwrap();
+        let bridge = address(&node, "pods0", "10.1.0.1/24");
+        for (name, value) in [("conf/pods0/proxy_arp_pvlan", "1"), ("neigh/pods0/proxy_delay", "0"), ("conf/all/send_redirects", "0"), ("conf/pods0/send_redirects", "0")] {
+            sysctl::set(&format!("net.ipv4.{}", name.replace('/', ".")), value).unwrap();
+        }
+        let pods = (0..pods)
+            .map(|n| {
+                let ns = NetNs::new_anonymous().unwrap();
+                let name = format!("pod{n}");
+                node.add_veth(&name, "eth0", Some(&ns)).unwrap();
+                let port = node.link(&name).unwrap().unwrap().index;
+                node.set_master(port, Some(bridge)).unwrap();
+                node.set_bridge_port(port, BridgePort { isolated: Some(true), ..BridgePort::default() }).unwrap();
+                node.set_up(port).unwrap();
+                let inside = Rtnl::open_in(&ns).unwrap();
+                address(&inside, "eth0", &format!("10.1.0.{}/24", n + 2));
+                default_route(&inside, "10.1.0.1");
+                ns
+            })
+            .collect();
+        let world = NetNs::new_anonymous().unwrap();
+        node.add_veth("up0", "world0", Some(&world)).unwrap();
+        address(&node, "up0", &format!("{NODE}/24"));
+        let outside = Rtnl::open_in(&world).unwrap();
+        address(&outside, "world0", "10.240.0.1/24");
+        // The world reaches Services through the node, but knows no way to pods.
+        outside.add_route(&Route::new("10.96.0.0/16".parse().unwrap()).via(ip(NODE))).unwrap();
+        default_route(&node, "10.240.0.1");
+        Self { pods, world, proxy: proxy(), table: Table::default() }
+    }
+
+    fn set(&mut self, service: &str, fronts: Vec<(FrontKey, Front)>) -> usize {
+        let changes = self.table.set_service(&Key::new("default", service), fronts);
+        let dirty = changes.into_iter().map(|change| change.key).collect();
+        self.proxy.sync(&self.table, &dirty, false).unwrap().writes
+    }
+
+    /// Every pod serves on TCP 8080 what it is called and whom it sees.
+    fn serve(&self) {
+        for (n, pod) in self.pods.iter().enumerate() {
+            serve(pod, n);
+        }
+    }
+}
+
+fn serve(ns: &NetNs, n: usize) {
+    let listener = ns.run(|| TcpListener::bind("0.0.0.0:8080").unwrap()).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let peer = stream.peer_addr().unwrap().ip();
+            let _ = stream.write_all(format!("pod{n} sees {peer}").as_bytes());
+        }
+    });
+}
+
+fn proxy() -> Nftables {
+    Nftables::new(Settings { node_ips: vec![NODE.parse().unwrap()], cluster_cidr: "10.1.0.0/16".parse().unwrap() })
+}
+
+fn key(vip: &str, port: u16) -> FrontKey {
+    let vip = if vip == "node" { Vip::Node } else { Vip::Address(ip(vip)) };
+    FrontKey { vip, protocol: Protocol::Tcp, port }
+}
+
+fn front(kind: Kind, pods: &[u8]) -> Front {
+    Front {
+        service: "default/web:80".into(),
+        kind,
+        backends: pods.iter().map(|n| Backend { address: ip(&format!("10.1.0.{}", n + 2)), port: 8080, local: true }).collect(),
+        inside: None,
+        keep_client: false,
+        affinity: None,
+        unserved: Unserved::Reject,
+        urgent: false,
+    }
+}
+
+fn ask(to: &str) -> String {
+    let to: SocketAddr = to.parse().unwrap();
+    match TcpStream::connect_timeout(&to, Duration::from_millis(800)) {
+        Ok(mut stream) => {
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        }
+        Err(error) => error.kind().to_string(),
+    }
+}
+
+fn asks(ns: &NetNs, to: &str) -> String {
+    ns.run(|| ask(to)).unwrap()
+}
+
+const WEB: &str = "10.96.0.1:80";
+
+#[test]
+fn cluster_ips_reach_pods_from_everywhere() {
+    in_lab("nftables::tests::cluster_ips_reach_pods_from_everywhere", || {
+        let mut lab = Lab::new(3);
+        lab.serve();
+        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[1]))]);
+        assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2", "between pods of one node the client is seen");
+        assert_eq!(asks(&lab.pods[1], WEB), "pod1 sees 10.1.0.1", "a pod that meets itself is translated");
+        assert_eq!(ask(WEB), "pod1 sees 10.1.0.1", "from the node itself");
+        assert_eq!(asks(&lab.world, WEB), "pod1 sees 10.1.0.1", "an outsider's reply must come back this way");
+        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[0, 1, 2]))]);
+        let mut seen = BTreeSet::new();
+        for _ in 0..60 {
+            seen.insert(asks(&lab.pods[0], WEB).split(' ').next().unwrap().to_owned());
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["pod0", "pod1", "pod2"]);
+        // A port that the Service does not have, then a Service without backends, then none.
+        assert_eq!(asks(&lab.pods[0], "10.96.0.1:81"), "connection refused");
+        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[]))]);
+        assert_eq!((asks(&lab.pods[0], WEB), ask(WEB)), ("connection refused".into(), "connection refused".into()));
+        lab.set("web", vec![]);
+        assert_ne!(asks(&lab.pods[0], WEB), "connection refused");
+    });
+}
+
+#[test]
+fn node_ports_follow_the_traffic_policy() {
+    in_lab("nftables::tests::node_ports_follow_the_traffic_policy", || {
+        let mut lab = Lab::new(2);
+        lab.serve();
+        let node = &format!("{NODE}:30080");
+        lab.set("web", vec![(key("node", 30080), front(Kind::NodePort, &[1]))]);
+        assert_eq!(asks(&lab.world, node), "pod1 sees 10.1.0.1", "policy Cluster: as if from the node");
+        assert_eq!(ask(node), "pod1 sees 10.1.0.1");
+        let local = |pods: &[u8]| Front { keep_client: true, inside: Some(front(Kind::NodePort, &[0]).backends), unserved: Unserved::Drop, ..front(Kind::NodePort, pods) };
+        lab.set("web", vec![(key("node", 30080), local(&[1]))]);
+        assert_eq!(asks(&lab.world, node), "pod1 sees 10.240.0.1", "policy Local: the client is seen");
+        assert_eq!(asks(&lab.pods[1], node), "pod0 sees 10.1.0.3", "inside the cluster every backend may answer");
+        lab.set("web", vec![(key("node", 30080), local(&[]))]);
+        assert_eq!(asks(&lab.world, node), "timed out", "no backend here: silence, so that a balancer looks elsewhere");
+        assert_eq!(ask(node), "pod0 sees 10.240.0.11");
+    });
+}
+
+#[test]
+fn backends_off_the_pod_network_get_the_nodes_address() {
+    in_lab("nftables::tests::backends_off_the_pod_network_get_the_nodes_address", || {
+        let mut lab = Lab::new(1);
+        serve(&lab.world, 9);
+        let mut api = front(Kind::ClusterIp, &[]);
+        api.backends = vec![Backend { address: ip("10.240.0.1"), port: 8080, local: false }];
+        lab.set("kubernetes", vec![(key("10.96.0.1", 443), api)]);
+        assert_eq!(asks(&lab.pods[0], "10.96.0.1:443"), "pod9 sees 10.240.0.11");
+    });
+}
+
+#[test]
+fn udp_is_answered_from_the_service_address() {
+    in_lab("nftables::tests::udp_is_answered_from_the_service_address", || {
+        let mut lab = Lab::new(2);
+        let server = lab.pods[1].run(|| UdpSocket::bind("0.0.0.0:8080").unwrap()).unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while let Ok((_, peer)) = server.recv_from(&mut buffer) {
+                let _ = server.send_to(peer.ip().to_string().as_bytes(), peer);
+            }
+        });
+        let dns = FrontKey { protocol: Protocol::Udp, ..key("10.96.0.10", 53) };
+        lab.set("dns", vec![(dns, front(Kind::ClusterIp, &[1]))]);
+        let answer = lab.pods[0].run(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            socket.connect("10.96.0.10:53").unwrap();
+            socket.send(b"?").unwrap();
+            let mut buffer = [0; 64];
+            // A connected socket hears nobody but the Service.
+            let n = socket.recv(&mut buffer).unwrap();
+            String::from_utf8_lossy(&buffer[..n]).into_owned()
+        });
+        assert_eq!(answer.unwrap(), "10.1.0.2");
+    });
+}
+
+#[test]
+fn sticky_clients_stay_and_move_when_their_backend_goes() {
+    in_lab("nftables::tests::sticky_clients_stay_and_move_when_their_backend_goes", || {
+        let mut lab = Lab::new(4);
+        lab.serve();
+        let sticky = |pods: &[u8]| vec![(key("10.96.0.1", 80), Front { affinity: Some(60), ..front(Kind::ClusterIp, pods) })];
+        lab.set("web", sticky(&[1, 2, 3]));
+        let first = asks(&lab.pods[0], WEB);
+        for _ in 0..20 {
+            assert_eq!(asks(&lab.pods[0], WEB), first);
+        }
+        let gone: u8 = first[3..4].parse().unwrap();
+        let left: Vec<u8> = [1, 2, 3].into_iter().filter(|n| *n != gone).collect();
+        lab.set("web", sticky(&left));
+        let second = asks(&lab.pods[0], WEB);
+        assert!(left.iter().any(|n| second.starts_with(&format!("pod{n} "))), "{second} after {first}");
+        assert_eq!(asks(&lab.pods[0], WEB), second);
+    });
+}
+
+#[test]
+fn a_change_is_small_connections_live_and_a_restart_adopts() {
+    in_lab("nftables::tests::a_change_is_small_connections_live_and_a_restart_adopts", || {
+        let mut lab = Lab::new(2);
+        lab.serve();
+        let many: Vec<(FrontKey, Front)> = (0..1000u16).map(|n| (key("10.96.9.9", 1000 + n), front(Kind::ClusterIp, &[0, 1]))).collect();
+        lab.set("many", many);
+        let listener = lab.pods[1].run(|| TcpListener::bind("0.0.0.0:9000").unwrap()).unwrap();
+        let mut long = front(Kind::ClusterIp, &[1]);
+        long.backends[0].port = 9000;
+        lab.set("long", vec![(key("10.96.0.2", 80), long)]);
+        let mut client = lab.pods[0].run(|| TcpStream::connect("10.96.0.2:80").unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        assert_eq!(lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[1]))]), 3, "front end, slot, address; the hairpin is shared");
+        let mut restarted = proxy();
+        assert_eq!(restarted.sync(&lab.table, &BTreeSet::new(), true).unwrap().writes, 0, "nothing that is right is touched");
+        lab.proxy = restarted;
+        assert_eq!(lab.set("many", vec![]), 3002, "1000 front ends with two slots, one address, and pod0's hairpin");
+        client.write_all(b"still here").unwrap();
+        let mut buffer = [0; 10];
+        server.read_exact(&mut buffer).unwrap();
+        assert_eq!(&buffer, b"still here");
+        assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
+    });
+}
+
+#[test]
+fn damage_is_repaired() {
+    in_lab("nftables::tests::damage_is_repaired", || {
+        let mut lab = Lab::new(2);
+        lab.serve();
+        let web = |pods: &[u8]| vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, pods))];
+        lab.set("web", web(&[1]));
+        let nft = Nft::open().unwrap();
+        let damage = |f: &dyn Fn(&mut Batch)| {
+            let mut batch = Batch::new();
+            f(&mut batch);
+            nft.commit(&batch).unwrap();
+        };
+        let repair = |lab: &mut Lab| lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap().writes;
+        damage(&|batch| drop(batch.flush_set(&table(), &Set::Frontends.name())));
+        assert_ne!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
+        assert_eq!(repair(&mut lab), 1);
+        assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
+        damage(&|batch| drop(batch.flush_chain(&table(), "prerouting")));
+        repair(&mut lab);
+        assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
+        damage(&|batch| drop(batch.del_table(&table())));
+        // An ordinary change notices that the table is gone and makes it whole.
+        lab.set("web", web(&[0]));
+        assert_eq!(asks(&lab.pods[0], WEB), "pod0 sees 10.1.0.1");
+    });
+}
+
+#[test]
+fn nft_shows_the_table() {
+    in_lab("nftables::tests::nft_shows_the_table", || {
+        let mut lab = Lab::new(1);
+        let sticky = Front { affinity: Some(60), ..front(Kind::ClusterIp, &[0]) };
+        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[0])), (key("10.96.0.2", 80), sticky), (key("node", 30080), front(Kind::NodePort, &[0]))]);
+        let output = std::process::Command::new("nft").args(["list", "ruleset"]).output().expect("nft(8), which people look at rules with");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        println!("{text}");
+        for part in ["map slots", "10.96.0.1 . tcp . 80", "chain pick-1-masq-outsiders-sticky-60", "elements = { 10.96.0.1, 10.96.0.2 }", "masquerade", "reject"] {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+    });
+}
