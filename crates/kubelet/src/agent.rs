@@ -8,6 +8,7 @@ use cluster::{Change, EventRecorder, Informer, Key, Selection};
 use cri::labels::POD_UID;
 use cri::v1;
 use host::{HostRoot, PodPath};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use tokio::sync::{mpsc, watch};
@@ -43,6 +44,8 @@ pub(crate) struct Agent {
     pub statuses: Arc<Statuses>,
     pub health: watch::Receiver<RuntimeHealth>,
     pub workers: Arc<Workers>,
+    /// When the agent started, in whole seconds.
+    pub started: Timestamp,
     /// Pods that hold resources of the node.
     pub admitted: Mutex<BTreeMap<String, Arc<Pod>>>,
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 use tokio::task::AbortHandle;
 
 use crate::pod::Health;
-pub(crate) use run::Target;
+pub(crate) use run::{Target, run_hook};
 
 /// What one try said.
 #[derive(Clone, Debug, PartialEq, Eq)]

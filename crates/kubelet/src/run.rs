@@ -193,6 +193,8 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         statuses: statuses.clone(),
         health: ground.health.clone(),
         workers: workers.clone(),
+        started: jiff::Timestamp::from_second(jiff::Timestamp::now().as_second())
+            .unwrap_or_default(),
         admitted: Mutex::default(),
     });
     tasks.spawn(forever(async move { statuses.run().await }));

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use cri::v1;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
@@ -32,7 +34,16 @@ fn label<'a>(stats: &'a v1::ContainerStats, name: &str) -> &'a str {
     labels.and_then(|l| l.get(name)).map_or("", String::as_str)
 }
 
-/// Node and pods with the usage that the runtime reports; the node's own is the sum of its pods.
+/// When a container that runs now was started.
+fn container_start(status: &PodStatus, name: &str) -> Option<Time> {
+    let all = status.container_statuses.iter().flatten();
+    let mut all = all.chain(status.init_container_statuses.iter().flatten());
+    let state = all.find(|c| c.name == name)?.state.as_ref()?;
+    state.running.as_ref()?.started_at.clone()
+}
+
+/// Node and pods with the usage that the runtime reports; the node's own is the sum of its pods,
+/// since its start is the agent's.
 pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
     let all = container_stats(agent).await?;
     let now = Timestamp::now();
@@ -52,9 +63,15 @@ pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
         cores += c.unwrap_or(0);
         total += t.unwrap_or(0);
         memory += m.unwrap_or(0);
+        let pod = agent.pods.get(cluster::Key::new(
+            label(s, POD_NAMESPACE),
+            label(s, POD_NAME),
+        ));
+        let status = pod.as_ref().and_then(|p| p.status.as_ref());
+        let name = label(s, CONTAINER_NAME);
         let container = json!({
-            "name": label(s, CONTAINER_NAME),
-            "startTime": now,
+            "name": name,
+            "startTime": status.and_then(|s| container_start(s, name)),
             "cpu": {"time": time(cpu.timestamp), "usageNanoCores": c.unwrap_or(0), "usageCoreNanoSeconds": t.unwrap_or(0)},
             "memory": {"time": time(mem.timestamp), "workingSetBytes": m.unwrap_or(0), "usageBytes": value(&mem.usage_bytes).or(m).unwrap_or(0)},
         });
@@ -69,7 +86,7 @@ pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
                 let reference = json!({"name": label(s, POD_NAME), "namespace": label(s, POD_NAMESPACE), "uid": uid});
                 pods.push((
                     uid,
-                    json!({"podRef": reference, "startTime": now, "containers": [container]}),
+                    json!({"podRef": reference, "startTime": status.and_then(|s| s.start_time.clone()), "containers": [container]}),
                 ));
             }
         }
@@ -79,7 +96,7 @@ pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
     Ok(json!({
         "node": {
             "nodeName": agent.side.node_name,
-            "startTime": now,
+            "startTime": agent.started.to_string(),
             "cpu": {"time": now, "usageNanoCores": cores, "usageCoreNanoSeconds": total},
             "memory": {"time": now, "workingSetBytes": memory, "usageBytes": memory, "availableBytes": capacity.saturating_sub(memory)},
         },

@@ -14,13 +14,15 @@ use std::time::Duration;
 
 use cluster::EventType;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod};
 use tokio::sync::mpsc;
 
 use crate::agent::{Agent, key, uid};
 use crate::images::{ImageError, Ready};
 use crate::pod::admit::{NodeView, admit};
-use crate::pod::{ImageState, Input, Memory, NodeInfo, Observed, Output, State, Volumes, step};
+use crate::pod::{
+    Action, ImageState, Input, Memory, NodeInfo, Observed, Output, State, Volumes, step,
+};
 use crate::probes::{self, News, Prober};
 use crate::volumes::PodDirs;
 
@@ -65,6 +67,8 @@ pub(crate) struct Worker {
     places: BTreeMap<String, host::PodPath>,
     /// Volume content may have changed.
     stale_volumes: bool,
+    /// The last action did not touch the pod at the runtime: no need to ask again.
+    unchanged: bool,
     /// What the runtime held at the last look.
     observed: Observed,
     /// Addresses of the current sandbox.
@@ -100,6 +104,7 @@ pub(crate) async fn run(
         messages: BTreeMap::new(),
         places: BTreeMap::new(),
         stale_volumes: false,
+        unchanged: false,
         observed: Observed::default(),
         pod_ips: Vec::new(),
         retry_at: None,
@@ -163,7 +168,10 @@ impl Worker {
                 return;
             }
             let mut again = false;
+            self.unchanged = !out.actions.is_empty();
             for action in out.actions {
+                self.unchanged &=
+                    matches!(action, Action::MountVolumes | Action::EnsureImage { .. });
                 tracing::debug!(pod = %key(&self.pod), "{action}");
                 again |= self.apply(action).await;
                 self.drain();
@@ -177,7 +185,11 @@ impl Worker {
 
     /// Observes and steps; reports the status.
     async fn look(&mut self) -> Result<Output, cri::Error> {
-        let mut observed = crate::runtime::observe(&self.agent.cri, &self.uid).await?;
+        let mut observed = if std::mem::take(&mut self.unchanged) {
+            std::mem::take(&mut self.observed)
+        } else {
+            crate::runtime::observe(&self.agent.cri, &self.uid).await?
+        };
         self.pod_ips = observed
             .sandboxes
             .first()
@@ -224,6 +236,7 @@ impl Worker {
             let left = at.duration_since(Timestamp::now());
             Duration::try_from(left).unwrap_or_default().min(RESYNC)
         });
+        self.unchanged = false;
         match tokio::time::timeout(until, self.notes.recv()).await {
             Ok(Some(note)) => self.absorb(note),
             Ok(None) => self.gone = true,
@@ -246,7 +259,7 @@ impl Worker {
 
     fn absorb(&mut self, note: Note) {
         match note {
-            Note::Wake => {}
+            Note::Wake => self.unchanged = false,
             Note::Sources => {
                 self.stale_volumes = true;
                 // What failed for want of a key may succeed now.
@@ -316,17 +329,7 @@ impl Worker {
             if self.probers.contains_key(&c.id) {
                 continue;
             }
-            let ip = if crate::pod::is_host_network(&self.pod) {
-                &self.agent.host_ips
-            } else {
-                &self.pod_ips
-            };
-            let target = probes::Target {
-                pod_ip: ip.first().cloned().unwrap_or_default(),
-                container: spec.clone(),
-                id: c.id.clone(),
-                cri: self.agent.cri.clone(),
-            };
+            let target = self.target(spec, &c.id);
             let ran = c.started_at.map(|at| Timestamp::now().duration_since(at));
             let since = ran
                 .and_then(|d| Duration::try_from(d).ok())
@@ -339,14 +342,24 @@ impl Worker {
         }
     }
 
-    /// Writes an event about the pod or one of its containers.
-    fn event(
-        &self,
-        container: Option<&str>,
-        type_: EventType,
-        reason: &str,
-        message: impl Into<String>,
-    ) {
+    /// How probes and hooks reach a container.
+    fn target(&self, spec: &Container, id: &str) -> probes::Target {
+        let on_host = crate::pod::is_host_network(&self.pod);
+        let ips = if on_host {
+            &self.agent.host_ips
+        } else {
+            &self.pod_ips
+        };
+        probes::Target {
+            pod_ip: ips.first().cloned().unwrap_or_default(),
+            container: spec.clone(),
+            id: id.to_owned(),
+            cri: self.agent.cri.clone(),
+        }
+    }
+
+    /// The pod or one of its containers, as events name it.
+    fn reference(&self, container: Option<&str>) -> ObjectReference {
         let m = &self.pod.metadata;
         let field = container.map(|name| {
             let inits = self
@@ -360,7 +373,7 @@ impl Worker {
                 if init { "initContainers" } else { "containers" }
             )
         });
-        let about = ObjectReference {
+        ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Pod".into()),
             name: m.name.clone(),
@@ -368,7 +381,18 @@ impl Worker {
             uid: m.uid.clone(),
             resource_version: m.resource_version.clone(),
             field_path: field,
-        };
+        }
+    }
+
+    /// Writes an event about the pod or one of its containers.
+    fn event(
+        &self,
+        container: Option<&str>,
+        type_: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let about = self.reference(container);
         self.agent
             .recorder
             .event(&about, type_, reason, None, message);

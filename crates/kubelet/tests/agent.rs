@@ -553,3 +553,169 @@ async fn starting_a_pod_costs_the_agent_little() {
     // A poll anywhere on the way would cost at least its period.
     assert!(best < Duration::from_millis(250), "{best:?}");
 }
+
+/// Answers one HTTP request after another with what `code` holds.
+async fn http_server(code: std::sync::Arc<std::sync::atomic::AtomicU16>) -> u16 {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 1024];
+            let n = stream.read(&mut request).await.unwrap();
+            assert!(String::from_utf8_lossy(&request[..n]).contains("kube-probe/1.36"));
+            let code = code.load(std::sync::atomic::Ordering::Relaxed);
+            let answer =
+                format!("HTTP/1.1 {code} x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn readiness_follows_its_probe() {
+    let world = ready_world().await;
+    let code = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(503));
+    let port = http_server(code.clone()).await;
+    let probe = json!({"httpGet": {"host": "127.0.0.1", "port": port, "path": "/ready"}, "periodSeconds": 1, "failureThreshold": 1});
+    world
+        .pod(
+            "web",
+            json!({"containers": [{"name": "c", "image": "serve:1", "readinessProbe": probe}]}),
+        )
+        .await;
+    world
+        .until("web", "Running", |s| s["phase"] == "Running")
+        .await;
+    world
+        .eventually("an Unhealthy event", async || {
+            world.events().await.iter().any(|e| {
+                e == "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503"
+            })
+        })
+        .await;
+    assert_eq!(
+        world.status("web").await["containerStatuses"][0]["ready"],
+        false
+    );
+    code.store(200, std::sync::atomic::Ordering::Relaxed);
+    world.until_running("web").await;
+    code.store(500, std::sync::atomic::Ordering::Relaxed);
+    world
+        .until("web", "unready", |s| {
+            s["containerStatuses"][0]["ready"] == false
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_failed_liveness_probe_restarts_the_container() {
+    let world = ready_world().await;
+    let closed = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let probe = json!({"tcpSocket": {"host": "127.0.0.1", "port": closed}, "periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 3});
+    world
+        .pod(
+            "sick",
+            json!({"containers": [{"name": "c", "image": "serve:1", "livenessProbe": probe}]}),
+        )
+        .await;
+    let status = world
+        .until("sick", "a restart", |s| {
+            s["containerStatuses"][0]["restartCount"] == 1
+        })
+        .await;
+    assert_eq!(
+        status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"],
+        0
+    );
+    assert_eq!(
+        world.runtime.state.lock().unwrap().named("c")[0].stopped_with,
+        Some(3)
+    );
+    let events = world.events().await;
+    assert!(
+        events
+            .iter()
+            .any(|e| e == "Killing: Container c failed liveness probe, will be restarted"),
+        "{events:#?}"
+    );
+}
+
+#[tokio::test]
+async fn hooks_run_around_a_containers_life() {
+    let world = ready_world().await;
+    let lifecycle = json!({"postStart": {"exec": {"command": ["hello"]}}, "preStop": {"exec": {"command": ["false", "bye"]}}});
+    world.pod("web", json!({"terminationGracePeriodSeconds": 5, "containers": [{"name": "c", "image": "serve:1", "lifecycle": lifecycle}]})).await;
+    world.until_running("web").await;
+    assert_eq!(world.runtime.state.lock().unwrap().execs, ["hello"]);
+    world
+        .pods()
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    world
+        .eventually("pod gone", async || {
+            world.pods().get_opt("web").await.unwrap().is_none()
+        })
+        .await;
+    assert_eq!(
+        world.runtime.state.lock().unwrap().execs,
+        ["hello", "false bye"]
+    );
+    world
+        .eventually("the event", async || {
+            world
+                .events()
+                .await
+                .iter()
+                .any(|e| e == "FailedPreStopHook: PreStopHook failed: ran false bye")
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn an_ended_container_leaves_its_message() {
+    let world = ready_world().await;
+    world
+        .pod(
+            "says",
+            json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "serve:1"}]}),
+        )
+        .await;
+    world.until_running("says").await;
+    let container = world.runtime.state.lock().unwrap().named("c").remove(0);
+    let file = container
+        .config
+        .mounts
+        .iter()
+        .find(|m| m.container_path == r"C:\dev\termination-log")
+        .unwrap();
+    std::fs::write(world.runtime.path(&file.host_path), "out of cheese").unwrap();
+    world.runtime.exit(&container.id, 4);
+    let status = world
+        .until("says", "Failed", |s| s["phase"] == "Failed")
+        .await;
+    assert_eq!(
+        status["containerStatuses"][0]["state"]["terminated"]["message"],
+        "out of cheese"
+    );
+
+    let spec = json!({"name": "c", "image": "exit-5:1", "terminationMessagePolicy": "FallbackToLogsOnError"});
+    world
+        .pod(
+            "logs",
+            json!({"restartPolicy": "Never", "containers": [spec]}),
+        )
+        .await;
+    let status = world
+        .until("logs", "Failed", |s| s["phase"] == "Failed")
+        .await;
+    let message = status["containerStatuses"][0]["state"]["terminated"]["message"]
+        .as_str()
+        .unwrap();
+    assert!(message.ends_with("says hello\n"), "{message}");
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
 
@@ -19,6 +19,8 @@ pub(crate) struct Target {
     pub cri: cri::Client,
 }
 
+/// An exec hook may take as long as the grace period lets it.
+const HOOK: Duration = Duration::from_secs(3600);
 /// Body bytes that are read at most.
 const BODY: usize = 10 << 10;
 
@@ -53,6 +55,24 @@ pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
             "no answer within {} s (context deadline exceeded)",
             limit.as_secs()
         )),
+    }
+}
+
+/// Runs a postStart or preStop handler to its end. The caller bounds the time.
+pub(crate) async fn run_hook(handler: &LifecycleHandler, target: &Target) -> Result<(), String> {
+    let verdict = if let Some(sleep) = &handler.sleep {
+        tokio::time::sleep(Duration::from_secs(sleep.seconds.max(0) as u64)).await;
+        Verdict::Success
+    } else if let Some(exec) = &handler.exec {
+        run_exec(exec.command.clone().unwrap_or_default(), HOOK, target).await
+    } else if let Some(http) = &handler.http_get {
+        get(http, target).await
+    } else {
+        Verdict::Unknown("this kind of hook is not supported by this node agent".into())
+    };
+    match verdict {
+        Verdict::Success => Ok(()),
+        Verdict::Failure(why) | Verdict::Unknown(why) => Err(why),
     }
 }
 

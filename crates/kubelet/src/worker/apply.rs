@@ -1,7 +1,7 @@
 //! Carrying out the plan's actions. An action returns whether to look again at once; what failed
 //! leaves a retry time in the memory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::EventType;
 use cri::v1;
@@ -17,6 +17,7 @@ use crate::cri_config;
 use crate::env::Facts;
 use crate::images::{self, ImageError, Policy, Ready};
 use crate::pod::{Action, Failure, ImageState, Volumes, Why};
+use crate::probes;
 use crate::sources::{Fetched, Kind};
 use crate::volumes::{self, Content};
 
@@ -34,6 +35,7 @@ const PULL_WAITS: Waits = (
     SignedDuration::from_secs(10),
     SignedDuration::from_secs(300),
 );
+const MINIMUM_STOP: Duration = Duration::from_secs(2);
 const STOP_RETRY: Duration = Duration::from_secs(1);
 const API_RETRY: SignedDuration = SignedDuration::from_secs(1);
 
@@ -379,13 +381,35 @@ impl Worker {
             }
         };
         self.event(Some(&name), EventType::Normal, "Killing", message);
-        self.memory.stopping.insert(id.clone(), grace);
-        let (cri, tell) = (self.agent.cri.clone(), self.tell.clone());
+        // A second stop with a shorter grace does not run the hook again.
+        let first = self.memory.stopping.insert(id.clone(), grace).is_none();
+        let (agent, tell) = (self.agent.clone(), self.tell.clone());
+        let spec = self.spec_of(&name).filter(|_| first);
+        let hook = spec.and_then(|c| Some((c.lifecycle.clone()?.pre_stop?, c)));
+        let hook = hook.map(|(handler, c)| (handler, self.target(&c, &id)));
+        let about = self.reference(Some(&name));
         tokio::spawn(async move {
-            let result = match cri
-                .stop_container(&id, Duration::from_secs(grace.max(0) as u64))
-                .await
-            {
+            let grace = Duration::from_secs(grace.max(0) as u64);
+            let mut left = grace;
+            if let Some((handler, target)) = hook {
+                let began = Instant::now();
+                let run = tokio::time::timeout(grace, probes::run_hook(&handler, &target)).await;
+                if let Ok(Err(why)) = run {
+                    let message = format!("PreStopHook failed: {why}");
+                    agent.recorder.event(
+                        &about,
+                        EventType::Warning,
+                        "FailedPreStopHook",
+                        None,
+                        message,
+                    );
+                }
+                // At least two seconds remain for the stop signal, as upstream.
+                left = grace
+                    .saturating_sub(began.elapsed())
+                    .max(MINIMUM_STOP.min(grace));
+            }
+            let result = match agent.cri.stop_container(&id, left).await {
                 Err(e) if !e.is_not_found() => {
                     tokio::time::sleep(STOP_RETRY).await;
                     Err(e.message())

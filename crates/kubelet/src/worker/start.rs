@@ -13,6 +13,7 @@ use super::Worker;
 use crate::cri_config::{self, ContainerSide};
 use crate::env::{self, Input};
 use crate::pod::{Failure, ImageState, State, container_hash, is_host_network};
+use crate::probes;
 use crate::services;
 use crate::volumes::{self, MountOf};
 
@@ -20,6 +21,8 @@ use crate::volumes::{self, MountOf};
 const WAITS: (SignedDuration, SignedDuration) =
     (SignedDuration::from_secs(10), SignedDuration::from_secs(10));
 
+/// How long a postStart hook may take.
+const POST_START: Duration = Duration::from_secs(120);
 /// How long the first list of Services may take.
 const FIRST_SERVICES: Duration = Duration::from_secs(5);
 
@@ -142,7 +145,9 @@ impl Worker {
             "Created",
             format!("Container created: {}", c.name),
         );
-        let request = v1::StartContainerRequest { container_id: id };
+        let request = v1::StartContainerRequest {
+            container_id: id.clone(),
+        };
         self.agent
             .cri
             .start_container(request)
@@ -154,7 +159,33 @@ impl Worker {
             "Started",
             format!("Container started: {}", c.name),
         );
+        self.post_start(c, &id).await;
         Ok(())
+    }
+
+    /// Runs the postStart hook; a container whose hook fails is stopped, and restarts as any that
+    /// ended.
+    async fn post_start(&self, c: &Container, id: &str) {
+        let Some(handler) = c.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else {
+            return;
+        };
+        let target = self.target(c, id);
+        let why = match tokio::time::timeout(POST_START, probes::run_hook(handler, &target)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(why)) => why,
+            Err(_) => format!("no end within {} s", POST_START.as_secs()),
+        };
+        let message = format!("PostStartHook failed: {why}");
+        self.event(
+            Some(&c.name),
+            EventType::Warning,
+            "FailedPostStartHook",
+            message,
+        );
+        let grace = Duration::from_secs(crate::pod::grace(&self.pod) as u64);
+        if let Err(error) = self.agent.cri.stop_container(id, grace).await {
+            tracing::warn!(container = id, %error, "stopping a container after its hook failed did not work");
+        }
     }
 
     async fn environment(&self, c: &Container) -> Result<env::Environment, String> {

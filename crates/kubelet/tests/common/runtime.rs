@@ -1,7 +1,7 @@
 //! A small container runtime in memory, spoken to over CRI on a unix socket.
 //!
 //! Models: sandboxes with addresses, containers whose program is named by their image (`serve`
-//! runs until stopped, `exit-N` ends with N), images that are there or can be pulled, logs and
+//! runs until stopped, `exit-N` ends with N, and any program called `false` fails inside), images that are there or can be pulled, logs and
 //! mounts in a directory that stands for drive C, events, a network that is ready or not, and a
 //! host that reboots. Refuses what a runtime refuses: unknown ids, containers in a sandbox that
 //! is not ready, mounts of things that do not exist, a start of something already started.
@@ -51,6 +51,7 @@ pub struct State {
     pub containers: BTreeMap<String, Container>,
     pub images: BTreeSet<String>,
     pub pulls: Vec<String>,
+    pub execs: Vec<String>,
     pub network_ready: bool,
     counter: u32,
     clock: i64,
@@ -371,6 +372,19 @@ service! { RuntimeService {
         Ok(Response::new(v1::StopContainerResponse {}))
     }
 
+    async fn exec_sync(&self, r: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
+        let r = r.into_inner();
+        let mut state = self.state.lock().unwrap();
+        let c = state.containers.get(&r.container_id).ok_or_else(|| no("container", &r.container_id))?;
+        if c.state != v1::ContainerState::ContainerRunning {
+            return Err(Status::failed_precondition("container is not running"));
+        }
+        state.execs.push(r.cmd.join(" "));
+        let exit_code = i32::from(r.cmd.first().is_some_and(|c| c == "false"));
+        let output = format!("ran {}", r.cmd.join(" "));
+        Ok(Response::new(v1::ExecSyncResponse { stdout: output.into_bytes(), stderr: vec![], exit_code }))
+    }
+
     async fn remove_container(&self, r: Request<v1::RemoveContainerRequest>) -> Answer<v1::RemoveContainerResponse> {
         self.state.lock().unwrap().containers.remove(&r.into_inner().container_id);
         Ok(Response::new(v1::RemoveContainerResponse {}))
@@ -410,7 +424,6 @@ service! { RuntimeService {
 } rest {
     update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse;
     reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse;
-    exec_sync(ExecSyncRequest) -> ExecSyncResponse;
     exec(ExecRequest) -> ExecResponse;
     attach(AttachRequest) -> AttachResponse;
     port_forward(PortForwardRequest) -> PortForwardResponse;
