@@ -8,6 +8,8 @@
 
 pub mod conf;
 pub mod hns;
+#[cfg(target_os = "linux")]
+pub mod linux;
 pub mod routes;
 mod rows;
 mod run;

@@ -31,6 +31,12 @@ pub enum PodNetwork {
         /// The physical adapter's alias, for example `Ethernet`.
         adapter: String,
     },
+    /// By a Linux bridge of this name, in this process's network namespace.
+    #[cfg(target_os = "linux")]
+    Linux {
+        /// The bridge.
+        bridge: String,
+    },
     /// Not at all: only routes are kept. For a host without pods that must reach them, such as the control plane's.
     None,
 }
@@ -208,6 +214,11 @@ impl Fabric {
                 };
                 hns::ensure(hcn, &wanted, hide).await.map_err(|e| chain(&e))?;
                 conf::windows(&inputs)
+            }
+            #[cfg(target_os = "linux")]
+            PodNetwork::Linux { bridge } => {
+                crate::linux::ensure(pod_cidr, config.cluster_cidr).map_err(|e| chain(&e))?;
+                conf::linux(&inputs, bridge)
             }
             PodNetwork::None => return Ok(()),
         };

@@ -1,0 +1,73 @@
+//! What a Linux node needs beside its bridge: forwarding, and its own address on packets that leave the pod network.
+
+use std::io;
+
+use ipnet::IpNet;
+use linux_sys::nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, Table, rule};
+use linux_sys::sysctl;
+
+const TABLE: &str = "mullion-fabric";
+const CHAIN: &str = "masquerade";
+
+/// The node could not be prepared.
+#[derive(Debug, thiserror::Error)]
+pub enum LinuxError {
+    /// The kernel does not forward.
+    #[error("cannot make the node forward packets between pods and other nodes")]
+    Forwarding(#[source] io::Error),
+    /// The kernel does not translate.
+    #[error("cannot program nftables table {TABLE}; pods need it to reach what is outside the cluster")]
+    Masquerade(#[source] NftError),
+}
+
+/// Makes the node forward, and makes pods of `pod_cidr` leave with the node's address for everything outside
+/// `cluster_cidr`. Changes nothing that is right.
+pub fn ensure(pod_cidr: IpNet, cluster_cidr: IpNet) -> Result<(), LinuxError> {
+    if !sysctl::get("net.ipv4.ip_forward").is_ok_and(|value| value == "1") {
+        sysctl::set("net.ipv4.ip_forward", "1").map_err(LinuxError::Forwarding)?;
+    }
+    masquerade(pod_cidr, cluster_cidr).map_err(LinuxError::Masquerade)
+}
+
+fn masquerade(pod_cidr: IpNet, cluster_cidr: IpNet) -> Result<(), NftError> {
+    let nft = Nft::open()?;
+    let table = Table::new(Family::Ip, TABLE);
+    let comment = format!("{pod_cidr} leaves {cluster_cidr}");
+    let present = nft.rules(&table, CHAIN)?;
+    if present.len() == 1 && present[0].comment.as_ref() == Some(&comment) {
+        return Ok(());
+    }
+    let mut batch = Batch::new();
+    batch.add_table(&table).add_chain(&table, &Chain::base(CHAIN, ChainType::Nat, Hook::Postrouting, 100)).flush_chain(&table, CHAIN);
+    batch.add_rule(&table, CHAIN, rule().ip_saddr(pod_cidr).ip_daddr_not(cluster_cidr).masquerade().comment(comment));
+    nft.commit(&batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use linux_sys::ns::in_lab;
+
+    use super::*;
+
+    #[test]
+    fn is_made_once_and_made_anew_when_it_changes_or_vanishes() {
+        in_lab("linux::tests::is_made_once_and_made_anew_when_it_changes_or_vanishes", || {
+            let (pods, cluster) = ("192.168.1.0/24".parse().unwrap(), "192.168.0.0/16".parse().unwrap());
+            let table = Table::new(Family::Ip, TABLE);
+            let nft = Nft::open().unwrap();
+            let handles = || nft.rules(&table, CHAIN).unwrap().iter().map(|rule| rule.handle).collect::<Vec<_>>();
+            ensure(pods, cluster).unwrap();
+            let first = handles();
+            ensure(pods, cluster).unwrap();
+            assert_eq!((handles(), first.len()), (first.clone(), 1));
+            assert_eq!(sysctl::get("net.ipv4.ip_forward").unwrap(), "1");
+            ensure("192.168.7.0/24".parse().unwrap(), cluster).unwrap();
+            assert!(handles().len() == 1 && handles() != first);
+            let mut batch = Batch::new();
+            batch.del_table(&table);
+            nft.commit(&batch).unwrap();
+            ensure(pods, cluster).unwrap();
+            assert_eq!(handles().len(), 1);
+        });
+    }
+}
