@@ -6,9 +6,13 @@
 //! API. [`run`] runs the controllers, [`run_scheduler`] the scheduler; both until they are told to stop.
 
 mod deployment;
+mod discovery;
 mod endpoints;
+mod namespaces;
 mod node_ipam;
+mod node_lifecycle;
 mod ownership;
+mod pod_gc;
 mod replicaset;
 mod runner;
 mod scheduler;
@@ -46,6 +50,9 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
         endpoints::run(client.clone(), views.clone(), shutdown.clone()),
         service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()),
         node_ipam::run(client.clone(), views.clone(), ranges, shutdown.clone()),
+        node_lifecycle::run(client.clone(), views.clone(), shutdown.clone()),
+        namespaces::run(client.clone(), views.clone(), shutdown.clone()),
+        pod_gc::run(client, views, shutdown),
     );
 }
 

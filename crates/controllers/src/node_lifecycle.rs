@@ -1,0 +1,203 @@
+//! The life cycle of nodes: notices those that fall silent, keeps the taints that follow from conditions, and evicts pods that do not
+//! tolerate them.
+//!
+//! Inputs: nodes, their Leases, pods. Outputs: node conditions and taints, pod conditions, deletions, Events. Mirrors
+//! `pkg/controller/nodelifecycle` and `pkg/controller/tainteviction`.
+//! Guarantees: silence is measured by this process's clock from what it saw itself, so that a control plane that was away gives every node
+//! its full grace; nothing is evicted while no node at all is ready; taints of others stay.
+
+mod evict;
+mod plan;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use cluster::{Client, EventRecorder, EventType, Key, is_conflict, is_not_found, update_with_retry};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Node, ObjectReference, Pod},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    runner::{Next, Queue},
+    view::{NodeRow, Views},
+};
+use plan::plan;
+
+/// How long a node may be silent (upstream: `--node-monitor-grace-period`).
+const GRACE: Duration = Duration::from_secs(50);
+
+struct Context {
+    client: Client,
+    views: Views,
+    events: EventRecorder,
+    /// When each node was last heard of.
+    heard: Arc<Mutex<HashMap<String, Instant>>>,
+    grace: Duration,
+}
+
+fn locked(heard: &Mutex<HashMap<String, Instant>>) -> MutexGuard<'_, HashMap<String, Instant>> {
+    heard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the controller until `shutdown`.
+pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
+    let queue = Queue::<String>::default();
+    let heard = Arc::new(Mutex::default());
+    watch(&views, &queue, &heard);
+    let events = EventRecorder::new(client.clone(), "node-controller", "");
+    let context = Arc::new(Context { client: client.clone(), views: views.clone(), events: events.clone(), heard, grace: GRACE });
+    tokio::join!(
+        queue.run("nodelifecycle", 8, shutdown.clone(), |node| sync(context.clone(), node)),
+        evict::run(client, views, events, shutdown),
+    );
+}
+
+fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Mutex<HashMap<String, Instant>>>) {
+    let (keys, clock, nodes) = (queue.clone(), heard.clone(), views.nodes.clone());
+    views.nodes.subscribe(move |change| {
+        let name = &change.key.name;
+        let beat = |row: &NodeRow| row.condition("Ready").and_then(|one| one.heartbeat);
+        match (change.old, change.new) {
+            (_, None) => {
+                locked(&clock).remove(name);
+            }
+            (None, Some(_)) => {
+                locked(&clock).insert(name.clone(), Instant::now());
+            }
+            (Some(old), Some(new)) if beat(old) != beat(new) => {
+                locked(&clock).insert(name.clone(), Instant::now());
+            }
+            _ => {}
+        }
+        let was_ready = change.old.is_some_and(|row| plan::is_ready(row));
+        if was_ready == change.new.is_some_and(|row| plan::is_ready(row)) {
+            keys.add(name.clone());
+        } else {
+            // Whether any node is ready decides about all.
+            keys.extend(nodes.snapshot().into_iter().map(|(key, _)| key.name));
+        }
+    });
+    let clock = heard.clone();
+    views.leases.subscribe(move |change| {
+        if change.new.is_some() {
+            locked(&clock).insert(change.key.name.clone(), Instant::now());
+        }
+    });
+    // A node that fell silent has pods that must not look ready.
+    let (keys, nodes) = (queue.clone(), views.nodes.clone());
+    views.pods.subscribe(move |change| {
+        let Some(pod) = change.new.filter(|pod| pod.ready.is_some()) else { return };
+        if nodes.get(Key::cluster(&pod.node)).is_some_and(|node| plan::is_unknown(&node)) {
+            keys.add(pod.node.clone());
+        }
+    });
+}
+
+async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
+    let Some(node) = context.views.nodes.get(Key::cluster(&name)) else { return Ok(Next::Change) };
+    let silent = locked(&context.heard).entry(name.clone()).or_insert_with(Instant::now).elapsed();
+    let left = context.grace.saturating_sub(silent);
+    let any_ready = context.views.nodes.snapshot().iter().any(|(_, row)| plan::is_ready(row));
+    let plan = plan(&node, left.is_zero(), any_ready);
+    if !plan.is_empty() {
+        tracing::debug!(node = name, "{plan}");
+    }
+    if !plan.unknown.is_empty() {
+        mark_unknown(&context, &name, &node, &plan.unknown).await?;
+    }
+    if plan.taints.is_some() {
+        write_taints(&context, &name, any_ready).await?;
+    }
+    if plan.silence_pods {
+        silence_pods(&context, &name).await?;
+    }
+    Ok(if left.is_zero() { Next::Change } else { Next::Within(left) })
+}
+
+fn reference(name: &str, uid: &str) -> ObjectReference {
+    // Upstream names the node as its uid too, which is what `kubectl describe node` looks for.
+    ObjectReference { kind: Some("Node".to_owned()), name: Some(name.to_owned()), uid: Some(uid.to_owned()), ..Default::default() }
+}
+
+fn now() -> Time {
+    let now = Timestamp::now();
+    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+async fn mark_unknown(context: &Context, name: &str, node: &NodeRow, conditions: &[String]) -> anyhow::Result<()> {
+    let ever = node.condition("Ready").is_some_and(|one| one.heartbeat.is_some());
+    let (reason, message) = match ever {
+        true => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
+        false => ("NodeStatusNeverUpdated", "Kubelet never posted node status."),
+    };
+    let conditions: Vec<Value> = conditions
+        .iter()
+        .map(|type_| json!({"type": type_, "status": "Unknown", "reason": reason, "message": message, "lastTransitionTime": now()}))
+        .collect();
+    let patch = json!({"metadata": {"uid": node.uid}, "status": {"conditions": conditions}});
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    match nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+        Err(error) if is_not_found(&error) || is_conflict(&error) => return Ok(()),
+        other => other.with_context(|| format!("noting that node {name} fell silent"))?,
+    };
+    tracing::warn!(node = name, "the node fell silent");
+    let message = format!("Node {name} status is now: NodeNotReady");
+    context.events.event(&reference(name, &node.uid), EventType::Normal, "NodeNotReady", None, message);
+    Ok(())
+}
+
+async fn write_taints(context: &Context, name: &str, any_ready: bool) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let written = update_with_retry(&nodes, name, |live| {
+        let row = NodeRow::new(live);
+        let Some(mut taints) = plan::taints(&row, any_ready) else { return false };
+        for taint in taints.iter_mut().filter(|taint| taint.effect == "NoExecute" && taint.time_added.is_none()) {
+            taint.time_added = Some(now());
+        }
+        live.spec.get_or_insert_default().taints = (!taints.is_empty()).then_some(taints);
+        true
+    })
+    .await;
+    match written {
+        Err(cluster::Error::Request { source, .. }) if is_not_found(&source) => Ok(()),
+        other => other.map(|_| ()).with_context(|| format!("writing the taints of node {name}")),
+    }
+}
+
+/// Takes readiness from the pods of a silent node, so that no Service leads to them.
+async fn silence_pods(context: &Context, name: &str) -> anyhow::Result<()> {
+    for (key, pod) in context.views.pods.snapshot() {
+        if pod.node != name || pod.ready.is_none() {
+            continue;
+        }
+        let condition = json!({"type": "Ready", "status": "False", "lastTransitionTime": now()});
+        let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
+        let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.ns);
+        match pods.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+            Err(error) if is_not_found(&error) || is_conflict(&error) => continue,
+            other => other.with_context(|| format!("noting that {key} is not ready"))?,
+        };
+        let object = ObjectReference {
+            kind: Some("Pod".to_owned()),
+            namespace: Some(key.ns.clone()),
+            name: Some(key.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..Default::default()
+        };
+        context.events.event(&object, EventType::Warning, "NodeNotReady", None, "Node is not ready");
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! What to do about one node: pure.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::Taint;
+
+use crate::view::NodeRow;
+
+const NO_SCHEDULE: &str = "NoSchedule";
+const NO_EXECUTE: &str = "NoExecute";
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const CORDONED: &str = "node.kubernetes.io/unschedulable";
+/// Conditions that keep new pods away while they are true.
+const PRESSURES: [(&str, &str); 4] = [
+    ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+];
+/// What becomes unknown when the node agent is silent.
+const HEARD_FROM_AGENT: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// Everything to do now.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Plan {
+    /// Conditions to set to Unknown.
+    pub unknown: Vec<String>,
+    /// The node's taints, if they have to change.
+    pub taints: Option<Vec<Taint>>,
+    /// Whether its pods lose their readiness.
+    pub silence_pods: bool,
+}
+
+impl Plan {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if !self.unknown.is_empty() {
+            parts.push(format!("unknown: {}", self.unknown.join(" ")));
+        }
+        if let Some(taints) = &self.taints {
+            let each = taints.iter().map(|taint| format!(" {}:{}", taint.key, taint.effect));
+            parts.push(format!("taints:{}", each.collect::<String>()));
+        }
+        if self.silence_pods {
+            parts.push("its pods are not ready".to_owned());
+        }
+        f.write_str(&parts.join("; "))
+    }
+}
+
+/// Whether the node says that it is ready.
+pub(super) fn is_ready(node: &NodeRow) -> bool {
+    node.condition("Ready").is_some_and(|one| one.status == "True")
+}
+
+/// Whether nobody knows how the node is.
+pub(super) fn is_unknown(node: &NodeRow) -> bool {
+    node.condition("Ready").is_some_and(|one| one.status == "Unknown")
+}
+
+/// What follows from a node's state; `expired`: it was silent for longer than its grace; `any_ready`: some node of the cluster is ready.
+pub(super) fn plan(node: &NodeRow, expired: bool, any_ready: bool) -> Plan {
+    let known = |type_: &&&str| match node.condition(type_) {
+        Some(condition) => condition.status != "Unknown",
+        None => **type_ == "Ready",
+    };
+    let unknown = match expired {
+        true => HEARD_FROM_AGENT.iter().filter(known).map(|type_| (*type_).to_owned()).collect(),
+        false => Vec::new(),
+    };
+    // The taints that follow from new conditions are written once the conditions are seen.
+    let taints = if unknown.is_empty() { taints(node, any_ready) } else { None };
+    Plan { silence_pods: is_unknown(node), unknown, taints }
+}
+
+/// The taints that a node should have, if they are others than it has.
+pub(super) fn taints(node: &NodeRow, any_ready: bool) -> Option<Vec<Taint>> {
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
+    let ready = node.condition("Ready").map(|one| one.status.as_str());
+    match ready {
+        Some("True") => {}
+        Some("Unknown") => wanted.extend([(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]),
+        Some(_) => wanted.extend([(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)]),
+        // Nothing was heard yet: nobody shall be sent there, and nobody is there.
+        None => wanted.push((NOT_READY, NO_SCHEDULE)),
+    }
+    // When every node is gone it is rather us who cannot see: nobody is driven out.
+    wanted.retain(|(_, effect)| any_ready || *effect != NO_EXECUTE);
+    let pressed = PRESSURES.iter().filter(|(type_, _)| node.condition(type_).is_some_and(|one| one.status == "True"));
+    wanted.extend(pressed.map(|(_, key)| (*key, NO_SCHEDULE)));
+    if node.unschedulable {
+        wanted.push((CORDONED, NO_SCHEDULE));
+    }
+    let ours = |taint: &Taint| [NOT_READY, UNREACHABLE, CORDONED].contains(&taint.key.as_str()) || PRESSURES.iter().any(|(_, key)| *key == taint.key);
+    let stays = |taint: &&Taint| !ours(taint) || wanted.contains(&(taint.key.as_str(), taint.effect.as_str()));
+    let mut taints: Vec<Taint> = node.taints.iter().filter(stays).cloned().collect();
+    for (key, effect) in wanted {
+        if !taints.iter().any(|taint| taint.key == key && taint.effect == effect) {
+            taints.push(Taint { key: key.to_owned(), effect: effect.to_owned(), ..Default::default() });
+        }
+    }
+    (taints != node.taints).then_some(taints)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+
+    use super::*;
+    use crate::view::NodeCondition;
+
+    fn node(conditions: &[(&str, &str)], taints: &[(&str, &str)], cordoned: bool) -> NodeRow {
+        let mut row = NodeRow::new(&Node::default());
+        let condition = |(type_, status): &(&str, &str)| NodeCondition { type_: (*type_).into(), status: (*status).into(), heartbeat: None };
+        row.conditions = conditions.iter().map(condition).collect();
+        row.taints = taints.iter().map(|(key, effect)| Taint { key: (*key).into(), effect: (*effect).into(), ..Default::default() }).collect();
+        row.unschedulable = cordoned;
+        row
+    }
+
+    #[test]
+    fn what_follows_from_a_node() {
+        for (what, node, expired, any_ready, expected) in [
+            ("a new node", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), false, true, ""),
+            ("a node without its first taint", node(&[], &[], false), false, true, "taints: node.kubernetes.io/not-ready:NoSchedule"),
+            ("a node became ready", node(&[("Ready", "True")], &[(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)], false), false, true, "taints:"),
+            ("others' taints stay", node(&[("Ready", "True")], &[("gpu", NO_SCHEDULE)], false), false, true, ""),
+            (
+                "a node says it is not ready",
+                node(&[("Ready", "False")], &[("gpu", NO_SCHEDULE)], false),
+                false,
+                true,
+                "taints: gpu:NoSchedule node.kubernetes.io/not-ready:NoSchedule node.kubernetes.io/not-ready:NoExecute",
+            ),
+            (
+                "a node fell silent",
+                node(&[("Ready", "True"), ("DiskPressure", "False")], &[], false),
+                true,
+                true,
+                "unknown: Ready DiskPressure",
+            ),
+            ("a node never spoke", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), true, true, "unknown: Ready"),
+            (
+                "a silent node",
+                node(&[("Ready", "Unknown")], &[(NOT_READY, NO_SCHEDULE)], false),
+                true,
+                true,
+                "taints: node.kubernetes.io/unreachable:NoSchedule node.kubernetes.io/unreachable:NoExecute; its pods are not ready",
+            ),
+            (
+                "all nodes are silent",
+                node(&[("Ready", "Unknown")], &[(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)], false),
+                true,
+                false,
+                "taints: node.kubernetes.io/unreachable:NoSchedule; its pods are not ready",
+            ),
+            (
+                "cordoned and short of memory",
+                node(&[("Ready", "True"), ("MemoryPressure", "True")], &[], true),
+                false,
+                true,
+                "taints: node.kubernetes.io/memory-pressure:NoSchedule node.kubernetes.io/unschedulable:NoSchedule",
+            ),
+        ] {
+            assert_eq!(plan(&node, expired, any_ready).to_string(), expected, "{what}");
+        }
+    }
+}

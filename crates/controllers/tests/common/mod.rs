@@ -1,0 +1,192 @@
+//! A cluster in this process: the API server, all controllers, the scheduler, and nodes that claim to run whatever they get.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, TcpListener},
+    time::{Duration, Instant},
+};
+
+use apiserver::{Identity, Server};
+use cluster::{Informer, Selection};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use pki::{Ca, CertRequest, service_account::SigningKey};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// The cluster; everything ends with it.
+pub struct Cluster {
+    server: Server,
+    shutdown: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Starts everything; there is no node yet.
+    pub async fn start() -> Self {
+        let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_test_writer().try_init();
+        let dir = tempfile::tempdir().unwrap();
+        let server = apiserver::start(config(&dir)).await.unwrap();
+        let shutdown = CancellationToken::new();
+        let mut cluster = Self { server, shutdown, tasks: Vec::new(), _dir: dir };
+        let config = controllers::Config {
+            cluster_cidr: "192.168.0.0/16".parse().unwrap(),
+            node_mask: 24,
+            root_ca_pem: "-----BEGIN CERTIFICATE-----\n".into(),
+        };
+        let client = cluster.client("system:kube-controller-manager");
+        cluster.tasks.push(tokio::spawn(controllers::run(client, config, cluster.shutdown.clone())));
+        let client = cluster.client("system:kube-scheduler");
+        cluster.tasks.push(tokio::spawn(controllers::run_scheduler(client, cluster.shutdown.clone())));
+        cluster
+    }
+
+    fn client(&self, user: &str) -> Client {
+        Client::new(self.server.in_process(Identity { user: user.into(), groups: vec!["system:masters".into()] }), "default")
+    }
+
+    /// A client that may do anything.
+    pub fn admin(&self) -> Client {
+        self.client("admin")
+    }
+
+    /// Objects of one kind in `default`.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.admin(), "default")
+    }
+
+    /// Stops everything.
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        for task in self.tasks {
+            let _ = tokio::time::timeout(Duration::from_secs(5), task).await.expect("everything ends when told to");
+        }
+        self.server.shutdown().await;
+    }
+
+    /// Adds a ready node, with an agent that runs all its pods at once and lets them go at once.
+    pub async fn add_node(&mut self, name: &str, os: &str) {
+        let nodes: Api<Node> = Api::all(self.admin());
+        nodes.create(&PostParams::default(), &object(json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}}}))).await.unwrap();
+        self.heartbeat(name).await;
+        self.tasks.push(tokio::spawn(agent(self.admin(), name.to_owned(), self.shutdown.clone())));
+    }
+
+    /// Writes a node's status as its agent would.
+    pub async fn heartbeat(&self, name: &str) {
+        let nodes: Api<Node> = Api::all(self.admin());
+        let now = jiff::Timestamp::now().to_string();
+        let condition = json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready", "lastHeartbeatTime": now, "lastTransitionTime": now});
+        let amounts = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});
+        let status = json!({"status": {"conditions": [condition], "capacity": amounts, "allocatable": amounts}});
+        nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(status)).await.unwrap();
+    }
+
+    /// Messages of the events about one object.
+    pub async fn events(&self, ns: &str, name: &str) -> Vec<String> {
+        let events: Api<Event> = Api::namespaced(self.admin(), ns);
+        let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
+        let found = events.list(&about).await.unwrap().items;
+        found.into_iter().map(|event| format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())).collect()
+    }
+}
+
+fn config(dir: &tempfile::TempDir) -> apiserver::Config {
+    let ca = Ca::generate("kubernetes", Duration::from_secs(86_400)).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let certificate = |server| {
+        let ips = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        ca.issue(&CertRequest { cn: "kube-apiserver".into(), ips, server, client: !server, days: 1, ..CertRequest::default() }).unwrap()
+    };
+    apiserver::Config {
+        store_dir: dir.path().join("store"),
+        listeners: vec![listener],
+        serving: certificate(true),
+        ca_pem: ca.cert_pem().into(),
+        sa_key_pem: SigningKey::generate().unwrap().pem().to_string(),
+        kubelet_client: certificate(false),
+        service_cidr: "10.96.0.0/12".parse().unwrap(),
+        node_port_range: 30000..=32767,
+        advertise: (address.ip(), address.port()),
+        version: "v1.36.2+mullion.test".into(),
+    }
+}
+
+/// Runs a node's pods: an address and Ready for each; those being deleted go at once.
+async fn agent(client: Client, node: String, shutdown: CancellationToken) {
+    let row = |pod: &Pod| Some((pod.metadata.deletion_timestamp.is_some(), pod.status.as_ref().and_then(|status| status.pod_ip.clone())));
+    let mine = Selection::fields(format!("spec.nodeName={node}"));
+    let pods = Informer::start(Api::<Pod>::all(client.clone()), mine, row);
+    let (mut changed, mut last) = (pods.changed(), 1);
+    let octet = node.bytes().map(u32::from).sum::<u32>() % 250;
+    while !shutdown.is_cancelled() {
+        for (key, row) in pods.snapshot() {
+            let api: Api<Pod> = Api::namespaced(client.clone(), &key.ns);
+            if row.0 {
+                let _ = api.delete(&key.name, &DeleteParams::default().grace_period(0)).await;
+            } else if row.1.is_none() {
+                last += 1;
+                let (ip, now) = (format!("192.168.{octet}.{last}"), jiff::Timestamp::now().to_string());
+                let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": now});
+                let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": [ready]}});
+                let _ = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(status)).await;
+            }
+        }
+        tokio::select! {
+            _ = changed.changed() => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
+}
+
+/// A typed object from JSON.
+pub fn object<K: DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A Deployment of a Windows web server.
+pub fn deployment(name: &str, replicas: i32, image: &str) -> k8s_openapi::api::apps::v1::Deployment {
+    object(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {
+                    "nodeSelector": {"kubernetes.io/os": "windows"},
+                    "containers": [{"name": "web", "image": image, "ports": [{"name": "http", "containerPort": 80}]}],
+                },
+            },
+        },
+    }))
+}
+
+/// Waits until `look` finds something, and says how long that took.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> (T, Duration) {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return (found, start.elapsed());
+        }
+        assert!(start.elapsed() < Duration::from_secs(15), "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Creates an object.
+pub async fn create<K>(api: &Api<K>, value: &K) -> K
+where
+    K: Serialize + DeserializeOwned + Clone + std::fmt::Debug,
+{
+    api.create(&PostParams::default(), value).await.unwrap()
+}

@@ -1,0 +1,172 @@
+//! Deployments, ReplicaSets, scheduling and EndpointSlices against the real API server.
+
+mod common;
+
+use common::{Cluster, create, deployment, eventually, object};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
+    core::v1::{ConfigMap, Endpoints, Node, Pod, Service, ServiceAccount},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+async fn available(cluster: &Cluster, name: &str, replicas: i32) -> Option<Deployment> {
+    let found = cluster.api::<Deployment>().get(name).await.unwrap();
+    let status = found.status.clone()?;
+    let settled = status.observed_generation == found.metadata.generation
+        && status.replicas.unwrap_or_default() == replicas
+        && status.updated_replicas.unwrap_or_default() == replicas
+        && status.available_replicas.unwrap_or_default() == replicas;
+    settled.then_some(found)
+}
+
+async fn ready_endpoints(cluster: &Cluster, service: &str) -> usize {
+    let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={service}"));
+    let slices = cluster.api::<EndpointSlice>().list(&of_service).await.unwrap().items;
+    let endpoints = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten());
+    endpoints.filter(|one| one.conditions.as_ref().and_then(|state| state.ready) == Some(true)).count()
+}
+
+#[tokio::test]
+async fn a_deployment_from_apply_to_endpoints_and_back() {
+    let mut cluster = Cluster::start().await;
+    for (name, os) in [("lin01", "linux"), ("win01", "windows"), ("win02", "windows")] {
+        cluster.add_node(name, os).await;
+    }
+    let service: Service = object(json!({"metadata": {"name": "iis"}, "spec": {"selector": {"app": "iis"}, "ports": [{"port": 80, "targetPort": "http"}]}}));
+    create(&cluster.api(), &service).await;
+    create(&cluster.api(), &deployment("iis", 4, "microsoft/iis")).await;
+    let (_, took) = eventually("four ready endpoints", async || (ready_endpoints(&cluster, "iis").await == 4).then_some(())).await;
+    println!("apply to four ready endpoints: {took:?}");
+    assert!(took.as_millis() < 800, "{took:?}");
+    eventually("the Deployment is available", async || available(&cluster, "iis", 4).await).await;
+    let pods = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+    let on = |node: &str| pods.iter().filter(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node)).count();
+    assert_eq!((on("win01"), on("win02")), (2, 2), "replicas are spread over the Windows nodes");
+    let endpoints = cluster.api::<Endpoints>().get("iis").await.unwrap();
+    assert_eq!(endpoints.subsets.unwrap()[0].addresses.as_ref().unwrap().len(), 4);
+
+    let scale = Patch::Merge(json!({"spec": {"replicas": 0}}));
+    cluster.api::<Deployment>().patch("iis", &PatchParams::default(), &scale).await.unwrap();
+    eventually("no pod is left", async || cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())).await;
+    eventually("no endpoint is left", async || (ready_endpoints(&cluster, "iis").await == 0).then_some(())).await;
+    let set = cluster.api::<ReplicaSet>().list(&ListParams::default()).await.unwrap().items.remove(0).metadata.name.unwrap();
+    let told = cluster.events("default", "iis").await;
+    for expected in [format!("ScalingReplicaSet: Scaled up replica set {set} from 0 to 4"), format!("ScalingReplicaSet: Scaled down replica set {set} from 4 to 0")] {
+        assert!(told.contains(&expected), "{expected}: {told:?}");
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_rolling_update_ends_with_the_new_template_alone() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    create(&cluster.api(), &deployment("web", 3, "microsoft/iis:1")).await;
+    eventually("the first rollout", async || available(&cluster, "web", 3).await).await;
+    let image = json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "microsoft/iis:2"}]}}}});
+    cluster.api::<Deployment>().patch("web", &PatchParams::default(), &Patch::Strategic(image)).await.unwrap();
+    let (found, _) = eventually("the second rollout", async || available(&cluster, "web", 3).await).await;
+    assert_eq!(found.metadata.annotations.unwrap()["deployment.kubernetes.io/revision"], "2");
+    let (pods, _) = eventually("the old pods are gone", async || {
+        let pods = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+        (pods.len() == 3).then_some(pods)
+    })
+    .await;
+    assert!(pods.iter().all(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("microsoft/iis:2")));
+    assert_eq!(cluster.api::<ReplicaSet>().list(&ListParams::default()).await.unwrap().items.len(), 2);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn orphans_are_adopted_and_strangers_released() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    create(&cluster.api(), &deployment("web", 2, "microsoft/iis")).await;
+    eventually("two pods", async || available(&cluster, "web", 2).await).await;
+    let pods = cluster.api::<Pod>();
+    let name = pods.list(&ListParams::default()).await.unwrap().items[0].metadata.name.clone().unwrap();
+    pods.patch(&name, &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"app": "other"}}}))).await.unwrap();
+    eventually("the stranger is released and replaced", async || {
+        let all = pods.list(&ListParams::default()).await.unwrap().items;
+        let free = all.iter().filter(|pod| pod.metadata.owner_references.as_deref().unwrap_or_default().is_empty()).count();
+        (all.len() == 3 && free == 1).then_some(())
+    })
+    .await;
+    pods.patch(&name, &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"app": "web"}}}))).await.unwrap();
+    eventually("it is adopted again, and one pod goes", async || {
+        let all = pods.list(&ListParams::default()).await.unwrap().items;
+        (all.len() == 2 && all.iter().all(|pod| pod.metadata.owner_references.is_some())).then_some(())
+    })
+    .await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_impossible_pod_waits_and_says_why() {
+    let mut cluster = Cluster::start().await;
+    let pod: Pod = object(json!({"metadata": {"name": "lost"}, "spec": {"nodeSelector": {"gpu": "yes"}, "containers": [{"name": "web", "image": "iis"}]}}));
+    let pods = cluster.api::<Pod>();
+    eventually("the namespace is ready for pods", async || cluster.api::<ServiceAccount>().get_opt("default").await.unwrap()).await;
+    create(&pods, &pod).await;
+    cluster.add_node("win01", "windows").await;
+    let why = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, \
+               preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    eventually("the reason is written", async || {
+        let found = pods.get("lost").await.unwrap().status?.conditions?;
+        found.into_iter().find(|one| one.type_ == "PodScheduled" && one.status == "False" && one.message.as_deref() == Some(why))
+    })
+    .await;
+    eventually("the reason is an event", async || cluster.events("default", "lost").await.contains(&format!("FailedScheduling: {why}")).then_some(())).await;
+    let nodes: Api<Node> = Api::all(cluster.admin());
+    nodes.patch("win01", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"gpu": "yes"}}}))).await.unwrap();
+    eventually("it runs once a node fits", async || pods.get("lost").await.unwrap().spec.unwrap().node_name).await;
+    let told = cluster.events("default", "lost").await;
+    assert!(told.contains(&"Scheduled: Successfully assigned default/lost to win01".to_owned()), "{told:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_hundred_pods_are_scheduled_in_well_under_a_second() {
+    let mut cluster = Cluster::start().await;
+    for name in ["win01", "win02", "win03"] {
+        cluster.add_node(name, "windows").await;
+    }
+    create(&cluster.api(), &deployment("many", 100, "microsoft/iis")).await;
+    let (_, took) = eventually("a hundred pods are bound", async || {
+        let pods = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+        (pods.iter().filter(|pod| pod.spec.as_ref().unwrap().node_name.is_some()).count() == 100).then_some(())
+    })
+    .await;
+    println!("a hundred pods bound: {took:?}");
+    eventually("a hundred pods are available", async || available(&cluster, "many", 100).await).await;
+    let made = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items.len();
+    assert_eq!(made, 100, "never one too many");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn nodes_get_ranges_and_namespaces_what_pods_need() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    cluster.add_node("win02", "windows").await;
+    let nodes: Api<Node> = Api::all(cluster.admin());
+    let (ranges, _) = eventually("both nodes have a range", async || {
+        let all = nodes.list(&ListParams::default()).await.unwrap().items;
+        let ranges: Vec<_> = all.into_iter().filter_map(|node| node.spec?.pod_cidr).collect();
+        (ranges.len() == 2).then_some(ranges)
+    })
+    .await;
+    assert_eq!(ranges, ["192.168.0.0/24", "192.168.1.0/24"]);
+    eventually("the ServiceAccount", async || cluster.api::<ServiceAccount>().get_opt("default").await.unwrap()).await;
+    let maps = cluster.api::<ConfigMap>();
+    let (map, _) = eventually("the authority", async || maps.get_opt("kube-root-ca.crt").await.unwrap()).await;
+    assert!(map.data.unwrap()["ca.crt"].starts_with("-----BEGIN"));
+    maps.delete("kube-root-ca.crt", &DeleteParams::default()).await.unwrap();
+    eventually("the authority again", async || maps.get_opt("kube-root-ca.crt").await.unwrap()).await;
+    cluster.stop().await;
+}
