@@ -8,6 +8,7 @@
 mod deployment;
 mod discovery;
 mod endpoints;
+mod garbage;
 mod namespaces;
 mod node_ipam;
 mod node_lifecycle;
@@ -52,7 +53,8 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
         node_ipam::run(client.clone(), views.clone(), ranges, shutdown.clone()),
         node_lifecycle::run(client.clone(), views.clone(), shutdown.clone()),
         namespaces::run(client.clone(), views.clone(), shutdown.clone()),
-        pod_gc::run(client, views, shutdown),
+        pod_gc::run(client.clone(), views.clone(), shutdown.clone()),
+        garbage::run(client, shutdown),
     );
 }
 

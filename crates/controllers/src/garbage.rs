@@ -1,0 +1,206 @@
+//! Garbage collection: removes objects whose owners are all gone, and carries out foreground and orphaning deletion.
+//!
+//! Inputs: the metadata of every kind the API serves (asked once, at the start). Outputs: deletions, owner references, finalizers. Mirrors
+//! `pkg/controller/garbagecollector`.
+//! Guarantees: nothing is removed on hearsay: before an object goes, it and each owner that seems to be missing are read from the API, and
+//! the deletion names the uid and version that were read. An owner of a kind that is not served counts as present.
+
+mod graph;
+mod plan;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context as _;
+use cluster::{Backoff, Client, Informer, Key, Selection, is_conflict, is_not_found};
+use futures::future::join_all;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy},
+    core::PartialObjectMeta,
+};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    discovery::{self, Kind},
+    runner::{Next, Queue},
+};
+use graph::{Graph, Owner, Place, Row};
+use plan::{Action, Seen, plan};
+
+/// Kinds that come and go too often to be owned by anything (upstream: `DefaultIgnoredResources`).
+const IGNORED: [&str; 1] = ["events"];
+
+struct Context {
+    client: Client,
+    kinds: Vec<Arc<Kind>>,
+    graph: Arc<Mutex<Graph>>,
+    queue: Queue<String>,
+}
+
+fn locked(graph: &Mutex<Graph>) -> MutexGuard<'_, Graph> {
+    graph.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the controller until `shutdown`.
+pub(crate) async fn run(client: Client, shutdown: CancellationToken) {
+    let kinds = tokio::select! {
+        kinds = kinds(&client) => kinds,
+        () = shutdown.cancelled() => return,
+    };
+    let (queue, graph) = (Queue::<String>::default(), Arc::new(Mutex::new(Graph::default())));
+    let informers: Vec<Informer<Row>> = kinds.iter().map(|kind| follow(&client, kind, &graph, &queue)).collect();
+    tokio::select! {
+        _ = join_all(informers.iter().map(Informer::synced)) => {}
+        () = shutdown.cancelled() => return,
+    }
+    queue.extend(locked(&graph).complete());
+    let context = Arc::new(Context { client, kinds, graph, queue: queue.clone() });
+    queue.run("garbagecollector", 16, shutdown, |uid| sync(context.clone(), uid)).await;
+    drop(informers);
+}
+
+async fn kinds(client: &Client) -> Vec<Arc<Kind>> {
+    let mut backoff = Backoff::new(std::time::Duration::from_millis(50), std::time::Duration::from_secs(5));
+    loop {
+        match discovery::kinds(client).await {
+            Ok(kinds) => return kinds.into_iter().filter(|kind| !IGNORED.contains(&kind.resource.plural.as_str())).map(Arc::new).collect(),
+            Err(error) => {
+                tracing::debug!(%error, "asking which kinds there are failed; asking again");
+                tokio::time::sleep(backoff.next_delay()).await;
+            }
+        }
+    }
+}
+
+fn follow(client: &Client, kind: &Arc<Kind>, graph: &Arc<Mutex<Graph>>, queue: &Queue<String>) -> Informer<Row> {
+    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), &kind.resource);
+    let (kind, graph, queue) = (kind.clone(), graph.clone(), queue.clone());
+    Informer::start_with_handler(
+        api,
+        Selection::all(),
+        |object| Row::new(&object.metadata),
+        move |change| {
+            let place = Place { kind: kind.clone(), key: change.key.clone() };
+            queue.extend(locked(&graph).change(&place, change.old, change.new));
+        },
+    )
+}
+
+async fn sync(context: Arc<Context>, uid: String) -> anyhow::Result<Next> {
+    let Some(place) = locked(&context.graph).place(&uid) else { return Ok(Next::Change) };
+    let api = api(&context.client, &place.kind.resource, &place.key.ns, place.kind.namespaced);
+    // What the informer knows may be old; what is done follows from the object as it is.
+    let Some(live) = api.get_metadata_opt(&place.key.name).await.with_context(|| format!("reading {place}"))? else {
+        return Ok(Next::Change);
+    };
+    let Some(row) = Row::new(&live.metadata).filter(|row| row.uid == uid) else { return Ok(Next::Change) };
+    let mut owners = Vec::new();
+    if !row.deleting {
+        for owner in &row.owners {
+            owners.push((owner.clone(), look(&context, &place, owner).await?));
+        }
+    }
+    let dependents = locked(&context.graph).dependents(&uid);
+    let action = plan(&row, &owners, &dependents);
+    if action != Action::Keep {
+        tracing::debug!(object = %place, "{action}");
+    }
+    apply(&context, &place, &live.metadata, &action).await.with_context(|| format!("{action}: {place}"))?;
+    Ok(Next::Change)
+}
+
+fn api(client: &Client, resource: &ApiResource, ns: &str, namespaced: bool) -> Api<DynamicObject> {
+    if namespaced { Api::namespaced_with(client.clone(), ns, resource) } else { Api::all_with(client.clone(), resource) }
+}
+
+/// How an owner is, by the graph if it knows it, else by the API.
+async fn look(context: &Context, dependent: &Place, owner: &Owner) -> anyhow::Result<Seen> {
+    if let Some(row) = locked(&context.graph).row(&owner.uid) {
+        return Ok(if row.deleting && row.foreground { Seen::Waiting } else { Seen::Present });
+    }
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    let Some(kind) = context.kinds.iter().find(|kind| kind.resource.kind == owner.kind && kind.resource.group == group) else {
+        return Ok(Seen::Present);
+    };
+    if kind.namespaced && dependent.key.ns.is_empty() {
+        // An object of the whole cluster cannot be owned from inside a namespace: the reference is a mistake, not a reason to delete.
+        return Ok(Seen::Present);
+    }
+    let api = api(&context.client, &kind.resource, &dependent.key.ns, kind.namespaced);
+    let live = api.get_metadata_opt(&owner.name).await.with_context(|| format!("looking for {} {}", owner.kind, owner.name))?;
+    let same = live.and_then(|live| Row::new(&live.metadata)).filter(|row| row.uid == owner.uid);
+    Ok(match same {
+        Some(row) if row.deleting && row.foreground => Seen::Waiting,
+        Some(_) => Seen::Present,
+        None => Seen::Absent,
+    })
+}
+
+async fn apply(context: &Context, place: &Place, live: &ObjectMeta, action: &Action) -> kube::Result<()> {
+    let api = api(&context.client, &place.kind.resource, &place.key.ns, place.kind.namespaced);
+    match action {
+        Action::Keep => Ok(()),
+        Action::Wait(dependents) => {
+            context.queue.extend(dependents.iter().cloned());
+            Ok(())
+        }
+        Action::Delete(policy) => {
+            let policy = match policy {
+                plan::Policy::Background => PropagationPolicy::Background,
+                plan::Policy::Foreground => PropagationPolicy::Foreground,
+                plan::Policy::Orphan => PropagationPolicy::Orphan,
+            };
+            let preconditions = Some(Preconditions { uid: live.uid.clone(), resource_version: live.resource_version.clone() });
+            let params = DeleteParams { propagation_policy: Some(policy), preconditions, ..DeleteParams::default() };
+            match api.delete(&place.key.name, &params).await {
+                Err(error) if !is_not_found(&error) => Err(error),
+                _ => Ok(()),
+            }
+        }
+        Action::Disown(owners) => disown(&api, &place.key, live, owners).await,
+        Action::Orphan(dependents) => {
+            let owner = live.uid.clone().unwrap_or_default();
+            for dependent in dependents {
+                orphan(context, dependent, &owner).await?;
+            }
+            drop_finalizer(&api, &place.key, live, plan::ORPHAN).await
+        }
+        Action::Release => drop_finalizer(&api, &place.key, live, plan::FOREGROUND).await,
+    }
+}
+
+async fn orphan(context: &Context, dependent: &str, owner: &str) -> kube::Result<()> {
+    let Some(place) = locked(&context.graph).place(dependent) else { return Ok(()) };
+    let api = api(&context.client, &place.kind.resource, &place.key.ns, place.kind.namespaced);
+    let Some(live) = api.get_metadata_opt(&place.key.name).await? else { return Ok(()) };
+    match disown(&api, &place.key, &live.metadata, &[owner.to_owned()]).await {
+        Err(error) if is_not_found(&error) => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes references to these owners, over the version that was read.
+async fn disown(api: &Api<DynamicObject>, key: &Key, live: &ObjectMeta, owners: &[String]) -> kube::Result<()> {
+    let kept: Vec<_> = live.owner_references.iter().flatten().filter(|owner| !owners.contains(&owner.uid)).collect();
+    write(api, key, json!({"metadata": {"resourceVersion": live.resource_version, "ownerReferences": kept}})).await
+}
+
+async fn drop_finalizer(api: &Api<DynamicObject>, key: &Key, live: &ObjectMeta, finalizer: &str) -> kube::Result<()> {
+    let kept: Vec<_> = live.finalizers.iter().flatten().filter(|one| *one != finalizer).collect();
+    match write(api, key, json!({"metadata": {"resourceVersion": live.resource_version, "finalizers": kept}})).await {
+        Err(error) if is_not_found(&error) => Ok(()),
+        other => other,
+    }
+}
+
+async fn write(api: &Api<DynamicObject>, key: &Key, patch: serde_json::Value) -> kube::Result<()> {
+    let written = api.patch_metadata(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    if let Err(error) = &written
+        && is_conflict(error)
+    {
+        tracing::trace!(%key, "the object changed meanwhile");
+    }
+    written.map(|_| ())
+}

@@ -1,0 +1,216 @@
+//! Who owns whom: pure.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
+
+use cluster::Key;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::plan::{FOREGROUND, ORPHAN};
+use crate::discovery::Kind;
+
+/// An owner reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub api_version: String,
+    pub kind: String,
+    pub name: String,
+    pub uid: String,
+    /// Whether the owner's foreground deletion waits for us.
+    pub blocks: bool,
+}
+
+/// What the collector keeps of any object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    pub uid: String,
+    pub owners: Vec<Owner>,
+    pub deleting: bool,
+    /// It has the finalizer of foreground deletion.
+    pub foreground: bool,
+    /// It has the finalizer that orphans dependents.
+    pub orphan: bool,
+}
+
+impl Row {
+    pub fn new(meta: &ObjectMeta) -> Option<Self> {
+        let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|one| one == finalizer);
+        let owners = meta.owner_references.iter().flatten().map(|owner| Owner {
+            api_version: owner.api_version.clone(),
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+            blocks: owner.block_owner_deletion.unwrap_or_default(),
+        });
+        Some(Self {
+            uid: meta.uid.clone()?,
+            owners: owners.collect(),
+            deleting: meta.deletion_timestamp.is_some(),
+            foreground: has(FOREGROUND),
+            orphan: has(ORPHAN),
+        })
+    }
+}
+
+/// Where an object is found.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub kind: Arc<Kind>,
+    pub key: Key,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.resource.kind, self.key)
+    }
+}
+
+/// A dependent of some owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Dependent {
+    pub uid: String,
+    pub blocks: bool,
+    pub deleting: bool,
+}
+
+/// All objects by uid, and the dependents of each uid that is named as an owner.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    objects: HashMap<String, (Place, Arc<Row>)>,
+    dependents: HashMap<String, HashSet<String>>,
+    /// Whether every kind has been listed; before, a missing owner means nothing.
+    complete: bool,
+}
+
+impl Graph {
+    /// An object changed: says whom to look at.
+    pub fn change(&mut self, place: &Place, old: Option<&Arc<Row>>, new: Option<&Arc<Row>>) -> Vec<String> {
+        let mut affected = Vec::new();
+        if let Some(old) = old {
+            let gone = new.is_none_or(|new| new.uid != old.uid);
+            self.forget(old);
+            if gone {
+                affected.extend(self.dependents.get(&old.uid).into_iter().flatten().cloned());
+            }
+            // An owner that waits for its dependents may be done waiting.
+            affected.extend(old.owners.iter().filter(|owner| self.is_waiting(&owner.uid)).map(|owner| owner.uid.clone()));
+        }
+        if let Some(new) = new {
+            self.remember(place, new);
+            if self.needs_a_look(new) {
+                affected.push(new.uid.clone());
+            }
+        }
+        if self.complete { affected } else { Vec::new() }
+    }
+
+    /// Every kind has been listed: says whom to look at.
+    pub fn complete(&mut self) -> Vec<String> {
+        self.complete = true;
+        self.objects.values().map(|(_, row)| row).filter(|row| self.needs_a_look(row)).map(|row| row.uid.clone()).collect()
+    }
+
+    fn needs_a_look(&self, row: &Row) -> bool {
+        if row.deleting {
+            return row.foreground || row.orphan;
+        }
+        let settled = |owner: &Owner| self.objects.contains_key(&owner.uid) && !self.is_waiting(&owner.uid);
+        !row.owners.iter().all(settled)
+    }
+
+    fn is_waiting(&self, uid: &str) -> bool {
+        self.objects.get(uid).is_some_and(|(_, row)| row.deleting && row.foreground)
+    }
+
+    fn remember(&mut self, place: &Place, row: &Arc<Row>) {
+        for owner in &row.owners {
+            self.dependents.entry(owner.uid.clone()).or_default().insert(row.uid.clone());
+        }
+        self.objects.insert(row.uid.clone(), (place.clone(), row.clone()));
+    }
+
+    fn forget(&mut self, row: &Row) {
+        self.objects.remove(&row.uid);
+        for owner in &row.owners {
+            if let Some(dependents) = self.dependents.get_mut(&owner.uid) {
+                dependents.remove(&row.uid);
+                if dependents.is_empty() {
+                    self.dependents.remove(&owner.uid);
+                }
+            }
+        }
+    }
+
+    /// Where an object is.
+    pub fn place(&self, uid: &str) -> Option<Place> {
+        self.objects.get(uid).map(|(place, _)| place.clone())
+    }
+
+    /// What is known of an object.
+    pub fn row(&self, uid: &str) -> Option<Arc<Row>> {
+        self.objects.get(uid).map(|(_, row)| row.clone())
+    }
+
+    /// The objects that name this one as an owner, by uid.
+    pub fn dependents(&self, uid: &str) -> Vec<Dependent> {
+        let rows = self.dependents.get(uid).into_iter().flatten().filter_map(|dependent| self.objects.get(dependent));
+        let mut all: Vec<Dependent> = rows
+            .map(|(_, row)| Dependent {
+                uid: row.uid.clone(),
+                blocks: row.owners.iter().any(|owner| owner.uid == uid && owner.blocks),
+                deleting: row.deleting,
+            })
+            .collect();
+        all.sort_by(|a, b| a.uid.cmp(&b.uid));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::ApiResource;
+
+    use super::*;
+
+    fn place(name: &str) -> Place {
+        let resource = ApiResource { group: String::new(), version: "v1".into(), api_version: "v1".into(), kind: "Pod".into(), plural: "pods".into() };
+        Place { kind: Arc::new(Kind { resource, namespaced: true, delete_collection: true }), key: Key::new("a", name) }
+    }
+
+    fn row(uid: &str, owners: &[&str]) -> Arc<Row> {
+        let owner = |uid: &&str| Owner { api_version: "v1".into(), kind: "Pod".into(), name: (*uid).into(), uid: (*uid).into(), blocks: true };
+        Arc::new(Row { uid: uid.into(), owners: owners.iter().map(owner).collect(), deleting: false, foreground: false, orphan: false })
+    }
+
+    #[test]
+    fn whom_a_change_concerns() {
+        let mut graph = Graph::default();
+        let (parent, child, stray) = (row("parent", &[]), row("child", &["parent"]), row("stray", &["nobody"]));
+        for object in [&child, &stray, &parent] {
+            assert_eq!(graph.change(&place(&object.uid), None, Some(object)), Vec::<String>::new(), "nothing before all is known");
+        }
+        assert_eq!(graph.complete(), ["stray"]);
+        assert_eq!(graph.change(&place("late"), None, Some(&row("late", &["parent"]))), Vec::<String>::new());
+        let mut waiting = (*parent).clone();
+        (waiting.deleting, waiting.foreground) = (true, true);
+        let waiting = Arc::new(waiting);
+        assert_eq!(graph.change(&place("parent"), Some(&parent), Some(&waiting)), ["parent"]);
+        assert_eq!(graph.change(&place("child"), Some(&child), None), ["parent"], "a waiting owner hears of its dependents");
+        assert_eq!(graph.dependents("parent").len(), 1);
+        assert_eq!(graph.change(&place("parent"), Some(&waiting), None), ["late"]);
+        assert!(graph.place("parent").is_none());
+    }
+
+    #[test]
+    fn a_name_that_is_used_again_is_another_object() {
+        let mut graph = Graph::default();
+        let (old, child) = (row("old", &[]), row("child", &["old"]));
+        graph.change(&place("web"), None, Some(&old));
+        graph.change(&place("child"), None, Some(&child));
+        graph.complete();
+        assert_eq!(graph.change(&place("web"), Some(&old), Some(&row("new", &[]))), ["child"]);
+    }
+}
