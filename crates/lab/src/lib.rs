@@ -1,1 +1,81 @@
-//! The machine room of `mullion up`: namespaces, LAN, supervision, the NodePort relay.
+//! The machine room of `mullion up`: namespaces, LAN, supervision, the NodePort relay. It knows nothing of Kubernetes.
+//!
+//! | module | what it does | where it runs |
+//! | --- | --- | --- |
+//! | [`spec`] | `NAME:OS[:BUILD][:key=value,…]` | anywhere, pure |
+//! | [`plan`] | networks and addresses of hosts | anywhere, pure |
+//! | [`dir`] | DIR and RUN: lock, `cluster.json`, layout, paths | real host |
+//! | [`preflight`] | port, disk, user namespaces | real host |
+//! | [`supervisor`] | starts init; status, ports, the end | real host |
+//! | [`init`] | pid 1: the LAN, and keeping processes running | lab |
+//! | [`notify`] | "I am ready", said by a process | lab |
+//! | [`relay`] | carries connections from the real host's ports to nodes | lab |
+//! | [`protocol`] | what these say to each other | |
+//! | [`error`] | what goes wrong: messages and exit codes | |
+//!
+//! # Flow of `mullion up`
+//! ```no_run
+//! # use lab::{dir, error::LabError, plan, preflight, protocol::*, spec, supervisor};
+//! # fn up(given: Option<&std::path::Path>, wanted: dir::Wanted) -> Result<(), LabError> {
+//! let env = dir::Env::of_process();
+//! let dirs = dir::Dirs::resolve(given.unwrap_or(&env.default_dir()), &env)?;
+//! preflight::disk(&dirs.dir)?;
+//! preflight::namespaces()?;
+//! let lock = dirs.lock()?; // to be held to the end
+//! let defaults = spec::parse_list("lin01:linux,win01:windows:20348,win02:windows:20348")?;
+//! let (cluster, plan) = dir::Cluster::reconcile(dir::Cluster::load(&dirs)?, wanted, &defaults, &dirs)?;
+//! let api = preflight::bind_api(6443)?;
+//! dirs.make_layout(&cluster.nodes)?;
+//! cluster.save(&dirs)?;
+//! dirs.make_run(&cluster.nodes)?;
+//!
+//! let mut control_plane = ProcessSpec::new("control-plane", "cp", ["/proc/self/exe", "control-plane"], dirs.log(None, "control-plane"));
+//! control_plane.fds = vec![("api".into(), 4)]; // lab's descriptor "api" is number 4 there: fdpass::inherited(4)
+//! control_plane.readiness = Readiness::Notify; // it calls notify::ready("…")
+//! let mut cri = ProcessSpec::new("win01/container-sim", "win01", ["/proc/self/exe", "container-sim"], dirs.log(Some("win01"), "container-sim"));
+//! cri.readiness = Readiness::Socket(dirs.socket("win01", "cri"));
+//! let mut node = ProcessSpec::new("win01/node", "win01", ["/proc/self/exe", "node"], dirs.log(Some("win01"), "node"));
+//! node.after = vec!["control-plane".into(), "win01/container-sim".into()];
+//!
+//! let lab = supervisor::start(supervisor::LabConfig {
+//!     dirs: dirs.clone(),
+//!     hosts: plan.hosts.clone(),
+//!     processes: vec![control_plane, cri, node],
+//!     fds: vec![("api".into(), api.into())],
+//!     init: vec!["/proc/self/exe".into(), "lab-init".into()], // calls init::main(last argument)
+//! })?;
+//! lab.wait_ready(&["control-plane", "win01/node"], std::time::Duration::from_secs(30), |event| println!("{event:?}"))?;
+//! loop {
+//!     match lab.wait_event(std::time::Duration::from_secs(3600)) {
+//!         Some(Event::DownRequested) => break lab.stop(),
+//!         Some(Event::Ended { status }) => return Err(LabError::Init(status)),
+//!         _ => {}
+//!     }
+//! }
+//! # }
+//! ```
+//! `mullion status` and `mullion down` are [`supervisor::status`] and [`supervisor::down`]. A signal
+//! handler ends the loop as `down` does. The relay runs in the control plane's process:
+//! [`relay::run`] with [`dir::Dirs::ports_socket`].
+//!
+//! # Guarantees
+//! - The real host's network, firewall, mounts and files outside DIR and RUN are not touched. Works as
+//!   root and as an ordinary user.
+//! - However the supervisor ends, every process, mount and namespace of the lab ends, and RUN goes.
+//! - A process that ends is started again, alone, with back-off; orphans in the lab (shims) live on.
+//!
+//! # Caveats
+//! - Orphans that end are reaped without a trace: who cares for a shim holds a pidfd of it.
+//! - A stop gives processes 0.6 s after SIGTERM; pods get SIGKILL (a resume is a reboot of all hosts).
+#![cfg(target_os = "linux")]
+
+pub mod dir;
+pub mod error;
+pub mod init;
+pub mod notify;
+pub mod plan;
+pub mod preflight;
+pub mod protocol;
+pub mod relay;
+pub mod spec;
+pub mod supervisor;

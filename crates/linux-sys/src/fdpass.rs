@@ -3,8 +3,11 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 
-use nix::sys::socket::{self, AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType};
+use nix::sys::socket::{
+    self, AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
+};
 
 /// Most descriptors in one message.
 pub const MAX_FDS: usize = 16;
@@ -12,6 +15,46 @@ pub const MAX_FDS: usize = 16;
 /// Two connected sockets that keep message boundaries; a peer's end reads as an empty message.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?)
+}
+
+/// A socket at a path that takes connections which keep message boundaries.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl Listener {
+    /// Listens at `path`, where nothing may be yet.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let named = |e: nix::Error| io::Error::new(io::Error::from(e).kind(), format!("listen at {}: {e}", path.display()));
+        let fd = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(named)?;
+        UnixAddr::new(path).and_then(|address| socket::bind(fd.as_raw_fd(), &address)).map_err(named)?;
+        Backlog::new(16).and_then(|backlog| socket::listen(&fd, backlog)).map_err(named)?;
+        Ok(Self(fd))
+    }
+
+    /// Waits for the next connection.
+    pub fn accept(&self) -> io::Result<OwnedFd> {
+        loop {
+            match socket::accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
+                // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+                Ok(raw) => return Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
+                Err(nix::Error::EINTR | nix::Error::ECONNABORTED) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Ends [`Self::accept`] in other threads with an error.
+    pub fn shutdown(&self) {
+        let _ = socket::shutdown(self.0.as_raw_fd(), Shutdown::Both);
+    }
+}
+
+/// Connects to a [`Listener`].
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let named = |e: nix::Error| io::Error::new(io::Error::from(e).kind(), format!("connect to {}: {e}", path.display()));
+    let fd = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(named)?;
+    UnixAddr::new(path).and_then(|address| socket::connect(fd.as_raw_fd(), &address)).map_err(named)?;
+    Ok(fd)
 }
 
 /// Sends one message with descriptors (at most [`MAX_FDS`]); the message must not be empty.

@@ -107,6 +107,7 @@ pub struct Spawn {
 enum Program {
     Path(PathBuf),
     File(OwnedFd),
+    Nothing,
 }
 
 impl Spawn {
@@ -119,6 +120,11 @@ impl Spawn {
     /// A program by its open file: it starts even where its path is not visible.
     pub fn from_file(program: OwnedFd) -> Self {
         Self::with(Program::File(program))
+    }
+
+    /// No program: the process ends with success after its steps. `name` stands in errors.
+    pub fn steps_only(name: &str) -> Self {
+        Self::with(Program::Nothing).arg0(name)
     }
 
     fn with(program: Program) -> Self {
@@ -260,7 +266,7 @@ impl Spawn {
     fn prepare(self) -> io::Result<child::Prepared> {
         let name = match &self.program {
             Program::Path(path) => path.display().to_string(),
-            Program::File(_) => self.arg0.as_deref().unwrap_or(OsStr::new("program")).to_string_lossy().into_owned(),
+            Program::File(_) | Program::Nothing => self.arg0.as_deref().unwrap_or(OsStr::new("program")).to_string_lossy().into_owned(),
         };
         let arg0 = self.arg0.clone().unwrap_or_else(|| name.clone().into());
         let argv = std::iter::once(&arg0).chain(&self.args).map(|a| cstring(a)).collect::<io::Result<Vec<_>>>()?;
@@ -291,6 +297,7 @@ impl Spawn {
         let program = match self.program {
             Program::Path(path) => child::Executable::Paths(candidates(&path, &self.env)?),
             Program::File(fd) => child::Executable::File(fd),
+            Program::Nothing => child::Executable::Nothing,
         };
         let mut steps = self.steps.into_iter().map(step::prepare).collect::<io::Result<Vec<_>>>()?.concat();
         if let Some(cwd) = self.cwd {

@@ -29,6 +29,7 @@ pub(super) struct Prepared {
 pub(super) enum Executable {
     Paths(Vec<CString>),
     File(OwnedFd),
+    Nothing,
 }
 
 /// What the child was at when it failed: steps count from [`FIRST_STEP`].
@@ -149,6 +150,7 @@ unsafe fn exec(prepared: &Prepared, tables: &Tables) -> i32 {
     // SAFETY: both arrays end with a null pointer and point to strings that `prepared` owns.
     unsafe {
         match &prepared.program {
+            Executable::Nothing => libc::_exit(0),
             Executable::File(fd) => {
                 libc::syscall(libc::SYS_execveat, fd.as_raw_fd(), c"".as_ptr(), argv, env, libc::AT_EMPTY_PATH);
                 errno()

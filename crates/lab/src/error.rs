@@ -1,0 +1,163 @@
+//! What can go wrong with a lab, each with its exit code and way out.
+
+use std::path::PathBuf;
+use std::{fmt, io};
+
+use crate::plan::AddressError;
+use crate::spec::SpecError;
+
+/// Exit codes of `mullion up`, `down` and `status`. Documented; they do not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// Anything without a code of its own.
+    Failure = 1,
+    /// Wrong arguments: node specification, address options.
+    Usage = 64,
+    /// DIR is of a newer format, damaged, or specifies another cluster.
+    Directory = 65,
+    /// A port is taken.
+    Port = 66,
+    /// User namespaces are not usable.
+    Namespaces = 67,
+    /// nf_tables is not usable.
+    Nftables = 68,
+    /// Not enough room on the disk.
+    Disk = 69,
+    /// No cluster runs on DIR (`down`, `status`).
+    NotRunning = 74,
+    /// A cluster runs on DIR already.
+    Running = 75,
+}
+
+impl From<ExitCode> for std::process::ExitCode {
+    fn from(code: ExitCode) -> Self {
+        Self::from(code as u8)
+    }
+}
+
+/// Why there is no lab. Each message is one line with the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// Wrong node specification.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Wrong address options.
+    #[error(transparent)]
+    Addresses(#[from] AddressError),
+    /// Written by a newer Mullion.
+    #[error("{} is of format {found}, this mullion reads up to {known}: use a newer mullion or another --dir", .dir.display())]
+    NewerFormat {
+        /// The directory.
+        dir: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest that is known.
+        known: u32,
+    },
+    /// Its description cannot be read.
+    #[error("{} cannot be read ({reason}): restore it, or remove the directory to begin anew", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// DIR holds a cluster of another specification.
+    #[error("{} holds a cluster with {what}: leave the option out to resume it, or choose another --dir", .dir.display())]
+    OtherCluster {
+        /// The directory.
+        dir: PathBuf,
+        /// The difference.
+        what: String,
+    },
+    /// Somebody else runs it.
+    #[error("a cluster runs on {} already{}: end it with `mullion down --dir {}`", .dir.display(), .pid.map(|p| format!(" (process {p})")).unwrap_or_default(), .dir.display())]
+    Running {
+        /// The directory.
+        dir: PathBuf,
+        /// The supervisor.
+        pid: Option<u32>,
+    },
+    /// Nobody runs it.
+    #[error("no cluster runs on {}: start one with `mullion up --dir {}`", .0.display(), .0.display())]
+    NotRunning(PathBuf),
+    /// The API server's port is taken.
+    #[error("port {0} of 127.0.0.1 is taken: end its user or choose another with --port")]
+    PortTaken(u16),
+    /// No user namespaces.
+    #[error("user namespaces are not usable here: {0}")]
+    Namespaces(Hint),
+    /// No nf_tables.
+    #[error("nf_tables is not usable here ({0}): load it with `sudo modprobe nf_tables nft_chain_nat`, or use a kernel that has it")]
+    Nftables(String),
+    /// The disk is full.
+    #[error("{} MiB are free at {}, a cluster needs {} MiB: make room or choose another --dir", .free >> 20, .dir.display(), .needed >> 20)]
+    Disk {
+        /// Where.
+        dir: PathBuf,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that are needed.
+        needed: u64,
+    },
+    /// The runtime directory would make a socket's path too long, or belongs to somebody else.
+    #[error("{} cannot hold the cluster's sockets: {reason}", .path.display())]
+    RunDir {
+        /// The directory.
+        path: PathBuf,
+        /// Why, and the way out.
+        reason: String,
+    },
+    /// A file or directory cannot be used.
+    #[error("{operation} {}", .path.display())]
+    File {
+        /// What was tried.
+        operation: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The lab's init could not be started or ended early.
+    #[error("the lab did not start: {0}")]
+    Init(String),
+}
+
+impl LabError {
+    /// The exit code for it.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Spec(_) | Self::Addresses(_) => ExitCode::Usage,
+            Self::NewerFormat { .. } | Self::Damaged { .. } | Self::OtherCluster { .. } => ExitCode::Directory,
+            Self::PortTaken(_) => ExitCode::Port,
+            Self::Namespaces(_) => ExitCode::Namespaces,
+            Self::Nftables(_) => ExitCode::Nftables,
+            Self::Disk { .. } => ExitCode::Disk,
+            Self::File { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => ExitCode::Disk,
+            Self::NotRunning(_) => ExitCode::NotRunning,
+            Self::Running { .. } => ExitCode::Running,
+            Self::RunDir { .. } | Self::File { .. } | Self::Init(_) => ExitCode::Failure,
+        }
+    }
+
+    pub(crate) fn file(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { operation, path, source }
+    }
+}
+
+/// A reason and a way out, in one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hint {
+    /// What the system refuses.
+    pub reason: String,
+    /// What to do about it.
+    pub way_out: String,
+}
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.reason, self.way_out)
+    }
+}

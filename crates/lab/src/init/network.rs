@@ -1,0 +1,88 @@
+//! Namespaces, the bridge between them, and addresses.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+
+use ipnet::IpNet;
+use linux_sys::netlink::{Link, Route, Rtnl};
+use linux_sys::ns::NetNs;
+use linux_sys::sysctl;
+
+use crate::protocol::InitConfig;
+
+/// The bridge in `gw` that is the LAN.
+const BRIDGE: &str = "lan0";
+/// Every host's adapter on the LAN.
+const UPLINK: &str = "eth0";
+
+/// What each host needs to forward packets for its pods: switches of its namespace.
+const SWITCHES: [(&str, &str); 7] = [
+    ("net.ipv4.ip_forward", "1"),
+    // Pods' packets return by other links than they came by.
+    ("net.ipv4.conf.all.rp_filter", "0"),
+    ("net.ipv4.conf.default.rp_filter", "0"),
+    // Hosts are routers on one LAN: none is to tell the others of shorter ways.
+    ("net.ipv4.conf.all.send_redirects", "0"),
+    ("net.ipv4.conf.default.send_redirects", "0"),
+    ("net.ipv4.conf.all.accept_redirects", "0"),
+    ("net.ipv4.conf.default.accept_redirects", "0"),
+];
+
+/// Makes namespaces, links, addresses and routes; returns the namespaces by host, `gw` among them.
+pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> {
+    let mut hosts = BTreeMap::new();
+    let gw = make(config, "gw")?;
+    let router = enter(&gw)?;
+    router.add_bridge(BRIDGE)?;
+    let bridge = link(&router, BRIDGE)?;
+    router.set_mac(bridge.index, mac(config.gateway))?;
+    router.add_addr(bridge.index, on_lan(config.gateway, config.prefix))?;
+    router.set_up(bridge.index)?;
+    for host in &config.hosts {
+        let ns = make(config, &host.name)?;
+        let port = format!("lan-{}", host.address.octets()[3]);
+        router.add_veth(&port, UPLINK, Some(&ns))?;
+        let port = link(&router, &port)?;
+        router.set_master(port.index, Some(bridge.index))?;
+        router.set_up(port.index)?;
+        let inside = enter(&ns)?;
+        let uplink = link(&inside, UPLINK)?;
+        inside.set_mac(uplink.index, mac(host.address))?;
+        inside.add_addr(uplink.index, on_lan(host.address, config.prefix))?;
+        inside.set_up(uplink.index)?;
+        let everywhere = IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0);
+        inside.add_route(&Route::new(everywhere).via(config.gateway.into()).oif(uplink.index))?;
+        hosts.insert(host.name.clone(), ns);
+    }
+    hosts.insert("gw".into(), gw);
+    Ok(hosts)
+}
+
+/// A host's namespace, pinned, and the directory for those of its pods.
+fn make(config: &InitConfig, host: &str) -> io::Result<NetNs> {
+    let path = config.run.join("ns").join(host);
+    std::fs::create_dir(config.run.join("ns").join(format!("{host}.d")))?;
+    NetNs::create_at(&path)
+}
+
+fn enter(ns: &NetNs) -> io::Result<Rtnl> {
+    ns.run(|| {
+        SWITCHES.iter().try_for_each(|(name, value)| sysctl::set(name, value))?;
+        Ok(Rtnl::open()?)
+    })?
+}
+
+fn link(rtnl: &Rtnl, name: &str) -> io::Result<Link> {
+    rtnl.link(name)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("link {name} is gone")))
+}
+
+fn on_lan(address: Ipv4Addr, prefix: u8) -> IpNet {
+    IpNet::new_assert(address.into(), prefix)
+}
+
+/// A hardware address that tells whose it is: local, and then the IP address.
+fn mac(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [0x02, 0x4d, a, b, c, d]
+}

@@ -1,0 +1,335 @@
+//! A whole lab with small programs in it, as the user who runs the tests and, for root, as an
+//! ordinary user too. This binary is the test, the lab's init and the programs.
+#![cfg(target_os = "linux")]
+
+mod programs;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use lab::dir::{Dirs, Env};
+use lab::error::LabError;
+use lab::plan::{AddressOptions, Plan};
+use lab::protocol::{Event, ProcessSpec, Readiness};
+use lab::supervisor::{self, Lab, LabConfig};
+use lab::{preflight, spec};
+use linux_sys::mount::mounts_below;
+use linux_sys::netlink::Rtnl;
+use linux_sys::signal::Signal;
+use linux_sys::spawn::{Spawn, Stdio, Step};
+
+const TESTS: [(&str, fn()); 6] = [
+    ("hosts_reach_each_other_and_nothing_is_left", hosts_reach_each_other_and_nothing_is_left),
+    ("processes_are_restarted_each_alone_and_orphans_live_on", processes_are_restarted_each_alone_and_orphans_live_on),
+    ("everything_ends_with_the_supervisor", everything_ends_with_the_supervisor),
+    ("ports_of_the_real_host_are_relayed", ports_of_the_real_host_are_relayed),
+    ("down_and_status_speak_to_the_supervisor", down_and_status_speak_to_the_supervisor),
+    ("a_lab_that_cannot_start_leaves_nothing", a_lab_that_cannot_start_leaves_nothing),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.first().map(String::as_str) {
+        Some("lab-init") => return lab::init::main(Path::new(args.last().unwrap())),
+        Some("supervise") => return supervise(Path::new(&args[1])),
+        Some("program") => return programs::run(&args[1], &args[2..]),
+        Some("--list") => {
+            TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    let filters: Vec<&String> = args.iter().filter(|a| !a.starts_with('-')).collect();
+    let (mut passed, mut failed) = (0, 0);
+    for (name, test) in TESTS {
+        if !filters.is_empty() && !filters.iter().any(|f| name.contains(f.as_str())) {
+            continue;
+        }
+        let ok = std::panic::catch_unwind(test).is_ok();
+        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
+        *(if ok { &mut passed } else { &mut failed }) += 1;
+    }
+    if nix::unistd::geteuid().is_root() && !args.iter().any(|a| a == "--as-user") {
+        let ok = as_ordinary_user(&filters);
+        println!("test all_of_it_as_an_ordinary_user ... {}", if ok { "ok" } else { "FAILED" });
+        *(if ok { &mut passed } else { &mut failed }) += 1;
+    }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out");
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// The same tests as user `nobody`, from a copy of this binary that this user can reach.
+fn as_ordinary_user(filters: &[&String]) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let exe = dir.path().join("lab-test");
+    fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+    let user = Spawn::new(exe)
+        .args(filters)
+        .arg("--as-user")
+        .env("XDG_RUNTIME_DIR", "")
+        .env("TMPDIR", "/tmp")
+        .cwd("/")
+        .stdin(Stdio::Null)
+        .step(Step::SetUser { uid: 65_534, gid: 65_534 });
+    user.spawn().unwrap().wait().unwrap().success()
+}
+
+/// A directory for DIR and RUN, and a mark in the environment of all processes.
+struct Bench {
+    root: tempfile::TempDir,
+    dirs: Dirs,
+    mark: String,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let root = tempfile::Builder::new().prefix("lab-").tempdir().unwrap();
+        let env = Env { runtime_dir: Some(root.path().into()), uid: nix::unistd::geteuid().as_raw(), ..Env::default() };
+        let dirs = Dirs::resolve(&root.path().join("dir"), &env).unwrap();
+        Self { mark: format!("LAB_TEST_MARK={name}-{}", std::process::id()), root, dirs }
+    }
+
+    fn program(&self, name: &str, host: &str, args: &[&str]) -> ProcessSpec {
+        let argv = ["/proc/self/exe", "program"].into_iter().chain(args.iter().copied());
+        let mut process = ProcessSpec::new(name, host, argv, self.dirs.log(None, name));
+        let (key, value) = self.mark.split_once('=').unwrap();
+        process.env = vec![(key.into(), value.into())];
+        process
+    }
+
+    fn config(&self, processes: Vec<ProcessSpec>) -> LabConfig {
+        let nodes = spec::parse_list("n1:linux,n2:windows").unwrap();
+        let plan = Plan::new(&nodes, &AddressOptions::default(), &BTreeMap::new()).unwrap();
+        fs::create_dir_all(&self.dirs.dir).unwrap();
+        self.dirs.make_run(&nodes).unwrap();
+        let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
+        LabConfig { dirs: self.dirs.clone(), hosts: plan.hosts, processes, fds: Vec::new(), init }
+    }
+
+    fn start(&self, processes: Vec<ProcessSpec>) -> Lab {
+        supervisor::start(self.config(processes)).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Processes of the lab that live, by their mark.
+    fn living(&self) -> Vec<String> {
+        let all = fs::read_dir("/proc").unwrap().flatten().filter(|e| {
+            let environ = fs::read(e.path().join("environ")).unwrap_or_default();
+            environ.split(|b| *b == 0).any(|v| v == self.mark.as_bytes())
+        });
+        all.map(|e| fs::read_to_string(e.path().join("cmdline")).unwrap_or_default().replace('\0', " ")).collect()
+    }
+
+    fn assert_gone(&self) {
+        wait_for("the end of all processes", || self.living().is_empty());
+        assert!(!self.dirs.run.exists(), "{} is left", self.dirs.run.display());
+        assert_eq!(mounts_below(self.root.path()).unwrap(), Vec::<PathBuf>::new());
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !done() {
+        assert!(Instant::now() < deadline, "still waiting for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn links() -> Vec<String> {
+    Rtnl::open().unwrap().links().unwrap().into_iter().map(|l| l.name).collect()
+}
+
+fn hosts_reach_each_other_and_nothing_is_left() {
+    let bench = Bench::new("reach");
+    let before = links();
+    let out = bench.file("out");
+    let mut server = bench.program("server", "n1", &["serve", "10.240.0.11:80", "from n1"]);
+    server.readiness = Readiness::Notify;
+    let mut far = bench.program("far", "n2", &["fetch", "10.240.0.11:80", out.to_str().unwrap()]);
+    far.after = vec!["server".into()];
+    let mut gateway = bench.program("gateway", "gw", &["serve", "10.240.0.1:80", "from gw"]);
+    gateway.readiness = Readiness::Notify;
+    let api = preflight::bind_api(0).unwrap();
+    let port = api.local_addr().unwrap().port();
+    let mut control = bench.program("control", "cp", &["serve-inherited", "4", "from cp"]);
+    control.fds = vec![("api".into(), 4)];
+    control.readiness = Readiness::Notify;
+    let mut config = bench.config(vec![server, far, gateway, control, bench.program("sleep", "cp", &["sleep"])]);
+    config.fds = vec![("api".into(), OwnedFd::from(api))];
+    let start = Instant::now();
+    let lab = supervisor::start(config).unwrap_or_else(|e| panic!("{e}"));
+    let started = start.elapsed();
+    lab.wait_ready(&["server", "gateway", "control", "sleep"], Duration::from_secs(10), |_| {}).unwrap();
+    wait_for("an answer over the LAN", || read(&out) == "from n1");
+    let mut text = String::new();
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "from cp", "the inherited listener answers on the real host");
+    assert_eq!(links(), before, "the real host's links");
+    assert!(bench.living().len() >= 4 && !bench.dirs.netns("n1").exists(), "the pins are visible inside only");
+    println!("  lab with 3 hosts and router started in {started:?}");
+    assert!(started < Duration::from_millis(1000), "{started:?}");
+    let stop = Instant::now();
+    lab.stop().unwrap();
+    let stopped = stop.elapsed();
+    println!("  stopped in {stopped:?}");
+    assert!(stopped < Duration::from_secs(1), "{stopped:?}");
+    bench.assert_gone();
+    assert_eq!(links(), before);
+    assert!(!bench.dirs.run.parent().unwrap().exists(), "nor the parent of RUN");
+}
+
+fn processes_are_restarted_each_alone_and_orphans_live_on() {
+    let bench = Bench::new("restart");
+    let orphan = bench.file("orphan");
+    let steady = bench.program("steady", "n1", &["sleep"]);
+    let parent = bench.program("parent", "n1", &["leave-orphan", orphan.to_str().unwrap()]);
+    let missing = ProcessSpec::new("missing", "n1", ["/no/such/program"], bench.dirs.log(None, "missing"));
+    let mut never = bench.program("never", "n1", &["sleep"]);
+    never.after = vec!["missing".into()];
+    let lab = bench.start(vec![steady, parent, missing, never]);
+    let mut exits = BTreeMap::<String, Vec<u64>>::new();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while exits.get("missing").map_or(0, Vec::len) < 3 || exits.get("parent").map_or(0, Vec::len) < 3 {
+        assert!(Instant::now() < deadline, "{exits:?}");
+        if let Some(Event::Exited { name, restart_ms, .. }) = lab.wait_event(Duration::from_secs(5)) {
+            exits.entry(name).or_default().push(restart_ms);
+        }
+    }
+    assert_eq!(exits["parent"][..3], [100, 200, 400]);
+    let status = lab.status();
+    let of = |name: &str| status.processes.iter().find(|p| p.name == name).unwrap();
+    assert_eq!((of("steady").restarts, of("steady").ready), (0, true));
+    assert!(of("parent").restarts >= 2 && of("parent").last_exit.as_deref() == Some("exit code 5"), "{:?}", of("parent"));
+    assert!(of("missing").last_exit.as_ref().unwrap().contains("start /no/such/program: execute"));
+    assert_eq!((of("never").pid, of("never").last_exit.clone()), (None, None));
+    // The first parent's child wrote its beat before and after its parent's end.
+    let beats = read(&orphan).len();
+    wait_for("more beats of the orphan", || read(&orphan).len() > beats + 1);
+    lab.stop().unwrap();
+    bench.assert_gone();
+}
+
+/// A supervisor in a process of its own; ready once it has written its number.
+fn supervise(root: &Path) -> ExitCode {
+    let dirs = Dirs { dir: root.join("dir"), run: root.join("mullion/00000001") };
+    let mark = read(&root.join("mark"));
+    let mut sleeper = ProcessSpec::new("sleep", "n1", ["/proc/self/exe", "program", "sleep"], dirs.log(None, "sleep"));
+    sleeper.env = vec![("LAB_TEST_MARK".into(), mark)];
+    let nodes = spec::parse_list("n1:linux").unwrap();
+    let plan = Plan::new(&nodes, &AddressOptions::default(), &BTreeMap::new()).unwrap();
+    let _lock = dirs.lock().unwrap();
+    dirs.make_run(&nodes).unwrap();
+    let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
+    let config = LabConfig { dirs: dirs.clone(), hosts: plan.hosts, processes: vec![sleeper], fds: Vec::new(), init };
+    let lab = supervisor::start(config).unwrap();
+    lab.wait_ready(&["sleep"], Duration::from_secs(10), |_| {}).unwrap();
+    fs::write(root.join("ready"), lab.init_pid().to_string()).unwrap();
+    while !matches!(lab.wait_event(Duration::from_secs(60)), Some(Event::DownRequested | Event::Ended { .. }) | None) {}
+    lab.stop().unwrap();
+    ExitCode::SUCCESS
+}
+
+fn start_supervisor(bench: &Bench) -> (linux_sys::spawn::Child, Dirs) {
+    fs::write(bench.file("mark"), bench.mark.split_once('=').unwrap().1).unwrap();
+    let child = Spawn::new(std::env::current_exe().unwrap()).arg("supervise").arg(bench.root.path()).stdin(Stdio::Null).spawn().unwrap();
+    wait_for("the supervisor", || !read(&bench.file("ready")).is_empty());
+    (child, Dirs { dir: bench.file("dir"), run: bench.file("mullion/00000001") })
+}
+
+fn everything_ends_with_the_supervisor() {
+    let bench = Bench::new("killed");
+    let (child, dirs) = start_supervisor(&bench);
+    assert!(!bench.living().is_empty());
+    let init: u32 = read(&bench.file("ready")).parse().unwrap();
+    child.kill(Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+    wait_for("the end of the lab", || bench.living().is_empty() && !dirs.run.exists());
+    wait_for("the end of init", || !Path::new(&format!("/proc/{init}/ns/net")).exists());
+    dirs.lock().expect("the lock is free again");
+}
+
+fn down_and_status_speak_to_the_supervisor() {
+    let bench = Bench::new("down");
+    let absent = Dirs { dir: bench.file("dir"), run: bench.file("mullion/00000001") };
+    assert!(matches!(supervisor::status(&absent), Err(LabError::NotRunning(_))));
+    let (child, dirs) = start_supervisor(&bench);
+    let status = supervisor::status(&dirs).unwrap();
+    assert_eq!((status.supervisor, status.processes.len(), status.processes[0].ready), (child.pid(), 1, true));
+    assert!(matches!(dirs.lock(), Err(LabError::Running { pid, .. }) if pid == Some(child.pid())));
+    let start = Instant::now();
+    supervisor::down(&dirs).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    dirs.lock().expect("a next one may start at once");
+    assert!(child.wait().unwrap().success() && bench.living().is_empty() && !dirs.run.exists());
+    assert!(matches!(supervisor::down(&dirs), Err(LabError::NotRunning(_))));
+}
+
+fn ports_of_the_real_host_are_relayed() {
+    let bench = Bench::new("ports");
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (tcp, udp) = (free(), UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap().port();
+    let socket = bench.dirs.ports_socket();
+    let args = ["relay", socket.to_str().unwrap(), &tcp.to_string(), &taken.to_string(), &udp.to_string()].map(str::to_owned);
+    let relay = bench.program("relay", "cp", &args.each_ref().map(String::as_str));
+    let server = bench.program("server", "n1", &["serve", "10.240.0.11:80", "from n1"]);
+    let echo = bench.program("echo", "n2", &["echo-udp", "10.240.0.12:53"]);
+    let lab = bench.start(vec![server, echo, relay]);
+    let fetch = |port: u16| -> io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), Duration::from_secs(2))?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    wait_for("an answer through the relay", || fetch(tcp).is_ok_and(|t| t == "from n1"));
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    client.connect((Ipv4Addr::LOCALHOST, udp)).unwrap();
+    let mut buffer = [0; 64];
+    wait_for("a packet through the relay", || client.send(b"over udp").is_ok() && client.recv(&mut buffer).is_ok_and(|n| &buffer[..n] == b"over udp"));
+    let ports = lab.status().ports;
+    let error = |port: u16| ports.iter().find(|p| p.port.port == port).unwrap().error.clone();
+    assert!(error(tcp).is_none() && error(udp).is_none() && error(taken).unwrap().contains("in use"), "{ports:?}");
+    // A relay that is gone for a while: connections wait in the kept socket.
+    let pid = lab.status().processes.iter().find(|p| p.name == "relay").unwrap().pid.unwrap();
+    let killed = Spawn::new("/proc/self/exe").args(["program", "kill", &lab.init_pid().to_string(), &pid.to_string()]).spawn().unwrap();
+    assert!(killed.wait().unwrap().success());
+    wait_for("the relay's restart", || lab.status().processes.iter().any(|p| p.name == "relay" && p.restarts == 1));
+    assert_eq!(fetch(tcp).unwrap(), "from n1");
+    drop(holder);
+    wait_for("the port that was taken", || fetch(taken).is_ok_and(|t| t == "from n1"));
+    lab.stop().unwrap();
+    assert!(fetch(tcp).is_err(), "the port is free again");
+    bench.assert_gone();
+}
+
+fn a_lab_that_cannot_start_leaves_nothing() {
+    let bench = Bench::new("fails");
+    let mut config = bench.config(vec![]);
+    config.hosts[1].name = "bad/name".into();
+    let e = supervisor::start(config).unwrap_err();
+    assert!(matches!(e, LabError::Init(_)), "{e}");
+    bench.assert_gone();
+    let mut config = bench.config(vec![]);
+    config.init = vec!["/no/such/mullion".into()];
+    assert!(supervisor::start(config).unwrap_err().to_string().contains("start /no/such/mullion: execute"));
+    bench.assert_gone();
+    io::stdout().flush().unwrap();
+}

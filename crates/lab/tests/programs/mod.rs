@@ -1,0 +1,97 @@
+//! The programs that run in the test's labs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lab::protocol::{HostPort, Transport};
+use linux_sys::fdpass;
+use linux_sys::spawn::{Spawn, Stdio};
+
+pub fn run(name: &str, args: &[String]) -> ExitCode {
+    match name {
+        "sleep" => std::thread::sleep(Duration::from_secs(1000)),
+        "serve" => serve(&TcpListener::bind(&args[0]).unwrap(), &args[1]),
+        "serve-inherited" => {
+            let fd = fdpass::inherited(args[0].parse().unwrap()).unwrap();
+            serve(&TcpListener::from(fd), &args[1]);
+        }
+        "fetch" => fetch(&args[0], &args[1]),
+        "echo-udp" => echo_udp(&args[0]),
+        "leave-orphan" => {
+            let orphan = Spawn::new("/proc/self/exe").args(["program", "beat", &args[0]]).new_session().stdin(Stdio::Null);
+            if !std::path::Path::new(&args[0]).exists() {
+                orphan.spawn().unwrap();
+            }
+            return ExitCode::from(5);
+        }
+        "beat" => loop {
+            fs::File::options().create(true).append(true).open(&args[0]).unwrap().write_all(b".").unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        },
+        "kill" => kill(&args[0], &args[1]),
+        "relay" => relay(args),
+        other => panic!("no program {other}"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn serve(listener: &TcpListener, text: &str) {
+    lab::notify::ready("listening").unwrap();
+    for stream in listener.incoming() {
+        stream.unwrap().write_all(text.as_bytes()).unwrap();
+    }
+}
+
+fn fetch(address: &str, out: &str) {
+    let mut text = String::new();
+    TcpStream::connect(address).unwrap().read_to_string(&mut text).unwrap();
+    fs::write(out, text).unwrap();
+    std::thread::sleep(Duration::from_secs(1000));
+}
+
+fn echo_udp(address: &str) {
+    let socket = UdpSocket::bind(address).unwrap();
+    let mut buffer = [0; 64];
+    loop {
+        let (n, from) = socket.recv_from(&mut buffer).unwrap();
+        socket.send_to(&buffer[..n], from).unwrap();
+    }
+}
+
+/// Kills process `pid` of the lab whose init is `init` on the real host.
+fn kill(init: &str, pid: &str) {
+    // The last number of NSpid is that inside the lab.
+    let found = fs::read_dir("/proc").unwrap().flatten().find(|e| {
+        let status = fs::read_to_string(e.path().join("status")).unwrap_or_default();
+        let numbers = status.lines().find_map(|l| l.strip_prefix("NSpid:")).unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+        let parent = status.lines().find_map(|l| l.strip_prefix("PPid:")).unwrap_or_default().trim();
+        numbers.len() > 1 && numbers.last() == Some(&pid) && parent == init
+    });
+    let number: i32 = found.expect("the process").file_name().to_str().unwrap().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(number), linux_sys::signal::Signal::SIGKILL).unwrap();
+}
+
+/// TCP ports to n1, the UDP port to n2.
+fn relay(args: &[String]) {
+    let port = |protocol, text: &String| HostPort { protocol, port: text.parse().unwrap() };
+    let wanted = BTreeSet::from([port(Transport::Tcp, &args[1]), port(Transport::Tcp, &args[2]), port(Transport::Udp, &args[3])]);
+    let targets = |port: HostPort| -> Vec<SocketAddr> {
+        match port.protocol {
+            // The first refuses, so the second is tried.
+            Transport::Tcp => vec!["10.240.0.11:81".parse().unwrap(), "10.240.0.11:80".parse().unwrap()],
+            Transport::Udp => vec!["10.240.0.12:53".parse().unwrap()],
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (_keep, wanted) = tokio::sync::watch::channel(wanted);
+        let (status, _) = tokio::sync::watch::channel(Vec::new());
+        lab::relay::run(std::path::Path::new(&args[0]), wanted, Arc::new(targets), status).await;
+    });
+}
+
