@@ -178,3 +178,62 @@ fn inputs_name_the_services_that_changed() {
     assert!(inputs.rows(&service_key).is_none());
     assert_eq!(web.ports[0].protocol, Protocol::Tcp);
 }
+
+mod any_input {
+    use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
+    use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text() -> impl Strategy<Value = Option<String>> {
+        let words = ["", "None", "TCP", "UDP", "udp", "10.96.0.1", "fd00::1", "999.1.1.1", "Local", "ClientIP", "ExternalName", "a"];
+        prop::option::of(prop::sample::select(words.to_vec()).prop_map(str::to_owned))
+    }
+
+    fn number() -> impl Strategy<Value = i32> {
+        prop_oneof![Just(80), Just(0), Just(-1), Just(65_536), any::<i32>()]
+    }
+
+    prop_compose! {
+        fn a_service()(t in prop::collection::vec(text(), 8), ports in prop::option::of(prop::collection::vec((text(), text(), number(), prop::option::of(number())), 0..4))) -> Service {
+            let spec = ServiceSpec {
+                cluster_ip: t[0].clone(),
+                cluster_ips: t[1].clone().map(|ip| vec![ip.clone(), ip]),
+                external_ips: t[2].clone().map(|ip| vec![ip]),
+                type_: t[3].clone(),
+                session_affinity: t[4].clone(),
+                internal_traffic_policy: t[5].clone(),
+                external_traffic_policy: t[6].clone(),
+                ports: ports.map(|list| list.into_iter().map(|(name, protocol, port, node_port)| ServicePort { name, protocol, port, node_port, ..Default::default() }).collect()),
+                ..Default::default()
+            };
+            Service { spec: t[7].clone().map(|_| spec), ..Default::default() }
+        }
+    }
+
+    prop_compose! {
+        fn a_slice()(kind in text(), ports in prop::collection::vec((text(), text(), prop::option::of(number())), 0..4), addresses in prop::collection::vec((text(), text()), 0..4)) -> EndpointSlice {
+            let labels = [("kubernetes.io/service-name".to_owned(), "web".to_owned())].into();
+            EndpointSlice {
+                address_type: kind.unwrap_or_default(),
+                metadata: ObjectMeta { labels: Some(labels), ..Default::default() },
+                ports: Some(ports.into_iter().map(|(name, protocol, port)| EndpointPort { name, protocol, port, ..Default::default() }).collect()),
+                endpoints: Some(addresses.into_iter().map(|(ip, node_name)| Endpoint { addresses: ip.into_iter().collect(), node_name, ..Default::default() }).collect()),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn odd_objects_never_panic_and_never_listen_on_port_zero(service in a_service(), slices in prop::collection::vec(a_slice(), 0..3)) {
+            let rows: Vec<_> = slices.iter().filter_map(|slice| SliceRow::of(slice, "here")).map(Arc::new).collect();
+            if let Some(row) = ServiceRow::of(&service) {
+                for (key, front) in fronts(&Key::new("default", "web"), &row, &rows) {
+                    prop_assert!(key.port != 0 && front.backends.iter().all(|b| b.port != 0 && b.address.is_ipv4()));
+                }
+            }
+        }
+    }
+}

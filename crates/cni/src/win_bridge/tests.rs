@@ -247,3 +247,70 @@ fn the_conf_of_the_2017_scripts_works() {
     assert_eq!(result.primary_ip(), endpoint.ip(), "HNS chose the address");
     assert_eq!(result.to_json(crate::spec::SpecVersion::V0_2_0)["ip4"]["ip"], json!(result.ips[0].address));
 }
+
+/// With real packets: the simulated service over this kernel.
+#[cfg(target_os = "linux")]
+mod with_packets {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use hns_sim::linux::LinuxKernel;
+    use linux_sys::netlink::Rtnl;
+    use linux_sys::ns::{NetNs, in_lab};
+
+    use super::*;
+
+    #[test]
+    fn pods_of_a_windows_node_reach_each_other_and_the_lan() {
+        in_lab("win_bridge::tests::with_packets::pods_of_a_windows_node_reach_each_other_and_the_lan", || {
+            let dir = tempfile::tempdir().unwrap();
+            let world = NetNs::new_anonymous().unwrap();
+            let (node, outside) = (Rtnl::open().unwrap(), Rtnl::open_in(&world).unwrap());
+            node.add_veth("eth0", "world0", Some(&world)).unwrap();
+            for (rtnl, link, address) in [(&node, "eth0", "10.240.0.12/24"), (&outside, "world0", "10.240.0.1/24")] {
+                let index = rtnl.link(link).unwrap().unwrap().index;
+                rtnl.add_addr(index, address.parse().unwrap()).unwrap();
+                rtnl.set_up(index).unwrap();
+            }
+            let kernel = LinuxKernel::open(dir.path(), "eth0").unwrap();
+            let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+            let client = Client::new(simulator.session());
+            let host = Host { simulator, client, ipam_dir: tempfile::tempdir().unwrap() };
+            let network = host.make_network("pods", NetworkType::L2Bridge);
+            let gateway = HostComputeEndpoint::local("pods_ep", "10.10.187.66/26".parse().unwrap(), None);
+            let gateway = host.client.create_endpoint(&network, Guid::random(), &gateway).unwrap();
+            host.client.attach_endpoint_to_host(&gateway.id).unwrap();
+            let pod = |id: &str| {
+                let namespace = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
+                let namespace = host.client.create(Guid::random(), &namespace).unwrap().id;
+                let mut conf = host.conf();
+                conf["ipMasqNetwork"] = json!("10.10.0.0/16");
+                let result = host.call(Command::Add, id, &namespace.to_string(), conf).unwrap().unwrap();
+                (NetNs::open(&dir.path().join(namespace.to_string())).unwrap(), result.primary_ip().unwrap())
+            };
+            let ((a, _), (b, b_ip)) = (pod("a"), pod("b"));
+            let serve = |ns: &NetNs| {
+                let listener = ns.run(|| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
+                std::thread::spawn(move || {
+                    let (mut stream, peer) = listener.accept().unwrap();
+                    stream.write_all(peer.ip().to_string().as_bytes()).unwrap();
+                })
+            };
+            let ask = |ip: std::net::IpAddr| {
+                let mut stream = TcpStream::connect_timeout(&(ip, 80).into(), Duration::from_secs(3)).unwrap();
+                let mut text = String::new();
+                stream.read_to_string(&mut text).unwrap();
+                text
+            };
+            let server = serve(&b);
+            assert_eq!(a.run(|| ask(b_ip)).unwrap(), "10.10.187.70", "pods see each other's addresses");
+            server.join().unwrap();
+            let server = serve(&world);
+            assert_eq!(a.run(|| ask("10.240.0.1".parse().unwrap())).unwrap(), "10.240.0.12", "OutBoundNAT: the LAN is no exception here");
+            server.join().unwrap();
+            host.call(Command::Del, "b", "", host.conf()).unwrap();
+            assert!(b.run(|| TcpStream::connect_timeout(&"10.10.187.70:80".parse().unwrap(), Duration::from_millis(300)).is_err()).unwrap());
+        });
+    }
+}

@@ -104,24 +104,25 @@ impl Kernel {
         let writes = fill(&mut batch, &delta, &mut classes, settings.cluster_cidr);
         self.nft.commit_in_parts(&batch)?;
         self.classes = classes;
+        let sticky: BTreeSet<u32> = dirty.iter().flat_map(|key| [self.programmed.affinity(key), wanted.get(key).and_then(|front| front.affinity)]).flatten().collect();
         self.programmed.take(wanted, dirty, &settings.node_ips);
-        self.forget_clients(&delta)?;
+        self.forget_clients(&delta, sticky)?;
         Ok(writes)
     }
 
     /// Takes away sticky clients of backends that went, so that they get another one.
-    fn forget_clients(&self, delta: &Delta) -> Result<(), NftError> {
+    fn forget_clients(&self, delta: &Delta, timeouts: BTreeSet<u32>) -> Result<(), NftError> {
         let slots = |elements: &Elements| -> BTreeSet<(Vec<u8>, Vec<u8>)> {
             let slots = elements.iter().filter(|((set, _), _)| *set == Set::Slots);
             slots.map(|((_, key), target)| (key[..12].to_vec(), target.clone())).collect()
         };
         let added = slots(&delta.add);
         let gone: BTreeSet<_> = slots(&delta.remove).into_iter().filter(|slot| !added.contains(slot)).collect();
-        let timeouts: BTreeSet<u32> = self.classes.iter().map(|class| class.affinity).filter(|seconds| *seconds != 0).collect();
+        let known = |seconds: &u32| self.classes.iter().any(|class| class.affinity == *seconds);
         if gone.is_empty() {
             return Ok(());
         }
-        for map in timeouts.into_iter().map(affinity_map) {
+        for map in timeouts.into_iter().filter(known).map(affinity_map) {
             for client in self.nft.elements(&table(), &map)? {
                 let Some(Data::Value(target)) = &client.data else { continue };
                 if client.key.len() != 16 || !gone.contains(&(client.key[4..].to_vec(), target.clone())) {

@@ -106,6 +106,11 @@ impl Programmed {
         }
     }
 
+    /// The affinity timeout with which a front end was programmed.
+    pub fn affinity(&self, key: &FrontKey) -> Option<u32> {
+        self.fronts.get(key)?.affinity
+    }
+
     fn before(&self, key: &FrontKey, node_ips: &[Ipv4Addr]) -> Elements {
         let front = self.fronts.get(key);
         front.map(|front| elements(key, front, &free_ips(key, node_ips, |k| self.fronts.contains_key(k)))).unwrap_or_default()

@@ -279,14 +279,14 @@ fn damage_is_repaired() {
             nft.commit(&batch).unwrap();
         };
         let repair = |lab: &mut Lab| lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap().writes;
-        damage(&|batch| drop(batch.flush_set(&table(), &Set::Frontends.name())));
+        damage(&|batch| _ = batch.flush_set(&table(), &Set::Frontends.name()));
         assert_ne!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
         assert_eq!(repair(&mut lab), 1);
         assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
-        damage(&|batch| drop(batch.flush_chain(&table(), "prerouting")));
+        damage(&|batch| _ = batch.flush_chain(&table(), "prerouting"));
         repair(&mut lab);
         assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
-        damage(&|batch| drop(batch.del_table(&table())));
+        damage(&|batch| _ = batch.del_table(&table()));
         // An ordinary change notices that the table is gone and makes it whole.
         lab.set("web", web(&[0]));
         assert_eq!(asks(&lab.pods[0], WEB), "pod0 sees 10.1.0.1");
