@@ -111,9 +111,9 @@ enum Ending {
 fn watch(socket: &OwnedFd, signals: &Signals, processes: &mut Processes) -> Ending {
     let mut buffer = [0; 256];
     loop {
-        let now = Instant::now();
-        let mut events = processes.advance(now);
-        events.extend(processes.take_notices());
+        // What is ready now lets others start: first look, then start.
+        let mut events = processes.take_notices();
+        events.extend(processes.advance(Instant::now()));
         if events.iter().any(|event| tell(socket, event).is_err()) {
             return Ending::Orphaned;
         }

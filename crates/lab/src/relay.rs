@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linux_sys::fdpass;
-use tokio::io::unix::AsyncFd;
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::io::Interest;
+use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -82,9 +82,10 @@ impl Relay {
         wanted: &mut watch::Receiver<BTreeSet<HostPort>>,
         status: &watch::Sender<Vec<PortStatus>>,
     ) -> io::Result<()> {
-        let supervisor = fdpass::connect(socket)?;
-        nix::fcntl::fcntl(&supervisor, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
-        let supervisor = AsyncFd::register(supervisor)?;
+        // Its messages keep their boundaries, so it is never read or written as a stream.
+        let supervisor = std::os::unix::net::UnixStream::from(fdpass::connect(socket)?);
+        supervisor.set_nonblocking(true)?;
+        let supervisor = UnixStream::from_std(supervisor)?;
         // A supervisor that knows this relay no more sends every port once again.
         self.open.clear();
         let mut again = tokio::time::interval(AGAIN);
@@ -107,12 +108,12 @@ impl Relay {
     }
 
     /// Sends the whole list: what is not in it any more is closed, here before there.
-    async fn ask(&mut self, supervisor: &AsyncFd<OwnedFd>, wanted: &mut watch::Receiver<BTreeSet<HostPort>>) -> io::Result<()> {
+    async fn ask(&mut self, supervisor: &UnixStream, wanted: &mut watch::Receiver<BTreeSet<HostPort>>) -> io::Result<()> {
         let list = wanted.borrow_and_update().clone();
         self.open.retain(|port, _| list.contains(port));
         self.refused.retain(|port, _| list.contains(port));
         let text = serde_json::to_vec(&list)?;
-        supervisor.async_io(tokio::io::Interest::WRITABLE, |fd| fdpass::send(fd, &text, &[])).await
+        supervisor.async_io(Interest::WRITABLE, || fdpass::send(supervisor, &text, &[])).await
     }
 
     fn take(&mut self, told: PortStatus, fd: Option<OwnedFd>) {
@@ -155,9 +156,9 @@ impl Relay {
     }
 }
 
-async fn receive(supervisor: &AsyncFd<OwnedFd>) -> io::Result<(PortStatus, Option<OwnedFd>)> {
+async fn receive(supervisor: &UnixStream) -> io::Result<(PortStatus, Option<OwnedFd>)> {
     let mut buffer = [0; 4096];
-    let (length, fds) = supervisor.async_io(tokio::io::Interest::READABLE, |fd| fdpass::receive(fd, &mut buffer)).await?;
+    let (length, fds) = supervisor.async_io(Interest::READABLE, || fdpass::receive(supervisor, &mut buffer)).await?;
     if length == 0 {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the supervisor is gone"));
     }
