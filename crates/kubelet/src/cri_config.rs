@@ -269,33 +269,19 @@ fn windows_sandbox(pod: &Pod) -> v1::WindowsPodSandboxConfig {
     }
 }
 
-/// A container of a pod. The error is what CreateContainerConfigError shows.
-pub(crate) fn container(
-    node: &NodeSide,
-    pod: &Pod,
-    c: &Container,
-    side: ContainerSide<'_>,
-) -> Result<v1::ContainerConfig, String> {
-    let spec = pod.spec.clone().unwrap_or_default();
-    let lookup = |name: &str| {
-        side.env
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, v)| v.clone())
-    };
-    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
-        list.iter().flatten().map(|s| expand(s, lookup)).collect()
-    };
-    let mut labels = pod_labels(pod);
-    labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());
+/// What upstream's kubelet writes into annotations to find it again after a restart.
+fn notes(pod: &Pod, c: &Container, restarts: u32) -> HashMap<String, String> {
     let message_path = c
         .termination_message_path
         .clone()
         .unwrap_or_else(|| "/dev/termination-log".into());
-    let grace = spec.termination_grace_period_seconds.unwrap_or(30);
+    let spec = pod.spec.as_ref();
+    let grace = spec
+        .and_then(|s| s.termination_grace_period_seconds)
+        .unwrap_or(30);
     let mut notes = HashMap::from([
         (annotations::HASH.to_owned(), container_hash(c)),
-        (annotations::RESTARTS.to_owned(), side.restarts.to_string()),
+        (annotations::RESTARTS.to_owned(), restarts.to_string()),
         (annotations::MESSAGE_PATH.to_owned(), message_path),
         (
             annotations::MESSAGE_POLICY.to_owned(),
@@ -311,6 +297,27 @@ pub(crate) fn container(
             serde_json::to_string(ports).unwrap_or_default(),
         );
     }
+    notes
+}
+
+/// A container of a pod. The error is what CreateContainerConfigError shows.
+pub(crate) fn container(
+    node: &NodeSide,
+    pod: &Pod,
+    c: &Container,
+    side: ContainerSide<'_>,
+) -> Result<v1::ContainerConfig, String> {
+    let lookup = |name: &str| {
+        side.env
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.clone())
+    };
+    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
+        list.iter().flatten().map(|s| expand(s, lookup)).collect()
+    };
+    let mut labels = pod_labels(pod);
+    labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());
     let (linux, windows) = if node.os.is_windows() {
         (None, Some(windows_container(node, pod, c, side.image)?))
     } else {
@@ -344,7 +351,7 @@ pub(crate) fn container(
             .collect(),
         mounts: side.mounts,
         labels,
-        annotations: notes,
+        annotations: notes(pod, c, side.restarts),
         log_path: format!("{}/{}.log", c.name, side.restarts),
         stdin: c.stdin == Some(true),
         stdin_once: c.stdin_once == Some(true),
@@ -384,6 +391,45 @@ fn who(pod: &Pod, c: &Container) -> String {
     )
 }
 
+/// Paths of /proc and /sys that containers do not see (containerd's defaults).
+const MASKED: &[&str] = &[
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+
+/// Paths of /proc that containers cannot write.
+const READONLY: &[&str] = &[
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+
+/// Whether a container that must not run as root does not.
+fn check_non_root(user: Option<i64>, image: &ImageUse) -> Result<(), String> {
+    match user.or(image.uid) {
+        Some(0) if user.is_some() => Err("container's runAsUser breaks non-root policy".into()),
+        Some(0) => Err("container has runAsNonRoot and image will run as root".into()),
+        None if !image.username.is_empty() => Err(format!(
+            "container has runAsNonRoot and image has non-numeric user ({}), cannot verify user is non-root",
+            image.username
+        )),
+        None => Err("container has runAsNonRoot and image will run as root".into()),
+        Some(_) => Ok(()),
+    }
+}
+
 fn linux_container(
     node: &NodeSide,
     pod: &Pod,
@@ -397,62 +443,13 @@ fn linux_container(
     let user = s.run_as_user.or(p.run_as_user);
     let effective = user.or(image.uid);
     if s.run_as_non_root.or(p.run_as_non_root) == Some(true) {
-        match effective {
-            Some(0) if user.is_some() => {
-                return Err(format!(
-                    "container's runAsUser breaks non-root policy {}",
-                    who(pod, c)
-                ));
-            }
-            Some(0) => {
-                return Err(format!(
-                    "container has runAsNonRoot and image will run as root {}",
-                    who(pod, c)
-                ));
-            }
-            None if !image.username.is_empty() => {
-                return Err(format!(
-                    "container has runAsNonRoot and image has non-numeric user ({}), cannot verify user is non-root {}",
-                    image.username,
-                    who(pod, c)
-                ));
-            }
-            None => {
-                return Err(format!(
-                    "container has runAsNonRoot and image will run as root {}",
-                    who(pod, c)
-                ));
-            }
-            Some(_) => {}
-        }
+        check_non_root(user, image).map_err(|why| format!("{why} {}", who(pod, c)))?;
     }
     let privileged = s.privileged == Some(true);
     let caps = s.capabilities.unwrap_or_default();
-    let unconfined = privileged;
     let seccomp = s.seccomp_profile.or(p.seccomp_profile.clone());
     let paths = |list: &[&str]| list.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>();
-    let masked = [
-        "/proc/asound",
-        "/proc/acpi",
-        "/proc/interrupts",
-        "/proc/kcore",
-        "/proc/keys",
-        "/proc/latency_stats",
-        "/proc/timer_list",
-        "/proc/timer_stats",
-        "/proc/sched_debug",
-        "/proc/scsi",
-        "/sys/firmware",
-        "/sys/devices/virtual/powercap",
-    ];
-    let readonly = [
-        "/proc/bus",
-        "/proc/fs",
-        "/proc/irq",
-        "/proc/sys",
-        "/proc/sysrq-trigger",
-    ];
-    let open = unconfined || s.proc_mount.as_deref() == Some("Unmasked");
+    let open = privileged || s.proc_mount.as_deref() == Some("Unmasked");
     Ok(v1::LinuxContainerConfig {
         resources: Some(resources::linux(&spec, c, node.capacity.memory_bytes)),
         security_context: Some(v1::LinuxContainerSecurityContext {
@@ -476,8 +473,8 @@ fn linux_container(
             readonly_rootfs: s.read_only_root_filesystem == Some(true),
             supplemental_groups: groups(&p),
             no_new_privs: s.allow_privilege_escalation == Some(false),
-            masked_paths: if open { Vec::new() } else { paths(&masked) },
-            readonly_paths: if open { Vec::new() } else { paths(&readonly) },
+            masked_paths: if open { Vec::new() } else { paths(MASKED) },
+            readonly_paths: if open { Vec::new() } else { paths(READONLY) },
             seccomp: Some(seccomp_profile(seccomp.as_ref(), &who(pod, c))?),
             ..Default::default()
         }),

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cluster::{Backoff, Informer, Key};
+use cluster::{Informer, Key};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -37,7 +37,14 @@ struct Entry {
     key: Key,
     status: Value,
     dirty: bool,
+    failures: u32,
+    retry_at: Option<Instant>,
 }
+
+/// After a failed update; doubles up to 128 times that.
+const FIRST_RETRY: Duration = Duration::from_millis(80);
+/// How long an ending pod waits for its last status to arrive.
+const LAST_WORD: Duration = Duration::from_secs(10);
 
 /// The newest status of each pod.
 pub(crate) struct Statuses {
@@ -67,28 +74,34 @@ impl Statuses {
     pub(crate) fn report(&self, uid: &str, key: Key, status: &PodStatus) {
         let status = serde_json::to_value(status).unwrap_or_default();
         let mut entries = self.entries();
-        let fresh = entries.get(uid).is_none_or(|e| e.status != status);
-        if fresh {
-            entries.insert(
-                uid.to_owned(),
-                Entry {
-                    key,
-                    status,
-                    dirty: true,
-                },
-            );
-            self.work.notify_one();
+        let before = entries.get(uid);
+        if before.is_some_and(|e| e.status == status) {
+            return;
         }
+        let (failures, retry_at) = before.map_or((0, None), |e| (e.failures, e.retry_at));
+        let entry = Entry {
+            key,
+            status,
+            dirty: true,
+            failures,
+            retry_at,
+        };
+        entries.insert(uid.to_owned(), entry);
+        self.work.notify_one();
     }
 
-    /// Waits until what was reported of a pod has arrived at the API (or the pod is gone there).
+    /// Waits until what was reported of a pod has arrived at the API, or the pod is gone there,
+    /// but not for ever: a status that is refused must not keep the pod.
     pub(crate) async fn flushed(&self, uid: &str) {
         let mut sent = self.sent.subscribe();
-        while self.entries().get(uid).is_some_and(|e| e.dirty) {
-            if sent.changed().await.is_err() {
-                return;
+        let arrived = async {
+            while self.entries().get(uid).is_some_and(|e| e.dirty) {
+                if sent.changed().await.is_err() {
+                    return;
+                }
             }
-        }
+        };
+        let _ = tokio::time::timeout(LAST_WORD, arrived).await;
     }
 
     /// Forgets a pod.
@@ -96,40 +109,58 @@ impl Statuses {
         self.entries().remove(uid);
     }
 
-    /// Sends what is new, for ever.
+    /// Sends what is new, for ever. A status that the API refuses waits alone.
     pub(crate) async fn run(&self) {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
         loop {
-            let dirty: Vec<(String, Key, Value)> = self
+            let now = Instant::now();
+            let due: Vec<(String, Key, Value)> = self
                 .entries()
                 .iter()
-                .filter(|(_, e)| e.dirty)
+                .filter(|(_, e)| e.dirty && e.retry_at.is_none_or(|at| at <= now))
                 .map(|(uid, e)| (uid.clone(), e.key.clone(), e.status.clone()))
                 .collect();
-            let mut failed = false;
-            for (uid, key, status) in dirty {
-                match self.send(&uid, &key, &status).await {
-                    Ok(()) => {
-                        if let Some(e) = self.entries().get_mut(&uid)
-                            && e.status == status
-                        {
-                            e.dirty = false;
-                        }
-                        self.sent.send_modify(|n| *n += 1);
-                    }
-                    Err(error) => {
-                        failed = true;
-                        tracing::warn!(pod = %key, %error, "updating a pod's status failed; trying again");
-                    }
-                }
+            for (uid, key, status) in due {
+                let result = self.send(&uid, &key, &status).await;
+                self.settle(&uid, &status, result);
             }
-            if failed {
-                tokio::time::sleep(backoff.next_delay()).await;
-                continue;
+            self.rest().await;
+        }
+    }
+
+    fn settle(&self, uid: &str, status: &Value, result: kube::Result<()>) {
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(uid) else {
+            return;
+        };
+        match result {
+            Ok(()) => {
+                entry.dirty = entry.status != *status;
+                entry.failures = 0;
+                entry.retry_at = None;
+                self.sent.send_modify(|n| *n += 1);
             }
-            backoff.reset();
-            if !self.entries().values().any(|e| e.dirty) {
-                self.work.notified().await;
+            Err(error) => {
+                let wait = FIRST_RETRY * 2u32.pow(entry.failures.min(7));
+                entry.failures += 1;
+                entry.retry_at = Some(Instant::now() + wait);
+                tracing::warn!(pod = %entry.key, %error, ?wait, "updating a pod's status failed; trying again");
+            }
+        }
+    }
+
+    /// Waits for a report or for the next retry.
+    async fn rest(&self) {
+        let next = {
+            let entries = self.entries();
+            let dirty = entries.values().filter(|e| e.dirty);
+            dirty.map(|e| e.retry_at).min()
+        };
+        match next {
+            None => self.work.notified().await,
+            Some(None) => {}
+            Some(Some(at)) => {
+                let wait = at.saturating_duration_since(Instant::now());
+                let _ = tokio::time::timeout(wait, self.work.notified()).await;
             }
         }
     }

@@ -65,7 +65,18 @@ impl Plan<'_> {
             .as_ref()
             .and_then(|s| s.phase.as_deref())
             .is_some_and(|p| p == "Succeeded" || p == "Failed");
-        if i.gone || is_deleted(i.pod) || terminal || i.memory.refused.is_some() || self.done(spec)
+        let late = status::deadline(i).is_some_and(|at| {
+            if at > i.now {
+                self.wake_at(at);
+            }
+            at <= i.now
+        });
+        if i.gone
+            || is_deleted(i.pod)
+            || terminal
+            || late
+            || i.memory.refused.is_some()
+            || self.done(spec)
         {
             return self.terminate(spec);
         }

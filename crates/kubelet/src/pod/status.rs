@@ -1,6 +1,6 @@
 //! The API status of a pod (upstream kubelet_pods.go, status/generate.go).
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, HostIP, PodCondition, PodIP, PodSpec, PodStatus,
@@ -46,6 +46,13 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     let one = |(kind, c): (Kind, &Spec)| (kind, container(i, kind, c, waiting, ending, &old));
     let all: Vec<(Kind, ContainerStatus)> = containers(spec).map(one).collect();
     status.phase = Some(phase(i, spec, &all, ending, old.phase.as_deref()));
+    let finished = matches!(old.phase.as_deref(), Some("Succeeded" | "Failed"));
+    if ending == Ending::Over && !finished && deadline(i).is_some_and(|at| at <= i.now) {
+        status.phase = Some("Failed".into());
+        status.reason = Some("DeadlineExceeded".into());
+        status.message =
+            Some("Pod was active on the node longer than the specified deadline".into());
+    }
     addresses(i, &mut status, &old);
     conditions(i, spec, &all, &mut status);
     let (inits, mains): (Vec<_>, Vec<_>) = all.into_iter().partition(|(k, _)| *k != Kind::Main);
@@ -55,6 +62,13 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     status.init_container_statuses = statuses(inits);
     status.container_statuses = statuses(mains);
     status
+}
+
+/// When `activeDeadlineSeconds` runs out.
+pub(super) fn deadline(i: &Input<'_>) -> Option<Timestamp> {
+    let seconds = i.pod.spec.as_ref()?.active_deadline_seconds?;
+    let start = i.pod.status.as_ref()?.start_time.as_ref()?.0;
+    start.checked_add(SignedDuration::from_secs(seconds)).ok()
 }
 
 /// The restart count that the next run of a container gets.
@@ -377,17 +391,11 @@ impl Verdict {
     }
 }
 
-fn conditions(
-    i: &Input<'_>,
-    spec: &PodSpec,
-    all: &[(Kind, ContainerStatus)],
-    status: &mut PodStatus,
-) {
-    let names = |bad: Vec<&str>| format!("[{}]", bad.join(" "));
-    let phase = status.phase.clone().unwrap_or_default();
-    let sandbox = i.observed.sandboxes.first();
-    let has_network =
-        sandbox.is_some_and(|s| s.ready && (is_host_network(i.pod) || !s.ips.is_empty()));
+fn names(list: &[&str]) -> String {
+    format!("[{}]", list.join(" "))
+}
+
+fn initialized(phase: &str, all: &[(Kind, ContainerStatus)]) -> Verdict {
     let incomplete: Vec<&str> = all
         .iter()
         .filter(|(k, s)| match k {
@@ -400,7 +408,7 @@ fn conditions(
     let mains_ran = all
         .iter()
         .any(|(k, s)| *k == Kind::Main && s.container_id.is_some());
-    let initialized = match phase.as_str() {
+    match phase {
         "Succeeded" => Verdict {
             ok: true,
             reason: Some("PodCompleted"),
@@ -411,10 +419,49 @@ fn conditions(
             "ContainersNotInitialized",
             Some(format!(
                 "containers with incomplete status: {}",
-                names(incomplete)
+                names(&incomplete)
             )),
         ),
+    }
+}
+
+/// The pod's readiness gates.
+fn gates(spec: &PodSpec, status: &PodStatus) -> Verdict {
+    let holds = |gate: &str| {
+        status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|c| c.type_ == gate && c.status == "True")
     };
+    let open: Vec<String> = spec
+        .readiness_gates
+        .iter()
+        .flatten()
+        .filter(|g| !holds(&g.condition_type))
+        .map(|g| {
+            format!(
+                "corresponding condition of pod readiness gate \"{}\" does not exist.",
+                g.condition_type
+            )
+        })
+        .collect();
+    if open.is_empty() {
+        return Verdict::yes();
+    }
+    Verdict::no("ReadinessGatesNotReady", Some(open.join(", ")))
+}
+
+fn conditions(
+    i: &Input<'_>,
+    spec: &PodSpec,
+    all: &[(Kind, ContainerStatus)],
+    status: &mut PodStatus,
+) {
+    let phase = status.phase.clone().unwrap_or_default();
+    let sandbox = i.observed.sandboxes.first();
+    let has_network =
+        sandbox.is_some_and(|s| s.ready && (is_host_network(i.pod) || !s.ips.is_empty()));
     let unready: Vec<&str> = all
         .iter()
         .filter(|(k, s)| *k != Kind::Init && !s.ready)
@@ -428,34 +475,13 @@ fn conditions(
             "ContainersNotReady",
             Some(format!(
                 "containers with unready status: {}",
-                names(unready.clone())
+                names(&unready)
             )),
         ),
     };
     let mut ready = containers_ready();
     if ready.ok {
-        let holds = |gate: &str| {
-            status
-                .conditions
-                .iter()
-                .flatten()
-                .any(|c| c.type_ == gate && c.status == "True")
-        };
-        let open: Vec<String> = spec
-            .readiness_gates
-            .iter()
-            .flatten()
-            .filter(|g| !holds(&g.condition_type))
-            .map(|g| {
-                format!(
-                    "corresponding condition of pod readiness gate \"{}\" does not exist.",
-                    g.condition_type
-                )
-            })
-            .collect();
-        if !open.is_empty() {
-            ready = Verdict::no("ReadinessGatesNotReady", Some(open.join(", ")));
-        }
+        ready = gates(spec, status);
     }
     let network = if has_network {
         Verdict::yes()
@@ -468,7 +494,7 @@ fn conditions(
     };
     let own = [
         network,
-        initialized,
+        initialized(&phase, all),
         ready,
         containers_ready(),
         Verdict::yes(),

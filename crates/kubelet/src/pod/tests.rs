@@ -499,3 +499,20 @@ fn a_finished_pod_stays_finished() {
     assert_eq!((w.plan(), w.phase().as_str()), (vec![], "Succeeded"));
     assert_eq!(w.state("c"), "Completed:0 last=- ready=false n=0");
 }
+
+#[test]
+fn a_deadline_ends_the_pod_as_failed() {
+    let started = json!({"startTime": t(0).to_string(), "phase": "Running"});
+    let mut w = World::new(json!({"activeDeadlineSeconds": 150}))
+        .old_status(started)
+        .sandbox(true)
+        .container("c", State::Running, 0, 0);
+    assert_eq!((w.plan(), w.step().wake), (vec![], Some(t(150))));
+    w.now = 150;
+    assert_eq!(w.plan(), ["stop c (c0) within 30 s: PodEnds"]);
+    assert_eq!(w.phase(), "Running", "not terminal while something runs");
+    w.observed.containers[0].state = State::Exited;
+    let status = w.step().status;
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(status.reason.as_deref(), Some("DeadlineExceeded"));
+}

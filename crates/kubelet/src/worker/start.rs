@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Container;
 use pod_rules::expand;
 
 use super::Worker;
-use crate::cri_config::{self, ContainerSide};
+use crate::cri_config::{self, ContainerSide, ImageUse};
 use crate::env::{self, Input};
 use crate::pod::{Failure, ImageState, State, container_hash, is_host_network};
 use crate::probes;
@@ -102,32 +102,9 @@ impl Worker {
                 message,
             );
         }
-        let mounts = self
-            .mounts(c, restarts, &environment.vars)
+        let (config, sandbox_config) = self
+            .configs(c, restarts, &usage, environment.vars, sandbox.attempt)
             .map_err(config_error)?;
-        let logs = self
-            .dirs
-            .logs
-            .join(&c.name)
-            .map_err(|e| config_error(e.to_string()))?;
-        self.agent
-            .root
-            .create_dir_all(&logs, 0o755)
-            .map_err(|e| config_error(e.to_string()))?;
-        let side = ContainerSide {
-            image: &usage,
-            restarts,
-            env: environment.vars,
-            mounts,
-        };
-        let config =
-            cri_config::container(&self.agent.side, &self.pod, c, side).map_err(config_error)?;
-        let sandbox_config = cri_config::sandbox(
-            &self.agent.side,
-            &self.pod,
-            sandbox.attempt,
-            &self.dirs.logs,
-        );
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox.id.clone(),
             config: Some(config),
@@ -161,6 +138,30 @@ impl Worker {
         );
         self.post_start(c, &id).await;
         Ok(())
+    }
+
+    /// The requests' parts, with the files and directories they name.
+    fn configs(
+        &self,
+        c: &Container,
+        restarts: u32,
+        image: &ImageUse,
+        env: Vec<(String, String)>,
+        attempt: u32,
+    ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig), String> {
+        let mounts = self.mounts(c, restarts, &env)?;
+        let logs = self.dirs.logs.join(&c.name).map_err(|e| e.to_string())?;
+        let made = self.agent.root.create_dir_all(&logs, 0o755);
+        made.map_err(|e| e.to_string())?;
+        let side = ContainerSide {
+            image,
+            restarts,
+            env,
+            mounts,
+        };
+        let config = cri_config::container(&self.agent.side, &self.pod, c, side)?;
+        let sandbox = cri_config::sandbox(&self.agent.side, &self.pod, attempt, &self.dirs.logs);
+        Ok((config, sandbox))
     }
 
     /// Runs the postStart hook; a container whose hook fails is stopped, and restarts as any that
@@ -262,6 +263,18 @@ impl Worker {
                 ours || m.read_only == Some(true),
             ));
         }
+        self.own_mounts(c, restarts, &mut out)?;
+        Ok(out)
+    }
+
+    /// Adds the files the agent gives every container: hosts and the termination message.
+    fn own_mounts(
+        &self,
+        c: &Container,
+        restarts: u32,
+        out: &mut Vec<v1::Mount>,
+    ) -> Result<(), String> {
+        let os = self.agent.side.os;
         let mounted = |path: &str, out: &[v1::Mount]| {
             let path = pod_rules::container_path(os, path);
             out.iter().any(|m| m.container_path == path)
@@ -272,7 +285,7 @@ impl Worker {
         } else {
             "/etc/hosts"
         };
-        if !is_host_network(&self.pod) && !host_process && !mounted(hosts, &out) {
+        if !is_host_network(&self.pod) && !host_process && !mounted(hosts, out) {
             let file = self.write_hosts()?;
             out.push(cri_config::mount(os, hosts, &file, false));
         }
@@ -281,7 +294,7 @@ impl Worker {
             .as_deref()
             .filter(|p| !p.is_empty())
             .unwrap_or("/dev/termination-log");
-        if !mounted(message, &out) {
+        if !mounted(message, out) {
             let file = self
                 .message_file(&c.name, restarts)
                 .map_err(|e| e.to_string())?;
@@ -296,7 +309,7 @@ impl Worker {
                 .map_err(|e| e.to_string())?;
             out.push(cri_config::mount(os, message, &file, false));
         }
-        Ok(out)
+        Ok(())
     }
 
     /// The pod's hosts file: itself and its aliases.
