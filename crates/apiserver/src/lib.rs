@@ -28,7 +28,6 @@ pub mod kinds;
 mod patch;
 mod schema;
 mod table;
-#[path = "interim/validation.rs"]
 mod validation;
 
 pub use self::http::respond::Body;

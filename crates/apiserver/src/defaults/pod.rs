@@ -1,6 +1,6 @@
 //! Pods and pod templates (pkg/apis/core/v1/defaults.go).
 
-use super::{Object, each, inner, is_text, made, set};
+use super::{Object, each, inner, made, set};
 use serde_json::{Value, json};
 
 /// A pod: what a template gets, and requests from limits, which upstream fills in for pods alone.

@@ -5,6 +5,6 @@ mod discovery;
 mod openapi;
 pub mod types;
 
-pub use decode::{Checked, DecodeError, decode_check};
+pub use decode::decode_check;
 pub use discovery::{discovery_aggregated, discovery_api_versions, discovery_group, discovery_group_list, discovery_resource_list};
 pub use openapi::{openapi_v3, openapi_v3_index};

@@ -1,6 +1,6 @@
 //! The kinds without a workload: services and their endpoints, nodes, configuration, events, access.
 
-use super::text::{count, first_three, get, get_or, host_port, integer, labels, list, or_none, since};
+use super::text::{count, first_three, get, get_or, host_port, integer, labels, list, or_none, since, time};
 use super::{AGE, NAME, Printer, number, text, wide};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -143,7 +143,7 @@ pub const EVENT: Printer = Printer::new(
         wide(("Name", "string", "name", 0)),
     ],
     |object, now| {
-        let at = |pointer: &str| super::text::time(object, pointer).map(|_| since(object, pointer, now));
+        let at = |pointer: &str| time(object, pointer).map(|_| since(object, pointer, now));
         let first = at("/firstTimestamp").unwrap_or_else(|| since(object, "/eventTime", now));
         let series = object.get("series").filter(|series| !series.is_null());
         let last = match series {

@@ -8,8 +8,6 @@ mod text;
 mod tests;
 mod workloads;
 
-pub use text::human_duration;
-
 use crate::kinds::KindInfo;
 use jiff::Timestamp;
 use serde_json::{Value, json};

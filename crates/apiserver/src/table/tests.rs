@@ -1,5 +1,6 @@
 //! Each kind's columns and cells, as kubectl shows them.
 
+use super::text::human_duration;
 use super::*;
 use crate::kinds::{KINDS, by_resource};
 

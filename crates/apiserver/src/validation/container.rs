@@ -1,0 +1,364 @@
+//! Containers of pods (pkg/apis/core/validation: validateContainers, validateInitContainers and what they call).
+
+use super::field::{Errors, Field};
+use super::volume::{Volumes, relative_path};
+use super::{names, pod, windows};
+use pod_rules::Quantity;
+use std::collections::HashSet;
+
+/// The regular and the init containers of a pod.
+pub fn all(spec: &Field, volumes: &Volumes, is_pod: bool, errors: &mut Errors) {
+    let containers = spec.get("containers");
+    if containers.is_empty() {
+        errors.required(&containers, "");
+    }
+    let mut used = HashSet::new();
+    for container in containers.items() {
+        common(&container, volumes, errors);
+        unique_name(&container, &mut used, errors);
+        runtime(&container, errors);
+        let policy = container.get("restartPolicy");
+        if policy.is_set() {
+            errors.one_of(&policy, &["Always", "Never", "OnFailure"]);
+        }
+    }
+    host_port_conflicts(&containers.items(), errors);
+    let inits = spec.get("initContainers");
+    for container in inits.items() {
+        common(&container, volumes, errors);
+        errors.one_of_if_set(&container.get("restartPolicy"), &["Always", "Never", "OnFailure"]);
+        unique_name(&container, &mut used, errors);
+        host_port_conflicts(std::slice::from_ref(&container), errors);
+        if container.get("restartPolicy").text() == "Always" {
+            runtime(&container, errors);
+        } else {
+            for member in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+                let field = container.get(member);
+                if field.is_set() {
+                    errors.forbidden(&field, "may not be set for init containers without restartPolicy=Always");
+                }
+            }
+        }
+    }
+    let host_network = spec.get("hostNetwork").is_true();
+    for container in containers.items().iter().chain(&inits.items()) {
+        if host_network {
+            host_ports(container, is_pod, errors);
+        }
+        let image = container.get("image");
+        if is_pod && image.text().trim() != image.text() {
+            errors.invalid(&image, "must not have leading or trailing whitespace");
+        }
+    }
+}
+
+fn unique_name<'a>(container: &Field<'a>, used: &mut HashSet<&'a str>, errors: &mut Errors) {
+    let name = container.get("name");
+    if !name.is_empty() && !used.insert(name.text()) {
+        errors.duplicate(&name, name.text());
+    }
+}
+
+/// What holds for every container.
+fn common(container: &Field, volumes: &Volumes, errors: &mut Errors) {
+    let name = container.get("name");
+    if name.is_empty() {
+        errors.required(&name, "");
+    } else {
+        errors.invalid_each(&name, names::dns_label(name.text()));
+    }
+    if container.get("image").is_empty() {
+        errors.required(&container.get("image"), "");
+    }
+    errors.one_of(&container.get("terminationMessagePolicy"), &["File", "FallbackToLogsOnError"]);
+    ports(&container.get("ports"), errors);
+    environment(&container.get("env"), errors);
+    environment_sources(&container.get("envFrom"), errors);
+    mounts(&container.get("volumeMounts"), volumes, errors);
+    errors.one_of(&container.get("imagePullPolicy"), &["Always", "IfNotPresent", "Never"]);
+    resources(&container.get("resources"), errors);
+    let context = container.get("securityContext");
+    for member in ["runAsUser", "runAsGroup"] {
+        pod::identifier(&context.get(member), errors);
+    }
+    let escalation = context.get("allowPrivilegeEscalation");
+    if escalation.value == &serde_json::Value::Bool(false) && context.get("privileged").is_true() {
+        errors.invalid_value(&context, context.value.clone(), "cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
+    }
+    windows::options(&context.get("windowsOptions"), errors);
+}
+
+/// Probes and hooks, which containers that stay have.
+fn runtime(container: &Field, errors: &mut Errors) {
+    let lifecycle = container.get("lifecycle");
+    for hook in ["postStart", "preStop"] {
+        if lifecycle.get(hook).is_set() {
+            handler(&lifecycle.get(hook), &["exec", "httpGet", "tcpSocket", "sleep"], errors);
+        }
+    }
+    for kind in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        let probe = container.get(kind);
+        if !probe.is_set() {
+            continue;
+        }
+        handler(&probe, &["exec", "httpGet", "tcpSocket", "grpc"], errors);
+        for member in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"] {
+            errors.not_negative(&probe.get(member));
+        }
+        let success = probe.get("successThreshold");
+        if kind != "readinessProbe" && success.number() != Some(1) {
+            errors.invalid(&success, "must be 1");
+        }
+        let grace = probe.get("terminationGracePeriodSeconds");
+        if kind == "readinessProbe" && grace.is_set() {
+            errors.invalid(&grace, "must not be set for readinessProbes");
+        } else if grace.number().is_some_and(|seconds| seconds <= 0) {
+            errors.invalid(&grace, "must be greater than 0");
+        }
+    }
+}
+
+fn handler(field: &Field, kinds: &[&str], errors: &mut Errors) {
+    let mut found = 0;
+    for kind in kinds {
+        let action = field.get(kind);
+        if !action.is_set() {
+            continue;
+        }
+        found += 1;
+        if found > 1 {
+            errors.forbidden(&action, "may not specify more than 1 handler type");
+            continue;
+        }
+        match *kind {
+            "exec" if action.get("command").is_empty() => errors.required(&action.get("command"), ""),
+            "httpGet" => {
+                if action.get("path").is_empty() {
+                    errors.required(&action.get("path"), "");
+                }
+                port_or_name(&action.get("port"), errors);
+                errors.one_of(&action.get("scheme"), &["HTTP", "HTTPS"]);
+            }
+            "tcpSocket" => port_or_name(&action.get("port"), errors),
+            "grpc" => {
+                errors.invalid_each(&action.get("port"), names::port_number(action.get("port").number().unwrap_or_default()));
+            }
+            _ => {}
+        }
+    }
+    if found == 0 {
+        errors.required(field, "must specify a handler type");
+    }
+}
+
+/// A port by number or by name.
+pub fn port_or_name(field: &Field, errors: &mut Errors) {
+    match field.number() {
+        Some(number) => errors.invalid_each(field, names::port_number(number)),
+        None => errors.invalid_each(field, names::port_name(field.text())),
+    }
+}
+
+fn ports(field: &Field, errors: &mut Errors) {
+    let mut used = HashSet::new();
+    for port in field.items() {
+        let (name, number) = (port.get("name"), port.get("containerPort"));
+        if !name.is_empty() {
+            let problems = names::port_name(name.text());
+            if problems.is_empty() && !used.insert(name.text()) {
+                errors.duplicate(&name, name.text());
+            }
+            errors.invalid_each(&name, problems);
+        }
+        match number.number().unwrap_or_default() {
+            0 => errors.required(&number, ""),
+            found => errors.invalid_each(&number, names::port_number(found)),
+        }
+        let host = port.get("hostPort");
+        if host.number().is_some_and(|found| found != 0) {
+            errors.invalid_each(&host, names::port_number(host.number().unwrap_or_default()));
+        }
+        errors.one_of(&port.get("protocol"), &["SCTP", "TCP", "UDP"]);
+    }
+}
+
+fn host_port_conflicts(containers: &[Field], errors: &mut Errors) {
+    let mut used = HashSet::new();
+    for port in containers.iter().flat_map(|container| container.get("ports").items()) {
+        let number = port.get("hostPort").number().unwrap_or_default();
+        let text = format!("{}/{}/{number}", port.get("protocol").text(), port.get("hostIP").text());
+        if number != 0 && !used.insert(text.clone()) {
+            errors.duplicate(&port.get("hostPort"), text);
+        }
+    }
+}
+
+fn host_ports(container: &Field, is_pod: bool, errors: &mut Errors) {
+    for port in container.get("ports").items() {
+        let host = port.get("hostPort");
+        let number = host.number().unwrap_or_default();
+        if (is_pod || number != 0) && number != port.get("containerPort").number().unwrap_or_default() {
+            errors.invalid_value(&host, number, "must match `containerPort` when `hostNetwork` is true");
+        }
+    }
+}
+
+fn environment(field: &Field, errors: &mut Errors) {
+    for variable in field.items() {
+        let name = variable.get("name");
+        if name.is_empty() {
+            errors.required(&name, "");
+        } else {
+            errors.invalid_each(&name, names::environment(name.text()));
+        }
+        let source = variable.get("valueFrom");
+        if source.is_set() {
+            environment_source(&source, !variable.get("value").is_empty(), errors);
+        }
+    }
+}
+
+fn environment_source(source: &Field, has_value: bool, errors: &mut Errors) {
+    const SOURCES: [&str; 5] = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
+    let found: Vec<Field> = SOURCES.iter().map(|name| source.get(name)).filter(Field::is_set).collect();
+    for reference in &found {
+        match reference.path.rsplit('.').next() {
+            Some("fieldRef") => field_reference(reference, errors),
+            Some("resourceFieldRef") if reference.get("resource").is_empty() => errors.required(&reference.get("resource"), ""),
+            Some("configMapKeyRef" | "secretKeyRef") => {
+                if reference.get("name").is_empty() {
+                    errors.required(&reference.get("name"), "");
+                }
+                key(&reference.get("key"), errors);
+            }
+            _ => {}
+        }
+    }
+    match found.len() {
+        0 => errors.invalid_value(source, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"),
+        _ if has_value => errors.invalid_value(source, "", "may not be specified when `value` is not empty"),
+        1 => {}
+        _ => errors.invalid_value(source, "", "may not have more than one field specified at a time"),
+    }
+}
+
+fn key(field: &Field, errors: &mut Errors) {
+    if field.is_empty() {
+        errors.required(field, "");
+    } else {
+        errors.invalid_each(field, names::config_key(field.text()));
+    }
+}
+
+/// A reference to a field of the pod, in an environment variable.
+fn field_reference(reference: &Field, errors: &mut Errors) {
+    const KNOWN: [&str; 9] = [
+        "metadata.name",
+        "metadata.namespace",
+        "metadata.uid",
+        "spec.nodeName",
+        "spec.serviceAccountName",
+        "status.hostIP",
+        "status.hostIPs",
+        "status.podIP",
+        "status.podIPs",
+    ];
+    let path = reference.get("fieldPath");
+    let subscript = ["metadata.labels['", "metadata.annotations['"].iter().find_map(|prefix| path.text().strip_prefix(prefix)?.strip_suffix("']"));
+    if path.is_empty() {
+        errors.required(&path, "");
+    } else if let Some(label) = subscript {
+        for problem in names::qualified(&label.to_lowercase()) {
+            errors.invalid_value(reference, label, problem);
+        }
+    } else if !KNOWN.contains(&path.text()) {
+        errors.invalid(&path, format!("error converting fieldPath: field label not supported: {}", path.text()));
+    }
+}
+
+fn environment_sources(field: &Field, errors: &mut Errors) {
+    for source in field.items() {
+        let prefix = source.get("prefix");
+        if !prefix.is_empty() {
+            errors.invalid_each(&prefix, names::environment(prefix.text()));
+        }
+        let found: Vec<Field> = ["configMapRef", "secretRef"].iter().map(|name| source.get(name)).filter(Field::is_set).collect();
+        for reference in &found {
+            if reference.get("name").is_empty() {
+                errors.required(&reference.get("name"), "");
+            }
+        }
+        match found.len() {
+            0 => errors.invalid_value(&source, "", "must specify one of: `configMapRef` or `secretRef`"),
+            1 => {}
+            _ => errors.invalid_value(&source, "", "may not have more than one field specified at a time"),
+        }
+    }
+}
+
+/// Any absolute form is a mount path: `/x`, `C:\x`, `c:/x`.
+fn mounts(field: &Field, volumes: &Volumes, errors: &mut Errors) {
+    let mut used = HashSet::new();
+    for mount in field.items() {
+        let (name, path) = (mount.get("name"), mount.get("mountPath"));
+        if name.is_empty() {
+            errors.required(&name, "");
+        }
+        if !volumes.contains(name.text()) {
+            errors.not_found(&name);
+        }
+        if path.is_empty() {
+            errors.required(&path, "");
+        }
+        if !used.insert(path.text()) {
+            errors.invalid(&path, "must be unique");
+        }
+        let (sub, expression) = (mount.get("subPath"), mount.get("subPathExpr"));
+        if !sub.is_empty() {
+            relative_path(&sub, errors);
+        }
+        if !expression.is_empty() {
+            if !sub.is_empty() {
+                errors.invalid(&expression, "subPathExpr and subPath are mutually exclusive");
+            }
+            relative_path(&expression, errors);
+        }
+        errors.one_of_if_set(&mount.get("mountPropagation"), &["Bidirectional", "HostToContainer", "None"]);
+        let recursive = mount.get("recursiveReadOnly");
+        errors.one_of_if_set(&recursive, &["Disabled", "Enabled", "IfPossible"]);
+    }
+}
+
+fn resources(field: &Field, errors: &mut Errors) {
+    let (limits, requests) = (field.get("limits"), field.get("requests"));
+    let quantity = |value: &serde_json::Value| value.as_str().and_then(|text| Quantity::parse(text).ok());
+    for map in [&limits, &requests] {
+        for (name, value) in map.members() {
+            let entry = map.key(name);
+            for problem in resource_name(name) {
+                errors.invalid_value(&entry, name.as_str(), problem);
+            }
+            if quantity(value).is_some_and(|found| found < Quantity::ZERO) {
+                errors.invalid(&entry, "must be greater than or equal to 0");
+            }
+        }
+    }
+    for (name, request) in requests.members() {
+        let Some((request_value, limit)) = quantity(request).zip(limits.value.get(name).and_then(quantity)) else { continue };
+        let extended = name.contains('/') || name.starts_with("hugepages-");
+        if extended && request_value != limit {
+            errors.invalid_value(&requests, request.clone(), format!("must be equal to {name} limit of {limit}"));
+        } else if request_value > limit {
+            errors.invalid_value(&requests, request.clone(), format!("must be less than or equal to {name} limit of {limit}"));
+        }
+    }
+}
+
+fn resource_name(name: &str) -> Vec<String> {
+    let mut problems = names::qualified(name);
+    let standard = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+    if problems.is_empty() && !name.contains('/') && !standard {
+        problems.push("must be a standard resource for containers".into());
+    }
+    problems
+}

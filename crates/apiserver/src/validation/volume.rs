@@ -1,0 +1,179 @@
+//! A pod's volumes (pkg/apis/core/validation: ValidateVolumes).
+
+use super::field::{Errors, Field};
+use super::names;
+use pod_rules::Quantity;
+use std::collections::HashSet;
+
+/// The names of a pod's volumes.
+pub type Volumes = HashSet<String>;
+
+/// The volumes of a pod; gives their names.
+pub fn check(field: &Field, errors: &mut Errors) -> Volumes {
+    let mut found = Volumes::new();
+    for volume in field.items() {
+        let name = volume.get("name");
+        if name.is_empty() {
+            errors.required(&name, "");
+        } else {
+            let problems = names::dns_label(name.text());
+            let valid = problems.is_empty();
+            errors.invalid_each(&name, problems);
+            if found.contains(name.text()) {
+                errors.duplicate(&name, name.text());
+            } else if valid {
+                found.insert(name.text().to_string());
+            }
+        }
+        source(&volume, errors);
+    }
+    found
+}
+
+fn source(volume: &Field, errors: &mut Errors) {
+    let sources: Vec<&String> = volume.members().filter(|(name, value)| *name != "name" && !value.is_null()).map(|(name, _)| name).collect();
+    let Some((first, others)) = sources.split_first() else {
+        return errors.required(volume, "must specify a volume type");
+    };
+    for other in others {
+        errors.forbidden(&volume.get(other), "may not specify more than 1 volume type");
+    }
+    let source = volume.get(first);
+    match first.as_str() {
+        "hostPath" => host_path(&source, errors),
+        "emptyDir" => {
+            let limit = source.get("sizeLimit");
+            if Quantity::parse(limit.text()).is_ok_and(|size| size < Quantity::ZERO) {
+                errors.forbidden(&limit, "SizeLimit field must be a valid resource quantity");
+            }
+        }
+        "secret" => {
+            if source.get("secretName").is_empty() {
+                errors.required(&source.get("secretName"), "");
+            }
+            mode(&source.get("defaultMode"), errors);
+            items(&source.get("items"), errors);
+        }
+        "configMap" => {
+            if source.get("name").is_empty() {
+                errors.required(&source.get("name"), "");
+            }
+            mode(&source.get("defaultMode"), errors);
+            items(&source.get("items"), errors);
+        }
+        "downwardAPI" => {
+            mode(&source.get("defaultMode"), errors);
+            source.get("items").items().iter().for_each(|item| downward_item(item, errors));
+        }
+        "projected" => projected(&source, errors),
+        "persistentVolumeClaim" if source.get("claimName").is_empty() => errors.required(&source.get("claimName"), ""),
+        _ => {}
+    }
+}
+
+fn host_path(source: &Field, errors: &mut Errors) {
+    const TYPES: [&str; 7] = ["BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+    let (path, kind) = (source.get("path"), source.get("type"));
+    if path.is_empty() {
+        return errors.required(&path, "");
+    }
+    no_backsteps(&path, errors);
+    if !kind.is_empty() && !TYPES.contains(&kind.text()) {
+        let mut known = vec![""];
+        known.extend(TYPES);
+        errors.not_supported(&kind, &known);
+    }
+}
+
+fn no_backsteps(path: &Field, errors: &mut Errors) {
+    if path.text().split('/').any(|part| part == "..") {
+        errors.invalid(path, "must not contain '..'");
+    }
+}
+
+/// A path below something: relative, and never up.
+pub fn relative_path(path: &Field, errors: &mut Errors) {
+    if path.text().starts_with('/') {
+        errors.invalid(path, "must be a relative path");
+    }
+    no_backsteps(path, errors);
+}
+
+fn mode(field: &Field, errors: &mut Errors) {
+    if field.number().is_some_and(|mode| !(0..=0o777).contains(&mode)) {
+        errors.invalid(field, "must be a number between 0 and 0777 (octal), both inclusive");
+    }
+}
+
+fn items(field: &Field, errors: &mut Errors) {
+    for item in field.items() {
+        if item.get("key").is_empty() {
+            errors.required(&item.get("key"), "");
+        }
+        file(&item, errors);
+    }
+}
+
+/// The `path` and `mode` of a projected file.
+fn file(item: &Field, errors: &mut Errors) {
+    let path = item.get("path");
+    if path.is_empty() {
+        errors.required(&path, "");
+    } else {
+        relative_path(&path, errors);
+        if path.text().starts_with("..") && !path.text().starts_with("../") && path.text() != ".." {
+            errors.invalid(&path, "must not start with '..'");
+        }
+    }
+    mode(&item.get("mode"), errors);
+}
+
+fn downward_item(item: &Field, errors: &mut Errors) {
+    file(item, errors);
+    let (field, resource) = (item.get("fieldRef"), item.get("resourceFieldRef"));
+    match (field.is_set(), resource.is_set()) {
+        (true, true) => errors.invalid_value(item, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously"),
+        (false, false) => errors.required(item, "one of fieldRef and resourceFieldRef is required"),
+        _ => {}
+    }
+}
+
+fn projected(source: &Field, errors: &mut Errors) {
+    mode(&source.get("defaultMode"), errors);
+    for entry in source.get("sources").items() {
+        let mut found = 0;
+        for (kind, value) in entry.members().filter(|(_, value)| !value.is_null()) {
+            let inner = entry.get(kind);
+            found += 1;
+            if found > 1 {
+                errors.forbidden(&inner, "may not specify more than 1 volume type");
+                continue;
+            }
+            match kind.as_str() {
+                "secret" | "configMap" => {
+                    if inner.get("name").is_empty() {
+                        errors.required(&inner.get("name"), "");
+                    }
+                    items(&inner.get("items"), errors);
+                }
+                "downwardAPI" => inner.get("items").items().iter().for_each(|item| downward_item(item, errors)),
+                "serviceAccountToken" => token(&inner, value.get("expirationSeconds").and_then(serde_json::Value::as_i64), errors),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn token(source: &Field, seconds: Option<i64>, errors: &mut Errors) {
+    let lifetime = source.get("expirationSeconds");
+    match seconds {
+        Some(seconds) if seconds < 600 => errors.invalid(&lifetime, "may not specify a duration less than 10 minutes"),
+        Some(seconds) if seconds > 1 << 32 => errors.invalid(&lifetime, "may not specify a duration larger than 2^32 seconds"),
+        _ => {}
+    }
+    if source.get("path").is_empty() {
+        errors.required(&source.get("path"), "");
+    } else {
+        relative_path(&source.get("path"), errors);
+    }
+}
