@@ -147,6 +147,9 @@ impl Runtime {
     }
 
     async fn add_list(&self, network: &NetworkList, attachment: &Attachment) -> Result<AddResult, RuntimeError> {
+        if !attachment.port_mappings.is_empty() && !network.plugins.iter().any(|plugin| plugin.has_capability("portMappings")) {
+            tracing::warn!(container = attachment.container_id, "no plug-in of network {:?} maps host ports: the pod's are not served", network.name);
+        }
         let mut result: Option<AddResult> = None;
         for plugin in &network.plugins {
             let stdin = plugin_input(network, plugin, attachment, result.as_ref());

@@ -45,8 +45,9 @@ fn ipam(inputs: &Inputs, mut range: Value) -> Value {
     ipam
 }
 
+/// Runtimes that know 1.1.0 choose it from the list and can ask for garbage collection; others read `cniVersion`.
 fn list(name: &str, plugin: Value) -> Value {
-    json!({"cniVersion": "1.0.0", "name": name, "plugins": [plugin]})
+    json!({"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"], "name": name, "plugins": [plugin]})
 }
 
 /// For a Windows node: `win-bridge`. Addresses begin with `.3`, since HNS has `.1` and the host `.2`. Pods leave with

@@ -103,15 +103,18 @@ pub fn plan(existing: Option<&HostComputeNetwork>, wanted: &Wanted) -> Result<Ne
     Ok(NetworkStep::Keep)
 }
 
-/// Makes the network and the host's endpoint what is wanted. `before_change` runs before a network is created or
-/// removed. True when something was written.
+/// Makes the network and the host's endpoint what is wanted. `before_change` runs before the first write: until all of
+/// it is done, no pod should be attached. True when something was written.
 pub async fn ensure(client: &HcnClient, wanted: &Wanted, before_change: impl FnOnce()) -> Result<bool, HnsError> {
     let name = &wanted.network.name;
     let existing = client.network_by_name(name).await.map_err(failed(format!("look up HNS network {name:?}")))?;
     let step = plan(existing.as_ref(), wanted)?;
-    if step != NetworkStep::Keep {
-        before_change();
+    let host_endpoint = client.endpoint(&wanted.endpoint_id).await.map_err(failed(format!("read endpoint {}", wanted.endpoint.name)))?;
+    let endpoint_step = plan_endpoint(host_endpoint.as_ref(), wanted);
+    if step == NetworkStep::Keep && endpoint_step == EndpointStep::Keep {
+        return Ok(false);
     }
+    before_change();
     if let NetworkStep::Recreate { why } = &step {
         tracing::warn!(network = name, "making the HNS network anew: {why}; pods on it must be recreated");
         client.delete_network(&wanted.network_id).await.map_err(failed(format!("delete HNS network {name:?}")))?;
@@ -120,27 +123,43 @@ pub async fn ensure(client: &HcnClient, wanted: &Wanted, before_change: impl FnO
         client.create_network(wanted.network_id, &wanted.network).await.map_err(failed(format!("create HNS network {name:?}")))?;
         tracing::info!(network = name, "created the HNS network");
     }
-    let endpoint = ensure_host_endpoint(client, wanted).await?;
-    Ok(step != NetworkStep::Keep || endpoint)
+    // A network takes its endpoints along.
+    let gone = matches!(step, NetworkStep::Recreate { .. });
+    make_endpoint(client, wanted, if gone { EndpointStep::Create } else { endpoint_step }).await?;
+    Ok(true)
 }
 
-async fn ensure_host_endpoint(client: &HcnClient, wanted: &Wanted) -> Result<bool, HnsError> {
-    let name = &wanted.endpoint.name;
-    let existing = client.endpoint(&wanted.endpoint_id).await.map_err(failed(format!("read endpoint {name}")))?;
-    let right = existing.as_ref().is_some_and(|e| e.host_compute_network == wanted.network_id && e.ip() == wanted.endpoint.ip());
-    let attached = existing.as_ref().is_some_and(|e| matches!(e.state, EndpointState::ATTACHED | EndpointState::ATTACHED_SHARING));
-    if right && attached {
-        return Ok(false);
+/// What must happen to the host's endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndpointStep {
+    Keep,
+    Attach,
+    Create,
+    Recreate,
+}
+
+fn plan_endpoint(existing: Option<&HostComputeEndpoint>, wanted: &Wanted) -> EndpointStep {
+    let Some(existing) = existing else { return EndpointStep::Create };
+    if existing.host_compute_network != wanted.network_id || existing.ip() != wanted.endpoint.ip() {
+        return EndpointStep::Recreate;
     }
-    if !right {
-        if existing.is_some() {
-            client.delete_endpoint(&wanted.endpoint_id).await.map_err(failed(format!("delete endpoint {name}")))?;
-        }
+    let attached = matches!(existing.state, EndpointState::ATTACHED | EndpointState::ATTACHED_SHARING);
+    if attached { EndpointStep::Keep } else { EndpointStep::Attach }
+}
+
+async fn make_endpoint(client: &HcnClient, wanted: &Wanted, step: EndpointStep) -> Result<(), HnsError> {
+    let name = &wanted.endpoint.name;
+    if step == EndpointStep::Keep {
+        return Ok(());
+    }
+    if step == EndpointStep::Recreate {
+        client.delete_endpoint(&wanted.endpoint_id).await.map_err(failed(format!("delete endpoint {name}")))?;
+    }
+    if step != EndpointStep::Attach {
         let created = client.create_endpoint(&wanted.network_id, wanted.endpoint_id, &wanted.endpoint).await;
         created.map_err(failed(format!("create the host's endpoint {name}")))?;
     }
-    client.attach_endpoint_to_host(&wanted.endpoint_id).await.map_err(failed(format!("attach endpoint {name} to the host")))?;
-    Ok(true)
+    client.attach_endpoint_to_host(&wanted.endpoint_id).await.map_err(failed(format!("attach endpoint {name} to the host")))
 }
 
 #[cfg(test)]
@@ -203,12 +222,12 @@ mod tests {
         client.delete_endpoint(&wanted().endpoint_id).await.unwrap();
         assert!(ensure(&client, &wanted(), || hidden += 1).await.unwrap());
         assert!(client.endpoint(&wanted().endpoint_id).await.unwrap().is_some());
-        assert_eq!(hidden, 1, "the network itself was right");
+        assert_eq!(hidden, 2, "without the host's endpoint pods have no gateway");
         let moved = Wanted::new("uid", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
         assert!(ensure(&client, &moved, || hidden += 1).await.unwrap());
         assert_eq!(client.endpoint(&moved.endpoint_id).await.unwrap().unwrap().ip(), Some("192.168.9.2".parse().unwrap()));
         let other_cluster = Wanted::new("other", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
         assert!(matches!(ensure(&client, &other_cluster, || hidden += 1).await, Err(HnsError::Foreign { .. })));
-        assert_eq!(hidden, 2);
+        assert_eq!(hidden, 3, "what is refused changes nothing");
     }
 }
