@@ -16,6 +16,9 @@ pub const LEASE_DURATION: Duration = Duration::from_secs(40);
 /// How often it is renewed: a quarter of its duration.
 pub const LEASE_RENEWAL: Duration = Duration::from_secs(10);
 
+/// How long one attempt may take: a connection that died quietly must not cost the lease.
+const PATIENCE: Duration = LEASE_RENEWAL;
+
 const NAMESPACE: &str = "kube-node-lease";
 
 /// Keeps the node's Lease in `kube-node-lease` fresh, owned by the Node with `owner_uid`. Never returns: drop the future to stop.
@@ -24,7 +27,8 @@ pub async fn keep_node_lease(client: Client, node: &str, owner_uid: &str) {
     let mut backoff = Backoff::new(Duration::from_millis(100), LEASE_RENEWAL);
     let mut held = None;
     loop {
-        match renew(&leases, node, owner_uid, held.take()).await {
+        let attempt = tokio::time::timeout(PATIENCE, renew(&leases, node, owner_uid, held.take())).await;
+        match attempt.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into()))) {
             Ok(lease) => {
                 held = Some(lease);
                 backoff.reset();

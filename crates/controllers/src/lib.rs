@@ -24,6 +24,7 @@ mod testing;
 mod view;
 
 use cluster::Client;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// What the controllers need to know of their cluster.
@@ -45,17 +46,22 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
         () = shutdown.cancelled() => return,
     }
     let ranges = node_ipam::Ranges { cluster: config.cluster_cidr, node_mask: config.node_mask };
-    tokio::join!(
-        deployment::run(client.clone(), views.clone(), shutdown.clone()),
-        replicaset::run(client.clone(), views.clone(), shutdown.clone()),
-        endpoints::run(client.clone(), views.clone(), shutdown.clone()),
-        service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()),
-        node_ipam::run(client.clone(), views.clone(), ranges, shutdown.clone()),
-        node_lifecycle::run(client.clone(), views.clone(), shutdown.clone()),
-        namespaces::run(client.clone(), views.clone(), shutdown.clone()),
-        pod_gc::run(client.clone(), views.clone(), shutdown.clone()),
-        garbage::run(client, shutdown),
-    );
+    // A task each, so that no controller waits for another; dropping the set ends them.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(deployment::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(replicaset::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(endpoints::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()));
+    tasks.spawn(node_ipam::run(client.clone(), views.clone(), ranges, shutdown.clone()));
+    tasks.spawn(node_lifecycle::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(namespaces::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(pod_gc::run(client.clone(), views, shutdown.clone()));
+    tasks.spawn(garbage::run(client, shutdown));
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "a controller ended");
+        }
+    }
 }
 
 /// Runs the scheduler until `shutdown`.

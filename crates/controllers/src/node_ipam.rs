@@ -65,7 +65,7 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
         return Ok(Next::Change);
     }
     let Some(range) = reserve(&context, &name) else {
-        let object = ObjectReference { kind: Some("Node".into()), name: Some(name.clone()), uid: Some(name.clone()), ..Default::default() };
+        let object = ObjectReference { kind: Some("Node".into()), name: Some(name.clone()), uid: Some(node.uid.clone()), ..Default::default() };
         context.events.event(&object, EventType::Normal, "CIDRNotAvailable", None, format!("Node {name} status is now: CIDRNotAvailable"));
         anyhow::bail!("no free range for node {name} in {}: choose a wider --cluster-cidr or a longer --node-mask", context.ranges.cluster);
     };

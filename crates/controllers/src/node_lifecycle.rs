@@ -128,7 +128,6 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
 }
 
 fn reference(name: &str, uid: &str) -> ObjectReference {
-    // Upstream names the node as its uid too, which is what `kubectl describe node` looks for.
     ObjectReference { kind: Some("Node".to_owned()), name: Some(name.to_owned()), uid: Some(uid.to_owned()), ..Default::default() }
 }
 

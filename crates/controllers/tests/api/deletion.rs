@@ -1,8 +1,6 @@
 //! Deletion against the real API server: owners and dependents, namespaces, nodes.
 
-mod common;
-
-use common::{Cluster, create, deployment, eventually, object};
+use crate::common::{Cluster, create, deployment, eventually, object};
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::{ConfigMap, Namespace, Node, Pod},

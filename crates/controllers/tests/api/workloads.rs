@@ -1,8 +1,6 @@
 //! Deployments, ReplicaSets, scheduling and EndpointSlices against the real API server.
 
-mod common;
-
-use common::{Cluster, create, deployment, eventually, object};
+use crate::common::{Cluster, create, deployment, eventually, object};
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::{ConfigMap, Endpoints, Node, Pod, Service, ServiceAccount},
@@ -55,9 +53,9 @@ async fn a_deployment_from_apply_to_endpoints_and_back() {
     eventually("no pod is left", async || cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())).await;
     eventually("no endpoint is left", async || (ready_endpoints(&cluster, "iis").await == 0).then_some(())).await;
     let set = cluster.api::<ReplicaSet>().list(&ListParams::default()).await.unwrap().items.remove(0).metadata.name.unwrap();
-    let told = cluster.events("default", "iis").await;
-    for expected in [format!("ScalingReplicaSet: Scaled up replica set {set} from 0 to 4"), format!("ScalingReplicaSet: Scaled down replica set {set} from 4 to 0")] {
-        assert!(told.contains(&expected), "{expected}: {told:?}");
+    for (way, from, to) in [("up", 0, 4), ("down", 4, 0)] {
+        let expected = format!("ScalingReplicaSet: Scaled {way} replica set {set} from {from} to {to}");
+        eventually(&expected, async || cluster.events("default", "iis").await.contains(&expected).then_some(())).await;
     }
     cluster.stop().await;
 }
@@ -125,8 +123,8 @@ async fn an_impossible_pod_waits_and_says_why() {
     let nodes: Api<Node> = Api::all(cluster.admin());
     nodes.patch("win01", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"gpu": "yes"}}}))).await.unwrap();
     eventually("it runs once a node fits", async || pods.get("lost").await.unwrap().spec.unwrap().node_name).await;
-    let told = cluster.events("default", "lost").await;
-    assert!(told.contains(&"Scheduled: Successfully assigned default/lost to win01".to_owned()), "{told:?}");
+    let placed = "Scheduled: Successfully assigned default/lost to win01".to_owned();
+    eventually("its place is an event", async || cluster.events("default", "lost").await.contains(&placed).then_some(())).await;
     cluster.stop().await;
 }
 

@@ -1,0 +1,6 @@
+//! The controllers and the scheduler against the real API server, all in this process.
+
+mod common;
+mod deletion;
+mod dns;
+mod workloads;
