@@ -192,6 +192,27 @@ fn ten_thousand_elements_and_a_change() {
     });
 }
 
+/// In a user namespace the send buffer is bounded by `net.core.wmem_max`.
+#[test]
+fn what_is_too_large_for_one_transaction_is_committed_in_parts() {
+    in_lab("what_is_too_large_for_one_transaction_is_committed_in_parts", || {
+        let limit: u32 = sysctl::get("net.core.wmem_max").map_or(212_992, |text| text.parse().unwrap());
+        let count = limit * 2 / 36;
+        let (nft, t) = (Nft::open().unwrap(), Table::new(Family::Ip, "big"));
+        let mut b = Batch::new();
+        b.add_table(&t).add_set(&t, &SetSpec::map("m", ADDR_PROTO_PORT, [DataType::Ipv4Addr, DataType::InetService]));
+        let all: Vec<_> = (0..count).map(|i| Element::new(service(i)).data(Key::new().ip(ip("10.0.0.1")).port(1))).collect();
+        b.add_elements(&t, "m", &all);
+        let e = nft.commit(&b).unwrap_err();
+        assert!(matches!(e, NftError::TooLarge { bytes, limit } if bytes > limit), "{e}");
+        nft.commit_in_parts(&b).unwrap();
+        // Deleting fails unless all are there. (Listing so many takes the kernel seconds.)
+        let mut ends = Batch::new();
+        ends.del_elements(&t, "m", &[&all[..100], &all[all.len() - 100..]].concat());
+        nft.commit(&ends).unwrap();
+    });
+}
+
 /// Load balancing by data maps: address·protocol·port → how many; with a random slot → address·port.
 #[test]
 fn data_maps_spread_connections() {

@@ -28,10 +28,13 @@ enum State {
     /// It was not started yet, because others are not ready.
     Waiting,
     /// It runs.
-    Running { child: Child, since: Instant, notice: Option<(File, Vec<u8>)> },
+    Running { child: Child, since: Instant, notice: Option<Notice> },
     /// It is started again at that time.
     Resting { until: Instant },
 }
+
+/// The pipe on which a process says that it is ready, and what it said so far.
+type Notice = (File, Vec<u8>);
 
 struct Process {
     spec: ProcessSpec,
@@ -216,7 +219,7 @@ fn launch(
     spec: &ProcessSpec,
     hosts: &BTreeMap<String, NetNs>,
     fds: &BTreeMap<String, OwnedFd>,
-) -> io::Result<(Child, Option<(File, Vec<u8>)>)> {
+) -> io::Result<(Child, Option<Notice>)> {
     let missing = |what: &str, name: &str| io::Error::new(io::ErrorKind::NotFound, format!("there is no {what} {name:?}"));
     let (program, args) = spec.argv.split_first().ok_or_else(|| missing("program in", &spec.name))?;
     let host = hosts.get(&spec.host).ok_or_else(|| missing("host", &spec.host))?;

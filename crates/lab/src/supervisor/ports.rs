@@ -4,6 +4,7 @@
 //! cannot with the reason. Sockets are kept by port while they are wanted, so a relay that was
 //! restarted gets the same ones and no connection is refused in between.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -91,21 +92,19 @@ fn answer(relay: &OwnedFd, status: &PortStatus, socket: Option<&OwnedFd>) -> io:
 }
 
 fn ensure(held: &mut BTreeMap<HostPort, OwnedFd>, port: HostPort) -> io::Result<()> {
-    if !held.contains_key(&port) {
-        let address = (Ipv4Addr::LOCALHOST, port.port);
-        let socket = match port.protocol {
-            Transport::Tcp => {
-                let socket = TcpListener::bind(address)?;
-                socket.set_nonblocking(true)?;
-                socket.into()
-            }
-            Transport::Udp => {
-                let socket = UdpSocket::bind(address)?;
-                socket.set_nonblocking(true)?;
-                socket.into()
-            }
-        };
-        held.insert(port, socket);
-    }
+    let Entry::Vacant(place) = held.entry(port) else { return Ok(()) };
+    let address = (Ipv4Addr::LOCALHOST, port.port);
+    place.insert(match port.protocol {
+        Transport::Tcp => {
+            let socket = TcpListener::bind(address)?;
+            socket.set_nonblocking(true)?;
+            socket.into()
+        }
+        Transport::Udp => {
+            let socket = UdpSocket::bind(address)?;
+            socket.set_nonblocking(true)?;
+            socket.into()
+        }
+    });
     Ok(())
 }

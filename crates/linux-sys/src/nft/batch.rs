@@ -10,7 +10,7 @@ const CREATE: u16 = REQUEST | libc::NLM_F_CREATE as u16;
 const APPEND: u16 = CREATE | libc::NLM_F_APPEND as u16;
 const ACK: u16 = libc::NLM_F_ACK as u16;
 /// Elements of one message: an attribute holds 64 KiB.
-const MESSAGE: usize = 48 * 1024;
+const MESSAGE: usize = 32 * 1024;
 /// Longest comment that fits the kernel's user data (nft(8): 128 with the closing zero).
 const COMMENT: usize = 127;
 
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn many_elements_are_several_messages_and_only_the_last_asks_for_an_answer() {
         let batch = batch(10_000);
-        assert!(batch.len() > 10, "{}", batch.len());
+        assert!(batch.len() > 3, "{}", batch.len());
         let bytes = batch.datagram(0..batch.len());
         let all: Vec<_> = wire::messages(&bytes).collect();
         assert_eq!(all.len(), batch.len() + 2);
@@ -271,10 +271,10 @@ mod tests {
     #[test]
     fn parts_cover_the_batch_in_order_and_within_the_limit() {
         let batch = batch(10_000);
-        let parts = batch.parts(120_000);
+        let parts = batch.parts(60_000);
         assert!(parts.len() > 2);
         assert_eq!(parts.iter().flat_map(Clone::clone).collect::<Vec<_>>(), (0..batch.len()).collect::<Vec<_>>());
-        assert!(parts.iter().all(|p| batch.datagram(p.clone()).len() <= 120_000));
+        assert!(parts.iter().all(|p| batch.datagram(p.clone()).len() <= 60_000));
         assert_eq!(batch.parts(10).len(), batch.len(), "never less than one operation");
         assert!(Batch::new().parts(10).is_empty());
     }

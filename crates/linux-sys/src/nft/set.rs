@@ -317,14 +317,17 @@ impl Element {
         self
     }
 
-    /// Largest size of its encoding, to bound messages.
+    /// Most bytes that its encoding takes, to bound messages: headers of nested attributes, and up to
+    /// three bytes of filling for each value.
     pub(super) fn size(&self) -> usize {
         let data = match &self.data {
-            Some(Data::Value(bytes)) => bytes.len(),
-            Some(Data::Verdict(_)) => 300,
+            Some(Data::Value(bytes)) => bytes.len() + 11,
+            Some(Data::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain))) => chain.len() + 24,
+            Some(Data::Verdict(_)) => 16,
             None => 0,
         };
-        100 + 2 * self.key.len() + self.key_end.as_ref().map_or(0, Vec::len) + data
+        let end = self.key_end.as_ref().map_or(0, |end| end.len() + 23);
+        self.key.len() + 15 + end + data
     }
 
     pub(super) fn write(&self, w: &mut Writer) {
@@ -386,6 +389,21 @@ mod tests {
     fn keys_are_filled_up_only_when_concatenated() {
         assert_eq!(Key::new().port(80).into_bytes(), [0, 80]);
         assert_eq!(Key::new().ip([10, 0, 0, 1].into()).proto(6).port(80).into_bytes(), [10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]);
+    }
+
+    #[test]
+    fn sizes_bound_what_is_written() {
+        let jump = Verdict::Jump("chain".into());
+        for len in 1..=16 {
+            let key = vec![7; len];
+            for element in [Element::new(key.clone()), Element::range(key.clone(), key.clone()), Element::area(key.clone(), key.clone())] {
+                for element in [element.clone(), element.clone().data(Key::new().port(1)), element.data(jump.clone())] {
+                    let mut w = Writer::default();
+                    element.write(&mut w);
+                    assert!(w.len() <= element.size(), "{} bytes, bound {}: {element:?}", w.len(), element.size());
+                }
+            }
+        }
     }
 
     #[test]
