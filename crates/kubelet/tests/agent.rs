@@ -151,17 +151,13 @@ async fn a_pod_lives_and_dies() {
             "directories go before the API forgets the pod"
         );
     }
-    let events = world.events().await;
-    for reason in [
+    for event in [
         "Pulled: Container image \"serve:1\" already present on machine",
         "Created: Container created: c",
         "Started: Container started: c",
         "Killing: Stopping container c",
     ] {
-        assert!(
-            events.iter().any(|e| e == reason),
-            "{reason} in {events:#?}"
-        );
+        world.until_event(event).await;
     }
 }
 
@@ -636,13 +632,9 @@ async fn a_failed_liveness_probe_restarts_the_container() {
         world.runtime.state.lock().unwrap().named("c")[0].stopped_with,
         Some(3)
     );
-    let events = world.events().await;
-    assert!(
-        events
-            .iter()
-            .any(|e| e == "Killing: Container c failed liveness probe, will be restarted"),
-        "{events:#?}"
-    );
+    world
+        .until_event("Killing: Container c failed liveness probe, will be restarted")
+        .await;
 }
 
 #[tokio::test]

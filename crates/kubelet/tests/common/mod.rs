@@ -288,6 +288,14 @@ impl World {
         }
     }
 
+    /// Waits for an event: they are written beside the work, not before it goes on.
+    pub async fn until_event(&self, event: &str) {
+        self.eventually(event, async || {
+            self.events().await.iter().any(|e| e == event)
+        })
+        .await;
+    }
+
     /// Events as `Reason: message`.
     pub async fn events(&self) -> Vec<String> {
         let api: Api<Event> = Api::namespaced(self.admin(), "default");
