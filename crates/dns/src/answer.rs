@@ -30,8 +30,17 @@ pub(crate) enum Outcome {
     Silence,
 }
 
+/// What differs from question to question besides the packet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    /// The zone's serial number.
+    pub serial: u32,
+    /// Counts questions: addresses take turns at the first place, so that clients spread.
+    pub turn: usize,
+}
+
 /// Decides about one packet.
-pub(crate) fn answer(packet: &[u8], names: &Names, serial: u32) -> Outcome {
+pub(crate) fn answer(packet: &[u8], names: &Names, moment: Moment) -> Outcome {
     let request = match Message::from_vec(packet) {
         Ok(request) => request,
         Err(_) => return malformed(packet),
@@ -51,7 +60,7 @@ pub(crate) fn answer(packet: &[u8], names: &Names, serial: u32) -> Outcome {
         reply.metadata.authoritative = false;
         return Outcome::Foreign(Box::new(reply));
     }
-    resolve(&mut reply, question.name.clone(), question.query_type, names, serial);
+    resolve(&mut reply, question.name.clone(), question.query_type, names, moment);
     Outcome::Reply(Box::new(reply))
 }
 
@@ -106,7 +115,7 @@ fn problem(request: &Message) -> Option<ResponseCode> {
     }
 }
 
-fn resolve(reply: &mut Message, mut name: Name, kind: RecordType, names: &Names, serial: u32) {
+fn resolve(reply: &mut Message, mut name: Name, kind: RecordType, names: &Names, moment: Moment) {
     for _ in 0..ALIASES {
         let records = match names.lookup(&name) {
             Lookup::Records(records) => records,
@@ -124,14 +133,18 @@ fn resolve(reply: &mut Message, mut name: Name, kind: RecordType, names: &Names,
         }
         let mut answers: Vec<Record> = records.iter().filter(|data| is_of(data, kind)).map(|data| record(&name, data)).collect();
         if matches!(kind, RecordType::SOA | RecordType::ANY) && name.to_lowercase() == *names.domain() {
-            answers.push(authority(names, serial));
+            answers.push(authority(names, moment.serial));
+        }
+        if !answers.is_empty() {
+            let first = moment.turn % answers.len();
+            answers.rotate_left(first);
         }
         add_addresses(reply, &answers, names);
         reply.add_answers(answers);
         break;
     }
     if reply.answers.is_empty() || reply.metadata.response_code == ResponseCode::NXDomain {
-        reply.add_authority(authority(names, serial));
+        reply.add_authority(authority(names, moment.serial));
     }
 }
 

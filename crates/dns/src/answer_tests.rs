@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::rows::{Port, ServiceRow, Target};
 
+const NOW: Moment = Moment { serial: 1, turn: 0 };
+
 fn names() -> Names {
     let mut names = Names::new("cluster.local").unwrap();
     names.set_namespace("shop", true);
@@ -31,7 +33,7 @@ fn ask(name: &str, kind: RecordType) -> Message {
 
 /// The answer as text: code, flags, and each section's records.
 fn told(request: &Message) -> String {
-    let outcome = answer(&request.to_vec().unwrap(), &names(), 1);
+    let outcome = answer(&request.to_vec().unwrap(), &names(), NOW);
     let (mark, reply) = match outcome {
         Outcome::Reply(reply) => ("", reply),
         Outcome::Foreign(reply) => ("foreign ", reply),
@@ -74,10 +76,21 @@ fn questions_and_answers() {
 #[test]
 fn the_question_comes_back_as_it_was_asked() {
     let request = ask("WeB.sHop.svc.cluster.local.", RecordType::A);
-    let Outcome::Reply(reply) = answer(&request.to_vec().unwrap(), &names(), 1) else { panic!("no reply") };
+    let Outcome::Reply(reply) = answer(&request.to_vec().unwrap(), &names(), NOW) else { panic!("no reply") };
     assert!(reply.queries[0].name.eq_case(&request.queries[0].name));
     assert!(reply.answers[0].name.eq_case(&request.queries[0].name));
     assert!(reply.metadata.recursion_desired);
+}
+
+#[test]
+fn addresses_take_turns() {
+    let request = ask("many.shop.svc.cluster.local.", RecordType::A).to_vec().unwrap();
+    let first = |turn| {
+        let Outcome::Reply(reply) = answer(&request, &names(), Moment { turn, ..NOW }) else { panic!("no reply") };
+        assert_eq!(reply.answers.len(), 200);
+        reply.answers[0].data.to_string()
+    };
+    assert_eq!([first(0), first(1), first(201)], ["10.96.1.0", "10.96.1.1", "10.96.1.1"]);
 }
 
 #[test]
@@ -99,9 +112,9 @@ fn impossible_questions() {
     let mut response = ask("web.shop.svc.cluster.local.", RecordType::A);
     response.metadata.message_type = MessageType::Response;
     assert_eq!(told(&response), "silence");
-    let Outcome::Reply(reply) = answer(&[0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 63], &names(), 1) else { panic!("no reply") };
+    let Outcome::Reply(reply) = answer(&[0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 63], &names(), NOW) else { panic!("no reply") };
     assert_eq!((reply.metadata.id, reply.metadata.response_code), (9, ResponseCode::FormErr));
-    assert!(matches!(answer(&[0, 9, 1], &names(), 1), Outcome::Silence));
+    assert!(matches!(answer(&[0, 9, 1], &names(), NOW), Outcome::Silence));
 }
 
 #[test]
@@ -111,7 +124,7 @@ fn what_is_too_long_for_udp_is_cut() {
         if let Some(payload) = payload {
             request.set_edns(Edns::new().set_max_payload(payload).clone());
         }
-        let Outcome::Reply(reply) = answer(&request.to_vec().unwrap(), &names(), 1) else { panic!("no reply") };
+        let Outcome::Reply(reply) = answer(&request.to_vec().unwrap(), &names(), NOW) else { panic!("no reply") };
         let short = encode(&reply, true);
         assert!(short.len() <= largest, "{} for {payload:?}", short.len());
         let read = Message::from_vec(&short).unwrap();
@@ -125,7 +138,7 @@ fn what_is_too_long_for_udp_is_cut() {
 proptest! {
     #[test]
     fn no_packet_makes_it_panic(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
-        if let Outcome::Reply(reply) | Outcome::Foreign(reply) = answer(&packet, &names(), 1) {
+        if let Outcome::Reply(reply) | Outcome::Foreign(reply) = answer(&packet, &names(), NOW) {
             prop_assert!(encode(&reply, true).len() <= usize::from(LARGEST_UDP));
         }
     }
@@ -136,7 +149,7 @@ proptest! {
         let length = packet.len();
         packet[at % length] = value;
         packet.truncate(length - cut % length);
-        if let Outcome::Reply(reply) | Outcome::Foreign(reply) = answer(&packet, &names(), 1) {
+        if let Outcome::Reply(reply) | Outcome::Foreign(reply) = answer(&packet, &names(), NOW) {
             prop_assert!(Message::from_vec(&encode(&reply, true)).is_ok());
         }
     }

@@ -74,7 +74,7 @@ pub async fn run(client: Client, config: Config) -> Result<(), Error> {
     let names = Names::new(&config.domain).map_err(|source| Error::Domain { domain: config.domain.clone(), source })?;
     let names: Shared = Arc::new(RwLock::new(names));
     let informers = follow(&client, &names);
-    let resolver = Arc::new(server::Resolver { names, upstream: config.upstream });
+    let resolver = Arc::new(server::Resolver::new(names, config.upstream));
     let served = tokio::select! {
         error = server::udp(config.udp, resolver.clone()) => Err(Error::Serve { transport: "UDP", source: error }),
         error = server::tcp(config.tcp, resolver) => Err(Error::Serve { transport: "TCP", source: error }),
@@ -92,7 +92,7 @@ struct Informers {
 /// Keeps the names true.
 fn follow(client: &Client, names: &Shared) -> Informers {
     let services = Informer::start(Api::<Service>::all(client.clone()), Selection::all(), |service| Some(ServiceRow::new(service)));
-    let slices = Informer::start(Api::<EndpointSlice>::all(client.clone()), Selection::labels(rows::HEADLESS), SliceRow::new);
+    let slices = Informer::start(Api::<EndpointSlice>::all(client.clone()), Selection::labels(rows::SERVICE_NAME), SliceRow::new);
     let namespaces = Informer::start(Api::<Namespace>::all(client.clone()), Selection::all(), |_| Some(()));
 
     let (table, all_services, all_slices) = (names.clone(), services.clone(), slices.clone());

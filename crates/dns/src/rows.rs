@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 
-/// The label of slices that belong to headless Services.
-pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
+/// The label by which a slice names its Service.
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// A named or nameless port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub(crate) struct Endpoint {
     pub hostname: Option<String>,
 }
 
-/// What DNS needs of a headless Service's EndpointSlice.
+/// What DNS needs of an EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SliceRow {
     pub service: String,
@@ -67,7 +67,7 @@ pub(crate) struct SliceRow {
 
 impl SliceRow {
     pub fn new(slice: &EndpointSlice) -> Option<Self> {
-        let service = slice.metadata.labels.as_ref()?.get("kubernetes.io/service-name")?.clone();
+        let service = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?.clone();
         let ports = slice.ports.iter().flatten().filter_map(|port| {
             Some(Port {
                 name: port.name.clone().unwrap_or_default(),

@@ -3,7 +3,10 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, PoisonError},
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -16,7 +19,7 @@ use tokio::{
 
 use crate::{
     Shared,
-    answer::{self, Outcome},
+    answer::{self, Moment, Outcome},
     forward,
 };
 
@@ -28,8 +31,9 @@ const FORWARDED: usize = 200;
 
 /// What it takes to answer.
 pub(crate) struct Resolver {
-    pub names: Shared,
-    pub upstream: Option<SocketAddr>,
+    names: Shared,
+    upstream: Option<SocketAddr>,
+    turn: AtomicUsize,
 }
 
 enum Answer {
@@ -39,9 +43,15 @@ enum Answer {
 }
 
 impl Resolver {
+    /// A resolver for these names; others are asked of `upstream`.
+    pub fn new(names: Shared, upstream: Option<SocketAddr>) -> Self {
+        Self { names, upstream, turn: AtomicUsize::new(0) }
+    }
+
     fn answer(&self, packet: &[u8]) -> Answer {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
-        match (answer::answer(packet, &names, serial()), self.upstream) {
+        let moment = Moment { serial: serial(), turn: self.turn.fetch_add(1, Ordering::Relaxed) };
+        match (answer::answer(packet, &names, moment), self.upstream) {
             (Outcome::Foreign(refusal), Some(upstream)) => Answer::Ask(upstream, refusal),
             (Outcome::Reply(reply) | Outcome::Foreign(reply), _) => Answer::Now(reply),
             (Outcome::Silence, _) => Answer::Nothing,

@@ -18,7 +18,7 @@ fn question(name: &str) -> Vec<u8> {
 async fn serve(domain: &str, upstream: Option<SocketAddr>) -> SocketAddr {
     let mut names = Names::new(domain).unwrap();
     names.set_namespace("shop", true);
-    let resolver = Arc::new(Resolver { names: Arc::new(RwLock::new(names)), upstream });
+    let resolver = Arc::new(Resolver::new(Arc::new(RwLock::new(names)), upstream));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let socket = UdpSocket::bind(address).await.unwrap();
