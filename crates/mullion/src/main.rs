@@ -1,2 +1,80 @@
 //! The command line of Mullion, and the only place where its parts are chosen and wired together.
-fn main() {}
+//!
+//! One binary answers to several names: called as a CNI plug-in (`win-bridge`, `bridge`, `host-local`, …) it is that
+//! plug-in; otherwise the first argument chooses what it is.
+
+mod cli;
+mod exit;
+mod node;
+
+#[cfg(target_os = "linux")]
+mod linux;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args();
+    let name = args.next().unwrap_or_default();
+    let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    if cni::is_own_plugin(name) {
+        return cni::plugin_main(name);
+    }
+    // Before any thread exists: these make namespaces. And they run in every pod, so nothing else is paid for.
+    #[cfg(target_os = "linux")]
+    match args.next().as_deref() {
+        Some("shim") => return container_sim::shim_main(args),
+        Some("guest") => return guest::main(args),
+        Some("lab-init") => return linux::up::init(args.next().unwrap_or_default().as_ref()),
+        _ => {}
+    }
+    let cli = cli::Cli::parse();
+    exit::report(run(cli.command))
+}
+
+fn run(command: cli::Command) -> Result<(), exit::Failure> {
+    match command {
+        cli::Command::Node(args) => node::main(args),
+        #[cfg(target_os = "linux")]
+        cli::Command::Linux(command) => linux::main(command),
+    }
+}
+
+/// Logs go to standard error; `MULLION_LOG` chooses how much (`info`, `debug`, `kubelet=debug`, …).
+fn init_logs() {
+    use std::io::IsTerminal as _;
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MULLION_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}
+
+/// A runtime for an agent: one thread, so that a node's processes stay small.
+fn agent_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    use anyhow::Context as _;
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the event loop failed")
+}
+
+/// Resolves when the process is told to end.
+async fn told_to_end() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+        else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

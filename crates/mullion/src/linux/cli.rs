@@ -1,0 +1,255 @@
+//! What can be typed on Linux.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use hcn::HnsVersion;
+use host::NodeOs;
+use ipnet::Ipv4Net;
+
+/// Commands for users first, then the processes of a one-machine cluster.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a cluster on this machine: control plane, Linux nodes, simulated Windows nodes
+    Up(UpArgs),
+    /// End the cluster of a directory
+    Down(DirArgs),
+    /// Say how the cluster of a directory is
+    Status(StatusArgs),
+    /// Load, list and remove images of a cluster's nodes
+    Image(ImageArgs),
+    /// Look into the Host Networking Service of a simulated Windows node
+    Hns(HnsArgs),
+    #[command(hide = true)]
+    ControlPlane(Box<ControlPlaneArgs>),
+    #[command(hide = true)]
+    ContainerSim(Box<ContainerSimArgs>),
+    #[command(hide = true)]
+    HnsSim(HnsSimArgs),
+}
+
+/// Which cluster.
+#[derive(Clone, Debug, Args)]
+pub struct DirArgs {
+    /// Directory of the cluster [default: mullion/default below XDG_STATE_HOME or ~/.local/state]
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+/// `mullion up`.
+#[derive(Clone, Debug, Args)]
+pub struct UpArgs {
+    #[command(flatten)]
+    pub dir: DirArgs,
+    /// Nodes, as NAME:OS[:BUILD][:key=value,…]; keys are cpu, mem, drive, hns, runtime
+    /// [default: what DIR holds, else lin01:linux,win01:windows:20348,win02:windows:20348]
+    #[arg(long)]
+    pub nodes: Option<String>,
+    /// How pods of different nodes reach each other [default: host-gateway]
+    #[arg(long, value_enum)]
+    pub network: Option<Network>,
+    /// Port of the API server on 127.0.0.1
+    #[arg(long, default_value_t = 6443)]
+    pub port: u16,
+    /// Write the administrator's kubeconfig to this file too
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Return when all nodes are Ready, and leave the cluster running
+    #[arg(long)]
+    pub detach: bool,
+    /// Every pod's address lies here [default: 192.168.0.0/16]
+    #[arg(long)]
+    pub cluster_cidr: Option<Ipv4Net>,
+    /// Prefix length of each node's share of it [default: 24]
+    #[arg(long)]
+    pub node_mask: Option<u8>,
+    /// Every ClusterIP lies here [default: 10.96.0.0/12]
+    #[arg(long)]
+    pub service_cidr: Option<Ipv4Net>,
+    /// ClusterIP of the cluster's DNS [default: 10.96.0.10]
+    #[arg(long)]
+    pub dns_ip: Option<Ipv4Addr>,
+    /// Where the detached child tells how far it is
+    #[arg(long, hide = true)]
+    pub report_fd: Option<i32>,
+    /// Refuse images that only a stand-in could answer for
+    #[arg(long)]
+    pub no_stand_ins: bool,
+}
+
+/// A pod network between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Network {
+    /// Every node routes the others' pods to their addresses
+    HostGateway,
+}
+
+/// How answers are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For programs
+    Json,
+}
+
+/// `mullion status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub dir: DirArgs,
+    /// Output format
+    #[arg(short, long)]
+    pub output: Option<Output>,
+}
+
+/// `mullion image`.
+#[derive(Clone, Debug, Args)]
+pub struct ImageArgs {
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+/// What to do with images.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Load an OCI or docker archive on every node that it fits
+    Load {
+        /// The archive
+        archive: PathBuf,
+        /// Name for an archive that has none
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        at: ImageNodes,
+    },
+    /// List images
+    List {
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+        #[command(flatten)]
+        at: ImageNodes,
+    },
+    /// Remove an image
+    Rm {
+        /// Name or digest
+        image: String,
+        #[command(flatten)]
+        at: ImageNodes,
+    },
+}
+
+/// Which nodes' images.
+#[derive(Clone, Debug, Args)]
+pub struct ImageNodes {
+    #[command(flatten)]
+    pub dir: DirArgs,
+    /// Only this node
+    #[arg(long)]
+    pub node: Option<String>,
+}
+
+/// `mullion hns`.
+#[derive(Clone, Debug, Args)]
+pub struct HnsArgs {
+    #[command(subcommand)]
+    pub command: HnsCommand,
+}
+
+/// What to look at.
+#[derive(Clone, Debug, Subcommand)]
+pub enum HnsCommand {
+    /// List networks, endpoints, loadbalancers or namespaces
+    List {
+        /// Which objects
+        listing: hcn::table::Listing,
+        /// The Windows node
+        #[arg(long)]
+        node: String,
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+        #[command(flatten)]
+        dir: DirArgs,
+    },
+}
+
+/// The control plane of a one-machine cluster.
+#[derive(Clone, Debug, Args)]
+pub struct ControlPlaneArgs {
+    /// Directory with the keys
+    #[arg(long)]
+    pub pki_dir: PathBuf,
+    /// Directory of the store
+    #[arg(long)]
+    pub store_dir: PathBuf,
+    /// Inherited descriptor that listens on the host's loopback
+    #[arg(long)]
+    pub listen_fd: i32,
+    /// The supervisor's socket for ports of the real host
+    #[arg(long)]
+    pub ports_socket: PathBuf,
+    /// Address on the LAN
+    #[arg(long)]
+    pub address: Ipv4Addr,
+    /// Port of the API server on the LAN
+    #[arg(long, default_value_t = 6443)]
+    pub port: u16,
+    #[arg(long)]
+    pub cluster_cidr: Ipv4Net,
+    #[arg(long)]
+    pub node_mask: u8,
+    #[arg(long)]
+    pub service_cidr: Ipv4Net,
+    #[arg(long)]
+    pub dns_ip: IpAddr,
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
+}
+
+/// The container runtime of a simulated host.
+#[derive(Clone, Debug, Args)]
+pub struct ContainerSimArgs {
+    #[arg(long)]
+    pub node: String,
+    #[arg(long)]
+    pub os: NodeOs,
+    #[arg(long)]
+    pub socket: PathBuf,
+    #[arg(long)]
+    pub state_dir: PathBuf,
+    #[arg(long)]
+    pub cache_dir: PathBuf,
+    /// As for `mullion node`
+    #[arg(long = "root", required = true)]
+    pub roots: Vec<String>,
+    #[arg(long)]
+    pub netns_dir: PathBuf,
+    #[arg(long)]
+    pub hcn: Option<String>,
+    #[arg(long)]
+    pub cni_conf_dir: PathBuf,
+    #[arg(long)]
+    pub cni_bin_dir: PathBuf,
+    #[arg(long)]
+    pub no_stand_ins: bool,
+}
+
+/// The Host Networking Service of a simulated host.
+#[derive(Clone, Debug, Args)]
+pub struct HnsSimArgs {
+    #[arg(long)]
+    pub node: String,
+    #[arg(long)]
+    pub netns_dir: PathBuf,
+    #[arg(long)]
+    pub state_dir: PathBuf,
+    #[arg(long)]
+    pub socket: PathBuf,
+    #[arg(long)]
+    pub admin_socket: PathBuf,
+    #[arg(long)]
+    pub hns_version: HnsVersion,
+    #[arg(long, default_value = "eth0")]
+    pub uplink: String,
+}

@@ -1,0 +1,126 @@
+//! `mullion control-plane`: API server, controllers, scheduler, DNS and the node-port relay in one process on LAN host `cp`.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use apiserver::{Identity, Server};
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use pki::CertKey;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::cli::ControlPlaneArgs;
+use super::node_ports;
+use crate::exit::Failure;
+use crate::node::VERSION;
+
+/// Runs the control plane until it is told to end.
+pub fn main(args: ControlPlaneArgs) -> Result<(), Failure> {
+    crate::init_logs();
+    // Two workers: a write waits for the disk on one while the other answers reads and watches.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(run(args)).map_err(Failure::from)
+}
+
+async fn run(args: ControlPlaneArgs) -> Result<()> {
+    cluster::install_crypto_provider();
+    let server = start_server(&args).await?;
+    let shutdown = CancellationToken::new();
+    let client = |user: &str, groups: &[&str]| {
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        Client::new(server.in_process(Identity { user: user.to_owned(), groups }), "default")
+    };
+    let masters = || client("system:mullion:control-plane", &["system:masters"]);
+    publish_dns(&masters(), &args).await.context("publishing the cluster's DNS failed")?;
+
+    let dns = dns_config(&args).await?;
+    lab::notify::ready("").context("telling the supervisor failed")?;
+    let controllers = controllers::Config { cluster_cidr: args.cluster_cidr, node_mask: args.node_mask, root_ca_pem: read(&args.pki_dir, "ca.crt")? };
+    tokio::select! {
+        () = controllers::run(masters(), controllers, shutdown.clone()) => {}
+        () = controllers::run_scheduler(client("system:kube-scheduler", &[]), shutdown.clone()) => {}
+        end = dns::run(masters(), dns) => end.context("the cluster's DNS ended")?,
+        end = node_ports::run(masters(), args.ports_socket.clone()) => end.context("the node-port relay ended")?,
+        () = crate::told_to_end() => {}
+    }
+    shutdown.cancel();
+    server.shutdown().await;
+    Ok(())
+}
+
+fn read(dir: &Path, name: &str) -> Result<String> {
+    let path = dir.join(name);
+    std::fs::read_to_string(&path).with_context(|| format!("reading {} failed", path.display()))
+}
+
+fn pair(dir: &Path, name: &str) -> Result<CertKey> {
+    Ok(CertKey { cert_pem: read(dir, &format!("{name}.crt"))?, key_pem: read(dir, &format!("{name}.key"))? })
+}
+
+async fn start_server(args: &ControlPlaneArgs) -> Result<Server> {
+    let dir = &args.pki_dir;
+    let loopback = TcpListener::from(linux_sys::fdpass::inherited(args.listen_fd).context("the API server's listener is missing")?);
+    let lan = TcpListener::bind((args.address, args.port)).with_context(|| format!("the API server cannot listen on {}:{}", args.address, args.port))?;
+    let config = apiserver::Config {
+        store_dir: args.store_dir.clone(),
+        listeners: vec![loopback, lan],
+        serving: pair(dir, "apiserver")?,
+        ca_pem: read(dir, "ca.crt")?,
+        sa_key_pem: read(dir, "sa.key")?,
+        kubelet_client: pair(dir, "apiserver-kubelet-client")?,
+        service_cidr: IpNet::V4(args.service_cidr),
+        node_port_range: 30000..=32767,
+        advertise: (IpAddr::V4(args.address), args.port),
+        version: VERSION.to_owned(),
+    };
+    apiserver::start(config).await.context("starting the API server failed")
+}
+
+async fn dns_config(args: &ControlPlaneArgs) -> Result<dns::Config> {
+    let at = SocketAddr::from((args.address, 53));
+    let failed = || format!("the cluster's DNS cannot listen on {at}");
+    Ok(dns::Config {
+        udp: tokio::net::UdpSocket::bind(at).await.with_context(failed)?,
+        tcp: tokio::net::TcpListener::bind(at).await.with_context(failed)?,
+        domain: args.cluster_domain.clone(),
+        upstream: None,
+    })
+}
+
+/// The Service of the cluster's DNS. Its only endpoint is this host, so a slice without a selector names it.
+async fn publish_dns(client: &Client, args: &ControlPlaneArgs) -> Result<()> {
+    let services = Api::<Service>::namespaced(client.clone(), "kube-system");
+    let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
+    if services.get_opt("kube-dns").await?.is_none() {
+        let ports = json!([
+            {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+            {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
+        ]);
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
+            "spec": {"clusterIP": args.dns_ip, "ports": ports},
+        });
+        services.create(&PostParams::default(), &serde_json::from_value(service)?).await?;
+    }
+    let slices = Api::<EndpointSlice>::namespaced(client.clone(), "kube-system");
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {
+            "kubernetes.io/service-name": "kube-dns", "endpointslice.kubernetes.io/managed-by": "mullion",
+        }},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [args.address], "conditions": {"ready": true, "serving": true, "terminating": false}}],
+        "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}],
+    });
+    match slices.get_opt("kube-dns").await? {
+        None => slices.create(&PostParams::default(), &serde_json::from_value(slice)?).await?,
+        Some(_) => slices.patch("kube-dns", &PatchParams::default(), &Patch::Merge(slice)).await?,
+    };
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! `mullion up --detach`: a child in a session of its own supervises the cluster; the parent waits until it is ready.
+
+use std::io::{BufRead as _, BufReader};
+
+use anyhow::{Context as _, anyhow};
+use linux_sys::spawn::{Spawn, Stdio};
+
+use super::progress::{FAILED, READY, STEP};
+use crate::exit::{self, Failure};
+
+/// The number under which the child finds the way to its parent.
+const REPORT: i32 = 3;
+
+/// Starts the same command without `--detach`, and returns when all nodes are Ready or the child gave up.
+pub fn start() -> Result<(), Failure> {
+    let (ours, theirs) = std::io::pipe().context("making a pipe failed")?;
+    let args: Vec<_> = std::env::args_os().skip(1).filter(|arg| arg != "--detach").collect();
+    let report = REPORT.to_string();
+    Spawn::new("/proc/self/exe")
+        .arg0("mullion")
+        .args(args)
+        .args(["--report-fd", report.as_str()])
+        .stdin(Stdio::Null)
+        .stdout(Stdio::Null)
+        .stderr(Stdio::Null)
+        .keep_fd(theirs.into(), REPORT)
+        .new_session()
+        .spawn()
+        .context("starting the supervisor failed")?;
+    for line in BufReader::new(ours).lines() {
+        let line = line.context("reading from the supervisor failed")?;
+        let (word, text) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            STEP => eprintln!("{text}"),
+            READY => return Ok(()),
+            FAILED => {
+                let (code, reason) = text.split_once(' ').unwrap_or(("1", text));
+                return Err(Failure::new(code.parse().unwrap_or(exit::FAILED), anyhow!("{reason}")));
+            }
+            _ => {}
+        }
+    }
+    Err(anyhow!("the supervisor ended without a word: start without --detach to see why").into())
+}

@@ -1,0 +1,53 @@
+//! The services of a simulated host: its container runtime and its Host Networking Service.
+
+use anyhow::Result;
+use container_sim::{CniDirs, Config, HostDirs};
+use host::NodeOs;
+
+use super::cli::{ContainerSimArgs, HnsSimArgs};
+use crate::exit::Failure;
+use crate::node::drive;
+
+/// `mullion container-sim`.
+pub fn container_sim(args: ContainerSimArgs) -> Result<(), Failure> {
+    crate::init_logs();
+    let host = host_dirs(args.os, &args.roots)?;
+    let config = Config {
+        node: args.node,
+        os: args.os,
+        socket: args.socket,
+        state_dir: args.state_dir,
+        cache_dir: args.cache_dir,
+        host,
+        netns_dir: args.netns_dir,
+        hcn: args.hcn,
+        cni: CniDirs { conf_dir: args.cni_conf_dir, bin_dir: args.cni_bin_dir },
+        stand_ins: !args.no_stand_ins,
+    };
+    crate::agent_runtime()?.block_on(container_sim::run(config, crate::told_to_end())).map_err(Failure::from)
+}
+
+fn host_dirs(os: NodeOs, roots: &[String]) -> Result<HostDirs> {
+    if os.is_windows() {
+        return Ok(HostDirs::Drives(roots.iter().map(|root| drive(root)).collect::<Result<_>>()?));
+    }
+    match roots {
+        [root] => Ok(HostDirs::Root(root.into())),
+        _ => anyhow::bail!("a Linux node has one --root, not {}", roots.len()),
+    }
+}
+
+/// `mullion hns-sim`.
+pub fn hns_sim(args: HnsSimArgs) -> Result<(), Failure> {
+    crate::init_logs();
+    let config = hns_sim::Config {
+        node: args.node,
+        netns_dir: args.netns_dir,
+        state_dir: args.state_dir,
+        socket: args.socket,
+        admin_socket: args.admin_socket,
+        hns_version: args.hns_version,
+        uplink: args.uplink,
+    };
+    hns_sim::run(&config).map_err(Failure::from)
+}

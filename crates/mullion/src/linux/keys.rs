@@ -1,0 +1,78 @@
+//! The keys of a one-machine cluster: `DIR/pki`.
+//!
+//! The authority and the ServiceAccount key are made once. What they sign is made anew at every start, so that nothing
+//! expires in a cluster that is resumed after a year.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use lab::plan::{CONTROL_PLANE, Plan};
+use pki::service_account::SigningKey;
+use pki::{Ca, CertKey, CertRequest, Credentials, KubeConfig};
+
+const YEARS: u64 = 10;
+const DAYS: u32 = 365;
+
+/// Port of the API server on the LAN.
+pub const LAN_PORT: u16 = 6443;
+
+/// Makes what is missing and renews what the authority signs. Returns the administrator's kubeconfig.
+pub fn prepare(dir: &Path, plan: &Plan, port: u16) -> Result<String> {
+    let ca = authority(dir)?;
+    let key = dir.join("sa.key");
+    if !key.exists() {
+        pki::write_private(&key, SigningKey::generate()?.pem())?;
+    }
+    let first: Ipv4Addr = (u32::from(plan.addresses.service_cidr.network()) + 1).into();
+    let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"];
+    let ips = [Ipv4Addr::LOCALHOST, CONTROL_PLANE, first].map(IpAddr::V4).to_vec();
+    write_pair(dir, "apiserver", &server(&ca, "kube-apiserver", names.map(str::to_owned).to_vec(), ips)?)?;
+    write_pair(dir, "apiserver-kubelet-client", &client(&ca, "kube-apiserver-kubelet-client", "system:masters")?)?;
+    for host in plan.hosts.iter().filter(|host| host.name != "cp") {
+        let name = &host.name;
+        let serving = server(&ca, &format!("system:node:{name}"), vec![name.clone()], vec![IpAddr::V4(host.address)])?;
+        write_pair(dir, &format!("{name}-serving"), &serving)?;
+        let user = format!("system:node:{name}");
+        let identity = client(&ca, &user, "system:nodes")?;
+        let config = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), identity).named("mullion", &user);
+        pki::write_private(&dir.join(format!("{name}.conf")), &config.to_yaml())?;
+    }
+    let admin = kubeconfig(&ca, &format!("https://127.0.0.1:{port}"), client(&ca, "kubernetes-admin", "system:masters")?).to_yaml();
+    pki::write_private(&dir.join("admin.conf"), &admin)?;
+    Ok(admin)
+}
+
+fn authority(dir: &Path) -> Result<Ca> {
+    let (cert, key) = (dir.join("ca.crt"), dir.join("ca.key"));
+    if cert.exists() && key.exists() {
+        let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("reading {} failed", path.display()));
+        return Ca::from_pem(&read(&cert)?, &read(&key)?)
+            .with_context(|| format!("{} is no usable authority: restore it, or remove its directory to begin anew", cert.display()));
+    }
+    let ca = Ca::generate("mullion", Duration::from_secs(YEARS * 365 * 24 * 3600))?;
+    pki::write_private(&key, &ca.key_pem())?;
+    pki::write_public(&cert, ca.cert_pem())?;
+    Ok(ca)
+}
+
+fn server(ca: &Ca, cn: &str, dns: Vec<String>, ips: Vec<IpAddr>) -> Result<CertKey> {
+    let orgs = if cn.starts_with("system:node:") { vec!["system:nodes".to_owned()] } else { Vec::new() };
+    Ok(ca.issue(&CertRequest { cn: cn.to_owned(), orgs, dns, ips, server: true, client: false, days: DAYS })?)
+}
+
+fn client(ca: &Ca, cn: &str, group: &str) -> Result<CertKey> {
+    let request = CertRequest { cn: cn.to_owned(), orgs: vec![group.to_owned()], dns: Vec::new(), ips: Vec::new(), server: false, client: true, days: DAYS };
+    Ok(ca.issue(&request)?)
+}
+
+fn kubeconfig(ca: &Ca, server: &str, identity: CertKey) -> KubeConfig {
+    KubeConfig::new(server, ca.cert_pem(), Credentials::Certificate { cert_pem: identity.cert_pem, key_pem: identity.key_pem })
+}
+
+fn write_pair(dir: &Path, name: &str, pair: &CertKey) -> Result<()> {
+    pki::write_private(&dir.join(format!("{name}.key")), &pair.key_pem)?;
+    pki::write_public(&dir.join(format!("{name}.crt")), &pair.cert_pem)?;
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! What runs on Linux only: the one-machine cluster and its simulated hosts.
+
+pub mod cli;
+mod control_plane;
+mod detach;
+mod hns;
+mod hosts;
+mod image;
+mod keys;
+mod node_ports;
+mod nodes;
+mod processes;
+mod progress;
+mod status;
+pub mod up;
+
+use crate::exit::Failure;
+use cli::Command;
+
+/// Does what was asked.
+pub fn main(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Up(args) => up::up(&args),
+        Command::Down(args) => up::down(&args),
+        Command::Status(args) => status::main(&args),
+        Command::Image(args) => image::main(args),
+        Command::Hns(args) => hns::main(&args),
+        Command::ControlPlane(args) => control_plane::main(*args),
+        Command::ContainerSim(args) => hosts::container_sim(*args),
+        Command::HnsSim(args) => hosts::hns_sim(args),
+    }
+}

@@ -1,0 +1,108 @@
+//! Which nodes are Ready, as the API tells it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context as _, Result};
+use cluster::{Informer, Selection};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::ListParams;
+use tokio_util::sync::CancellationToken;
+
+/// Whether a Node's condition Ready is True.
+pub fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The Nodes there are.
+pub fn list(kubeconfig: &Path) -> Result<Vec<Node>> {
+    crate::agent_runtime()?.block_on(async {
+        cluster::install_crypto_provider();
+        let client = cluster::client_from_kubeconfig(kubeconfig).await?;
+        let nodes = Api::<Node>::all(client).list(&ListParams::default()).await.context("listing the nodes failed")?;
+        Ok(nodes.items)
+    })
+}
+
+#[derive(Default)]
+struct Seen {
+    ready: BTreeSet<String>,
+    told: BTreeSet<String>,
+    problem: Option<String>,
+}
+
+/// A watch on the nodes of a cluster that starts; dropping it ends the watch and its thread.
+pub struct Watch {
+    names: Vec<String>,
+    seen: Arc<Mutex<Seen>>,
+    end: CancellationToken,
+}
+
+impl Watch {
+    /// Begins to watch.
+    pub fn start(kubeconfig: PathBuf, names: Vec<String>) -> Self {
+        let (seen, end) = (Arc::new(Mutex::new(Seen::default())), CancellationToken::new());
+        let (theirs, until) = (seen.clone(), end.clone());
+        std::thread::spawn(move || {
+            let work = || {
+                crate::agent_runtime()?.block_on(async {
+                    tokio::select! {
+                        result = watch(&kubeconfig, &theirs) => result,
+                        () = until.cancelled() => Ok(()),
+                    }
+                })
+            };
+            if let Err(error) = work() {
+                lock(&theirs).problem = Some(format!("{error:#}"));
+            }
+        });
+        Self { names, seen, end }
+    }
+
+    /// Nodes that became Ready since the last call.
+    pub fn newly_ready(&self) -> Vec<String> {
+        let mut seen = lock(&self.seen);
+        let new: Vec<String> = seen.ready.difference(&seen.told).cloned().collect();
+        seen.told.extend(new.iter().cloned());
+        new
+    }
+
+    /// Whether all are.
+    pub fn all_ready(&self) -> bool {
+        let seen = lock(&self.seen);
+        self.names.iter().all(|name| seen.ready.contains(name))
+    }
+
+    /// Those that are not, and why they cannot be seen.
+    pub fn missing(&self) -> String {
+        let seen = lock(&self.seen);
+        let names: Vec<_> = self.names.iter().filter(|name| !seen.ready.contains(*name)).map(String::as_str).collect();
+        let problem = seen.problem.as_ref().map(|problem| format!(" ({problem})")).unwrap_or_default();
+        format!("{}{problem}", names.join(", "))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn watch(kubeconfig: &Path, seen: &Mutex<Seen>) -> Result<()> {
+    cluster::install_crypto_provider();
+    let client = cluster::client_from_kubeconfig(kubeconfig).await?;
+    let nodes = Informer::start(Api::<Node>::all(client), Selection::all(), |node| Some(is_ready(node)));
+    let mut changed = nodes.changed();
+    loop {
+        let ready = nodes.snapshot().into_iter().filter(|(_, ready)| **ready).map(|(key, _)| key.name.to_string()).collect();
+        lock(seen).ready = ready;
+        changed.changed().await.context("the watch on nodes ended")?;
+    }
+}

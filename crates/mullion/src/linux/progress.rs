@@ -1,0 +1,66 @@
+//! What `mullion up` says while it works: a line a step, with its time.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use lab::dir::Dirs;
+
+use crate::exit::Failure;
+
+/// First word of a message to the waiting parent of a detached supervisor.
+pub const STEP: &str = "step";
+/// All nodes are Ready.
+pub const READY: &str = "ready";
+/// The supervisor gives up: exit code and reason follow.
+pub const FAILED: &str = "failed";
+
+/// Where steps are told.
+pub struct Progress {
+    last: Instant,
+    parent: Option<File>,
+}
+
+impl Progress {
+    /// To the terminal, or to the parent that waits at `report_fd`.
+    pub fn new(report_fd: Option<i32>) -> Result<Self> {
+        let parent = report_fd.map(linux_sys::fdpass::inherited).transpose().context("the parent of a detached cluster is missing")?;
+        Ok(Self { last: Instant::now(), parent: parent.map(File::from) })
+    }
+
+    fn tell(&mut self, word: &str, text: &str) {
+        match &mut self.parent {
+            // A parent that went away does not matter: the cluster is what counts.
+            Some(parent) => drop(writeln!(parent, "{word} {}", text.replace('\n', " "))),
+            None if word == FAILED => {}
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// A step is done.
+    pub fn step(&mut self, text: &str) {
+        let took = self.last.elapsed();
+        self.last = Instant::now();
+        self.tell(STEP, &format!("{text:32} {:>7.3} s", took.as_secs_f64()));
+    }
+
+    /// Everything is there.
+    pub fn ready(&mut self, took: Duration, dirs: &Dirs, port: u16, kubeconfig: &Path) {
+        let dir = dirs.dir.display();
+        self.tell(STEP, &format!("the cluster of {dir} is ready after {:.3} s: https://127.0.0.1:{port}", took.as_secs_f64()));
+        self.tell(STEP, &format!("use it: export KUBECONFIG={}", kubeconfig.display()));
+        self.tell(READY, "");
+    }
+
+    /// The cluster stays for as long as this process.
+    pub fn running(&mut self) {
+        self.tell(STEP, "Ctrl-C ends it; the next `mullion up` resumes it");
+    }
+
+    /// Nothing came of it. In the foreground the caller prints the reason.
+    pub fn failed(&mut self, failure: &Failure) {
+        self.tell(FAILED, &format!("{} {:#}", failure.code, failure.error));
+    }
+}

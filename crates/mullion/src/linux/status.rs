@@ -1,0 +1,73 @@
+//! `mullion status`: processes as the supervisor sees them, nodes as the API tells them.
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Node;
+use lab::protocol::{ProcessStatus, Status};
+use lab::supervisor;
+use serde_json::{Value, json};
+
+use super::cli::{Output, StatusArgs};
+use super::{nodes, up};
+use crate::exit::Failure;
+
+/// Prints how the cluster is; not running is a failure with its own exit code.
+pub fn main(args: &StatusArgs) -> Result<(), Failure> {
+    let dirs = up::dirs(&args.dir)?;
+    let status = supervisor::status(&dirs)?;
+    let nodes = nodes::list(&dirs.dir.join("pki").join("admin.conf"));
+    if args.output == Some(Output::Json) {
+        let mut document = serde_json::to_value(&status).context("the status cannot be printed")?;
+        document["nodes"] = match &nodes {
+            Ok(nodes) => nodes.iter().map(|node| json!({"name": node.metadata.name, "ready": nodes::is_ready(node)})).collect(),
+            Err(error) => json!({"error": format!("{error:#}")}),
+        };
+        println!("{}", serde_json::to_string_pretty(&document).context("the status cannot be printed")?);
+        return Ok(());
+    }
+    print!("{}", processes(&status));
+    match nodes {
+        Ok(nodes) => print!("\n{}", node_table(&nodes)),
+        Err(error) => println!("\nthe API does not answer: {error:#}"),
+    }
+    for port in status.ports.iter().filter(|port| port.error.is_some()) {
+        println!("port {} of this machine is not served: {}", port.port, port.error.as_deref().unwrap_or_default());
+    }
+    println!("\nStand-ins answer for images that need a real Windows (label mullion.io/stand-in); `mullion up --no-stand-ins` refuses them.");
+    Ok(())
+}
+
+fn processes(status: &Status) -> String {
+    let mut text = format!("{}\n", status.dir.display());
+    if let Some(Value::String(server)) = status.extra.get("apiServer") {
+        text += &format!("API server   {server}\n");
+    }
+    if let Some(Value::String(kubeconfig)) = status.extra.get("kubeconfig") {
+        text += &format!("kubeconfig   {kubeconfig}\n");
+    }
+    text += &format!("supervisor   process {}; enter the lab: nsenter -t {} -U -m -p -n --preserve-credentials\n\n", status.supervisor, status.init);
+    text += &format!("{:24} {:10} {:>8}  LAST EXIT\n", "PROCESS", "STATE", "RESTARTS");
+    for process in &status.processes {
+        let state = state(process);
+        text += &format!("{:24} {state:10} {:>8}  {}\n", process.name, process.restarts, process.last_exit.as_deref().unwrap_or("-"));
+    }
+    text
+}
+
+fn state(process: &ProcessStatus) -> &'static str {
+    match (process.pid, process.ready) {
+        (None, _) => "ended",
+        (Some(_), false) => "starting",
+        (Some(_), true) => "running",
+    }
+}
+
+fn node_table(nodes: &[Node]) -> String {
+    let mut text = format!("{:16} {:9} OS\n", "NODE", "STATE");
+    for node in nodes {
+        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+        let system = info.map(|info| format!("{} ({})", info.os_image, info.kernel_version)).unwrap_or_default();
+        let state = if nodes::is_ready(node) { "Ready" } else { "NotReady" };
+        text += &format!("{:16} {state:9} {system}\n", node.metadata.name.as_deref().unwrap_or_default());
+    }
+    text
+}

@@ -1,0 +1,104 @@
+//! End to end: the binary and unmodified kubectl, as a user has them.
+//!
+//! One cluster serves all steps of [`a_cluster_from_up_to_down`]; the other tests never get as far as a cluster.
+//! Environment: `MULLION_TEST_KUBECTL` names kubectl (default: the one on PATH), `MULLION_TEST_BIN` another mullion than
+//! the one built with the tests, `MULLION_TEST_STEP` runs only the steps whose names contain it.
+
+#![cfg(target_os = "linux")]
+
+#[path = "e2e/bad_input.rs"]
+mod bad_input;
+#[path = "e2e/busybox.rs"]
+mod busybox;
+#[path = "e2e/cluster.rs"]
+mod cluster;
+#[path = "e2e/commands.rs"]
+mod commands;
+#[path = "e2e/http.rs"]
+mod http;
+#[path = "e2e/manifests.rs"]
+mod manifests;
+#[path = "e2e/pods.rs"]
+mod pods;
+#[path = "e2e/traces.rs"]
+mod traces;
+#[path = "e2e/web.rs"]
+mod web;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cluster::Cluster;
+
+type Step = (&'static str, fn(&Cluster));
+
+/// In this order: later steps use what earlier ones made only where they say so.
+const STEPS: &[Step] = &[
+    ("all nodes are Ready and labelled", commands::nodes_are_ready),
+    ("status lists processes and nodes", commands::status_tells),
+    ("the real host's network is as before", traces::host_network_is_untouched),
+    ("IIS answers by its NodePort", web::iis_answers_by_node_port),
+    ("a Linux pod reaches it by ClusterIP and by name", web::linux_pod_reaches_it),
+    ("Windows pods reach pods of the same and the other node", web::windows_pods_reach_each_other),
+    ("hns list shows networks, endpoints and load balancers", commands::hns_lists),
+    ("logs, describe, get -o wide and explain answer", commands::kubectl_reads),
+    ("a Deployment scales from 1 to 5 to 0", pods::scales),
+    ("Secrets and ConfigMaps reach the environment", pods::environment),
+    ("a host path is mounted read-only", pods::host_path),
+    ("an image of another build is refused", pods::wrong_build),
+    ("an impossible nodeSelector stays Pending", pods::impossible_selector),
+    ("a changed manifest is rolled out", web::changed_manifest),
+    ("deletion ends pods and NodePort", web::deletion),
+    ("extensions/v1beta1 is unknown", bad_input::old_api_group),
+    ("unknown fields are refused", bad_input::unknown_fields),
+    ("a second up is refused", bad_input::second_up),
+];
+
+#[test]
+fn a_cluster_from_up_to_down() {
+    let chosen = std::env::var("MULLION_TEST_STEP").unwrap_or_default();
+    let mut cluster = Cluster::up();
+    let mut failed = Vec::new();
+    for (name, step) in STEPS.iter().filter(|(name, _)| name.contains(&chosen)) {
+        let begin = std::time::Instant::now();
+        let held = catch_unwind(AssertUnwindSafe(|| step(&cluster))).is_ok();
+        eprintln!("{} {name} ({:.2} s)", if held { "ok  " } else { "FAIL" }, begin.elapsed().as_secs_f64());
+        if !held {
+            failed.push(*name);
+        }
+    }
+    if !failed.is_empty() {
+        cluster.print_logs();
+    }
+    traces::down_leaves_nothing(&mut cluster);
+    assert!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), STEPS.len(), failed.join("; "));
+}
+
+#[test]
+fn a_taken_port_is_refused() {
+    bad_input::port_taken();
+}
+
+#[test]
+fn unknown_node_specifications_are_refused() {
+    bad_input::unknown_node_specifications();
+}
+
+#[test]
+fn a_directory_of_a_newer_format_is_refused() {
+    bad_input::newer_format();
+}
+
+#[test]
+fn a_full_disk_is_refused() {
+    bad_input::full_disk();
+}
+
+#[test]
+fn missing_user_namespaces_are_refused() {
+    bad_input::no_user_namespaces();
+}
+
+#[test]
+fn down_and_status_without_a_cluster_are_refused() {
+    bad_input::nothing_runs();
+}

@@ -1,0 +1,60 @@
+//! An image for Linux pods that needs no registry: this machine's static busybox as an OCI archive.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+/// The name under which the image is loaded.
+pub const IMAGE: &str = "docker.io/library/busybox:e2e";
+const APPLETS: &[&str] = &["sh", "wget", "sleep", "cat", "nslookup"];
+
+fn add(tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, content: &[u8]) {
+    let mut header = tar::Header::new_ustar();
+    header.set_size(content.len() as u64);
+    header.set_mode(mode);
+    tar.append_data(&mut header, path, content).expect("a tar member");
+}
+
+fn layer(busybox: &[u8]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    add(&mut tar, "bin/busybox", 0o755, busybox);
+    for applet in APPLETS {
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        tar.append_link(&mut header, format!("bin/{applet}"), "busybox").expect("a link");
+    }
+    tar.into_inner().expect("a layer")
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+/// Writes the archive to `path`.
+pub fn write_archive(path: &Path) {
+    let program = std::fs::read("/bin/busybox").expect("/bin/busybox: install the package busybox-static");
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut blob = |bytes: &[u8], media_type: &str| {
+        let digest = digest(bytes);
+        add(&mut tar, &format!("blobs/{}", digest.replace(':', "/")), 0o644, bytes);
+        json!({"mediaType": media_type, "digest": digest, "size": bytes.len()})
+    };
+    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let layer = layer(&program);
+    let config = json!({
+        "architecture": architecture, "os": "linux",
+        "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]},
+        "rootfs": {"type": "layers", "diff_ids": [digest(&layer)]},
+    });
+    let layer = blob(&layer, "application/vnd.oci.image.layer.v1.tar");
+    let config = blob(config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json");
+    let manifest = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": [layer]});
+    let mut manifest: Value = blob(manifest.to_string().as_bytes(), "application/vnd.oci.image.manifest.v1+json");
+    manifest["annotations"] = json!({"io.containerd.image.name": IMAGE});
+    add(&mut tar, "index.json", 0o644, json!({"schemaVersion": 2, "manifests": [manifest]}).to_string().as_bytes());
+    add(&mut tar, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#);
+    std::fs::write(path, tar.into_inner().expect("an archive")).expect("a written archive");
+}

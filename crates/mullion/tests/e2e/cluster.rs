@@ -1,0 +1,240 @@
+//! A cluster for the time of a test, and the programs that are run against it.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long one command may take, `up` and `down` included.
+const COMMAND: Duration = Duration::from_secs(90);
+/// How long the cluster may take to become as it was asked to be.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
+
+/// What a command said.
+#[derive(Debug)]
+pub struct Said {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Said {
+    /// Standard output of a command that must succeed.
+    #[track_caller]
+    pub fn ok(self, what: &str) -> String {
+        assert_eq!(self.code, Some(0), "{what} failed: {}{}", self.out, self.err);
+        self.out
+    }
+}
+
+/// Runs a command to its end. Its output goes to files: children that outlive it hold no pipe open.
+pub fn run(command: &mut Command, stdin: &str) -> Said {
+    let mut files: Vec<File> = (0..3).map(|_| tempfile::tempfile().expect("a temporary file")).collect();
+    files[0].write_all(stdin.as_bytes()).expect("a written file");
+    files[0].seek(SeekFrom::Start(0)).expect("a file");
+    let handle = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
+    let mut child = command.stdin(handle(&files[0])).stdout(handle(&files[1])).stderr(handle(&files[2])).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let end = Instant::now() + COMMAND;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            break Some(status);
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            let _ = child.wait();
+            break None;
+        }
+        sleep(Duration::from_millis(5));
+    };
+    let mut read = |at: usize| {
+        let mut bytes = Vec::new();
+        files[at].seek(SeekFrom::Start(0)).and_then(|_| files[at].read_to_end(&mut bytes)).expect("a file");
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let (out, err) = (read(1), read(2));
+    assert!(status.is_some(), "{command:?} did not end within {COMMAND:?}: {out}{err}");
+    Said { code: status.and_then(|status| status.code()), out, err }
+}
+
+/// Asks until the answer is there.
+#[track_caller]
+pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<T, String>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(why) => assert!(Instant::now() < end, "{what}: not within {limit:?}: {why}"),
+        }
+        sleep(POLL);
+    }
+}
+
+/// A port of 127.0.0.1 that nobody has now.
+pub fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr()).expect("a free port").port()
+}
+
+/// Directories of one test: DIR, and the XDG directories, so that nothing of the user's is read or written.
+pub struct Place {
+    home: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let home = tempfile::Builder::new().prefix("mln").tempdir_in("/tmp").expect("a temporary directory");
+        for dir in ["run", "cache"] {
+            fs::create_dir(home.path().join(dir)).expect("a directory");
+        }
+        Self { home }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.path().join("dir")
+    }
+
+    /// A command with this place's directories.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("HOME", self.path()).env("XDG_RUNTIME_DIR", self.path().join("run")).env("XDG_CACHE_HOME", self.path().join("cache"));
+        command.env_remove("XDG_STATE_HOME").env_remove("KUBECONFIG").current_dir(self.path());
+        command
+    }
+
+    /// `mullion ARGS`, with `--dir DIR` behind.
+    pub fn mullion(&self, args: &[&str]) -> Said {
+        run(self.command(mullion()).args(args).arg("--dir").arg(self.dir()), "")
+    }
+}
+
+/// The program under test.
+pub fn mullion() -> PathBuf {
+    std::env::var_os("MULLION_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_mullion").into(), PathBuf::from)
+}
+
+/// A running cluster; ends with the value.
+pub struct Cluster {
+    pub place: Place,
+    pub port: u16,
+    /// Interfaces and routes of the real host before the cluster was there.
+    pub host_network: String,
+    kubeconfig: PathBuf,
+    kubectl: PathBuf,
+    up: bool,
+}
+
+impl Cluster {
+    /// The default cluster, with all nodes Ready.
+    pub fn up() -> Self {
+        let place = Place::new();
+        let kubeconfig = place.path().join("kubeconfig");
+        let kubectl = std::env::var_os("MULLION_TEST_KUBECTL").map_or_else(|| "kubectl".into(), PathBuf::from);
+        let host_network = crate::traces::host_network();
+        let mut cluster = Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: true };
+        let begin = Instant::now();
+        let said = cluster.place.mullion(&["up", "--detach", "--port", &cluster.port.to_string(), "--kubeconfig", &cluster.kubeconfig.to_string_lossy()]);
+        if said.code != Some(0) {
+            cluster.print_logs();
+            cluster.up = false;
+        }
+        said.ok("mullion up --detach");
+        eprintln!("ok   up ({:.2} s)", begin.elapsed().as_secs_f64());
+        cluster
+    }
+
+    /// Ends it as a user does.
+    pub fn down(&mut self) -> Said {
+        self.up = false;
+        self.place.mullion(&["down"])
+    }
+
+    /// The tails of all logs, on standard error.
+    pub fn print_logs(&self) {
+        let mut dirs = vec![self.place.dir().join("log")];
+        let hosts = fs::read_dir(self.place.dir().join("hosts"));
+        dirs.extend(hosts.into_iter().flatten().flatten().map(|host| host.path().join("log")));
+        let mut logs: Vec<PathBuf> = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten().map(|entry| entry.path()).collect();
+        logs.sort();
+        for log in logs.iter().filter(|log| log.is_file()) {
+            let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            eprintln!("--- {} ({} lines)", log.display(), lines.len());
+            for line in &lines[lines.len().saturating_sub(40)..] {
+                eprintln!("{line}");
+            }
+        }
+    }
+
+    /// What kubectl says to `args`, with `stdin` for `-f -`.
+    pub fn try_kubectl(&self, args: &[&str], stdin: &str) -> Said {
+        run(self.place.command(&self.kubectl).env("KUBECONFIG", &self.kubeconfig).args(args), stdin)
+    }
+
+    /// Standard output of a kubectl that must succeed.
+    #[track_caller]
+    pub fn kubectl(&self, args: &[&str]) -> String {
+        self.try_kubectl(args, "").ok(&format!("kubectl {}", args.join(" ")))
+    }
+
+    /// `kubectl apply` of a manifest that must be taken.
+    #[track_caller]
+    pub fn apply(&self, manifest: &str) -> String {
+        self.try_kubectl(&["apply", "-f", "-"], manifest).ok("kubectl apply")
+    }
+
+    /// `kubectl get ARGS -o json`.
+    #[track_caller]
+    pub fn json(&self, args: &[&str]) -> Value {
+        let text = self.kubectl(&[&["get", "-o", "json"], args].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("kubectl get {args:?} printed no JSON ({error}): {text}"))
+    }
+
+    /// Waits until a Deployment has rolled out; says how its pods are if it does not.
+    #[track_caller]
+    pub fn rolled_out(&self, deployment: &str) {
+        let limit = format!("--timeout={}s", PATIENCE.as_secs());
+        let said = self.try_kubectl(&["rollout", "status", &format!("deployment/{deployment}"), &limit], "");
+        if said.code != Some(0) {
+            let pods = self.try_kubectl(&["describe", "pods", "-l", &format!("app={deployment}")], "");
+            panic!("{deployment} did not roll out: {}{}\n{}", said.out, said.err, pods.out);
+        }
+    }
+
+    /// The NodePort of a Service's first port.
+    #[track_caller]
+    pub fn node_port(&self, service: &str) -> u16 {
+        let port = self.json(&["service", service])["spec"]["ports"][0]["nodePort"].as_u64();
+        port.and_then(|port| port.try_into().ok()).unwrap_or_else(|| panic!("service {service} has no NodePort"))
+    }
+
+    /// The pods of an app.
+    #[track_caller]
+    pub fn pods(&self, app: &str) -> Vec<Value> {
+        self.json(&["pods", "-l", &format!("app={app}")])["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// A file of a node's drive C, as the host has it.
+    pub fn drive_c(&self, node: &str) -> PathBuf {
+        self.place.dir().join("hosts").join(node).join("c")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.up {
+            let said = self.down();
+            if said.code != Some(0) {
+                eprintln!("mullion down failed: {}{}", said.out, said.err);
+            }
+        }
+    }
+}
