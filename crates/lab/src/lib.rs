@@ -17,6 +17,7 @@
 //! ```no_run
 //! # use lab::{dir, error::LabError, plan, preflight, protocol::*, spec, supervisor};
 //! # fn up(given: Option<&std::path::Path>, wanted: dir::Wanted) -> Result<(), LabError> {
+//! let signals = supervisor::end_signals().ok(); // before any thread
 //! let env = dir::Env::of_process();
 //! let dirs = dir::Dirs::resolve(given.unwrap_or(&env.default_dir()), &env)?;
 //! preflight::disk(&dirs.dir)?;
@@ -42,6 +43,7 @@
 //!     hosts: plan.hosts.clone(),
 //!     processes: vec![control_plane, cri, node],
 //!     fds: vec![("api".into(), api.into())],
+//!     signals,
 //!     init: vec!["/proc/self/exe".into(), "lab-init".into()], // calls init::main(last argument)
 //! })?;
 //! lab.wait_ready(&["control-plane", "win01/node"], std::time::Duration::from_secs(30), |event| println!("{event:?}"))?;
@@ -55,7 +57,7 @@
 //! # }
 //! ```
 //! `mullion status` and `mullion down` are [`supervisor::status`] and [`supervisor::down`]. A signal
-//! handler ends the loop as `down` does. The relay runs in the control plane's process:
+//! that ends programs arrives as `Event::DownRequested` too. The relay runs in the control plane's process:
 //! [`relay::run`] with [`dir::Dirs::ports_socket`].
 //!
 //! # Guarantees

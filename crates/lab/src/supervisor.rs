@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linux_sys::fdpass;
-use linux_sys::signal::Signal;
+use linux_sys::signal::{Signal, Signals};
 use linux_sys::spawn::{Child, Namespaces, Spawn, Stdio, Step};
 
 use crate::dir::Dirs;
@@ -46,6 +46,8 @@ pub struct LabConfig {
     pub processes: Vec<ProcessSpec>,
     /// Descriptors for processes, by name (the API server's listener). At most 16.
     pub fds: Vec<(String, OwnedFd)>,
+    /// Signals that are to end the lab, as [`Event::DownRequested`]: from [`end_signals`].
+    pub signals: Option<Signals>,
     /// Program and arguments that call [`crate::init::main`]; the path of init's configuration is
     /// added. `/proc/self/exe` is this program.
     pub init: Vec<String>,
@@ -78,6 +80,15 @@ impl Shared {
     }
 }
 
+/// Ctrl-C, termination and the terminal's end, caught for [`LabConfig::signals`]. To be called first
+/// thing in `main`: threads that exist by then would still be ended by them.
+///
+/// # Errors
+/// When the system has no descriptor for them.
+pub fn end_signals() -> io::Result<Signals> {
+    Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])
+}
+
 /// Starts a lab; returns when its namespaces and LAN are there and its processes are being started.
 /// May be called from any process, with threads or without.
 ///
@@ -94,7 +105,7 @@ pub fn start(config: LabConfig) -> Result<Lab, LabError> {
 }
 
 fn try_start(config: LabConfig) -> Result<Lab, LabError> {
-    let LabConfig { dirs, hosts, processes, fds, init } = config;
+    let LabConfig { dirs, hosts, processes, fds, signals, init } = config;
     let shared = Arc::new(Shared::default());
     *shared.status() = first_status(&dirs, &processes);
     let (names, fds): (Vec<_>, Vec<_>) = fds.into_iter().unzip();
@@ -112,6 +123,10 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let waiting = control::Waiting::default();
     let ports = ports::serve(&dirs.ports_socket(), Arc::clone(&shared)).map_err(failed)?;
     let control = control::serve(&dirs.control_socket(), Arc::clone(&shared), sender.clone(), waiting.clone()).map_err(failed)?;
+    if let Some(signals) = signals {
+        let sender = sender.clone();
+        thread::Builder::new().name("lab-signals".into()).spawn(move || pass_on(&signals, &sender)).map_err(failed)?;
+    }
     let reader = socket.try_clone().map_err(failed)?;
     let thread_shared = Arc::clone(&shared);
     thread::Builder::new().name("lab-events".into()).spawn(move || read_events(&reader, &thread_shared, &sender)).map_err(failed)?;
@@ -175,6 +190,15 @@ fn spawn_init(dirs: &Dirs, init: &[String], socket: OwnedFd, config: PathBuf) ->
         io::ErrorKind::NotFound => LabError::Init(e.to_string()),
         _ => LabError::Namespaces(preflight::explain_now(&e.to_string())),
     })
+}
+
+fn pass_on(signals: &Signals, to: &Sender<Event>) {
+    while let Ok(signal) = signals.wait() {
+        tracing::debug!(%signal, "asked to end");
+        if to.send(Event::DownRequested).is_err() {
+            return;
+        }
+    }
 }
 
 /// Hands init's events on, and keeps the status up to date.

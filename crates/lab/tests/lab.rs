@@ -25,10 +25,11 @@ use linux_sys::netlink::Rtnl;
 use linux_sys::signal::Signal;
 use linux_sys::spawn::{Spawn, Stdio, Step};
 
-const TESTS: [(&str, fn()); 6] = [
+const TESTS: [(&str, fn()); 7] = [
     ("hosts_reach_each_other_and_nothing_is_left", hosts_reach_each_other_and_nothing_is_left),
     ("processes_are_restarted_each_alone_and_orphans_live_on", processes_are_restarted_each_alone_and_orphans_live_on),
     ("everything_ends_with_the_supervisor", everything_ends_with_the_supervisor),
+    ("a_signal_ends_it_in_order", a_signal_ends_it_in_order),
     ("ports_of_the_real_host_are_relayed", ports_of_the_real_host_are_relayed),
     ("down_and_status_speak_to_the_supervisor", down_and_status_speak_to_the_supervisor),
     ("a_lab_that_cannot_start_leaves_nothing", a_lab_that_cannot_start_leaves_nothing),
@@ -112,7 +113,7 @@ impl Bench {
         fs::create_dir_all(&self.dirs.dir).unwrap();
         self.dirs.make_run(&nodes).unwrap();
         let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
-        LabConfig { dirs: self.dirs.clone(), hosts: plan.hosts, processes, fds: Vec::new(), init }
+        LabConfig { dirs: self.dirs.clone(), hosts: plan.hosts, processes, fds: Vec::new(), signals: None, init }
     }
 
     fn start(&self, processes: Vec<ProcessSpec>) -> Lab {
@@ -227,6 +228,7 @@ fn processes_are_restarted_each_alone_and_orphans_live_on() {
 
 /// A supervisor in a process of its own; ready once it has written its number.
 fn supervise(root: &Path) -> ExitCode {
+    let signals = supervisor::end_signals().unwrap();
     let dirs = Dirs { dir: root.join("dir"), run: root.join("mullion/00000001") };
     let mark = read(&root.join("mark"));
     let mut sleeper = ProcessSpec::new("sleep", "n1", ["/proc/self/exe", "program", "sleep"], dirs.log(None, "sleep"));
@@ -236,7 +238,7 @@ fn supervise(root: &Path) -> ExitCode {
     let _lock = dirs.lock().unwrap();
     dirs.make_run(&nodes).unwrap();
     let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
-    let config = LabConfig { dirs: dirs.clone(), hosts: plan.hosts, processes: vec![sleeper], fds: Vec::new(), init };
+    let config = LabConfig { dirs: dirs.clone(), hosts: plan.hosts, processes: vec![sleeper], fds: Vec::new(), signals: Some(signals), init };
     let lab = supervisor::start(config).unwrap();
     lab.wait_ready(&["sleep"], Duration::from_secs(10), |_| {}).unwrap();
     fs::write(root.join("ready"), lab.init_pid().to_string()).unwrap();
@@ -262,6 +264,14 @@ fn everything_ends_with_the_supervisor() {
     wait_for("the end of the lab", || bench.living().is_empty() && !dirs.run.exists());
     wait_for("the end of init", || !Path::new(&format!("/proc/{init}/ns/net")).exists());
     dirs.lock().expect("the lock is free again");
+}
+
+fn a_signal_ends_it_in_order() {
+    let bench = Bench::new("signal");
+    let (child, dirs) = start_supervisor(&bench);
+    child.kill(Signal::SIGINT).unwrap();
+    assert!(child.pidfd().wait_end(Duration::from_secs(1)).unwrap(), "within a second");
+    assert!(child.wait().unwrap().success() && bench.living().is_empty() && !dirs.run.exists());
 }
 
 fn down_and_status_speak_to_the_supervisor() {

@@ -277,11 +277,6 @@ impl NftError {
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(libc::EEXIST)
     }
-
-    /// This kernel has no nf_tables, or not for this user.
-    pub fn is_unsupported(&self) -> bool {
-        matches!(self.errno(), Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::EPERM | libc::EINVAL))
-    }
 }
 
 impl From<NftError> for io::Error {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -22,6 +23,20 @@ impl Signals {
         let set: SigSet = signals.iter().copied().collect();
         set.thread_block()?;
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// Waits for the next signal.
+    pub fn wait(&self) -> io::Result<Signal> {
+        loop {
+            if let Some(signal) = self.next()? {
+                return Ok(signal);
+            }
+            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Err(nix::Error::EINTR) => {}
+                other => drop(other?),
+            }
+        }
     }
 
     /// The next signal that has arrived; `None` when there is none.

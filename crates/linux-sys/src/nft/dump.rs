@@ -97,7 +97,8 @@ impl Nft {
         self.list(&format!("list rules of {table} {chain}"), msg::GET_RULE, table.family as u8, body, |p| read_rule(p.get(4..)?))
     }
 
-    /// The elements of a set or map, by key.
+    /// The elements of a set or map, by key. The kernel takes a time that grows with the square of their
+    /// number (10,000: 15 ms, 200,000: seconds): for starting up, not for each change.
     ///
     /// # Errors
     /// When there is no such table or set.
