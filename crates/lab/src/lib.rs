@@ -17,7 +17,7 @@
 //! ```no_run
 //! # use lab::{dir, error::LabError, plan, preflight, protocol::*, spec, supervisor};
 //! # fn up(given: Option<&std::path::Path>, wanted: dir::Wanted) -> Result<(), LabError> {
-//! let signals = supervisor::end_signals().ok(); // before any thread
+//! let signals = supervisor::end_signals().expect("a descriptor for signals"); // before any thread
 //! let env = dir::Env::of_process();
 //! let dirs = dir::Dirs::resolve(given.unwrap_or(&env.default_dir()), &env)?;
 //! preflight::disk(&dirs.dir)?;
@@ -43,9 +43,9 @@
 //!     hosts: plan.hosts.clone(),
 //!     processes: vec![control_plane, cri, node],
 //!     fds: vec![("api".into(), api.into())],
-//!     signals,
 //!     init: vec!["/proc/self/exe".into(), "lab-init".into()], // calls init::main(last argument)
 //! })?;
+//! lab.end_on(signals).expect("a thread for signals");
 //! lab.wait_ready(&["control-plane", "win01/node"], std::time::Duration::from_secs(30), |event| println!("{event:?}"))?;
 //! loop {
 //!     match lab.wait_event(std::time::Duration::from_secs(3600)) {

@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,8 +46,6 @@ pub struct LabConfig {
     pub processes: Vec<ProcessSpec>,
     /// Descriptors for processes, by name (the API server's listener). At most 16.
     pub fds: Vec<(String, OwnedFd)>,
-    /// Signals that are to end the lab, as [`Event::DownRequested`]: from [`end_signals`].
-    pub signals: Option<Signals>,
     /// Program and arguments that call [`crate::init::main`]; the path of init's configuration is
     /// added. `/proc/self/exe` is this program.
     pub init: Vec<String>,
@@ -60,6 +58,7 @@ pub struct Lab {
     socket: OwnedFd,
     init: Child,
     events: Receiver<Event>,
+    sender: Sender<Event>,
     shared: Arc<Shared>,
     ports: ports::Ports,
     control: control::Server,
@@ -80,7 +79,7 @@ impl Shared {
     }
 }
 
-/// Ctrl-C, termination and the terminal's end, caught for [`LabConfig::signals`]. To be called first
+/// Ctrl-C, termination and the terminal's end, caught for [`Lab::end_on`]. To be called first
 /// thing in `main`: threads that exist by then would still be ended by them.
 ///
 /// # Errors
@@ -105,7 +104,7 @@ pub fn start(config: LabConfig) -> Result<Lab, LabError> {
 }
 
 fn try_start(config: LabConfig) -> Result<Lab, LabError> {
-    let LabConfig { dirs, hosts, processes, fds, signals, init } = config;
+    let LabConfig { dirs, hosts, processes, fds, init } = config;
     let shared = Arc::new(Shared::default());
     *shared.status() = first_status(&dirs, &processes);
     let (names, fds): (Vec<_>, Vec<_>) = fds.into_iter().unzip();
@@ -123,14 +122,11 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let waiting = control::Waiting::default();
     let ports = ports::serve(&dirs.ports_socket(), Arc::clone(&shared)).map_err(failed)?;
     let control = control::serve(&dirs.control_socket(), Arc::clone(&shared), sender.clone(), waiting.clone()).map_err(failed)?;
-    if let Some(signals) = signals {
-        let sender = sender.clone();
-        thread::Builder::new().name("lab-signals".into()).spawn(move || pass_on(&signals, &sender)).map_err(failed)?;
-    }
     let reader = socket.try_clone().map_err(failed)?;
-    let thread_shared = Arc::clone(&shared);
-    thread::Builder::new().name("lab-events".into()).spawn(move || read_events(&reader, &thread_shared, &sender)).map_err(failed)?;
-    let mut lab = Lab { dirs, socket, init: child, events, shared, ports, control, waiting, ended: false };
+    let (thread_shared, thread_sender) = (Arc::clone(&shared), sender.clone());
+    let read = move || read_events(&reader, &thread_shared, &thread_sender);
+    thread::Builder::new().name("lab-events".into()).spawn(read).map_err(failed)?;
+    let mut lab = Lab { dirs, socket, init: child, events, sender, shared, ports, control, waiting, ended: false };
     match lab.wait_network() {
         Ok(()) => Ok(lab),
         Err(e) => {
@@ -251,17 +247,22 @@ impl Lab {
 
     /// The next event, or `None` after `limit`. After [`Event::Ended`] nothing follows.
     pub fn wait_event(&self, limit: Duration) -> Option<Event> {
-        match self.events.recv_timeout(limit) {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Event::Ended { status: "init is gone".into() }),
-        }
+        self.events.recv_timeout(limit).ok()
     }
 
-    /// Waits until all `names` are ready; other events go to `seen`.
+    /// From now on these signals arrive as [`Event::DownRequested`], as `mullion down` does.
     ///
     /// # Errors
-    /// [`LabError::Init`] names what is missing after `limit`, or that the lab ended.
+    /// When the system has no thread for it.
+    pub fn end_on(&self, signals: Signals) -> io::Result<()> {
+        let sender = self.sender.clone();
+        thread::Builder::new().name("lab-signals".into()).spawn(move || pass_on(&signals, &sender)).map(drop)
+    }
+
+    /// Waits until all `names` are ready; events on the way go to `seen`.
+    ///
+    /// # Errors
+    /// [`LabError::Init`] names what is missing after `limit`, or that the lab ended or is to end.
     pub fn wait_ready(&self, names: &[&str], limit: Duration, mut seen: impl FnMut(&Event)) -> Result<(), LabError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -274,6 +275,7 @@ impl Lab {
             }
             match self.wait_event(deadline.saturating_duration_since(Instant::now())) {
                 Some(Event::Ended { status }) => return Err(LabError::Init(status)),
+                Some(Event::DownRequested) => return Err(LabError::Init("it was asked to end while it started".into())),
                 Some(event) => seen(&event),
                 None => return Err(LabError::Init(format!("not ready after {limit:?}: {}", missing.join(", ")))),
             }
