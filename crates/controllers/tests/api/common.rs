@@ -23,6 +23,8 @@ pub struct Cluster {
     server: Server,
     shutdown: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
+    /// The controllers and the scheduler.
+    control: Vec<JoinHandle<()>>,
     _dir: tempfile::TempDir,
 }
 
@@ -33,17 +35,30 @@ impl Cluster {
         let dir = tempfile::tempdir().unwrap();
         let server = apiserver::start(config(&dir)).await.unwrap();
         let shutdown = CancellationToken::new();
-        let mut cluster = Self { server, shutdown, tasks: Vec::new(), _dir: dir };
+        let mut cluster = Self { server, shutdown, tasks: Vec::new(), control: Vec::new(), _dir: dir };
+        cluster.start_control();
+        cluster
+    }
+
+    /// Starts the controllers and the scheduler.
+    pub fn start_control(&mut self) {
         let config = controllers::Config {
             cluster_cidr: "192.168.0.0/16".parse().unwrap(),
             node_mask: 24,
             root_ca_pem: "-----BEGIN CERTIFICATE-----\n".into(),
         };
-        let client = cluster.client("system:kube-controller-manager");
-        cluster.tasks.push(tokio::spawn(controllers::run(client, config, cluster.shutdown.clone())));
-        let client = cluster.client("system:kube-scheduler");
-        cluster.tasks.push(tokio::spawn(controllers::run_scheduler(client, cluster.shutdown.clone())));
-        cluster
+        let client = self.client("system:kube-controller-manager");
+        self.control.push(tokio::spawn(controllers::run(client, config, self.shutdown.clone())));
+        let client = self.client("system:kube-scheduler");
+        self.control.push(tokio::spawn(controllers::run_scheduler(client, self.shutdown.clone())));
+    }
+
+    /// Ends the controllers and the scheduler in the midst of whatever they do.
+    pub async fn kill_control(&mut self) {
+        for task in self.control.drain(..) {
+            task.abort();
+            let _ = task.await;
+        }
     }
 
     /// A client of a component has its own rights only, as in a real cluster.
@@ -68,7 +83,7 @@ impl Cluster {
     /// Stops everything.
     pub async fn stop(self) {
         self.shutdown.cancel();
-        for task in self.tasks {
+        for task in self.tasks.into_iter().chain(self.control) {
             let _ = tokio::time::timeout(Duration::from_secs(5), task).await.expect("everything ends when told to");
         }
         self.server.shutdown().await;

@@ -168,3 +168,29 @@ async fn nodes_get_ranges_and_namespaces_what_pods_need() {
     eventually("the authority again", async || maps.get_opt("kube-root-ca.crt").await.unwrap()).await;
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn controllers_that_are_killed_again_and_again_still_get_it_right() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    cluster.add_node("win02", "windows").await;
+    create(&cluster.api(), &deployment("web", 20, "microsoft/iis:1")).await;
+    for round in 2..6 {
+        // A different moment each time.
+        tokio::time::sleep(std::time::Duration::from_millis(15 * round)).await;
+        cluster.kill_control().await;
+        let made = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items.len();
+        assert!(made <= 25, "never more pods than replicas and surge: {made}");
+        let image = json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": format!("microsoft/iis:{round}")}]}}}});
+        cluster.api::<Deployment>().patch("web", &PatchParams::default(), &Patch::Strategic(image)).await.unwrap();
+        cluster.start_control();
+    }
+    eventually("the last rollout", async || available(&cluster, "web", 20).await).await;
+    let (pods, _) = eventually("the old pods are gone", async || {
+        let pods = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+        (pods.len() == 20).then_some(pods)
+    })
+    .await;
+    assert!(pods.iter().all(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("microsoft/iis:5")));
+    cluster.stop().await;
+}
