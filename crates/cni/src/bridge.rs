@@ -141,7 +141,7 @@ fn add(request: &Request, config: &Config) -> Result<AddResult, CniError> {
 
 fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, sandbox: &NetNs) -> Result<AddResult, CniError> {
     let bridge = ensure_bridge(host, config)?;
-    let host_link = connect(request, config, host, &bridge, sandbox)?;
+    connect(request, config, host, &bridge, sandbox)?;
     let Some(mut result) = ipam::delegate(request, Command::Add)?.filter(|r| !r.ips.is_empty()) else {
         return Err(CniError::config("IPAM plugin returned missing IP config"));
     };
@@ -155,6 +155,10 @@ fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, sandbo
         add_default_routes(&mut result);
     }
     let link = configure(request, inside, &result)?;
+    // Asking for a link makes the kernel (since 6.8) act on its carrier now; by itself it may take a second until the
+    // port and the bridge forward, and the pod's first packets would be lost.
+    let host_link = must_find(host, &host_name(request))?;
+    must_find(host, &bridge.name)?;
     if config.is_gateway {
         make_gateway(host, config, &bridge, &result.ips)?;
     }
@@ -218,8 +222,8 @@ fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
     must_find(host, name)
 }
 
-/// Makes the pair of interfaces, the pod's end in `sandbox`, and returns the host's end.
-fn connect(request: &Request, config: &Config, host: &Rtnl, bridge: &Link, sandbox: &NetNs) -> Result<Link, CniError> {
+/// Makes the pair of interfaces, the pod's end in `sandbox`, the host's end on the bridge.
+fn connect(request: &Request, config: &Config, host: &Rtnl, bridge: &Link, sandbox: &NetNs) -> Result<(), CniError> {
     let name = host_name(request);
     if let Some(stale) = host.link(&name).map_err(net)? {
         // Left over from an ADD that was cut off: its other end is not in this sandbox.
@@ -234,10 +238,12 @@ fn connect(request: &Request, config: &Config, host: &Rtnl, bridge: &Link, sandb
         inside.set_mtu(must_find(&inside, &request.ifname)?.index, mtu).map_err(net)?;
     }
     host.set_master(link.index, Some(bridge.index)).map_err(net)?;
-    let port = BridgePort { hairpin: Some(config.hairpin_mode), isolated: Some(config.isolates_ports()), ..BridgePort::default() };
+    let isolated = config.isolates_ports();
+    // Bridge netfilter sends what a pod sends to itself through a Service back by the port it came from.
+    let hairpin = config.hairpin_mode || (config.routed && !isolated);
+    let port = BridgePort { hairpin: Some(hairpin), isolated: Some(isolated), ..BridgePort::default() };
     host.set_bridge_port(link.index, port).map_err(net)?;
-    host.set_up(link.index).map_err(net)?;
-    must_find(host, &name)
+    host.set_up(link.index).map_err(net)
 }
 
 fn default_route(v4: bool) -> IpNet {

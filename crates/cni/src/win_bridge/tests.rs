@@ -290,6 +290,13 @@ mod with_packets {
                 (NetNs::open(&dir.path().join(namespace.to_string())).unwrap(), result.primary_ip().unwrap())
             };
             let ((a, _), (b, b_ip)) = (pod("a"), pod("b"));
+            for ns in [&a, &b, &world, &NetNs::current().unwrap()] {
+                // Asking for a link makes the kernel act on its carrier now; by itself it may take a second.
+                let rtnl = Rtnl::open_in(ns).unwrap();
+                let mut links = rtnl.links().unwrap();
+                links.sort_by_key(|link| link.kind == "bridge");
+                links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
+            }
             let serve = |ns: &NetNs| {
                 let listener = ns.run(|| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
                 std::thread::spawn(move || {

@@ -500,9 +500,17 @@ mod with_packets {
         .unwrap()
     }
 
+    /// Asking for a link makes the kernel act on its carrier now; by itself it may take a second. Bridges need their ports.
+    fn settle(rtnl: &Rtnl) {
+        let mut links = rtnl.links().unwrap();
+        links.sort_by_key(|link| link.kind == "bridge");
+        links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
+    }
+
     async fn services_answer() {
         let lab = Lab::new().await;
         let (a, b) = (lab.pod("192.168.1.5").await, lab.pod("192.168.1.6").await);
+        [&a, &b, &lab.peer, &NetNs::current().unwrap()].map(|ns| settle(&Rtnl::open_in(ns).unwrap()));
         serve(&b, "local");
         serve(&lab.peer, "remote");
         let mut table = Table::default();

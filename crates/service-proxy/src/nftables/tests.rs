@@ -31,19 +31,31 @@ fn address(rtnl: &Rtnl, link: &str, address: &str) -> u32 {
     index
 }
 
+/// Asking for a link makes the kernel act on its carrier now; by itself it may take a second. The bridge needs its ports.
+fn settle(rtnl: &Rtnl) {
+    let mut links = rtnl.links().unwrap();
+    links.sort_by_key(|link| link.kind == "bridge");
+    links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
+}
+
 fn default_route(rtnl: &Rtnl, via: &str) {
     rtnl.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via(ip(via))).unwrap();
 }
 
 impl Lab {
+    /// As stock Debian runs: without bridge netfilter, so ports are isolated and the node forwards between them.
     fn new(pods: u8) -> Self {
+        // A kernel that does not know the switch does not have bridge netfilter either.
+        let _ = sysctl::set("net.bridge.bridge-nf-call-iptables", "0");
+        Self::with_ports(pods, true)
+    }
+
+    fn with_ports(pods: u8, isolated: bool) -> Self {
         let node = Rtnl::open().unwrap();
         sysctl::set("net.ipv4.ip_forward", "1").unwrap();
-        // Where the kernel has bridge netfilter, this is how stock Debian runs: without it.
-        let _ = sysctl::set("net.bridge.bridge-nf-call-iptables", "0");
         node.add_bridge("pods0").unwrap();
         let bridge = address(&node, "pods0", "10.1.0.1/24");
-        for (name, value) in [("conf/pods0/proxy_arp_pvlan", "1"), ("neigh/pods0/proxy_delay", "0"), ("conf/all/send_redirects", "0"), ("conf/pods0/send_redirects", "0")] {
+        for (name, value) in [("conf/pods0/proxy_arp_pvlan", if isolated { "1" } else { "0" }), ("neigh/pods0/proxy_delay", "0"), ("conf/all/send_redirects", "0"), ("conf/pods0/send_redirects", "0")] {
             sysctl::set(&format!("net.ipv4.{}", name.replace('/', ".")), value).unwrap();
         }
         let pods = (0..pods)
@@ -53,11 +65,12 @@ impl Lab {
                 node.add_veth(&name, "eth0", Some(&ns)).unwrap();
                 let port = node.link(&name).unwrap().unwrap().index;
                 node.set_master(port, Some(bridge)).unwrap();
-                node.set_bridge_port(port, BridgePort { isolated: Some(true), ..BridgePort::default() }).unwrap();
+                node.set_bridge_port(port, BridgePort { isolated: Some(isolated), hairpin: Some(!isolated), ..BridgePort::default() }).unwrap();
                 node.set_up(port).unwrap();
                 let inside = Rtnl::open_in(&ns).unwrap();
                 address(&inside, "eth0", &format!("10.1.0.{}/24", n + 2));
                 default_route(&inside, "10.1.0.1");
+                settle(&inside);
                 ns
             })
             .collect();
@@ -67,8 +80,10 @@ impl Lab {
         let outside = Rtnl::open_in(&world).unwrap();
         address(&outside, "world0", "10.240.0.1/24");
         // The world reaches Services through the node, but knows no way to pods.
+        settle(&outside);
         outside.add_route(&Route::new("10.96.0.0/16".parse().unwrap()).via(ip(NODE))).unwrap();
         default_route(&node, "10.240.0.1");
+        settle(&node);
         Self { pods, world, proxy: proxy(), table: Table::default() }
     }
 
@@ -158,6 +173,21 @@ fn cluster_ips_reach_pods_from_everywhere() {
         assert_eq!((asks(&lab.pods[0], WEB), ask(WEB)), ("connection refused".into(), "connection refused".into()));
         lab.set("web", vec![]);
         assert_ne!(asks(&lab.pods[0], WEB), "connection refused");
+    });
+}
+
+#[test]
+fn a_plain_bridge_works_where_bridge_netfilter_is_on() {
+    in_lab("nftables::tests::a_plain_bridge_works_where_bridge_netfilter_is_on", || {
+        if sysctl::set("net.bridge.bridge-nf-call-iptables", "1").is_err() {
+            // There is no such node on a kernel without the module.
+            return;
+        }
+        let mut lab = Lab::with_ports(2, false);
+        lab.serve();
+        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[1]))]);
+        assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
+        assert_eq!(asks(&lab.pods[1], WEB), "pod1 sees 10.1.0.1");
     });
 }
 

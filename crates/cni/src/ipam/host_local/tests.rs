@@ -150,6 +150,8 @@ fn two_processes_share_the_store_without_collision() {
 }
 
 proptest! {
+    // Each case works on files.
+    #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn any_order_of_adds_and_dels_never_gives_one_address_twice(ops in prop::collection::vec((any::<bool>(), 0u8..12), 1..60)) {
         let dir = tempfile::tempdir().unwrap();
