@@ -510,7 +510,9 @@ mod with_packets {
     async fn services_answer() {
         let lab = Lab::new().await;
         let (a, b) = (lab.pod("192.168.1.5").await, lab.pod("192.168.1.6").await);
-        [&a, &b, &lab.peer, &NetNs::current().unwrap()].map(|ns| settle(&Rtnl::open_in(ns).unwrap()));
+        for ns in [&a, &b, &lab.peer, &NetNs::current().unwrap()] {
+            settle(&Rtnl::open_in(ns).unwrap());
+        }
         serve(&b, "local");
         serve(&lab.peer, "remote");
         let mut table = Table::default();
