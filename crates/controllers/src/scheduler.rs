@@ -1,13 +1,14 @@
 //! The scheduler: gives each pending pod a node.
 //!
 //! Inputs: pods, nodes. Outputs: bindings, the `PodScheduled` condition, Events. Mirrors `pkg/scheduler` with the plug-ins NodeUnschedulable,
-//! NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, NodeResourcesBalancedAllocation and PodTopologySpread (its default
-//! spreading by owner).
+//! NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, NodeResourcesBalancedAllocation, PodTopologySpread (hard
+//! constraints, and its default spreading by owner) and InterPodAffinity (its required part).
 //! Guarantees: a decision counts at once, before its binding is written, so that no node is given away twice; a pod that fits nowhere is
 //! looked at again when a node changes or a pod leaves one.
-//! What it does not do: preemption, affinity between pods, explicit spread constraints, volumes.
+//! What it does not do: preemption, preferences about other pods, soft spread constraints, volumes.
 
 mod cache;
+mod neighbours;
 mod place;
 mod rows;
 

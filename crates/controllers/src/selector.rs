@@ -77,6 +77,17 @@ impl Selector {
         Self(labels.iter().map(|(key, value)| Requirement::new(key, "In", std::slice::from_ref(value))).collect())
     }
 
+    /// A selector that matches nothing.
+    pub fn nothing() -> Self {
+        Self(vec![Requirement { key: String::new(), test: Test::Never }])
+    }
+
+    /// A selector that matches what both match.
+    pub fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
     /// Whether it asks for nothing, and so matches everything.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

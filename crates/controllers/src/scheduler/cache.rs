@@ -18,11 +18,14 @@ pub(super) struct Usage {
     pub ports: Vec<HostPort>,
     /// Pods by the uid of their controller.
     pub owners: HashMap<String, i64>,
+    /// The pods themselves.
+    pub members: Vec<Arc<PodRow>>,
 }
 
 impl Usage {
-    fn add(&mut self, pod: &PodRow) {
+    fn add(&mut self, pod: &Arc<PodRow>) {
         self.pods += 1;
+        self.members.push(pod.clone());
         for (name, amount) in &pod.requests {
             *self.requests.entry(name.clone()).or_default() += amount;
         }

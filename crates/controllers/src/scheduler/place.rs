@@ -6,15 +6,28 @@ use k8s_openapi::api::core::v1::{Taint, Toleration};
 
 use super::{
     cache::Usage,
+    neighbours::Neighbours,
     rows::{NodeRow, PodRow},
 };
 
 /// Why one node refuses a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Refusal {
+pub(super) struct Refusal {
     reasons: Vec<String>,
     /// Whether removing other pods could help.
     curable: bool,
+}
+
+impl Refusal {
+    /// A reason that no other pod has to do with.
+    pub fn hopeless(reason: &str) -> Self {
+        Self { reasons: vec![reason.to_owned()], curable: false }
+    }
+
+    /// A reason that goes away with other pods.
+    pub fn curable(reason: &str) -> Self {
+        Self { reasons: vec![reason.to_owned()], curable: true }
+    }
 }
 
 /// Why no node takes a pod, in upstream's words.
@@ -53,8 +66,9 @@ fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
 pub(super) fn place<'a>(pod: &PodRow, nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone) -> Result<String, Unfit> {
     let mut refusals = Vec::new();
     let mut fitting = Vec::new();
+    let neighbours = Neighbours::of(pod, nodes.clone());
     for (name, node, usage) in nodes {
-        match filter(pod, name, node, usage) {
+        match filter(pod, name, node, usage).or_else(|| neighbours.refuse(pod, node)) {
             None => fitting.push((name, node, usage)),
             Some(refusal) => refusals.push(refusal),
         }
@@ -72,7 +86,7 @@ pub(super) fn place<'a>(pod: &PodRow, nodes: impl Iterator<Item = (&'a str, &'a 
 
 /// The first plug-in's refusal, in upstream's order.
 fn filter(pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) -> Option<Refusal> {
-    let hopeless = |reason: &str| Some(Refusal { reasons: vec![reason.to_owned()], curable: false });
+    let hopeless = |reason: &str| Some(Refusal::hopeless(reason));
     let cordon = Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Default::default() };
     if node.unschedulable && !tolerates(&pod.tolerations, &cordon) {
         return hopeless("node(s) were unschedulable");
@@ -81,14 +95,19 @@ fn filter(pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) -> Option<Ref
     if node.taints.iter().any(|taint| repels(&taint)) {
         return hopeless("node(s) had untolerated taint(s)");
     }
-    let required = pod.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(name, &node.labels)));
-    if !required || !pod.selector.matches(&node.labels) {
+    if !suits(pod, name, node) {
         return hopeless("node(s) didn't match Pod's node affinity/selector");
     }
     if pod.ports.iter().any(|port| usage.ports.iter().any(|taken| port.conflicts_with(taken))) {
-        return Some(Refusal { reasons: vec!["node(s) didn't have free ports for the requested pod ports".to_owned()], curable: true });
+        return Some(Refusal::curable("node(s) didn't have free ports for the requested pod ports"));
     }
     fit(pod, node, usage)
+}
+
+/// Whether the node is one that the pod asks for.
+pub(super) fn suits(pod: &PodRow, name: &str, node: &NodeRow) -> bool {
+    let required = pod.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(name, &node.labels)));
+    required && pod.selector.matches(&node.labels)
 }
 
 /// Whether the node's resources suffice; every lacking one is a reason.

@@ -9,6 +9,7 @@ use k8s_openapi::{
 };
 use pod_rules::Quantity;
 
+use super::neighbours::Rules;
 use crate::{
     selector::{Labels, NodeTerm, Selector},
     view::controller_of,
@@ -42,7 +43,9 @@ impl HostPort {
 /// What the scheduler needs of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PodRow {
+    pub ns: String,
     pub uid: String,
+    pub labels: Labels,
     /// The uid of its controller, by which its siblings are found.
     pub owner: Option<String>,
     pub node: String,
@@ -59,6 +62,7 @@ pub(super) struct PodRow {
     pub required: Option<Vec<NodeTerm>>,
     pub preferred: Vec<(i32, NodeTerm)>,
     pub tolerations: Vec<Toleration>,
+    pub rules: Rules,
     /// The message of `PodScheduled=False`, and since when it is so.
     pub unschedulable: Option<String>,
     pub unscheduled_since: Option<Timestamp>,
@@ -74,7 +78,9 @@ impl PodRow {
         let preferred = affinity.and_then(|affinity| affinity.preferred_during_scheduling_ignored_during_execution.as_ref());
         let gated = spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());
         Self {
+            ns: pod.metadata.namespace.clone().unwrap_or_default(),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
+            labels: pod.metadata.labels.clone().unwrap_or_default(),
             owner: controller_of(&pod.metadata).map(|owner| owner.uid),
             node: spec.node_name.clone().unwrap_or_default(),
             deleting: pod.metadata.deletion_timestamp.is_some(),
@@ -87,6 +93,7 @@ impl PodRow {
             required: required.map(|selector| selector.node_selector_terms.iter().map(NodeTerm::new).collect()),
             preferred: preferred.into_iter().flatten().map(|one| (one.weight, NodeTerm::new(&one.preference))).collect(),
             tolerations: spec.tolerations.clone().unwrap_or_default(),
+            rules: Rules::new(pod, &spec),
             unschedulable: condition.and_then(|one| one.message.clone()),
             unscheduled_since: condition.and_then(|one| one.last_transition_time.as_ref()).map(|time| time.0),
         }

@@ -1,0 +1,109 @@
+use std::sync::Arc;
+
+use cluster::Key;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::scheduler::{cache::Cache, place::place};
+
+fn pod(app: &str, rules: Value) -> PodRow {
+    let mut spec = json!({"containers": []});
+    spec.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
+    let pod = json!({"metadata": {"namespace": "shop", "name": app, "labels": {"app": app}}, "spec": spec});
+    PodRow::new(&serde_json::from_value(pod).unwrap())
+}
+
+fn cluster(nodes: &[(&str, &str)]) -> Cache {
+    let mut cache = Cache::default();
+    for (name, zone) in nodes {
+        let mut labels = json!({"kubernetes.io/hostname": name});
+        if !zone.is_empty() {
+            labels["zone"] = (*zone).into();
+        }
+        let node = json!({"metadata": {"labels": labels}, "status": {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110"}}});
+        let node: Node = serde_json::from_value(node).unwrap();
+        cache.set_node(name, Some(Arc::new(NodeRow::new(&node))));
+    }
+    cache
+}
+
+/// Places pods one after the other; a refusal ends the list with its first reason.
+fn places(cache: &mut Cache, pods: &[PodRow]) -> Vec<String> {
+    let mut told = Vec::new();
+    for (index, pod) in pods.iter().enumerate() {
+        match place(pod, cache.nodes()) {
+            Ok(node) => {
+                cache.assume(&Key::new("shop", format!("p{}-{index}", told.len())), pod, &node);
+                told.push(node);
+            }
+            Err(why) => told.push(why.to_string().split(". no new").next().unwrap().to_owned()),
+        }
+    }
+    told
+}
+
+fn term(app: &str, key: &str) -> Value {
+    json!([{"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": key}])
+}
+
+fn rule(kind: &str, app: &str, key: &str) -> Value {
+    json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": term(app, key)}}})
+}
+
+#[test]
+fn apart_means_one_a_node() {
+    let mut cache = cluster(&[("a", ""), ("b", "")]);
+    let web = pod("web", rule("podAntiAffinity", "web", "kubernetes.io/hostname"));
+    let told = places(&mut cache, &[web.clone(), web.clone(), web]);
+    assert_eq!(told, ["a", "b", "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules"]);
+}
+
+#[test]
+fn placed_pods_keep_others_away() {
+    let mut cache = cluster(&[("a", "")]);
+    let told = places(&mut cache, &[pod("shy", rule("podAntiAffinity", "web", "kubernetes.io/hostname")), pod("web", json!({}))]);
+    assert_eq!(told, ["a", "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules"]);
+}
+
+#[test]
+fn near_follows_and_the_first_of_its_kind_is_free() {
+    let mut cache = cluster(&[("a", "one"), ("b", "two"), ("c", "two")]);
+    let lonely = pod("web", rule("podAffinity", "db", "zone"));
+    assert_eq!(places(&mut cache, &[lonely]), ["0/3 nodes are available: 3 node(s) didn't match pod affinity rules"]);
+    let mut cache = cluster(&[("a", "one"), ("b", "two"), ("c", "two")]);
+    let db = json!({"nodeSelector": {"kubernetes.io/hostname": "c"}});
+    let web = pod("web", rule("podAffinity", "db", "zone"));
+    let told = places(&mut cache, &[pod("db", db), web.clone(), web]);
+    assert_eq!(told[0], "c");
+    assert!(told[1..].iter().all(|node| node != "a"), "{told:?}");
+    let mut cache = cluster(&[("a", "one"), ("b", "two")]);
+    let herd = pod("web", rule("podAffinity", "web", "kubernetes.io/hostname"));
+    let told = places(&mut cache, &[herd.clone(), herd.clone(), herd]);
+    assert!(told.iter().all(|node| *node == told[0]), "{told:?}");
+}
+
+#[test]
+fn hard_spread_constraints() {
+    let rule = |least: Option<i32>| {
+        let mut constraint = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}});
+        if let Some(least) = least {
+            constraint["minDomains"] = least.into();
+        }
+        json!({"topologySpreadConstraints": [constraint]})
+    };
+    let mut cache = cluster(&[("a", "one"), ("b", "one"), ("c", "two")]);
+    let web = pod("web", rule(None));
+    let told = places(&mut cache, &[web.clone(), web.clone(), web.clone(), web]);
+    assert_eq!(told.iter().filter(|node| *node == "c").count(), 2, "{told:?}");
+    let mut cache = cluster(&[("a", "one"), ("b", "")]);
+    let web = pod("web", rule(Some(2)));
+    let told = places(&mut cache, &[web.clone(), web]);
+    assert_eq!(told[0], "a");
+    let why = "0/2 nodes are available: 1 node(s) didn't match pod topology spread constraints, \
+               1 node(s) didn't match pod topology spread constraints (missing required label)";
+    assert_eq!(told[1], why);
+    let mut cache = cluster(&[("a", "one"), ("b", "two")]);
+    let soft = json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "none", "whenUnsatisfiable": "ScheduleAnyway"}]});
+    assert_eq!(places(&mut cache, &[pod("web", soft)]), ["a"]);
+}
