@@ -1,0 +1,133 @@
+//! What is refused: one clear line with the way out, the documented exit code, and nothing left behind.
+
+use std::fs;
+use std::net::TcpListener;
+
+use crate::cluster::{Cluster, Place, Said, free_port, mullion, run};
+use crate::manifests;
+
+/// Exit codes, as documented.
+mod code {
+    pub const USAGE: i32 = 64;
+    pub const DIRECTORY: i32 = 65;
+    pub const PORT: i32 = 66;
+    pub const NAMESPACES: i32 = 67;
+    pub const DISK: i32 = 69;
+    pub const NOT_RUNNING: i32 = 74;
+    pub const RUNNING: i32 = 75;
+}
+
+/// One line on standard error with all of `parts`, nothing on standard output, the code.
+#[track_caller]
+fn refused(said: &Said, code: i32, parts: &[&str]) {
+    assert_eq!(said.code, Some(code), "{said:?}");
+    assert_eq!((said.err.lines().count(), said.out.as_str()), (1, ""), "one line on standard error: {said:?}");
+    for part in parts {
+        assert!(said.err.contains(part), "{part} is missing: {}", said.err);
+    }
+}
+
+fn up(place: &Place, more: &[&str]) -> Said {
+    let port = free_port().to_string();
+    place.mullion(&[&["up", "--detach", "--port", &port], more].concat())
+}
+
+#[track_caller]
+fn nothing_left(place: &Place) {
+    let run: Vec<_> = fs::read_dir(place.path().join("run")).expect("the runtime directory").flatten().collect();
+    assert!(run.is_empty(), "left in the runtime directory: {run:?}");
+}
+
+pub fn port_taken() {
+    let place = Place::new();
+    let socket = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = socket.local_addr().expect("an address").port().to_string();
+    let said = place.mullion(&["up", "--detach", "--port", &port]);
+    refused(&said, code::PORT, &[&port, "taken", "--port"]);
+    nothing_left(&place);
+    assert!(!place.dir().exists(), "no DIR for a cluster that never was");
+}
+
+pub fn unknown_node_specifications() {
+    let cases = [
+        ("win01", "win01:windows:20348"),
+        ("a:solaris", "solaris"),
+        ("a:windows:12345", "20348 (Windows Server 2022)"),
+        ("a:linux,a:linux", "twice"),
+        ("a:linux:cpu=many", "cpu"),
+        ("Upper:linux", "lower-case"),
+    ];
+    let place = Place::new();
+    for (nodes, part) in cases {
+        refused(&up(&place, &["--nodes", nodes]), code::USAGE, &[part]);
+    }
+    nothing_left(&place);
+    assert!(!place.dir().exists());
+}
+
+pub fn newer_format() {
+    let place = Place::new();
+    fs::create_dir(place.dir()).expect("a directory");
+    let description = r#"{"format":999,"somethingNew":[]}"#;
+    fs::write(place.dir().join("cluster.json"), description).expect("a file");
+    refused(&up(&place, &[]), code::DIRECTORY, &["format 999", "newer mullion", "--dir"]);
+    nothing_left(&place);
+    assert_eq!(fs::read_to_string(place.dir().join("cluster.json")).expect("a file"), description, "it stays as it was");
+}
+
+/// A file system of 8 MiB, in namespaces of its own: no rights are needed.
+pub fn full_disk() {
+    let place = Place::new();
+    fs::create_dir(place.dir()).expect("a directory");
+    let script = "mount -t tmpfs -o size=8m none \"$2\" && exec \"$1\" up --detach --port \"$3\" --dir \"$2\"";
+    let mut command = place.command("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(mullion()).arg(place.dir()).arg(free_port().to_string());
+    refused(&run(&mut command, ""), code::DISK, &["MiB", "make room", "--dir"]);
+    nothing_left(&place);
+}
+
+/// A user namespace that may not have children.
+pub fn no_user_namespaces() {
+    let place = Place::new();
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$1\" up --detach --port \"$3\" --dir \"$2\"";
+    let mut command = place.command("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", script, "sh"]).arg(mullion()).arg(place.dir()).arg(free_port().to_string());
+    refused(&run(&mut command, ""), code::NAMESPACES, &["user namespaces", "max_user_namespaces"]);
+    nothing_left(&place);
+}
+
+pub fn nothing_runs() {
+    let place = Place::new();
+    for command in ["down", "status"] {
+        refused(&place.mullion(&[command]), code::NOT_RUNNING, &["no cluster runs", "mullion up"]);
+    }
+    nothing_left(&place);
+}
+
+/// A second supervisor on a running DIR; the first goes on.
+pub fn second_up(cluster: &Cluster) {
+    refused(&up(&cluster.place, &[]), code::RUNNING, &["already", "mullion down"]);
+    assert!(cluster.kubectl(&["get", "nodes"]).contains("win02"));
+}
+
+/// The handbook's own API group is long gone; kubectl says so with its own words.
+pub fn old_api_group(cluster: &Cluster) {
+    let manifest = manifests::web("old", "win01", "", "").replacen("apps/v1", "extensions/v1beta1", 1);
+    let manifest = manifest.split("---").next().unwrap_or_default();
+    let said = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    let wanted = "error: resource mapping not found for name: \"old\" namespace: \"\" from \"STDIN\": no matches for kind \"Deployment\" in version \"extensions/v1beta1\"\nensure CRDs are installed first";
+    assert_eq!(said.err.trim(), wanted);
+}
+
+/// kubectl asks for strict validation.
+pub fn unknown_fields(cluster: &Cluster) {
+    let manifest = manifests::web("typo", "win01", "", "        imagePolicy: Never");
+    let manifest = manifest.split("---").next().unwrap_or_default();
+    let said = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    let wanted = "strict decoding error: unknown field \"spec.template.spec.containers[0].imagePolicy\"";
+    assert!(said.err.contains(wanted) && said.err.contains("BadRequest"), "{said:?}");
+    let left = cluster.try_kubectl(&["get", "deployment", "typo"], "");
+    assert!(left.err.contains("deployments.apps \"typo\" not found"), "{left:?}");
+}

@@ -1,0 +1,115 @@
+//! Manifests as users write them.
+
+/// The handbook's example, as apps/v1.
+pub const IIS: &str = "apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: iis
+spec:
+  replicas: 1
+  selector:
+    matchLabels:
+      app: iis
+  template:
+    metadata:
+      labels:
+        app: iis
+    spec:
+      nodeSelector:
+        beta.kubernetes.io/os: windows
+      containers:
+      - name: iis
+        image: microsoft/iis
+        resources:
+          limits:
+            memory: \"128Mi\"
+            cpu: 2
+        ports:
+        - containerPort: 80
+---
+apiVersion: v1
+kind: Service
+metadata:
+  labels:
+    app: iis
+  name: iis
+  namespace: default
+spec:
+  ports:
+  - port: 80
+    protocol: TCP
+    targetPort: 80
+  selector:
+    app: iis
+  type: NodePort
+";
+
+/// One stand-in of IIS with a NodePort of its own; `pod` is the indented rest of the pod's `spec`, `container` that of
+/// its container.
+pub fn web(name: &str, node: &str, pod: &str, container: &str) -> String {
+    format!(
+        "apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec:
+      nodeSelector: {{kubernetes.io/hostname: {node}}}
+{pod}
+      containers:
+      - name: iis
+        image: mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022
+        ports: [{{containerPort: 80}}]
+{container}
+{}",
+        node_port(name)
+    )
+}
+
+/// A Service for the pods of an app.
+pub fn node_port(name: &str) -> String {
+    format!(
+        "---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}}}
+spec:
+  type: NodePort
+  selector: {{app: {name}}}
+  ports: [{{port: 80}}]
+"
+    )
+}
+
+/// A Linux pod that runs one shell script and ends.
+pub fn script(name: &str, script: &str) -> String {
+    let script = serde_json::Value::from(script);
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  restartPolicy: Never
+  nodeSelector: {{kubernetes.io/os: linux}}
+  containers:
+  - {{name: main, image: \"{}\", imagePullPolicy: Never, command: [/bin/sh, -c, {script}]}}
+",
+        crate::busybox::IMAGE
+    )
+}
+
+/// A Windows pod that nothing else belongs to.
+pub fn windows_pod(name: &str, image: &str, selector: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  nodeSelector: {{kubernetes.io/os: windows{selector}}}
+  containers:
+  - {{name: main, image: \"{image}\"}}
+"
+    )
+}

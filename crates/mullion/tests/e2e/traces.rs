@@ -1,0 +1,87 @@
+//! What a cluster leaves on the real host: nothing, neither while it runs nor after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, until};
+
+/// Interfaces and routes of this test's network namespace.
+pub fn host_network() -> String {
+    let devices = fs::read_to_string("/proc/self/net/dev").expect("interfaces");
+    let names: Vec<&str> = devices.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim()).collect();
+    let routes = fs::read_to_string("/proc/self/net/route").expect("routes");
+    format!("{names:?}\n{routes}")
+}
+
+/// No interface, no route.
+pub fn host_network_is_untouched(cluster: &Cluster) {
+    assert_eq!(host_network(), cluster.host_network);
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The namespaces of a process, as `net:[4026531840]`.
+fn namespaces(pid: u32) -> BTreeSet<String> {
+    let links = ["user", "mnt", "pid", "net", "ipc", "uts"].map(|kind| fs::read_link(format!("/proc/{pid}/ns/{kind}")));
+    links.into_iter().flatten().map(|link| link.to_string_lossy().into_owned()).collect()
+}
+
+/// `root` and all processes below it.
+fn family(root: u32) -> BTreeSet<u32> {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    let parents: BTreeMap<u32, u32> = processes().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut family = BTreeSet::from([root]);
+    loop {
+        let more: Vec<u32> = parents.iter().filter(|(pid, parent)| family.contains(parent) && !family.contains(pid)).map(|(pid, _)| *pid).collect();
+        if more.is_empty() {
+            return family;
+        }
+        family.extend(more);
+    }
+}
+
+/// Processes other than this one that name `path` on their command line.
+fn naming(path: &Path) -> Vec<String> {
+    let path = path.to_string_lossy();
+    let command_line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " "));
+    processes().filter(|pid| *pid != std::process::id()).filter_map(|pid| command_line(pid).ok()).filter(|line| line.contains(&*path)).collect()
+}
+
+/// `down` ends every process, mount and namespace, and frees the port; DIR stays.
+pub fn down_leaves_nothing(cluster: &mut Cluster) {
+    let status: Value = serde_json::from_str(&cluster.place.mullion(&["status", "-o", "json"]).ok("mullion status")).expect("JSON");
+    let number = |key: &str| status[key].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_else(|| panic!("no {key}: {status}"));
+    let (supervisor, init) = (number("supervisor"), number("init"));
+    let ours = namespaces(std::process::id());
+    let pids = family(init);
+    let theirs: BTreeSet<String> = pids.iter().flat_map(|pid| namespaces(*pid)).filter(|namespace| !ours.contains(namespace)).collect();
+    assert!(theirs.len() >= 8, "user, mount and process namespace, and a network of each host: {theirs:?}");
+    let begin = Instant::now();
+    cluster.down().ok("mullion down");
+    eprintln!("ok   down of {} processes ({:.2} s)", pids.len() + 1, begin.elapsed().as_secs_f64());
+    until("no process and no namespace is left", Duration::from_secs(5), || {
+        let left: Vec<u32> = processes().filter(|pid| *pid == supervisor || !namespaces(*pid).is_disjoint(&theirs)).collect();
+        let named = naming(&cluster.place.dir());
+        if left.is_empty() && named.is_empty() { Ok(()) } else { Err(format!("{left:?} {named:?}")) }
+    });
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let place = cluster.place.path().to_string_lossy().into_owned();
+    assert!(!mounts.contains(&place), "a mount is left: {mounts}");
+    let run: Vec<_> = fs::read_dir(cluster.place.path().join("run")).expect("the runtime directory").flatten().map(|entry| entry.path()).collect();
+    assert!(run.is_empty(), "left in the runtime directory: {run:?}");
+    assert_eq!(host_network(), cluster.host_network);
+    std::net::TcpListener::bind(("127.0.0.1", cluster.port)).expect("the port is free again");
+    assert!(cluster.place.dir().join("cluster.json").is_file(), "DIR keeps the cluster");
+    let said = cluster.down();
+    assert_eq!(said.code, Some(74), "nothing runs any more: {said:?}");
+}

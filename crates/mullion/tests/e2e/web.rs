@@ -1,0 +1,122 @@
+//! Requests to Windows pods, and the life of the Deployment that serves them.
+
+use std::time::Duration;
+
+use crate::cluster::{Cluster, PATIENCE, until};
+use crate::http::{fetched, page, request};
+use crate::{busybox, manifests};
+
+const TITLE: &str = "IIS Windows Server (Mullion stand-in)";
+
+/// The handbook's manifest, and its page on 127.0.0.1.
+pub fn iis_answers_by_node_port(cluster: &Cluster) {
+    cluster.apply(manifests::IIS);
+    cluster.rolled_out("iis");
+    let port = cluster.node_port("iis");
+    let front = page(port, "/");
+    assert!(front.contains(TITLE), "{front}");
+    let hostname = page(port, "/hostname");
+    let pod = &cluster.pods("iis")[0];
+    assert_eq!(Some(hostname.trim()), pod["metadata"]["name"].as_str(), "the pod's name is its host name");
+    let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+    assert!(node.starts_with("win"), "{node} runs a Windows pod");
+}
+
+/// busybox's wget in a Linux pod, with the answer in its log.
+pub fn linux_pod_reaches_it(cluster: &Cluster) {
+    let archive = cluster.place.path().join("busybox.tar");
+    busybox::write_archive(&archive);
+    let loaded = cluster.place.mullion(&["image", "load", &archive.to_string_lossy()]).ok("mullion image load");
+    assert!(loaded.contains("lin01") && !loaded.contains("win01"), "a Linux image is for Linux nodes: {loaded}");
+    let service = cluster.json(&["service", "iis"]);
+    let ip = service["spec"]["clusterIP"].as_str().expect("a ClusterIP");
+    let script = format!(
+        "get() {{ for try in 1 2 3 4 5 6 7 8 9 10; do wget -T 2 -q -O - $1 && return; sleep 0.3; done; return 1; }}
+echo by address; get http://{ip}/ && echo by short name && get http://iis/hostname && echo by full name && get http://iis.default.svc.cluster.local/"
+    );
+    cluster.apply(&manifests::script("client", &script));
+    let phase = until("the Linux pod's end", PATIENCE, || {
+        let pod = cluster.json(&["pod", "client"]);
+        match pod["status"]["phase"].as_str() {
+            Some(phase @ ("Succeeded" | "Failed")) => Ok(phase.to_owned()),
+            _ => Err(pod["status"].to_string()),
+        }
+    });
+    let log = cluster.kubectl(&["logs", "client"]);
+    assert_eq!(phase, "Succeeded", "{log}");
+    assert_eq!(log.matches(&format!("<title>{TITLE}</title>")).count(), 2, "one page by address, one by name: {log}");
+    let pod = &cluster.pods("iis")[0];
+    assert!(log.contains(pod["metadata"]["name"].as_str().unwrap_or("?")), "{log}");
+}
+
+/// Clients on both Windows nodes fetch from one server on the first.
+pub fn windows_pods_reach_each_other(cluster: &Cluster) {
+    for (name, node) in [("server", "win01"), ("near", "win01"), ("far", "win02")] {
+        cluster.apply(&manifests::web(name, node, "", ""));
+    }
+    for name in ["server", "near", "far"] {
+        cluster.rolled_out(name);
+    }
+    let pod = &cluster.pods("server")[0];
+    let name = pod["metadata"]["name"].as_str().expect("a name");
+    let pod_ip = pod["status"]["podIP"].as_str().expect("a pod address");
+    let service = cluster.json(&["service", "server"]);
+    let cluster_ip = service["spec"]["clusterIP"].as_str().expect("a ClusterIP");
+    for client in ["near", "far"] {
+        let port = cluster.node_port(client);
+        let own = page(port, "/hostname");
+        assert_ne!(own.trim(), name, "{client} is a pod of its own");
+        for host in [pod_ip, cluster_ip, "server", "server.default.svc.cluster.local"] {
+            let answer = fetched(port, &format!("http://{host}/hostname"));
+            assert_eq!(answer.trim(), name, "{client} asked {host}");
+        }
+    }
+}
+
+/// Another environment in the same manifest: new pods, and the NodePort serves them.
+pub fn changed_manifest(cluster: &Cluster) {
+    let manifest = |colour: &str| manifests::web("blue", "win02", "", &format!("        env: [{{name: COLOUR, value: {colour}}}]"));
+    let applied = cluster.apply(&manifest("blue"));
+    assert!(applied.contains("deployment.apps/blue created"), "{applied}");
+    cluster.rolled_out("blue");
+    let port = cluster.node_port("blue");
+    assert!(page(port, "/env").contains("COLOUR=blue\n"));
+    let again = cluster.apply(&manifest("blue"));
+    assert!(again.contains("deployment.apps/blue unchanged") && again.contains("service/blue unchanged"), "{again}");
+    let changed = cluster.apply(&manifest("green"));
+    assert!(changed.contains("deployment.apps/blue configured") && changed.contains("service/blue unchanged"), "{changed}");
+    cluster.rolled_out("blue");
+    until("the changed environment", PATIENCE, || {
+        let env = page(port, "/env");
+        if env.contains("COLOUR=green\n") { Ok(()) } else { Err(env) }
+    });
+    assert_eq!(cluster.node_port("blue"), port, "a changed Deployment leaves the Service alone");
+    until("one ReplicaSet with pods", PATIENCE, || {
+        let sets = cluster.json(&["replicasets", "-l", "app=blue"]);
+        let sizes: Vec<_> = sets["items"].as_array().into_iter().flatten().map(|set| set["spec"]["replicas"].as_i64().unwrap_or(-1)).collect();
+        if sizes.len() == 2 && sizes.iter().sum::<i64>() == 1 { Ok(()) } else { Err(format!("{sizes:?}")) }
+    });
+    cluster.kubectl(&["delete", "deployment/blue", "service/blue"]);
+}
+
+/// Nothing of a deleted Deployment and Service is left, on the real host neither.
+pub fn deletion(cluster: &Cluster) {
+    cluster.apply(&manifests::web("gone", "win01", "", ""));
+    cluster.rolled_out("gone");
+    let port = cluster.node_port("gone");
+    page(port, "/");
+    let said = cluster.kubectl(&["delete", "deployment/gone", "service/gone"]);
+    assert!(said.contains("deployment.apps \"gone\" deleted"), "{said}");
+    until("pods and ReplicaSets end", PATIENCE, || {
+        let left = cluster.kubectl(&["get", "pods,replicasets,endpointslices", "-l", "app=gone", "-o", "name"]);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    });
+    until("the NodePort is closed", Duration::from_secs(10), || match request("GET", port, "/", "") {
+        Err(error) if error.contains("refused") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    until("endpoint slices end", Duration::from_secs(10), || {
+        let left = cluster.kubectl(&["get", "endpointslices", "-l", "kubernetes.io/service-name=gone", "-o", "name"]);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    });
+}
