@@ -23,6 +23,8 @@ mod service_accounts;
 mod testing;
 mod view;
 
+use std::time::Duration;
+
 use cluster::Client;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -38,8 +40,26 @@ pub struct Config {
     pub root_ca_pem: String,
 }
 
+/// How patient the controllers are.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// How long a node may be silent before it counts as lost (upstream: `--node-monitor-grace-period`).
+    pub node_grace: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { node_grace: Duration::from_secs(50) }
+    }
+}
+
 /// Runs all controllers until `shutdown`.
 pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
+    run_with(client, config, Timing::default(), shutdown).await;
+}
+
+/// Like [`run`], with other timing than upstream's.
+pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: CancellationToken) {
     let views = view::Views::start(&client);
     tokio::select! {
         () = views.synced() => {}
@@ -53,7 +73,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
     tasks.spawn(endpoints::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()));
     tasks.spawn(node_ipam::run(client.clone(), views.clone(), ranges, shutdown.clone()));
-    tasks.spawn(node_lifecycle::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(node_lifecycle::run(client.clone(), views.clone(), timing.node_grace, shutdown.clone()));
     tasks.spawn(namespaces::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(pod_gc::run(client.clone(), views, shutdown.clone()));
     tasks.spawn(garbage::run(client, shutdown));

@@ -36,9 +36,6 @@ use crate::{
 };
 use plan::plan;
 
-/// How long a node may be silent (upstream: `--node-monitor-grace-period`).
-const GRACE: Duration = Duration::from_secs(50);
-
 struct Context {
     client: Client,
     views: Views,
@@ -52,13 +49,13 @@ fn locked(heard: &Mutex<HashMap<String, Instant>>) -> MutexGuard<'_, HashMap<Str
     heard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the controller until `shutdown`.
-pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
+/// Runs the controller until `shutdown`; a node may be silent for as long as `grace`.
+pub(crate) async fn run(client: Client, views: Views, grace: Duration, shutdown: CancellationToken) {
     let queue = Queue::<String>::default();
     let heard = Arc::new(Mutex::default());
     watch(&views, &queue, &heard);
     let events = EventRecorder::new(client.clone(), "node-controller", "");
-    let context = Arc::new(Context { client: client.clone(), views: views.clone(), events: events.clone(), heard, grace: GRACE });
+    let context = Arc::new(Context { client: client.clone(), views: views.clone(), events: events.clone(), heard, grace });
     tokio::join!(
         queue.run("nodelifecycle", 8, shutdown.clone(), |node| sync(context.clone(), node)),
         evict::run(client, views, events, shutdown),

@@ -7,6 +7,7 @@ use std::{
 
 use apiserver::{Identity, Server};
 use cluster::{Informer, Selection};
+use controllers::Timing;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{
     Api, Client, Resource,
@@ -25,17 +26,23 @@ pub struct Cluster {
     tasks: Vec<JoinHandle<()>>,
     /// The controllers and the scheduler.
     control: Vec<JoinHandle<()>>,
+    timing: Timing,
     _dir: tempfile::TempDir,
 }
 
 impl Cluster {
     /// Starts everything; there is no node yet.
     pub async fn start() -> Self {
+        Self::start_with(Timing::default()).await
+    }
+
+    /// Starts everything with this timing.
+    pub async fn start_with(timing: Timing) -> Self {
         let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_test_writer().try_init();
         let dir = tempfile::tempdir().unwrap();
         let server = apiserver::start(config(&dir)).await.unwrap();
         let shutdown = CancellationToken::new();
-        let mut cluster = Self { server, shutdown, tasks: Vec::new(), control: Vec::new(), _dir: dir };
+        let mut cluster = Self { server, shutdown, tasks: Vec::new(), control: Vec::new(), timing, _dir: dir };
         cluster.start_control();
         cluster
     }
@@ -48,7 +55,7 @@ impl Cluster {
             root_ca_pem: "-----BEGIN CERTIFICATE-----\n".into(),
         };
         let client = self.client("system:kube-controller-manager");
-        self.control.push(tokio::spawn(controllers::run(client, config, self.shutdown.clone())));
+        self.control.push(tokio::spawn(controllers::run_with(client, config, self.timing, self.shutdown.clone())));
         let client = self.client("system:kube-scheduler");
         self.control.push(tokio::spawn(controllers::run_scheduler(client, self.shutdown.clone())));
     }

@@ -3,4 +3,5 @@
 mod common;
 mod deletion;
 mod dns;
+mod nodes;
 mod workloads;
