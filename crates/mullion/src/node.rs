@@ -22,10 +22,10 @@ use crate::exit::Failure;
 pub const VERSION: &str = concat!("v1.36.2+mullion.", env!("CARGO_PKG_VERSION"));
 
 /// Name of the pod network, in CNI and HNS.
-const NETWORK: &str = "mullion";
+pub const NETWORK: &str = "mullion";
 
 /// How often proxy and fabric compare everything with the host.
-const FULL_PASS: Duration = Duration::from_secs(30);
+pub const FULL_PASS: Duration = Duration::from_secs(30);
 
 /// Runs a node until it is told to end; pods stay.
 pub fn main(args: Box<NodeArgs>) -> Result<(), Failure> {
@@ -64,6 +64,7 @@ async fn network(args: &NodeArgs, client: kube::Client, shutdown: &CancellationT
         uid = cluster_uid(&client) => uid,
         () = shutdown.cancelled() => return Ok(()),
     };
+    tracing::info!(node = args.hostname_override, cluster = cluster_uid, "the API server answers");
     let hcn = match (args.os, &args.hcn) {
         (NodeOs::Linux, _) => None,
         (NodeOs::Windows { .. }, Some(address)) => Some(HcnClient::connect(address)?),

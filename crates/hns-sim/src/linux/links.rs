@@ -147,6 +147,11 @@ impl LinuxKernel {
         for (prefix, gateway, metric) in &port.routes {
             inside.replace_route(&route(*prefix, *gateway, *metric, inner, &port.addresses))?;
         }
+        // Asking for a link has the kernel (6.8 on) act on its carrier now; else it does so within a second, and what the
+        // pod sends before that is lost.
+        inside.link(&port.interface)?;
+        self.rtnl.link(&port.name)?;
+        self.rtnl.link(&port.bridge)?;
         Ok(())
     }
 

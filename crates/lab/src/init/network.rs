@@ -53,8 +53,13 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
         inside.set_up(uplink.index)?;
         let everywhere = IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0);
         inside.add_route(&Route::new(everywhere).via(config.gateway.into()).oif(uplink.index))?;
+        // Asking for a link has the kernel (6.8 on) act on its carrier now; else it does so within a
+        // second, and what is sent before that is lost.
+        link(&inside, UPLINK)?;
+        link(&router, &port.name)?;
         hosts.insert(host.name.clone(), ns);
     }
+    link(&router, BRIDGE)?;
     hosts.insert("gw".into(), gw);
     Ok(hosts)
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use apiserver::{Identity, Server};
@@ -45,6 +46,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         () = controllers::run(masters(), controllers, shutdown.clone()) => {}
         () = controllers::run_scheduler(client("system:kube-scheduler", &[]), shutdown.clone()) => {}
         end = dns::run(masters(), dns) => end.context("the cluster's DNS ended")?,
+        end = pod_routes(masters(), &args) => end.context("keeping routes to pods ended")?,
         end = node_ports::run(masters(), args.ports_socket.clone()) => end.context("the node-port relay ended")?,
         () = crate::told_to_end() => {}
     }
@@ -90,6 +92,30 @@ async fn dns_config(args: &ControlPlaneArgs) -> Result<dns::Config> {
         domain: args.cluster_domain.clone(),
         upstream: None,
     })
+}
+
+/// Keeps routes to the pods of all nodes: Windows pods reach this host by their own addresses.
+async fn pod_routes(client: Client, args: &ControlPlaneArgs) -> Result<()> {
+    let config = fabric::Config {
+        client,
+        node_name: "cp".to_owned(),
+        cluster_uid: String::new(), // marks what is made in HNS; here nothing is
+        routes: Arc::new(host::LinuxRoutes::open().context("opening the routing table failed")?),
+        pod_network: fabric::PodNetwork::None,
+        network_name: crate::node::NETWORK.to_owned(),
+        cluster_cidr: IpNet::V4(args.cluster_cidr),
+        service_cidr: IpNet::V4(args.service_cidr),
+        lan: IpNet::V4(lab::plan::LAN),
+        dns_ip: args.dns_ip,
+        cluster_domain: args.cluster_domain.clone(),
+        cni_conf_dir: args.store_dir.clone(),
+        ipam_dir: None,
+        full_pass: crate::node::FULL_PASS,
+        set_condition: false,
+        status: None,
+    };
+    fabric::run(config, std::future::pending()).await;
+    Ok(())
 }
 
 /// The Service of the cluster's DNS. Its only endpoint is this host, so a slice without a selector names it.

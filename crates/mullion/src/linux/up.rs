@@ -14,7 +14,7 @@ use lab::protocol::Event;
 use lab::spec::{self, Os};
 use lab::supervisor::{self, Lab, LabConfig};
 use linux_sys::lock::FileLock;
-use linux_sys::signal::{Signal, Signals};
+use linux_sys::signal::Signals;
 use uuid::Uuid;
 
 use super::cli::{DirArgs, Network, UpArgs};
@@ -52,10 +52,10 @@ pub fn up(args: &UpArgs) -> Result<(), Failure> {
         return detach::start();
     }
     // Before any thread exists, so that none is ended by them.
-    let signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).context("catching signals failed")?;
+    let signals = supervisor::end_signals().context("catching signals failed")?;
     let mut progress = Progress::new(args.report_fd)?;
-    match start(args, &mut progress) {
-        Ok(running) => serve(running, signals, progress),
+    match start(args, signals, &mut progress) {
+        Ok(running) => serve(running, progress),
         Err(failure) => {
             progress.failed(&failure);
             Err(failure)
@@ -66,12 +66,11 @@ pub fn up(args: &UpArgs) -> Result<(), Failure> {
 /// A cluster whose nodes are Ready.
 struct Running {
     lab: Lab,
-    dirs: Dirs,
     /// Ends with this process: nobody else may run on DIR.
     _lock: FileLock,
 }
 
-fn start(args: &UpArgs, progress: &mut Progress) -> Result<Running, Failure> {
+fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Running, Failure> {
     let begin = Instant::now();
     let dirs = dirs(&args.dir)?;
     let (cluster, plan) = plan(args, &dirs)?;
@@ -97,6 +96,7 @@ fn start(args: &UpArgs, progress: &mut Progress) -> Result<Running, Failure> {
     progress.step("made keys");
 
     let lab = start_lab(args, &dirs, &cluster, &plan, listener)?;
+    lab.end_on(signals).context("starting a thread failed")?;
     progress.step(&format!("made {} hosts", plan.hosts.len() + 1));
     let result = wait_ready(&lab, &cluster, &kubeconfig, progress);
     if let Err(failure) = result {
@@ -106,7 +106,7 @@ fn start(args: &UpArgs, progress: &mut Progress) -> Result<Running, Failure> {
     progress.ready(begin.elapsed(), &dirs, args.port, &kubeconfig);
     lab.set_extra("apiServer", format!("https://127.0.0.1:{}", args.port).into());
     lab.set_extra("kubeconfig", kubeconfig.display().to_string().into());
-    Ok(Running { lab, dirs, _lock: lock })
+    Ok(Running { lab, _lock: lock })
 }
 
 /// What DIR holds and what is asked for, as one.
@@ -178,7 +178,7 @@ fn wait_ready(lab: &Lab, cluster: &Cluster, kubeconfig: &Path, progress: &mut Pr
         // Bounded: only while starting.
         match lab.wait_event(Duration::from_millis(5)) {
             Some(Event::Ended { status }) => return Err(anyhow!("the cluster ended while it started: {status}{}", log_hint(lab, processes::CONTROL_PLANE_PROCESS)).into()),
-            Some(Event::DownRequested) => return Err(anyhow!("ended by `mullion down` while it started").into()),
+            Some(Event::DownRequested) => return Err(anyhow!("ended before it was ready").into()),
             Some(event) => note(&event, &mut trouble),
             None => {}
         }
@@ -191,19 +191,9 @@ fn log_hint(lab: &Lab, process: &str) -> String {
 }
 
 /// Keeps the cluster until somebody ends it.
-fn serve(running: Running, signals: Signals, mut progress: Progress) -> Result<(), Failure> {
-    let Running { lab, dirs, _lock } = running;
+fn serve(running: Running, mut progress: Progress) -> Result<(), Failure> {
+    let Running { lab, _lock } = running;
     progress.running();
-    let asked = dirs.clone();
-    // A signal asks as `mullion down` does: one way to end.
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            if linux_wait(&signals) {
-                let _ = supervisor::down(&asked);
-            }
-        })
-        .context("starting a thread failed")?;
     loop {
         match lab.wait_event(Duration::from_secs(3600)) {
             Some(Event::DownRequested) => {
@@ -218,22 +208,6 @@ fn serve(running: Running, signals: Signals, mut progress: Progress) -> Result<(
                 tracing::warn!("{name} {status}; it starts again in {restart_ms} ms");
             }
             _ => {}
-        }
-    }
-}
-
-/// Whether a signal came.
-fn linux_wait(signals: &Signals) -> bool {
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    use std::os::fd::AsFd as _;
-    loop {
-        if poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).is_err() {
-            continue;
-        }
-        match signals.next() {
-            Ok(Some(_)) => return true,
-            Ok(None) => {}
-            Err(_) => return false,
         }
     }
 }
