@@ -45,8 +45,11 @@ async fn a_deployment_from_apply_to_endpoints_and_back() {
     let pods = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
     let on = |node: &str| pods.iter().filter(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node)).count();
     assert_eq!((on("win01"), on("win02")), (2, 2), "replicas are spread over the Windows nodes");
-    let endpoints = cluster.api::<Endpoints>().get("iis").await.unwrap();
-    assert_eq!(endpoints.subsets.unwrap()[0].addresses.as_ref().unwrap().len(), 4);
+    eventually("the old Endpoints say the same", async || {
+        let subsets = cluster.api::<Endpoints>().get("iis").await.unwrap().subsets?;
+        (subsets[0].addresses.as_ref()?.len() == 4).then_some(())
+    })
+    .await;
 
     let scale = Patch::Merge(json!({"spec": {"replicas": 0}}));
     cluster.api::<Deployment>().patch("iis", &PatchParams::default(), &scale).await.unwrap();
