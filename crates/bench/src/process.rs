@@ -1,0 +1,87 @@
+//! Processes of a program, and how much memory is theirs.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+/// A process and its share of memory.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Process {
+    /// What it is: `node win01`.
+    pub role: String,
+    /// Proportional set size, in KiB: pages that several processes map count in parts.
+    pub pss_kib: u64,
+}
+
+/// Sub-commands that belong to pods.
+const OF_PODS: [&str; 2] = ["shim", "guest"];
+
+/// All processes of the program at `exe`, pods' apart, largest first.
+///
+/// # Errors
+/// When `/proc` cannot be read. A process that ends meanwhile is left out.
+pub fn list(exe: &Path) -> Result<Vec<Process>> {
+    let exe = exe.canonicalize().with_context(|| format!("finding {} failed", exe.display()))?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").context("reading /proc failed")?.flatten() {
+        let dir = entry.path();
+        if fs::read_link(dir.join("exe")).ok().as_deref() != Some(&exe) {
+            continue;
+        }
+        let (Ok(line), Ok(rollup)) = (fs::read(dir.join("cmdline")), fs::read_to_string(dir.join("smaps_rollup"))) else { continue };
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let arguments: Vec<&str> = line.trim_end_matches('\0').split('\0').collect();
+        if let (Some(role), Some(pss_kib)) = (role(&arguments), pss(&rollup)) {
+            found.push(Process { role, pss_kib });
+        }
+    }
+    found.sort_by(|a, b| b.pss_kib.cmp(&a.pss_kib).then_with(|| a.role.cmp(&b.role)));
+    Ok(found)
+}
+
+/// Sub-command and node; `None` for what runs in or for a pod.
+fn role(arguments: &[&str]) -> Option<String> {
+    let command = *arguments.get(1)?;
+    if OF_PODS.contains(&command) {
+        return None;
+    }
+    let value = |flag: &str| arguments.iter().position(|a| *a == flag).and_then(|at| arguments.get(at + 1));
+    let node = value("--node").or_else(|| value("--hostname-override"));
+    Some(node.map_or_else(|| command.to_owned(), |node| format!("{command} {node}")))
+}
+
+fn pss(rollup: &str) -> Option<u64> {
+    rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_name_command_and_node() {
+        assert_eq!(role(&["mullion", "node", "--hostname-override", "win01"]).as_deref(), Some("node win01"));
+        assert_eq!(role(&["mullion", "hns-sim", "--node", "win02", "--uplink", "eth0"]).as_deref(), Some("hns-sim win02"));
+        assert_eq!(role(&["mullion", "control-plane"]).as_deref(), Some("control-plane"));
+        assert_eq!(role(&["mullion", "shim", "--node", "win02"]), None);
+        assert_eq!(role(&["win-bridge"]), None);
+    }
+
+    #[test]
+    fn only_the_sum_of_shares_is_read() {
+        let rollup = "5581 ---p 00000000 [rollup]\nRss:   900 kB\nPss:                 412 kB\nPss_Dirty:  7 kB\n";
+        assert_eq!(pss(rollup), Some(412));
+        assert_eq!(pss("Rss: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn this_process_is_found() {
+        let exe = std::env::current_exe().unwrap();
+        let found = list(&exe).unwrap();
+        // The test harness is run with an argument or without; only with one does it have a role.
+        if std::env::args().count() > 1 {
+            assert!(found.iter().any(|process| process.pss_kib > 100), "{found:?}");
+        }
+    }
+}
