@@ -1,6 +1,6 @@
 //! Which nodes are Ready, as the API tells it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,21 +36,24 @@ struct Seen {
 
 /// A watch on the nodes of a cluster that starts; dropping it ends the watch and its thread.
 pub struct Watch {
-    names: Vec<String>,
+    boots: Arc<BTreeMap<String, String>>,
     seen: Arc<Mutex<Seen>>,
     end: CancellationToken,
 }
 
 impl Watch {
-    /// Begins to watch.
-    pub fn start(kubeconfig: PathBuf, names: Vec<String>) -> Self {
+    /// Begins to watch the nodes of `boots`: name → boot id. A resumed cluster still holds what was true before; only a
+    /// node that tells of its present boot counts.
+    pub fn start(kubeconfig: PathBuf, boots: BTreeMap<String, String>) -> Self {
+        let boots = Arc::new(boots);
+        let expected = boots.clone();
         let (seen, end) = (Arc::new(Mutex::new(Seen::default())), CancellationToken::new());
         let (theirs, until) = (seen.clone(), end.clone());
         std::thread::spawn(move || {
             let work = || {
                 crate::agent_runtime()?.block_on(async {
                     tokio::select! {
-                        result = watch(&kubeconfig, &theirs) => result,
+                        result = watch(&kubeconfig, &theirs, expected) => result,
                         () = until.cancelled() => Ok(()),
                     }
                 })
@@ -59,7 +62,7 @@ impl Watch {
                 lock(&theirs).problem = Some(format!("{error:#}"));
             }
         });
-        Self { names, seen, end }
+        Self { boots, seen, end }
     }
 
     /// Nodes that became Ready since the last call.
@@ -73,13 +76,13 @@ impl Watch {
     /// Whether all are.
     pub fn all_ready(&self) -> bool {
         let seen = lock(&self.seen);
-        self.names.iter().all(|name| seen.ready.contains(name))
+        self.boots.keys().all(|name| seen.ready.contains(name))
     }
 
     /// Those that are not, and why they cannot be seen.
     pub fn missing(&self) -> String {
         let seen = lock(&self.seen);
-        let names: Vec<_> = self.names.iter().filter(|name| !seen.ready.contains(*name)).map(String::as_str).collect();
+        let names: Vec<_> = self.boots.keys().filter(|name| !seen.ready.contains(*name)).map(String::as_str).collect();
         let problem = seen.problem.as_ref().map(|problem| format!(" ({problem})")).unwrap_or_default();
         format!("{}{problem}", names.join(", "))
     }
@@ -95,10 +98,13 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn watch(kubeconfig: &Path, seen: &Mutex<Seen>) -> Result<()> {
+async fn watch(kubeconfig: &Path, seen: &Mutex<Seen>, boots: Arc<BTreeMap<String, String>>) -> Result<()> {
     cluster::install_crypto_provider();
     let client = cluster::client_from_kubeconfig(kubeconfig).await?;
-    let nodes = Informer::start(Api::<Node>::all(client), Selection::all(), |node| Some(is_ready(node)));
+    let nodes = Informer::start(Api::<Node>::all(client), Selection::all(), move |node: &Node| {
+        let boot = node.status.as_ref().and_then(|status| status.node_info.as_ref()).map(|info| &info.boot_id);
+        Some(is_ready(node) && boot == node.metadata.name.as_ref().and_then(|name| boots.get(name)))
+    });
     let mut changed = nodes.changed();
     loop {
         let ready = nodes.snapshot().into_iter().filter(|(_, ready)| **ready).map(|(key, _)| key.name.to_string()).collect();

@@ -35,6 +35,13 @@ pub struct Inputs<'a> {
     pub stand_ins: bool,
 }
 
+impl Inputs<'_> {
+    /// Names a node's present boot.
+    pub fn boot_id(&self, node: &str) -> String {
+        Uuid::new_v5(&self.boot, node.as_bytes()).to_string()
+    }
+}
+
 /// Arguments as text.
 struct Argv(Vec<String>);
 
@@ -185,7 +192,7 @@ fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .opt("cpu", node.cpu)
         .opt("memory", node.mem)
         .opt("machine-id", Uuid::new_v5(&inputs.identity, name.as_bytes()))
-        .opt("boot-id", Uuid::new_v5(&inputs.boot, name.as_bytes()));
+        .opt("boot-id", inputs.boot_id(name));
     if node.os != Os::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name));
     }

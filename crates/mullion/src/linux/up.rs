@@ -1,5 +1,6 @@
 //! `mullion up`, `down` and `status`: the supervisor of a one-machine cluster.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -95,10 +96,10 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     }
     progress.step("made keys");
 
-    let lab = start_lab(args, &dirs, &cluster, &plan, listener)?;
+    let (lab, boots) = start_lab(args, &dirs, &cluster, &plan, listener)?;
     lab.end_on(signals).context("starting a thread failed")?;
     progress.step(&format!("made {} hosts", plan.hosts.len() + 1));
-    let result = wait_ready(&lab, &cluster, &kubeconfig, progress);
+    let result = wait_ready(&lab, boots, &kubeconfig, progress);
     if let Err(failure) = result {
         lab.stop()?;
         return Err(failure);
@@ -128,7 +129,10 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan), LabError> {
     Cluster::reconcile(known, wanted, &spec::parse_list(DEFAULT_NODES)?, dirs)
 }
 
-fn start_lab(args: &UpArgs, dirs: &Dirs, cluster: &Cluster, plan: &Plan, listener: std::net::TcpListener) -> Result<Lab, Failure> {
+/// The lab, and the boot id of each node.
+type Started = (Lab, BTreeMap<String, String>);
+
+fn start_lab(args: &UpArgs, dirs: &Dirs, cluster: &Cluster, plan: &Plan, listener: std::net::TcpListener) -> Result<Started, Failure> {
     let ca = std::fs::read(dirs.dir.join("pki").join("ca.crt")).context("reading the cluster's authority failed")?;
     let image_cache = image::cache_dir();
     let inputs = processes::Inputs {
@@ -147,11 +151,12 @@ fn start_lab(args: &UpArgs, dirs: &Dirs, cluster: &Cluster, plan: &Plan, listene
         fds: vec![(processes::API_LISTENER.to_owned(), listener.into())],
         init: vec!["/proc/self/exe".to_owned(), "lab-init".to_owned()],
     };
-    Ok(supervisor::start(config)?)
+    let boots = cluster.nodes.iter().map(|node| (node.name.clone(), inputs.boot_id(&node.name))).collect();
+    Ok((supervisor::start(config)?, boots))
 }
 
 /// Waits until the control plane answers and all nodes are Ready, and shows what becomes ready.
-fn wait_ready(lab: &Lab, cluster: &Cluster, kubeconfig: &Path, progress: &mut Progress) -> Result<(), Failure> {
+fn wait_ready(lab: &Lab, boots: BTreeMap<String, String>, kubeconfig: &Path, progress: &mut Progress) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     let mut trouble = Vec::new();
     let note = |event: &Event, trouble: &mut Vec<String>| {
@@ -162,8 +167,7 @@ fn wait_ready(lab: &Lab, cluster: &Cluster, kubeconfig: &Path, progress: &mut Pr
     lab.wait_ready(&[processes::CONTROL_PLANE_PROCESS], PATIENCE, |event| note(event, &mut trouble))
         .with_context(|| format!("the control plane did not start{}", log_hint(lab, processes::CONTROL_PLANE_PROCESS)))?;
     progress.step("control plane answers");
-    let names: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
-    let watch = nodes::Watch::start(kubeconfig.to_owned(), names);
+    let watch = nodes::Watch::start(kubeconfig.to_owned(), boots);
     loop {
         for node in watch.newly_ready() {
             progress.step(&format!("node {node} is Ready"));
