@@ -102,7 +102,7 @@ impl Walk {
                 result.insert(name, value);
             }
         }
-        add_structs(go_type, &mut result);
+        add_values(go_type, &mut result);
         Ok(result)
     }
 
@@ -224,20 +224,24 @@ fn is_left_out(field: &Field, value: &Value) -> bool {
     }
 }
 
-/// Go always writes a struct that is held by value, however empty.
-fn add_structs(go_type: &GoType, members: &mut Map<String, Value>) {
+/// Go always writes a struct that is held by value, however empty, and scalars that are not marked `omitempty`.
+fn add_values(go_type: &GoType, members: &mut Map<String, Value>) {
     for field in &go_type.fields {
-        if let Level::Object(name) = field.shape.level()
-            && !field.pointer()
-            && !field.omit_zero()
-            && !members.contains_key(field.name)
-        {
-            let mut inner = Map::new();
-            if let Some(inner_type) = types::find(name) {
-                add_structs(inner_type, &mut inner);
-            }
-            members.insert(field.name.to_string(), Value::Object(inner));
+        if field.pointer() || field.omit_zero() || members.contains_key(field.name) {
+            continue;
         }
+        let value = match field.shape.level() {
+            Level::Object(name) => {
+                let mut inner = Map::new();
+                if let Some(inner_type) = types::find(name) {
+                    add_values(inner_type, &mut inner);
+                }
+                Value::Object(inner)
+            }
+            Level::Leaf("string" | "bool" | "int32" | "int64" | "int") if !field.omit_empty() => zero(field.shape),
+            _ => continue,
+        };
+        members.insert(field.name.to_string(), value);
     }
 }
 
@@ -370,6 +374,16 @@ mod tests {
         assert_eq!((&value["status"], &value["spec"]["strategy"]), (&json!({}), &json!({})));
         let service = check("", "services", json!({"spec": {}}), true).unwrap().value;
         assert_eq!(service["status"], json!({"loadBalancer": {}}));
+    }
+
+    #[test]
+    fn scalars_without_omitempty_are_always_there() {
+        let node = check("", "nodes", json!({}), true).unwrap().value;
+        assert_eq!(node["status"]["daemonEndpoints"], json!({"kubeletEndpoint": {"Port": 0}}));
+        let event = check("", "events", json!({}), true).unwrap().value;
+        assert_eq!(event["reportingComponent"], "");
+        let typed: k8s_openapi::api::core::v1::Node = serde_json::from_value(node).unwrap();
+        assert!(typed.status.unwrap().daemon_endpoints.is_some());
     }
 
     #[test]

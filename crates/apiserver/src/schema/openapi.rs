@@ -174,6 +174,15 @@ fn add_extensions(go_type: &GoType, schema: &mut Value) {
     if go_type.atomic {
         schema["x-kubernetes-map-type"] = "atomic".into();
     }
+    // k8s-openapi requires metadata of every kind; upstream does not.
+    if let Some(Value::Array(required)) = schema.get_mut("required") {
+        required.retain(|name| name != "metadata" || go_type.field("metadata").is_none_or(|field| !field.omit_empty()));
+        if required.is_empty()
+            && let Some(members) = schema.as_object_mut()
+        {
+            members.shift_remove("required");
+        }
+    }
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
     for field in &go_type.fields {
         if let Some(Value::Object(property)) = properties.get_mut(field.name) {
@@ -360,6 +369,7 @@ mod tests {
         assert_eq!(containers["x-kubernetes-list-map-keys"], json!(["name"]));
         let deployment = &document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"];
         assert_eq!(deployment["x-kubernetes-group-version-kind"][0]["kind"], "Deployment");
+        assert!(deployment.get("required").is_none(), "metadata is not required");
         assert!(deployment["description"].as_str().unwrap().starts_with("Deployment enables"));
     }
 }

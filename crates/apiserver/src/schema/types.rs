@@ -50,13 +50,6 @@ pub enum Level {
 }
 
 impl Shape {
-    /// The shape of an object of the named type; `None` when the type is unknown.
-    pub fn object(name: &str) -> Option<Shape> {
-        let (name, _) = all().get_key_value(name)?;
-        let at = TEXT.find(&format!("@{name}"));
-        at.map(|at| Shape(&TEXT[at..=at + name.len()]))
-    }
-
     /// The outermost level.
     pub fn level(self) -> Level {
         if let Some(inner) = self.0.strip_prefix("[]") {

@@ -32,11 +32,9 @@ pub fn secret(new: &Field, old: Option<&Field>, errors: &mut Errors) {
         }
         "kubernetes.io/dockercfg" => need(".dockercfg"),
         "kubernetes.io/dockerconfigjson" => need(".dockerconfigjson"),
-        "kubernetes.io/basic-auth" => {
-            if data.value.get("username").is_none() && data.value.get("password").is_none() {
-                need("username");
-                need("password");
-            }
+        "kubernetes.io/basic-auth" if data.value.get("username").is_none() && data.value.get("password").is_none() => {
+            need("username");
+            need("password");
         }
         "kubernetes.io/ssh-auth" => need("ssh-privatekey"),
         "kubernetes.io/tls" => {

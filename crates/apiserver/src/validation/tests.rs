@@ -195,6 +195,16 @@ fn containers_are_checked() {
             json!([{"name": "a", "value": "1", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
             "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty",
         ),
+    ];
+    for (pointer, value, expected) in cases {
+        assert_eq!(problems("", "pods", pod(), &[(&pointer, value.clone())]), expected, "{pointer} {value}");
+    }
+}
+
+#[test]
+fn mounts_resources_and_probes_are_checked() {
+    let c = "/spec/containers/0";
+    let cases: Vec<(String, Value, &str)> = vec![
         (format!("{c}/volumeMounts"), json!([{"name": "w", "mountPath": "/x"}]), "spec.containers[0].volumeMounts[0].name: Not found: \"w\""),
         (format!("{c}/volumeMounts"), json!([{"name": "v"}]), "spec.containers[0].volumeMounts[0].mountPath: Required value"),
         (
