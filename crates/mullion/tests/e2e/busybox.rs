@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 /// The name under which the image is loaded.
 pub const IMAGE: &str = "docker.io/library/busybox:e2e";
-const APPLETS: &[&str] = &["sh", "wget", "sleep", "cat", "nslookup"];
+const APPLETS: &[&str] = &["awk", "nc", "nslookup", "sh", "sleep"];
 
 fn add(tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, content: &[u8]) {
     let mut header = tar::Header::new_ustar();
@@ -23,6 +23,7 @@ fn layer(busybox: &[u8]) -> Vec<u8> {
         let mut header = tar::Header::new_ustar();
         header.set_entry_type(tar::EntryType::Symlink);
         header.set_size(0);
+        header.set_mode(0o777);
         tar.append_link(&mut header, format!("bin/{applet}"), "busybox").expect("a link");
     }
     tar.into_inner().expect("a layer")

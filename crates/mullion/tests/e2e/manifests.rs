@@ -83,8 +83,8 @@ spec:
     )
 }
 
-/// A Linux pod that runs one shell script and ends.
-pub fn script(name: &str, script: &str) -> String {
+/// A Linux pod that runs one shell script with an argument, and ends.
+pub fn script(name: &str, script: &str, argument: &str) -> String {
     let script = serde_json::Value::from(script);
     format!(
         "apiVersion: v1
@@ -94,7 +94,7 @@ spec:
   restartPolicy: Never
   nodeSelector: {{kubernetes.io/os: linux}}
   containers:
-  - {{name: main, image: \"{}\", imagePullPolicy: Never, command: [/bin/sh, -c, {script}]}}
+  - {{name: main, image: \"{}\", imagePullPolicy: Never, command: [/bin/sh, -c, {script}, sh, \"{argument}\"]}}
 ",
         crate::busybox::IMAGE
     )

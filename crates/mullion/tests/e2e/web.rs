@@ -22,7 +22,24 @@ pub fn iis_answers_by_node_port(cluster: &Cluster) {
     assert!(node.starts_with("win"), "{node} runs a Windows pod");
 }
 
-/// busybox's wget in a Linux pod, with the answer in its log.
+/// What the Linux pod runs. Debian's static busybox resolves names in `nslookup` alone, hence no `wget`.
+const CLIENT: &str = r#"
+get() {
+  for try in 1 2 3 4 5 6 7 8 9 10; do
+    { printf 'GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n' "$1"; sleep 1; } | nc -w 3 "$2" 80 && return
+    sleep 0.3
+  done
+  return 1
+}
+address() { nslookup "$1" | awk '/^Name:/ { found = 1 } found && /^Address/ { print $NF; exit }'; }
+echo "by address"; get iis "$1" || exit 1
+for name in iis iis.default.svc.cluster.local; do
+  found=$(address "$name")
+  echo "by name $name: $found"; get "$name" "$found" || exit 1
+done
+"#;
+
+/// A Linux pod asks by address and by name; the answers are in its log.
 pub fn linux_pod_reaches_it(cluster: &Cluster) {
     let archive = cluster.place.path().join("busybox.tar");
     busybox::write_archive(&archive);
@@ -30,11 +47,7 @@ pub fn linux_pod_reaches_it(cluster: &Cluster) {
     assert!(loaded.contains("lin01") && !loaded.contains("win01"), "a Linux image is for Linux nodes: {loaded}");
     let service = cluster.json(&["service", "iis"]);
     let ip = service["spec"]["clusterIP"].as_str().expect("a ClusterIP");
-    let script = format!(
-        "get() {{ for try in 1 2 3 4 5 6 7 8 9 10; do wget -T 2 -q -O - $1 && return; sleep 0.3; done; return 1; }}
-echo by address; get http://{ip}/ && echo by short name && get http://iis/hostname && echo by full name && get http://iis.default.svc.cluster.local/"
-    );
-    cluster.apply(&manifests::script("client", &script));
+    cluster.apply(&manifests::script("client", CLIENT, ip));
     let phase = until("the Linux pod's end", PATIENCE, || {
         let pod = cluster.json(&["pod", "client"]);
         match pod["status"]["phase"].as_str() {
@@ -44,9 +57,11 @@ echo by address; get http://{ip}/ && echo by short name && get http://iis/hostna
     });
     let log = cluster.kubectl(&["logs", "client"]);
     assert_eq!(phase, "Succeeded", "{log}");
-    assert_eq!(log.matches(&format!("<title>{TITLE}</title>")).count(), 2, "one page by address, one by name: {log}");
-    let pod = &cluster.pods("iis")[0];
-    assert!(log.contains(pod["metadata"]["name"].as_str().unwrap_or("?")), "{log}");
+    for name in ["iis", "iis.default.svc.cluster.local"] {
+        assert!(log.contains(&format!("by name {name}: {ip}\n")), "{log}");
+    }
+    assert_eq!(log.matches(&format!("<title>{TITLE}</title>")).count(), 3, "one page by address, two by name: {log}");
+    assert!(log.contains(&format!("<b>{}</b>", cluster.pods("iis")[0]["metadata"]["name"].as_str().unwrap_or("?"))), "{log}");
 }
 
 /// Clients on both Windows nodes fetch from one server on the first.
