@@ -393,6 +393,18 @@ mod tests {
     }
 
     #[test]
+    fn what_was_decoded_decodes_to_itself() {
+        let spec = json!({
+            "containers": [{"name": "a", "resources": {"limits": {"cpu": 0.5, "memory": "1e3"}}, "ports": [{"containerPort": 80}],
+                "livenessProbe": {"httpGet": {"port": "web"}}, "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "b"}}}]}],
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1500M"}}], "tolerations": [{"key": "a", "tolerationSeconds": 0}],
+        });
+        let once = check("", "pods", pod(spec), true).unwrap().value;
+        assert_eq!(once["spec"]["containers"][0]["resources"]["limits"], json!({"cpu": "500m", "memory": "1e3"}));
+        assert_eq!(check("", "pods", once.clone(), true).unwrap().value, once);
+    }
+
+    #[test]
     fn times_become_utc_seconds() {
         let value = check("", "pods", json!({"metadata": {"deletionTimestamp": "2026-01-02T03:04:05.9+01:00"}}), true).unwrap().value;
         assert_eq!(value["metadata"]["deletionTimestamp"], "2026-01-02T02:04:05Z");

@@ -329,7 +329,8 @@ fn mounts(field: &Field, volumes: &Volumes, errors: &mut Errors) {
     }
 }
 
-fn resources(field: &Field, errors: &mut Errors) {
+/// A container's resources, or a pod's.
+pub fn resources(field: &Field, errors: &mut Errors) {
     let (limits, requests) = (field.get("limits"), field.get("requests"));
     let quantity = |value: &serde_json::Value| value.as_str().and_then(|text| Quantity::parse(text).ok());
     for map in [&limits, &requests] {

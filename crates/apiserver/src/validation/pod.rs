@@ -40,6 +40,11 @@ fn spec(spec: &Field, is_pod: bool, errors: &mut Errors) {
     }
     let volumes = volume::check(&spec.get("volumes"), errors);
     container::all(spec, &volumes, is_pod, errors);
+    let resources = spec.get("resources");
+    if !resources.get("claims").is_empty() {
+        errors.forbidden(&resources.get("claims"), "claims cannot be set for Resources at pod-level");
+    }
+    container::resources(&resources, errors);
     errors.one_of(&spec.get("restartPolicy"), &["Always", "OnFailure", "Never"]);
     errors.one_of(&spec.get("dnsPolicy"), &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]);
     meta::labels(&spec.get("nodeSelector"), errors);

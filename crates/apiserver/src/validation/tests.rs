@@ -327,6 +327,7 @@ fn pods_are_checked() {
 fn the_operating_system_rules_fields_out() {
     let windows = ("/spec/os", json!({"name": "windows"}));
     let refused = |pointer: &str, value: Value| problems("", "pods", pod(), &[windows.clone(), (pointer, value)]);
+    assert_eq!(refused("/spec/resources", json!({"limits": {"cpu": "1"}})), "spec.resources: Forbidden: cannot be set for a windows pod");
     assert_eq!(refused("/spec/hostPID", json!(true)), "spec.hostPID: Forbidden: cannot be set for a windows pod");
     assert_eq!(refused("/spec/securityContext", json!({"runAsUser": 1})), "spec.securityContext.runAsUser: Forbidden: cannot be set for a windows pod");
     assert_eq!(

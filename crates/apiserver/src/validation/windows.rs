@@ -61,6 +61,9 @@ fn no_linux_fields(spec: &Field, errors: &mut Errors) {
     let share = spec.get("shareProcessNamespace");
     let set = share.is_set();
     refuse(share, set);
+    let resources = spec.get("resources");
+    let set = resources.is_set();
+    refuse(resources, set);
     const OTHERS: [&str; 5] = ["runAsUser", "runAsGroup", "supplementalGroups", "supplementalGroupsPolicy", "seLinuxChangePolicy"];
     for field in OTHERS.map(|member| context.get(member)) {
         let set = field.is_set();
