@@ -1,6 +1,6 @@
 //! End to end: the binary and unmodified kubectl, as a user has them.
 //!
-//! One cluster serves all steps of [`a_cluster_from_up_to_down`]; the other tests never get as far as a cluster.
+//! One cluster serves all steps of [`a_cluster_from_up_to_down`]; tests of how clusters end have their own.
 //! Environment: `MULLION_TEST_KUBECTL` names kubectl (default: the one on PATH), `MULLION_TEST_BIN` another mullion than
 //! the one built with the tests, `MULLION_TEST_STEP` runs only the steps whose names contain it.
 
@@ -16,6 +16,8 @@ mod cluster;
 mod commands;
 #[path = "e2e/http.rs"]
 mod http;
+#[path = "e2e/lives.rs"]
+mod lives;
 #[path = "e2e/manifests.rs"]
 mod manifests;
 #[path = "e2e/pods.rs"]
@@ -56,7 +58,7 @@ const STEPS: &[Step] = &[
 #[test]
 fn a_cluster_from_up_to_down() {
     let chosen = std::env::var("MULLION_TEST_STEP").unwrap_or_default();
-    let mut cluster = Cluster::up();
+    let mut cluster = Cluster::up("");
     let mut failed = Vec::new();
     for (name, step) in STEPS.iter().filter(|(name, _)| name.contains(&chosen)) {
         let begin = std::time::Instant::now();
@@ -71,6 +73,21 @@ fn a_cluster_from_up_to_down() {
     }
     traces::down_leaves_nothing(&mut cluster);
     assert!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), STEPS.len(), failed.join("; "));
+}
+
+#[test]
+fn a_killed_supervisor_takes_everything_with_it_and_up_resumes() {
+    lives::killed_and_resumed();
+}
+
+#[test]
+fn an_interrupt_ends_a_cluster_in_the_foreground() {
+    lives::interrupted();
+}
+
+#[test]
+fn a_killed_process_is_restarted_and_pods_survive() {
+    lives::restarted_processes();
 }
 
 #[test]

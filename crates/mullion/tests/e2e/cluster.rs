@@ -5,6 +5,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -121,6 +122,9 @@ pub fn mullion() -> PathBuf {
     std::env::var_os("MULLION_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_mullion").into(), PathBuf::from)
 }
 
+/// One cluster at a time: two would hand out the same NodePorts of 127.0.0.1 now and then.
+static ONE: Mutex<()> = Mutex::new(());
+
 /// A running cluster; ends with the value.
 pub struct Cluster {
     pub place: Place,
@@ -130,25 +134,37 @@ pub struct Cluster {
     kubeconfig: PathBuf,
     kubectl: PathBuf,
     up: bool,
+    _one: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
-    /// The default cluster, with all nodes Ready.
-    pub fn up() -> Self {
+    /// A cluster of `nodes` (empty: the default ones), all of them Ready.
+    pub fn up(nodes: &str) -> Self {
         let place = Place::new();
         let kubeconfig = place.path().join("kubeconfig");
         let kubectl = std::env::var_os("MULLION_TEST_KUBECTL").map_or_else(|| "kubectl".into(), PathBuf::from);
         let host_network = crate::traces::host_network();
-        let mut cluster = Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: true };
+        let mut cluster = Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false, _one: ONE.lock().unwrap_or_else(PoisonError::into_inner) };
+        cluster.start(nodes);
+        cluster
+    }
+
+    /// Starts it, or starts it again.
+    #[track_caller]
+    pub fn start(&mut self, nodes: &str) {
+        let (port, kubeconfig) = (self.port.to_string(), self.kubeconfig.to_string_lossy().into_owned());
+        let mut args = vec!["up", "--detach", "--port", &port, "--kubeconfig", &kubeconfig];
+        if !nodes.is_empty() {
+            args.extend(["--nodes", nodes]);
+        }
         let begin = Instant::now();
-        let said = cluster.place.mullion(&["up", "--detach", "--port", &cluster.port.to_string(), "--kubeconfig", &cluster.kubeconfig.to_string_lossy()]);
+        let said = self.place.mullion(&args);
         if said.code != Some(0) {
-            cluster.print_logs();
-            cluster.up = false;
+            self.print_logs();
         }
         said.ok("mullion up --detach");
+        self.up = true;
         eprintln!("ok   up ({:.2} s)", begin.elapsed().as_secs_f64());
-        cluster
     }
 
     /// Ends it as a user does.

@@ -34,7 +34,7 @@ fn namespaces(pid: u32) -> BTreeSet<String> {
 }
 
 /// `root` and all processes below it.
-fn family(root: u32) -> BTreeSet<u32> {
+pub fn family(root: u32) -> BTreeSet<u32> {
     let parent = |pid: u32| -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
@@ -57,31 +57,53 @@ fn naming(path: &Path) -> Vec<String> {
     processes().filter(|pid| *pid != std::process::id()).filter_map(|pid| command_line(pid).ok()).filter(|line| line.contains(&*path)).collect()
 }
 
+/// The processes and namespaces of a running cluster.
+pub struct Footprint {
+    pub supervisor: u32,
+    pub init: u32,
+    processes: usize,
+    namespaces: BTreeSet<String>,
+}
+
+impl Footprint {
+    /// As the cluster itself tells, and `/proc` shows.
+    pub fn of(cluster: &Cluster) -> Self {
+        let status: Value = serde_json::from_str(&cluster.place.mullion(&["status", "-o", "json"]).ok("mullion status")).expect("JSON");
+        let number = |key: &str| status[key].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_else(|| panic!("no {key}: {status}"));
+        let (supervisor, init) = (number("supervisor"), number("init"));
+        let ours = namespaces(std::process::id());
+        let pids = family(init);
+        let namespaces: BTreeSet<String> = pids.iter().flat_map(|pid| namespaces(*pid)).filter(|namespace| !ours.contains(namespace)).collect();
+        let hosts = status["nodes"].as_array().map_or(0, Vec::len) + 2;
+        assert!(namespaces.len() >= hosts + 3, "user, mount and process namespace, and a network of each of {hosts} hosts: {namespaces:?}");
+        Self { supervisor, init, processes: pids.len() + 1, namespaces }
+    }
+
+    /// Waits until none of it is left, nor a mount, nor the port.
+    #[track_caller]
+    pub fn is_gone(&self, cluster: &Cluster) {
+        until("no process and no namespace is left", Duration::from_secs(5), || {
+            let left: Vec<u32> = processes().filter(|pid| *pid == self.supervisor || !namespaces(*pid).is_disjoint(&self.namespaces)).collect();
+            let named = naming(&cluster.place.dir());
+            if left.is_empty() && named.is_empty() { Ok(()) } else { Err(format!("{left:?} {named:?}")) }
+        });
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+        assert!(!mounts.contains(&*cluster.place.path().to_string_lossy()), "a mount is left: {mounts}");
+        assert_eq!(host_network(), cluster.host_network);
+        std::net::TcpListener::bind(("127.0.0.1", cluster.port)).expect("the port is free again");
+        assert!(cluster.place.dir().join("cluster.json").is_file(), "DIR keeps the cluster");
+    }
+}
+
 /// `down` ends every process, mount and namespace, and frees the port; DIR stays.
 pub fn down_leaves_nothing(cluster: &mut Cluster) {
-    let status: Value = serde_json::from_str(&cluster.place.mullion(&["status", "-o", "json"]).ok("mullion status")).expect("JSON");
-    let number = |key: &str| status[key].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_else(|| panic!("no {key}: {status}"));
-    let (supervisor, init) = (number("supervisor"), number("init"));
-    let ours = namespaces(std::process::id());
-    let pids = family(init);
-    let theirs: BTreeSet<String> = pids.iter().flat_map(|pid| namespaces(*pid)).filter(|namespace| !ours.contains(namespace)).collect();
-    assert!(theirs.len() >= 8, "user, mount and process namespace, and a network of each host: {theirs:?}");
+    let footprint = Footprint::of(cluster);
     let begin = Instant::now();
     cluster.down().ok("mullion down");
-    eprintln!("ok   down of {} processes ({:.2} s)", pids.len() + 1, begin.elapsed().as_secs_f64());
-    until("no process and no namespace is left", Duration::from_secs(5), || {
-        let left: Vec<u32> = processes().filter(|pid| *pid == supervisor || !namespaces(*pid).is_disjoint(&theirs)).collect();
-        let named = naming(&cluster.place.dir());
-        if left.is_empty() && named.is_empty() { Ok(()) } else { Err(format!("{left:?} {named:?}")) }
-    });
-    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
-    let place = cluster.place.path().to_string_lossy().into_owned();
-    assert!(!mounts.contains(&place), "a mount is left: {mounts}");
+    eprintln!("ok   down of {} processes ({:.2} s)", footprint.processes, begin.elapsed().as_secs_f64());
+    footprint.is_gone(cluster);
     let run: Vec<_> = fs::read_dir(cluster.place.path().join("run")).expect("the runtime directory").flatten().map(|entry| entry.path()).collect();
     assert!(run.is_empty(), "left in the runtime directory: {run:?}");
-    assert_eq!(host_network(), cluster.host_network);
-    std::net::TcpListener::bind(("127.0.0.1", cluster.port)).expect("the port is free again");
-    assert!(cluster.place.dir().join("cluster.json").is_file(), "DIR keeps the cluster");
     let said = cluster.down();
     assert_eq!(said.code, Some(74), "nothing runs any more: {said:?}");
 }

@@ -1,0 +1,147 @@
+//! How clusters and their processes end, and what is there again afterwards.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, PATIENCE, mullion, until};
+use crate::http::page;
+use crate::manifests;
+use crate::traces::Footprint;
+
+/// Small, to be quick.
+const NODES: &str = "win01:windows:20348";
+
+/// Sends a signal as a user does.
+#[track_caller]
+fn kill(signal: &str, pid: u32) {
+    let status = Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill");
+    assert!(status.success(), "kill {signal} {pid}: {status}");
+}
+
+/// What must be the same after a reboot of every host, and what must not.
+struct Kept {
+    node_port: u16,
+    cluster_ip: Value,
+    pod: Value,
+    pod_uid: Value,
+    pod_cidr: Value,
+    node_uid: Value,
+    boot: Value,
+    restarts: i64,
+}
+
+impl Kept {
+    fn of(cluster: &Cluster) -> Self {
+        let service = cluster.json(&["service", "iis"]);
+        let node = cluster.json(&["node", "win01"]);
+        let pods = cluster.pods("iis");
+        assert_eq!(pods.len(), 1, "{pods:?}");
+        Self {
+            node_port: cluster.node_port("iis"),
+            cluster_ip: service["spec"]["clusterIP"].clone(),
+            pod: pods[0]["metadata"]["name"].clone(),
+            pod_uid: pods[0]["metadata"]["uid"].clone(),
+            pod_cidr: node["spec"]["podCIDR"].clone(),
+            node_uid: node["metadata"]["uid"].clone(),
+            boot: node["status"]["nodeInfo"]["bootID"].clone(),
+            restarts: pods[0]["status"]["containerStatuses"][0]["restartCount"].as_i64().unwrap_or(-1),
+        }
+    }
+}
+
+/// `kill -9` of the supervisor, then `up` on the same directory.
+pub fn killed_and_resumed() {
+    let mut cluster = Cluster::up(NODES);
+    cluster.apply(manifests::IIS);
+    cluster.rolled_out("iis");
+    page(cluster.node_port("iis"), "/");
+    let before = Kept::of(&cluster);
+    let footprint = Footprint::of(&cluster);
+    kill("-9", footprint.supervisor);
+    footprint.is_gone(&cluster);
+    cluster.start("");
+    page(before.node_port, "/");
+    until("one restart", PATIENCE, || match Kept::of(&cluster).restarts {
+        count if count == before.restarts + 1 => Ok(()),
+        count => Err(format!("{count} restarts")),
+    });
+    let after = Kept::of(&cluster);
+    assert_eq!((after.node_port, &after.cluster_ip, &after.pod_cidr), (before.node_port, &before.cluster_ip, &before.pod_cidr));
+    assert_eq!((&after.pod, &after.pod_uid, &after.node_uid), (&before.pod, &before.pod_uid, &before.node_uid), "the very same objects");
+    assert_ne!(after.boot, before.boot, "a reboot");
+    let footprint = Footprint::of(&cluster);
+    cluster.down().ok("mullion down");
+    footprint.is_gone(&cluster);
+}
+
+/// Ctrl-C where `up` runs in the foreground.
+pub fn interrupted() {
+    let mut cluster = Cluster::up(NODES);
+    cluster.down().ok("mullion down");
+    let mut command = cluster.place.command(mullion());
+    command.args(["up", "--port", &cluster.port.to_string(), "--dir"]).arg(cluster.place.dir());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("mullion up");
+    until("a Ready node", PATIENCE, || {
+        let said = cluster.place.mullion(&["status", "-o", "json"]);
+        let status: Value = serde_json::from_str(&said.out).map_err(|_| format!("{said:?}"))?;
+        if status["nodes"][0]["ready"] == true { Ok(()) } else { Err(said.out) }
+    });
+    let footprint = Footprint::of(&cluster);
+    assert_eq!(footprint.supervisor, child.id(), "what the user started is the supervisor");
+    kill("-INT", child.id());
+    let status = until("the end of `up`", Duration::from_secs(10), || child.try_wait().expect("a child").ok_or_else(|| "it runs".to_owned()));
+    assert_eq!(status.code(), Some(0), "{status}");
+    footprint.is_gone(&cluster);
+}
+
+/// Each process alone is killed; it comes back, and the pod with its container stays.
+pub fn restarted_processes() {
+    let cluster = Cluster::up(NODES);
+    cluster.apply(manifests::IIS);
+    cluster.rolled_out("iis");
+    let port = cluster.node_port("iis");
+    page(port, "/");
+    let before = Kept::of(&cluster);
+    let container = |cluster: &Cluster| cluster.pods("iis")[0]["status"]["containerStatuses"][0]["containerID"].clone();
+    let running = container(&cluster);
+    let names: Vec<String> = processes(&cluster).iter().map(|process| process["name"].as_str().unwrap_or_default().to_owned()).collect();
+    assert!(names.len() >= 4, "control plane, network service, runtime, node: {names:?}");
+    for name in &names {
+        let init = Footprint::of(&cluster).init;
+        let inside = process(&cluster, name)["pid"].as_u64().expect("a process number");
+        kill("-9", outside(init, inside).unwrap_or_else(|| panic!("{name} is not process {inside} of the lab")));
+        until(&format!("{name} again"), PATIENCE, || {
+            let process = process(&cluster, name);
+            if process["restarts"].as_u64() >= Some(1) && process["ready"] == true { Ok(()) } else { Err(process.to_string()) }
+        });
+        page(port, "/");
+    }
+    // A change that needs every one of them.
+    cluster.apply(&manifests::web("after", "win01", "", ""));
+    cluster.rolled_out("after");
+    page(cluster.node_port("after"), "/");
+    let after = Kept::of(&cluster);
+    assert_eq!((after.restarts, &after.pod_uid, &container(&cluster)), (before.restarts, &before.pod_uid, &running), "the pod did not notice");
+}
+
+fn processes(cluster: &Cluster) -> Vec<Value> {
+    let status: Value = serde_json::from_str(&cluster.place.mullion(&["status", "-o", "json"]).ok("mullion status")).expect("JSON");
+    status["processes"].as_array().cloned().unwrap_or_default()
+}
+
+fn process(cluster: &Cluster, name: &str) -> Value {
+    processes(cluster).into_iter().find(|process| process["name"] == name).unwrap_or_default()
+}
+
+/// The number on the real host of process `inside` of the lab whose init is `init`.
+fn outside(init: u32, inside: u64) -> Option<u32> {
+    let last = |pid: &u32| -> Option<(usize, u64)> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let numbers: Vec<u64> = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+        Some((numbers.len(), *numbers.last()?))
+    };
+    let depth = last(&init)?.0;
+    crate::traces::family(init).into_iter().find(|pid| last(pid) == Some((depth, inside)))
+}
