@@ -33,9 +33,8 @@ async fn main() -> anyhow::Result<()> {
         days: 365,
         ..CertRequest::default()
     };
-    let client = |cn: &str, org: &str| {
-        ca.issue(&CertRequest { cn: cn.into(), orgs: vec![org.into()], client: true, days: 365, ..CertRequest::default() })
-    };
+    let client =
+        |cn: &str, org: &str| ca.issue(&CertRequest { cn: cn.into(), orgs: vec![org.into()], client: true, days: 365, ..CertRequest::default() });
     let server = start(Config {
         store_dir: dir.path().join("store"),
         listeners: vec![listener],

@@ -1,8 +1,8 @@
 //! The objects that every cluster has from its first start: namespaces, roles, the `kubernetes` Service
 //! (pkg/controlplane/controller/{systemnamespaces,kubernetesservice}, RBAC's post-start hook).
 
-use crate::authz::bootstrap::{cluster_role_bindings, cluster_roles};
 use crate::authn::{MASTERS, UserInfo};
+use crate::authz::bootstrap::{cluster_role_bindings, cluster_roles};
 use crate::kinds::{self, KindInfo};
 use crate::registry::{Registry, WriteContext};
 use crate::status::ApiError;

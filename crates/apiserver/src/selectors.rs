@@ -107,7 +107,9 @@ fn label_key(key: &str) -> Result<String, String> {
     let key = key.trim();
     let allowed = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
     if key.is_empty() || !key.chars().all(allowed) {
-        return Err(format!("<nil>: Invalid value: {key:?}: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"));
+        return Err(format!(
+            "<nil>: Invalid value: {key:?}: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+        ));
     }
     Ok(key.to_string())
 }
@@ -165,7 +167,11 @@ impl FieldSelector {
 }
 
 fn kind_version(kind: &KindInfo) -> String {
-    if kind.group.is_empty() { format!("/{}, Resource={}", kind.version, kind.plural) } else { format!("{}/{}, Resource={}", kind.group, kind.version, kind.plural) }
+    if kind.group.is_empty() {
+        format!("/{}, Resource={}", kind.version, kind.plural)
+    } else {
+        format!("{}/{}, Resource={}", kind.group, kind.version, kind.plural)
+    }
 }
 
 /// The fields of a kind that may be selected by, beside metadata.name and metadata.namespace
@@ -174,8 +180,17 @@ fn supported(kind: &KindInfo) -> &'static [&'static str] {
     const META: &[&str] = &["metadata.name", "metadata.namespace"];
     match (kind.group, kind.plural) {
         ("", "pods") => &[
-            "metadata.name", "metadata.namespace", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName",
-            "spec.serviceAccountName", "spec.hostNetwork", "status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName",
+            "metadata.name",
+            "metadata.namespace",
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.podIPs",
+            "status.nominatedNodeName",
         ],
         ("", "nodes") => &["metadata.name", "metadata.namespace", "spec.unschedulable"],
         ("", "namespaces") => &["metadata.name", "metadata.namespace", "status.phase"],
@@ -186,9 +201,23 @@ fn supported(kind: &KindInfo) -> &'static [&'static str] {
         ("batch", "jobs") => &["metadata.name", "metadata.namespace", "status.successful"],
         ("certificates.k8s.io", "certificatesigningrequests") => &["metadata.name", "metadata.namespace", "spec.signerName"],
         ("" | "events.k8s.io", "events") => &[
-            "metadata.name", "metadata.namespace", "involvedObject.kind", "involvedObject.namespace", "involvedObject.name",
-            "involvedObject.uid", "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason",
-            "reportingComponent", "source", "type", "regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid",
+            "metadata.name",
+            "metadata.namespace",
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
         ],
         _ => META,
     }

@@ -75,18 +75,13 @@ impl ApiError {
 
     /// 409: somebody else wrote first.
     pub fn modified(kind: &KindInfo, name: &str) -> Self {
-        Self::conflict(
-            kind,
-            name,
-            "the object has been modified; please apply your changes to the latest version and try again",
-        )
+        Self::conflict(kind, name, "the object has been modified; please apply your changes to the latest version and try again")
     }
 
     /// 403 with upstream's wording for a named object (admission) .
     pub fn forbidden(kind: &KindInfo, name: &str, why: &str) -> Self {
         let resource = qualified(kind.group, kind.plural);
-        let message =
-            if name.is_empty() { format!("{resource} is forbidden: {why}") } else { format!("{resource} {name:?} is forbidden: {why}") };
+        let message = if name.is_empty() { format!("{resource} is forbidden: {why}") } else { format!("{resource} {name:?} is forbidden: {why}") };
         Self { details: Some(details(kind, name)), ..Self::new(403, "Forbidden", message) }
     }
 
@@ -101,10 +96,8 @@ impl ApiError {
         }
         let list = if seen.len() == 1 { seen.remove(0) } else { format!("[{}]", seen.join(", ")) };
         let message = format!("{} {name:?} is invalid: {list}", qualified(kind.group, kind.kind));
-        let causes: Vec<Value> = errors
-            .iter()
-            .map(|error| json!({"reason": error.reason(), "message": error.body(), "field": error.field}))
-            .collect();
+        let causes: Vec<Value> =
+            errors.iter().map(|error| json!({"reason": error.reason(), "message": error.body(), "field": error.field})).collect();
         let mut details = Map::new();
         details.insert("name".into(), name.into());
         if !kind.group.is_empty() {
@@ -151,8 +144,7 @@ impl ApiError {
 
     /// 415 with the media types that would do.
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
-        let message =
-            format!("the body of the request was in an unknown format - accepted media types include: {}", accepted.join(", "));
+        let message = format!("the body of the request was in an unknown format - accepted media types include: {}", accepted.join(", "));
         Self::new(415, "UnsupportedMediaType", message)
     }
 

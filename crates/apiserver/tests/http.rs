@@ -8,7 +8,12 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 /// Sends a request as `user` and returns code, Warning headers and body.
-async fn send(server: &TestServer, user: &str, groups: &[&str], request: Request<http_body_util::Full<bytes::Bytes>>) -> (StatusCode, Vec<String>, Vec<u8>) {
+async fn send(
+    server: &TestServer,
+    user: &str,
+    groups: &[&str],
+    request: Request<http_body_util::Full<bytes::Bytes>>,
+) -> (StatusCode, Vec<String>, Vec<u8>) {
     use http_body_util::BodyExt;
     let response = server.service(user, groups).oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
@@ -23,7 +28,8 @@ fn request(method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<b
 
 async fn admin(server: &TestServer, method: &str, path: &str, body: &Value) -> (StatusCode, Vec<String>, Value) {
     let content = if body.is_null() { String::new() } else { body.to_string() };
-    let (code, warnings, body) = send(server, "admin", &["system:masters"], request(method, path, &[("content-type", "application/json")], content)).await;
+    let (code, warnings, body) =
+        send(server, "admin", &["system:masters"], request(method, path, &[("content-type", "application/json")], content)).await;
     (code, warnings, serde_json::from_slice(&body).unwrap_or_default())
 }
 
@@ -68,7 +74,9 @@ async fn bodies_may_be_yaml_or_protobuf_and_answers_yaml() {
     assert!(String::from_utf8(body).unwrap().starts_with("kind: ConfigMap\n"));
     // apiVersion v1, kind ConfigMap, metadata.name "p".
     let protobuf = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x05\x0a\x03\x0a\x01p".to_vec();
-    let (code, _, body) = send(&server, "admin", &["system:masters"], request("POST", MAPS, &[("content-type", "application/vnd.kubernetes.protobuf")], protobuf)).await;
+    let (code, _, body) =
+        send(&server, "admin", &["system:masters"], request("POST", MAPS, &[("content-type", "application/vnd.kubernetes.protobuf")], protobuf))
+            .await;
     assert_eq!(code, 201, "{}", String::from_utf8_lossy(&body));
     let (code, _, _) = send(&server, "admin", &["system:masters"], request("POST", MAPS, &[("content-type", "application/cbor")], "x")).await;
     assert_eq!(code, 415);
@@ -117,7 +125,9 @@ async fn nobody_grants_what_they_do_not_hold() {
     let bind = |name: &str, role: &str| json!({"metadata": {"name": name}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}, "subjects": [{"kind": "User", "name": "bob", "apiGroup": "rbac.authorization.k8s.io"}]});
     let (code, _, body) = admin(&server, "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", &bind("a", "admin")).await;
     assert_eq!(code, 201, "{body}");
-    let role = |resource: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"generateName": "r-"}, "rules": [{"apiGroups": [""], "resources": [resource], "verbs": ["get"]}]}).to_string();
+    let role = |resource: &str| {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"generateName": "r-"}, "rules": [{"apiGroups": [""], "resources": [resource], "verbs": ["get"]}]}).to_string()
+    };
     let headers = [("content-type", "application/json")];
     let (code, _, _) = send(&server, "bob", &[], request("POST", roles, &headers, role("pods"))).await;
     assert_eq!(code, 201);

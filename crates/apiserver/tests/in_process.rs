@@ -112,7 +112,10 @@ async fn a_pod_gets_its_token_volume_and_goes_gracefully() {
 
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "web"}, "target": {"kind": "Node", "name": "win01"}});
     let bind = |client: kube::Client| {
-        let request = http::Request::post("/api/v1/namespaces/default/pods/web/binding").header("content-type", "application/json").body(binding.to_string().into_bytes()).unwrap();
+        let request = http::Request::post("/api/v1/namespaces/default/pods/web/binding")
+            .header("content-type", "application/json")
+            .body(binding.to_string().into_bytes())
+            .unwrap();
         async move { client.request_text(request).await }
     };
     bind(server.admin()).await.unwrap();
@@ -132,12 +135,18 @@ async fn services_get_addresses_and_ports_and_give_them_back() {
     let server = TestServer::start().await;
     let services: Api<Service> = Api::namespaced(server.admin(), "default");
     let service = |name: &str, port: u16| {
-        serde_json::from_value::<Service>(json!({"metadata": {"name": name}, "spec": {"type": "NodePort", "selector": {"a": "b"}, "ports": [{"port": 80, "nodePort": port}]}})).unwrap()
+        serde_json::from_value::<Service>(
+            json!({"metadata": {"name": name}, "spec": {"type": "NodePort", "selector": {"a": "b"}, "ports": [{"port": 80, "nodePort": port}]}}),
+        )
+        .unwrap()
     };
     let first = services.create(&PostParams::default(), &service("a", 30080)).await.unwrap();
     assert!(first.spec.unwrap().cluster_ip.unwrap().starts_with("10."));
     let taken = services.create(&PostParams::default(), &service("b", 30080)).await.unwrap_err();
-    assert!(taken.to_string().contains("Service \"b\" is invalid: spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated"), "{taken}");
+    assert!(
+        taken.to_string().contains("Service \"b\" is invalid: spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated"),
+        "{taken}"
+    );
     let server = server.restart().await;
     let services: Api<Service> = Api::namespaced(server.admin(), "default");
     assert!(services.create(&PostParams::default(), &service("b", 30080)).await.is_err(), "the port is forgotten after a restart");
@@ -155,7 +164,12 @@ async fn identities_are_kept_apart() {
     let server = TestServer::start().await;
     let nobody: Api<Pod> = Api::namespaced(server.client("nobody", &[]), "default");
     let refused = nobody.list(&ListParams::default()).await.unwrap_err();
-    assert!(refused.to_string().contains("pods is forbidden: User \"nobody\" cannot list resource \"pods\" in API group \"\" in the namespace \"default\""), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .contains("pods is forbidden: User \"nobody\" cannot list resource \"pods\" in API group \"\" in the namespace \"default\""),
+        "{refused}"
+    );
     let node: Api<Pod> = Api::all(server.client("system:node:win01", &["system:nodes"]));
     node.list(&ListParams::default().fields("spec.nodeName=win01")).await.unwrap();
     assert!(node.list(&ListParams::default()).await.is_err());

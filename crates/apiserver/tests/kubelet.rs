@@ -24,7 +24,11 @@ async fn fake_kubelet(server: &TestServer) -> u16 {
             let shown = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
             let answer = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| async move {
                 let refuse = !shown || request.uri().path().contains("broken");
-                let text = if refuse { "container \"web\" in pod \"broken\" is waiting to start: ContainerCreating".to_string() } else { request.uri().to_string() };
+                let text = if refuse {
+                    "container \"web\" in pod \"broken\" is waiting to start: ContainerCreating".to_string()
+                } else {
+                    request.uri().to_string()
+                };
                 let response = http::Response::builder().status(if refuse { 400 } else { 200 }).body(Full::new(bytes::Bytes::from(text)));
                 Ok::<_, Infallible>(response.unwrap())
             });

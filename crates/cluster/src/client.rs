@@ -42,12 +42,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ca = pki::Ca::generate("client-ca", std::time::Duration::from_secs(86_400)).unwrap();
         let pair = ca
-            .issue(&pki::CertRequest { cn: "system:node:win01".into(), orgs: vec!["system:nodes".into()], client: true, days: 1, ..Default::default() })
+            .issue(&pki::CertRequest {
+                cn: "system:node:win01".into(),
+                orgs: vec!["system:nodes".into()],
+                client: true,
+                days: 1,
+                ..Default::default()
+            })
             .unwrap();
-        let path = kubeconfig_in(
-            dir.path(),
-            pki::Credentials::Certificate { cert_pem: pair.cert_pem, key_pem: pair.key_pem },
-        );
+        let path = kubeconfig_in(dir.path(), pki::Credentials::Certificate { cert_pem: pair.cert_pem, key_pem: pair.key_pem });
         client_from_kubeconfig(&path).await.unwrap();
     }
 

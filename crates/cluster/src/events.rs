@@ -59,12 +59,7 @@ impl EventRecorder {
     /// Panics outside a tokio runtime.
     pub fn new(client: Client, component: &str, host: &str) -> Self {
         let (queue, notes) = mpsc::channel(QUEUE);
-        let writer = Writer {
-            client,
-            component: component.to_owned(),
-            host: host.to_owned(),
-            correlator: Correlator::default(),
-        };
+        let writer = Writer { client, component: component.to_owned(), host: host.to_owned(), correlator: Correlator::default() };
         tokio::spawn(writer.run(notes));
         Self { queue }
     }
@@ -148,10 +143,7 @@ impl Writer {
             count: Some(count),
             first_timestamp: Some(Time(note.at)),
             last_timestamp: Some(Time(note.at)),
-            source: Some(EventSource {
-                component: Some(self.component.clone()),
-                host: Some(self.host.clone()).filter(|host| !host.is_empty()),
-            }),
+            source: Some(EventSource { component: Some(self.component.clone()), host: Some(self.host.clone()).filter(|host| !host.is_empty()) }),
             reporting_component: Some(self.component.clone()),
             reporting_instance: Some(self.host.clone()),
             ..Default::default()

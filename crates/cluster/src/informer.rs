@@ -191,12 +191,7 @@ impl<R> Informer<R> {
 
     /// The rows of one namespace, in the order of their names.
     pub fn in_namespace(&self, ns: &str) -> Vec<(Key, Arc<R>)> {
-        self.read(|rows| {
-            rows.range(Key::new(ns, "")..)
-                .take_while(|(key, _)| key.ns == ns)
-                .map(|(key, row)| (key.clone(), row.clone()))
-                .collect()
-        })
+        self.read(|rows| rows.range(Key::new(ns, "")..).take_while(|(key, _)| key.ns == ns).map(|(key, row)| (key.clone(), row.clone())).collect())
     }
 
     /// One row.

@@ -56,9 +56,8 @@ impl Default for Config {
     }
 }
 
-const KEYS: &[&str] = &[
-    "bridge", "isGateway", "isDefaultGateway", "forceAddress", "ipMasq", "mtu", "hairpinMode", "promiscMode", "vlan", "macspoofchk", "routed",
-];
+const KEYS: &[&str] =
+    &["bridge", "isGateway", "isDefaultGateway", "forceAddress", "ipMasq", "mtu", "hairpinMode", "promiscMode", "vlan", "macspoofchk", "routed"];
 
 impl Config {
     fn read(request: &Request) -> Result<Self, CniError> {
@@ -72,7 +71,10 @@ impl Config {
         }
         let unsupported = [(config.vlan != 0, "vlan"), (config.promisc_mode, "promiscMode"), (config.mac_spoof_check, "macspoofchk")];
         if let Some((_, field)) = unsupported.iter().find(|(asked, _)| *asked) {
-            return Err(CniError::new(code::UNSUPPORTED_FIELD, format!("bridge does not support {field}; remove it from network {:?}", request.config.name)));
+            return Err(CniError::new(
+                code::UNSUPPORTED_FIELD,
+                format!("bridge does not support {field}; remove it from network {:?}", request.config.name),
+            ));
         }
         Ok(config)
     }
@@ -293,7 +295,10 @@ fn make_gateway(host: &Rtnl, config: &Config, bridge: &Link, ips: &[IpConfig]) -
         let others = present.iter().filter(|p| p.addr().is_ipv4() && gateway.addr().is_ipv4());
         for other in others {
             if !config.force_address {
-                return Err(CniError::config(format!("{:?} already has an IP address different from {gateway}: {other}; set forceAddress or use another bridge", bridge.name)));
+                return Err(CniError::config(format!(
+                    "{:?} already has an IP address different from {gateway}: {other}; set forceAddress or use another bridge",
+                    bridge.name
+                )));
             }
             host.del_addr(bridge.index, *other).map_err(net)?;
         }
@@ -349,7 +354,6 @@ fn check(request: &Request) -> Result<(), CniError> {
     }
     ipam::delegate(request, Command::Check).map(drop)
 }
-
 
 #[cfg(test)]
 mod tests;

@@ -266,9 +266,15 @@ impl Runtime {
         Ok(listed.iter().filter_map(|v| v.as_str()?.parse().ok()).collect())
     }
 
-    async fn exec(&self, command: &'static str, kind: &str, attachment: &Attachment, stdin: &Map<String, Value>) -> Result<Result<Value, CniError>, RuntimeError> {
-        let program = exec::program(kind, &self.self_exe, &self.bin_dirs)
-            .map_err(|reason| RuntimeError::Exec { plugin: kind.to_owned(), command, reason })?;
+    async fn exec(
+        &self,
+        command: &'static str,
+        kind: &str,
+        attachment: &Attachment,
+        stdin: &Map<String, Value>,
+    ) -> Result<Result<Value, CniError>, RuntimeError> {
+        let program =
+            exec::program(kind, &self.self_exe, &self.bin_dirs).map_err(|reason| RuntimeError::Exec { plugin: kind.to_owned(), command, reason })?;
         let call = Call {
             command,
             attachment,
@@ -287,7 +293,10 @@ fn plugin_error(plugin: &PluginConfig, command: &'static str, error: CniError) -
 
 fn check_attachment(attachment: &Attachment) -> Result<(), RuntimeError> {
     if !valid_id(&attachment.container_id) {
-        return Err(RuntimeError::Invalid(format!("container id {:?} is empty or has characters other than letters, digits, _ . -", attachment.container_id)));
+        return Err(RuntimeError::Invalid(format!(
+            "container id {:?} is empty or has characters other than letters, digits, _ . -",
+            attachment.container_id
+        )));
     }
     if attachment.ifname.is_empty() || attachment.ifname.contains(['/', '\\', ':']) || attachment.ifname.starts_with("..") {
         return Err(RuntimeError::Invalid(format!("interface name {:?} is not a name", attachment.ifname)));
@@ -341,7 +350,6 @@ fn first_network(dir: &Path) -> Result<NetworkList, RuntimeError> {
     }
     Err(not_configured(if defects.is_empty() { "the directory holds none".to_owned() } else { defects.join("; ") }))
 }
-
 
 #[cfg(test)]
 #[path = "runtime_tests.rs"]

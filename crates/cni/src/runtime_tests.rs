@@ -115,7 +115,10 @@ async fn a_chain_runs_forward_and_back_with_what_each_may_see() {
     let calls = host.calls();
     assert_eq!(calls[0].0, "first ADD a /ns/one eth0 IgnoreUnknown=1;K8S_POD_NAME=web");
     let first = &calls[0].1;
-    assert_eq!((&first["name"], &first["extra"], &first["capabilities"], &first["prevResult"]), (&json!("pods"), &json!(7), &Value::Null, &Value::Null));
+    assert_eq!(
+        (&first["name"], &first["extra"], &first["capabilities"], &first["prevResult"]),
+        (&json!("pods"), &json!(7), &Value::Null, &Value::Null)
+    );
     assert_eq!(first["runtimeConfig"], json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}));
     assert_eq!(calls[1].1["prevResult"]["ips"][0]["address"], "10.1.0.2/24");
     assert_eq!(calls[1].1["runtimeConfig"], json!({"dns": {"servers": ["10.96.0.10"]}}));
@@ -123,7 +126,10 @@ async fn a_chain_runs_forward_and_back_with_what_each_may_see() {
     host.configure(&json!({"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "third"}]}));
     host.runtime.del(&Attachment { container_id: "a".into(), ifname: "eth0".into(), ..Attachment::default() }).await.unwrap();
     let calls = host.calls();
-    assert_eq!(calls.iter().map(|c| c.0.as_str()).collect::<Vec<_>>(), ["second DEL a  eth0 IgnoreUnknown=1;K8S_POD_NAME=web", "first DEL a  eth0 IgnoreUnknown=1;K8S_POD_NAME=web"]);
+    assert_eq!(
+        calls.iter().map(|c| c.0.as_str()).collect::<Vec<_>>(),
+        ["second DEL a  eth0 IgnoreUnknown=1;K8S_POD_NAME=web", "first DEL a  eth0 IgnoreUnknown=1;K8S_POD_NAME=web"]
+    );
     assert!(calls.iter().all(|c| c.1["prevResult"]["ips"][0]["address"] == "10.1.0.3/24"));
     assert!(calls[1].1["runtimeConfig"]["portMappings"].is_array());
 }
@@ -190,7 +196,11 @@ async fn gc_detaches_what_is_not_valid() {
     fs::write(ipam.path().join("pods/10.1.0.6"), "leaked\r\neth0").unwrap();
     host.runtime.status().await.unwrap();
     host.runtime.gc(&[("b".into(), "eth0".into())]).await.unwrap();
-    let mut left: Vec<String> = fs::read_dir(ipam.path().join("pods")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).filter(|n| n.starts_with("10.")).collect();
+    let mut left: Vec<String> = fs::read_dir(ipam.path().join("pods"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .filter(|n| n.starts_with("10."))
+        .collect();
     left.sort();
     assert_eq!(left, ["10.1.0.3"]);
 }

@@ -96,7 +96,9 @@ async fn stopping(dir: std::path::PathBuf) {
     let node = Node::linux(&dir).await;
     node.store().load(&image_archive(&dir), &Default::default()).unwrap();
     let pod = node.run(sandbox("stopping")).await;
-    let polite = node.start(&pod, container("polite", "demo:1", &["/bin/sh", "-c", "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done"])).await;
+    let polite = node
+        .start(&pod, container("polite", "demo:1", &["/bin/sh", "-c", "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done"]))
+        .await;
     let log = dir.join("host/var/log/pods/stopping/polite/0.log");
     until("the trap is set", || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("F up"))).await;
     node.client.stop_container(&polite, Duration::from_secs(10)).await.unwrap();
@@ -139,7 +141,10 @@ async fn streams(dir: std::path::PathBuf) {
     let none = node.start(&pod, container("none", "demo:1", &["/bin/cat"])).await;
     assert_eq!(node.wait_exit(&none).await.exit_code, 0);
     assert_eq!(node.status(&held).await.state, v1::ContainerState::ContainerRunning as i32);
-    let terminal = v1::ContainerConfig { tty: true, ..container("tty", "demo:1", &["/bin/sh", "-c", "test -t 0 && test -t 1 && echo a terminal $TERM; exit 4"]) };
+    let terminal = v1::ContainerConfig {
+        tty: true,
+        ..container("tty", "demo:1", &["/bin/sh", "-c", "test -t 0 && test -t 1 && echo a terminal $TERM; exit 4"])
+    };
     let terminal = node.start(&pod, terminal).await;
     assert_eq!(node.wait_exit(&terminal).await.exit_code, 4);
     assert!(log("tty").contains("stdout F a terminal xterm"), "{}", log("tty"));

@@ -111,7 +111,6 @@ async fn empty(context: &Context, namespace: &str, kind: &Kind) -> anyhow::Resul
     Ok((!left.is_empty()).then_some(Remains { kind, count: left.len(), finalizers: counted }))
 }
 
-
 async fn finalize(context: &Context, name: &str) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(context.client.clone());
     let Some(mut namespace) = api.get_opt(name).await? else { return Ok(()) };

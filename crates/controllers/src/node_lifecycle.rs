@@ -56,10 +56,7 @@ pub(crate) async fn run(client: Client, views: Views, grace: Duration, shutdown:
     watch(&views, &queue, &heard);
     let events = EventRecorder::new(client.clone(), "node-controller", "");
     let context = Arc::new(Context { client: client.clone(), views: views.clone(), events: events.clone(), heard, grace });
-    tokio::join!(
-        queue.run("nodelifecycle", 8, shutdown.clone(), |node| sync(context.clone(), node)),
-        evict::run(client, views, events, shutdown),
-    );
+    tokio::join!(queue.run("nodelifecycle", 8, shutdown.clone(), |node| sync(context.clone(), node)), evict::run(client, views, events, shutdown),);
 }
 
 fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Mutex<HashMap<String, Instant>>>) {

@@ -227,10 +227,8 @@ async fn delete(context: &Context, key: &Key, set: &RsRow, mine: &[(String, Arc<
     let targets = mine.iter().filter(|(name, _)| names.contains(name));
     let results = join_all(targets.map(async |(name, pod)| {
         context.flight.deleted(key, pod.uid.clone());
-        let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None }),
-            ..DeleteParams::background()
-        };
+        let params =
+            DeleteParams { preconditions: Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None }), ..DeleteParams::background() };
         match pods.delete(name, &params).await {
             Ok(_) => {
                 context.events.event(&object, EventType::Normal, "SuccessfulDelete", None, format!("Deleted pod: {name}"));

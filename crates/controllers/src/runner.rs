@@ -57,13 +57,8 @@ impl<K> Clone for Queue<K> {
 
 impl<K: QueueKey> Default for Queue<K> {
     fn default() -> Self {
-        let state = State {
-            ready: VecDeque::new(),
-            dirty: HashSet::new(),
-            working: HashSet::new(),
-            delayed: BinaryHeap::new(),
-            failures: HashMap::new(),
-        };
+        let state =
+            State { ready: VecDeque::new(), dirty: HashSet::new(), working: HashSet::new(), delayed: BinaryHeap::new(), failures: HashMap::new() };
         Self { inner: Arc::new((Mutex::new(state), Notify::new())) }
     }
 }

@@ -144,12 +144,7 @@ impl Scheduler {
     async fn bind(&self, key: &Key, pod: &PodRow, node: &str) -> anyhow::Result<Next> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
         let binding = Binding {
-            metadata: ObjectMeta {
-                name: Some(key.name.clone()),
-                namespace: Some(key.ns.clone()),
-                uid: Some(pod.uid.clone()),
-                ..Default::default()
-            },
+            metadata: ObjectMeta { name: Some(key.name.clone()), namespace: Some(key.ns.clone()), uid: Some(pod.uid.clone()), ..Default::default() },
             target: ObjectReference { kind: Some("Node".to_owned()), name: Some(node.to_owned()), ..Default::default() },
         };
         match pods.create_subresource::<_, Value>("binding", &key.name, &PostParams::default(), &binding).await {
@@ -161,7 +156,11 @@ impl Scheduler {
             Err(error) => {
                 locked(&self.state).cache.forget(key);
                 // Someone bound, replaced or deleted it: the informer will tell.
-                if is_not_found(&error) || is_conflict(&error) { Ok(Next::Change) } else { Err(error).with_context(|| format!("binding {key} to {node}")) }
+                if is_not_found(&error) || is_conflict(&error) {
+                    Ok(Next::Change)
+                } else {
+                    Err(error).with_context(|| format!("binding {key} to {node}"))
+                }
             }
         }
     }

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::core::v1::NodeSelectorTerm,
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
-};
+use k8s_openapi::{api::core::v1::NodeSelectorTerm, apimachinery::pkg::apis::meta::v1::LabelSelector};
 
 /// Labels or annotations of an object.
 pub(crate) type Labels = BTreeMap<String, String>;

@@ -265,16 +265,10 @@ impl Views {
             leases: Informer::start(Api::<Lease>::namespaced(client.clone(), "kube-node-lease"), all(), |lease| {
                 Some(lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0))
             }),
-            service_accounts: Informer::start(
-                Api::<ServiceAccount>::all(client.clone()),
-                Selection::fields("metadata.name=default"),
-                |_| Some(()),
-            ),
-            root_cas: Informer::start(
-                Api::<ConfigMap>::all(client.clone()),
-                Selection::fields("metadata.name=kube-root-ca.crt"),
-                |map| Some(map.data.as_ref().and_then(|data| data.get("ca.crt")).cloned()),
-            ),
+            service_accounts: Informer::start(Api::<ServiceAccount>::all(client.clone()), Selection::fields("metadata.name=default"), |_| Some(())),
+            root_cas: Informer::start(Api::<ConfigMap>::all(client.clone()), Selection::fields("metadata.name=kube-root-ca.crt"), |map| {
+                Some(map.data.as_ref().and_then(|data| data.get("ca.crt")).cloned())
+            }),
         }
     }
 

@@ -78,12 +78,7 @@ impl Client {
         answer.map(Response::into_inner).map_err(|status| Error::from_status("GetContainerEvents", &self.endpoint, &status))
     }
 
-    async fn within<T>(
-        &self,
-        call: &'static str,
-        limit: Duration,
-        answer: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, Error> {
+    async fn within<T>(&self, call: &'static str, limit: Duration, answer: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Error> {
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(Error::from_status(call, &self.endpoint, &status)),

@@ -15,7 +15,12 @@ fn names() -> Names {
         ports: vec![Port { name: "http".into(), protocol: "TCP".into(), number: 80 }],
     };
     names.set_service(&key("web"), Some(&web), &[]);
-    for (name, target) in [("old", "legacy.example.com"), ("near", "web.shop.svc.cluster.local"), ("loop", "loop.shop.svc.cluster.local"), ("lost", "gone.shop.svc.cluster.local")] {
+    for (name, target) in [
+        ("old", "legacy.example.com"),
+        ("near", "web.shop.svc.cluster.local"),
+        ("loop", "loop.shop.svc.cluster.local"),
+        ("lost", "gone.shop.svc.cluster.local"),
+    ] {
         names.set_service(&key(name), Some(&ServiceRow { target: Target::Alias(target.into()), ports: vec![] }), &[]);
     }
     let many = (0..200).map(|last| IpAddr::from([10, 96, 1, last])).collect();

@@ -76,14 +76,7 @@ impl Names {
             return Err(ZoneError::Empty);
         }
         let suffix = text(&name);
-        Ok(Self {
-            domain: name,
-            suffix,
-            namespaces: HashSet::new(),
-            records: HashMap::new(),
-            below: HashMap::new(),
-            owned: HashMap::new(),
-        })
+        Ok(Self { domain: name, suffix, namespaces: HashSet::new(), records: HashMap::new(), below: HashMap::new(), owned: HashMap::new() })
     }
 
     /// The cluster's domain.

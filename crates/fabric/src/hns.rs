@@ -32,12 +32,7 @@ impl Wanted {
         let address = IpNet::new(nth(pod_cidr, 2), pod_cidr.prefix_len()).unwrap_or(pod_cidr);
         let mut endpoint = HostComputeEndpoint::local(endpoint_name.clone(), address, None);
         endpoint.owner = OWNER.into();
-        Self {
-            network_id: owned_id(cluster_uid, "network", name),
-            network,
-            endpoint_id: owned_id(cluster_uid, "endpoint", &endpoint_name),
-            endpoint,
-        }
+        Self { network_id: owned_id(cluster_uid, "network", name), network, endpoint_id: owned_id(cluster_uid, "endpoint", &endpoint_name), endpoint }
     }
 }
 

@@ -77,7 +77,9 @@ pub fn wanted(own: &str, nodes: &BTreeMap<String, NodeRow>, cluster_cidr: IpNet)
             }
             let overlap = |(other, _): &&(IpNet, &str)| other.contains(&cidr) || cidr.contains(other);
             if let Some((other, holder)) = taken.iter().find(overlap) {
-                problems.push(format!("node {name}: pod CIDR {cidr} overlaps {other} of node {holder}; it gets no route until one of the two nodes is registered anew"));
+                problems.push(format!(
+                    "node {name}: pod CIDR {cidr} overlaps {other} of node {holder}; it gets no route until one of the two nodes is registered anew"
+                ));
                 continue;
             }
             taken.push((cidr, name));
@@ -107,7 +109,9 @@ pub fn plan(own: &str, nodes: &BTreeMap<String, NodeRow>, cluster_cidr: IpNet, o
             plan.steps.push(Step::Replace { old: old.clone(), route, node });
         } else if let Some(foreign) = present.next() {
             let hop = foreign.via.map_or_else(|| "a link".to_owned(), |ip| ip.to_string());
-            plan.problems.push(format!("node {node}: a route to {dst} by {hop} exists and is not ours; remove it so that pods of {node} are reached by {via}"));
+            plan.problems.push(format!(
+                "node {node}: a route to {dst} by {hop} exists and is not ours; remove it so that pods of {node} are reached by {via}"
+            ));
         } else {
             plan.steps.push(Step::Add { route, node });
         }

@@ -90,7 +90,8 @@ impl Routes for MemoryRoutes {
 
 impl MemoryRoutes {
     fn ours(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.0.lock().unwrap().iter().filter(|r| r.ours).map(|r| format!("{} via {} dev {}", r.dst, r.via.unwrap(), r.oif)).collect();
+        let mut lines: Vec<String> =
+            self.0.lock().unwrap().iter().filter(|r| r.ours).map(|r| format!("{} via {} dev {}", r.dst, r.via.unwrap(), r.oif)).collect();
         lines.sort();
         lines
     }
@@ -106,8 +107,12 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn a_windows_node_gets_routes_then_network_then_configuration() {
-    let simulator =
-        Simulator::new(Box::new(NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true }), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+    let simulator = Simulator::new(
+        Box::new(NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true }),
+        Switches::of(HnsVersion::new(13, 3)),
+        None,
+    )
+    .unwrap();
     let hcn = HcnClient::new(simulator.session());
     let api = FakeApi::new();
     let dir = tempfile::tempdir().unwrap();
@@ -143,7 +148,13 @@ async fn a_windows_node_gets_routes_then_network_then_configuration() {
     api.listed();
     until("the peer's route", || routes.ours() == ["192.168.0.0/24 via 10.240.0.11 dev 7"]).await;
     assert!(hcn.networks().await.unwrap().is_empty(), "without a pod CIDR there is no network");
-    let fail = hns_sim::admin::Fault { name: "fail-call".into(), call: Some("HcnCreateEndpoint".into()), hresult: Some(hcn::HResult::FAIL), count: Some(1), ..Default::default() };
+    let fail = hns_sim::admin::Fault {
+        name: "fail-call".into(),
+        call: Some("HcnCreateEndpoint".into()),
+        hresult: Some(hcn::HResult::FAIL),
+        count: Some(1),
+        ..Default::default()
+    };
     simulator.desk().add_fault(fail).unwrap();
     api.node("MODIFIED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
     let failing = seen.wait_for(|status| !status.problems.is_empty()).await.unwrap().clone();

@@ -174,11 +174,8 @@ mod tests {
 
     #[test]
     fn search_lists_follow_ndots() {
-        let dns = Dns {
-            searches: vec!["default.svc.cluster.local".into(), "svc.cluster.local".into()],
-            options: vec!["ndots:5".into()],
-            ..Dns::default()
-        };
+        let dns =
+            Dns { searches: vec!["default.svc.cluster.local".into(), "svc.cluster.local".into()], options: vec!["ndots:5".into()], ..Dns::default() };
         assert_eq!(dns.candidates("iis"), ["iis.default.svc.cluster.local", "iis.svc.cluster.local", "iis"]);
         assert_eq!(dns.candidates("a.b."), ["a.b"]);
         let plain = Dns { searches: vec!["x".into()], ..Dns::default() };

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::document::{
-    HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query, RequestType, to_text,
+    HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query, RequestType,
+    to_text,
 };
 use crate::error::HcnError;
 use crate::features::{HnsVersion, SupportedFeatures};
@@ -257,7 +258,8 @@ impl Client {
 
     /// Registers for service notifications.
     pub fn subscribe(&self, sink: EventSink) -> Result<Subscription, HcnError> {
-        let unavailable = |raw: crate::RawError| HcnError::Unavailable(format!("HcnRegisterServiceCallback failed ({}): try again later", raw.hresult));
+        let unavailable =
+            |raw: crate::RawError| HcnError::Unavailable(format!("HcnRegisterServiceCallback failed ({}): try again later", raw.hresult));
         self.port.subscribe(sink).map_err(unavailable)
     }
 }

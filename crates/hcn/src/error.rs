@@ -173,7 +173,9 @@ pub enum HcnError {
         record: Option<String>,
     },
     /// No answer within the deadline. What the call did is unknown: read the object back.
-    #[error("{operation} got no answer from the Host Networking Service within {deadline:?}: if that lasts, restart the service (Restart-Service hns)")]
+    #[error(
+        "{operation} got no answer from the Host Networking Service within {deadline:?}: if that lasts, restart the service (Restart-Service hns)"
+    )]
     Deadline {
         /// The operation and its object.
         operation: String,

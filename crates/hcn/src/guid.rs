@@ -102,7 +102,9 @@ mod tests {
         let id = owned_id("uid", "endpoint", "a");
         assert_eq!(id, owned_id("uid", "endpoint", "a"));
         assert_eq!(id.0.get_version_num(), 5);
-        for other in [owned_id("uid2", "endpoint", "a"), owned_id("uid", "network", "a"), owned_id("uid", "endpoint", "b"), owned_id("ui", "dendpoint", "a")] {
+        for other in
+            [owned_id("uid2", "endpoint", "a"), owned_id("uid", "network", "a"), owned_id("uid", "endpoint", "b"), owned_id("ui", "dendpoint", "a")]
+        {
             assert_ne!(id, other);
         }
     }

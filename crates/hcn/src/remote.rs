@@ -133,7 +133,9 @@ pub fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> io::Res
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, message)?;
     let length = u32::try_from(frame.len() - 4).ok().filter(|length| *length <= MAX_FRAME);
-    let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("a frame of {} bytes is above the limit of {MAX_FRAME}", frame.len() - 4)))?;
+    let length = length.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("a frame of {} bytes is above the limit of {MAX_FRAME}", frame.len() - 4))
+    })?;
     frame[..4].copy_from_slice(&length.to_le_bytes());
     stream.write_all(&frame)
 }

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::blocking::Client;
 use crate::document::{
-    EndpointPolicyType, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, LoadBalancerFlags, NamespaceResourceType,
-    Query,
+    EndpointPolicyType, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, LoadBalancerFlags,
+    NamespaceResourceType, Query,
 };
 use crate::error::HcnError;
 use crate::guid::Guid;
@@ -210,7 +210,8 @@ mod tests {
     #[test]
     fn tables_name_what_they_show() {
         let subnet = Subnet::new("10.1.0.0/24".parse().unwrap(), "10.1.0.1".parse().unwrap());
-        let mut network = HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet).with_policy(NetworkPolicy::provider_address([10, 0, 0, 4].into()));
+        let mut network =
+            HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet).with_policy(NetworkPolicy::provider_address([10, 0, 0, 4].into()));
         network.id = "00000000-0000-0000-0000-00000000000a".parse().unwrap();
         let mut endpoint = HostComputeEndpoint::local("pod_mullion", "10.1.0.7/24".parse().unwrap(), None);
         endpoint.id = "00000000-0000-0000-0000-00000000000b".parse().unwrap();

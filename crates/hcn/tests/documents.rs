@@ -63,11 +63,7 @@ fn networks_match_their_golden_text() {
     let mut overlay = HostComputeNetwork::new("vxlan0", NetworkType::Overlay, subnet).with_policy(NetworkPolicy::remote_subnet_route(&route));
     overlay.flags = NetworkFlags::ENABLE_NON_PERSISTENT;
     overlay.mac_pool = MacPool {
-        ranges: vec![MacRange {
-            start_mac_address: "00-15-5D-52-C0-00".into(),
-            end_mac_address: "00-15-5D-52-CF-FF".into(),
-            ..MacRange::default()
-        }],
+        ranges: vec![MacRange { start_mac_address: "00-15-5D-52-C0-00".into(), end_mac_address: "00-15-5D-52-CF-FF".into(), ..MacRange::default() }],
         ..MacPool::default()
     };
     overlay.dns = Dns { domain: "cluster.local".into(), server_list: vec!["10.96.0.10".into()], ..Dns::default() };
@@ -135,7 +131,9 @@ fn requests_match_their_golden_text() {
 #[test]
 fn what_other_programs_write_is_read() {
     // containerd posts a nearly empty namespace; Go programs disagree about the case of ID.
-    let namespace: HostComputeNamespace = serde_json::from_str(r#"{"Id":"{0000000A-0000-0000-0000-00000000000B}","Type":0,"Resources":null,"SchemaVersion":{"Major":2,"Minor":0}}"#).unwrap();
+    let namespace: HostComputeNamespace =
+        serde_json::from_str(r#"{"Id":"{0000000A-0000-0000-0000-00000000000B}","Type":0,"Resources":null,"SchemaVersion":{"Major":2,"Minor":0}}"#)
+            .unwrap();
     assert_eq!(namespace.id, "0000000a-0000-0000-0000-00000000000b".parse().unwrap());
     assert_eq!(namespace.namespace_type, NamespaceType::Host);
     // A NAT network may come back without its type; numbers and strings of any case name it.
@@ -196,8 +194,12 @@ fn strings() -> impl Strategy<Value = Vec<String>> {
 }
 
 fn routes() -> impl Strategy<Value = Vec<Route>> {
-    let route = (text(), text(), any::<u16>(), extra())
-        .prop_map(|(next_hop, destination_prefix, metric, extra)| Route { next_hop, destination_prefix, metric, extra });
+    let route = (text(), text(), any::<u16>(), extra()).prop_map(|(next_hop, destination_prefix, metric, extra)| Route {
+        next_hop,
+        destination_prefix,
+        metric,
+        extra,
+    });
     prop::collection::vec(route, 0..3)
 }
 
@@ -293,11 +295,14 @@ prop_compose! {
 /// The same text with every member's name in upper case, where no document can tell.
 fn shout(value: &Value) -> Value {
     match value {
-        Value::Object(map) => map.iter().map(|(key, value)| match key.as_str() {
-            "Settings" | "Health" => (key.to_uppercase(), value.clone()),
-            unknown if unknown.starts_with("x-") => (key.clone(), value.clone()),
-            _ => (key.to_uppercase(), shout(value)),
-        }).collect(),
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| match key.as_str() {
+                "Settings" | "Health" => (key.to_uppercase(), value.clone()),
+                unknown if unknown.starts_with("x-") => (key.clone(), value.clone()),
+                _ => (key.to_uppercase(), shout(value)),
+            })
+            .collect(),
         Value::Array(items) => items.iter().map(shout).collect(),
         other => other.clone(),
     }

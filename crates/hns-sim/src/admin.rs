@@ -205,7 +205,13 @@ mod tests {
     fn a_fault_strikes_what_it_names_and_is_used_up() {
         let mut desk = Desk::default();
         let create = Function::Create(Kind::Endpoint);
-        let fault = Fault { name: "fail-call".into(), call: Some("HcnCreateEndpoint".into()), hresult: Some(HResult::RPC_CALL_FAILED), count: Some(1), ..Fault::default() };
+        let fault = Fault {
+            name: "fail-call".into(),
+            call: Some("HcnCreateEndpoint".into()),
+            hresult: Some(HResult::RPC_CALL_FAILED),
+            count: Some(1),
+            ..Fault::default()
+        };
         desk.add_fault(fault).unwrap();
         desk.add_fault(Fault { name: "slow-call".into(), delay_ms: 5, ..Fault::default() }).unwrap();
         let slow = Verdict { delay: Duration::from_millis(5), error: None };

@@ -274,7 +274,9 @@ impl fmt::Display for Pick {
             Spread::Source => "source",
         };
         write!(f, "1 of {} by {spread}", self.count)?;
-        for (flag, text) in [(self.any_host_address, ", on any host address"), (self.keep_source, ", source kept"), (!self.host, ", not for the host")] {
+        for (flag, text) in
+            [(self.any_host_address, ", on any host address"), (self.keep_source, ", source kept"), (!self.host, ", not for the host")]
+        {
             if flag {
                 f.write_str(text)?;
             }

@@ -177,9 +177,11 @@ impl Context<'_> {
                 state,
             ),
             Kind::Namespace => select(state.namespaces.iter().map(|(id, it)| (*id, it.name.as_str(), it.state, 0, Guid::NIL)), &tests, state),
-            Kind::LoadBalancer => {
-                select(state.balancers.iter().map(|(id, it)| (*id, it.document.name.as_str(), it.document.state, it.document.flags.0, Guid::NIL)), &tests, state)
-            }
+            Kind::LoadBalancer => select(
+                state.balancers.iter().map(|(id, it)| (*id, it.document.name.as_str(), it.document.state, it.document.flags.0, Guid::NIL)),
+                &tests,
+                state,
+            ),
             Kind::SdnRoute => select(state.routes.iter().map(|(id, it)| (*id, it.name.as_str(), it.state, 0, Guid::NIL)), &tests, state),
             Kind::GuestNetworkService => return Err(error(HResult::NOT_SUPPORTED)),
         };

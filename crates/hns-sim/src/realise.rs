@@ -84,7 +84,8 @@ fn endpoint_facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork, 
     }
     outbound_facts(endpoint, network, &addresses, facts);
     port_mapping_facts(endpoint, &addresses, facts);
-    let routes = endpoint.document.routes.iter().filter_map(|route| Some((v4(&route.destination_prefix)?, route.next_hop.parse().ok()?, route.metric)));
+    let routes =
+        endpoint.document.routes.iter().filter_map(|route| Some((v4(&route.destination_prefix)?, route.next_hop.parse().ok()?, route.metric)));
     facts.insert(Fact::Port(Port {
         name: port_name(id),
         bridge,

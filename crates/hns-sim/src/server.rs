@@ -68,7 +68,9 @@ fn accept(name: &str, listener: Listener, serve: impl Fn(Stream) -> io::Result<(
 
 fn listen(path: &std::path::Path) -> anyhow::Result<Listener> {
     let shown = path.display();
-    Address::Unix(path.to_owned()).listen().with_context(|| format!("cannot listen on {shown}: end the service that uses it, or choose another --socket"))
+    Address::Unix(path.to_owned())
+        .listen()
+        .with_context(|| format!("cannot listen on {shown}: end the service that uses it, or choose another --socket"))
 }
 
 /// Serves `simulator` on both sockets until the process ends. Returns when both listen.

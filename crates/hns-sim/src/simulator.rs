@@ -46,9 +46,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What of a state survives a reboot of the host: networks, but those that say otherwise and NAT networks.
 fn after_reboot(state: State) -> State {
-    let kept = state.networks.into_iter().filter(|(_, network)| {
-        network.network_type != NetworkType::Nat && !network.flags.contains(NetworkFlags::ENABLE_NON_PERSISTENT)
-    });
+    let kept = state
+        .networks
+        .into_iter()
+        .filter(|(_, network)| network.network_type != NetworkType::Nat && !network.flags.contains(NetworkFlags::ENABLE_NON_PERSISTENT));
     let mut rebooted = State::default();
     kept.for_each(|(id, network)| rebooted.apply(Change::put(id, Object::Network(network))));
     rebooted

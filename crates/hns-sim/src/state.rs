@@ -61,7 +61,8 @@ impl Balancer {
         } else {
             self.document.frontend_vips.iter().filter_map(|vip| vip.parse().ok()).map(Some).collect()
         };
-        let frontend = move |address, mapping: &hcn::LoadBalancerPortMapping| Frontend { address, protocol: mapping.protocol, port: mapping.external_port };
+        let frontend =
+            move |address, mapping: &hcn::LoadBalancerPortMapping| Frontend { address, protocol: mapping.protocol, port: mapping.external_port };
         self.document.port_mappings.iter().flat_map(move |mapping| vips.clone().into_iter().map(move |address| frontend(address, mapping)))
     }
 }

@@ -80,7 +80,8 @@ fn outbound_traffic_is_translated_but_not_to_exceptions() {
         let node = lab.node(WS2022);
         let nat = EndpointPolicy::outbound_nat([net("192.168.0.0/16"), net("10.240.0.60/32")]);
         let to = EndpointPolicy::outbound_nat_to([net("10.240.0.60/32")]);
-        let (one, two, three) = (node.pod(2, "192.168.1.5", vec![nat.clone()]), node.pod(3, "192.168.1.6", vec![nat]), node.pod(4, "192.168.1.7", vec![to]));
+        let (one, two, three) =
+            (node.pod(2, "192.168.1.5", vec![nat.clone()]), node.pod(3, "192.168.1.6", vec![nat]), node.pod(4, "192.168.1.7", vec![to]));
         let plain = node.pod(5, "192.168.1.8", vec![]);
         let pods = [("192.168.1.0/24", NODE)];
         let (public, listed) = (lab.host("10.240.0.50", &pods), lab.host("10.240.0.60", &pods));
@@ -141,7 +142,8 @@ fn direct_server_return_keeps_the_client() {
     linux_sys::ns::in_lab("direct_server_return_keeps_the_client", || {
         let lab = Lab::new();
         let node = lab.node_with(Switches { direct_server_return: true, ..Switches::of(WS2022) });
-        let (one, two) = (node.pod(2, "192.168.1.5", vec![]), node.pod(3, "192.168.1.6", vec![EndpointPolicy::outbound_nat_to([net("192.168.1.6/32")])]));
+        let (one, two) =
+            (node.pod(2, "192.168.1.5", vec![]), node.pod(3, "192.168.1.6", vec![EndpointPolicy::outbound_nat_to([net("192.168.1.6/32")])]));
         serve_tcp(&one.ns, 80, "one");
         serve_tcp(&two.ns, 80, "two");
         let direct = |vip: Option<&str>, port, backend| {
@@ -198,7 +200,8 @@ fn a_restart_breaks_nothing_and_cleans_up() {
     linux_sys::ns::in_lab("a_restart_breaks_nothing_and_cleans_up", || {
         let lab = Lab::new();
         let mut node = lab.node(WS2025);
-        let (one, two) = (node.pod(2, "192.168.1.5", vec![EndpointPolicy::outbound_nat([net("192.168.0.0/16")])]), node.pod(3, "192.168.1.6", vec![]));
+        let (one, two) =
+            (node.pod(2, "192.168.1.5", vec![EndpointPolicy::outbound_nat([net("192.168.0.0/16")])]), node.pod(3, "192.168.1.6", vec![]));
         serve_tcp(&one.ns, 80, "one");
         serve_tcp(&two.ns, 80, "two");
         node.balance(0x20, Some(VIP), 80, 80, &[&two]);
@@ -218,7 +221,9 @@ fn a_restart_breaks_nothing_and_cleans_up() {
         assert_eq!(ask_tcp(&outside.ns, "10.240.0.11:30080").unwrap(), format!("two saw {NODE}"));
         assert_eq!(ask_tcp(&one.ns, "10.240.0.50:80").unwrap(), format!("outside saw {NODE}"));
         // The service knows what is there: changes after the restart work.
-        node.client.modify_load_balancer(&id(0x20), &HostComputeLoadBalancer::new(Some(VIP.parse().unwrap()), Protocol::TCP, 80, 80, vec![id(2)])).unwrap();
+        node.client
+            .modify_load_balancer(&id(0x20), &HostComputeLoadBalancer::new(Some(VIP.parse().unwrap()), Protocol::TCP, 80, 80, vec![id(2)]))
+            .unwrap();
         assert_eq!(ask_tcp(&two.ns, "10.96.0.1:80").unwrap(), format!("one saw {NODE}"));
         node.client.delete::<HostComputeNetwork>(&id(1)).unwrap();
         assert!(node.links().iter().all(|name| name == "eth0" || name == "lo"), "{:?}", node.links());

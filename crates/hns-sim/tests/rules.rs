@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use hcn::blocking::Client;
 use hcn::document::*;
 use hcn::{Args, Event, Function, Guid, HResult, HcnError, HnsVersion, Kind};
-use hns_sim::kernel::{Kernel, KernelError, NoKernel};
+use hns_sim::Simulator;
 use hns_sim::fact::{Fact, Plan};
+use hns_sim::kernel::{Kernel, KernelError, NoKernel};
 use hns_sim::store::Store;
 use hns_sim::switches::Switches;
-use hns_sim::Simulator;
 
 const WS2022: HnsVersion = HnsVersion::new(13, 3);
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
@@ -92,7 +92,8 @@ impl Bench {
 }
 
 fn network(name: &str) -> HostComputeNetwork {
-    HostComputeNetwork::new(name, NetworkType::L2Bridge, Subnet::new(net("192.168.1.0/24"), ip("192.168.1.1"))).with_policy(NetworkPolicy::net_adapter_name("Ethernet"))
+    HostComputeNetwork::new(name, NetworkType::L2Bridge, Subnet::new(net("192.168.1.0/24"), ip("192.168.1.1")))
+        .with_policy(NetworkPolicy::net_adapter_name("Ethernet"))
 }
 
 fn balancer(vip: Option<&str>, port: u16, backends: &[u8]) -> HostComputeLoadBalancer {
@@ -156,7 +157,10 @@ fn endpoints_follow_the_address_rules() {
     let warp = HostComputeEndpoint::default().with_policy(EndpointPolicy::new(EndpointPolicyType::Other("Warp".into()), &()));
     fails(bench.client.create_endpoint(&id(1), id(7), &warp), HResult::INVALID_POLICY_TYPE);
     let mapping = PortMapping { protocol: Protocol::TCP, external_port: 80, ..PortMapping::default() };
-    fails(bench.client.create_endpoint(&id(1), id(7), &HostComputeEndpoint::default().with_policy(EndpointPolicy::port_mapping(&mapping))), HResult::INVALID_INTERNAL_PORT);
+    fails(
+        bench.client.create_endpoint(&id(1), id(7), &HostComputeEndpoint::default().with_policy(EndpointPolicy::port_mapping(&mapping))),
+        HResult::INVALID_INTERNAL_PORT,
+    );
     let block = Acl::default();
     let refused = HostComputeEndpoint::default().with_policy(EndpointPolicy::new(EndpointPolicyType::Acl, &block));
     fails(bench.client.create_endpoint(&id(1), id(7), &refused), HResult::REQUEST_UNSUPPORTED);
@@ -170,8 +174,12 @@ fn namespaces_hold_endpoints_and_let_them_go() {
     let first = client.create(id(3), &HostComputeNamespace::default()).unwrap();
     let second = client.create(id(4), &HostComputeNamespace::default()).unwrap();
     assert_eq!((first.namespace_id, second.namespace_id), (2, 3));
-    let add = |namespace, endpoint| client.modify::<HostComputeNamespace>(&id(namespace), &ModifyRequest::namespace_endpoint(RequestType::Add, id(endpoint)));
-    let remove = |namespace, endpoint| client.modify::<HostComputeNamespace>(&id(namespace), &ModifyRequest::namespace_endpoint(RequestType::Remove, id(endpoint)));
+    let add = |namespace, endpoint| {
+        client.modify::<HostComputeNamespace>(&id(namespace), &ModifyRequest::namespace_endpoint(RequestType::Add, id(endpoint)))
+    };
+    let remove = |namespace, endpoint| {
+        client.modify::<HostComputeNamespace>(&id(namespace), &ModifyRequest::namespace_endpoint(RequestType::Remove, id(endpoint)))
+    };
     add(3, 2).unwrap();
     let attached: HostComputeEndpoint = client.get(&id(2)).unwrap().unwrap();
     assert_eq!((attached.host_compute_namespace, attached.state), (id(3), EndpointState::ATTACHED_SHARING));
@@ -384,7 +392,10 @@ fn plans_follow_the_change() {
     let mut text = format!("# network\n{}", bench.plan());
     let nat = EndpointPolicy::outbound_nat([net("192.168.0.0/16"), net("10.96.0.0/12")]);
     for (number, address) in [(2, "192.168.1.5/24"), (3, "192.168.1.6/24")] {
-        let endpoint = HostComputeEndpoint { mac_address: format!("00-15-5D-00-00-0{number}"), ..HostComputeEndpoint::local("pod", net(address), Some(ip("192.168.1.1"))) };
+        let endpoint = HostComputeEndpoint {
+            mac_address: format!("00-15-5D-00-00-0{number}"),
+            ..HostComputeEndpoint::local("pod", net(address), Some(ip("192.168.1.1")))
+        };
         client.create_endpoint(&id(1), id(number), &endpoint.with_policy(nat.clone())).unwrap();
         client.create(id(number + 0x10), &HostComputeNamespace::default()).unwrap();
         client.add_endpoint_to_namespace(&id(number + 0x10), &id(number)).unwrap();

@@ -63,8 +63,7 @@ mod imp {
     pub(super) fn read() -> HostFacts {
         let machine_id = line("/etc/machine-id").unwrap_or_default();
         HostFacts {
-            system_uuid: line("/sys/class/dmi/id/product_uuid")
-                .unwrap_or_else(|| machine_id.clone()),
+            system_uuid: line("/sys/class/dmi/id/product_uuid").unwrap_or_else(|| machine_id.clone()),
             machine_id,
             boot_id: line("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             kernel_version: line("/proc/sys/kernel/osrelease").unwrap_or_default(),
@@ -74,10 +73,7 @@ mod imp {
     }
 
     pub(super) fn os_image(os_release: &str) -> String {
-        os_release
-            .lines()
-            .find_map(|l| l.strip_prefix("PRETTY_NAME="))
-            .map_or_else(|| "Linux".to_owned(), |v| v.trim_matches('"').to_owned())
+        os_release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME=")).map_or_else(|| "Linux".to_owned(), |v| v.trim_matches('"').to_owned())
     }
 }
 
@@ -100,9 +96,6 @@ mod tests {
         assert_eq!(sim.os_image, "Windows Server 2019 Datacenter");
         assert_eq!(sim.kernel_version, "10.0.17763.5576");
         assert_eq!(sim.boot_id, "b1");
-        assert_eq!(
-            imp::os_image("A=1\nPRETTY_NAME=\"Debian GNU/Linux 12\"\n"),
-            "Debian GNU/Linux 12"
-        );
+        assert_eq!(imp::os_image("A=1\nPRETTY_NAME=\"Debian GNU/Linux 12\"\n"), "Debian GNU/Linux 12");
     }
 }

@@ -6,9 +6,7 @@ use std::path::Path;
 use std::ptr;
 
 use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
-use windows_sys::Win32::System::Registry::{
-    HKEY_LOCAL_MACHINE, RRF_RT_REG_DWORD, RRF_RT_REG_SZ, RegGetValueW,
-};
+use windows_sys::Win32::System::Registry::{HKEY_LOCAL_MACHINE, RRF_RT_REG_DWORD, RRF_RT_REG_SZ, RegGetValueW};
 
 use super::{HostFacts, architecture};
 use crate::root::Space;
@@ -57,20 +55,15 @@ fn number(key: &str, value: &str) -> Option<u32> {
 }
 
 pub(super) fn read() -> HostFacts {
-    let boot =
-        r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
+    let boot = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
     let build = string(VERSION, "CurrentBuildNumber").unwrap_or_default();
     let major = number(VERSION, "CurrentMajorVersionNumber").unwrap_or(10);
     let minor = number(VERSION, "CurrentMinorVersionNumber").unwrap_or(0);
     let revision = number(VERSION, "UBR").unwrap_or(0);
     HostFacts {
-        machine_id: std::env::var("COMPUTERNAME")
-            .unwrap_or_default()
-            .to_lowercase(),
+        machine_id: std::env::var("COMPUTERNAME").unwrap_or_default().to_lowercase(),
         system_uuid: string(r"SYSTEM\HardwareConfig", "LastConfig").unwrap_or_default(),
-        boot_id: number(boot, "BootId")
-            .map(|n| n.to_string())
-            .unwrap_or_default(),
+        boot_id: number(boot, "BootId").map(|n| n.to_string()).unwrap_or_default(),
         kernel_version: format!("{major}.{minor}.{build}.{revision}"),
         os_image: string(VERSION, "ProductName").unwrap_or_else(|| "Windows Server".into()),
         architecture: architecture(),
@@ -81,21 +74,9 @@ pub(crate) fn disk_space(path: &Path) -> io::Result<Space> {
     let name = wide(&path.to_string_lossy());
     let (mut available, mut capacity) = (0u64, 0u64);
     // SAFETY: the name ends with NUL and both results are valid places.
-    let ok = unsafe {
-        GetDiskFreeSpaceExW(
-            name.as_ptr(),
-            &mut available,
-            &mut capacity,
-            ptr::null_mut(),
-        )
-    };
+    let ok = unsafe { GetDiskFreeSpaceExW(name.as_ptr(), &mut available, &mut capacity, ptr::null_mut()) };
     if ok == 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Space {
-        capacity,
-        available,
-        inodes: 0,
-        inodes_free: 0,
-    })
+    Ok(Space { capacity, available, inodes: 0, inodes_free: 0 })
 }

@@ -119,17 +119,11 @@ impl HostRoot {
     /// The root of a Linux node: `/`, or the directory a simulated node lives in.
     pub fn linux(dir: impl Into<PathBuf>) -> Result<Self, HostError> {
         let root = open_root(None, dir.into())?;
-        Ok(HostRoot {
-            os: NodeOs::Linux,
-            drives: BTreeMap::from([(None, root)]),
-        })
+        Ok(HostRoot { os: NodeOs::Linux, drives: BTreeMap::from([(None, root)]) })
     }
 
     /// The drives of a Windows node of `os`: letter → directory (`C` → `C:\` on a real one).
-    pub fn windows(
-        os: NodeOs,
-        drives: impl IntoIterator<Item = (char, PathBuf)>,
-    ) -> Result<Self, HostError> {
+    pub fn windows(os: NodeOs, drives: impl IntoIterator<Item = (char, PathBuf)>) -> Result<Self, HostError> {
         let mut map = BTreeMap::new();
         for (letter, dir) in drives {
             let letter = letter.to_ascii_uppercase();
@@ -155,9 +149,7 @@ impl HostRoot {
 
     /// Finds an existing object, following links that stay inside the root.
     pub fn resolve(&self, path: &PodPath) -> Result<Resolved, HostError> {
-        self.root(path)?
-            .resolve(path.components())
-            .map_err(error("open", path))
+        self.root(path)?.resolve(path.components()).map_err(error("open", path))
     }
 
     /// What a path leads to, following links inside the root; None when nothing is there.
@@ -172,30 +164,22 @@ impl HostRoot {
     /// Makes a directory and its parents. Those it makes get `mode`; existing ones stay as they
     /// are.
     pub fn create_dir_all(&self, path: &PodPath, mode: u32) -> Result<(), HostError> {
-        self.root(path)?
-            .create_dir_all(path.components(), mode)
-            .map_err(error("create directory", path))
+        self.root(path)?.create_dir_all(path.components(), mode).map_err(error("create directory", path))
     }
 
     /// Makes an empty file unless something is there already.
     pub fn create_file(&self, path: &PodPath, mode: u32) -> Result<(), HostError> {
-        self.root(path)?
-            .create_file(path.components(), mode)
-            .map_err(error("create", path))
+        self.root(path)?.create_file(path.components(), mode).map_err(error("create", path))
     }
 
     /// Opens a file for reading (deletion and renaming stay possible on Windows too).
     pub fn open_read(&self, path: &PodPath) -> Result<File, HostError> {
-        self.root(path)?
-            .open_read(path.components())
-            .map_err(error("read", path))
+        self.root(path)?.open_read(path.components()).map_err(error("read", path))
     }
 
     /// Opens a file for appending, making it with `mode` if needed.
     pub fn open_append(&self, path: &PodPath, mode: u32) -> Result<File, HostError> {
-        self.root(path)?
-            .open_append(path.components(), mode)
-            .map_err(error("write", path))
+        self.root(path)?.open_append(path.components(), mode).map_err(error("write", path))
     }
 
     /// At most `limit` bytes of a file; None when it does not exist.
@@ -206,17 +190,13 @@ impl HostRoot {
             Err(e) => return Err(e),
         };
         let mut bytes = Vec::new();
-        file.take(limit)
-            .read_to_end(&mut bytes)
-            .map_err(error("read", path))?;
+        file.take(limit).read_to_end(&mut bytes).map_err(error("read", path))?;
         Ok(Some(bytes))
     }
 
     /// Replaces a file: readers see the old or the new content, never a part.
     pub fn write_file(&self, path: &PodPath, bytes: &[u8], mode: u32) -> Result<(), HostError> {
-        self.root(path)?
-            .write_file(path.components(), bytes, mode)
-            .map_err(error("write", path))
+        self.root(path)?.write_file(path.components(), bytes, mode).map_err(error("write", path))
     }
 
     /// Names and kinds in a directory, sorted; links are not followed. Empty when it does not
@@ -244,11 +224,7 @@ impl HostRoot {
     /// Makes `dir` hold exactly `files` (relative paths with `/`), the way the kubelet's atomic
     /// writer does: a new time-stamped directory, then one rename of the `..data` link, so that
     /// readers see all old or all new files. Returns whether anything changed.
-    pub fn write_volume(
-        &self,
-        dir: &PodPath,
-        files: &BTreeMap<String, VolumeFile>,
-    ) -> Result<bool, HostError> {
+    pub fn write_volume(&self, dir: &PodPath, files: &BTreeMap<String, VolumeFile>) -> Result<bool, HostError> {
         for name in files.keys() {
             let inner = PodPath::root(dir.drive()).join(name)?;
             if inner.components().is_empty() || inner.components()[0].starts_with("..") {
@@ -256,26 +232,17 @@ impl HostRoot {
             }
         }
         self.create_dir_all(dir, 0o755)?;
-        self.root(dir)?
-            .write_volume(dir.components(), files)
-            .map_err(error("update volume", dir))
+        self.root(dir)?.write_volume(dir.components(), files).map_err(error("update volume", dir))
     }
 
     /// What a container mounts for a sub-path of a volume: missing directories are made, and no
     /// component may be a link. On Linux the object found is bind-mounted at `place` from its
     /// open handle and `place` is the answer, so that nothing a pod does to the volume afterwards
     /// can change what is mounted. Elsewhere the answer is the checked path itself.
-    pub fn sub_path(
-        &self,
-        volume: &PodPath,
-        sub: &str,
-        place: &PodPath,
-    ) -> Result<PodPath, HostError> {
+    pub fn sub_path(&self, volume: &PodPath, sub: &str, place: &PodPath) -> Result<PodPath, HostError> {
         let full = volume.join(sub)?;
         let relative = &full.components()[volume.components().len()..];
-        let bound = self
-            .root(volume)?
-            .sub_path(volume.components(), relative, place.components());
+        let bound = self.root(volume)?.sub_path(volume.components(), relative, place.components());
         match bound.map_err(error("use the sub-path", &full))? {
             true => Ok(place.clone()),
             false => Ok(full),
@@ -285,9 +252,7 @@ impl HostRoot {
     /// Makes `path` a memory file system of at most `size` bytes, unless it is one already.
     /// Only Linux has them; elsewhere the directory stays what it is, as with upstream.
     pub fn mount_memory(&self, path: &PodPath, size: Option<u64>) -> Result<(), HostError> {
-        self.root(path)?
-            .mount_memory(path.components(), size)
-            .map_err(error("mount a memory file system at", path))
+        self.root(path)?.mount_memory(path.components(), size).map_err(error("mount a memory file system at", path))
     }
 
     /// Takes away every mount at and below `path`. None, or nothing there, is fine.
@@ -300,39 +265,23 @@ impl HostRoot {
 
     /// Space on the file system that holds `path`.
     pub fn space(&self, path: &PodPath) -> Result<Space, HostError> {
-        self.root(path)?
-            .space(path.components())
-            .map_err(error("measure", path))
+        self.root(path)?.space(path.components()).map_err(error("measure", path))
     }
 
     fn root(&self, path: &PodPath) -> Result<&imp::Root, HostError> {
-        self.drives
-            .get(&path.drive())
-            .ok_or_else(|| HostError::NoDrive {
-                drive: path.drive().unwrap_or('/'),
-                present: self
-                    .drives()
-                    .map(String::from)
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            })
+        self.drives.get(&path.drive()).ok_or_else(|| HostError::NoDrive {
+            drive: path.drive().unwrap_or('/'),
+            present: self.drives().map(String::from).collect::<Vec<_>>().join(", "),
+        })
     }
 }
 
 fn open_root(letter: Option<char>, dir: PathBuf) -> Result<imp::Root, HostError> {
     let shown = dir.display().to_string();
-    imp::Root::open(dir, letter.is_some()).map_err(|source| HostError::Io {
-        operation: "open the node's root",
-        path: shown,
-        source,
-    })
+    imp::Root::open(dir, letter.is_some()).map_err(|source| HostError::Io { operation: "open the node's root", path: shown, source })
 }
 
 fn error(operation: &'static str, path: &PodPath) -> impl FnOnce(io::Error) -> HostError {
     let path = path.to_string();
-    move |source| HostError::Io {
-        operation,
-        path,
-        source,
-    }
+    move |source| HostError::Io { operation, path, source }
 }

@@ -60,10 +60,7 @@ pub trait Routes: Send + Sync {
 
 fn failed(operation: &str, route: Option<&HostRoute>) -> impl FnOnce(io::Error) -> RoutesError {
     let operation = match route {
-        Some(r) => format!(
-            "{operation} route to {} via {:?} on interface {}",
-            r.dst, r.via, r.oif
-        ),
+        Some(r) => format!("{operation} route to {} via {:?} on interface {}", r.dst, r.via, r.oif),
         None => operation.to_owned(),
     };
     move |source| RoutesError { operation, source }

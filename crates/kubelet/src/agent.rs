@@ -80,11 +80,7 @@ impl Workers {
 pub(crate) type PodChange = (Option<Arc<Pod>>, Option<Arc<Pod>>);
 
 /// Watches the node's pods; changes go to `changes`.
-pub(crate) fn watch_pods(
-    client: kube::Client,
-    node: &str,
-    changes: mpsc::UnboundedSender<PodChange>,
-) -> Informer<Pod> {
+pub(crate) fn watch_pods(client: kube::Client, node: &str, changes: mpsc::UnboundedSender<PodChange>) -> Informer<Pod> {
     let api: Api<Pod> = Api::all(client);
     let slim = |pod: &Pod| {
         let mut pod = pod.clone();
@@ -94,12 +90,7 @@ pub(crate) fn watch_pods(
     let tell = move |change: Change<'_, Pod>| {
         let _ = changes.send((change.old.cloned(), change.new.cloned()));
     };
-    Informer::start_with_handler(
-        api,
-        Selection::fields(format!("spec.nodeName={node}")),
-        slim,
-        tell,
-    )
+    Informer::start_with_handler(api, Selection::fields(format!("spec.nodeName={node}")), slim, tell)
 }
 
 pub(crate) fn uid(pod: &Pod) -> String {
@@ -223,10 +214,7 @@ impl Agent {
     /// list of pods, and removes directories of pods that are gone.
     pub(crate) async fn remove_orphans(&self) -> Result<(), cri::Error> {
         let known: BTreeSet<String> = self.pods.snapshot().iter().map(|(_, p)| uid(p)).collect();
-        let sandboxes = self
-            .cri
-            .list_pod_sandbox(v1::ListPodSandboxRequest::default())
-            .await?;
+        let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
         for sandbox in sandboxes {
             let Some(owner) = sandbox.labels.get(POD_UID) else {
                 continue;
@@ -234,23 +222,13 @@ impl Agent {
             if known.contains(owner) {
                 continue;
             }
-            tracing::info!(
-                pod = owner,
-                sandbox = sandbox.id,
-                "ending a pod that the API does not know"
-            );
+            tracing::info!(pod = owner, sandbox = sandbox.id, "ending a pod that the API does not know");
             self.end_orphan(&sandbox.id).await?;
         }
-        let pods = self
-            .dir
-            .join("pods")
-            .map(|dir| (self.root.read_dir(&dir), dir));
+        let pods = self.dir.join("pods").map(|dir| (self.root.read_dir(&dir), dir));
         if let Ok((Ok(names), dir)) = pods {
             for (name, _) in names.iter().filter(|(n, _)| !known.contains(n)) {
-                let gone = dir
-                    .join(name)
-                    .map_err(host::HostError::from)
-                    .and_then(|p| self.root.remove_tree(&p));
+                let gone = dir.join(name).map_err(host::HostError::from).and_then(|p| self.root.remove_tree(&p));
                 if let Err(error) = gone {
                     tracing::warn!(pod = name, %error, "removing the directory of a gone pod failed");
                 }
@@ -260,33 +238,14 @@ impl Agent {
     }
 
     async fn end_orphan(&self, sandbox: &str) -> Result<(), cri::Error> {
-        let filter = v1::ContainerFilter {
-            pod_sandbox_id: sandbox.to_owned(),
-            ..Default::default()
-        };
-        let containers = self
-            .cri
-            .list_containers(v1::ListContainersRequest {
-                filter: Some(filter),
-            })
-            .await?;
-        for c in containers
-            .iter()
-            .filter(|c| c.state == v1::ContainerState::ContainerRunning as i32)
-        {
-            self.cri
-                .stop_container(&c.id, Duration::from_secs(1))
-                .await?;
+        let filter = v1::ContainerFilter { pod_sandbox_id: sandbox.to_owned(), ..Default::default() };
+        let containers = self.cri.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await?;
+        for c in containers.iter().filter(|c| c.state == v1::ContainerState::ContainerRunning as i32) {
+            self.cri.stop_container(&c.id, Duration::from_secs(1)).await?;
         }
         let id = sandbox.to_owned();
-        self.cri
-            .stop_pod_sandbox(v1::StopPodSandboxRequest {
-                pod_sandbox_id: id.clone(),
-            })
-            .await?;
-        self.cri
-            .remove_pod_sandbox(v1::RemovePodSandboxRequest { pod_sandbox_id: id })
-            .await
+        self.cri.stop_pod_sandbox(v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() }).await?;
+        self.cri.remove_pod_sandbox(v1::RemovePodSandboxRequest { pod_sandbox_id: id }).await
     }
 }
 
@@ -295,18 +254,12 @@ type Seen = BTreeMap<String, BTreeSet<(String, i32)>>;
 
 async fn list(cri: &cri::Client) -> Result<Seen, cri::Error> {
     let mut seen = Seen::new();
-    for s in cri
-        .list_pod_sandbox(v1::ListPodSandboxRequest::default())
-        .await?
-    {
+    for s in cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await? {
         if let Some(uid) = s.labels.get(POD_UID) {
             seen.entry(uid.clone()).or_default().insert((s.id, s.state));
         }
     }
-    for c in cri
-        .list_containers(v1::ListContainersRequest::default())
-        .await?
-    {
+    for c in cri.list_containers(v1::ListContainersRequest::default()).await? {
         if let Some(uid) = c.labels.get(POD_UID) {
             seen.entry(uid.clone()).or_default().insert((c.id, c.state));
         }
@@ -317,8 +270,7 @@ async fn list(cri: &cri::Client) -> Result<Seen, cri::Error> {
 /// Pods whose objects differ between two looks.
 fn changed<'a>(before: &'a Seen, now: &'a Seen) -> BTreeSet<&'a String> {
     let uids = before.keys().chain(now.keys());
-    uids.filter(|uid| before.get(*uid) != now.get(*uid))
-        .collect()
+    uids.filter(|uid| before.get(*uid) != now.get(*uid)).collect()
 }
 
 #[cfg(test)]
@@ -327,18 +279,9 @@ mod tests {
 
     #[test]
     fn a_relist_names_the_pods_that_changed() {
-        let set =
-            |list: &[(&str, i32)]| list.iter().map(|(id, s)| ((*id).to_owned(), *s)).collect();
-        let before = Seen::from([
-            ("a".into(), set(&[("s", 0)])),
-            ("b".into(), set(&[("t", 0)])),
-            ("c".into(), set(&[])),
-        ]);
-        let now = Seen::from([
-            ("a".into(), set(&[("s", 1)])),
-            ("b".into(), set(&[("t", 0)])),
-            ("d".into(), set(&[("x", 0)])),
-        ]);
+        let set = |list: &[(&str, i32)]| list.iter().map(|(id, s)| ((*id).to_owned(), *s)).collect();
+        let before = Seen::from([("a".into(), set(&[("s", 0)])), ("b".into(), set(&[("t", 0)])), ("c".into(), set(&[]))]);
+        let now = Seen::from([("a".into(), set(&[("s", 1)])), ("b".into(), set(&[("t", 0)])), ("d".into(), set(&[("x", 0)]))]);
         let names: Vec<_> = changed(&before, &now).into_iter().cloned().collect();
         assert_eq!(names, ["a", "c", "d"]);
     }

@@ -49,11 +49,7 @@ fn text(o: &Option<String>) -> String {
 
 fn pod_labels(pod: &Pod) -> HashMap<String, String> {
     let m = &pod.metadata;
-    HashMap::from([
-        (POD_NAME.to_owned(), text(&m.name)),
-        (POD_NAMESPACE.to_owned(), text(&m.namespace)),
-        (POD_UID.to_owned(), text(&m.uid)),
-    ])
+    HashMap::from([(POD_NAME.to_owned(), text(&m.name)), (POD_NAMESPACE.to_owned(), text(&m.namespace)), (POD_UID.to_owned(), text(&m.uid))])
 }
 
 /// Host name inside the pod.
@@ -62,22 +58,12 @@ pub(crate) fn hostname(node: &NodeSide, pod: &Pod) -> String {
         return node.node_name.clone();
     }
     let spec = pod.spec.clone().unwrap_or_default();
-    let own = spec
-        .hostname
-        .filter(|h| !h.is_empty())
-        .unwrap_or_else(|| text(&pod.metadata.name));
+    let own = spec.hostname.filter(|h| !h.is_empty()).unwrap_or_else(|| text(&pod.metadata.name));
     let mut short: String = own.chars().take(63).collect();
     short.truncate(short.trim_end_matches(['-', '.']).len());
-    match (
-        spec.subdomain.filter(|s| !s.is_empty()),
-        spec.set_hostname_as_fqdn,
-    ) {
+    match (spec.subdomain.filter(|s| !s.is_empty()), spec.set_hostname_as_fqdn) {
         (Some(sub), Some(true)) => {
-            format!(
-                "{short}.{sub}.{}.svc.{}",
-                text(&pod.metadata.namespace),
-                node.cluster_domain
-            )
+            format!("{short}.{sub}.{}.svc.{}", text(&pod.metadata.namespace), node.cluster_domain)
         }
         _ => short,
     }
@@ -98,19 +84,11 @@ pub(crate) fn dns(node: &NodeSide, pod: &Pod) -> v1::DnsConfig {
         let d = &node.cluster_domain;
         let mut searches = vec![format!("{ns}.svc.{d}"), format!("svc.{d}"), d.clone()];
         searches.extend(host.searches.clone());
-        v1::DnsConfig {
-            servers: node.cluster_dns.clone(),
-            searches,
-            options: vec!["ndots:5".into()],
-        }
+        v1::DnsConfig { servers: node.cluster_dns.clone(), searches, options: vec!["ndots:5".into()] }
     } else if policy == "None" {
         v1::DnsConfig::default()
     } else {
-        v1::DnsConfig {
-            servers: host.servers.clone(),
-            searches: host.searches.clone(),
-            options: host.options.clone(),
-        }
+        v1::DnsConfig { servers: host.servers.clone(), searches: host.searches.clone(), options: host.options.clone() }
     };
     if let Some(extra) = spec.dns_config {
         dns.servers.extend(extra.nameservers.unwrap_or_default());
@@ -118,8 +96,7 @@ pub(crate) fn dns(node: &NodeSide, pod: &Pod) -> v1::DnsConfig {
         for option in extra.options.unwrap_or_default() {
             let Some(name) = option.name else { continue };
             dns.options.retain(|o| o.split(':').next() != Some(&name));
-            dns.options
-                .push(option.value.map_or(name.clone(), |v| format!("{name}:{v}")));
+            dns.options.push(option.value.map_or(name.clone(), |v| format!("{name}:{v}")));
         }
     }
     let mut seen = std::collections::BTreeSet::new();
@@ -131,21 +108,12 @@ pub(crate) fn dns(node: &NodeSide, pod: &Pod) -> v1::DnsConfig {
 }
 
 /// The sandbox of a pod.
-pub(crate) fn sandbox(
-    node: &NodeSide,
-    pod: &Pod,
-    attempt: u32,
-    logs: &PodPath,
-) -> v1::PodSandboxConfig {
+pub(crate) fn sandbox(node: &NodeSide, pod: &Pod, attempt: u32, logs: &PodPath) -> v1::PodSandboxConfig {
     let m = &pod.metadata;
     let spec = pod.spec.clone().unwrap_or_default();
-    let mut labels: HashMap<String, String> =
-        m.labels.clone().unwrap_or_default().into_iter().collect();
+    let mut labels: HashMap<String, String> = m.labels.clone().unwrap_or_default().into_iter().collect();
     labels.extend(pod_labels(pod));
-    let ports = spec
-        .containers
-        .iter()
-        .flat_map(|c| c.ports.iter().flatten());
+    let ports = spec.containers.iter().flat_map(|c| c.ports.iter().flatten());
     let port_mappings = ports
         .map(|p| v1::PortMapping {
             protocol: match p.protocol.as_deref() {
@@ -159,27 +127,13 @@ pub(crate) fn sandbox(
         })
         .collect();
     v1::PodSandboxConfig {
-        metadata: Some(v1::PodSandboxMetadata {
-            name: text(&m.name),
-            uid: text(&m.uid),
-            namespace: text(&m.namespace),
-            attempt,
-        }),
+        metadata: Some(v1::PodSandboxMetadata { name: text(&m.name), uid: text(&m.uid), namespace: text(&m.namespace), attempt }),
         hostname: hostname(node, pod),
         log_directory: logs.to_string(),
         dns_config: Some(dns(node, pod)),
-        port_mappings: if is_host_network(pod) {
-            Vec::new()
-        } else {
-            port_mappings
-        },
+        port_mappings: if is_host_network(pod) { Vec::new() } else { port_mappings },
         labels,
-        annotations: m
-            .annotations
-            .clone()
-            .unwrap_or_default()
-            .into_iter()
-            .collect(),
+        annotations: m.annotations.clone().unwrap_or_default().into_iter().collect(),
         linux: Some(linux_sandbox(node.os, pod)),
         windows: node.os.is_windows().then(|| windows_sandbox(pod)),
     }
@@ -188,18 +142,10 @@ pub(crate) fn sandbox(
 fn namespaces(pod: &Pod) -> v1::NamespaceOption {
     let spec = pod.spec.clone().unwrap_or_default();
     let mode = |on_host: Option<bool>, otherwise| {
-        if on_host == Some(true) {
-            v1::NamespaceMode::Node as i32
-        } else {
-            otherwise as i32
-        }
+        if on_host == Some(true) { v1::NamespaceMode::Node as i32 } else { otherwise as i32 }
     };
     let shared = spec.share_process_namespace == Some(true);
-    let pid = if shared {
-        v1::NamespaceMode::Pod
-    } else {
-        v1::NamespaceMode::Container
-    };
+    let pid = if shared { v1::NamespaceMode::Pod } else { v1::NamespaceMode::Container };
     v1::NamespaceOption {
         network: mode(spec.host_network, v1::NamespaceMode::Pod),
         pid: mode(spec.host_pid, pid),
@@ -209,17 +155,10 @@ fn namespaces(pod: &Pod) -> v1::NamespaceOption {
 }
 
 fn linux_sandbox(os: NodeOs, pod: &Pod) -> v1::LinuxPodSandboxConfig {
-    let context = pod
-        .spec
-        .as_ref()
-        .and_then(|s| s.security_context.clone())
-        .unwrap_or_default();
+    let context = pod.spec.as_ref().and_then(|s| s.security_context.clone()).unwrap_or_default();
     let mut security = v1::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(pod)),
-        seccomp: Some(v1::SecurityProfile {
-            profile_type: v1::security_profile::ProfileType::RuntimeDefault as i32,
-            ..Default::default()
-        }),
+        seccomp: Some(v1::SecurityProfile { profile_type: v1::security_profile::ProfileType::RuntimeDefault as i32, ..Default::default() }),
         ..Default::default()
     };
     let mut config = v1::LinuxPodSandboxConfig::default();
@@ -236,11 +175,7 @@ fn linux_sandbox(os: NodeOs, pod: &Pod) -> v1::LinuxPodSandboxConfig {
 }
 
 fn groups(context: &PodSecurityContext) -> Vec<i64> {
-    context
-        .fs_group
-        .into_iter()
-        .chain(context.supplemental_groups.clone().unwrap_or_default())
-        .collect()
+    context.fs_group.into_iter().chain(context.supplemental_groups.clone().unwrap_or_default()).collect()
 }
 
 /// `/kubepods/burstable/podUID`, as the cgroupfs driver names it.
@@ -253,11 +188,7 @@ fn cgroup_parent(pod: &Pod) -> String {
 }
 
 fn windows_sandbox(pod: &Pod) -> v1::WindowsPodSandboxConfig {
-    let context = pod
-        .spec
-        .as_ref()
-        .and_then(|s| s.security_context.clone())
-        .unwrap_or_default();
+    let context = pod.spec.as_ref().and_then(|s| s.security_context.clone()).unwrap_or_default();
     let options = context.windows_options.unwrap_or_default();
     v1::WindowsPodSandboxConfig {
         security_context: Some(v1::WindowsSandboxSecurityContext {
@@ -271,51 +202,26 @@ fn windows_sandbox(pod: &Pod) -> v1::WindowsPodSandboxConfig {
 
 /// What upstream's kubelet writes into annotations to find it again after a restart.
 fn notes(pod: &Pod, c: &Container, restarts: u32) -> HashMap<String, String> {
-    let message_path = c
-        .termination_message_path
-        .clone()
-        .unwrap_or_else(|| "/dev/termination-log".into());
+    let message_path = c.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".into());
     let spec = pod.spec.as_ref();
-    let grace = spec
-        .and_then(|s| s.termination_grace_period_seconds)
-        .unwrap_or(30);
+    let grace = spec.and_then(|s| s.termination_grace_period_seconds).unwrap_or(30);
     let mut notes = HashMap::from([
         (annotations::HASH.to_owned(), container_hash(c)),
         (annotations::RESTARTS.to_owned(), restarts.to_string()),
         (annotations::MESSAGE_PATH.to_owned(), message_path),
-        (
-            annotations::MESSAGE_POLICY.to_owned(),
-            c.termination_message_policy
-                .clone()
-                .unwrap_or_else(|| "File".into()),
-        ),
+        (annotations::MESSAGE_POLICY.to_owned(), c.termination_message_policy.clone().unwrap_or_else(|| "File".into())),
         (annotations::GRACE.to_owned(), grace.to_string()),
     ]);
     if let Some(ports) = &c.ports {
-        notes.insert(
-            annotations::PORTS.to_owned(),
-            serde_json::to_string(ports).unwrap_or_default(),
-        );
+        notes.insert(annotations::PORTS.to_owned(), serde_json::to_string(ports).unwrap_or_default());
     }
     notes
 }
 
 /// A container of a pod. The error is what CreateContainerConfigError shows.
-pub(crate) fn container(
-    node: &NodeSide,
-    pod: &Pod,
-    c: &Container,
-    side: ContainerSide<'_>,
-) -> Result<v1::ContainerConfig, String> {
-    let lookup = |name: &str| {
-        side.env
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, v)| v.clone())
-    };
-    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
-        list.iter().flatten().map(|s| expand(s, lookup)).collect()
-    };
+pub(crate) fn container(node: &NodeSide, pod: &Pod, c: &Container, side: ContainerSide<'_>) -> Result<v1::ContainerConfig, String> {
+    let lookup = |name: &str| side.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+    let expanded = |list: &Option<Vec<String>>| -> Vec<String> { list.iter().flatten().map(|s| expand(s, lookup)).collect() };
     let mut labels = pod_labels(pod);
     labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());
     let (linux, windows) = if node.os.is_windows() {
@@ -325,30 +231,12 @@ pub(crate) fn container(
     };
     let working_dir = text(&c.working_dir);
     Ok(v1::ContainerConfig {
-        metadata: Some(v1::ContainerMetadata {
-            name: c.name.clone(),
-            attempt: side.restarts,
-        }),
-        image: Some(v1::ImageSpec {
-            image: side.image.reference.clone(),
-            user_specified_image: text(&c.image),
-            ..Default::default()
-        }),
+        metadata: Some(v1::ContainerMetadata { name: c.name.clone(), attempt: side.restarts }),
+        image: Some(v1::ImageSpec { image: side.image.reference.clone(), user_specified_image: text(&c.image), ..Default::default() }),
         command: expanded(&c.command),
         args: expanded(&c.args),
-        working_dir: if working_dir.is_empty() {
-            working_dir
-        } else {
-            in_form(node.os, &working_dir)
-        },
-        envs: side
-            .env
-            .iter()
-            .map(|(k, v)| v1::KeyValue {
-                key: k.clone(),
-                value: v.clone(),
-            })
-            .collect(),
+        working_dir: if working_dir.is_empty() { working_dir } else { in_form(node.os, &working_dir) },
+        envs: side.env.iter().map(|(k, v)| v1::KeyValue { key: k.clone(), value: v.clone() }).collect(),
         mounts: side.mounts,
         labels,
         annotations: notes(pod, c, side.restarts),
@@ -363,32 +251,17 @@ pub(crate) fn container(
 }
 
 fn in_form(os: NodeOs, path: &str) -> String {
-    if os.is_windows() {
-        container_path(os, path)
-    } else {
-        path.to_owned()
-    }
+    if os.is_windows() { container_path(os, path) } else { path.to_owned() }
 }
 
 /// One mount in the form CRI wants.
 pub(crate) fn mount(os: NodeOs, inside: &str, host: &PodPath, readonly: bool) -> v1::Mount {
-    v1::Mount {
-        container_path: container_path(os, inside),
-        host_path: host.to_string(),
-        readonly,
-        ..Default::default()
-    }
+    v1::Mount { container_path: container_path(os, inside), host_path: host.to_string(), readonly, ..Default::default() }
 }
 
 fn who(pod: &Pod, c: &Container) -> String {
     let m = &pod.metadata;
-    format!(
-        "(pod: \"{}_{}({})\", container: {})",
-        text(&m.name),
-        text(&m.namespace),
-        text(&m.uid),
-        c.name
-    )
+    format!("(pod: \"{}_{}({})\", container: {})", text(&m.name), text(&m.namespace), text(&m.uid), c.name)
 }
 
 /// Paths of /proc and /sys that containers do not see (containerd's defaults).
@@ -408,34 +281,22 @@ const MASKED: &[&str] = &[
 ];
 
 /// Paths of /proc that containers cannot write.
-const READONLY: &[&str] = &[
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-];
+const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Whether a container that must not run as root does not.
 fn check_non_root(user: Option<i64>, image: &ImageUse) -> Result<(), String> {
     match user.or(image.uid) {
         Some(0) if user.is_some() => Err("container's runAsUser breaks non-root policy".into()),
         Some(0) => Err("container has runAsNonRoot and image will run as root".into()),
-        None if !image.username.is_empty() => Err(format!(
-            "container has runAsNonRoot and image has non-numeric user ({}), cannot verify user is non-root",
-            image.username
-        )),
+        None if !image.username.is_empty() => {
+            Err(format!("container has runAsNonRoot and image has non-numeric user ({}), cannot verify user is non-root", image.username))
+        }
         None => Err("container has runAsNonRoot and image will run as root".into()),
         Some(_) => Ok(()),
     }
 }
 
-fn linux_container(
-    node: &NodeSide,
-    pod: &Pod,
-    c: &Container,
-    image: &ImageUse,
-) -> Result<v1::LinuxContainerConfig, String> {
+fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) -> Result<v1::LinuxContainerConfig, String> {
     let spec = pod.spec.clone().unwrap_or_default();
     let p = spec.security_context.clone().unwrap_or_default();
     let s: SecurityContext = c.security_context.clone().unwrap_or_default();
@@ -461,15 +322,8 @@ fn linux_container(
             privileged,
             namespace_options: Some(namespaces(pod)),
             run_as_user: effective.map(|value| v1::Int64Value { value }),
-            run_as_username: if effective.is_none() {
-                image.username.clone()
-            } else {
-                String::new()
-            },
-            run_as_group: s
-                .run_as_group
-                .or(p.run_as_group)
-                .map(|value| v1::Int64Value { value }),
+            run_as_username: if effective.is_none() { image.username.clone() } else { String::new() },
+            run_as_group: s.run_as_group.or(p.run_as_group).map(|value| v1::Int64Value { value }),
             readonly_rootfs: s.read_only_root_filesystem == Some(true),
             supplemental_groups: groups(&p),
             no_new_privs: s.allow_privilege_escalation == Some(false),
@@ -481,15 +335,9 @@ fn linux_container(
     })
 }
 
-fn seccomp_profile(
-    profile: Option<&k8s_openapi::api::core::v1::SeccompProfile>,
-    who: &str,
-) -> Result<v1::SecurityProfile, String> {
+fn seccomp_profile(profile: Option<&k8s_openapi::api::core::v1::SeccompProfile>, who: &str) -> Result<v1::SecurityProfile, String> {
     use v1::security_profile::ProfileType;
-    let of = |kind: ProfileType| v1::SecurityProfile {
-        profile_type: kind as i32,
-        localhost_ref: String::new(),
-    };
+    let of = |kind: ProfileType| v1::SecurityProfile { profile_type: kind as i32, localhost_ref: String::new() };
     match profile {
         None => Ok(of(ProfileType::Unconfined)),
         Some(p) => match p.type_.as_str() {
@@ -498,17 +346,10 @@ fn seccomp_profile(
             "Localhost" => {
                 // An empty name once meant "unconfined" (CVE-2023-2431).
                 let name = p.localhost_profile.clone().filter(|n| !n.is_empty());
-                let name = name.ok_or_else(|| {
-                    format!(
-                        "localhostProfile must be set if seccompProfile type is Localhost {who}"
-                    )
-                })?;
+                let name = name.ok_or_else(|| format!("localhostProfile must be set if seccompProfile type is Localhost {who}"))?;
                 Ok(v1::SecurityProfile {
                     profile_type: ProfileType::Localhost as i32,
-                    localhost_ref: format!(
-                        "/var/lib/kubelet/seccomp/{}",
-                        name.trim_start_matches('/')
-                    ),
+                    localhost_ref: format!("/var/lib/kubelet/seccomp/{}", name.trim_start_matches('/')),
                 })
             }
             other => Err(format!("seccompProfile type {other:?} is unknown {who}")),
@@ -516,29 +357,14 @@ fn seccomp_profile(
     }
 }
 
-fn windows_container(
-    node: &NodeSide,
-    pod: &Pod,
-    c: &Container,
-    image: &ImageUse,
-) -> Result<v1::WindowsContainerConfig, String> {
-    let p = pod
-        .spec
-        .as_ref()
-        .and_then(|s| s.security_context.clone())
-        .unwrap_or_default();
+fn windows_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) -> Result<v1::WindowsContainerConfig, String> {
+    let p = pod.spec.as_ref().and_then(|s| s.security_context.clone()).unwrap_or_default();
     let s = c.security_context.clone().unwrap_or_default();
-    let (pod_side, own) = (
-        p.windows_options.unwrap_or_default(),
-        s.windows_options.unwrap_or_default(),
-    );
+    let (pod_side, own) = (p.windows_options.unwrap_or_default(), s.windows_options.unwrap_or_default());
     let user = own.run_as_user_name.or(pod_side.run_as_user_name);
     let effective = user.clone().unwrap_or_else(|| image.username.clone());
     if s.run_as_non_root.or(p.run_as_non_root) == Some(true)
-        && effective
-            .rsplit('\\')
-            .next()
-            .is_some_and(|n| n.eq_ignore_ascii_case("ContainerAdministrator"))
+        && effective.rsplit('\\').next().is_some_and(|n| n.eq_ignore_ascii_case("ContainerAdministrator"))
     {
         return Err(format!(
             "container's runAsUserName ({effective}) which will be regarded as root identity and will break non-root policy {}",
@@ -549,10 +375,7 @@ fn windows_container(
         resources: Some(resources::windows(c, node.capacity.cpu_millis)),
         security_context: Some(v1::WindowsContainerSecurityContext {
             run_as_username: user.unwrap_or_default(),
-            credential_spec: own
-                .gmsa_credential_spec
-                .or(pod_side.gmsa_credential_spec)
-                .unwrap_or_default(),
+            credential_spec: own.gmsa_credential_spec.or(pod_side.gmsa_credential_spec).unwrap_or_default(),
             host_process: own.host_process.or(pod_side.host_process) == Some(true),
         }),
     })
@@ -567,19 +390,10 @@ mod tests {
         NodeSide {
             os,
             node_name: "win01".into(),
-            capacity: Capacity {
-                cpu_millis: 8000,
-                memory_bytes: 16 << 30,
-                pods: 110,
-                ephemeral_storage_bytes: 0,
-            },
+            capacity: Capacity { cpu_millis: 8000, memory_bytes: 16 << 30, pods: 110, ephemeral_storage_bytes: 0 },
             cluster_dns: vec!["10.96.0.10".into()],
             cluster_domain: "cluster.local".into(),
-            resolver: Resolver {
-                servers: vec!["1.1.1.1".into()],
-                searches: vec!["corp".into()],
-                options: vec![],
-            },
+            resolver: Resolver { servers: vec!["1.1.1.1".into()], searches: vec!["corp".into()], options: vec![] },
         }
     }
 
@@ -595,27 +409,14 @@ mod tests {
 
     fn config(os: NodeOs, pod: &Pod, image: ImageUse) -> Result<v1::ContainerConfig, String> {
         let env = vec![("V".to_owned(), "1".to_owned())];
-        let side = ContainerSide {
-            image: &image,
-            restarts: 2,
-            env,
-            mounts: vec![],
-        };
-        container(
-            &node(os),
-            pod,
-            &pod.spec.as_ref().unwrap().containers[0],
-            side,
-        )
+        let side = ContainerSide { image: &image, restarts: 2, env, mounts: vec![] };
+        container(&node(os), pod, &pod.spec.as_ref().unwrap().containers[0], side)
     }
 
     #[test]
     fn resolver_by_policy() {
         for (spec, want) in [
-            (
-                json!({}),
-                "10.96.0.10 | ns.svc.cluster.local svc.cluster.local cluster.local corp | ndots:5",
-            ),
+            (json!({}), "10.96.0.10 | ns.svc.cluster.local svc.cluster.local cluster.local corp | ndots:5"),
             (json!({"dnsPolicy": "Default"}), "1.1.1.1 | corp | "),
             (json!({"hostNetwork": true}), "1.1.1.1 | corp | "),
             (
@@ -632,12 +433,7 @@ mod tests {
             ),
         ] {
             let d = dns(&node(WIN), &pod(spec.clone()));
-            let shown = format!(
-                "{} | {} | {}",
-                d.servers.join(" "),
-                d.searches.join(" "),
-                d.options.join(" ")
-            );
+            let shown = format!("{} | {} | {}", d.servers.join(" "), d.searches.join(" "), d.options.join(" "));
             assert_eq!(shown, want, "{spec}");
         }
     }
@@ -645,24 +441,13 @@ mod tests {
     #[test]
     fn a_windows_sandbox() {
         let logs = PodPath::parse(WIN, "/var/log/pods/ns_p_u").unwrap();
-        let p = pod(
-            json!({"securityContext": {"windowsOptions": {"runAsUserName": "ContainerUser"}},
-            "containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}),
-        );
+        let p = pod(json!({"securityContext": {"windowsOptions": {"runAsUserName": "ContainerUser"}},
+            "containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}));
         let s = sandbox(&node(WIN), &p, 1, &logs);
         assert_eq!(s.log_directory, r"C:\var\log\pods\ns_p_u");
         assert_eq!(s.hostname, "p");
-        assert_eq!(
-            (
-                s.port_mappings[0].container_port,
-                s.port_mappings[0].host_port
-            ),
-            (80, 8080)
-        );
-        assert_eq!(
-            s.windows.unwrap().security_context.unwrap().run_as_username,
-            "ContainerUser"
-        );
+        assert_eq!((s.port_mappings[0].container_port, s.port_mappings[0].host_port), (80, 8080));
+        assert_eq!(s.windows.unwrap().security_context.unwrap().run_as_username, "ContainerUser");
         assert_eq!(s.labels["io.kubernetes.pod.uid"], "u");
         assert_eq!(s.labels["a"], "b");
         let long = pod(json!({"hostname": "x".repeat(70)}));
@@ -671,26 +456,9 @@ mod tests {
 
     #[test]
     fn containers_by_system() {
-        let p = pod(
-            json!({"containers": [{"name": "c", "image": "img", "command": ["run", "$(V)"], "args": ["$(NO)"], "workingDir": "/app"}]}),
-        );
-        let w = config(
-            WIN,
-            &p,
-            ImageUse {
-                reference: "sha".into(),
-                ..Default::default()
-            },
-        )
-        .unwrap();
-        assert_eq!(
-            (w.command, w.args, w.working_dir.as_str()),
-            (
-                vec!["run".into(), "1".into()],
-                vec!["$(NO)".into()],
-                r"C:\app"
-            )
-        );
+        let p = pod(json!({"containers": [{"name": "c", "image": "img", "command": ["run", "$(V)"], "args": ["$(NO)"], "workingDir": "/app"}]}));
+        let w = config(WIN, &p, ImageUse { reference: "sha".into(), ..Default::default() }).unwrap();
+        assert_eq!((w.command, w.args, w.working_dir.as_str()), (vec!["run".into(), "1".into()], vec!["$(NO)".into()], r"C:\app"));
         assert_eq!(w.log_path, "c/2.log");
         assert_eq!(w.annotations[annotations::RESTARTS], "2");
         assert!(w.linux.is_none() && w.windows.is_some());
@@ -702,46 +470,19 @@ mod tests {
     fn non_root_is_decided_from_spec_and_image() {
         let linux = |context: serde_json::Value, uid, name: &str| {
             let p = pod(json!({"securityContext": context}));
-            config(
-                NodeOs::Linux,
-                &p,
-                ImageUse {
-                    uid,
-                    username: name.into(),
-                    ..Default::default()
-                },
-            )
-            .is_ok()
+            config(NodeOs::Linux, &p, ImageUse { uid, username: name.into(), ..Default::default() }).is_ok()
         };
         assert!(linux(json!({}), Some(0), ""));
         assert!(!linux(json!({"runAsNonRoot": true}), Some(0), ""));
         assert!(!linux(json!({"runAsNonRoot": true}), None, ""));
         assert!(!linux(json!({"runAsNonRoot": true}), None, "app"));
-        assert!(linux(
-            json!({"runAsNonRoot": true, "runAsUser": 5}),
-            Some(0),
-            ""
-        ));
-        assert!(!linux(
-            json!({"runAsNonRoot": true, "runAsUser": 0}),
-            Some(5),
-            ""
-        ));
+        assert!(linux(json!({"runAsNonRoot": true, "runAsUser": 5}), Some(0), ""));
+        assert!(!linux(json!({"runAsNonRoot": true, "runAsUser": 0}), Some(5), ""));
         let windows = |name: &str, image: &str| {
-            let p = pod(
-                json!({"securityContext": {"runAsNonRoot": true, "windowsOptions": {"runAsUserName": name}}}),
-            );
+            let p = pod(json!({"securityContext": {"runAsNonRoot": true, "windowsOptions": {"runAsUserName": name}}}));
             let q = pod(json!({"securityContext": {"runAsNonRoot": true}}));
             let p = if name.is_empty() { q } else { p };
-            config(
-                WIN,
-                &p,
-                ImageUse {
-                    username: image.into(),
-                    ..Default::default()
-                },
-            )
-            .is_ok()
+            config(WIN, &p, ImageUse { username: image.into(), ..Default::default() }).is_ok()
         };
         assert!(!windows("CONTAINERADMINISTRATOR", ""));
         assert!(!windows("", "ContainerAdministrator"));
@@ -750,9 +491,7 @@ mod tests {
 
     #[test]
     fn an_empty_seccomp_name_is_refused() {
-        let p = pod(
-            json!({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": ""}}}),
-        );
+        let p = pod(json!({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": ""}}}));
         assert!(config(NodeOs::Linux, &p, ImageUse::default()).is_err());
     }
 }

@@ -37,35 +37,12 @@ pub(crate) struct Environment {
 pub(crate) fn references(container: &Container) -> Vec<(Kind, String)> {
     let mut out = Vec::new();
     for from in container.env_from.iter().flatten() {
-        out.extend(
-            from.config_map_ref
-                .iter()
-                .map(|r| (Kind::ConfigMap, r.name.clone())),
-        );
-        out.extend(
-            from.secret_ref
-                .iter()
-                .map(|r| (Kind::Secret, r.name.clone())),
-        );
+        out.extend(from.config_map_ref.iter().map(|r| (Kind::ConfigMap, r.name.clone())));
+        out.extend(from.secret_ref.iter().map(|r| (Kind::Secret, r.name.clone())));
     }
-    for source in container
-        .env
-        .iter()
-        .flatten()
-        .filter_map(|e| e.value_from.as_ref())
-    {
-        out.extend(
-            source
-                .config_map_key_ref
-                .iter()
-                .map(|r| (Kind::ConfigMap, r.name.clone())),
-        );
-        out.extend(
-            source
-                .secret_key_ref
-                .iter()
-                .map(|r| (Kind::Secret, r.name.clone())),
-        );
+    for source in container.env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
+        out.extend(source.config_map_key_ref.iter().map(|r| (Kind::ConfigMap, r.name.clone())));
+        out.extend(source.secret_key_ref.iter().map(|r| (Kind::Secret, r.name.clone())));
     }
     out
 }
@@ -115,20 +92,13 @@ fn set(vars: &mut Vec<(String, String)>, name: String, value: String) {
     }
 }
 
-fn value_of(
-    input: &Input<'_>,
-    var: &EnvVar,
-    vars: &[(String, String)],
-) -> Result<Option<String>, String> {
+fn value_of(input: &Input<'_>, var: &EnvVar, vars: &[(String, String)]) -> Result<Option<String>, String> {
     let Some(source) = &var.value_from else {
         let lookup = |name: &str| {
             let set = vars.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
             set.or_else(|| input.services.get(name).cloned())
         };
-        return Ok(Some(expand(
-            var.value.as_deref().unwrap_or_default(),
-            lookup,
-        )));
+        return Ok(Some(expand(var.value.as_deref().unwrap_or_default(), lookup)));
     };
     from_source(input, source)
 }
@@ -140,14 +110,9 @@ fn from_source(input: &Input<'_>, source: &EnvVarSource) -> Result<Option<String
             .ok_or_else(|| format!("unsupported fieldPath: {}", field.field_path));
     }
     if let Some(field) = &source.resource_field_ref {
-        return resource_value(
-            input.pod,
-            Some(&input.container.name),
-            field,
-            &input.facts.allocatable,
-        )
-        .map(Some)
-        .ok_or_else(|| format!("unsupported container resource: {}", field.resource));
+        return resource_value(input.pod, Some(&input.container.name), field, &input.facts.allocatable)
+            .map(Some)
+            .ok_or_else(|| format!("unsupported container resource: {}", field.resource));
     }
     let (kind, name, key, optional) = match (&source.config_map_key_ref, &source.secret_key_ref) {
         (Some(r), _) => (Kind::ConfigMap, &r.name, &r.key, r.optional),
@@ -156,21 +121,14 @@ fn from_source(input: &Input<'_>, source: &EnvVarSource) -> Result<Option<String
     };
     let optional = optional == Some(true);
     let Some(data) = input.sources.get(&(kind, name.clone())).cloned().flatten() else {
-        return if optional {
-            Ok(None)
-        } else {
-            Err(format!("{} {name:?} not found", kind.lower()))
-        };
+        return if optional { Ok(None) } else { Err(format!("{} {name:?} not found", kind.lower())) };
     };
     match data.items.get(key) {
         Some(value) => Ok(Some(String::from_utf8_lossy(value).into_owned())),
         None if optional => Ok(None),
         None => {
             let ns = input.pod.metadata.namespace.as_deref().unwrap_or_default();
-            Err(format!(
-                "couldn't find key {key} in {} {ns}/{name}",
-                kind.name()
-            ))
+            Err(format!("couldn't find key {key} in {} {ns}/{name}", kind.name()))
         }
     }
 }
@@ -191,12 +149,7 @@ pub(crate) fn field_value(pod: &Pod, facts: &Facts, path: &str) -> Option<String
             "metadata.annotations" => &meta.annotations,
             _ => return None,
         };
-        return Some(
-            map.as_ref()
-                .and_then(|m| m.get(key))
-                .cloned()
-                .unwrap_or_default(),
-        );
+        return Some(map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default());
     }
     let spec = pod.spec.as_ref();
     match path {
@@ -217,31 +170,16 @@ pub(crate) fn field_value(pod: &Pod, facts: &Facts, path: &str) -> Option<String
 
 /// `key="value"` lines, sorted, with Go's quoting.
 fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
-    let lines: Vec<String> = map
-        .into_iter()
-        .flatten()
-        .map(|(k, v)| format!("{k}={v:?}"))
-        .collect();
+    let lines: Vec<String> = map.into_iter().flatten().map(|(k, v)| format!("{k}={v:?}")).collect();
     lines.join("\n")
 }
 
 /// A container resource in units of its divisor; limits that are not set read the node's
 /// allocatable amount.
-pub(crate) fn resource_value(
-    pod: &Pod,
-    container: Option<&str>,
-    field: &ResourceFieldSelector,
-    allocatable: &Amounts,
-) -> Option<String> {
-    let name = field
-        .container_name
-        .as_deref()
-        .filter(|n| !n.is_empty())
-        .or(container)?;
+pub(crate) fn resource_value(pod: &Pod, container: Option<&str>, field: &ResourceFieldSelector, allocatable: &Amounts) -> Option<String> {
+    let name = field.container_name.as_deref().filter(|n| !n.is_empty()).or(container)?;
     let spec = pod.spec.as_ref()?;
-    let c = crate::pod::containers(spec)
-        .map(|(_, c)| c)
-        .find(|c| c.name == name)?;
+    let c = crate::pod::containers(spec).map(|(_, c)| c).find(|c| c.name == name)?;
     let (side, resource) = field.resource.split_once('.')?;
     let r = c.resources.as_ref();
     let map = match side {
@@ -249,21 +187,14 @@ pub(crate) fn resource_value(
         "requests" => r.and_then(|r| r.requests.as_ref()),
         _ => return None,
     };
-    let set = map
-        .and_then(|m| m.get(resource))
-        .and_then(|q| Quantity::parse(&q.0).ok());
+    let set = map.and_then(|m| m.get(resource)).and_then(|q| Quantity::parse(&q.0).ok());
     let amount = match (side, set) {
         (_, Some(q)) => q,
         ("limits", None) => allocatable.get(resource).copied().unwrap_or(Quantity::ZERO),
         _ => Quantity::ZERO,
     };
-    let divisor = field
-        .divisor
-        .as_ref()
-        .and_then(|d| Quantity::parse(&d.0).ok());
-    let divisor = divisor
-        .filter(|d| !d.is_zero())
-        .unwrap_or(Quantity::from_units(1));
+    let divisor = field.divisor.as_ref().and_then(|d| Quantity::parse(&d.0).ok());
+    let divisor = divisor.filter(|d| !d.is_zero()).unwrap_or(Quantity::from_units(1));
     Some(amount.div_ceil(divisor).to_string())
 }
 
@@ -277,10 +208,7 @@ mod tests {
     use crate::sources::Data;
 
     fn data(items: &[(&str, &str)]) -> Option<Arc<Data>> {
-        let items = items
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec()))
-            .collect();
+        let items = items.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
         Some(Arc::new(Data { items }))
     }
 
@@ -294,56 +222,36 @@ mod tests {
         }))
         .unwrap();
         let sources = Fetched::from([
-            (
-                (Kind::ConfigMap, "cm".into()),
-                data(&[("A", "cm-a"), ("B", "cm-b"), ("bad=key", "x")]),
-            ),
+            ((Kind::ConfigMap, "cm".into()), data(&[("A", "cm-a"), ("B", "cm-b"), ("bad=key", "x")])),
             ((Kind::Secret, "s".into()), data(&[("A", "secret-a")])),
             ((Kind::Secret, "absent".into()), None),
         ]);
-        let services = BTreeMap::from([
-            ("KUBERNETES_SERVICE_HOST".to_owned(), "10.96.0.1".to_owned()),
-            ("A".to_owned(), "from-service".to_owned()),
-        ]);
+        let services = BTreeMap::from([("KUBERNETES_SERVICE_HOST".to_owned(), "10.96.0.1".to_owned()), ("A".to_owned(), "from-service".to_owned())]);
         let facts = Facts {
             pod_ips: vec!["10.0.0.5".into()],
             host_ips: vec!["10.240.0.11".into()],
             allocatable: Amounts::from([("cpu".to_owned(), Quantity::from_units(8))]),
         };
         let container = &pod.spec.as_ref().unwrap().containers[0];
-        environment(&Input {
-            pod: &pod,
-            container,
-            sources: &sources,
-            services: &services,
-            facts: &facts,
-        })
+        environment(&Input { pod: &pod, container, sources: &sources, services: &services, facts: &facts })
     }
 
     fn shown(container: serde_json::Value) -> String {
         let e = env(container).unwrap();
-        e.vars
-            .iter()
-            .map(|(k, v)| format!("{k}={v}"))
-            .collect::<Vec<_>>()
-            .join(" ")
+        e.vars.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn order_and_expansion() {
         let both = json!({"envFrom": [{"configMapRef": {"name": "cm"}}, {"prefix": "S_", "secretRef": {"name": "s"}}],
             "env": [{"name": "X", "value": "$(A)/$(KUBERNETES_SERVICE_HOST)/$(LATER)/$$(A)"}, {"name": "LATER", "value": "1"}, {"name": "B", "value": "over"}]});
-        assert_eq!(
-            shown(both.clone()),
-            "A=cm-a B=over S_A=secret-a X=cm-a/10.96.0.1/$(LATER)/$(A) LATER=1 KUBERNETES_SERVICE_HOST=10.96.0.1"
-        );
+        assert_eq!(shown(both.clone()), "A=cm-a B=over S_A=secret-a X=cm-a/10.96.0.1/$(LATER)/$(A) LATER=1 KUBERNETES_SERVICE_HOST=10.96.0.1");
         assert_eq!(env(both).unwrap().skipped, ["bad=key"]);
     }
 
     #[test]
     fn fields_and_resources() {
-        let field =
-            |path: &str| json!({"name": "F", "valueFrom": {"fieldRef": {"fieldPath": path}}});
+        let field = |path: &str| json!({"name": "F", "valueFrom": {"fieldRef": {"fieldPath": path}}});
         let resource = |r: &str, d: &str| json!({"name": "R", "valueFrom": {"resourceFieldRef": {"resource": r, "divisor": d}}});
         for (var, want) in [
             (field("metadata.name"), "F=p"),
@@ -364,25 +272,11 @@ mod tests {
     #[test]
     fn missing_sources() {
         let key = |name: &str, key: &str, optional: bool| json!({"env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": name, "key": key, "optional": optional}}}]});
-        assert_eq!(
-            env(key("absent", "k", false)).unwrap_err(),
-            "secret \"absent\" not found"
-        );
-        assert_eq!(
-            env(key("s", "k", false)).unwrap_err(),
-            "couldn't find key k in Secret ns/s"
-        );
-        assert!(
-            env(key("absent", "k", true))
-                .unwrap()
-                .vars
-                .iter()
-                .all(|(n, _)| n != "E")
-        );
+        assert_eq!(env(key("absent", "k", false)).unwrap_err(), "secret \"absent\" not found");
+        assert_eq!(env(key("s", "k", false)).unwrap_err(), "couldn't find key k in Secret ns/s");
+        assert!(env(key("absent", "k", true)).unwrap().vars.iter().all(|(n, _)| n != "E"));
         assert!(env(key("s", "k", true)).is_ok());
         assert!(env(json!({"envFrom": [{"secretRef": {"name": "absent"}}]})).is_err());
-        assert!(
-            env(json!({"envFrom": [{"secretRef": {"name": "absent", "optional": true}}]})).is_ok()
-        );
+        assert!(env(json!({"envFrom": [{"secretRef": {"name": "absent", "optional": true}}]})).is_ok());
     }
 }

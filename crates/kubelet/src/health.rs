@@ -31,11 +31,7 @@ pub(crate) async fn follow(client: cri::Client, health: watch::Sender<RuntimeHea
     loop {
         let seen = look(&client).await;
         // Single failed calls of a healthy runtime are no news (upstream waits 30 s).
-        failures = if seen.name.is_empty() {
-            failures + 1
-        } else {
-            0
-        };
+        failures = if seen.name.is_empty() { failures + 1 } else { 0 };
         let hide = failures > 0 && failures < 3 && health.borrow().runtime_ready;
         if !hide {
             health.send_if_modified(|old| {
@@ -62,25 +58,16 @@ async fn look(client: &cri::Client) -> RuntimeHealth {
         (Ok(version), Ok(status)) => (version, status),
         (Err(e), _) | (_, Err(e)) => {
             let messages = vec![format!("container runtime is down: {}", e.message())];
-            return RuntimeHealth {
-                messages,
-                ..Default::default()
-            };
+            return RuntimeHealth { messages, ..Default::default() };
         }
     };
     let conditions = status.status.unwrap_or_default().conditions;
     let of = |type_: &str| conditions.iter().find(|c| c.r#type == type_);
     let mut messages = Vec::new();
-    for (type_, what) in [
-        ("RuntimeReady", "container runtime not ready"),
-        ("NetworkReady", "container runtime network not ready"),
-    ] {
+    for (type_, what) in [("RuntimeReady", "container runtime not ready"), ("NetworkReady", "container runtime network not ready")] {
         match of(type_) {
             Some(c) if c.status => {}
-            Some(c) => messages.push(format!(
-                "{what}: {type_}=false reason:{} message:{}",
-                c.reason, c.message
-            )),
+            Some(c) => messages.push(format!("{what}: {type_}=false reason:{} message:{}", c.reason, c.message)),
             None => messages.push(format!("{what}: {type_} is not reported")),
         }
     }
@@ -90,10 +77,6 @@ async fn look(client: &cri::Client) -> RuntimeHealth {
         runtime_ready: of("RuntimeReady").is_some_and(|c| c.status),
         network_ready: of("NetworkReady").is_some_and(|c| c.status),
         messages,
-        handlers: status
-            .runtime_handlers
-            .into_iter()
-            .map(|h| h.name)
-            .collect(),
+        handlers: status.runtime_handlers.into_iter().map(|h| h.name).collect(),
     }
 }

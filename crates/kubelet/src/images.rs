@@ -42,13 +42,8 @@ impl Policy {
             Some(_) => Policy::IfNotPresent,
             None => {
                 let last = image.rsplit('/').next().unwrap_or(image);
-                let latest =
-                    !last.contains('@') && last.split_once(':').is_none_or(|(_, t)| t == "latest");
-                if latest {
-                    Policy::Always
-                } else {
-                    Policy::IfNotPresent
-                }
+                let latest = !last.contains('@') && last.split_once(':').is_none_or(|(_, t)| t == "latest");
+                if latest { Policy::Always } else { Policy::IfNotPresent }
             }
         }
     }
@@ -63,137 +58,79 @@ pub(crate) struct Images {
 
 impl Images {
     pub(crate) fn new(client: cri::Client) -> Self {
-        Images {
-            client,
-            turn: Mutex::default(),
-        }
+        Images { client, turn: Mutex::default() }
     }
 
     /// What the runtime knows of an image; None when it has none of that name.
     pub(crate) async fn status(&self, image: &str) -> Result<Option<v1::Image>, cri::Error> {
-        let spec = v1::ImageSpec {
-            image: image.to_owned(),
-            ..Default::default()
-        };
-        let request = v1::ImageStatusRequest {
-            image: Some(spec),
-            verbose: false,
-        };
+        let spec = v1::ImageSpec { image: image.to_owned(), ..Default::default() };
+        let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
         Ok(self.client.image_status(request).await?.image)
     }
 
     /// The image as a container uses it.
     pub(crate) async fn usage(&self, image: &str, reference: &str) -> Result<ImageUse, cri::Error> {
         let found = self.status(reference).await?;
-        let found = if found.is_some() {
-            found
-        } else {
-            self.status(image).await?
-        }
-        .unwrap_or_default();
-        Ok(ImageUse {
-            reference: reference.to_owned(),
-            uid: found.uid.map(|u| u.value),
-            username: found.username,
-        })
+        let found = if found.is_some() { found } else { self.status(image).await? }.unwrap_or_default();
+        Ok(ImageUse { reference: reference.to_owned(), uid: found.uid.map(|u| u.value), username: found.username })
     }
 
     /// Whether the policy is met without a pull: the reference, or None when it must be pulled.
-    pub(crate) async fn present(
-        &self,
-        image: &str,
-        policy: Policy,
-    ) -> Result<Option<String>, ImageError> {
-        let found = self.status(image).await.map_err(|e| ImageError {
-            reason: "ImageInspectError",
-            message: format!("Failed to inspect image {image:?}: {}", e.message()),
-        })?;
+    pub(crate) async fn present(&self, image: &str, policy: Policy) -> Result<Option<String>, ImageError> {
+        let found = self
+            .status(image)
+            .await
+            .map_err(|e| ImageError { reason: "ImageInspectError", message: format!("Failed to inspect image {image:?}: {}", e.message()) })?;
         match (found, policy) {
             (Some(found), Policy::IfNotPresent | Policy::Never) => Ok(Some(found.id)),
             (None, Policy::Never) => Err(ImageError {
                 reason: "ErrImageNeverPull",
-                message: format!(
-                    "Container image {image:?} is not present with pull policy of Never"
-                ),
+                message: format!("Container image {image:?} is not present with pull policy of Never"),
             }),
             _ => Ok(None),
         }
     }
 
     /// Pulls an image, trying each credential in turn.
-    pub(crate) async fn pull(
-        &self,
-        image: &str,
-        credentials: Vec<v1::AuthConfig>,
-        sandbox: v1::PodSandboxConfig,
-    ) -> Result<Ready, ImageError> {
+    pub(crate) async fn pull(&self, image: &str, credentials: Vec<v1::AuthConfig>, sandbox: v1::PodSandboxConfig) -> Result<Ready, ImageError> {
         let asked = Instant::now();
         let _turn = self.turn.lock().await;
         let began = Instant::now();
-        let tries: Vec<Option<v1::AuthConfig>> = if credentials.is_empty() {
-            vec![None]
-        } else {
-            credentials.into_iter().map(Some).collect()
-        };
+        let tries: Vec<Option<v1::AuthConfig>> = if credentials.is_empty() { vec![None] } else { credentials.into_iter().map(Some).collect() };
         let mut last = String::new();
         for auth in tries {
             let request = v1::PullImageRequest {
-                image: Some(v1::ImageSpec {
-                    image: image.to_owned(),
-                    user_specified_image: image.to_owned(),
-                    ..Default::default()
-                }),
+                image: Some(v1::ImageSpec { image: image.to_owned(), user_specified_image: image.to_owned(), ..Default::default() }),
                 auth,
                 sandbox_config: Some(sandbox.clone()),
             };
             match self.client.pull_image(request).await {
                 Ok(reference) => {
                     let pulled = Some((began.elapsed(), asked.elapsed()));
-                    let size = self
-                        .status(image)
-                        .await
-                        .ok()
-                        .flatten()
-                        .map_or(0, |i| i.size);
-                    return Ok(Ready {
-                        reference,
-                        pulled,
-                        size,
-                    });
+                    let size = self.status(image).await.ok().flatten().map_or(0, |i| i.size);
+                    return Ok(Ready { reference, pulled, size });
                 }
                 Err(e) => last = e.message(),
             }
         }
-        Err(ImageError {
-            reason: "ErrImagePull",
-            message: last,
-        })
+        Err(ImageError { reason: "ErrImagePull", message: last })
     }
 
     /// All images, for the Node.
     pub(crate) async fn list(&self) -> Result<Vec<v1::Image>, cri::Error> {
-        self.client
-            .list_images(v1::ListImagesRequest { filter: None })
-            .await
+        self.client.list_images(v1::ListImagesRequest { filter: None }).await
     }
 }
 
 /// Credentials for an image out of docker configuration JSON (both forms), the longest matching
 /// path first.
-pub(crate) fn credentials(
-    image: &str,
-    secrets: &[&BTreeMap<String, Vec<u8>>],
-) -> Vec<v1::AuthConfig> {
+pub(crate) fn credentials(image: &str, secrets: &[&BTreeMap<String, Vec<u8>>]) -> Vec<v1::AuthConfig> {
     let mut found: Vec<(usize, v1::AuthConfig)> = Vec::new();
     for items in secrets {
-        let full = items
-            .get(".dockerconfigjson")
-            .and_then(|b| serde_json::from_slice::<serde_json::Value>(b).ok());
+        let full = items.get(".dockerconfigjson").and_then(|b| serde_json::from_slice::<serde_json::Value>(b).ok());
         let auths = match full {
             Some(v) => v.get("auths").cloned(),
-            None => items
-                .get(".dockercfg")
-                .and_then(|b| serde_json::from_slice(b).ok()),
+            None => items.get(".dockercfg").and_then(|b| serde_json::from_slice(b).ok()),
         };
         let Some(serde_json::Value::Object(auths)) = auths else {
             continue;
@@ -212,18 +149,9 @@ pub(crate) fn credentials(
 }
 
 fn registry_scope(registry: &str) -> String {
-    let bare = registry
-        .trim_start_matches("https://")
-        .trim_start_matches("http://");
-    let bare = bare
-        .trim_end_matches('/')
-        .trim_end_matches("/v1")
-        .trim_end_matches("/v2");
-    if bare == "index.docker.io" {
-        "docker.io".to_owned()
-    } else {
-        bare.to_owned()
-    }
+    let bare = registry.trim_start_matches("https://").trim_start_matches("http://");
+    let bare = bare.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches("/v2");
+    if bare == "index.docker.io" { "docker.io".to_owned() } else { bare.to_owned() }
 }
 
 /// The image's repository with its registry, without tag and digest.
@@ -241,28 +169,15 @@ fn qualified(image: &str) -> String {
 }
 
 fn auth_of(entry: &serde_json::Value, registry: &str) -> Option<v1::AuthConfig> {
-    let text = |k: &str| {
-        entry
-            .get(k)
-            .and_then(|v| v.as_str())
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let text = |k: &str| entry.get(k).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
     let (mut username, mut password) = (text("username"), text("password"));
     if username.is_empty() {
-        let raw = base64::engine::general_purpose::STANDARD
-            .decode(text("auth"))
-            .ok()?;
+        let raw = base64::engine::general_purpose::STANDARD.decode(text("auth")).ok()?;
         let decoded = String::from_utf8(raw).ok()?;
         let (u, p) = decoded.split_once(':')?;
         (username, password) = (u.to_owned(), p.trim_end_matches('\0').to_owned());
     }
-    Some(v1::AuthConfig {
-        username,
-        password,
-        server_address: registry.to_owned(),
-        ..Default::default()
-    })
+    Some(v1::AuthConfig { username, password, server_address: registry.to_owned(), ..Default::default() })
 }
 
 #[cfg(test)]
@@ -290,12 +205,7 @@ mod tests {
             ".dockerconfigjson".to_owned(),
             br#"{"auths":{"reg.io":{"username":"u","password":"p"},"reg.io/team":{"auth":"dDpx"},"https://index.docker.io/v1/":{"username":"hub","password":"h"}}}"#.to_vec(),
         )]);
-        let users = |image: &str| {
-            credentials(image, &[&secret])
-                .into_iter()
-                .map(|a| a.username)
-                .collect::<Vec<_>>()
-        };
+        let users = |image: &str| credentials(image, &[&secret]).into_iter().map(|a| a.username).collect::<Vec<_>>();
         assert_eq!(users("reg.io/team/app:1"), ["t", "u"]);
         assert_eq!(users("reg.io/teams/app"), ["u"]);
         assert_eq!(users("nginx"), ["hub"]);

@@ -28,11 +28,7 @@ pub(crate) struct Filter {
 
 impl Filter {
     pub(crate) fn new(options: Options) -> Self {
-        Filter {
-            left: options.limit,
-            options,
-            partial: Vec::new(),
-        }
+        Filter { left: options.limit, options, partial: Vec::new() }
     }
 
     /// Whether the limit is used up.
@@ -67,9 +63,7 @@ fn render(line: &[u8], options: &Options, out: &mut Vec<u8>) {
     };
     let text = parts.next().unwrap_or_default();
     if let Some(since) = options.since {
-        let at = std::str::from_utf8(time)
-            .ok()
-            .and_then(|t| t.parse::<Timestamp>().ok());
+        let at = std::str::from_utf8(time).ok().and_then(|t| t.parse::<Timestamp>().ok());
         if at.is_none_or(|at| at < since) {
             return;
         }
@@ -107,8 +101,7 @@ pub(crate) fn seek_tail(file: &mut File, lines: u64) -> io::Result<()> {
             }
         }
     }
-    file.seek(SeekFrom::Start(if lines == 0 { end } else { 0 }))
-        .map(drop)
+    file.seek(SeekFrom::Start(if lines == 0 { end } else { 0 })).map(drop)
 }
 
 /// The next raw piece; empty at the end of the file.
@@ -177,37 +170,12 @@ mod tests {
         let all = "one\ntwo three\n\nfünf\n";
         assert_eq!(read(Options::default()), all);
         for (tail, want) in [(0, ""), (1, "fünf\n"), (2, "\nfünf\n"), (5, all), (9, all)] {
-            assert_eq!(
-                read(Options {
-                    tail: Some(tail),
-                    ..Default::default()
-                }),
-                want,
-                "tail {tail}"
-            );
+            assert_eq!(read(Options { tail: Some(tail), ..Default::default() }), want, "tail {tail}");
         }
         let since = "2026-01-01T00:00:03Z".parse().unwrap();
-        assert_eq!(
-            read(Options {
-                since: Some(since),
-                ..Default::default()
-            }),
-            "\nfünf\n"
-        );
-        assert_eq!(
-            read(Options {
-                limit: Some(6),
-                ..Default::default()
-            }),
-            "one\ntw"
-        );
-        assert!(
-            read(Options {
-                timestamps: true,
-                ..Default::default()
-            })
-            .starts_with("2026-01-01T00:00:00.000000001Z one\n")
-        );
+        assert_eq!(read(Options { since: Some(since), ..Default::default() }), "\nfünf\n");
+        assert_eq!(read(Options { limit: Some(6), ..Default::default() }), "one\ntw");
+        assert!(read(Options { timestamps: true, ..Default::default() }).starts_with("2026-01-01T00:00:00.000000001Z one\n"));
         assert_eq!(tail_text(file(), 6, 80), "fünf\n");
         assert_eq!(tail_text(file(), 4096, 1), "fünf\n");
     }

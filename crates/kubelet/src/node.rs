@@ -48,27 +48,15 @@ impl NodeFacts {
         let declared = &config.capacity;
         let capacity = Amounts::from([
             ("cpu".to_owned(), Quantity::from_millis(declared.cpu_millis)),
-            (
-                "memory".to_owned(),
-                Quantity::from_bytes(declared.memory_bytes as i64),
-            ),
-            (
-                "pods".to_owned(),
-                Quantity::from_units(declared.pods.into()),
-            ),
-            (
-                "ephemeral-storage".to_owned(),
-                Quantity::from_bytes(storage as i64),
-            ),
+            ("memory".to_owned(), Quantity::from_bytes(declared.memory_bytes as i64)),
+            ("pods".to_owned(), Quantity::from_units(declared.pods.into())),
+            ("ephemeral-storage".to_owned(), Quantity::from_bytes(storage as i64)),
         ]);
         let mut allocatable = capacity.clone();
         let memory = declared.memory_bytes.saturating_sub(MEMORY_RESERVE);
         allocatable.insert("memory".into(), Quantity::from_bytes(memory as i64));
         // Hard eviction keeps a tenth of the file system free.
-        allocatable.insert(
-            "ephemeral-storage".into(),
-            Quantity::from_units((storage - storage / 10) as i64),
-        );
+        allocatable.insert("ephemeral-storage".into(), Quantity::from_units((storage - storage / 10) as i64));
         NodeFacts {
             side,
             facts: config.facts.clone(),
@@ -76,11 +64,7 @@ impl NodeFacts {
             addresses: config.node_ips.iter().map(ToString::to_string).collect(),
             labels: config.labels.clone(),
             taints: config.taints.clone(),
-            port: config
-                .server
-                .as_ref()
-                .and_then(|s| s.listener.local_addr().ok())
-                .map_or(10250, |a| a.port()),
+            port: config.server.as_ref().and_then(|s| s.listener.local_addr().ok()).map_or(10250, |a| a.port()),
             capacity,
             allocatable,
         }
@@ -125,23 +109,10 @@ impl NodeFacts {
     }
 
     /// The status as it should read; times of conditions come from `old` where they still hold.
-    pub(crate) fn status(
-        &self,
-        health: &RuntimeHealth,
-        images: &[v1::Image],
-        disk_full: Option<String>,
-        old: &NodeStatus,
-        now: Timestamp,
-    ) -> Value {
-        let mut addresses: Vec<Value> = self
-            .addresses
-            .iter()
-            .map(|a| json!({"type": "InternalIP", "address": a}))
-            .collect();
+    pub(crate) fn status(&self, health: &RuntimeHealth, images: &[v1::Image], disk_full: Option<String>, old: &NodeStatus, now: Timestamp) -> Value {
+        let mut addresses: Vec<Value> = self.addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
         addresses.push(json!({"type": "Hostname", "address": self.name()}));
-        let quantities = |a: &Amounts| -> BTreeMap<String, String> {
-            a.iter().map(|(k, q)| (k.clone(), q.to_string())).collect()
-        };
+        let quantities = |a: &Amounts| -> BTreeMap<String, String> { a.iter().map(|(k, q)| (k.clone(), q.to_string())).collect() };
         let runtime = format!("{}://{}", health.name, health.version);
         json!({
             "addresses": addresses,
@@ -166,71 +137,23 @@ impl NodeFacts {
         })
     }
 
-    fn conditions(
-        &self,
-        health: &RuntimeHealth,
-        disk_full: Option<String>,
-        old: &NodeStatus,
-        now: Timestamp,
-    ) -> Vec<NodeCondition> {
+    fn conditions(&self, health: &RuntimeHealth, disk_full: Option<String>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
         let ready = health.runtime_ready && health.network_ready;
-        let message = if ready {
-            "kubelet is posting ready status".to_owned()
-        } else {
-            health.messages.join(", ")
-        };
+        let message = if ready { "kubelet is posting ready status".to_owned() } else { health.messages.join(", ") };
         let disk = match &disk_full {
-            None => (
-                "False",
-                "KubeletHasNoDiskPressure",
-                "kubelet has no disk pressure".to_owned(),
-            ),
-            Some(_) => (
-                "True",
-                "KubeletHasDiskPressure",
-                "kubelet has disk pressure".to_owned(),
-            ),
+            None => ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned()),
+            Some(_) => ("True", "KubeletHasDiskPressure", "kubelet has disk pressure".to_owned()),
         };
         let list = [
-            (
-                "MemoryPressure",
-                "False",
-                "KubeletHasSufficientMemory",
-                "kubelet has sufficient memory available".to_owned(),
-            ),
+            ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
             ("DiskPressure", disk.0, disk.1, disk.2),
-            (
-                "PIDPressure",
-                "False",
-                "KubeletHasSufficientPID",
-                "kubelet has sufficient PID available".to_owned(),
-            ),
-            (
-                "Ready",
-                if ready { "True" } else { "False" },
-                if ready {
-                    "KubeletReady"
-                } else {
-                    "KubeletNotReady"
-                },
-                message,
-            ),
+            ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available".to_owned()),
+            ("Ready", if ready { "True" } else { "False" }, if ready { "KubeletReady" } else { "KubeletNotReady" }, message),
         ];
-        let foreign = old
-            .conditions
-            .iter()
-            .flatten()
-            .filter(|c| list.iter().all(|own| own.0 != c.type_))
-            .cloned();
+        let foreign = old.conditions.iter().flatten().filter(|c| list.iter().all(|own| own.0 != c.type_)).cloned();
         let own = list.iter().map(|(type_, status, reason, message)| {
-            let before = old
-                .conditions
-                .iter()
-                .flatten()
-                .find(|c| c.type_ == *type_ && c.status == *status);
-            let since = before
-                .and_then(|c| c.last_transition_time.clone())
-                .unwrap_or_else(|| seconds(now));
+            let before = old.conditions.iter().flatten().find(|c| c.type_ == *type_ && c.status == *status);
+            let since = before.and_then(|c| c.last_transition_time.clone()).unwrap_or_else(|| seconds(now));
             NodeCondition {
                 type_: (*type_).to_owned(),
                 status: (*status).to_owned(),
@@ -292,38 +215,24 @@ impl NodeKeeper {
             kind: Some("Node".into()),
             name: Some(self.facts.name().to_owned()),
             // Upstream names the Node by its name here, and kubectl describe looks for that.
-            uid: Some(
-                if uid.is_empty() {
-                    self.facts.name()
-                } else {
-                    uid
-                }
-                .to_owned(),
-            ),
+            uid: Some(if uid.is_empty() { self.facts.name() } else { uid }.to_owned()),
             ..Default::default()
         }
     }
 
     fn event(&self, type_: EventType, reason: &str, message: String) {
-        self.recorder
-            .event(&self.reference(""), type_, reason, None, message);
+        self.recorder.event(&self.reference(""), type_, reason, None, message);
     }
 
     fn disk_full(&self) -> Option<String> {
         let space = (self.space)()?;
-        (space.capacity > 0 && space.available < space.capacity / 50)
-            .then(|| "the file system is almost full".to_owned())
+        (space.capacity > 0 && space.available < space.capacity / 50).then(|| "the file system is almost full".to_owned())
     }
 
     async fn compute(&self, old: &NodeStatus) -> Value {
         let health = self.health.borrow().clone();
-        let images = if health.runtime_ready {
-            self.images.list().await.unwrap_or_default()
-        } else {
-            Vec::new()
-        };
-        self.facts
-            .status(&health, &images, self.disk_full(), old, Timestamp::now())
+        let images = if health.runtime_ready { self.images.list().await.unwrap_or_default() } else { Vec::new() };
+        self.facts.status(&health, &images, self.disk_full(), old, Timestamp::now())
     }
 
     /// Creates the Node, or reconciles the one that is there; retries for ever. The control plane
@@ -345,8 +254,7 @@ impl NodeKeeper {
     async fn try_register(&self) -> kube::Result<Node> {
         let api = self.api();
         let status = self.compute(&NodeStatus::default()).await;
-        let object: Node =
-            serde_json::from_value(self.facts.object(&status)).map_err(kube::Error::SerdeError)?;
+        let object: Node = serde_json::from_value(self.facts.object(&status)).map_err(kube::Error::SerdeError)?;
         let existing = match api.create(&PostParams::default(), &object).await {
             Ok(node) => {
                 self.event(EventType::Normal, "Starting", "Starting kubelet.".into());
@@ -359,20 +267,9 @@ impl NodeKeeper {
             },
         };
         self.event(EventType::Normal, "Starting", "Starting kubelet.".into());
-        let old_boot = existing
-            .status
-            .as_ref()
-            .and_then(|s| s.node_info.as_ref())
-            .map(|i| i.boot_id.clone());
-        if old_boot
-            .as_ref()
-            .is_some_and(|b| !b.is_empty() && *b != self.facts.facts.boot_id)
-        {
-            let message = format!(
-                "Node {} has been rebooted, boot id: {}",
-                self.facts.name(),
-                self.facts.facts.boot_id
-            );
+        let old_boot = existing.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone());
+        if old_boot.as_ref().is_some_and(|b| !b.is_empty() && *b != self.facts.facts.boot_id) {
+            let message = format!("Node {} has been rebooted, boot id: {}", self.facts.name(), self.facts.facts.boot_id);
             self.event(EventType::Warning, "Rebooted", message);
         }
         self.reassert(&existing).await?;
@@ -387,49 +284,28 @@ impl NodeKeeper {
         let mut wanted = self.facts.asserted_labels();
         wanted.retain(|k, v| labels.get(k) != Some(v));
         const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-        let managed = node
-            .metadata
-            .annotations
-            .as_ref()
-            .is_some_and(|a| a.contains_key(MANAGED));
+        let managed = node.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(MANAGED));
         if wanted.is_empty() && managed {
             return Ok(());
         }
         let patch = json!({"metadata": {"labels": wanted, "annotations": {MANAGED: "true"}}});
-        self.api()
-            .patch(
-                self.facts.name(),
-                &PatchParams::default(),
-                &Patch::Merge(patch),
-            )
-            .await
-            .map(drop)
+        self.api().patch(self.facts.name(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 
     async fn patch_status(&self, status: &Value) -> kube::Result<Node> {
         let patch = json!({"status": status});
-        self.api()
-            .patch_status(
-                self.facts.name(),
-                &PatchParams::default(),
-                &Patch::Merge(patch),
-            )
-            .await
+        self.api().patch_status(self.facts.name(), &PatchParams::default(), &Patch::Merge(patch)).await
     }
 
     /// Keeps status and labels true, for ever. `registered` is the Node as [`Self::register`] saw it.
     pub(crate) async fn keep(mut self, registered: Node) {
-        let mut last =
-            serde_json::to_value(registered.status.unwrap_or_default()).unwrap_or_default();
+        let mut last = serde_json::to_value(registered.status.unwrap_or_default()).unwrap_or_default();
         let mut reported = tokio::time::Instant::now();
         let mut was_ready = ready(&last);
         let mut backoff = cluster::Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
         loop {
             let node = self.node.get(Key::cluster(self.facts.name()));
-            let old = node
-                .as_ref()
-                .and_then(|n| n.status.clone())
-                .unwrap_or_default();
+            let old = node.as_ref().and_then(|n| n.status.clone()).unwrap_or_default();
             let now = self.compute(&old).await;
             if differs(&now, &last) || reported.elapsed() >= REPORT {
                 match self.patch_status(&now).await {
@@ -483,12 +359,7 @@ mod tests {
     use host::NodeOs;
 
     fn facts() -> NodeFacts {
-        let capacity = Capacity {
-            cpu_millis: 8000,
-            memory_bytes: 16 << 30,
-            pods: 110,
-            ephemeral_storage_bytes: 0,
-        };
+        let capacity = Capacity { cpu_millis: 8000, memory_bytes: 16 << 30, pods: 110, ephemeral_storage_bytes: 0 };
         let os = NodeOs::Windows { build: 20348 };
         NodeFacts {
             side: NodeSide {
@@ -516,11 +387,7 @@ mod tests {
             version: "0.1.0".into(),
             runtime_ready: true,
             network_ready: network,
-            messages: if network {
-                vec![]
-            } else {
-                vec!["container runtime network not ready: x".into()]
-            },
+            messages: if network { vec![] } else { vec!["container runtime network not ready: x".into()] },
             handlers: vec![],
         }
     }
@@ -536,16 +403,8 @@ mod tests {
         assert_eq!(s["nodeInfo"]["osImage"], "Windows Server 2022 Datacenter");
         assert_eq!(s["nodeInfo"]["containerRuntimeVersion"], "sim://0.1.0");
         assert_eq!(s["capacity"]["cpu"], "8");
-        let types: Vec<&str> = s["conditions"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|c| c["type"].as_str().unwrap())
-            .collect();
-        assert_eq!(
-            types,
-            ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
-        );
+        let types: Vec<&str> = s["conditions"].as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();
+        assert_eq!(types, ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]);
         serde_json::from_value::<Node>(f.object(&s)).unwrap();
     }
 
@@ -556,60 +415,22 @@ mod tests {
         let first = f.status(&health(false), &[], None, &NodeStatus::default(), at(0));
         assert!(!ready(&first));
         let mut old: NodeStatus = serde_json::from_value(first.clone()).unwrap();
-        old.conditions.as_mut().unwrap().push(NodeCondition {
-            type_: "NetworkUnavailable".into(),
-            status: "False".into(),
-            ..Default::default()
-        });
+        old.conditions.as_mut().unwrap().push(NodeCondition { type_: "NetworkUnavailable".into(), status: "False".into(), ..Default::default() });
         let again = f.status(&health(false), &[], None, &old, at(5));
-        let ready_of = |s: &Value| {
-            s["conditions"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .find(|c| c["type"] == "Ready")
-                .unwrap()
-                .clone()
-        };
-        assert_eq!(
-            ready_of(&again)["lastTransitionTime"],
-            ready_of(&first)["lastTransitionTime"]
-        );
-        assert_eq!(
-            ready_of(&again)["message"],
-            "container runtime network not ready: x"
-        );
-        assert!(
-            again["conditions"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|c| c["type"] == "NetworkUnavailable")
-        );
+        let ready_of = |s: &Value| s["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone();
+        assert_eq!(ready_of(&again)["lastTransitionTime"], ready_of(&first)["lastTransitionTime"]);
+        assert_eq!(ready_of(&again)["message"], "container runtime network not ready: x");
+        assert!(again["conditions"].as_array().unwrap().iter().any(|c| c["type"] == "NetworkUnavailable"));
         let later = f.status(&health(true), &[], None, &old, at(9));
         assert!(ready(&later) && differs(&later, &again));
-        assert_eq!(
-            ready_of(&later)["lastTransitionTime"],
-            "2023-11-14T22:13:29Z"
-        );
-        let beat = f.status(
-            &health(true),
-            &[],
-            None,
-            &serde_json::from_value(later.clone()).unwrap(),
-            at(19),
-        );
+        assert_eq!(ready_of(&later)["lastTransitionTime"], "2023-11-14T22:13:29Z");
+        let beat = f.status(&health(true), &[], None, &serde_json::from_value(later.clone()).unwrap(), at(19));
         assert!(!differs(&beat, &later), "a heartbeat alone is no change");
     }
 
     #[test]
     fn images_are_bounded() {
-        let image = |n: u64| v1::Image {
-            id: format!("i{n}"),
-            repo_tags: vec![format!("t{n}"); 9],
-            size: n,
-            ..Default::default()
-        };
+        let image = |n: u64| v1::Image { id: format!("i{n}"), repo_tags: vec![format!("t{n}"); 9], size: n, ..Default::default() };
         let list = image_list(&(0..70).map(image).collect::<Vec<_>>());
         assert_eq!(list.len(), 50);
         assert_eq!(list[0]["sizeBytes"], 69);

@@ -65,21 +65,12 @@ pub(crate) fn has_probes(c: &Container) -> bool {
 }
 
 /// Starts probing a container. `since` is how long it has run already.
-pub(crate) fn start(
-    c: Container,
-    target: Target,
-    since: Duration,
-    tell: impl Fn(News) + Send + Sync + 'static,
-) -> Prober {
+pub(crate) fn start(c: Container, target: Target, since: Duration, tell: impl Fn(News) + Send + Sync + 'static) -> Prober {
     Prober(tokio::spawn(follow(c, target, since, tell)).abort_handle())
 }
 
 async fn follow(c: Container, target: Target, since: Duration, tell: impl Fn(News) + Send + Sync) {
-    let mut health = Health {
-        started: c.startup_probe.is_none(),
-        ready: c.readiness_probe.is_none(),
-        alive: true,
-    };
+    let mut health = Health { started: c.startup_probe.is_none(), ready: c.readiness_probe.is_none(), alive: true };
     tell(News::Health(health));
     if let Some(probe) = &c.startup_probe {
         let mut count = Counter::new(probe, false);
@@ -92,10 +83,7 @@ async fn follow(c: Container, target: Target, since: Duration, tell: impl Fn(New
             match count.note(&verdict) {
                 Some(true) => break,
                 Some(false) => {
-                    tell(News::Health(Health {
-                        alive: false,
-                        ..health
-                    }));
+                    tell(News::Health(Health { alive: false, ..health }));
                     return;
                 }
                 None => tokio::time::sleep(period(probe)).await,
@@ -106,9 +94,7 @@ async fn follow(c: Container, target: Target, since: Duration, tell: impl Fn(New
     }
     let shared = std::sync::Mutex::new(health);
     let change = |f: &dyn Fn(&mut Health)| {
-        let mut h = shared
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut h = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let before = *h;
         f(&mut h);
         if before != *h {
@@ -119,25 +105,13 @@ async fn follow(c: Container, target: Target, since: Duration, tell: impl Fn(New
         let Some(probe) = &c.liveness_probe else {
             return;
         };
-        each(probe, Which::Liveness, true, &target, since, &tell, |ok| {
-            change(&|h| h.alive = ok)
-        })
-        .await;
+        each(probe, Which::Liveness, true, &target, since, &tell, |ok| change(&|h| h.alive = ok)).await;
     };
     let ready = async {
         let Some(probe) = &c.readiness_probe else {
             return;
         };
-        each(
-            probe,
-            Which::Readiness,
-            false,
-            &target,
-            since,
-            &tell,
-            |ok| change(&|h| h.ready = ok),
-        )
-        .await;
+        each(probe, Which::Readiness, false, &target, since, &tell, |ok| change(&|h| h.ready = ok)).await;
     };
     tokio::join!(live, ready);
 }
@@ -209,11 +183,7 @@ impl Counter {
                 return None;
             }
         };
-        self.run = if self.last == Some(ok) {
-            self.run + 1
-        } else {
-            1
-        };
+        self.run = if self.last == Some(ok) { self.run + 1 } else { 1 };
         self.last = Some(ok);
         let needed = if ok { self.success } else { self.failure };
         if self.run < needed {
@@ -230,11 +200,7 @@ mod tests {
 
     #[test]
     fn thresholds() {
-        let probe = Probe {
-            success_threshold: Some(2),
-            failure_threshold: Some(3),
-            ..Default::default()
-        };
+        let probe = Probe { success_threshold: Some(2), failure_threshold: Some(3), ..Default::default() };
         let mut count = Counter::new(&probe, false);
         let bad = || Verdict::Failure(String::new());
         let tries = [

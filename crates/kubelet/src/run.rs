@@ -91,11 +91,7 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
     if let Some(server) = server {
         let tls = tls::server(&server.cert_pem, &server.key_pem, &server.client_ca_pem)?;
         let auth = Auth::new(config.client.clone());
-        let state = Arc::new(Server {
-            agent,
-            auth,
-            configz: configz(&config),
-        });
+        let state = Arc::new(Server { agent, auth, configz: configz(&config) });
         tasks.spawn(server::serve(state, server.listener, tls));
     }
     Ok(())
@@ -107,9 +103,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     let dir = config.root.parse(&config.root_dir)?;
     let pods = dir.join("pods").map_err(host::HostError::from)?;
     config.root.create_dir_all(&pods, 0o750)?;
-    config
-        .root
-        .create_dir_all(&config.root.parse("/var/log/pods")?, 0o755)?;
+    config.root.create_dir_all(&config.root.parse("/var/log/pods")?, 0o755)?;
     let storage = match config.capacity.ephemeral_storage_bytes {
         0 => config.root.space(&dir)?.capacity,
         declared => declared,
@@ -160,9 +154,7 @@ async fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
     let uid = registered.metadata.uid.clone().unwrap_or_default();
     tasks.spawn(forever(keeper.keep(registered)));
     let (client, name) = (config.client.clone(), config.node_name.clone());
-    tasks.spawn(forever(async move {
-        cluster::keep_node_lease(client, &name, &uid).await
-    }));
+    tasks.spawn(forever(async move { cluster::keep_node_lease(client, &name, &uid).await }));
 }
 
 /// The pods: watch, workers, statuses, runtime events.
@@ -193,8 +185,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         statuses: statuses.clone(),
         health: ground.health.clone(),
         workers: workers.clone(),
-        started: jiff::Timestamp::from_second(jiff::Timestamp::now().as_second())
-            .unwrap_or_default(),
+        started: jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default(),
         admitted: Mutex::default(),
     });
     tasks.spawn(forever(async move { statuses.run().await }));

@@ -25,54 +25,30 @@ fn of_pod(uid: &str) -> HashMap<String, String> {
 
 /// Looks at one pod: its sandboxes with addresses, and each attempt of its containers.
 pub(crate) async fn observe(client: &cri::Client, uid: &str) -> Result<Observed, cri::Error> {
-    let filter = v1::PodSandboxFilter {
-        label_selector: of_pod(uid),
-        ..Default::default()
-    };
-    let sandboxes = client
-        .list_pod_sandbox(v1::ListPodSandboxRequest {
-            filter: Some(filter),
-        })
-        .await?;
+    let filter = v1::PodSandboxFilter { label_selector: of_pod(uid), ..Default::default() };
+    let sandboxes = client.list_pod_sandbox(v1::ListPodSandboxRequest { filter: Some(filter) }).await?;
     let mut out = Observed::default();
     for s in sandboxes {
-        let request = v1::PodSandboxStatusRequest {
-            pod_sandbox_id: s.id,
-            ..Default::default()
-        };
+        let request = v1::PodSandboxStatusRequest { pod_sandbox_id: s.id, ..Default::default() };
         match client.pod_sandbox_status(request).await {
             Ok(answer) => out.sandboxes.extend(answer.status.map(sandbox)),
             Err(e) if e.is_not_found() => {}
             Err(e) => return Err(e),
         }
     }
-    out.sandboxes
-        .sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
-    let filter = v1::ContainerFilter {
-        label_selector: of_pod(uid),
-        ..Default::default()
-    };
-    for c in client
-        .list_containers(v1::ListContainersRequest {
-            filter: Some(filter),
-        })
-        .await?
-    {
-        let request = v1::ContainerStatusRequest {
-            container_id: c.id,
-            ..Default::default()
-        };
+    out.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
+    let filter = v1::ContainerFilter { label_selector: of_pod(uid), ..Default::default() };
+    for c in client.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await? {
+        let request = v1::ContainerStatusRequest { container_id: c.id, ..Default::default() };
         match client.container_status(request).await {
             Ok(answer) => {
-                out.containers
-                    .extend(answer.status.map(|s| container(s, c.pod_sandbox_id)));
+                out.containers.extend(answer.status.map(|s| container(s, c.pod_sandbox_id)));
             }
             Err(e) if e.is_not_found() => {}
             Err(e) => return Err(e),
         }
     }
-    out.containers
-        .sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restarts)));
+    out.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restarts)));
     Ok(out)
 }
 
@@ -84,20 +60,13 @@ fn sandbox(s: v1::PodSandboxStatus) -> Sandbox {
         attempt: s.metadata.map_or(0, |m| m.attempt),
         ready: s.state == v1::PodSandboxState::SandboxReady as i32,
         created_at: time(s.created_at),
-        ips: std::iter::once(network.ip)
-            .chain(more)
-            .filter(|ip| !ip.is_empty())
-            .collect(),
+        ips: std::iter::once(network.ip).chain(more).filter(|ip| !ip.is_empty()).collect(),
     }
 }
 
 fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
     let image = s.image.unwrap_or_default();
-    let shown = if image.user_specified_image.is_empty() {
-        image.image
-    } else {
-        image.user_specified_image
-    };
+    let shown = if image.user_specified_image.is_empty() { image.image } else { image.user_specified_image };
     Container {
         id: s.id,
         sandbox,
@@ -108,16 +77,8 @@ fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
             Ok(v1::ContainerState::ContainerExited) => State::Exited,
             _ => State::Unknown,
         },
-        restarts: s
-            .annotations
-            .get(annotations::RESTARTS)
-            .and_then(|r| r.parse().ok())
-            .unwrap_or(0),
-        hash: s
-            .annotations
-            .get(annotations::HASH)
-            .cloned()
-            .unwrap_or_default(),
+        restarts: s.annotations.get(annotations::RESTARTS).and_then(|r| r.parse().ok()).unwrap_or(0),
+        hash: s.annotations.get(annotations::HASH).cloned().unwrap_or_default(),
         created_at: time(s.created_at),
         started_at: time(s.started_at),
         finished_at: time(s.finished_at),
@@ -125,18 +86,10 @@ fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
         reason: s.reason,
         message: s.message,
         image: shown,
-        image_id: if s.image_ref.is_empty() {
-            s.image_id
-        } else {
-            s.image_ref
-        },
+        image_id: if s.image_ref.is_empty() { s.image_id } else { s.image_ref },
     }
 }
 
 fn time(nanos: i64) -> Option<Timestamp> {
-    if nanos == 0 {
-        None
-    } else {
-        Timestamp::from_nanosecond(nanos.into()).ok()
-    }
+    if nanos == 0 { None } else { Timestamp::from_nanosecond(nanos.into()).ok() }
 }

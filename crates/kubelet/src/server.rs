@@ -44,27 +44,19 @@ pub(crate) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
-    answer
-        .headers_mut()
-        .insert(http::header::CONTENT_TYPE, kind);
+    answer.headers_mut().insert(http::header::CONTENT_TYPE, kind);
     answer
 }
 
 pub(crate) fn json(value: &serde_json::Value) -> Response<Body> {
     let mut answer = text(StatusCode::OK, value.to_string());
     let kind = http::HeaderValue::from_static("application/json");
-    answer
-        .headers_mut()
-        .insert(http::header::CONTENT_TYPE, kind);
+    answer.headers_mut().insert(http::header::CONTENT_TYPE, kind);
     answer
 }
 
 /// Serves TLS for ever.
-pub(crate) async fn serve(
-    server: Arc<Server>,
-    listener: TcpListener,
-    config: Arc<rustls::ServerConfig>,
-) -> std::io::Result<()> {
+pub(crate) async fn serve(server: Arc<Server>, listener: TcpListener, config: Arc<rustls::ServerConfig>) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let acceptor = tokio_rustls::TlsAcceptor::from(config);
@@ -84,8 +76,7 @@ pub(crate) async fn serve(
         let (acceptor, server) = (acceptor.clone(), server.clone());
         tokio::spawn(async move {
             let _permit = permit;
-            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await
-            else {
+            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
                 return;
             };
             let user = auth::user_of_certificate(stream.get_ref().1.peer_certificates());
@@ -94,25 +85,15 @@ pub(crate) async fn serve(
                 async move { Ok::<_, Infallible>(answer(&server, user, request).await) }
             });
             let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder
-                .http2()
-                .max_concurrent_streams(100)
-                .max_pending_accept_reset_streams(20);
-            if let Err(error) = builder
-                .serve_connection(TokioIo::new(stream), service)
-                .await
-            {
+            builder.http2().max_concurrent_streams(100).max_pending_accept_reset_streams(20);
+            if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
                 tracing::debug!(error, "a connection ended with an error");
             }
         });
     }
 }
 
-async fn answer(
-    server: &Arc<Server>,
-    user: Option<User>,
-    request: Request<Incoming>,
-) -> Response<Body> {
+async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let user = match user {
         Some(user) => user,
@@ -120,35 +101,22 @@ async fn answer(
             Ok(Some(user)) => user,
             Ok(None) => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
             Err(error) => {
-                return text(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    format!("checking the token failed: {error}"),
-                );
+                return text(StatusCode::INTERNAL_SERVER_ERROR, format!("checking the token failed: {error}"));
             }
         },
     };
     let node = server.agent.side.node_name.clone();
-    match server
-        .auth
-        .allowed(&user, request.method(), &path, &node)
-        .await
-    {
+    match server.auth.allowed(&user, request.method(), &path, &node).await {
         Ok(true) => {}
         Ok(false) => {
             let (verb, resources) = auth::attributes(request.method(), &path);
             return text(
                 StatusCode::FORBIDDEN,
-                format!(
-                    "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)={resources:?})\n",
-                    user.name
-                ),
+                format!("Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)={resources:?})\n", user.name),
             );
         }
         Err(error) => {
-            return text(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("checking authorization failed: {error}"),
-            );
+            return text(StatusCode::INTERNAL_SERVER_ERROR, format!("checking authorization failed: {error}"));
         }
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -173,8 +141,7 @@ pub(crate) async fn serve_healthz(listener: TcpListener) -> std::io::Result<()> 
                     _ => text(StatusCode::NOT_FOUND, "404 page not found"),
                 })
             });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service);
+            let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
             let _ = tokio::time::timeout(Duration::from_secs(10), connection).await;
         });
     }

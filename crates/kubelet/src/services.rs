@@ -17,10 +17,7 @@ pub(crate) struct Row {
 /// Keeps Services that have a cluster address.
 pub(crate) fn row(service: &Service) -> Option<Row> {
     let spec = service.spec.as_ref()?;
-    let ip = spec
-        .cluster_ip
-        .clone()
-        .filter(|ip| !ip.is_empty() && ip != "None")?;
+    let ip = spec.cluster_ip.clone().filter(|ip| !ip.is_empty() && ip != "None")?;
     let ports = spec
         .ports
         .iter()
@@ -35,11 +32,7 @@ pub(crate) fn row(service: &Service) -> Option<Row> {
 
 /// Variables for a pod of `ns`: always of `default/kubernetes`, of the namespace's own services
 /// if `links`.
-pub(crate) fn variables(
-    services: &Informer<Row>,
-    ns: &str,
-    links: bool,
-) -> BTreeMap<String, String> {
+pub(crate) fn variables(services: &Informer<Row>, ns: &str, links: bool) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     if let Some(row) = services.get(cluster::Key::new("default", "kubernetes")) {
         add(&mut out, "kubernetes", &row);
@@ -58,21 +51,14 @@ fn add(out: &mut BTreeMap<String, String>, service: &str, row: &Row) {
     let Some((_, protocol, port)) = row.ports.first() else {
         return;
     };
-    let host = if row.ip.contains(':') {
-        format!("[{}]", row.ip)
-    } else {
-        row.ip.clone()
-    };
+    let host = if row.ip.contains(':') { format!("[{}]", row.ip) } else { row.ip.clone() };
     let url = |protocol: &str, port: i32| format!("{}://{host}:{port}", protocol.to_lowercase());
     out.insert(format!("{service}_SERVICE_HOST"), row.ip.clone());
     out.insert(format!("{service}_SERVICE_PORT"), port.to_string());
     out.insert(format!("{service}_PORT"), url(protocol, *port));
     for (port_name, protocol, port) in &row.ports {
         if !port_name.is_empty() {
-            out.insert(
-                format!("{service}_SERVICE_PORT_{}", name(port_name)),
-                port.to_string(),
-            );
+            out.insert(format!("{service}_SERVICE_PORT_{}", name(port_name)), port.to_string());
         }
         let prefix = format!("{service}_PORT_{port}_{}", protocol.to_uppercase());
         out.insert(prefix.clone(), url(protocol, *port));
@@ -89,13 +75,7 @@ mod tests {
     #[test]
     fn both_forms() {
         let mut out = BTreeMap::new();
-        let row = Row {
-            ip: "10.96.3.4".into(),
-            ports: vec![
-                ("http".into(), "TCP".into(), 80),
-                (String::new(), "UDP".into(), 53),
-            ],
-        };
+        let row = Row { ip: "10.96.3.4".into(), ports: vec![("http".into(), "TCP".into(), 80), (String::new(), "UDP".into(), 53)] };
         add(&mut out, "my-web", &row);
         let text: Vec<String> = out.iter().map(|(k, v)| format!("{k}={v}")).collect();
         assert_eq!(
@@ -119,8 +99,7 @@ mod tests {
 
     #[test]
     fn headless_services_have_none() {
-        let service: Service =
-            serde_json::from_value(serde_json::json!({"spec": {"clusterIP": "None"}})).unwrap();
+        let service: Service = serde_json::from_value(serde_json::json!({"spec": {"clusterIP": "None"}})).unwrap();
         assert_eq!(row(&service), None);
     }
 }

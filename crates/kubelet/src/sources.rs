@@ -65,25 +65,13 @@ pub(crate) struct Sources {
 
 impl Sources {
     pub(crate) fn new(client: kube::Client, waker: Waker) -> Self {
-        Sources {
-            client,
-            waker,
-            watches: Mutex::default(),
-        }
+        Sources { client, waker, watches: Mutex::default() }
     }
 
     /// The object, as the pod with `uid` sees it; from now on that pod is woken by its changes.
-    pub(crate) async fn get(
-        &self,
-        uid: &str,
-        kind: Kind,
-        ns: &str,
-        name: &str,
-    ) -> Result<Option<Arc<Data>>, kube::Error> {
+    pub(crate) async fn get(&self, uid: &str, kind: Kind, ns: &str, name: &str) -> Result<Option<Arc<Data>>, kube::Error> {
         let informer = self.watch(uid, kind, ns, name);
-        if tokio::time::timeout(FIRST_READ, informer.synced())
-            .await
-            .is_ok()
+        if tokio::time::timeout(FIRST_READ, informer.synced()).await.is_ok()
             && let Some(data) = informer.get(Key::new(ns, name))
         {
             return Ok(Some(data));
@@ -92,10 +80,7 @@ impl Sources {
         match kind {
             Kind::ConfigMap => {
                 let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), ns);
-                Ok(api
-                    .get_opt(name)
-                    .await?
-                    .map(|o| Arc::new(of_config_map(&o))))
+                Ok(api.get_opt(name).await?.map(|o| Arc::new(of_config_map(&o))))
             }
             Kind::Secret => {
                 let api: Api<Secret> = Api::namespaced(self.client.clone(), ns);
@@ -116,68 +101,32 @@ impl Sources {
 
     fn watch(&self, uid: &str, kind: Kind, ns: &str, name: &str) -> Informer<Data> {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        let watch = watches
-            .entry((kind, Key::new(ns, name)))
-            .or_insert_with(|| {
-                let users: Users = Arc::default();
-                let (for_handler, waker) = (users.clone(), self.waker.clone());
-                let wake = move |_: cluster::Change<'_, Data>| {
-                    let users = for_handler
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .clone();
-                    users.iter().for_each(|uid| waker(uid));
-                };
-                let only = Selection::fields(format!("metadata.name={name}"));
-                let client = self.client.clone();
-                let informer = match kind {
-                    Kind::ConfigMap => Informer::start_with_handler(
-                        Api::<ConfigMap>::namespaced(client, ns),
-                        only,
-                        |o| Some(of_config_map(o)),
-                        wake,
-                    ),
-                    Kind::Secret => Informer::start_with_handler(
-                        Api::<Secret>::namespaced(client, ns),
-                        only,
-                        |o| Some(of_secret(o)),
-                        wake,
-                    ),
-                };
-                Watch { informer, users }
-            });
-        watch
-            .users
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(uid.to_owned());
+        let watch = watches.entry((kind, Key::new(ns, name))).or_insert_with(|| {
+            let users: Users = Arc::default();
+            let (for_handler, waker) = (users.clone(), self.waker.clone());
+            let wake = move |_: cluster::Change<'_, Data>| {
+                let users = for_handler.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                users.iter().for_each(|uid| waker(uid));
+            };
+            let only = Selection::fields(format!("metadata.name={name}"));
+            let client = self.client.clone();
+            let informer = match kind {
+                Kind::ConfigMap => Informer::start_with_handler(Api::<ConfigMap>::namespaced(client, ns), only, |o| Some(of_config_map(o)), wake),
+                Kind::Secret => Informer::start_with_handler(Api::<Secret>::namespaced(client, ns), only, |o| Some(of_secret(o)), wake),
+            };
+            Watch { informer, users }
+        });
+        watch.users.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned());
         watch.informer.clone()
     }
 }
 
 fn of_config_map(o: &ConfigMap) -> Data {
-    let text = o
-        .data
-        .iter()
-        .flatten()
-        .map(|(k, v)| (k.clone(), v.clone().into_bytes()));
-    let binary = o
-        .binary_data
-        .iter()
-        .flatten()
-        .map(|(k, v)| (k.clone(), v.0.clone()));
-    Data {
-        items: text.chain(binary).collect(),
-    }
+    let text = o.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
+    let binary = o.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
+    Data { items: text.chain(binary).collect() }
 }
 
 fn of_secret(o: &Secret) -> Data {
-    Data {
-        items: o
-            .data
-            .iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.0.clone()))
-            .collect(),
-    }
+    Data { items: o.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect() }
 }

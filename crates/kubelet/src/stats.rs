@@ -13,9 +13,7 @@ use crate::agent::Agent;
 
 fn time(nanos: i64) -> String {
     let t = Timestamp::from_nanosecond(nanos.into()).unwrap_or_default();
-    Timestamp::from_second(t.as_second())
-        .unwrap_or(t)
-        .to_string()
+    Timestamp::from_second(t.as_second()).unwrap_or(t).to_string()
 }
 
 fn value(v: &Option<v1::UInt64Value>) -> Option<u64> {
@@ -23,10 +21,7 @@ fn value(v: &Option<v1::UInt64Value>) -> Option<u64> {
 }
 
 async fn container_stats(agent: &Agent) -> Result<Vec<v1::ContainerStats>, cri::Error> {
-    agent
-        .cri
-        .list_container_stats(v1::ListContainerStatsRequest { filter: None })
-        .await
+    agent.cri.list_container_stats(v1::ListContainerStatsRequest { filter: None }).await
 }
 
 fn label<'a>(stats: &'a v1::ContainerStats, name: &str) -> &'a str {
@@ -47,26 +42,17 @@ fn container_start(status: &PodStatus, name: &str) -> Option<Time> {
 pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
     let all = container_stats(agent).await?;
     let now = Timestamp::now();
-    let now = Timestamp::from_second(now.as_second())
-        .unwrap_or(now)
-        .to_string();
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
     let mut pods: Vec<(String, Value)> = Vec::new();
     let (mut cores, mut total, mut memory) = (0, 0, 0);
     for s in &all {
         let cpu = s.cpu.unwrap_or_default();
         let mem = s.memory.unwrap_or_default();
-        let (c, t, m) = (
-            value(&cpu.usage_nano_cores),
-            value(&cpu.usage_core_nano_seconds),
-            value(&mem.working_set_bytes),
-        );
+        let (c, t, m) = (value(&cpu.usage_nano_cores), value(&cpu.usage_core_nano_seconds), value(&mem.working_set_bytes));
         cores += c.unwrap_or(0);
         total += t.unwrap_or(0);
         memory += m.unwrap_or(0);
-        let pod = agent.pods.get(cluster::Key::new(
-            label(s, POD_NAMESPACE),
-            label(s, POD_NAME),
-        ));
+        let pod = agent.pods.get(cluster::Key::new(label(s, POD_NAMESPACE), label(s, POD_NAME)));
         let status = pod.as_ref().and_then(|p| p.status.as_ref());
         let name = label(s, CONTAINER_NAME);
         let container = json!({
@@ -84,10 +70,7 @@ pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
             }
             None => {
                 let reference = json!({"name": label(s, POD_NAME), "namespace": label(s, POD_NAMESPACE), "uid": uid});
-                pods.push((
-                    uid,
-                    json!({"podRef": reference, "startTime": status.and_then(|s| s.start_time.clone()), "containers": [container]}),
-                ));
+                pods.push((uid, json!({"podRef": reference, "startTime": status.and_then(|s| s.start_time.clone()), "containers": [container]})));
             }
         }
     }
@@ -113,40 +96,22 @@ pub(crate) async fn resource_metrics(agent: &Agent) -> String {
     let mut out = String::from("# TYPE container_cpu_usage_seconds_total counter\n");
     let mut memory = String::from("# TYPE container_memory_working_set_bytes gauge\n");
     for s in &all {
-        let labels = format!(
-            "{{container={:?},namespace={:?},pod={:?}}}",
-            label(s, CONTAINER_NAME),
-            label(s, POD_NAMESPACE),
-            label(s, POD_NAME)
-        );
-        if let Some(n) = s
-            .cpu
-            .as_ref()
-            .and_then(|c| value(&c.usage_core_nano_seconds))
-        {
-            let _ = writeln!(
-                out,
-                "container_cpu_usage_seconds_total{labels} {}",
-                n as f64 / 1e9
-            );
+        let labels = format!("{{container={:?},namespace={:?},pod={:?}}}", label(s, CONTAINER_NAME), label(s, POD_NAMESPACE), label(s, POD_NAME));
+        if let Some(n) = s.cpu.as_ref().and_then(|c| value(&c.usage_core_nano_seconds)) {
+            let _ = writeln!(out, "container_cpu_usage_seconds_total{labels} {}", n as f64 / 1e9);
         }
         if let Some(n) = s.memory.as_ref().and_then(|m| value(&m.working_set_bytes)) {
             let _ = writeln!(memory, "container_memory_working_set_bytes{labels} {n}");
         }
     }
-    let _ = write!(
-        memory,
-        "# TYPE resource_scrape_error gauge\nresource_scrape_error {failed}\n"
-    );
+    let _ = write!(memory, "# TYPE resource_scrape_error gauge\nresource_scrape_error {failed}\n");
     out + &memory
 }
 
 /// The agent's own metrics.
 pub(crate) fn own_metrics(agent: &Agent) -> String {
     let pods = agent.pods.snapshot();
-    let running = pods
-        .iter()
-        .filter(|(_, p)| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"));
+    let running = pods.iter().filter(|(_, p)| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"));
     format!(
         "# TYPE kubelet_node_name gauge\nkubelet_node_name{{node={:?}}} 1\n\
          # TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\

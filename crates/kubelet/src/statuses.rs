@@ -57,13 +57,7 @@ pub(crate) struct Statuses {
 
 impl Statuses {
     pub(crate) fn new(client: kube::Client, pods: Informer<Pod>) -> Arc<Self> {
-        Arc::new(Statuses {
-            client,
-            pods,
-            entries: Mutex::default(),
-            work: Notify::new(),
-            sent: watch::Sender::new(0),
-        })
+        Arc::new(Statuses { client, pods, entries: Mutex::default(), work: Notify::new(), sent: watch::Sender::new(0) })
     }
 
     fn entries(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {
@@ -79,13 +73,7 @@ impl Statuses {
             return;
         }
         let (failures, retry_at) = before.map_or((0, None), |e| (e.failures, e.retry_at));
-        let entry = Entry {
-            key,
-            status,
-            dirty: true,
-            failures,
-            retry_at,
-        };
+        let entry = Entry { key, status, dirty: true, failures, retry_at };
         entries.insert(uid.to_owned(), entry);
         self.work.notify_one();
     }
@@ -181,10 +169,7 @@ impl Statuses {
             let Some(patch) = patch(&current, uid, status) else {
                 return Ok(());
             };
-            match api
-                .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
-                .await
-            {
+            match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 Ok(_) => return Ok(()),
                 Err(e) if cluster::is_not_found(&e) => return Ok(()),
                 Err(e) if cluster::is_conflict(&e) => match api.get_opt(&key.name).await? {
@@ -195,9 +180,7 @@ impl Statuses {
             }
         }
         let last = patch(&current, uid, status).unwrap_or_default();
-        api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(last))
-            .await
-            .map(drop)
+        api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(last)).await.map(drop)
     }
 }
 
@@ -213,10 +196,7 @@ fn patch(current: &Pod, uid: &str, status: &Value) -> Option<Value> {
     let mut conditions: Vec<Value> = list(&wanted).iter().filter(ours).cloned().collect();
     for c in &mut conditions {
         // A transition time that the API has already stays as it is.
-        if let Some(before) = list(&old)
-            .iter()
-            .find(|o| o["type"] == c["type"] && o["status"] == c["status"])
-        {
+        if let Some(before) = list(&old).iter().find(|o| o["type"] == c["type"] && o["status"] == c["status"]) {
             c["lastTransitionTime"] = before["lastTransitionTime"].clone();
         }
     }

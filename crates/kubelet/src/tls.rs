@@ -27,18 +27,12 @@ pub enum TlsError {
 }
 
 fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    CertificateDer::pem_slice_iter(pem.as_bytes())
-        .collect::<Result<_, _>>()
-        .map_err(|source| TlsError::Pem { what, source })
+    CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(|source| TlsError::Pem { what, source })
 }
 
 /// TLS that asks for client certificates of one CA and lets others in unauthenticated, so that
 /// bearer tokens work.
-pub(crate) fn server(
-    cert: &str,
-    key: &str,
-    client_ca: &str,
-) -> Result<Arc<ServerConfig>, TlsError> {
+pub(crate) fn server(cert: &str, key: &str, client_ca: &str) -> Result<Arc<ServerConfig>, TlsError> {
     let boxed = |e: rustls::Error| TlsError::Config(Box::new(e));
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -49,10 +43,7 @@ pub(crate) fn server(
         .allow_unauthenticated()
         .build()
         .map_err(|e| TlsError::Config(Box::new(e)))?;
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|source| TlsError::Pem {
-        what: "serving key",
-        source,
-    })?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|source| TlsError::Pem { what: "serving key", source })?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(boxed)?
@@ -64,10 +55,7 @@ pub(crate) fn server(
 }
 
 /// Probes check no certificate, as upstream's: they ask whether the server answers.
-pub(crate) async fn connect_unverified(
-    stream: TcpStream,
-    host: &str,
-) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+pub(crate) async fn connect_unverified(stream: TcpStream, host: &str) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
     let provider = Arc::new(ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -76,9 +64,7 @@ pub(crate) async fn connect_unverified(
         .with_custom_certificate_verifier(Arc::new(NoVerification(provider)))
         .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
-    tokio_rustls::TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
 #[derive(Debug)]
@@ -102,12 +88,7 @@ impl ServerCertVerifier for NoVerification {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(
-            message,
-            cert,
-            signed,
-            &self.0.signature_verification_algorithms,
-        )
+        rustls::crypto::verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -116,12 +97,7 @@ impl ServerCertVerifier for NoVerification {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(
-            message,
-            cert,
-            signed,
-            &self.0.signature_verification_algorithms,
-        )
+        rustls::crypto::verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

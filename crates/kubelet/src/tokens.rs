@@ -22,20 +22,12 @@ pub(crate) struct TokenCache {
 
 impl TokenCache {
     pub(crate) fn new(client: kube::Client) -> Self {
-        TokenCache {
-            client,
-            cache: Mutex::default(),
-        }
+        TokenCache { client, cache: Mutex::default() }
     }
 
     /// The tokens a pod's volumes need, bound to the pod. An old token serves on while a new one
     /// cannot be had and it still lives.
-    pub(crate) async fn get(
-        &self,
-        pod: &Pod,
-        wanted: &[(String, i64)],
-        now: Timestamp,
-    ) -> Result<Tokens, String> {
+    pub(crate) async fn get(&self, pod: &Pod, wanted: &[(String, i64)], now: Timestamp) -> Result<Tokens, String> {
         let mut out = Tokens::new();
         for (audience, seconds) in wanted {
             let token = self.one(pod, audience, *seconds, now).await?;
@@ -53,13 +45,7 @@ impl TokenCache {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn one(
-        &self,
-        pod: &Pod,
-        audience: &str,
-        seconds: i64,
-        now: Timestamp,
-    ) -> Result<String, String> {
+    async fn one(&self, pod: &Pod, audience: &str, seconds: i64, now: Timestamp) -> Result<String, String> {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let key = (uid.clone(), audience.to_owned(), seconds);
         let held = self.lock().get(&key).cloned();
@@ -80,24 +66,11 @@ impl TokenCache {
         }
     }
 
-    async fn request(
-        &self,
-        pod: &Pod,
-        audience: &str,
-        seconds: i64,
-    ) -> kube::Result<(String, Timestamp)> {
+    async fn request(&self, pod: &Pod, audience: &str, seconds: i64) -> kube::Result<(String, Timestamp)> {
         let meta = &pod.metadata;
-        let account = pod
-            .spec
-            .as_ref()
-            .and_then(|s| s.service_account_name.clone());
-        let account = account
-            .filter(|a| !a.is_empty())
-            .unwrap_or_else(|| "default".into());
-        let api: Api<ServiceAccount> = Api::namespaced(
-            self.client.clone(),
-            meta.namespace.as_deref().unwrap_or_default(),
-        );
+        let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone());
+        let account = account.filter(|a| !a.is_empty()).unwrap_or_else(|| "default".into());
+        let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default());
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
                 audiences: (!audience.is_empty()).then(|| vec![audience.to_owned()]),
@@ -111,21 +84,17 @@ impl TokenCache {
             }),
             ..Default::default()
         };
-        let answer = api
-            .create_token_request(&account, &PostParams::default(), &request)
-            .await?;
+        let answer = api.create_token_request(&account, &PostParams::default(), &request).await?;
         let status = answer.status.unwrap_or_default();
         let expires = status.expiration_timestamp.map(|t| t.0);
-        let expires =
-            expires.unwrap_or_else(|| Timestamp::now() + SignedDuration::from_secs(seconds));
+        let expires = expires.unwrap_or_else(|| Timestamp::now() + SignedDuration::from_secs(seconds));
         Ok((status.token.unwrap_or_default(), expires))
     }
 }
 
 fn due(issued: Timestamp, expires: Timestamp, now: Timestamp) -> bool {
     let life = expires.duration_since(issued);
-    now > issued + SignedDuration::from_hours(24)
-        || now > issued + life.checked_div(5).unwrap_or_default() * 4
+    now > issued + SignedDuration::from_hours(24) || now > issued + life.checked_div(5).unwrap_or_default() * 4
 }
 
 #[cfg(test)]

@@ -40,30 +40,17 @@ fn text(e: impl std::error::Error) -> String {
 
 impl PodDirs {
     /// The directories of a pod below the agent's root directory.
-    pub(crate) fn new(
-        root: &HostRoot,
-        agent_dir: &PodPath,
-        pod: &Pod,
-    ) -> Result<Self, host::HostError> {
+    pub(crate) fn new(root: &HostRoot, agent_dir: &PodPath, pod: &Pod) -> Result<Self, host::HostError> {
         let meta = &pod.metadata;
         let uid = meta.uid.as_deref().unwrap_or_default();
         let name = meta.name.as_deref().unwrap_or_default();
         let ns = meta.namespace.as_deref().unwrap_or_default();
-        let logs = root
-            .parse("/var/log/pods")?
-            .join(&format!("{ns}_{name}_{uid}"))?;
-        Ok(PodDirs {
-            pod: agent_dir.join("pods")?.join(uid)?,
-            logs,
-        })
+        let logs = root.parse("/var/log/pods")?.join(&format!("{ns}_{name}_{uid}"))?;
+        Ok(PodDirs { pod: agent_dir.join("pods")?.join(uid)?, logs })
     }
 
     fn volume(&self, plugin: &str, name: &str) -> Result<PodPath, String> {
-        self.pod
-            .join("volumes")
-            .and_then(|p| p.join(plugin))
-            .and_then(|p| p.join(name))
-            .map_err(text)
+        self.pod.join("volumes").and_then(|p| p.join(plugin)).and_then(|p| p.join(name)).map_err(text)
     }
 }
 
@@ -85,18 +72,10 @@ fn plugin(volume: &Volume) -> Option<&'static str> {
 }
 
 /// Makes every volume of the pod ready, or brings its content up to date. Returns where each is.
-pub(crate) fn set_up(
-    root: &HostRoot,
-    dirs: &PodDirs,
-    pod: &Pod,
-    content: &Content<'_>,
-) -> Result<BTreeMap<String, PodPath>, VolumeError> {
+pub(crate) fn set_up(root: &HostRoot, dirs: &PodDirs, pod: &Pod, content: &Content<'_>) -> Result<BTreeMap<String, PodPath>, VolumeError> {
     let mut out = BTreeMap::new();
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        let failed = |why: String| VolumeError {
-            volume: volume.name.clone(),
-            why,
-        };
+        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
         let path = if let Some(host_path) = &volume.host_path {
             check_host_path(root, host_path).map_err(failed)?
         } else {
@@ -106,10 +85,8 @@ pub(crate) fn set_up(
                 empty_dir(root, &path, empty).map_err(|e| failed(text(e)))?;
             } else {
                 let files = content.files(volume).map_err(failed)?;
-                root.create_dir_all(&parent(&path), 0o755)
-                    .map_err(|e| failed(text(e)))?;
-                root.write_volume(&path, &files)
-                    .map_err(|e| failed(text(e)))?;
+                root.create_dir_all(&parent(&path), 0o755).map_err(|e| failed(text(e)))?;
+                root.write_volume(&path, &files).map_err(|e| failed(text(e)))?;
             }
             path
         };
@@ -119,18 +96,11 @@ pub(crate) fn set_up(
 }
 
 /// An empty directory for everyone, in memory where asked for and Linux has it.
-fn empty_dir(
-    root: &HostRoot,
-    path: &PodPath,
-    source: &EmptyDirVolumeSource,
-) -> Result<(), host::HostError> {
+fn empty_dir(root: &HostRoot, path: &PodPath, source: &EmptyDirVolumeSource) -> Result<(), host::HostError> {
     root.create_dir_all(&parent(path), 0o755)?;
     root.create_dir_all(path, 0o777)?;
     if source.medium.as_deref() == Some("Memory") && !root.os().is_windows() {
-        let size = source
-            .size_limit
-            .as_ref()
-            .and_then(|q| pod_rules::Quantity::parse(&q.0).ok());
+        let size = source.size_limit.as_ref().and_then(|q| pod_rules::Quantity::parse(&q.0).ok());
         root.mount_memory(path, size.map(|q| q.value().max(0) as u64))?;
     }
     Ok(())
@@ -142,9 +112,7 @@ fn parent(path: &PodPath) -> PodPath {
 
 fn unsupported(volume: &Volume) -> String {
     let value = serde_json::to_value(volume).unwrap_or_default();
-    let kind = value
-        .as_object()
-        .and_then(|o| o.keys().find(|k| *k != "name").cloned());
+    let kind = value.as_object().and_then(|o| o.keys().find(|k| *k != "name").cloned());
     format!(
         "volumes of type {} are not supported by this node agent; supported are emptyDir, hostPath, secret, configMap, downwardAPI and projected",
         kind.as_deref().unwrap_or("(none)")
@@ -156,12 +124,7 @@ fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<Pod
     let path = root.parse(&source.path).map_err(text)?;
     let found = root.kind(&path).map_err(text)?;
     let wanted = source.type_.as_deref().unwrap_or_default();
-    let is_not = |what: &str| {
-        Err(format!(
-            "hostPath type check failed: {} is not a {what}",
-            source.path
-        ))
-    };
+    let is_not = |what: &str| Err(format!("hostPath type check failed: {} is not a {what}", source.path));
     match (wanted, found) {
         ("", _)
         | ("DirectoryOrCreate" | "Directory", Some(FileKind::Directory))
@@ -198,18 +161,12 @@ pub(crate) struct MountOf<'a> {
 
 /// The object of the host that a mount shows: the volume, or what its sub-path names. A sub-path
 /// passes no link that a pod could have made, then or later.
-pub(crate) fn mount_source(
-    root: &HostRoot,
-    dirs: &PodDirs,
-    mount: &MountOf<'_>,
-    sub_path: &str,
-) -> Result<PodPath, String> {
+pub(crate) fn mount_source(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<PodPath, String> {
     if sub_path.is_empty() {
         return Ok(mount.path.clone());
     }
     let name = &mount.volume.name;
-    let refused =
-        |why: String| format!("failed to prepare subPath for volumeMount {name:?}: {why}");
+    let refused = |why: String| format!("failed to prepare subPath for volumeMount {name:?}: {why}");
     if plugin(mount.volume).is_some() && mount.volume.empty_dir.is_none() {
         // Written by us alone: the names are our links into the current generation.
         let full = mount.path.join(sub_path).map_err(|e| refused(text(e)))?;
@@ -218,8 +175,7 @@ pub(crate) fn mount_source(
     }
     let place = format!("volume-subpaths/{name}/{}/{}", mount.container, mount.index);
     let place = dirs.pod.join(&place).map_err(|e| refused(text(e)))?;
-    root.sub_path(mount.path, sub_path, &place)
-        .map_err(|e| refused(text(e)))
+    root.sub_path(mount.path, sub_path, &place).map_err(|e| refused(text(e)))
 }
 
 /// Removes the pod's volumes; emptyDir content goes, hostPath targets stay.

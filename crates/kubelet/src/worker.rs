@@ -20,9 +20,7 @@ use tokio::sync::mpsc;
 use crate::agent::{Agent, key, uid};
 use crate::images::{ImageError, Ready};
 use crate::pod::admit::{NodeView, admit};
-use crate::pod::{
-    Action, ImageState, Input, Memory, NodeInfo, Observed, Output, State, Volumes, step,
-};
+use crate::pod::{Action, ImageState, Input, Memory, NodeInfo, Observed, Output, State, Volumes, step};
 use crate::probes::{self, News, Prober};
 use crate::volumes::PodDirs;
 
@@ -78,12 +76,7 @@ pub(crate) struct Worker {
 }
 
 /// Works for one pod until nothing of it is left.
-pub(crate) async fn run(
-    agent: Arc<Agent>,
-    pod: Arc<Pod>,
-    tell: mpsc::UnboundedSender<Note>,
-    notes: mpsc::UnboundedReceiver<Note>,
-) {
+pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedSender<Note>, notes: mpsc::UnboundedReceiver<Note>) {
     let dirs = match PodDirs::new(&agent.root, &agent.dir, &pod) {
         Ok(dirs) => dirs,
         Err(error) => {
@@ -125,24 +118,13 @@ impl Worker {
         if matches!(phase, Some("Succeeded" | "Failed")) {
             return;
         }
-        let ran = status
-            .and_then(|s| s.container_statuses.as_ref())
-            .is_some_and(|l| !l.is_empty());
+        let ran = status.and_then(|s| s.container_statuses.as_ref()).is_some_and(|l| !l.is_empty());
         if !ran && !self.ending() {
             let node = agent.node.get(cluster::Key::cluster(&agent.side.node_name));
-            let view = NodeView {
-                os: agent.side.os,
-                node: node.as_deref(),
-                allocatable: &agent.allocatable,
-            };
+            let view = NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable };
             let verdict = admit(&self.pod, &view, admitted.values().map(|p| &**p));
             if let Err(refusal) = verdict {
-                self.event(
-                    None,
-                    EventType::Warning,
-                    refusal.reason,
-                    refusal.message.clone(),
-                );
+                self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
                 self.memory.refused = Some(refusal);
                 return;
             }
@@ -170,8 +152,7 @@ impl Worker {
             let mut again = false;
             self.unchanged = !out.actions.is_empty();
             for action in out.actions {
-                self.unchanged &=
-                    matches!(action, Action::MountVolumes | Action::EnsureImage { .. });
+                self.unchanged &= matches!(action, Action::MountVolumes | Action::EnsureImage { .. });
                 tracing::debug!(pod = %key(&self.pod), "{action}");
                 again |= self.apply(action).await;
                 self.drain();
@@ -190,11 +171,7 @@ impl Worker {
         } else {
             crate::runtime::observe(&self.agent.cri, &self.uid).await?
         };
-        self.pod_ips = observed
-            .sandboxes
-            .first()
-            .map(|s| s.ips.clone())
-            .unwrap_or_default();
+        self.pod_ips = observed.sandboxes.first().map(|s| s.ips.clone()).unwrap_or_default();
         self.add_messages(&mut observed);
         self.probe(&observed);
         if self.stale_volumes && self.memory.volumes == Volumes::Ready && !self.ending() {
@@ -202,10 +179,7 @@ impl Worker {
             self.refresh_volumes().await;
         }
         let health = self.agent.health.borrow().clone();
-        let node = NodeInfo {
-            host_ips: self.agent.host_ips.clone(),
-            runtime: health.name,
-        };
+        let node = NodeInfo { host_ips: self.agent.host_ips.clone(), runtime: health.name };
         let input = Input {
             pod: &self.pod,
             observed: &observed,
@@ -217,13 +191,9 @@ impl Worker {
         };
         let out = step(&input);
         if !self.memory.cleaned && !self.gone {
-            self.agent
-                .statuses
-                .report(&self.uid, key(&self.pod), &out.status);
+            self.agent.statuses.report(&self.uid, key(&self.pod), &out.status);
         }
-        if matches!(out.status.phase.as_deref(), Some("Succeeded" | "Failed"))
-            && observed.containers.iter().all(|c| c.state == State::Exited)
-        {
+        if matches!(out.status.phase.as_deref(), Some("Succeeded" | "Failed")) && observed.containers.iter().all(|c| c.state == State::Exited) {
             self.agent.admitted().remove(&self.uid);
         }
         self.observed = observed;
@@ -269,8 +239,7 @@ impl Worker {
                 }
             }
             Note::Pod(pod) => {
-                self.stale_volumes |= pod.metadata.labels != self.pod.metadata.labels
-                    || pod.metadata.annotations != self.pod.metadata.annotations;
+                self.stale_volumes |= pod.metadata.labels != self.pod.metadata.labels || pod.metadata.annotations != self.pod.metadata.annotations;
                 self.pod = pod;
             }
             Note::Gone => self.gone = true,
@@ -291,12 +260,7 @@ impl Worker {
                 self.memory.health.insert(id, health);
             }
             News::Failed(which, why) => {
-                let name = self
-                    .observed
-                    .containers
-                    .iter()
-                    .find(|c| c.id == id)
-                    .map(|c| c.name.clone());
+                let name = self.observed.containers.iter().find(|c| c.id == id).map(|c| c.name.clone());
                 let message = format!("{} probe failed: {}", which.name(), why.trim_end());
                 self.event(name.as_deref(), EventType::Warning, "Unhealthy", message);
             }
@@ -306,23 +270,12 @@ impl Worker {
     /// Starts probers of running containers and ends the others.
     fn probe(&mut self, observed: &Observed) {
         let ending = self.ending();
-        let running = |id: &str| {
-            observed
-                .containers
-                .iter()
-                .any(|c| c.id == id && c.state == State::Running)
-        };
+        let running = |id: &str| observed.containers.iter().any(|c| c.id == id && c.state == State::Running);
         self.probers.retain(|id, _| running(id) && !ending);
         self.memory.health.retain(|id, _| running(id));
         let Some(spec) = &self.pod.spec else { return };
-        for c in observed
-            .containers
-            .iter()
-            .filter(|c| c.state == State::Running && !ending)
-        {
-            let spec = crate::pod::containers(spec)
-                .map(|(_, s)| s)
-                .find(|s| s.name == c.name);
+        for c in observed.containers.iter().filter(|c| c.state == State::Running && !ending) {
+            let spec = crate::pod::containers(spec).map(|(_, s)| s).find(|s| s.name == c.name);
             let Some(spec) = spec.filter(|s| probes::has_probes(s)) else {
                 continue;
             };
@@ -331,9 +284,7 @@ impl Worker {
             }
             let target = self.target(spec, &c.id);
             let ran = c.started_at.map(|at| Timestamp::now().duration_since(at));
-            let since = ran
-                .and_then(|d| Duration::try_from(d).ok())
-                .unwrap_or_default();
+            let since = ran.and_then(|d| Duration::try_from(d).ok()).unwrap_or_default();
             let (tell, id) = (self.tell.clone(), c.id.clone());
             let prober = probes::start(spec.clone(), target, since, move |news| {
                 let _ = tell.send(Note::Probe(id.clone(), news));
@@ -345,33 +296,17 @@ impl Worker {
     /// How probes and hooks reach a container.
     fn target(&self, spec: &Container, id: &str) -> probes::Target {
         let on_host = crate::pod::is_host_network(&self.pod);
-        let ips = if on_host {
-            &self.agent.host_ips
-        } else {
-            &self.pod_ips
-        };
-        probes::Target {
-            pod_ip: ips.first().cloned().unwrap_or_default(),
-            container: spec.clone(),
-            id: id.to_owned(),
-            cri: self.agent.cri.clone(),
-        }
+        let ips = if on_host { &self.agent.host_ips } else { &self.pod_ips };
+        probes::Target { pod_ip: ips.first().cloned().unwrap_or_default(), container: spec.clone(), id: id.to_owned(), cri: self.agent.cri.clone() }
     }
 
     /// The pod or one of its containers, as events name it.
     fn reference(&self, container: Option<&str>) -> ObjectReference {
         let m = &self.pod.metadata;
         let field = container.map(|name| {
-            let inits = self
-                .pod
-                .spec
-                .iter()
-                .flat_map(|s| s.init_containers.iter().flatten());
+            let inits = self.pod.spec.iter().flat_map(|s| s.init_containers.iter().flatten());
             let init = inits.into_iter().any(|c| c.name == name);
-            format!(
-                "spec.{}{{{name}}}",
-                if init { "initContainers" } else { "containers" }
-            )
+            format!("spec.{}{{{name}}}", if init { "initContainers" } else { "containers" })
         });
         ObjectReference {
             api_version: Some("v1".into()),
@@ -385,17 +320,9 @@ impl Worker {
     }
 
     /// Writes an event about the pod or one of its containers.
-    fn event(
-        &self,
-        container: Option<&str>,
-        type_: EventType,
-        reason: &str,
-        message: impl Into<String>,
-    ) {
+    fn event(&self, container: Option<&str>, type_: EventType, reason: &str, message: impl Into<String>) {
         let about = self.reference(container);
-        self.agent
-            .recorder
-            .event(&about, type_, reason, None, message);
+        self.agent.recorder.event(&about, type_, reason, None, message);
     }
 
     fn image_state(&mut self, container: &str, state: ImageState) {

@@ -12,9 +12,7 @@ use serde_json::json;
 async fn ready_world() -> World {
     let mut world = World::new().await;
     world.start_agent();
-    world
-        .eventually("node Ready", async || world.node_is_ready().await)
-        .await;
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
     world
 }
 
@@ -23,51 +21,23 @@ async fn the_node_is_ready_as_soon_as_its_network_is() {
     let mut world = World::new().await;
     world.runtime.state.lock().unwrap().network_ready = false;
     world.start_agent();
-    world
-        .eventually("a Node", async || world.node().await.is_some())
-        .await;
+    world.eventually("a Node", async || world.node().await.is_some()).await;
     assert!(!world.node_is_ready().await);
     world.pod("early", json!({})).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(
-        world.runtime.state.lock().unwrap().sandboxes.is_empty(),
-        "no pod before the network"
-    );
+    assert!(world.runtime.state.lock().unwrap().sandboxes.is_empty(), "no pod before the network");
     let began = Instant::now();
     world.runtime.state.lock().unwrap().network_ready = true;
-    world
-        .eventually("node Ready", async || world.node_is_ready().await)
-        .await;
-    assert!(
-        began.elapsed() < Duration::from_secs(1),
-        "Ready after {:?}",
-        began.elapsed()
-    );
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    assert!(began.elapsed() < Duration::from_secs(1), "Ready after {:?}", began.elapsed());
     world.until_running("early").await;
 
     let node = serde_json::to_value(world.node().await.unwrap()).unwrap();
-    assert_eq!(
-        node["metadata"]["labels"]["node.kubernetes.io/windows-build"],
-        "10.0.20348"
-    );
-    assert_eq!(
-        node["metadata"]["labels"]["beta.kubernetes.io/os"],
-        "windows"
-    );
-    assert_eq!(
-        node["status"]["nodeInfo"]["containerRuntimeVersion"],
-        "fake://1.0"
-    );
+    assert_eq!(node["metadata"]["labels"]["node.kubernetes.io/windows-build"], "10.0.20348");
+    assert_eq!(node["metadata"]["labels"]["beta.kubernetes.io/os"], "windows");
+    assert_eq!(node["status"]["nodeInfo"]["containerRuntimeVersion"], "fake://1.0");
     assert_eq!(node["status"]["capacity"]["cpu"], "4");
-    world
-        .eventually("NodeReady event", async || {
-            world
-                .events()
-                .await
-                .iter()
-                .any(|e| e.starts_with("NodeReady:"))
-        })
-        .await;
+    world.eventually("NodeReady event", async || world.events().await.iter().any(|e| e.starts_with("NodeReady:"))).await;
 }
 
 #[tokio::test]
@@ -76,44 +46,28 @@ async fn a_pod_lives_and_dies() {
     world.config_map("cm", json!({"greeting": "hello"})).await;
     world.secret("s", json!({"password": "p4ss"})).await;
     world
-        .pod("web", json!({
-            "terminationGracePeriodSeconds": 7,
-            "containers": [{"name": "c", "image": "serve:1", "command": ["serve", "$(GREETING)"],
-                "env": [{"name": "GREETING", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "greeting"}}},
-                        {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "password"}}},
-                        {"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
-                "volumeMounts": [{"name": "conf", "mountPath": "/etc/conf"}, {"name": "data", "mountPath": "D:\\data"}]}],
-            "volumes": [{"name": "conf", "configMap": {"name": "cm"}}, {"name": "data", "emptyDir": {}}]
-        }))
+        .pod(
+            "web",
+            json!({
+                "terminationGracePeriodSeconds": 7,
+                "containers": [{"name": "c", "image": "serve:1", "command": ["serve", "$(GREETING)"],
+                    "env": [{"name": "GREETING", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "greeting"}}},
+                            {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "password"}}},
+                            {"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+                    "volumeMounts": [{"name": "conf", "mountPath": "/etc/conf"}, {"name": "data", "mountPath": "D:\\data"}]}],
+                "volumes": [{"name": "conf", "configMap": {"name": "cm"}}, {"name": "data", "emptyDir": {}}]
+            }),
+        )
         .await;
     let status = world.until_running("web").await;
     assert_eq!(status["podIP"], "192.168.1.10");
     assert_eq!(status["hostIP"], "10.240.0.12");
     let container = world.runtime.state.lock().unwrap().named("c").remove(0);
-    let env = |n: &str| {
-        container
-            .config
-            .envs
-            .iter()
-            .find(|e| e.key == n)
-            .map(|e| e.value.clone())
-    };
+    let env = |n: &str| container.config.envs.iter().find(|e| e.key == n).map(|e| e.value.clone());
     assert_eq!(container.config.command, ["serve", "hello"]);
-    assert_eq!(
-        (env("PASSWORD").as_deref(), env("ME").as_deref()),
-        (Some("p4ss"), Some("192.168.1.10"))
-    );
-    let mount = |p: &str| {
-        container
-            .config
-            .mounts
-            .iter()
-            .find(|m| m.container_path == p)
-            .unwrap_or_else(|| panic!("no mount {p}"))
-    };
-    let read = |p: &str, file: &str| {
-        std::fs::read_to_string(world.runtime.path(&mount(p).host_path).join(file)).unwrap()
-    };
+    assert_eq!((env("PASSWORD").as_deref(), env("ME").as_deref()), (Some("p4ss"), Some("192.168.1.10")));
+    let mount = |p: &str| container.config.mounts.iter().find(|m| m.container_path == p).unwrap_or_else(|| panic!("no mount {p}"));
+    let read = |p: &str, file: &str| std::fs::read_to_string(world.runtime.path(&mount(p).host_path).join(file)).unwrap();
     assert_eq!(read(r"C:\etc\conf", "greeting"), "hello");
     assert!(mount(r"C:\etc\conf").readonly && !mount(r"D:\data").readonly);
     let account = r"C:\var\run\secrets\kubernetes.io\serviceaccount";
@@ -122,34 +76,16 @@ async fn a_pod_lives_and_dies() {
 
     // A changed ConfigMap arrives in the volume.
     world.config_map("cm", json!({"greeting": "bonjour"})).await;
-    world
-        .eventually("new content", async || {
-            read(r"C:\etc\conf", "greeting") == "bonjour"
-        })
-        .await;
+    world.eventually("new content", async || read(r"C:\etc\conf", "greeting") == "bonjour").await;
 
-    let pod_dir = world
-        .drive()
-        .join("var/lib/kubelet/pods")
-        .join(world.pods().get("web").await.unwrap().metadata.uid.unwrap());
+    let pod_dir = world.drive().join("var/lib/kubelet/pods").join(world.pods().get("web").await.unwrap().metadata.uid.unwrap());
     assert!(pod_dir.is_dir());
-    world
-        .pods()
-        .delete("web", &DeleteParams::default())
-        .await
-        .unwrap();
-    world
-        .eventually("pod gone", async || {
-            world.pods().get_opt("web").await.unwrap().is_none()
-        })
-        .await;
+    world.pods().delete("web", &DeleteParams::default()).await.unwrap();
+    world.eventually("pod gone", async || world.pods().get_opt("web").await.unwrap().is_none()).await;
     {
         let state = world.runtime.state.lock().unwrap();
         assert!(state.sandboxes.is_empty() && state.containers.is_empty());
-        assert!(
-            !pod_dir.exists(),
-            "directories go before the API forgets the pod"
-        );
+        assert!(!pod_dir.exists(), "directories go before the API forgets the pod");
     }
     for event in [
         "Pulled: Container image \"serve:1\" already present on machine",
@@ -164,108 +100,37 @@ async fn a_pod_lives_and_dies() {
 #[tokio::test]
 async fn crashing_containers_back_off_and_count() {
     let world = ready_world().await;
-    world
-        .pod(
-            "crash",
-            json!({"containers": [{"name": "c", "image": "exit-3:1"}]}),
-        )
-        .await;
-    let waiting = |s: &serde_json::Value| {
-        s["containerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff"
-    };
+    world.pod("crash", json!({"containers": [{"name": "c", "image": "exit-3:1"}]})).await;
+    let waiting = |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff";
     let status = world.until("crash", "CrashLoopBackOff", waiting).await;
     let c = &status["containerStatuses"][0];
-    assert_eq!(
-        (
-            c["restartCount"].as_i64(),
-            c["lastState"]["terminated"]["exitCode"].as_i64()
-        ),
-        (Some(1), Some(3))
-    );
-    assert!(
-        c["state"]["waiting"]["message"]
-            .as_str()
-            .unwrap()
-            .starts_with("back-off 10s restarting failed container=c pod=crash_default(")
-    );
-    assert_eq!(
-        world.runtime.state.lock().unwrap().named("c").len(),
-        2,
-        "one restart at once, then the wait"
-    );
+    assert_eq!((c["restartCount"].as_i64(), c["lastState"]["terminated"]["exitCode"].as_i64()), (Some(1), Some(3)));
+    assert!(c["state"]["waiting"]["message"].as_str().unwrap().starts_with("back-off 10s restarting failed container=c pod=crash_default("));
+    assert_eq!(world.runtime.state.lock().unwrap().named("c").len(), 2, "one restart at once, then the wait");
 
-    world
-        .pod(
-            "job",
-            json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "exit-0:1"}]}),
-        )
-        .await;
-    world
-        .until("job", "Succeeded", |s| s["phase"] == "Succeeded")
-        .await;
-    world
-        .pod(
-            "failed",
-            json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "exit-9:1"}]}),
-        )
-        .await;
-    let status = world
-        .until("failed", "Failed", |s| s["phase"] == "Failed")
-        .await;
-    assert_eq!(
-        status["containerStatuses"][0]["state"]["terminated"]["exitCode"],
-        9
-    );
+    world.pod("job", json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "exit-0:1"}]})).await;
+    world.until("job", "Succeeded", |s| s["phase"] == "Succeeded").await;
+    world.pod("failed", json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "exit-9:1"}]})).await;
+    let status = world.until("failed", "Failed", |s| s["phase"] == "Failed").await;
+    assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["exitCode"], 9);
 }
 
 #[tokio::test]
 async fn images_are_pulled_or_refused() {
     let world = ready_world().await;
-    world
-        .pod(
-            "new",
-            json!({"containers": [{"name": "c", "image": "serve-new:1"}]}),
-        )
-        .await;
+    world.pod("new", json!({"containers": [{"name": "c", "image": "serve-new:1"}]})).await;
     world.until_running("new").await;
-    world
-        .pod(
-            "gone",
-            json!({"containers": [{"name": "c", "image": "missing:1"}]}),
-        )
-        .await;
-    let reason =
-        |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"].clone();
-    let status = world
-        .until("gone", "ErrImagePull", |s| reason(s) == "ErrImagePull")
-        .await;
-    assert!(
-        status["containerStatuses"][0]["state"]["waiting"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("not found")
-    );
-    world
-        .pod(
-            "never",
-            json!({"containers": [{"name": "c", "image": "absent:1", "imagePullPolicy": "Never"}]}),
-        )
-        .await;
-    world
-        .until("never", "ErrImageNeverPull", |s| {
-            reason(s) == "ErrImageNeverPull"
-        })
-        .await;
+    world.pod("gone", json!({"containers": [{"name": "c", "image": "missing:1"}]})).await;
+    let reason = |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"].clone();
+    let status = world.until("gone", "ErrImagePull", |s| reason(s) == "ErrImagePull").await;
+    assert!(status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap().contains("not found"));
+    world.pod("never", json!({"containers": [{"name": "c", "image": "absent:1", "imagePullPolicy": "Never"}]})).await;
+    world.until("never", "ErrImageNeverPull", |s| reason(s) == "ErrImageNeverPull").await;
     world.pod("build", json!({"containers": [{"name": "c", "image": "mcr.microsoft.com/windows/nanoserver:1809"}]})).await;
-    let status = world
-        .until("build", "Failed", |s| s["phase"] == "Failed")
-        .await;
+    let status = world.until("build", "Failed", |s| s["phase"] == "Failed").await;
     let message = status["message"].as_str().unwrap();
     assert!(
-        message.starts_with("Pod was rejected: ")
-            && message.contains("17763")
-            && message.contains("20348")
-            && message.contains("ltsc2022"),
+        message.starts_with("Pod was rejected: ") && message.contains("17763") && message.contains("20348") && message.contains("ltsc2022"),
         "{message}"
     );
     let pulls = world.runtime.state.lock().unwrap().pulls.clone();
@@ -275,26 +140,14 @@ async fn images_are_pulled_or_refused() {
 #[tokio::test]
 async fn missing_keys_wait_and_heal() {
     let world = ready_world().await;
-    world
-        .pod("waits", json!({"containers": [{"name": "c", "image": "serve:1", "envFrom": [{"secretRef": {"name": "late"}}]}]}))
-        .await;
-    let reason = |s: &serde_json::Value| {
-        s["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError"
-    };
-    let status = world
-        .until("waits", "CreateContainerConfigError", reason)
-        .await;
-    assert_eq!(
-        status["containerStatuses"][0]["state"]["waiting"]["message"],
-        "secret \"late\" not found"
-    );
+    world.pod("waits", json!({"containers": [{"name": "c", "image": "serve:1", "envFrom": [{"secretRef": {"name": "late"}}]}]})).await;
+    let reason = |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError";
+    let status = world.until("waits", "CreateContainerConfigError", reason).await;
+    assert_eq!(status["containerStatuses"][0]["state"]["waiting"]["message"], "secret \"late\" not found");
     let began = Instant::now();
     world.secret("late", json!({"A": "1"})).await;
     world.until_running("waits").await;
-    assert!(
-        began.elapsed() < Duration::from_secs(2),
-        "the Secret's arrival wakes the pod"
-    );
+    assert!(began.elapsed() < Duration::from_secs(2), "the Secret's arrival wakes the pod");
 }
 
 #[tokio::test]
@@ -305,54 +158,26 @@ async fn a_restarted_agent_adopts_and_a_rebooted_host_restarts() {
     let before = world.until_running("keeps").await;
     world.until_running("orphan").await;
     world.stop_agent().await;
-    let now = DeleteParams {
-        grace_period_seconds: Some(0),
-        ..Default::default()
-    };
+    let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
     world.pods().delete("orphan", &now).await.unwrap();
     world.start_agent();
-    world
-        .eventually("orphan ended", async || {
-            world.runtime.state.lock().unwrap().sandboxes.len() == 1
-        })
-        .await;
+    world.eventually("orphan ended", async || world.runtime.state.lock().unwrap().sandboxes.len() == 1).await;
     let after = world.status("keeps").await;
-    assert_eq!(
-        after["containerStatuses"][0]["containerID"],
-        before["containerStatuses"][0]["containerID"]
-    );
-    assert_eq!(
-        world.runtime.state.lock().unwrap().named("c").len(),
-        1,
-        "nothing was restarted"
-    );
+    assert_eq!(after["containerStatuses"][0]["containerID"], before["containerStatuses"][0]["containerID"]);
+    assert_eq!(world.runtime.state.lock().unwrap().named("c").len(), 1, "nothing was restarted");
 
     world.stop_agent().await;
     world.reboot();
     world.start_agent();
-    let restarted = |s: &serde_json::Value| {
-        s["containerStatuses"][0]["restartCount"] == 1 && s["containerStatuses"][0]["ready"] == true
-    };
+    let restarted = |s: &serde_json::Value| s["containerStatuses"][0]["restartCount"] == 1 && s["containerStatuses"][0]["ready"] == true;
     world.until("keeps", "one restart", restarted).await;
     {
         let state = world.runtime.state.lock().unwrap();
         let ready: Vec<_> = state.sandboxes.values().filter(|s| s.ready).collect();
         assert_eq!(ready.len(), 1);
-        assert_eq!(
-            ready[0].config.metadata.as_ref().unwrap().attempt,
-            1,
-            "a new sandbox"
-        );
+        assert_eq!(ready[0].config.metadata.as_ref().unwrap().attempt, 1, "a new sandbox");
     }
-    world
-        .eventually("Rebooted event", async || {
-            world
-                .events()
-                .await
-                .iter()
-                .any(|e| e.starts_with("Rebooted: Node win01 has been rebooted"))
-        })
-        .await;
+    world.eventually("Rebooted event", async || world.events().await.iter().any(|e| e.starts_with("Rebooted: Node win01 has been rebooted"))).await;
 }
 
 #[tokio::test]
@@ -369,10 +194,7 @@ async fn init_containers_come_first_and_a_stubborn_one_is_killed() {
         )
         .await;
     let status = world.until_running("two").await;
-    assert_eq!(
-        status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"],
-        0
-    );
+    assert_eq!(status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"], 0);
     let (i, c) = {
         let state = world.runtime.state.lock().unwrap();
         (state.named("i").remove(0), state.named("c").remove(0))
@@ -380,21 +202,10 @@ async fn init_containers_come_first_and_a_stubborn_one_is_killed() {
     assert!(i.finished_at < c.started_at);
     assert_eq!(c.state, ContainerState::ContainerRunning);
     let began = Instant::now();
-    world
-        .pods()
-        .delete("two", &DeleteParams::default())
-        .await
-        .unwrap();
-    world
-        .eventually("pod gone", async || {
-            world.pods().get_opt("two").await.unwrap().is_none()
-        })
-        .await;
+    world.pods().delete("two", &DeleteParams::default()).await.unwrap();
+    world.eventually("pod gone", async || world.pods().get_opt("two").await.unwrap().is_none()).await;
     let took = began.elapsed();
-    assert!(
-        took > Duration::from_millis(900) && took < Duration::from_secs(4),
-        "{took:?}"
-    );
+    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(4), "{took:?}");
 }
 
 #[tokio::test]
@@ -404,13 +215,8 @@ async fn a_pod_that_does_not_fit_is_refused() {
     world.pod("first", big.clone()).await;
     world.until_running("first").await;
     world.pod("second", big).await;
-    let status = world
-        .until("second", "OutOfcpu", |s| s["reason"] == "OutOfcpu")
-        .await;
-    assert_eq!(
-        status["message"],
-        "Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 3000, capacity: 4000"
-    );
+    let status = world.until("second", "OutOfcpu", |s| s["reason"] == "OutOfcpu").await;
+    assert_eq!(status["message"], "Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 3000, capacity: 4000");
     assert_eq!(status["phase"], "Failed");
 }
 
@@ -423,83 +229,31 @@ async fn the_server_answers_those_who_may() {
     let logs = "/containerLogs/default/web/c";
     let (status, text) = world.get(logs, admin, None).await;
     assert_eq!(status, 200, "{text}");
-    assert!(
-        text.ends_with("says hello\n") && !text.contains("stdout"),
-        "{text}"
-    );
-    let (_, stamped) = world
-        .get(&format!("{logs}?timestamps=true&tailLines=1"), admin, None)
-        .await;
+    assert!(text.ends_with("says hello\n") && !text.contains("stdout"), "{text}");
+    let (_, stamped) = world.get(&format!("{logs}?timestamps=true&tailLines=1"), admin, None).await;
     assert!(stamped.starts_with("20"), "{stamped}");
 
     assert_eq!(world.get(logs, None, None).await.0, 401);
     assert_eq!(world.get(logs, None, Some("nonsense")).await.0, 401);
     let (status, text) = world.get(logs, Some(("nobody", "users")), None).await;
     assert_eq!(status, 403);
-    assert!(
-        text.contains("user=nobody, verb=get, resource=nodes"),
-        "{text}"
-    );
+    assert!(text.contains("user=nobody, verb=get, resource=nodes"), "{text}");
     // A pod's own token is nobody special.
     let container = world.runtime.state.lock().unwrap().named("c").remove(0);
-    let account = container
-        .config
-        .mounts
-        .iter()
-        .find(|m| m.container_path.contains("serviceaccount"))
-        .unwrap();
-    let token =
-        std::fs::read_to_string(world.runtime.path(&account.host_path).join("token")).unwrap();
+    let account = container.config.mounts.iter().find(|m| m.container_path.contains("serviceaccount")).unwrap();
+    let token = std::fs::read_to_string(world.runtime.path(&account.host_path).join("token")).unwrap();
     let (status, text) = world.get(logs, None, Some(&token)).await;
     assert_eq!(status, 403);
-    assert!(
-        text.contains("system:serviceaccount:default:default"),
-        "{text}"
-    );
+    assert!(text.contains("system:serviceaccount:default:default"), "{text}");
 
-    let (status, text) = world
-        .get("/containerLogs/default/web/nope", admin, None)
-        .await;
-    assert_eq!(
-        (status, text.as_str()),
-        (404, "container \"nope\" not found in pod \"web\"\n")
-    );
-    assert_eq!(
-        world
-            .get("/containerLogs/default/nope/c", admin, None)
-            .await
-            .0,
-        404
-    );
-    assert_eq!(
-        world
-            .get(&format!("{logs}?previous=true"), admin, None)
-            .await
-            .0,
-        400
-    );
-    assert!(
-        world
-            .get("/pods", admin, None)
-            .await
-            .1
-            .contains("\"kind\":\"PodList\"")
-    );
-    assert!(
-        world
-            .get("/configz", admin, None)
-            .await
-            .1
-            .contains("kubeletconfig")
-    );
+    let (status, text) = world.get("/containerLogs/default/web/nope", admin, None).await;
+    assert_eq!((status, text.as_str()), (404, "container \"nope\" not found in pod \"web\"\n"));
+    assert_eq!(world.get("/containerLogs/default/nope/c", admin, None).await.0, 404);
+    assert_eq!(world.get(&format!("{logs}?previous=true"), admin, None).await.0, 400);
+    assert!(world.get("/pods", admin, None).await.1.contains("\"kind\":\"PodList\""));
+    assert!(world.get("/configz", admin, None).await.1.contains("kubeletconfig"));
     assert_eq!(world.get("/healthz", admin, None).await, (200, "ok".into()));
-    assert!(
-        world
-            .get("/metrics", admin, None)
-            .await
-            .1
-            .contains("kubelet_running_pods 1")
-    );
+    assert!(world.get("/metrics", admin, None).await.1.contains("kubelet_running_pods 1"));
     assert_eq!(world.get("/nope", admin, None).await.0, 404);
 }
 
@@ -510,10 +264,7 @@ async fn a_followed_log_ends_with_its_container() {
     world.until_running("web").await;
     let container = world.runtime.state.lock().unwrap().named("c").remove(0);
     let sandbox = world.runtime.state.lock().unwrap().sandboxes[&container.sandbox].clone();
-    let log = world
-        .runtime
-        .path(&sandbox.config.log_directory)
-        .join(&container.config.log_path);
+    let log = world.runtime.path(&sandbox.config.log_directory).join(&container.config.log_path);
     let runtime = world.runtime.clone();
     let writer = async {
         tokio::time::sleep(Duration::from_millis(150)).await;
@@ -522,11 +273,7 @@ async fn a_followed_log_ends_with_its_container() {
         writeln!(file, "2026-01-01T00:00:00Z stdout F later").unwrap();
         runtime.exit(&container.id, 0);
     };
-    let reader = world.get(
-        "/containerLogs/default/web/c?follow=true",
-        Some(("admin", "system:masters")),
-        None,
-    );
+    let reader = world.get("/containerLogs/default/web/c?follow=true", Some(("admin", "system:masters")), None);
     let ((), (status, text)) = tokio::join!(writer, reader);
     assert_eq!(status, 200);
     assert!(text.ends_with("says hello\nlater\n"), "{text}");
@@ -561,8 +308,7 @@ async fn http_server(code: std::sync::Arc<std::sync::atomic::AtomicU16>) -> u16 
             let n = stream.read(&mut request).await.unwrap();
             assert!(String::from_utf8_lossy(&request[..n]).contains("kube-probe/1.36"));
             let code = code.load(std::sync::atomic::Ordering::Relaxed);
-            let answer =
-                format!("HTTP/1.1 {code} x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let answer = format!("HTTP/1.1 {code} x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
@@ -575,34 +321,18 @@ async fn readiness_follows_its_probe() {
     let code = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(503));
     let port = http_server(code.clone()).await;
     let probe = json!({"httpGet": {"host": "127.0.0.1", "port": port, "path": "/ready"}, "periodSeconds": 1, "failureThreshold": 1});
-    world
-        .pod(
-            "web",
-            json!({"containers": [{"name": "c", "image": "serve:1", "readinessProbe": probe}]}),
-        )
-        .await;
-    world
-        .until("web", "Running", |s| s["phase"] == "Running")
-        .await;
+    world.pod("web", json!({"containers": [{"name": "c", "image": "serve:1", "readinessProbe": probe}]})).await;
+    world.until("web", "Running", |s| s["phase"] == "Running").await;
     world
         .eventually("an Unhealthy event", async || {
-            world.events().await.iter().any(|e| {
-                e == "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503"
-            })
+            world.events().await.iter().any(|e| e == "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503")
         })
         .await;
-    assert_eq!(
-        world.status("web").await["containerStatuses"][0]["ready"],
-        false
-    );
+    assert_eq!(world.status("web").await["containerStatuses"][0]["ready"], false);
     code.store(200, std::sync::atomic::Ordering::Relaxed);
     world.until_running("web").await;
     code.store(500, std::sync::atomic::Ordering::Relaxed);
-    world
-        .until("web", "unready", |s| {
-            s["containerStatuses"][0]["ready"] == false
-        })
-        .await;
+    world.until("web", "unready", |s| s["containerStatuses"][0]["ready"] == false).await;
 }
 
 #[tokio::test]
@@ -612,29 +342,13 @@ async fn a_failed_liveness_probe_restarts_the_container() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().port()
     };
-    let probe = json!({"tcpSocket": {"host": "127.0.0.1", "port": closed}, "periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 3});
-    world
-        .pod(
-            "sick",
-            json!({"containers": [{"name": "c", "image": "serve:1", "livenessProbe": probe}]}),
-        )
-        .await;
-    let status = world
-        .until("sick", "a restart", |s| {
-            s["containerStatuses"][0]["restartCount"] == 1
-        })
-        .await;
-    assert_eq!(
-        status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"],
-        0
-    );
-    assert_eq!(
-        world.runtime.state.lock().unwrap().named("c")[0].stopped_with,
-        Some(3)
-    );
-    world
-        .until_event("Killing: Container c failed liveness probe, will be restarted")
-        .await;
+    let probe =
+        json!({"tcpSocket": {"host": "127.0.0.1", "port": closed}, "periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 3});
+    world.pod("sick", json!({"containers": [{"name": "c", "image": "serve:1", "livenessProbe": probe}]})).await;
+    let status = world.until("sick", "a restart", |s| s["containerStatuses"][0]["restartCount"] == 1).await;
+    assert_eq!(status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 0);
+    assert_eq!(world.runtime.state.lock().unwrap().named("c")[0].stopped_with, Some(3));
+    world.until_event("Killing: Container c failed liveness probe, will be restarted").await;
 }
 
 #[tokio::test]
@@ -644,70 +358,27 @@ async fn hooks_run_around_a_containers_life() {
     world.pod("web", json!({"terminationGracePeriodSeconds": 5, "containers": [{"name": "c", "image": "serve:1", "lifecycle": lifecycle}]})).await;
     world.until_running("web").await;
     assert_eq!(world.runtime.state.lock().unwrap().execs, ["hello"]);
-    world
-        .pods()
-        .delete("web", &DeleteParams::default())
-        .await
-        .unwrap();
-    world
-        .eventually("pod gone", async || {
-            world.pods().get_opt("web").await.unwrap().is_none()
-        })
-        .await;
-    assert_eq!(
-        world.runtime.state.lock().unwrap().execs,
-        ["hello", "false bye"]
-    );
-    world
-        .eventually("the event", async || {
-            world
-                .events()
-                .await
-                .iter()
-                .any(|e| e == "FailedPreStopHook: PreStopHook failed: ran false bye")
-        })
-        .await;
+    world.pods().delete("web", &DeleteParams::default()).await.unwrap();
+    world.eventually("pod gone", async || world.pods().get_opt("web").await.unwrap().is_none()).await;
+    assert_eq!(world.runtime.state.lock().unwrap().execs, ["hello", "false bye"]);
+    world.eventually("the event", async || world.events().await.iter().any(|e| e == "FailedPreStopHook: PreStopHook failed: ran false bye")).await;
 }
 
 #[tokio::test]
 async fn an_ended_container_leaves_its_message() {
     let world = ready_world().await;
-    world
-        .pod(
-            "says",
-            json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "serve:1"}]}),
-        )
-        .await;
+    world.pod("says", json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "serve:1"}]})).await;
     world.until_running("says").await;
     let container = world.runtime.state.lock().unwrap().named("c").remove(0);
-    let file = container
-        .config
-        .mounts
-        .iter()
-        .find(|m| m.container_path == r"C:\dev\termination-log")
-        .unwrap();
+    let file = container.config.mounts.iter().find(|m| m.container_path == r"C:\dev\termination-log").unwrap();
     std::fs::write(world.runtime.path(&file.host_path), "out of cheese").unwrap();
     world.runtime.exit(&container.id, 4);
-    let status = world
-        .until("says", "Failed", |s| s["phase"] == "Failed")
-        .await;
-    assert_eq!(
-        status["containerStatuses"][0]["state"]["terminated"]["message"],
-        "out of cheese"
-    );
+    let status = world.until("says", "Failed", |s| s["phase"] == "Failed").await;
+    assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["message"], "out of cheese");
 
     let spec = json!({"name": "c", "image": "exit-5:1", "terminationMessagePolicy": "FallbackToLogsOnError"});
-    world
-        .pod(
-            "logs",
-            json!({"restartPolicy": "Never", "containers": [spec]}),
-        )
-        .await;
-    let status = world
-        .until("logs", "Failed", |s| s["phase"] == "Failed")
-        .await;
-    let message = status["containerStatuses"][0]["state"]["terminated"]["message"]
-        .as_str()
-        .unwrap();
+    world.pod("logs", json!({"restartPolicy": "Never", "containers": [spec]})).await;
+    let status = world.until("logs", "Failed", |s| s["phase"] == "Failed").await;
+    let message = status["containerStatuses"][0]["state"]["terminated"]["message"].as_str().unwrap();
     assert!(message.ends_with("says hello\n"), "{message}");
 }

@@ -297,10 +297,8 @@ impl Cluster {
             }
             if wanted.addresses.as_ref().is_some_and(|a| *a != known.addresses) {
                 let a = &known.addresses;
-                let text = format!(
-                    "--cluster-cidr {} --node-mask {} --service-cidr {} --dns-ip {}",
-                    a.cluster_cidr, a.node_mask, a.service_cidr, a.dns_ip
-                );
+                let text =
+                    format!("--cluster-cidr {} --node-mask {} --service-cidr {} --dns-ip {}", a.cluster_cidr, a.node_mask, a.service_cidr, a.dns_ip);
                 return Err(other(text));
             }
         }

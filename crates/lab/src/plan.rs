@@ -126,7 +126,9 @@ impl AddressOptions {
         }
         let room = 1u64 << (node_mask - cluster_cidr.prefix_len());
         if room < nodes as u64 {
-            return wrong(format!("--cluster-cidr {cluster_cidr} with --node-mask {node_mask} has room for {room} nodes, not {nodes}: enlarge either"));
+            return wrong(format!(
+                "--cluster-cidr {cluster_cidr} with --node-mask {node_mask} has room for {room} nodes, not {nodes}: enlarge either"
+            ));
         }
         if !(8..=28).contains(&service_cidr.prefix_len()) {
             return wrong(format!("--service-cidr {service_cidr} must have a prefix length from 8 to 28"));

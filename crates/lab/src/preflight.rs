@@ -108,7 +108,10 @@ mod tests {
         let on = |value: &str| Some(value.to_owned());
         let cases = [
             (Switches { apparmor_restricts: on("1"), unprivileged_clone: on("1"), max_user_namespaces: on("100") }, "AppArmor restricts them"),
-            (Switches { apparmor_restricts: on("0"), unprivileged_clone: on("0"), max_user_namespaces: on("100") }, "kernel.unprivileged_userns_clone is 0"),
+            (
+                Switches { apparmor_restricts: on("0"), unprivileged_clone: on("0"), max_user_namespaces: on("100") },
+                "kernel.unprivileged_userns_clone is 0",
+            ),
             (Switches { max_user_namespaces: on("0"), ..Switches::default() }, "user.max_user_namespaces is 0"),
             (Switches::default(), "clone: EPERM; in a container"),
         ];

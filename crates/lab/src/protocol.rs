@@ -49,12 +49,7 @@ pub struct ProcessSpec {
 
 impl ProcessSpec {
     /// A process that is ready once started, with the usual restarts.
-    pub fn new(
-        name: impl Into<String>,
-        host: impl Into<String>,
-        argv: impl IntoIterator<Item = impl Into<String>>,
-        log: impl Into<PathBuf>,
-    ) -> Self {
+    pub fn new(name: impl Into<String>, host: impl Into<String>, argv: impl IntoIterator<Item = impl Into<String>>, log: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
             host: host.into(),

@@ -43,12 +43,7 @@ impl<F: Fn(HostPort) -> Vec<SocketAddr> + Send + Sync + 'static> Targets for F {
 /// Keeps the ports in `wanted` open on the real host and relays them, until `wanted`'s sender is
 /// dropped. `status` tells for each whether it could be had: a port that somebody else holds is
 /// tried again until it is free. `socket` is [`crate::dir::Dirs::ports_socket`].
-pub async fn run(
-    socket: &Path,
-    mut wanted: watch::Receiver<BTreeSet<HostPort>>,
-    targets: Arc<dyn Targets>,
-    status: watch::Sender<Vec<PortStatus>>,
-) {
+pub async fn run(socket: &Path, mut wanted: watch::Receiver<BTreeSet<HostPort>>, targets: Arc<dyn Targets>, status: watch::Sender<Vec<PortStatus>>) {
     let mut relay = Relay { targets, open: BTreeMap::new(), refused: BTreeMap::new() };
     loop {
         match relay.serve(socket, &mut wanted, &status).await {

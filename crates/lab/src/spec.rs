@@ -145,8 +145,7 @@ fn read_os(name: &str, os: &str, build: Option<&str>) -> Result<Os, SpecError> {
 impl NodeSpec {
     fn set(&mut self, pair: &str) -> Result<(), SpecError> {
         let name = self.name.clone();
-        let (key, value) =
-            pair.split_once('=').ok_or_else(|| wrong(&name, format!("{pair:?} is no setting: write key=value with one of {KEYS}")))?;
+        let (key, value) = pair.split_once('=').ok_or_else(|| wrong(&name, format!("{pair:?} is no setting: write key=value with one of {KEYS}")))?;
         let bad = |right: &str| wrong(&name, format!("{key}={value}: {right}"));
         let windows = matches!(self.os, Os::Windows { .. });
         match key {

@@ -314,7 +314,9 @@ fn ports_of_the_real_host_are_relayed() {
     client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     client.connect((Ipv4Addr::LOCALHOST, udp)).unwrap();
     let mut buffer = [0; 64];
-    wait_for("a packet through the relay", || client.send(b"over udp").is_ok() && client.recv(&mut buffer).is_ok_and(|n| &buffer[..n] == b"over udp"));
+    wait_for("a packet through the relay", || {
+        client.send(b"over udp").is_ok() && client.recv(&mut buffer).is_ok_and(|n| &buffer[..n] == b"over udp")
+    });
     let ports = lab.status().ports;
     let error = |port: u16| ports.iter().find(|p| p.port.port == port).unwrap().error.clone();
     assert!(error(tcp).is_none() && error(udp).is_none() && error(taken).unwrap().contains("in use"), "{ports:?}");

@@ -52,15 +52,34 @@ fn nft_reads_what_we_write() {
         b.add_set(&t, &SetSpec::map("counts", ADDR_PROTO_PORT, [DataType::Mark, DataType::Mark]));
         b.add_set(&t, &SetSpec::vmap("ports", [DataType::InetService]));
         b.add_set(&t, &SetSpec::map("clients", [DataType::Ipv4Addr], [DataType::Mark]).dynamic(1000, Some(Duration::from_secs(60))));
-        b.add_elements(&t, "nets", &[Element::net(net("10.0.0.0/8")), Element::range(Key::new().ip(ip("192.0.2.1")), Key::new().ip(ip("192.0.2.9")))]);
+        b.add_elements(
+            &t,
+            "nets",
+            &[Element::net(net("10.0.0.0/8")), Element::range(Key::new().ip(ip("192.0.2.1")), Key::new().ip(ip("192.0.2.9")))],
+        );
         let corner = |address: &str, port| Key::new().ip(ip(address)).port(port);
         b.add_elements(&t, "areas", &[Element::area(corner("10.0.0.0", 80), corner("10.0.0.255", 90))]);
         b.add_elements(&t, "links", &[Element::new(Key::new().ifname("eth0"))]);
         let key = |port| Key::new().ip(ip("10.96.0.1")).proto(6).port(port);
         b.add_elements(&t, "services", &[Element::new(key(443)).data(Key::new().ip(ip("10.240.0.2")).port(6443))]);
         b.add_elements(&t, "counts", &[Element::new(key(443)).data(Key::new().mark(3).mark(0x4000))]);
-        b.add_elements(&t, "ports", &[Element::new(Key::new().port(22)).data(Verdict::Drop), Element::new(Key::new().port(80)).data(Verdict::Goto("aux".into()))]);
-        b.add_rule(&t, "pre", rule().nfproto(Family::Ip).load_ip_daddr(0).load_l4proto(1).load_dport(2).lookup_data("services", 0, 4).dnat(Family::Ip, 4, Some(5)).comment("services"));
+        b.add_elements(
+            &t,
+            "ports",
+            &[Element::new(Key::new().port(22)).data(Verdict::Drop), Element::new(Key::new().port(80)).data(Verdict::Goto("aux".into()))],
+        );
+        b.add_rule(
+            &t,
+            "pre",
+            rule()
+                .nfproto(Family::Ip)
+                .load_ip_daddr(0)
+                .load_l4proto(1)
+                .load_dport(2)
+                .lookup_data("services", 0, 4)
+                .dnat(Family::Ip, 4, Some(5))
+                .comment("services"),
+        );
         b.add_rule(&t, "out", rule().nfproto(Family::Ip).l4proto(6).dport(8080).dnat_to("10.0.0.7:80".parse().unwrap()));
         b.add_rule(&t, "post", rule().mark(0x4000, 0x4000).masquerade());
         b.add_rule(&t, "post", rule().nfproto(Family::Ip).ip_saddr(net("10.1.0.0/16")).ip_daddr_not(net("10.1.0.0/16")).snat_to(ip("10.240.0.11")));
@@ -72,7 +91,11 @@ fn nft_reads_what_we_write() {
         b.add_rule(&t, "aux", rule().ct_status(ct_status::DNAT).ct_mark(1, 0xf).return_());
         let remember = Expr::Dynset { set: "clients".into(), op: DynsetOp::Update, key: 0, data: Some(1), timeout: Some(Duration::from_secs(30)) };
         b.add_rule(&t, "aux", rule().nfproto(Family::Ip).load_ip_saddr(0).load_random(4, 1).expr(remember));
-        b.add_rule(&t, "aux", rule().nfproto(Family::Ip).load_ip_saddr(0).expr(Expr::Hash { from: 0, len: 4, modulus: 8, seed: 7, offset: 0, reg: 1 }).set_mark_from(1));
+        b.add_rule(
+            &t,
+            "aux",
+            rule().nfproto(Family::Ip).load_ip_saddr(0).expr(Expr::Hash { from: 0, len: 4, modulus: 8, seed: 7, offset: 0, reg: 1 }).set_mark_from(1),
+        );
         nft.commit(&b).unwrap();
         let text = listing();
         for expected in [

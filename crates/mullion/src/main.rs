@@ -44,13 +44,8 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
 /// Logs go to standard error; `MULLION_LOG` chooses how much (`info`, `debug`, `kubelet=debug`, …).
 fn init_logs() {
     use std::io::IsTerminal as _;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("MULLION_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MULLION_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
 }
 
 /// A runtime for an agent: one thread, so that a node's processes stay small.
@@ -64,8 +59,7 @@ async fn told_to_end() {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
-        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-        else {
+        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
             return std::future::pending().await;
         };
         tokio::select! {

@@ -176,8 +176,9 @@ fn linux_proxy(_: &NodeArgs) -> Result<service_proxy::BackendConfig> {
 }
 
 fn kubelet_config(args: &NodeArgs, client: kube::Client) -> Result<kubelet::Config> {
-    let listener = TcpListener::bind((args.node_ip, args.port))
-        .with_context(|| format!("the node agent cannot listen on {}:{}: end what uses the port or choose another --port", args.node_ip, args.port))?;
+    let listener = TcpListener::bind((args.node_ip, args.port)).with_context(|| {
+        format!("the node agent cannot listen on {}:{}: end what uses the port or choose another --port", args.node_ip, args.port)
+    })?;
     let healthz = TcpListener::bind((Ipv4Addr::LOCALHOST, 10248))
         .context("the node agent cannot listen on 127.0.0.1:10248: end the other node agent of this machine")?;
     let read = |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("reading {} failed", path.display()));

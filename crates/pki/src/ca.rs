@@ -2,8 +2,8 @@
 
 use crate::Error;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -67,8 +67,7 @@ impl Ca {
     /// Reads an authority from its PEM certificate and PKCS#8 PEM key.
     pub fn from_pem(cert_pem: &str, key_pem: &str) -> Result<Self, Error> {
         let key = KeyPair::from_pem(key_pem).map_err(|source| Error::Parse { what: "the CA's key", source })?;
-        let issuer =
-            Issuer::from_ca_cert_pem(cert_pem, key).map_err(|source| Error::Parse { what: "the CA's certificate", source })?;
+        let issuer = Issuer::from_ca_cert_pem(cert_pem, key).map_err(|source| Error::Parse { what: "the CA's certificate", source })?;
         Ok(Self { cert_pem: cert_pem.to_string(), issuer })
     }
 
@@ -97,12 +96,11 @@ impl Ca {
     /// Signs a PEM certificate signing request: subject and alternative names are the request's, everything else (usages, validity,
     /// "not an authority") is decided here. The caller has checked that the requester may have that subject.
     pub fn sign_csr(&self, csr_pem: &str, server: bool, client: bool, days: u32) -> Result<String, Error> {
-        let mut csr = CertificateSigningRequestParams::from_pem(csr_pem)
-            .map_err(|source| Error::Parse { what: "the certificate signing request", source })?;
+        let mut csr =
+            CertificateSigningRequestParams::from_pem(csr_pem).map_err(|source| Error::Parse { what: "the certificate signing request", source })?;
         csr.params.custom_extensions.clear();
         set_usage(&mut csr.params, server, client, days);
-        let certificate =
-            csr.signed_by(&self.issuer).map_err(|source| Error::Generate { subject: "signing request".to_string(), source })?;
+        let certificate = csr.signed_by(&self.issuer).map_err(|source| Error::Generate { subject: "signing request".to_string(), source })?;
         Ok(certificate.pem())
     }
 }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 /// The DER header of a P-256 SubjectPublicKeyInfo; the uncompressed point follows.
 const P256_SPKI_PREFIX: [u8; 26] = [
-    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01,
-    0x07, 0x03, 0x42, 0x00,
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03,
+    0x42, 0x00,
 ];
 
 /// An ES256 key that signs and verifies ServiceAccount tokens.
@@ -24,8 +24,7 @@ pub struct SigningKey {
 impl SigningKey {
     /// Makes a new key.
     pub fn generate() -> Result<Self, Error> {
-        let key = rcgen::KeyPair::generate()
-            .map_err(|source| Error::Generate { subject: "ServiceAccount signing key".into(), source })?;
+        let key = rcgen::KeyPair::generate().map_err(|source| Error::Generate { subject: "ServiceAccount signing key".into(), source })?;
         Self::from_pem(&key.serialize_pem())
     }
 
@@ -55,12 +54,8 @@ impl SigningKey {
     /// Signs `claims` as a compact JSON web token.
     pub fn sign(&self, claims: &Value) -> Result<String, Error> {
         let header = json!({"alg": "ES256", "kid": self.key_id});
-        let message =
-            format!("{}.{}", URL_SAFE_NO_PAD.encode(header.to_string()), URL_SAFE_NO_PAD.encode(claims.to_string()));
-        let signature = self
-            .pair
-            .sign(&self.random, message.as_bytes())
-            .map_err(|_| Error::SigningKey { reason: "signing failed".into() })?;
+        let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header.to_string()), URL_SAFE_NO_PAD.encode(claims.to_string()));
+        let signature = self.pair.sign(&self.random, message.as_bytes()).map_err(|_| Error::SigningKey { reason: "signing failed".into() })?;
         Ok(format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 

@@ -21,24 +21,16 @@ pub struct Refusal {
 /// HostProcess pods may use images of any build; a RuntimeClass may mean Hyper-V isolation, so
 /// the runtime decides there.
 pub fn admit_os(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
-    let label = pod
-        .metadata
-        .labels
-        .as_ref()
-        .and_then(|l| l.get("kubernetes.io/os"));
+    let label = pod.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
     if label.is_some_and(|l| l != os.name()) {
         return Err(Refusal {
             reason: "PodOSSelectorNodeLabelDoesNotMatch",
-            message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
-                .into(),
+            message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".into(),
         });
     }
     let Some(spec) = &pod.spec else { return Ok(()) };
     if spec.os.as_ref().is_some_and(|o| o.name != os.name()) {
-        return Err(Refusal {
-            reason: "PodOSNotSupported",
-            message: "Failed to admit pod as the OS field doesn't match node OS".into(),
-        });
+        return Err(Refusal { reason: "PodOSNotSupported", message: "Failed to admit pod as the OS field doesn't match node OS".into() });
     }
     if spec.runtime_class_name.is_some() || is_host_process(pod) {
         return Ok(());
@@ -48,10 +40,7 @@ pub fn admit_os(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
         let Some(image) = &container.image else {
             continue;
         };
-        match_image(os, image).map_err(|m| Refusal {
-            reason: "ImageBuildMismatch",
-            message: format!("container {:?}: {m}", container.name),
-        })?;
+        match_image(os, image).map_err(|m| Refusal { reason: "ImageBuildMismatch", message: format!("container {:?}: {m}", container.name) })?;
     }
     Ok(())
 }
@@ -59,20 +48,12 @@ pub fn admit_os(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
 /// Whether the pod runs as HostProcess, which validation makes all-or-none.
 pub fn is_host_process(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
-    let pod_wide = spec
-        .security_context
-        .as_ref()
-        .and_then(|s| s.windows_options.as_ref())
-        .and_then(|w| w.host_process)
-        .unwrap_or(false);
+    let pod_wide = spec.security_context.as_ref().and_then(|s| s.windows_options.as_ref()).and_then(|w| w.host_process).unwrap_or(false);
     pod_wide
-        || spec.containers.iter().any(|c| {
-            c.security_context
-                .as_ref()
-                .and_then(|s| s.windows_options.as_ref())
-                .and_then(|w| w.host_process)
-                .unwrap_or(false)
-        })
+        || spec
+            .containers
+            .iter()
+            .any(|c| c.security_context.as_ref().and_then(|s| s.windows_options.as_ref()).and_then(|w| w.host_process).unwrap_or(false))
 }
 
 #[cfg(test)]
@@ -94,33 +75,14 @@ mod tests {
             p
         };
         assert_eq!(reason(pod(json!({})), win), None);
-        assert_eq!(
-            reason(
-                pod(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}})),
-                win
-            ),
-            Some("PodOSSelectorNodeLabelDoesNotMatch")
-        );
-        assert_eq!(
-            reason(pod(json!({"spec": {"os": {"name": "linux"}}})), win),
-            Some("PodOSNotSupported")
-        );
-        assert_eq!(
-            reason(
-                pod(json!({"spec": {"os": {"name": "windows"}}})),
-                NodeOs::Linux
-            ),
-            Some("PodOSNotSupported")
-        );
-        let old =
-            json!({"spec": {"containers": [{"name": "c", "image": "microsoft/nanoserver:1709"}]}});
+        assert_eq!(reason(pod(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}})), win), Some("PodOSSelectorNodeLabelDoesNotMatch"));
+        assert_eq!(reason(pod(json!({"spec": {"os": {"name": "linux"}}})), win), Some("PodOSNotSupported"));
+        assert_eq!(reason(pod(json!({"spec": {"os": {"name": "windows"}}})), NodeOs::Linux), Some("PodOSNotSupported"));
+        let old = json!({"spec": {"containers": [{"name": "c", "image": "microsoft/nanoserver:1709"}]}});
         assert_eq!(reason(old.clone(), win), Some("ImageBuildMismatch"));
         assert_eq!(reason(old.clone(), NodeOs::Linux), None);
         let mut hpc = old;
-        json_merge(
-            &mut hpc,
-            json!({"spec": {"securityContext": {"windowsOptions": {"hostProcess": true}}}}),
-        );
+        json_merge(&mut hpc, json!({"spec": {"securityContext": {"windowsOptions": {"hostProcess": true}}}}));
         assert_eq!(reason(hpc, win), None);
     }
 

@@ -17,13 +17,8 @@ pub struct BuildMismatch {
 impl BuildMismatch {
     /// One line that names both builds and the two ways out.
     fn message(&self) -> String {
-        let image = self
-            .image
-            .as_deref()
-            .map(|i| format!(" {i:?}"))
-            .unwrap_or_default();
-        let tag =
-            |build| release(build).map_or_else(|| build.to_string(), |r| r.tags[0].to_owned());
+        let image = self.image.as_deref().map(|i| format!(" {i:?}")).unwrap_or_default();
+        let tag = |build| release(build).map_or_else(|| build.to_string(), |r| r.tags[0].to_owned());
         format!(
             "image{image} is built for {}, but this node runs {}: process isolation needs matching builds. \
              Use the image's {} variant, or add nodeSelector node.kubernetes.io/windows-build: \"10.0.{}\" to run on a matching node",
@@ -42,22 +37,12 @@ pub fn match_build(node_build: u32, image_build: u32) -> Result<(), BuildMismatc
     let oldest = if node_build <= 20348 {
         node_build
     } else {
-        WINDOWS_RELEASES
-            .iter()
-            .rev()
-            .map(|r| r.build)
-            .find(|b| *b < node_build)
-            .unwrap_or(20348)
-            .max(20348)
+        WINDOWS_RELEASES.iter().rev().map(|r| r.build).find(|b| *b < node_build).unwrap_or(20348).max(20348)
     };
     if (oldest..=node_build).contains(&image_build) {
         return Ok(());
     }
-    Err(BuildMismatch {
-        image_build,
-        node_build,
-        image: None,
-    })
+    Err(BuildMismatch { image_build, node_build, image: None })
 }
 
 /// The Windows build that an image reference's tag announces: a release name
@@ -73,10 +58,7 @@ fn build_of_token(token: &str) -> Option<u32> {
     if let Some(rest) = token.strip_prefix("10.0.") {
         return rest.split('.').next()?.parse().ok();
     }
-    WINDOWS_RELEASES
-        .iter()
-        .find(|r| r.tags.contains(&token))
-        .map(|r| r.build)
+    WINDOWS_RELEASES.iter().find(|r| r.tags.contains(&token)).map(|r| r.build)
 }
 
 /// Repository and tag of a reference; a digest is dropped, a registry port is not a tag.
@@ -103,25 +85,12 @@ pub fn match_image(os: NodeOs, reference: &str) -> Result<(), BuildMismatch> {
     if bare_number && !names_windows(repository) {
         return Ok(());
     }
-    match_build(node_build, build).map_err(|m| BuildMismatch {
-        image: Some(reference.to_owned()),
-        ..m
-    })
+    match_build(node_build, build).map_err(|m| BuildMismatch { image: Some(reference.to_owned()), ..m })
 }
 
 fn names_windows(repository: &str) -> bool {
     let repository = repository.to_ascii_lowercase();
-    [
-        "windows",
-        "microsoft",
-        "nanoserver",
-        "servercore",
-        "kubeletwin",
-        "apprenda",
-        "/iis",
-    ]
-    .iter()
-    .any(|mark| repository.contains(mark))
+    ["windows", "microsoft", "nanoserver", "servercore", "kubeletwin", "apprenda", "/iis"].iter().any(|mark| repository.contains(mark))
 }
 
 #[cfg(test)]
@@ -132,10 +101,7 @@ mod tests {
     fn tags() {
         for (reference, build) in [
             ("mcr.microsoft.com/windows/nanoserver:1809", Some(17763)),
-            (
-                "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022",
-                Some(20348),
-            ),
+            ("mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022", Some(20348)),
             ("microsoft/iis:windowsservercore-1709", Some(16299)),
             ("localhost:5000/x", None),
             ("localhost:5000/x:ltsc2019@sha256:00", Some(17763)),
@@ -178,9 +144,6 @@ mod tests {
              to run on a matching node"
         );
         assert_eq!(match_image(os, "shop/app:1809"), Ok(()));
-        assert_eq!(
-            match_image(NodeOs::Linux, "mcr.microsoft.com/windows/nanoserver:1809"),
-            Ok(())
-        );
+        assert_eq!(match_image(NodeOs::Linux, "mcr.microsoft.com/windows/nanoserver:1809"), Ok(()));
     }
 }

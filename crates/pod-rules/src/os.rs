@@ -43,20 +43,8 @@ pub const WINDOWS_RELEASES: &[WindowsRelease] = &[
         revision: 6796,
         name: "Windows Server 2016",
     },
-    WindowsRelease {
-        build: 16299,
-        tags: &["1709"],
-        product: "Windows Server Datacenter",
-        revision: 1087,
-        name: "Windows Server 1709",
-    },
-    WindowsRelease {
-        build: 17134,
-        tags: &["1803"],
-        product: "Windows Server Datacenter",
-        revision: 1130,
-        name: "Windows Server 1803",
-    },
+    WindowsRelease { build: 16299, tags: &["1709"], product: "Windows Server Datacenter", revision: 1087, name: "Windows Server 1709" },
+    WindowsRelease { build: 17134, tags: &["1803"], product: "Windows Server Datacenter", revision: 1130, name: "Windows Server 1803" },
     WindowsRelease {
         build: 17763,
         tags: &["ltsc2019", "1809"],
@@ -64,20 +52,8 @@ pub const WINDOWS_RELEASES: &[WindowsRelease] = &[
         revision: 5576,
         name: "Windows Server 2019",
     },
-    WindowsRelease {
-        build: 20348,
-        tags: &["ltsc2022"],
-        product: "Windows Server 2022 Datacenter",
-        revision: 2340,
-        name: "Windows Server 2022",
-    },
-    WindowsRelease {
-        build: 26100,
-        tags: &["ltsc2025"],
-        product: "Windows Server 2025 Datacenter",
-        revision: 1742,
-        name: "Windows Server 2025",
-    },
+    WindowsRelease { build: 20348, tags: &["ltsc2022"], product: "Windows Server 2022 Datacenter", revision: 2340, name: "Windows Server 2022" },
+    WindowsRelease { build: 26100, tags: &["ltsc2025"], product: "Windows Server 2025 Datacenter", revision: 1742, name: "Windows Server 2025" },
 ];
 
 /// The release of a build number.
@@ -183,10 +159,7 @@ mod tests {
         assert_eq!("linux".parse(), Ok(NodeOs::Linux));
         assert_eq!("windows".parse(), Ok(NodeOs::Windows { build: 20348 }));
         assert_eq!("windows:1809".parse(), Ok(NodeOs::Windows { build: 17763 }));
-        assert_eq!(
-            "windows:26100".parse(),
-            Ok(NodeOs::Windows { build: 26100 })
-        );
+        assert_eq!("windows:26100".parse(), Ok(NodeOs::Windows { build: 26100 }));
         assert!("windows:12".parse::<NodeOs>().is_err());
         assert!("linux:5".parse::<NodeOs>().is_err());
     }
@@ -195,10 +168,7 @@ mod tests {
     fn facts_of_a_build() {
         let os = NodeOs::Windows { build: 20348 };
         assert_eq!(os.windows_build_label().as_deref(), Some("10.0.20348"));
-        assert_eq!(
-            os.windows_kernel_version().as_deref(),
-            Some("10.0.20348.2340")
-        );
+        assert_eq!(os.windows_kernel_version().as_deref(), Some("10.0.20348.2340"));
         assert_eq!(os.windows_product(), Some("Windows Server 2022 Datacenter"));
         assert_eq!(NodeOs::Linux.windows_build_label(), None);
         assert!(WINDOWS_RELEASES.is_sorted_by_key(|r| r.build));

@@ -17,9 +17,7 @@ pub struct PodPath {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// Not absolute.
-    #[error(
-        "path {0:?} is not absolute; write it with a leading slash, or with a drive on Windows"
-    )]
+    #[error("path {0:?} is not absolute; write it with a leading slash, or with a drive on Windows")]
     Relative(String),
     /// A `..` component.
     #[error("path {0:?} contains '..', which could leave its directory; write the path without it")]
@@ -43,24 +41,13 @@ impl PodPath {
     /// Reads a path in the form of a node's OS. Windows: `C:\x`, `c:/x`, `\x`, `/x` (drive C).
     /// Linux: `/x`.
     pub fn parse(os: NodeOs, text: &str) -> Result<Self, PathError> {
-        if os.is_windows() {
-            Self::parse_windows(text)
-        } else {
-            Self::parse_linux(text)
-        }
+        if os.is_windows() { Self::parse_windows(text) } else { Self::parse_linux(text) }
     }
 
     fn parse_linux(text: &str) -> Result<Self, PathError> {
-        let rest = text
-            .strip_prefix('/')
-            .ok_or_else(|| PathError::Relative(text.to_owned()))?;
-        let components = split(text, rest.split('/'), |c| {
-            c.contains('\0').then_some("a NUL byte")
-        })?;
-        Ok(PodPath {
-            drive: None,
-            components,
-        })
+        let rest = text.strip_prefix('/').ok_or_else(|| PathError::Relative(text.to_owned()))?;
+        let components = split(text, rest.split('/'), |c| c.contains('\0').then_some("a NUL byte"))?;
+        Ok(PodPath { drive: None, components })
     }
 
     fn parse_windows(text: &str) -> Result<Self, PathError> {
@@ -69,29 +56,22 @@ impl PodPath {
             return Err(PathError::NotLocal(text.to_owned()));
         }
         let bytes = text.as_bytes();
-        let (drive, rest) =
-            if bytes.len() >= 2 && bytes[0].is_ascii_alphabetic() && bytes[1] == b':' {
-                (bytes[0].to_ascii_uppercase() as char, &text[2..])
-            } else {
-                ('C', text)
-            };
+        let (drive, rest) = if bytes.len() >= 2 && bytes[0].is_ascii_alphabetic() && bytes[1] == b':' {
+            (bytes[0].to_ascii_uppercase() as char, &text[2..])
+        } else {
+            ('C', text)
+        };
         let bare_drive = rest.is_empty() && bytes.len() == 2;
         if !bare_drive && !rest.starts_with(is_sep) {
             return Err(PathError::Relative(text.to_owned()));
         }
         let components = split(text, rest.split(is_sep), windows_name_problem)?;
-        Ok(PodPath {
-            drive: Some(drive),
-            components,
-        })
+        Ok(PodPath { drive: Some(drive), components })
     }
 
     /// The root of a drive (`C`) or, with None, of a Linux node.
     pub fn root(drive: Option<char>) -> Self {
-        PodPath {
-            drive: drive.map(|d| d.to_ascii_uppercase()),
-            components: Vec::new(),
-        }
+        PodPath { drive: drive.map(|d| d.to_ascii_uppercase()), components: Vec::new() }
     }
 
     /// The drive letter, upper case; None on Linux.
@@ -112,44 +92,28 @@ impl PodPath {
     /// The directory that holds it; None for a root.
     pub fn parent(&self) -> Option<PodPath> {
         let (_, rest) = self.components.split_last()?;
-        Some(PodPath {
-            drive: self.drive,
-            components: rest.to_vec(),
-        })
+        Some(PodPath { drive: self.drive, components: rest.to_vec() })
     }
 
     /// Appends a relative path (`a/b`, on Windows also `a\b`), held to the same rules.
     pub fn join(&self, relative: &str) -> Result<PodPath, PathError> {
         let more = match self.drive {
             Some(_) => split(relative, relative.split(['/', '\\']), windows_name_problem)?,
-            None => split(relative, relative.split('/'), |c| {
-                c.contains('\0').then_some("a NUL byte")
-            })?,
+            None => split(relative, relative.split('/'), |c| c.contains('\0').then_some("a NUL byte"))?,
         };
         let mut components = self.components.clone();
         components.extend(more);
-        Ok(PodPath {
-            drive: self.drive,
-            components,
-        })
+        Ok(PodPath { drive: self.drive, components })
     }
 
     /// Whether `self` is `other` or lies below it (Windows: case-insensitive).
     pub fn starts_with(&self, other: &PodPath) -> bool {
         let same = |a: &String, b: &String| {
-            if self.drive.is_some() {
-                a.eq_ignore_ascii_case(b)
-            } else {
-                a == b
-            }
+            if self.drive.is_some() { a.eq_ignore_ascii_case(b) } else { a == b }
         };
         self.drive == other.drive
             && self.components.len() >= other.components.len()
-            && self
-                .components
-                .iter()
-                .zip(&other.components)
-                .all(|(a, b)| same(a, b))
+            && self.components.iter().zip(&other.components).all(|(a, b)| same(a, b))
     }
 }
 
@@ -163,22 +127,14 @@ impl fmt::Display for PodPath {
     }
 }
 
-fn split<'a>(
-    whole: &str,
-    parts: impl Iterator<Item = &'a str>,
-    problem: impl Fn(&str) -> Option<&'static str>,
-) -> Result<Vec<String>, PathError> {
+fn split<'a>(whole: &str, parts: impl Iterator<Item = &'a str>, problem: impl Fn(&str) -> Option<&'static str>) -> Result<Vec<String>, PathError> {
     let mut out = Vec::new();
     for part in parts.filter(|p| !p.is_empty() && *p != ".") {
         if part == ".." {
             return Err(PathError::Backsteps(whole.to_owned()));
         }
         if let Some(why) = problem(part) {
-            return Err(PathError::Component {
-                path: whole.to_owned(),
-                component: part.to_owned(),
-                why,
-            });
+            return Err(PathError::Component { path: whole.to_owned(), component: part.to_owned(), why });
         }
         out.push(part.to_owned());
     }
@@ -187,10 +143,7 @@ fn split<'a>(
 
 /// What makes a name unfit as one Windows path component, if anything.
 pub fn windows_name_problem(name: &str) -> Option<&'static str> {
-    if name
-        .chars()
-        .any(|c| c.is_control() || "<>\"|?*".contains(c))
-    {
+    if name.chars().any(|c| c.is_control() || "<>\"|?*".contains(c)) {
         return Some("a character that Windows file names cannot hold");
     }
     if name.contains(['/', '\\']) {
@@ -202,27 +155,14 @@ pub fn windows_name_problem(name: &str) -> Option<&'static str> {
     if name.ends_with(['.', ' ']) {
         return Some("a trailing dot or blank, which Windows drops");
     }
-    let stem = name
-        .split('.')
-        .next()
-        .unwrap_or(name)
-        .trim_end()
-        .to_ascii_uppercase();
+    let stem = name.split('.').next().unwrap_or(name).trim_end().to_ascii_uppercase();
     let numbered = |prefix: &str| {
         stem.strip_prefix(prefix).is_some_and(|n| {
             let mut chars = n.chars();
-            matches!(
-                (chars.next(), chars.next()),
-                (Some('0'..='9' | '¹' | '²' | '³'), None)
-            )
+            matches!((chars.next(), chars.next()), (Some('0'..='9' | '¹' | '²' | '³'), None))
         })
     };
-    if matches!(
-        stem.as_str(),
-        "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$"
-    ) || numbered("COM")
-        || numbered("LPT")
-    {
+    if matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$") || numbered("COM") || numbered("LPT") {
         return Some("a reserved device name");
     }
     None
@@ -233,11 +173,7 @@ pub fn windows_name_problem(name: &str) -> Option<&'static str> {
 /// relative path is taken from the root (upstream `MakeAbsolutePath`).
 pub fn container_path(os: NodeOs, text: &str) -> String {
     if !os.is_windows() {
-        return if text.starts_with('/') {
-            text.to_owned()
-        } else {
-            format!("/{text}")
-        };
+        return if text.starts_with('/') { text.to_owned() } else { format!("/{text}") };
     }
     if text.starts_with(r"\\") {
         return text.to_owned();
@@ -271,11 +207,7 @@ mod tests {
             ("/", r"C:\"),
             (r"C:\a\.\b\\c", r"C:\a\b\c"),
         ] {
-            assert_eq!(
-                PodPath::parse(WIN, text).unwrap().to_string(),
-                shown,
-                "{text}"
-            );
+            assert_eq!(PodPath::parse(WIN, text).unwrap().to_string(), shown, "{text}");
         }
         for text in [
             "etc",
@@ -314,11 +246,7 @@ mod tests {
         assert_eq!(base.join("a/b").unwrap().to_string(), r"C:\var\lib\a\b");
         assert!(base.join("../x").is_err());
         assert!(base.join("/a").unwrap().starts_with(&base));
-        assert!(
-            PodPath::parse(WIN, r"c:\VAR\LIB\x")
-                .unwrap()
-                .starts_with(&base)
-        );
+        assert!(PodPath::parse(WIN, r"c:\VAR\LIB\x").unwrap().starts_with(&base));
         assert_eq!(base.parent().unwrap().to_string(), r"C:\var");
     }
 

@@ -14,16 +14,10 @@ pub fn qos_class(spec: &PodSpec) -> &'static str {
     {
         return classify([(r.requests.as_ref(), r.limits.as_ref())].into_iter());
     }
-    let all = spec
-        .containers
-        .iter()
-        .chain(spec.init_containers.iter().flatten());
+    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     classify(all.map(|c: &Container| {
         let r = c.resources.as_ref();
-        (
-            r.and_then(|r| r.requests.as_ref()),
-            r.and_then(|r| r.limits.as_ref()),
-        )
+        (r.and_then(|r| r.requests.as_ref()), r.and_then(|r| r.limits.as_ref()))
     }))
 }
 
@@ -59,10 +53,7 @@ mod tests {
     use serde_json::json;
 
     fn class(resources: &[serde_json::Value]) -> &'static str {
-        let containers: Vec<_> = resources
-            .iter()
-            .map(|r| json!({"name": "c", "resources": r}))
-            .collect();
+        let containers: Vec<_> = resources.iter().map(|r| json!({"name": "c", "resources": r})).collect();
         qos_class(&serde_json::from_value(json!({ "containers": containers })).unwrap())
     }
 

@@ -31,9 +31,7 @@ pub struct Quantity {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// Wrong form. Upstream's words.
-    #[error(
-        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-    )]
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
     /// A number with an unknown suffix. Upstream's words.
     #[error("unable to parse quantity's suffix")]
@@ -43,26 +41,17 @@ pub enum QuantityError {
 impl Quantity {
     /// Whole units, decimal notation.
     pub const fn from_units(units: i64) -> Self {
-        Quantity {
-            nanos: units as i128 * NANO,
-            format: Format::DecimalSi,
-        }
+        Quantity { nanos: units as i128 * NANO, format: Format::DecimalSi }
     }
 
     /// Bytes, binary notation.
     pub const fn from_bytes(bytes: i64) -> Self {
-        Quantity {
-            nanos: bytes as i128 * NANO,
-            format: Format::BinarySi,
-        }
+        Quantity { nanos: bytes as i128 * NANO, format: Format::BinarySi }
     }
 
     /// Thousandths, decimal notation.
     pub const fn from_millis(millis: i64) -> Self {
-        Quantity {
-            nanos: millis as i128 * (NANO / 1000),
-            format: Format::DecimalSi,
-        }
+        Quantity { nanos: millis as i128 * (NANO / 1000), format: Format::DecimalSi }
     }
 
     /// Zero.
@@ -95,11 +84,7 @@ impl Quantity {
 
     /// Division rounded up, as resourceFieldRef's divisor does it: units of `divisor`.
     pub fn div_ceil(self, divisor: Quantity) -> i64 {
-        if divisor.nanos == 0 {
-            self.value()
-        } else {
-            div_ceil(self.nanos, divisor.nanos)
-        }
+        if divisor.nanos == 0 { self.value() } else { div_ceil(self.nanos, divisor.nanos) }
     }
 
     fn write_decimal(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,8 +103,7 @@ impl Quantity {
         if self.nanos == 0 {
             return f.write_str("0");
         }
-        let Some((unit, suffix, exponent)) = STEPS.iter().find(|(unit, ..)| self.nanos % unit == 0)
-        else {
+        let Some((unit, suffix, exponent)) = STEPS.iter().find(|(unit, ..)| self.nanos % unit == 0) else {
             return write!(f, "{}n", self.nanos);
         };
         let number = self.nanos / unit;
@@ -145,9 +129,7 @@ impl FromStr for Quantity {
             Some(b'-') => (true, &text[1..]),
             _ => (false, text),
         };
-        let split = body
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(body.len());
+        let split = body.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(body.len());
         let (number, suffix) = body.split_at(split);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
@@ -156,10 +138,7 @@ impl FromStr for Quantity {
         let (multiplier, exponent, format) = parse_suffix(suffix)?;
         let nanos = scale(whole, fraction, multiplier, exponent + 9);
         let nanos = nanos.min(MAX);
-        Ok(Quantity {
-            nanos: if negative { -nanos } else { nanos },
-            format,
-        })
+        Ok(Quantity { nanos: if negative { -nanos } else { nanos }, format })
     }
 }
 
@@ -184,11 +163,7 @@ fn parse_suffix(suffix: &str) -> Result<(i128, i32, Format), QuantityError> {
         "Pi" => Ok((1 << 50, 0, Format::BinarySi)),
         "Ei" => Ok((1 << 60, 0, Format::BinarySi)),
         _ => {
-            let exponent = suffix
-                .strip_prefix(['e', 'E'])
-                .ok_or(QuantityError::Suffix)?
-                .parse::<i32>()
-                .map_err(|_| QuantityError::Suffix)?;
+            let exponent = suffix.strip_prefix(['e', 'E']).ok_or(QuantityError::Suffix)?.parse::<i32>().map_err(|_| QuantityError::Suffix)?;
             Ok((1, exponent, Format::DecimalExponent))
         }
     }
@@ -200,9 +175,7 @@ fn scale(whole: &str, fraction: &str, multiplier: i128, power: i32) -> i128 {
     let mut lost = false;
     let mut power = power;
     for digit in whole.bytes() {
-        value = value
-            .saturating_mul(10)
-            .saturating_add(i128::from(digit - b'0'));
+        value = value.saturating_mul(10).saturating_add(i128::from(digit - b'0'));
     }
     for digit in fraction.bytes() {
         if value > MAX {
@@ -228,9 +201,7 @@ fn scale(whole: &str, fraction: &str, multiplier: i128, power: i32) -> i128 {
 impl fmt::Display for Quantity {
     /// Upstream's canonical form: the largest suffix without a fraction.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let binary = self.format == Format::BinarySi
-            && self.nanos % NANO == 0
-            && (self.nanos / NANO).unsigned_abs() >= 1024;
+        let binary = self.format == Format::BinarySi && self.nanos % NANO == 0 && (self.nanos / NANO).unsigned_abs() >= 1024;
         if !binary {
             return self.write_decimal(f);
         }
@@ -270,15 +241,8 @@ impl Add for Quantity {
 
     fn add(self, other: Quantity) -> Quantity {
         // Upstream keeps the format of the left side unless that side is zero.
-        let format = if self.nanos == 0 {
-            other.format
-        } else {
-            self.format
-        };
-        Quantity {
-            nanos: (self.nanos + other.nanos).clamp(-MAX, MAX),
-            format,
-        }
+        let format = if self.nanos == 0 { other.format } else { self.format };
+        Quantity { nanos: (self.nanos + other.nanos).clamp(-MAX, MAX), format }
     }
 }
 
@@ -286,10 +250,7 @@ impl Sub for Quantity {
     type Output = Quantity;
 
     fn sub(self, other: Quantity) -> Quantity {
-        Quantity {
-            nanos: (self.nanos - other.nanos).clamp(-MAX, MAX),
-            format: self.format,
-        }
+        Quantity { nanos: (self.nanos - other.nanos).clamp(-MAX, MAX), format: self.format }
     }
 }
 
@@ -336,9 +297,7 @@ mod tests {
 
     #[test]
     fn refused() {
-        for text in [
-            "", "-", "Gi", "1.2.3", "1 Gi", "1gi", "0x1", "1e", "e3", "1Gib",
-        ] {
+        for text in ["", "-", "Gi", "1.2.3", "1 Gi", "1gi", "0x1", "1e", "e3", "1Gib"] {
             assert!(Quantity::parse(text).is_err(), "{text}");
         }
         assert_eq!(Quantity::parse("99999999999E").unwrap().value(), i64::MAX);

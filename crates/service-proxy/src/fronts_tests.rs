@@ -76,9 +76,13 @@ fn traffic_policies_choose_backends() {
 #[test]
 fn terminating_endpoints_serve_only_when_nobody_is_ready() {
     let spec = json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]});
-    for (first, second, expected) in
-        [("rs", "st", "10.1.0.1:8080@here"), ("", "st", "10.1.0.2:8080@here"), ("t", "s", "reject"), ("rst", "", "10.1.0.1:8080@here"), ("", "", "reject")]
-    {
+    for (first, second, expected) in [
+        ("rs", "st", "10.1.0.1:8080@here"),
+        ("", "st", "10.1.0.2:8080@here"),
+        ("t", "s", "reject"),
+        ("rst", "", "10.1.0.1:8080@here"),
+        ("", "", "reject"),
+    ] {
         let text = render(spec.clone(), &[slice(http(), &[("10.1.0.1", "here", first), ("10.1.0.2", "here", second)])]);
         assert_eq!(text, format!("10.96.0.7:80/tcp default/web:80 (ClusterIp) -> {expected}\n"), "{first} {second}");
     }
@@ -129,7 +133,10 @@ fn odd_services_need_no_proxy() {
 #[test]
 fn load_balancer_addresses_of_proxies_are_theirs() {
     let mut doc = service(json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}));
-    doc.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ipMode": "Proxy"}, {"ip": "192.0.2.2"}, {"hostname": "x"}]}})).unwrap();
+    doc.status = serde_json::from_value(
+        json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ipMode": "Proxy"}, {"ip": "192.0.2.2"}, {"hostname": "x"}]}}),
+    )
+    .unwrap();
     assert_eq!(ServiceRow::of(&doc).unwrap().load_balancer_ips, ["192.0.2.2".parse::<IpAddr>().unwrap()]);
 }
 

@@ -83,13 +83,8 @@ fn slice(version: u32, addresses: &[&str]) -> Value {
 async fn until(hcn: &HcnClient, expected: &[(&str, usize)]) -> Duration {
     let start = Instant::now();
     loop {
-        let seen: Vec<(String, usize)> = hcn
-            .load_balancers()
-            .await
-            .unwrap()
-            .iter()
-            .map(|lb| (front_key(lb).unwrap().to_string(), lb.host_compute_endpoints.len()))
-            .collect();
+        let seen: Vec<(String, usize)> =
+            hcn.load_balancers().await.unwrap().iter().map(|lb| (front_key(lb).unwrap().to_string(), lb.host_compute_endpoints.len())).collect();
         if seen.iter().map(|(key, n)| (key.as_str(), *n)).eq(expected.iter().copied()) {
             return start.elapsed();
         }

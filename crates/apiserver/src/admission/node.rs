@@ -13,7 +13,10 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// A new node takes no pods until it is ready.
 pub(super) fn taint_not_ready(node: &mut Value) {
     let taints = object::array_mut(object::map_mut(node, "spec"), "taints");
-    if !taints.iter().any(|taint| taint.get("key").is_some_and(|key| key == NOT_READY) && taint.get("effect").is_some_and(|effect| effect == "NoSchedule")) {
+    if !taints
+        .iter()
+        .any(|taint| taint.get("key").is_some_and(|key| key == NOT_READY) && taint.get("effect").is_some_and(|effect| effect == "NoSchedule"))
+    {
         taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
     }
 }
@@ -37,9 +40,7 @@ pub(super) fn restrict_create(node: &str, kind: &KindInfo, object: &Value) -> Re
             Some(label) => refuse(format!("node {node:?} is not allowed to set the following labels: {label}")),
             None => Ok(()),
         },
-        ("coordination.k8s.io", "leases") if name != node => {
-            refuse("can only access node lease with the same name as the requesting node".into())
-        }
+        ("coordination.k8s.io", "leases") if name != node => refuse("can only access node lease with the same name as the requesting node".into()),
         _ => Ok(()),
     }
 }

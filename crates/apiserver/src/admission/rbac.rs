@@ -18,7 +18,8 @@ pub(super) fn check_escalation(registry: &Registry, context: &WriteContext, kind
         return Ok(());
     }
     let groups: Vec<String> = user.groups.iter().map(|group| format!("{group:?}")).collect();
-    let missing: Vec<String> = rules.iter().filter(|rule| !registry.authorizer.covers(user, namespace, std::slice::from_ref(rule))).map(compact).collect();
+    let missing: Vec<String> =
+        rules.iter().filter(|rule| !registry.authorizer.covers(user, namespace, std::slice::from_ref(rule))).map(compact).collect();
     let why = format!(
         "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
         user.name,
@@ -60,7 +61,13 @@ fn referenced_rules(registry: &Registry, binding: &Value, namespace: &str) -> Ve
 
 /// pkg/apis/rbac/v1 `CompactString`.
 fn compact(rule: &Value) -> String {
-    let members = [("APIGroups", "apiGroups"), ("Resources", "resources"), ("NonResourceURLs", "nonResourceURLs"), ("ResourceNames", "resourceNames"), ("Verbs", "verbs")];
+    let members = [
+        ("APIGroups", "apiGroups"),
+        ("Resources", "resources"),
+        ("NonResourceURLs", "nonResourceURLs"),
+        ("ResourceNames", "resourceNames"),
+        ("Verbs", "verbs"),
+    ];
     let part = |(label, member): (&str, &str)| {
         let texts: Vec<String> = object::list(rule, &[member]).iter().map(Value::to_string).collect();
         (!texts.is_empty()).then(|| format!("{label}:[{}]", texts.join(" ")))

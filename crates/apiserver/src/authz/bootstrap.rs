@@ -29,9 +29,7 @@ pub fn cluster_roles() -> Vec<Value> {
     roles.extend(system_roles());
     roles.push(("system:kube-controller-manager", controller_rules()));
     roles.push(("system:kube-scheduler", scheduler_rules()));
-    let document = |(name, rules): (&str, Vec<Value>)| {
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata(name), "rules": rules})
-    };
+    let document = |(name, rules): (&str, Vec<Value>)| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata(name), "rules": rules});
     roles.into_iter().map(document).collect()
 }
 
@@ -73,11 +71,57 @@ fn subject(kind: &str, name: &str) -> Value {
 /// cluster-admin, admin, edit and view. Upstream aggregates the last three from parts; here they are written out.
 fn user_roles() -> Vec<(&'static str, Vec<Value>)> {
     let view = vec![
-        rule(&[""], &["configmaps", "endpoints", "persistentvolumeclaims", "persistentvolumeclaims/status", "pods", "replicationcontrollers", "replicationcontrollers/scale", "serviceaccounts", "services", "services/status"], READ),
-        rule(&[""], &["bindings", "events", "limitranges", "namespaces/status", "pods/log", "pods/status", "replicationcontrollers/status", "resourcequotas", "resourcequotas/status"], READ),
+        rule(
+            &[""],
+            &[
+                "configmaps",
+                "endpoints",
+                "persistentvolumeclaims",
+                "persistentvolumeclaims/status",
+                "pods",
+                "replicationcontrollers",
+                "replicationcontrollers/scale",
+                "serviceaccounts",
+                "services",
+                "services/status",
+            ],
+            READ,
+        ),
+        rule(
+            &[""],
+            &[
+                "bindings",
+                "events",
+                "limitranges",
+                "namespaces/status",
+                "pods/log",
+                "pods/status",
+                "replicationcontrollers/status",
+                "resourcequotas",
+                "resourcequotas/status",
+            ],
+            READ,
+        ),
         rule(&[""], &["namespaces"], READ),
         rule(&["discovery.k8s.io"], &["endpointslices"], READ),
-        rule(&["apps"], &["controllerrevisions", "daemonsets", "daemonsets/status", "deployments", "deployments/scale", "deployments/status", "replicasets", "replicasets/scale", "replicasets/status", "statefulsets", "statefulsets/scale", "statefulsets/status"], READ),
+        rule(
+            &["apps"],
+            &[
+                "controllerrevisions",
+                "daemonsets",
+                "daemonsets/status",
+                "deployments",
+                "deployments/scale",
+                "deployments/status",
+                "replicasets",
+                "replicasets/scale",
+                "replicasets/status",
+                "statefulsets",
+                "statefulsets/scale",
+                "statefulsets/status",
+            ],
+            READ,
+        ),
         rule(&["autoscaling"], &["horizontalpodautoscalers", "horizontalpodautoscalers/status"], READ),
         rule(&["batch"], &["cronjobs", "cronjobs/status", "jobs", "jobs/status"], READ),
         rule(&["policy"], &["poddisruptionbudgets", "poddisruptionbudgets/status"], READ),
@@ -89,8 +133,35 @@ fn user_roles() -> Vec<(&'static str, Vec<Value>)> {
         rule(&[""], &["serviceaccounts"], &["impersonate"]),
         rule(&[""], &["pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy"], WRITE),
         rule(&[""], &["pods/eviction", "serviceaccounts/token"], &["create"]),
-        rule(&[""], &["configmaps", "events", "persistentvolumeclaims", "replicationcontrollers", "replicationcontrollers/scale", "secrets", "serviceaccounts", "services", "services/proxy"], WRITE),
-        rule(&["apps"], &["daemonsets", "deployments", "deployments/rollback", "deployments/scale", "replicasets", "replicasets/scale", "statefulsets", "statefulsets/scale"], WRITE),
+        rule(
+            &[""],
+            &[
+                "configmaps",
+                "events",
+                "persistentvolumeclaims",
+                "replicationcontrollers",
+                "replicationcontrollers/scale",
+                "secrets",
+                "serviceaccounts",
+                "services",
+                "services/proxy",
+            ],
+            WRITE,
+        ),
+        rule(
+            &["apps"],
+            &[
+                "daemonsets",
+                "deployments",
+                "deployments/rollback",
+                "deployments/scale",
+                "replicasets",
+                "replicasets/scale",
+                "statefulsets",
+                "statefulsets/scale",
+            ],
+            WRITE,
+        ),
         rule(&["autoscaling"], &["horizontalpodautoscalers"], WRITE),
         rule(&["batch"], &["cronjobs", "jobs"], WRITE),
         rule(&["policy"], &["poddisruptionbudgets"], WRITE),
@@ -118,26 +189,41 @@ fn system_roles() -> Vec<(&'static str, Vec<Value>)> {
         ("system:discovery", vec![paths(&discovery)]),
         ("system:public-info-viewer", vec![paths(&["/healthz", "/livez", "/readyz", "/version", "/version/"])]),
         ("system:monitoring", vec![paths(&["/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/readyz", "/readyz/*"])]),
-        ("system:basic-user", vec![
-            rule(&["authorization.k8s.io"], &["selfsubjectaccessreviews", "selfsubjectrulesreviews"], &["create"]),
-            rule(&["authentication.k8s.io"], &["selfsubjectreviews"], &["create"]),
-        ]),
-        ("system:service-account-issuer-discovery", vec![paths(&["/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/"])]),
-        ("system:auth-delegator", vec![
-            rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
-            rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
-        ]),
-        ("system:kubelet-api-admin", vec![
-            rule(&[""], &["nodes"], READ),
-            rule(&[""], &["nodes"], &["proxy"]),
-            rule(&[""], &["nodes/log", "nodes/metrics", "nodes/proxy", "nodes/stats"], &["*"]),
-        ]),
+        (
+            "system:basic-user",
+            vec![
+                rule(&["authorization.k8s.io"], &["selfsubjectaccessreviews", "selfsubjectrulesreviews"], &["create"]),
+                rule(&["authentication.k8s.io"], &["selfsubjectreviews"], &["create"]),
+            ],
+        ),
+        (
+            "system:service-account-issuer-discovery",
+            vec![paths(&["/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/"])],
+        ),
+        (
+            "system:auth-delegator",
+            vec![
+                rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
+                rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
+            ],
+        ),
+        (
+            "system:kubelet-api-admin",
+            vec![
+                rule(&[""], &["nodes"], READ),
+                rule(&[""], &["nodes"], &["proxy"]),
+                rule(&[""], &["nodes/log", "nodes/metrics", "nodes/proxy", "nodes/stats"], &["*"]),
+            ],
+        ),
         ("system:node-proxier", network.clone()),
         ("mullion:node-network", network),
-        ("system:kube-dns", vec![
-            rule(&[""], &["endpoints", "services", "namespaces", "pods"], &["list", "watch"]),
-            rule(&["discovery.k8s.io"], &["endpointslices"], &["list", "watch"]),
-        ]),
+        (
+            "system:kube-dns",
+            vec![
+                rule(&[""], &["endpoints", "services", "namespaces", "pods"], &["list", "watch"]),
+                rule(&["discovery.k8s.io"], &["endpointslices"], &["list", "watch"]),
+            ],
+        ),
     ]
 }
 
@@ -147,7 +233,21 @@ fn controller_rules() -> Vec<Value> {
         // Garbage collection and the emptying of namespaces reach every kind.
         rule(&["*"], &["*"], &["get", "list", "watch", "delete", "deletecollection", "patch", "update"]),
         rule(&["", "events.k8s.io"], &["events"], &["create", "patch", "update"]),
-        rule(&[""], &["pods", "configmaps", "serviceaccounts", "endpoints", "secrets", "services", "persistentvolumes", "persistentvolumeclaims", "namespaces"], &["create"]),
+        rule(
+            &[""],
+            &[
+                "pods",
+                "configmaps",
+                "serviceaccounts",
+                "endpoints",
+                "secrets",
+                "services",
+                "persistentvolumes",
+                "persistentvolumeclaims",
+                "namespaces",
+            ],
+            &["create"],
+        ),
         rule(&[""], &["pods/binding", "pods/eviction", "serviceaccounts/token"], &["create"]),
         rule(&["apps"], &["replicasets", "controllerrevisions"], &["create"]),
         rule(&["batch"], &["jobs"], &["create"]),
@@ -196,7 +296,9 @@ mod tests {
     fn nobody_ordinary_reads_secrets() {
         for role in cluster_roles() {
             let name = role["metadata"]["name"].as_str().unwrap().to_string();
-            let reads = role["rules"].as_array().unwrap().iter().any(|rule| rule["resources"].as_array().is_some_and(|resources| resources.iter().any(|resource| resource == "secrets" || resource == "*")));
+            let reads = role["rules"].as_array().unwrap().iter().any(|rule| {
+                rule["resources"].as_array().is_some_and(|resources| resources.iter().any(|resource| resource == "secrets" || resource == "*"))
+            });
             let trusted = ["cluster-admin", "admin", "edit", "system:kube-controller-manager"];
             assert_eq!(reads, trusted.contains(&name.as_str()), "{name}");
         }

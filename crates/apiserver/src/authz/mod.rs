@@ -71,7 +71,8 @@ impl Attributes {
         } else {
             format!("in the namespace {:?}", self.namespace)
         };
-        let place = if self.resource == "namespaces" && !self.namespace.is_empty() { format!("in the namespace {:?}", self.namespace) } else { place };
+        let place =
+            if self.resource == "namespaces" && !self.namespace.is_empty() { format!("in the namespace {:?}", self.namespace) } else { place };
         format!("User {user:?} cannot {} resource {resource:?} in API group {:?} {place}", self.verb, self.group)
     }
 

@@ -113,9 +113,7 @@ fn own_node(node: &str, attributes: &Attributes) -> Decision {
     match (attributes.verb.as_str(), attributes.subresource.as_str()) {
         ("create", "") => allow(),
         ("get" | "list" | "watch" | "update" | "patch" | "delete", "") | ("update" | "patch", "status") if attributes.name == node => allow(),
-        ("get" | "list" | "watch", "") => {
-            Decision::NoOpinion(format!("node '{node}' cannot read '{}', only its own Node object", attributes.name))
-        }
+        ("get" | "list" | "watch", "") => Decision::NoOpinion(format!("node '{node}' cannot read '{}', only its own Node object", attributes.name)),
         _ => Decision::NoOpinion(String::new()),
     }
 }

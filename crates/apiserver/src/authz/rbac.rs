@@ -28,9 +28,7 @@ impl Cache {
         if let Some((_, policy)) = cached.as_ref().filter(|(of, _)| *of == version) {
             return Arc::clone(policy);
         }
-        let policy = Arc::new(Policy::compile(PREFIXES.map(|prefix| {
-            store.list(prefix).1.into_iter().map(|(_, entry)| entry.value()).collect()
-        })));
+        let policy = Arc::new(Policy::compile(PREFIXES.map(|prefix| store.list(prefix).1.into_iter().map(|(_, entry)| entry.value()).collect())));
         *cached = Some((version, Arc::clone(&policy)));
         policy
     }
@@ -155,7 +153,11 @@ impl Policy {
             let subjects = object::list(binding, &["subjects"]).iter().filter_map(|subject| Subject::from_value(subject, &namespace)).collect();
             let found = rules.get(&(scope, role.clone())).cloned();
             if found.is_none() {
-                policy.missing.entry(format!("{}.rbac.authorization.k8s.io {role:?} not found", kind.to_ascii_lowercase())).or_default().push(policy.bindings.len());
+                policy
+                    .missing
+                    .entry(format!("{}.rbac.authorization.k8s.io {role:?} not found", kind.to_ascii_lowercase()))
+                    .or_default()
+                    .push(policy.bindings.len());
             }
             let name = object::name(binding).to_string();
             policy.bindings.push(Binding { name, namespace, role, subjects, rules: found.unwrap_or_else(|| Arc::from([])) });
@@ -224,7 +226,8 @@ mod tests {
             {"verbs": ["get"], "nonResourceURLs": ["/metrics", "/debug/*"]}]});
         let binding = json!({"metadata": {"name": "b", "namespace": "a"}, "roleRef": {"kind": "Role", "name": "reader"}, "subjects": [{"kind": "User", "name": "bob"}]});
         let cluster = json!({"metadata": {"name": "c"}, "roleRef": {"kind": "ClusterRole", "name": "one"}, "subjects": [{"kind": "Group", "name": "devs"}, {"kind": "ServiceAccount", "name": "sa", "namespace": "z"}]});
-        let dangling = json!({"metadata": {"name": "d"}, "roleRef": {"kind": "ClusterRole", "name": "gone"}, "subjects": [{"kind": "User", "name": "bob"}]});
+        let dangling =
+            json!({"metadata": {"name": "d"}, "roleRef": {"kind": "ClusterRole", "name": "gone"}, "subjects": [{"kind": "User", "name": "bob"}]});
         Policy::compile([vec![role], vec![named], vec![binding], vec![cluster, dangling]])
     }
 
@@ -261,7 +264,8 @@ mod tests {
 
     #[test]
     fn paths_and_dangling_roles() {
-        let mut attributes = Attributes { user: UserInfo::new("eve", &["devs"]), verb: "get".into(), path: "/debug/x".into(), ..Attributes::default() };
+        let mut attributes =
+            Attributes { user: UserInfo::new("eve", &["devs"]), verb: "get".into(), path: "/debug/x".into(), ..Attributes::default() };
         assert!(matches!(policy().decide(&attributes), Decision::Allow(_)));
         attributes.user = UserInfo::new("bob", &[]);
         assert_eq!(policy().decide(&attributes), Decision::NoOpinion("RBAC: clusterrole.rbac.authorization.k8s.io \"gone\" not found".into()));

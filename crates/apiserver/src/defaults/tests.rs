@@ -35,7 +35,10 @@ fn what_the_client_said_stays() {
         "containers": [{"name": "a", "image": "a:1", "imagePullPolicy": "Never", "livenessProbe": {"httpGet": {"port": 1, "path": "/x"}, "periodSeconds": 5}}],
     }});
     let pod = applied("", "pods", spec)["spec"].clone();
-    assert_eq!((&pod["restartPolicy"], &pod["terminationGracePeriodSeconds"], &pod["enableServiceLinks"]), (&json!("Never"), &json!(0), &json!(false)));
+    assert_eq!(
+        (&pod["restartPolicy"], &pod["terminationGracePeriodSeconds"], &pod["enableServiceLinks"]),
+        (&json!("Never"), &json!(0), &json!(false))
+    );
     assert_eq!(pod["containers"][0]["imagePullPolicy"], "Never");
     assert_eq!(
         pod["containers"][0]["livenessProbe"],

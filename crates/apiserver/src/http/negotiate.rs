@@ -97,9 +97,7 @@ pub fn decode(content_type: &str, body: &[u8]) -> Result<Value, ApiError> {
 
 /// Decodes JSON with the message of upstream's decoder in front.
 pub fn decode_json(body: &[u8]) -> Result<Value, ApiError> {
-    let malformed = |error: serde_json::Error| {
-        ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
-    };
+    let malformed = |error: serde_json::Error| ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"));
     serde_json::from_slice(body).map_err(malformed)
 }
 

@@ -33,7 +33,8 @@ pub fn serve(api: &Api, call: &Call) -> Result<Response<Body>, ApiError> {
     }
 }
 
-const ROOT_PATHS: [&str; 9] = ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"];
+const ROOT_PATHS: [&str; 9] =
+    ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"];
 
 fn issuer() -> serde_json::Value {
     json!({

@@ -131,7 +131,13 @@ async fn part(api: &Arc<Api>, call: &Call, kind: &'static KindInfo, context: &Wr
     }
 }
 
-async fn delete(api: &Arc<Api>, call: &Call, kind: &'static KindInfo, context: &WriteContext, accepted: Accepted) -> Result<Response<Body>, ApiError> {
+async fn delete(
+    api: &Arc<Api>,
+    call: &Call,
+    kind: &'static KindInfo,
+    context: &WriteContext,
+    accepted: Accepted,
+) -> Result<Response<Body>, ApiError> {
     let (namespace, name) = (scope(kind, call), call.info.name.as_str());
     let options = delete_options(call)?;
     admission::delete(&api.registry, context, kind, namespace, name)?;

@@ -1,15 +1,15 @@
 //! The bodies of writes: decoding, field validation, the four kinds of patches
 //! (apiserver/pkg/endpoints/handlers/{create,update,patch}.go).
 
-use super::negotiate::{self, decode};
 use super::Call;
+use super::negotiate::{self, decode};
 use crate::kinds::KindInfo;
 use crate::object;
+use crate::patch::PatchError;
 use crate::registry::update::Target;
 use crate::registry::{Part, WriteContext, api_version};
 use crate::server::Api;
 use crate::status::ApiError;
-use crate::patch::PatchError;
 use crate::{patch, schema};
 use serde_json::Value;
 use std::sync::Arc;
@@ -60,10 +60,7 @@ fn check_type(kind: &KindInfo, value: &Value) -> Result<(), ApiError> {
             kind.kind,
             if group.is_empty() { short.to_string() } else { format!("{group}/{short}") },
         );
-        let mismatch = format!(
-            "the API version in the data ({version}) does not match the expected API version ({})",
-            api_version(kind)
-        );
+        let mismatch = format!("the API version in the data ({version}) does not match the expected API version ({})", api_version(kind));
         return Err(ApiError::bad_request(if name == kind.kind { mismatch } else { message }));
     }
     Ok(())
@@ -99,7 +96,10 @@ pub async fn update(api: &Arc<Api>, call: &Call, context: &WriteContext, target:
 fn creates_on_update(kind: &KindInfo) -> bool {
     matches!(
         (kind.group, kind.plural),
-        ("", "endpoints" | "events" | "limitranges") | ("events.k8s.io", "events") | ("coordination.k8s.io", "leases") | ("rbac.authorization.k8s.io", _)
+        ("", "endpoints" | "events" | "limitranges")
+            | ("events.k8s.io", "events")
+            | ("coordination.k8s.io", "leases")
+            | ("rbac.authorization.k8s.io", _)
     )
 }
 
@@ -119,9 +119,8 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
         };
         let patched = patched.map_err(|error| patch_error(&error))?;
         let text = patched.to_string();
-        check_fields(kind, patched, validation, context).map_err(|error| {
-            ApiError::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: {text:?}: {error}"))
-        })
+        check_fields(kind, patched, validation, context)
+            .map_err(|error| ApiError::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: {text:?}: {error}")))
     };
     api.registry.update(context, target, true, change).await
 }

@@ -94,10 +94,7 @@ pub const KINDS: &[KindInfo] = &[
     kind("", "Secret", "secrets", "secret", "io.k8s.api.core.v1.Secret"),
     kind("", "ServiceAccount", "serviceaccounts", "serviceaccount", "io.k8s.api.core.v1.ServiceAccount").short(&["sa"]).sub(&["token"]),
     kind("", "Service", "services", "service", "io.k8s.api.core.v1.Service").short(&["svc"]).sub(&["status"]).in_all(),
-    kind(APPS, "Deployment", "deployments", "deployment", "io.k8s.api.apps.v1.Deployment")
-        .short(&["deploy"])
-        .sub(&["scale", "status"])
-        .in_all(),
+    kind(APPS, "Deployment", "deployments", "deployment", "io.k8s.api.apps.v1.Deployment").short(&["deploy"]).sub(&["scale", "status"]).in_all(),
     kind(APPS, "ReplicaSet", "replicasets", "replicaset", "io.k8s.api.apps.v1.ReplicaSet").short(&["rs"]).sub(&["scale", "status"]).in_all(),
     kind("coordination.k8s.io", "Lease", "leases", "lease", "io.k8s.api.coordination.v1.Lease"),
     kind("discovery.k8s.io", "EndpointSlice", "endpointslices", "endpointslice", "io.k8s.api.discovery.v1.EndpointSlice"),

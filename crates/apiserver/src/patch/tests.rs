@@ -7,9 +7,7 @@ use serde_json::json;
 
 fn pod(spec: Value, patch: Value) -> Result<Value, String> {
     let info = by_resource("", "v1", "pods").unwrap();
-    strategic(info, &json!({"spec": spec}), &json!({"spec": patch}))
-        .map(|mut patched| patched["spec"].take())
-        .map_err(|error| error.to_string())
+    strategic(info, &json!({"spec": spec}), &json!({"spec": patch})).map(|mut patched| patched["spec"].take()).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -31,11 +29,7 @@ fn strategic_patches_follow_the_merge_keys() {
             json!({"containers": [{"name": "a", "$patch": "delete"}]}),
             json!({"containers": [{"name": "b", "image": "y"}]}),
         ),
-        (
-            "replace takes the whole list",
-            json!({"containers": [{"name": "c"}, {"$patch": "replace"}]}),
-            json!({"containers": [{"name": "c"}]}),
-        ),
+        ("replace takes the whole list", json!({"containers": [{"name": "c"}, {"$patch": "replace"}]}), json!({"containers": [{"name": "c"}]})),
         (
             "the order directive sorts",
             json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}], "containers": [{"name": "a", "image": "n"}]}),

@@ -143,9 +143,7 @@ fn check_preconditions(kind: &KindInfo, name: &str, options: &DeleteOptions, obj
     }
     let version = object::resource_version(object);
     if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| *wanted != version) {
-        let why = format!(
-            "Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {version}"
-        );
+        let why = format!("Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {version}");
         return Err(ApiError::conflict(kind, name, &why));
     }
     Ok(())
@@ -255,8 +253,7 @@ mod tests {
 
     #[test]
     fn finalizers_hold_an_object() {
-        let (held, pending) =
-            plan(kind("configmaps"), json!({"metadata": {"name": "a", "finalizers": ["x/y"]}}), &DeleteOptions::default()).unwrap();
+        let (held, pending) = plan(kind("configmaps"), json!({"metadata": {"name": "a", "finalizers": ["x/y"]}}), &DeleteOptions::default()).unwrap();
         assert!(pending && object::is_deleting(&held));
         let options = DeleteOptions { propagation: Some("Foreground".into()), ..DeleteOptions::default() };
         let (foreground, pending) = plan(kind("configmaps"), json!({"metadata": {"name": "a"}}), &options).unwrap();

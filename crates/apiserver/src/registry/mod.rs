@@ -82,11 +82,7 @@ pub fn api_version(kind: &KindInfo) -> String {
 /// The store's prefix of a kind, or of a kind in a namespace.
 pub fn prefix(kind: &KindInfo, namespace: &str) -> String {
     let group = if kind.group.is_empty() { "core" } else { kind.group };
-    if namespace.is_empty() || !kind.namespaced {
-        format!("{group}/{}/", kind.plural)
-    } else {
-        format!("{group}/{}/{namespace}/", kind.plural)
-    }
+    if namespace.is_empty() || !kind.namespaced { format!("{group}/{}/", kind.plural) } else { format!("{group}/{}/{namespace}/", kind.plural) }
 }
 
 /// The store's key of an object.

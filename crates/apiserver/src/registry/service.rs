@@ -145,7 +145,10 @@ fn claim_addresses(claim: &mut Claim<'_>, held: &HashSet<IpAddr>, service: &mut 
     };
     let address = match wanted.as_str() {
         "None" => "None".to_string(),
-        "" => claim.address(None).map_err(|error| Box::new(FieldError::internal("spec.clusterIPs", &format!("failed to allocate a serviceIP: {error}"))))?.to_string(),
+        "" => claim
+            .address(None)
+            .map_err(|error| Box::new(FieldError::internal("spec.clusterIPs", &format!("failed to allocate a serviceIP: {error}"))))?
+            .to_string(),
         text => {
             let failed = |why: &dyn std::fmt::Display| {
                 Box::new(FieldError::invalid("spec.clusterIPs", json!([text]), &format!("failed to allocate IP {text}: {why}")))

@@ -92,14 +92,7 @@ impl Registry {
     }
 
     /// Removes an object whose last finalizer has gone.
-    async fn remove(
-        &self,
-        context: &WriteContext,
-        kind: &'static KindInfo,
-        key: &str,
-        entry: &Entry,
-        last: Value,
-    ) -> Result<Value, ApiError> {
+    async fn remove(&self, context: &WriteContext, kind: &'static KindInfo, key: &str, entry: &Entry, last: Value) -> Result<Value, ApiError> {
         if context.dry_run {
             return Ok(last);
         }
@@ -144,8 +137,7 @@ fn check_identity(target: Target<'_>, old: &Value, new: &mut Value) -> Result<()
 /// Nothing more can hold back an object whose deletion has begun (apimachinery/pkg/api/validation `ValidateObjectMetaAccessorUpdate`).
 fn check_finalizers(kind: &KindInfo, name: &str, old: &Value, new: &Value) -> Result<(), ApiError> {
     let before = object::finalizers(old);
-    let added: Vec<String> =
-        object::finalizers(new).into_iter().filter(|name| !before.contains(name)).map(|name| format!("{name:?}")).collect();
+    let added: Vec<String> = object::finalizers(new).into_iter().filter(|name| !before.contains(name)).map(|name| format!("{name:?}")).collect();
     if !object::is_deleting(old) || added.is_empty() {
         return Ok(());
     }
@@ -158,7 +150,8 @@ fn check_finalizers(kind: &KindInfo, name: &str, old: &Value, new: &Value) -> Re
 fn keep_system_fields(kind: &KindInfo, old: &Value, new: &mut Value) {
     set_type(kind, new);
     let (before, metadata) = (old.get("metadata").cloned().unwrap_or_default(), object::metadata(new));
-    let kept = ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion", "generateName", "selfLink"];
+    let kept =
+        ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion", "generateName", "selfLink"];
     for member in kept {
         match before.get(member) {
             Some(value) => metadata.insert(member.into(), value.clone()),

@@ -317,10 +317,7 @@ mod tests {
             (json!({"containers": "x"}), field("string into Go struct field PodSpec.spec.containers of type []v1.Container")),
             (json!({"containers": [1]}), field("number into Go struct field PodSpec.spec.containers of type v1.Container")),
             (json!({"containers": [{"name": 5}]}), field("number into Go struct field Container.spec.containers.name of type string")),
-            (
-                json!({"containers": [{"command": [true]}]}),
-                field("bool into Go struct field Container.spec.containers.command of type string"),
-            ),
+            (json!({"containers": [{"command": [true]}]}), field("bool into Go struct field Container.spec.containers.command of type string")),
             (json!({"restartPolicy": {}}), field("object into Go struct field PodSpec.spec.restartPolicy of type v1.RestartPolicy")),
             (json!({"nodeSelector": {"a": 1}}), field("number into Go struct field PodSpec.spec.nodeSelector of type string")),
             (
@@ -328,14 +325,8 @@ mod tests {
                 field("number 1.5 into Go struct field PodSpec.spec.terminationGracePeriodSeconds of type int64"),
             ),
             (json!({"hostNetwork": "yes"}), field("string into Go struct field PodSpec.spec.hostNetwork of type bool")),
-            (
-                json!({"containers": [{"livenessProbe": {"httpGet": {"port": true}}}]}),
-                field("bool into Go value of type int32"),
-            ),
-            (
-                json!({"containers": [{"resources": {"limits": {"cpu": "1x"}}}]}),
-                "unable to parse quantity's suffix".to_string(),
-            ),
+            (json!({"containers": [{"livenessProbe": {"httpGet": {"port": true}}}]}), field("bool into Go value of type int32")),
+            (json!({"containers": [{"resources": {"limits": {"cpu": "1x"}}}]}), "unable to parse quantity's suffix".to_string()),
             (json!({"priority": 3_000_000_000_i64}), field("number 3000000000 into Go struct field PodSpec.spec.priority of type int32")),
         ];
         for (spec, expected) in cases {

@@ -78,8 +78,7 @@ pub fn discovery_api_versions(server_address: &str) -> Value {
 
 /// `/apis`: the named groups.
 pub fn discovery_group_list() -> Value {
-    let groups: Vec<Value> =
-        GROUPS.iter().filter(|(group, _)| !group.is_empty()).map(|(group, versions)| group_members(group, versions)).collect();
+    let groups: Vec<Value> = GROUPS.iter().filter(|(group, _)| !group.is_empty()).map(|(group, versions)| group_members(group, versions)).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
@@ -94,8 +93,7 @@ pub fn discovery_group(group: &str) -> Option<Value> {
 }
 
 fn group_members(group: &str, versions: &[&str]) -> Value {
-    let versions: Vec<Value> =
-        versions.iter().map(|version| json!({"groupVersion": group_version(group, version), "version": version})).collect();
+    let versions: Vec<Value> = versions.iter().map(|version| json!({"groupVersion": group_version(group, version), "version": version})).collect();
     json!({"name": group, "versions": versions, "preferredVersion": versions.first()})
 }
 
@@ -149,7 +147,10 @@ mod tests {
         let pods = find(&core["items"][0]["versions"][0]["resources"], "resource", "pods");
         assert_eq!(pods["shortNames"], json!(["po"]));
         assert_eq!(pods["categories"], json!(["all"]));
-        assert_eq!(find(&pods["subresources"], "subresource", "eviction")["responseKind"], json!({"group": "policy", "version": "v1", "kind": "Eviction"}));
+        assert_eq!(
+            find(&pods["subresources"], "subresource", "eviction")["responseKind"],
+            json!({"group": "policy", "version": "v1", "kind": "Eviction"})
+        );
         let named = discovery_aggregated(false);
         assert_eq!(named["items"][0]["metadata"]["name"], "apps");
         assert!(named["items"].as_array().unwrap().iter().all(|item| item["versions"][0]["freshness"] == "Current"));
@@ -159,8 +160,11 @@ mod tests {
     fn legacy_lists_agree_with_the_kinds() {
         let list = discovery_resource_list("apps", "v1").unwrap();
         let scale = find(&list["resources"], "name", "deployments/scale");
-        assert_eq!(scale, &json!({"name": "deployments/scale", "singularName": "", "namespaced": true, "kind": "Scale",
-            "verbs": ["get", "patch", "update"], "group": "autoscaling", "version": "v1"}));
+        assert_eq!(
+            scale,
+            &json!({"name": "deployments/scale", "singularName": "", "namespaced": true, "kind": "Scale",
+            "verbs": ["get", "patch", "update"], "group": "autoscaling", "version": "v1"})
+        );
         assert!(discovery_resource_list("apps", "v1beta1").is_none());
         assert!(discovery_resource_list("extensions", "v1beta1").is_none());
         assert_eq!(discovery_group("apps").unwrap()["preferredVersion"]["groupVersion"], "apps/v1");

@@ -217,8 +217,7 @@ fn paths(found: &[&'static KindInfo]) -> Map<String, Value> {
     let mut paths = Map::new();
     for info in found {
         let base = format!("/{}", place(info.group, info.version));
-        let collection =
-            if info.namespaced { format!("{base}/namespaces/{{namespace}}/{}", info.plural) } else { format!("{base}/{}", info.plural) };
+        let collection = if info.namespaced { format!("{base}/namespaces/{{namespace}}/{}", info.plural) } else { format!("{base}/{}", info.plural) };
         if info.verbs.contains(&"get") {
             paths.insert(format!("{collection}/{{name}}"), item_path(info));
         }

@@ -179,8 +179,7 @@ mod tests {
         }
     }
 
-    const LEAVES: [&str; 12] =
-        ["string", "bool", "int32", "int64", "float64", "bytes", "time", "microtime", "quantity", "intorstring", "raw", "int"];
+    const LEAVES: [&str; 12] = ["string", "bool", "int32", "int64", "float64", "bytes", "time", "microtime", "quantity", "intorstring", "raw", "int"];
 
     #[test]
     fn fields_carry_their_facts() {

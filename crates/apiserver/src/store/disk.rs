@@ -130,11 +130,7 @@ impl Opened {
     }
 }
 
-fn load(
-    database: &Database,
-    cipher: &Cipher,
-    failed: impl Fn(redb::Error) -> OpenError,
-) -> Result<(u64, Loaded), OpenError> {
+fn load(database: &Database, cipher: &Cipher, failed: impl Fn(redb::Error) -> OpenError) -> Result<(u64, Loaded), OpenError> {
     let transaction = database.begin_read().map_err(|error| failed(error.into()))?;
     let empty = Loaded { revision: 1, index: BTreeMap::new() };
     let (objects, meta) = match (transaction.open_table(OBJECTS), transaction.open_table(META)) {

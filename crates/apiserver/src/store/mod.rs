@@ -18,8 +18,8 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{oneshot, watch};
-pub use window::{Change, Event};
 use window::Window;
+pub use window::{Change, Event};
 
 /// Why the store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -147,12 +147,7 @@ impl Store {
     /// Opens (or makes) the store in `dir`.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let (disk, loaded) = Disk::open(dir)?;
-        let state = State {
-            revision: loaded.revision,
-            index: loaded.index,
-            window: Window::starting_at(loaded.revision),
-            changed: HashMap::new(),
-        };
+        let state = State { revision: loaded.revision, index: loaded.index, window: Window::starting_at(loaded.revision), changed: HashMap::new() };
         let shared = Arc::new(Shared { state: Mutex::new(state), published: watch::Sender::new(loaded.revision) });
         let disk = disk.start(Arc::clone(&shared)).map_err(|source| OpenError::File {
             dir: dir.to_path_buf(),
@@ -192,8 +187,7 @@ impl Store {
     pub fn list_at(&self, prefix: &str, revision: u64) -> Result<Rows, Compacted> {
         let state = self.shared.lock();
         let later = state.window.after(revision)?;
-        let mut found: BTreeMap<Arc<str>, Entry> =
-            range(&state.index, prefix).map(|(key, entry)| (Arc::clone(key), entry.clone())).collect();
+        let mut found: BTreeMap<Arc<str>, Entry> = range(&state.index, prefix).map(|(key, entry)| (Arc::clone(key), entry.clone())).collect();
         for event in later.rev().filter(|event| event.key.starts_with(prefix)) {
             match &event.previous {
                 Some(previous) => found.insert(Arc::clone(&event.key), previous.clone()),

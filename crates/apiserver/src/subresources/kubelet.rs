@@ -51,7 +51,14 @@ impl KubeletClient {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    async fn request(&self, address: IpAddr, port: u16, method: Method, target: &str, body: Bytes) -> Result<Response<hyper::body::Incoming>, String> {
+    async fn request(
+        &self,
+        address: IpAddr,
+        port: u16,
+        method: Method,
+        target: &str,
+        body: Bytes,
+    ) -> Result<Response<hyper::body::Incoming>, String> {
         let connect = async {
             let stream = TcpStream::connect((address, port)).await.map_err(|error| format!("dial tcp {address}:{port}: {error}"))?;
             self.0.connect(ServerName::IpAddress(address.into()), stream).await.map_err(|error| format!("tls to {address}:{port}: {error}"))
@@ -74,7 +81,10 @@ fn location(api: &Api, node: &str) -> Result<(IpAddr, u16), ApiError> {
     let nodes = kinds::by_resource("", "v1", "nodes").ok_or_else(ApiError::no_such_resource)?;
     let node_object = api.registry.get(nodes, "", node)?.value();
     let addresses = object::list(&node_object, &["status", "addresses"]);
-    let address = addresses.iter().filter(|address| object::text(address, &["type"]) == "InternalIP").find_map(|address| object::text(address, &["address"]).parse().ok());
+    let address = addresses
+        .iter()
+        .filter(|address| object::text(address, &["type"]) == "InternalIP")
+        .find_map(|address| object::text(address, &["address"]).parse().ok());
     let port = object::integer(&node_object, &["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(|port| u16::try_from(port).ok());
     let address = address.ok_or_else(|| ApiError::internal(format!("no preferred addresses found; known addresses: {addresses:?}")))?;
     Ok((address, port.filter(|port| *port != 0).unwrap_or(DEFAULT_PORT)))
@@ -89,14 +99,16 @@ pub(super) async fn log(api: &Api, call: &Call, kind: &'static KindInfo) -> Resu
     if node.is_empty() {
         return Ok(respond::text(200, ""));
     }
-    let options: Vec<String> = LOG_OPTIONS.iter().filter_map(|option| call.query.get(option).map(|value| format!("{option}={}", encode(value)))).collect();
+    let options: Vec<String> =
+        LOG_OPTIONS.iter().filter_map(|option| call.query.get(option).map(|value| format!("{option}={}", encode(value)))).collect();
     let target = format!("/containerLogs/{namespace}/{name}/{container}?{}", options.join("&"));
     forward(api, node, Method::GET, &target, Bytes::new()).await
 }
 
 /// The container that is meant.
 fn container(pod: &Value, name: &str, asked: &str) -> Result<String, ApiError> {
-    let names = |list: &str| -> Vec<String> { object::list(pod, &["spec", list]).iter().map(|container| object::name_of(container).to_string()).collect() };
+    let names =
+        |list: &str| -> Vec<String> { object::list(pod, &["spec", list]).iter().map(|container| object::name_of(container).to_string()).collect() };
     let (containers, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
     if !asked.is_empty() {
         let known = containers.iter().chain(&init).chain(&ephemeral).any(|own| own == asked);

@@ -7,8 +7,8 @@ mod scale;
 mod token;
 
 use crate::http::Call;
-use crate::http::respond::{self, Body};
 use crate::http::negotiate;
+use crate::http::respond::{self, Body};
 use crate::kinds::KindInfo;
 use crate::registry::WriteContext;
 use crate::server::Api;

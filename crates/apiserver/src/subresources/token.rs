@@ -63,13 +63,16 @@ fn bind(api: &Api, namespace: &str, account: &Value, reference: &Value) -> Resul
     let stored = api.registry.store.get(&storage_key(kind, scope, name)).ok_or_else(|| ApiError::not_found(kind, name))?.value();
     let live = object::uid(&stored).to_string();
     if !uid.is_empty() && uid != live {
-        let why = format!("the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated");
+        let why = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        );
         return Err(ApiError::conflict(kind, name, &why));
     }
     let mut node = None;
     if what == "Pod" {
         if object::text(&stored, &["spec", "serviceAccountName"]) != object::name(account) {
-            let message = format!("cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.", object::name(account));
+            let message =
+                format!("cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.", object::name(account));
             return Err(ApiError::bad_request(message));
         }
         let on = object::text(&stored, &["spec", "nodeName"]);

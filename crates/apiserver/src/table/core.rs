@@ -13,9 +13,8 @@ fn age(object: &Value, now: Timestamp) -> Value {
     since(object, "/metadata/creationTimestamp", now).into()
 }
 
-pub const SERVICE: Printer = Printer::new(
-    &[NAME, text("Type"), text("Cluster-IP"), text("External-IP"), text("Port(s)"), AGE, wide(text("Selector"))],
-    |object, now| {
+pub const SERVICE: Printer =
+    Printer::new(&[NAME, text("Type"), text("Cluster-IP"), text("External-IP"), text("Port(s)"), AGE, wide(text("Selector"))], |object, now| {
         let ports: Vec<String> = list(object, "/spec/ports").iter().map(service_port).collect();
         vec![
             name(object),
@@ -26,8 +25,7 @@ pub const SERVICE: Printer = Printer::new(
             age(object, now),
             labels(object, "/spec/selector").into(),
         ]
-    },
-);
+    });
 
 fn service_port(port: &Value) -> String {
     let (number, node_port, protocol) = (integer(port, "/port"), integer(port, "/nodePort"), get(port, "/protocol"));
@@ -122,9 +120,8 @@ pub const CONFIG_MAP: Printer = Printer::new(&[NAME, text("Data"), AGE], |object
     vec![name(object), (count(object, "/data") + count(object, "/binaryData")).into(), age(object, now)]
 });
 
-pub const SERVICE_ACCOUNT: Printer = Printer::new(&[NAME, text("Secrets"), AGE], |object, now| {
-    vec![name(object), list(object, "/secrets").len().into(), age(object, now)]
-});
+pub const SERVICE_ACCOUNT: Printer =
+    Printer::new(&[NAME, text("Secrets"), AGE], |object, now| vec![name(object), list(object, "/secrets").len().into(), age(object, now)]);
 
 pub const LEASE: Printer =
     Printer::new(&[NAME, text("Holder"), AGE], |object, now| vec![name(object), get(object, "/spec/holderIdentity").into(), age(object, now)]);
@@ -196,33 +193,27 @@ pub const ENDPOINTS: Printer = Printer::new(&[NAME, text("Endpoints"), AGE], |ob
     vec![name(object), first_three(&found, "<none>").into(), age(object, now)]
 });
 
-pub const ENDPOINT_SLICE: Printer =
-    Printer::new(&[NAME, text("AddressType"), text("Ports"), text("Endpoints"), AGE], |object, now| {
-        let ports: Vec<String> = list(object, "/ports")
-            .iter()
-            .map(|port| match port.get("port").and_then(Value::as_i64) {
-                Some(number) => number.to_string(),
-                None => get_or(port, "/name", "*").to_string(),
-            })
-            .collect();
-        let addresses: Vec<String> = list(object, "/endpoints")
-            .iter()
-            .flat_map(|endpoint| list(endpoint, "/addresses"))
-            .filter_map(Value::as_str)
-            .map(str::to_string)
-            .collect();
-        vec![
-            name(object),
-            get(object, "/addressType").into(),
-            first_three(&ports, "<unset>").into(),
-            first_three(&addresses, "<unset>").into(),
-            age(object, now),
-        ]
-    });
+pub const ENDPOINT_SLICE: Printer = Printer::new(&[NAME, text("AddressType"), text("Ports"), text("Endpoints"), AGE], |object, now| {
+    let ports: Vec<String> = list(object, "/ports")
+        .iter()
+        .map(|port| match port.get("port").and_then(Value::as_i64) {
+            Some(number) => number.to_string(),
+            None => get_or(port, "/name", "*").to_string(),
+        })
+        .collect();
+    let addresses: Vec<String> =
+        list(object, "/endpoints").iter().flat_map(|endpoint| list(endpoint, "/addresses")).filter_map(Value::as_str).map(str::to_string).collect();
+    vec![
+        name(object),
+        get(object, "/addressType").into(),
+        first_three(&ports, "<unset>").into(),
+        first_three(&addresses, "<unset>").into(),
+        age(object, now),
+    ]
+});
 
-pub const BINDING: Printer = Printer::new(
-    &[NAME, text("Role"), AGE, wide(text("Users")), wide(text("Groups")), wide(text("ServiceAccounts"))],
-    |object, now| {
+pub const BINDING: Printer =
+    Printer::new(&[NAME, text("Role"), AGE, wide(text("Users")), wide(text("Groups")), wide(text("ServiceAccounts"))], |object, now| {
         let subjects = |kind: &str| {
             let found = list(object, "/subjects").iter().filter(|subject| get(subject, "/kind") == kind);
             let names = found.map(|subject| match kind {
@@ -239,5 +230,4 @@ pub const BINDING: Printer = Printer::new(
             subjects("Group"),
             subjects("ServiceAccount"),
         ]
-    },
-);
+    });

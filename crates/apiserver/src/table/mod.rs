@@ -3,9 +3,9 @@
 
 mod core;
 mod pod;
-mod text;
 #[cfg(test)]
 mod tests;
+mod text;
 mod workloads;
 
 use crate::kinds::KindInfo;

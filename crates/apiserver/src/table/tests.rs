@@ -99,10 +99,7 @@ fn pod_status_sums_up_the_containers() {
         (json!({"phase": "Failed", "containerStatuses": [ended(json!({"exitCode": 3}))]}), ["0/3", "ExitCode:3", "0"]),
         (json!({"phase": "Failed", "containerStatuses": [ended(json!({"exitCode": 137, "signal": 9}))]}), ["0/3", "Signal:9", "0"]),
         (json!({"phase": "Succeeded", "containerStatuses": [ended(json!({"exitCode": 0, "reason": "Completed"}))]}), ["0/3", "Completed", "0"]),
-        (
-            json!({"phase": "Running", "containerStatuses": [ended(json!({"exitCode": 0, "reason": "Completed"})), running]}),
-            ["1/3", "NotReady", "0"],
-        ),
+        (json!({"phase": "Running", "containerStatuses": [ended(json!({"exitCode": 0, "reason": "Completed"})), running]}), ["1/3", "NotReady", "0"]),
         (
             json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
                 "containerStatuses": [ended(json!({"exitCode": 0, "reason": "Completed"})), running]}),
@@ -136,9 +133,7 @@ fn pod_status_sums_up_the_containers() {
 
 #[test]
 fn pods_on_their_way_out_say_so() {
-    let object = |phase: &str, reason: &str| {
-        json!({"metadata": {"deletionTimestamp": NOW}, "spec": {"containers": [{}]}, "status": {"phase": phase, "reason": reason}})
-    };
+    let object = |phase: &str, reason: &str| json!({"metadata": {"deletionTimestamp": NOW}, "spec": {"containers": [{}]}, "status": {"phase": phase, "reason": reason}});
     assert_eq!(cells("", "pods", object("Running", ""))[2], "Terminating");
     assert_eq!(cells("", "pods", object("Running", "NodeLost"))[2], "Unknown");
     assert_eq!(cells("", "pods", object("Succeeded", ""))[2], "Succeeded");
@@ -180,7 +175,17 @@ fn nodes_show_state_roles_and_system() {
     });
     assert_eq!(
         cells("", "nodes", object)[1..],
-        ["Ready,SchedulingDisabled", "control-plane,worker", "2m30s", "v1.36.2", "10.240.0.12", "<none>", "Windows Server 2022", "10.0.20348", "sim://1"]
+        [
+            "Ready,SchedulingDisabled",
+            "control-plane,worker",
+            "2m30s",
+            "v1.36.2",
+            "10.240.0.12",
+            "<none>",
+            "Windows Server 2022",
+            "10.0.20348",
+            "sim://1"
+        ]
     );
     assert_eq!(cells("", "nodes", json!({}))[1..3], ["Unknown", "<none>"]);
     assert_eq!(cells("", "nodes", json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}))[1], "NotReady");
@@ -193,10 +198,7 @@ fn workloads_show_replicas_images_and_selector() {
             "selector": {"matchLabels": {"app": "iis"}, "matchExpressions": [{"key": "tier", "operator": "In", "values": ["b", "a"]}, {"key": "z", "operator": "DoesNotExist"}]}},
         "status": {"replicas": 3, "readyReplicas": 2, "updatedReplicas": 1, "availableReplicas": 2},
     });
-    assert_eq!(
-        cells("apps", "deployments", object.clone())[1..],
-        ["2/3", "1", "2", "2m30s", "a,c", "b:1,d", "app=iis,tier in (a,b),!z"]
-    );
+    assert_eq!(cells("apps", "deployments", object.clone())[1..], ["2/3", "1", "2", "2m30s", "a,c", "b:1,d", "app=iis,tier in (a,b),!z"]);
     assert_eq!(cells("apps", "replicasets", object)[1..5], ["3", "3", "2", "2m30s"]);
 }
 
@@ -207,10 +209,7 @@ fn events_show_when_what_and_whom() {
         "lastTimestamp": "2026-01-01T23:59:50Z", "involvedObject": {"kind": "Pod", "name": "p", "fieldPath": "spec.containers{a}"},
         "source": {"component": "kubelet", "host": "win01"},
     });
-    assert_eq!(
-        cells("", "events", object),
-        ["10s", "Warning", "Failed", "pod/p", "spec.containers{a}", "kubelet, win01", "no", "60m", "4", "x"]
-    );
+    assert_eq!(cells("", "events", object), ["10s", "Warning", "Failed", "pod/p", "spec.containers{a}", "kubelet, win01", "no", "60m", "4", "x"]);
     let new = json!({"eventTime": "2026-01-01T23:59:00.000000Z", "reportingComponent": "c", "involvedObject": {"kind": "Node"},
         "series": {"count": 9, "lastObservedTime": "2026-01-01T23:59:59.000000Z"}});
     let row = cells("", "events", new);

@@ -6,16 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 pub const DEPLOYMENT: Printer = Printer::new(
-    &[
-        NAME,
-        text("Ready"),
-        text("Up-to-date"),
-        text("Available"),
-        AGE,
-        wide(text("Containers")),
-        wide(text("Images")),
-        wide(text("Selector")),
-    ],
+    &[NAME, text("Ready"), text("Up-to-date"), text("Available"), AGE, wide(text("Containers")), wide(text("Images")), wide(text("Selector"))],
     |object, now| {
         let ready = format!("{}/{}", integer(object, "/status/readyReplicas"), integer(object, "/spec/replicas"));
         let mut cells = vec![
@@ -30,16 +21,7 @@ pub const DEPLOYMENT: Printer = Printer::new(
 );
 
 pub const REPLICA_SET: Printer = Printer::new(
-    &[
-        NAME,
-        number("Desired"),
-        number("Current"),
-        number("Ready"),
-        AGE,
-        wide(text("Containers")),
-        wide(text("Images")),
-        wide(text("Selector")),
-    ],
+    &[NAME, number("Desired"), number("Current"), number("Ready"), AGE, wide(text("Containers")), wide(text("Images")), wide(text("Selector"))],
     |object, now| {
         let mut cells = vec![
             get(object, "/metadata/name").into(),

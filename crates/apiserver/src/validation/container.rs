@@ -235,7 +235,9 @@ fn environment_source(source: &Field, has_value: bool, errors: &mut Errors) {
         }
     }
     match found.len() {
-        0 => errors.invalid_value(source, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"),
+        0 => {
+            errors.invalid_value(source, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`")
+        }
         _ if has_value => errors.invalid_value(source, "", "may not be specified when `value` is not empty"),
         1 => {}
         _ => errors.invalid_value(source, "", "may not have more than one field specified at a time"),

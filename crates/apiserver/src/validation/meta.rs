@@ -54,10 +54,7 @@ pub fn check_update(new: &Field, old: &Field, errors: &mut Errors) {
             added.sort_unstable();
             let added: Vec<String> = added.iter().map(|name| format!("{name:?}")).collect();
             let list = format!("[]string{{{}}}", added.join(", "));
-            errors.forbidden(
-                &finalizers,
-                format!("no new finalizers can be added if the object is being deleted, found new finalizers {list}"),
-            );
+            errors.forbidden(&finalizers, format!("no new finalizers can be added if the object is being deleted, found new finalizers {list}"));
         }
     }
     for member in ["name", "namespace", "uid", "creationTimestamp"] {
@@ -109,12 +106,9 @@ pub fn annotations(field: &Field, errors: &mut Errors) {
 fn owners(field: &Field, errors: &mut Errors) {
     let mut controller: Option<String> = None;
     for owner in field.items() {
-        for (member, problem) in [
-            ("apiVersion", "version must not be empty"),
-            ("kind", "must not be empty"),
-            ("name", "must not be empty"),
-            ("uid", "must not be empty"),
-        ] {
+        for (member, problem) in
+            [("apiVersion", "version must not be empty"), ("kind", "must not be empty"), ("name", "must not be empty"), ("uid", "must not be empty")]
+        {
             let found = Field { path: format!("{}.{member}", field.path), value: owner.get(member).value };
             if found.is_empty() {
                 errors.invalid_value(&found, "", problem);

@@ -97,10 +97,7 @@ fn duplicate_ports(ports: &Field, errors: &mut Errors) {
         let (protocol, number) = (port.get("protocol").text(), port.get("port").number().unwrap_or_default());
         if !used.insert((protocol, number)) {
             // Upstream prints its internal struct, whose members have Go's names.
-            errors.duplicate(
-                &port,
-                json!({"Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0}),
-            );
+            errors.duplicate(&port, json!({"Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0}));
         }
     }
 }

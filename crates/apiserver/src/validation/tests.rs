@@ -68,13 +68,21 @@ fn valid_objects_have_no_problems() {
         ("", "secrets", json!({"data": {"a.b": "eA=="}})),
         ("", "configmaps", json!({"data": {"a": "b"}})),
         ("", "namespaces", json!({})),
-        ("", "nodes", json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"], "taints": [{"key": "os", "value": "windows", "effect": "NoSchedule"}]}})),
+        (
+            "",
+            "nodes",
+            json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"], "taints": [{"key": "os", "value": "windows", "effect": "NoSchedule"}]}}),
+        ),
         ("", "serviceaccounts", json!({})),
         ("", "events", json!({"involvedObject": {"kind": "Pod", "namespace": "default"}})),
         ("", "endpoints", json!({"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]}]})),
         ("discovery.k8s.io", "endpointslices", json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{"port": 80}]})),
         ("coordination.k8s.io", "leases", json!({"spec": {"leaseDurationSeconds": 40}})),
-        ("rbac.authorization.k8s.io", "clusterroles", json!({"metadata": {"name": "system:node"}, "rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]})),
+        (
+            "rbac.authorization.k8s.io",
+            "clusterroles",
+            json!({"metadata": {"name": "system:node"}, "rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]}),
+        ),
         ("rbac.authorization.k8s.io", "roles", json!({"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]})),
         ("rbac.authorization.k8s.io", "rolebindings", json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "User", "name": "u"}]})),
     ];
@@ -110,7 +118,11 @@ fn metadata_is_checked() {
         ),
         ("/metadata/annotations", json!({"/a": ""}), "metadata.annotations: Invalid value: \"/a\": prefix part must be non-empty"),
         ("/metadata/annotations", json!({"a": "x".repeat(300_000)}), "metadata.annotations: Too long: may not be more than 262144 bytes"),
-        ("/metadata/ownerReferences", json!([{"apiVersion": "v1", "kind": "Pod", "name": "p"}]), "metadata.ownerReferences.uid: Invalid value: \"\": must not be empty"),
+        (
+            "/metadata/ownerReferences",
+            json!([{"apiVersion": "v1", "kind": "Pod", "name": "p"}]),
+            "metadata.ownerReferences.uid: Invalid value: \"\": must not be empty",
+        ),
         ("/metadata/generateName", json!("ok-"), ""),
     ];
     for (pointer, value, expected) in cases {
@@ -137,9 +149,18 @@ fn metadata_updates_are_checked() {
 
 #[test]
 fn names_follow_their_kind() {
-    assert!(problems("", "services", service(), &[("/metadata/name", json!("1web"))]).starts_with("metadata.name: Invalid value: \"1web\": a DNS-1035 label"));
-    assert_eq!(problems("", "namespaces", json!({"metadata": {}}), &[("/metadata/name", json!("a.b"))]), "metadata.name: Invalid value: \"a.b\": must not contain dots");
-    assert_eq!(problems("rbac.authorization.k8s.io", "clusterroles", json!({"metadata": {}}), &[("/metadata/name", json!("a/b"))]), "metadata.name: Invalid value: \"a/b\": may not contain '/'");
+    assert!(
+        problems("", "services", service(), &[("/metadata/name", json!("1web"))])
+            .starts_with("metadata.name: Invalid value: \"1web\": a DNS-1035 label")
+    );
+    assert_eq!(
+        problems("", "namespaces", json!({"metadata": {}}), &[("/metadata/name", json!("a.b"))]),
+        "metadata.name: Invalid value: \"a.b\": must not contain dots"
+    );
+    assert_eq!(
+        problems("rbac.authorization.k8s.io", "clusterroles", json!({"metadata": {}}), &[("/metadata/name", json!("a/b"))]),
+        "metadata.name: Invalid value: \"a/b\": may not contain '/'"
+    );
 }
 
 #[test]
@@ -161,7 +182,11 @@ fn containers_are_checked() {
             json!("Sometimes"),
             "spec.containers[0].imagePullPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",
         ),
-        (format!("{c}/ports"), json!([{"containerPort": 70000}]), "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive"),
+        (
+            format!("{c}/ports"),
+            json!([{"containerPort": 70000}]),
+            "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+        ),
         (format!("{c}/ports"), json!([{"name": "web"}]), "spec.containers[0].ports[0].containerPort: Required value"),
         (
             format!("{c}/ports"),
@@ -189,7 +214,11 @@ fn containers_are_checked() {
             json!([{"name": "a", "valueFrom": {"fieldRef": {"fieldPath": "spec.x"}}}]),
             "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: \"spec.x\": error converting fieldPath: field label not supported: spec.x",
         ),
-        (format!("{c}/env"), json!([{"name": "a", "valueFrom": {"secretKeyRef": {"name": "s"}}}]), "spec.containers[0].env[0].valueFrom.secretKeyRef.key: Required value"),
+        (
+            format!("{c}/env"),
+            json!([{"name": "a", "valueFrom": {"secretKeyRef": {"name": "s"}}}]),
+            "spec.containers[0].env[0].valueFrom.secretKeyRef.key: Required value",
+        ),
         (
             format!("{c}/env"),
             json!([{"name": "a", "value": "1", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
@@ -260,7 +289,11 @@ fn mounts_resources_and_probes_are_checked() {
 #[test]
 fn windows_paths_are_mount_paths() {
     for path in ["C:\\etc\\foo", "c:/etc/foo", "/etc/foo", "D:\\x"] {
-        assert_eq!(problems("", "pods", pod(), &[("/spec/containers/0/volumeMounts", json!([{"name": "v", "mountPath": path, "readOnly": true}]))]), "", "{path}");
+        assert_eq!(
+            problems("", "pods", pod(), &[("/spec/containers/0/volumeMounts", json!([{"name": "v", "mountPath": path, "readOnly": true}]))]),
+            "",
+            "{path}"
+        );
     }
     let host = json!([{"name": "v", "hostPath": {"path": "C:\\etc\\foo"}}]);
     assert_eq!(problems("", "pods", pod(), &[("/spec/volumes", host)]), "");
@@ -269,7 +302,11 @@ fn windows_paths_are_mount_paths() {
 #[test]
 fn pods_are_checked() {
     let cases = [
-        ("/spec/restartPolicy", json!("Maybe"), "spec.restartPolicy: Unsupported value: \"Maybe\": supported values: \"Always\", \"OnFailure\", \"Never\""),
+        (
+            "/spec/restartPolicy",
+            json!("Maybe"),
+            "spec.restartPolicy: Unsupported value: \"Maybe\": supported values: \"Always\", \"OnFailure\", \"Never\"",
+        ),
         (
             "/spec/dnsPolicy",
             json!("X"),
@@ -301,7 +338,11 @@ fn pods_are_checked() {
         ),
         ("/spec/volumes", json!([{"name": "v"}, {"name": "v", "emptyDir": {}}]), "spec.volumes[1].name: Duplicate value: \"v\""),
         ("/spec/volumes", json!([{"name": "v", "secret": {}}]), "spec.volumes[0].secret.secretName: Required value"),
-        ("/spec/volumes", json!([{"name": "v", "hostPath": {"path": "/a/../b"}}]), "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'"),
+        (
+            "/spec/volumes",
+            json!([{"name": "v", "hostPath": {"path": "/a/../b"}}]),
+            "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'",
+        ),
         (
             "/spec/volumes",
             json!([{"name": "v", "emptyDir": {}, "configMap": {"name": "c"}}]),
@@ -329,7 +370,10 @@ fn the_operating_system_rules_fields_out() {
     let refused = |pointer: &str, value: Value| problems("", "pods", pod(), &[windows.clone(), (pointer, value)]);
     assert_eq!(refused("/spec/resources", json!({"limits": {"cpu": "1"}})), "spec.resources: Forbidden: cannot be set for a windows pod");
     assert_eq!(refused("/spec/hostPID", json!(true)), "spec.hostPID: Forbidden: cannot be set for a windows pod");
-    assert_eq!(refused("/spec/securityContext", json!({"runAsUser": 1})), "spec.securityContext.runAsUser: Forbidden: cannot be set for a windows pod");
+    assert_eq!(
+        refused("/spec/securityContext", json!({"runAsUser": 1})),
+        "spec.securityContext.runAsUser: Forbidden: cannot be set for a windows pod"
+    );
     assert_eq!(
         refused("/spec/containers/0/securityContext", json!({"capabilities": {}, "privileged": false})),
         "spec.containers[0].securityContext.capabilities: Forbidden: cannot be set for a windows pod\n\
@@ -392,7 +436,11 @@ fn deployments_are_checked() {
             json!({"type": "Recreate", "rollingUpdate": {}}),
             "spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'",
         ),
-        ("/spec/strategy", json!({"type": "BlueGreen"}), "spec.strategy.type: Unsupported value: \"BlueGreen\": supported values: \"Recreate\", \"RollingUpdate\""),
+        (
+            "/spec/strategy",
+            json!({"type": "BlueGreen"}),
+            "spec.strategy.type: Unsupported value: \"BlueGreen\": supported values: \"Recreate\", \"RollingUpdate\"",
+        ),
         (
             "/spec/strategy",
             json!({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}}),
@@ -423,11 +471,23 @@ fn services_are_checked() {
             "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":1,\"TargetPort\":0,\"NodePort\":0}",
         ),
         ("/spec/ports", json!([{"port": 1, "nodePort": 30001}]), "spec.ports[0].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'"),
-        ("/spec/type", json!("X"), "spec.type: Unsupported value: \"X\": supported values: \"ClusterIP\", \"ExternalName\", \"LoadBalancer\", \"NodePort\""),
+        (
+            "/spec/type",
+            json!("X"),
+            "spec.type: Unsupported value: \"X\": supported values: \"ClusterIP\", \"ExternalName\", \"LoadBalancer\", \"NodePort\"",
+        ),
         ("/spec/type", json!("ExternalName"), "spec.externalName: Required value"),
-        ("/spec/clusterIP", json!("300.1.1.1"), "spec.clusterIPs[0]: Invalid value: \"300.1.1.1\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"),
+        (
+            "/spec/clusterIP",
+            json!("300.1.1.1"),
+            "spec.clusterIPs[0]: Invalid value: \"300.1.1.1\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        ),
         ("/spec/sessionAffinity", json!("Sticky"), "spec.sessionAffinity: Unsupported value: \"Sticky\": supported values: \"ClientIP\", \"None\""),
-        ("/spec/externalTrafficPolicy", json!("Local"), "spec.externalTrafficPolicy: Invalid value: \"Local\": may only be set for externally-accessible services"),
+        (
+            "/spec/externalTrafficPolicy",
+            json!("Local"),
+            "spec.externalTrafficPolicy: Invalid value: \"Local\": may only be set for externally-accessible services",
+        ),
     ];
     for (pointer, value, expected) in cases {
         assert_eq!(problems("", "services", service(), &[(pointer, value.clone())]), expected, "{pointer} {value}");

@@ -124,16 +124,13 @@ fn user_name(field: &Field, errors: &mut Errors) {
     let user = match parts.as_slice() {
         [user] => user,
         [domain, user] => {
-            let labels = domain.split('.').all(|label| {
-                !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
-            });
+            let labels = domain
+                .split('.')
+                .all(|label| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'));
             if domain.len() >= 256 {
                 errors.invalid(field, "runAsUserName's Domain length must be under 256 characters");
             } else if !labels {
-                errors.invalid(
-                    field,
-                    format!("runAsUserName's Domain doesn't match the NetBios nor the DNS format: {domain}"),
-                );
+                errors.invalid(field, format!("runAsUserName's Domain doesn't match the NetBios nor the DNS format: {domain}"));
             }
             user
         }
@@ -148,10 +145,7 @@ fn user_name(field: &Field, errors: &mut Errors) {
         errors.invalid(field, "runAsUserName's User cannot contain only periods or spaces");
     }
     if user.contains(['"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']']) {
-        errors.invalid(
-            field,
-            "runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]",
-        );
+        errors.invalid(field, "runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]");
     }
 }
 

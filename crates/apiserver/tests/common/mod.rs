@@ -39,7 +39,8 @@ impl TestServer {
     async fn start_in(dir: tempfile::TempDir, ca: Ca, sa_key_pem: String) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let serving = CertRequest { cn: "kube-apiserver".into(), ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], server: true, days: 1, ..CertRequest::default() };
+        let serving =
+            CertRequest { cn: "kube-apiserver".into(), ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], server: true, days: 1, ..CertRequest::default() };
         let client = CertRequest { cn: "kube-apiserver-kubelet-client".into(), client: true, days: 1, ..CertRequest::default() };
         let config = Config {
             store_dir: dir.path().join("store"),
@@ -102,7 +103,13 @@ impl TestServer {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(pki::certificate_der(self.ca.cert_pem()).unwrap().remove(0)).unwrap();
         let builder = rustls::server::WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
-        let request = CertRequest { cn: "system:node:win01".into(), ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], server: true, days: 1, ..CertRequest::default() };
+        let request = CertRequest {
+            cn: "system:node:win01".into(),
+            ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            server: true,
+            days: 1,
+            ..CertRequest::default()
+        };
         let issued = self.ca.issue(&request).unwrap();
         let (chain, key) = (pki::certificate_der(&issued.cert_pem).unwrap(), pki::private_key_der(&issued.key_pem).unwrap());
         let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();

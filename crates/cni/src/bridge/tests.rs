@@ -133,7 +133,12 @@ fn the_result_describes_what_was_made() {
 fn del_takes_everything_back_and_may_be_repeated() {
     in_lab("bridge::tests::del_takes_everything_back_and_may_be_repeated", || {
         let node = Node::new();
-        let reserved = || std::fs::read_dir(node.dir.path().join("ipam/pods")).unwrap().filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("10.")).count();
+        let reserved = || {
+            std::fs::read_dir(node.dir.path().join("ipam/pods"))
+                .unwrap()
+                .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("10."))
+                .count()
+        };
         let ports = || Rtnl::open().unwrap().links().unwrap().iter().filter(|l| l.master.is_some()).count();
         node.add("a", node.conf());
         node.add("b", node.conf());

@@ -144,14 +144,8 @@ fn read(path: &Path) -> Result<Entry, String> {
     let part = |key: &str| doc.capability_args.get(key).cloned().unwrap_or_default();
     let port_mappings: Vec<PortMapping> = serde_json::from_value(part("portMappings")).unwrap_or_default();
     let dns: Option<RuntimeDns> = serde_json::from_value(part("dns")).unwrap_or_default();
-    let remembered = Attachment {
-        container_id: doc.container_id.clone(),
-        netns: doc.netns,
-        ifname: doc.if_name.clone(),
-        args: doc.cni_args,
-        port_mappings,
-        dns,
-    };
+    let remembered =
+        Attachment { container_id: doc.container_id.clone(), netns: doc.netns, ifname: doc.if_name.clone(), args: doc.cni_args, port_mappings, dns };
     Ok(Entry { container_id: doc.container_id, ifname: doc.if_name, network, result, remembered })
 }
 

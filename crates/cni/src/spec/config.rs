@@ -99,8 +99,7 @@ pub struct PluginConfig {
     pub document: Map<String, Value>,
 }
 
-const PLUGIN_KEYS: &[&str] =
-    &["cniVersion", "name", "type", "args", "ipMasq", "ipam", "dns", "capabilities", "runtimeConfig", "prevResult"];
+const PLUGIN_KEYS: &[&str] = &["cniVersion", "name", "type", "args", "ipMasq", "ipam", "dns", "capabilities", "runtimeConfig", "prevResult"];
 const RUNTIME_KEYS: &[&str] = &["portMappings", "dns", "ips", "mac", "ipRanges"];
 
 impl PluginConfig {
@@ -201,7 +200,13 @@ impl NetworkList {
         Self::checked(name, cni_version, flag("disableCheck"), flag("disableGC"), plugins)
     }
 
-    fn checked(name: String, cni_version: SpecVersion, disable_check: bool, disable_gc: bool, mut plugins: Vec<PluginConfig>) -> Result<Self, CniError> {
+    fn checked(
+        name: String,
+        cni_version: SpecVersion,
+        disable_check: bool,
+        disable_gc: bool,
+        mut plugins: Vec<PluginConfig>,
+    ) -> Result<Self, CniError> {
         if !valid_id(&name) {
             return Err(CniError::config(format!("network name {name:?} is missing or has characters other than letters, digits, _ . -")));
         }
@@ -222,17 +227,13 @@ impl NetworkList {
 /// The newest version that both sides speak, of `cniVersions` (1.1.0) or `cniVersion`.
 fn list_version(value: &Value) -> Result<SpecVersion, CniError> {
     let single: Option<SpecVersion> = value.get("cniVersion").and_then(Value::as_str).map(str::parse).transpose()?;
-    let newest = value
-        .get("cniVersions")
-        .and_then(Value::as_array)
-        .and_then(|list| list.iter().filter_map(|v| v.as_str()?.parse().ok()).max());
+    let newest = value.get("cniVersions").and_then(Value::as_array).and_then(|list| list.iter().filter_map(|v| v.as_str()?.parse().ok()).max());
     Ok(newest.max(single).unwrap_or(SpecVersion::V0_1_0))
 }
 
 /// Container ids and network names: a letter or digit first, then letters, digits, `_`, `.` and `-`.
 pub fn valid_id(id: &str) -> bool {
-    id.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && id.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+    id.starts_with(|c: char| c.is_ascii_alphanumeric()) && id.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
 }
 
 /// Windows PowerShell writes UTF-16 with a byte order mark (`Out-File`) or UTF-8 with one.

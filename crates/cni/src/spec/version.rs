@@ -26,8 +26,7 @@ pub enum SpecVersion {
 
 impl SpecVersion {
     /// Every version spoken here, oldest first.
-    pub const ALL: [Self; 7] =
-        [Self::V0_1_0, Self::V0_2_0, Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
+    pub const ALL: [Self; 7] = [Self::V0_1_0, Self::V0_2_0, Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
     /// The newest version spoken here.
     pub const CURRENT: Self = Self::V1_1_0;
 

@@ -52,9 +52,10 @@ impl Config {
             map.retain(|key, value| KEYS.contains(&key.as_str()) && !value.is_null());
         }
         let keys: Keys = serde_json::from_value(document).map_err(|e| CniError::decode("the configuration of win-bridge", &e))?;
-        let network = keys.ip_masq_network.filter(|n| !n.is_empty()).map(|text| {
-            text.parse().map_err(|_| CniError::config(format!("ipMasqNetwork {text:?} is not a CIDR")))
-        });
+        let network = keys
+            .ip_masq_network
+            .filter(|n| !n.is_empty())
+            .map(|text| text.parse().map_err(|_| CniError::config(format!("ipMasqNetwork {text:?} is not a CIDR"))));
         let runtime = request.config.runtime_config()?;
         let mut dns = request.config.dns()?;
         if let Some(given) = runtime.dns {

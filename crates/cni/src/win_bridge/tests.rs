@@ -50,7 +50,8 @@ impl Host {
     }
 
     fn reserved(&self) -> Vec<String> {
-        let names = std::fs::read_dir(self.ipam_dir.path().join("pods")).map(|d| d.map(|e| e.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>());
+        let names = std::fs::read_dir(self.ipam_dir.path().join("pods"))
+            .map(|d| d.map(|e| e.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>());
         let mut ips: Vec<String> = names.unwrap_or_default().into_iter().filter(|n| n.parse::<std::net::IpAddr>().is_ok()).collect();
         ips.sort();
         ips
@@ -93,7 +94,11 @@ fn add_makes_upstreams_endpoint_and_a_whole_result() {
     let endpoint = &host.endpoints()[0];
     assert_eq!((endpoint.name.as_str(), endpoint.host_compute_namespace, endpoint.owner.as_str()), ("def_pods", namespace, OWNER));
     assert_eq!(endpoint.ip(), Some("10.10.187.70".parse().unwrap()));
-    assert_eq!((endpoint.routes[0].destination_prefix.as_str(), endpoint.routes[0].next_hop.as_str()), ("0.0.0.0/0", "10.10.187.66"), "not .65, which HNS keeps");
+    assert_eq!(
+        (endpoint.routes[0].destination_prefix.as_str(), endpoint.routes[0].next_hop.as_str()),
+        ("0.0.0.0/0", "10.10.187.66"),
+        "not .65, which HNS keeps"
+    );
     assert_eq!((&endpoint.dns.server_list[..], &endpoint.dns.search[..]), (&["11.0.0.11".to_owned()][..], &["svc.cluster.local".to_owned()][..]));
     let kinds: Vec<_> = endpoint.policies.iter().map(|p| p.policy_type.to_string()).collect();
     assert_eq!(kinds[..3], ["OutBoundNAT", "SDNRoute", "PortMapping"]);
@@ -187,7 +192,9 @@ fn gc_removes_our_endpoints_of_dead_sandboxes() {
         host.call(Command::Add, id, &host.make_namespace().to_string(), host.conf()).unwrap();
     }
     let network = host.client.get_by_name::<HostComputeNetwork>("pods").unwrap().unwrap().id;
-    host.client.create_endpoint(&network, Guid::random(), &HostComputeEndpoint { name: "foreign_pods".into(), ..HostComputeEndpoint::default() }).unwrap();
+    host.client
+        .create_endpoint(&network, Guid::random(), &HostComputeEndpoint { name: "foreign_pods".into(), ..HostComputeEndpoint::default() })
+        .unwrap();
     let mut conf = host.conf();
     conf["cni.dev/valid-attachments"] = json!([{"containerID": "live", "ifname": "eth0"}]);
     host.call(Command::Gc, "", "", conf).unwrap();

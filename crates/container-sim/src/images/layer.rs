@@ -91,8 +91,10 @@ impl Layer {
             }
             Kind::HardLink => {
                 let link = member.link.clone().unwrap_or_default();
-                let source_parent = self.open_parent(link.parent().unwrap_or(Path::new("")))?.try_clone().map_err(|source| {
-                    LayerError::Io { operation: "open", path: link.clone(), source }
+                let source_parent = self.open_parent(link.parent().unwrap_or(Path::new("")))?.try_clone().map_err(|source| LayerError::Io {
+                    operation: "open",
+                    path: link.clone(),
+                    source,
                 })?;
                 let source = link.file_name().unwrap_or_default();
                 let at = self.vacant(parent, name)?;
@@ -113,8 +115,11 @@ impl Layer {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(at, name, flags, Mode::RUSR | Mode::WUSR).map_err(io_error("create", path))?;
         let mut file = File::from(fd);
-        let copied = io::copy(&mut content.take(member.size), &mut file)
-            .map_err(|source| LayerError::Io { operation: "write", path: path.clone(), source })?;
+        let copied = io::copy(&mut content.take(member.size), &mut file).map_err(|source| LayerError::Io {
+            operation: "write",
+            path: path.clone(),
+            source,
+        })?;
         if copied != member.size {
             return Err(TarError::Damaged(io::ErrorKind::UnexpectedEof.into()).into());
         }
@@ -144,8 +149,8 @@ impl Layer {
         if hidden == b".wh..opq" {
             let at = self.open_parent(parent)?;
             // The directory is open as a path only; its attributes need a real descriptor.
-            let dir = rustix::fs::openat(at, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .map_err(io_error("open", parent))?;
+            let dir =
+                rustix::fs::openat(at, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(io_error("open", parent))?;
             return rustix::fs::fsetxattr(dir, OPAQUE, b"y", XattrFlags::empty()).map_err(io_error("mark opaque", parent));
         }
         if hidden.is_empty() || hidden == b"." || hidden == b".." {

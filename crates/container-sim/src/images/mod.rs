@@ -410,9 +410,7 @@ fn find<'a>(images: &'a [Image], name: &str) -> Option<&'a Image> {
     }
     let reference: Reference = name.parse().ok()?;
     images.iter().find(|image| match &reference.digest {
-        Some(digest) => {
-            image.id == *digest || image.digests.contains(&format!("{}@{digest}", reference.repository))
-        }
+        Some(digest) => image.id == *digest || image.digests.contains(&format!("{}@{digest}", reference.repository)),
         None => image.tags.contains(&reference.to_string()),
     })
 }

@@ -110,21 +110,13 @@ pub fn each<R: Read, E: From<TarError>>(reader: R, limits: Limits, visit: impl F
 ///
 /// # Errors
 /// As [`each`].
-pub fn each_seek<R: Read + Seek, E: From<TarError>>(
-    reader: R,
-    limits: Limits,
-    visit: impl FnMut(Member, &mut dyn Read) -> Visit<E>,
-) -> Visit<E> {
+pub fn each_seek<R: Read + Seek, E: From<TarError>>(reader: R, limits: Limits, visit: impl FnMut(Member, &mut dyn Read) -> Visit<E>) -> Visit<E> {
     let mut archive = Archive::new(reader);
     let entries = archive.entries_with_seek().map_err(TarError::Damaged)?;
     walk(entries, limits, visit)
 }
 
-fn walk<R: Read, E: From<TarError>>(
-    entries: Entries<'_, R>,
-    limits: Limits,
-    mut visit: impl FnMut(Member, &mut dyn Read) -> Visit<E>,
-) -> Visit<E> {
+fn walk<R: Read, E: From<TarError>>(entries: Entries<'_, R>, limits: Limits, mut visit: impl FnMut(Member, &mut dyn Read) -> Visit<E>) -> Visit<E> {
     let mut pending = Pending::default();
     let (mut members, mut bytes) = (0u64, 0u64);
     for entry in entries.raw(true) {

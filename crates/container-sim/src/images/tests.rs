@@ -165,12 +165,8 @@ fn a_docker_archive_is_loaded() {
     let name = format!("{}.json", digest_of(&document).trim_start_matches("sha256:"));
     let manifest = json!([{ "Config": name, "RepoTags": ["demo:2"], "Layers": ["a/layer.tar", "b/layer.tar"] }]);
     let manifest = serde_json::to_vec(&manifest).unwrap();
-    let archive = tarball(&[
-        File(&name, &document),
-        File("a/layer.tar", &layer),
-        Symlink("b/layer.tar", "../a/layer.tar"),
-        File("manifest.json", &manifest),
-    ]);
+    let archive =
+        tarball(&[File(&name, &document), File("a/layer.tar", &layer), Symlink("b/layer.tar", "../a/layer.tar"), File("manifest.json", &manifest)]);
     let fixture = Fixture::new(NodeOs::Linux);
     let images = fixture.load(&archive).unwrap();
     assert_eq!(images[0].tags, ["docker.io/library/demo:2"]);

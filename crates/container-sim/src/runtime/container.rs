@@ -73,16 +73,17 @@ impl Runtime {
     fn image_for(&self, config: &v1::ContainerConfig) -> Result<Image, Status> {
         let name = config.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
         let image = self.store.find(name).map_err(|error| failed(&anyhow!(error)))?;
-        let image = image.ok_or_else(|| Status::not_found(format!("failed to get image {name:?}: not found: pull it, or load it with `mullion image load`")))?;
+        let image = image
+            .ok_or_else(|| Status::not_found(format!("failed to get image {name:?}: not found: pull it, or load it with `mullion image load`")))?;
         if image.platform.fit(self.config.os).is_none() {
             let image_name = image.tags.first().cloned().unwrap_or_else(|| name.to_owned());
             let no_match = NoMatch { image: image_name, available: vec![image.platform], node: self.config.os };
             return Err(Status::failed_precondition(no_match.to_string()));
         }
         match image.stand_in {
-            Some(_) if !self.config.stand_ins => Err(Status::failed_precondition(format!(
-                "image {name:?} is here as a stand-in only, and stand-ins are switched off on this node"
-            ))),
+            Some(_) if !self.config.stand_ins => {
+                Err(Status::failed_precondition(format!("image {name:?} is here as a stand-in only, and stand-ins are switched off on this node")))
+            }
             None if self.config.os.is_windows() => Err(Status::failed_precondition(format!(
                 "image {name:?} holds Windows programs, which this runtime cannot run: only stand-ins run on simulated Windows nodes ({})",
                 crate::images::stand_in::names().collect::<Vec<_>>().join(", ")

@@ -43,10 +43,7 @@ impl Runtime {
             let reserved = state.sandboxes.values().find(|sandbox| sandbox.record.config.metadata.as_ref() == Some(&metadata));
             if let Some(other) = reserved {
                 let name = format!("{}_{}_{}_{}", metadata.name, metadata.namespace, metadata.uid, metadata.attempt);
-                return Err(Status::unknown(format!(
-                    "failed to reserve sandbox name {name:?}: name {name:?} is reserved for {:?}",
-                    other.record.id
-                )));
+                return Err(Status::unknown(format!("failed to reserve sandbox name {name:?}: name {name:?} is reserved for {:?}", other.record.id)));
             }
             state.sandboxes.insert(id.clone(), Sandbox { record: record.clone(), shim: None, turn });
         }

@@ -3,10 +3,10 @@
 use anyhow::{Result, bail};
 use k8s_cri::v1;
 
+use super::Runtime;
 use super::environment;
 use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
-use super::Runtime;
 use crate::images::{Image, Store};
 use crate::shim::{MountSource, MountSpec, Program, RootSpec, Security, StartSpec};
 

@@ -13,11 +13,9 @@ impl Runtime {
     pub(super) fn sandbox_status(&self, sandbox: &Sandbox) -> v1::PodSandboxStatus {
         let record = &sandbox.record;
         let mut ips = record.ips.iter().map(std::net::IpAddr::to_string);
-        let network = v1::PodSandboxNetworkStatus {
-            ip: ips.next().unwrap_or_default(),
-            additional_ips: ips.map(|ip| v1::PodIp { ip }).collect(),
-        };
-        let options = record.config.linux.as_ref().and_then(|linux| linux.security_context.as_ref()).and_then(|security| security.namespace_options.clone());
+        let network = v1::PodSandboxNetworkStatus { ip: ips.next().unwrap_or_default(), additional_ips: ips.map(|ip| v1::PodIp { ip }).collect() };
+        let options =
+            record.config.linux.as_ref().and_then(|linux| linux.security_context.as_ref()).and_then(|security| security.namespace_options.clone());
         v1::PodSandboxStatus {
             id: record.id.clone(),
             metadata: record.config.metadata.clone(),

@@ -211,7 +211,8 @@ fn restrict(inside: &HostRoot, spec: &StartSpec) -> Result<()> {
         let path = inside.parse(text)?;
         match inside.resolve(&path) {
             Ok(found) if found.kind == FileKind::Directory => {
-                mount(Some("tmpfs"), &fd_path(&found), Some("tmpfs"), MsFlags::MS_RDONLY, Some("size=0k")).with_context(|| format!("cannot hide {text}"))?;
+                mount(Some("tmpfs"), &fd_path(&found), Some("tmpfs"), MsFlags::MS_RDONLY, Some("size=0k"))
+                    .with_context(|| format!("cannot hide {text}"))?;
             }
             Ok(found) => bind(Path::new("/dev/null"), &fd_path(&found), false)?,
             Err(_) => {}

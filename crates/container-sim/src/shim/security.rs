@@ -65,7 +65,9 @@ impl User {
             (Some(gid), _) => gid,
             (None, Some(name)) => match name.parse() {
                 Ok(gid) => gid,
-                Err(_) => number(&line(group, 0, name), 2).with_context(|| format!("unable to find group {name}: no matching entries in group file"))?,
+                Err(_) => {
+                    number(&line(group, 0, name), 2).with_context(|| format!("unable to find group {name}: no matching entries in group file"))?
+                }
             },
             (None, None) => number(&entry, 3).unwrap_or(0),
         };

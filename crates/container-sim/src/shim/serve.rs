@@ -124,8 +124,7 @@ impl Server {
 
     fn wait(&self) -> Result<Vec<Source>> {
         let mut sources = vec![Source::Listener, Source::Signals];
-        let mut polled =
-            vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN), PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        let mut polled = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN), PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         for (number, connection) in &self.connections {
             let mut flags = PollFlags::POLLIN;
             flags.set(PollFlags::POLLOUT, !connection.output.is_empty());
@@ -179,8 +178,7 @@ impl Server {
     }
 
     fn exited(&mut self, pid: Pid, code: i32, signal: Option<i32>) {
-        let Some(id) = self.containers.iter().find(|(_, container)| container.pid == pid && !container.exited).map(|(id, _)| id.clone())
-        else {
+        let Some(id) = self.containers.iter().find(|(_, container)| container.pid == pid && !container.exited).map(|(id, _)| id.clone()) else {
             return; // an orphan of a container, adopted by pid 1
         };
         let exit = Exit { code, signal, at: now(), message: None };

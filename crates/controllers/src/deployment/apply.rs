@@ -201,14 +201,7 @@ impl Pass<'_> {
                 let message = format!("Failed to create new replica set {name:?}: {}", crate::refusal(&error));
                 self.event(EventType::Warning, "ReplicaSetCreateError", message.clone());
                 let mut failed = self.deployment.clone();
-                status::set(
-                    failed.status.get_or_insert_default(),
-                    "Progressing",
-                    "False",
-                    "ReplicaSetCreateError",
-                    &message,
-                    Timestamp::now(),
-                );
+                status::set(failed.status.get_or_insert_default(), "Progressing", "False", "ReplicaSetCreateError", &message, Timestamp::now());
                 let deployment = failed.metadata.name.clone().unwrap_or_default();
                 self.api.replace_status(&deployment, &PostParams::default(), &failed).await.context("writing the deployment's status")?;
                 Err(error).with_context(|| format!("creating {name}"))

@@ -136,7 +136,10 @@ pub(super) fn is_complete(deployment: &DeploymentView, status: &DeploymentStatus
 fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
     let more = |count: fn(&DeploymentStatus) -> Option<i32>| count(after).unwrap_or_default() > count(before).unwrap_or_default();
     let old = |status: &DeploymentStatus| status.replicas.unwrap_or_default() - status.updated_replicas.unwrap_or_default();
-    more(|status| status.updated_replicas) || old(after) < old(before) || more(|status| status.ready_replicas) || more(|status| status.available_replicas)
+    more(|status| status.updated_replicas)
+        || old(after) < old(before)
+        || more(|status| status.ready_replicas)
+        || more(|status| status.available_replicas)
 }
 
 fn has_timed_out(deployment: &DeploymentView, current: Option<&DeploymentCondition>, now: Timestamp) -> bool {

@@ -48,12 +48,7 @@ pub(super) fn endpoints(key: &Key, service: &ServiceRow, groups: &[Group]) -> En
         subsets.push(EndpointSubset { addresses, not_ready_addresses, ports: (!ports.is_empty()).then_some(ports) });
     }
     Endpoints {
-        metadata: ObjectMeta {
-            name: Some(key.name.clone()),
-            namespace: Some(key.ns.clone()),
-            labels: Some(labels),
-            ..Default::default()
-        },
+        metadata: ObjectMeta { name: Some(key.name.clone()), namespace: Some(key.ns.clone()), labels: Some(labels), ..Default::default() },
         subsets: (!subsets.is_empty()).then_some(subsets),
     }
 }
@@ -69,6 +64,5 @@ fn address(key: &Key, member: &Member) -> EndpointAddress {
 
 /// Whether an object says all that `wanted` says.
 pub(super) fn same(found: &Endpoints, wanted: &Endpoints) -> bool {
-    found.subsets.as_deref().unwrap_or_default() == wanted.subsets.as_deref().unwrap_or_default()
-        && found.metadata.labels == wanted.metadata.labels
+    found.subsets.as_deref().unwrap_or_default() == wanted.subsets.as_deref().unwrap_or_default() && found.metadata.labels == wanted.metadata.labels
 }

@@ -152,12 +152,7 @@ fn resolve(port: &ServicePortRow, pod: &PodRow) -> Option<Port> {
         Some(IntOrString::Int(number)) => *number,
         Some(IntOrString::String(name)) => pod.ports.iter().find(|one| one.name == *name && one.protocol == port.protocol)?.port,
     };
-    Some(Port {
-        name: port.name.clone().unwrap_or_default(),
-        protocol: port.protocol.clone(),
-        app_protocol: port.app_protocol.clone(),
-        port: number,
-    })
+    Some(Port { name: port.name.clone().unwrap_or_default(), protocol: port.protocol.clone(), app_protocol: port.app_protocol.clone(), port: number })
 }
 
 /// The labels of a Service's slices: the Service's own, and those that say whose they are.
@@ -182,11 +177,7 @@ pub(super) fn object(key: &Key, service: &ServiceRow, name: &str, slice: &Slice,
     });
     let endpoints = slice.members.iter().map(|member| Endpoint {
         addresses: vec![member.address.clone()],
-        conditions: Some(EndpointConditions {
-            ready: Some(member.ready),
-            serving: Some(member.serving),
-            terminating: Some(member.terminating),
-        }),
+        conditions: Some(EndpointConditions { ready: Some(member.ready), serving: Some(member.serving), terminating: Some(member.terminating) }),
         hostname: member.hostname.clone(),
         node_name: member.node.clone(),
         zone: member.zone.clone(),

@@ -176,7 +176,8 @@ mod tests {
     use super::*;
 
     fn place(name: &str) -> Place {
-        let resource = ApiResource { group: String::new(), version: "v1".into(), api_version: "v1".into(), kind: "Pod".into(), plural: "pods".into() };
+        let resource =
+            ApiResource { group: String::new(), version: "v1".into(), api_version: "v1".into(), kind: "Pod".into(), plural: "pods".into() };
         Place { kind: Arc::new(Kind { resource, namespaced: true, delete_collection: true }), key: Key::new("a", name) }
     }
 

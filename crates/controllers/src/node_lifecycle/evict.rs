@@ -147,7 +147,12 @@ mod tests {
             ("tolerated for ever", vec![taint("a", 900)], vec![tolerate("a", None)], Leave::Never),
             ("tolerated for a while", vec![taint("a", 2000)], vec![tolerate("a", Some(300))], Leave::At(at(2300))),
             ("an old taint counts from the start", vec![taint("a", 10)], vec![tolerate("a", Some(300))], Leave::At(at(1300))),
-            ("the shortest counts", vec![taint("a", 2000), taint("b", 2000)], vec![tolerate("a", Some(300)), tolerate("b", Some(5))], Leave::At(at(2005))),
+            (
+                "the shortest counts",
+                vec![taint("a", 2000), taint("b", 2000)],
+                vec![tolerate("a", Some(300)), tolerate("b", Some(5))],
+                Leave::At(at(2005)),
+            ),
             ("one of two not tolerated", vec![taint("a", 2000), taint("b", 2000)], vec![tolerate("a", None)], Leave::At(at(1000))),
             ("negative is at once", vec![taint("a", 2000)], vec![tolerate("a", Some(-5))], Leave::At(at(2000))),
         ] {

@@ -139,13 +139,7 @@ mod tests {
                 true,
                 "taints: gpu:NoSchedule node.kubernetes.io/not-ready:NoSchedule node.kubernetes.io/not-ready:NoExecute",
             ),
-            (
-                "a node fell silent",
-                node(&[("Ready", "True"), ("DiskPressure", "False")], &[], false),
-                true,
-                true,
-                "unknown: Ready DiskPressure",
-            ),
+            ("a node fell silent", node(&[("Ready", "True"), ("DiskPressure", "False")], &[], false), true, true, "unknown: Ready DiskPressure"),
             ("a node never spoke", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), true, true, "unknown: Ready"),
             (
                 "a silent node",

@@ -56,8 +56,7 @@ impl fmt::Display for Plan {
 
 /// Compares the pods with what the ReplicaSet asks for; `related` are the nodes of active pods that serve the same purpose.
 pub(super) fn plan(set: &RsRow, pods: &[(String, Arc<PodRow>)], observed: &Observed, related: &[String], now: Timestamp) -> Plan {
-    let active: Vec<&(String, Arc<PodRow>)> =
-        pods.iter().filter(|(_, pod)| pod.is_active() && !observed.going.contains(&pod.uid)).collect();
+    let active: Vec<&(String, Arc<PodRow>)> = pods.iter().filter(|(_, pod)| pod.is_active() && !observed.going.contains(&pod.uid)).collect();
     let wanted = usize::try_from(set.replicas).unwrap_or_default();
     let present = active.len() + observed.coming;
     let scale = if set.deleting || present == wanted {

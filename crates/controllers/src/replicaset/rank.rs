@@ -57,11 +57,13 @@ mod tests {
 
     #[test]
     fn the_order_of_upstream() {
-        let ready = |name: &str, node: &str, at: i64| pod(name, |row| {
-            row.node = node.into();
-            row.ready = Some(Timestamp::from_second(at).unwrap());
-            row.created = Some(Timestamp::from_second(1000).unwrap());
-        });
+        let ready = |name: &str, node: &str, at: i64| {
+            pod(name, |row| {
+                row.node = node.into();
+                row.ready = Some(Timestamp::from_second(at).unwrap());
+                row.created = Some(Timestamp::from_second(1000).unwrap());
+            })
+        };
         let assigned = pod("assigned", |row| row.node = "n1".into());
         let pending = pod("pending", |row| {
             row.node = "n1".into();

@@ -81,7 +81,8 @@ impl Rules {
         let labels = pod.metadata.labels.clone().unwrap_or_default();
         let compile = |terms: Option<&Vec<PodAffinityTerm>>| terms.into_iter().flatten().map(|term| Term::new(term, &ns)).collect();
         let affinity = spec.affinity.as_ref();
-        let near = affinity.and_then(|all| all.pod_affinity.as_ref()).and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
+        let near =
+            affinity.and_then(|all| all.pod_affinity.as_ref()).and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
         let apart =
             affinity.and_then(|all| all.pod_anti_affinity.as_ref()).and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
         let spread = spec.topology_spread_constraints.iter().flatten();

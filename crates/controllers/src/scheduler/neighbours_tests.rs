@@ -86,7 +86,8 @@ fn near_follows_and_the_first_of_its_kind_is_free() {
 #[test]
 fn hard_spread_constraints() {
     let rule = |least: Option<i32>| {
-        let mut constraint = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}});
+        let mut constraint =
+            json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}});
         if let Some(least) = least {
             constraint["minDomains"] = least.into();
         }

@@ -75,9 +75,10 @@ pub(super) fn place<'a>(pod: &PodRow, nodes: impl Iterator<Item = (&'a str, &'a 
     }
     let scores = score(pod, &fitting);
     // Among equals the emptier node, then the first by name, so that a decision can be told from the cluster's state.
-    let best = fitting.iter().zip(scores).max_by(|((a_name, _, a), a_score), ((b_name, _, b), b_score)| {
-        a_score.total_cmp(b_score).then(b.pods.cmp(&a.pods)).then(b_name.cmp(a_name))
-    });
+    let best = fitting
+        .iter()
+        .zip(scores)
+        .max_by(|((a_name, _, a), a_score), ((b_name, _, b), b_score)| a_score.total_cmp(b_score).then(b.pods.cmp(&a.pods)).then(b_name.cmp(a_name)));
     match best {
         Some(((name, ..), _)) => Ok((*name).to_owned()),
         None => Err(Unfit { refusals }),

@@ -1,8 +1,6 @@
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod},
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 
 use super::*;
 use crate::{
@@ -78,9 +76,12 @@ fn why_no_node_fits() {
         ),
         (
             {
-                let mut cache = cluster(vec![("win01", node("windows", |row| {
-                    row.allocatable.insert("pods".into(), 1);
-                }))]);
+                let mut cache = cluster(vec![(
+                    "win01",
+                    node("windows", |row| {
+                        row.allocatable.insert("pods".into(), 1);
+                    }),
+                )]);
                 cache.assume(&Key::new("a", "b"), &pod(|row| row.requests = request("memory", 10 << 30)), "win01");
                 cache
             },
@@ -148,10 +149,13 @@ fn where_a_pod_goes() {
 #[test]
 fn siblings_are_spread_even_over_unequal_nodes() {
     let mut cache = cluster(vec![
-        ("big", node("windows", |row| {
-            row.allocatable.insert("cpu".into(), 64_000);
-            row.allocatable.insert("memory".into(), 256 << 30);
-        })),
+        (
+            "big",
+            node("windows", |row| {
+                row.allocatable.insert("cpu".into(), 64_000);
+                row.allocatable.insert("memory".into(), 256 << 30);
+            }),
+        ),
         ("small", node("windows", |_| {})),
     ]);
     let web = pod(|row| row.owner = Some("web".into()));

@@ -34,9 +34,7 @@ impl HostPort {
     /// Whether both cannot be on one node.
     pub fn conflicts_with(&self, other: &Self) -> bool {
         let any = |address: &str| address.is_empty() || address == "0.0.0.0";
-        self.port == other.port
-            && self.protocol == other.protocol
-            && (self.address == other.address || any(&self.address) || any(&other.address))
+        self.port == other.port && self.protocol == other.protocol && (self.address == other.address || any(&self.address) || any(&other.address))
     }
 }
 
@@ -223,9 +221,24 @@ mod tests {
     fn what_a_pod_asks_for() {
         for (what, containers, init, expected) in [
             ("the sum of its containers", vec![container("1", "1Gi", false), container("500m", "1Gi", false)], vec![], (1500, 2 << 30)),
-            ("or its largest init container", vec![container("1", "1Gi", false)], vec![container("2", "1Mi", false), container("1", "3Gi", false)], (2000, 3 << 30)),
-            ("side-cars run beside both", vec![container("1", "1Gi", false)], vec![container("1", "1Gi", true), container("3", "1Mi", false)], (4000, 2 << 30)),
-            ("a side-car after an init container does not count for it", vec![container("1", "1Gi", false)], vec![container("3", "1Mi", false), container("1", "1Gi", true)], (3000, 2 << 30)),
+            (
+                "or its largest init container",
+                vec![container("1", "1Gi", false)],
+                vec![container("2", "1Mi", false), container("1", "3Gi", false)],
+                (2000, 3 << 30),
+            ),
+            (
+                "side-cars run beside both",
+                vec![container("1", "1Gi", false)],
+                vec![container("1", "1Gi", true), container("3", "1Mi", false)],
+                (4000, 2 << 30),
+            ),
+            (
+                "a side-car after an init container does not count for it",
+                vec![container("1", "1Gi", false)],
+                vec![container("3", "1Mi", false), container("1", "1Gi", true)],
+                (3000, 2 << 30),
+            ),
         ] {
             let spec = PodSpec { containers, init_containers: Some(init), ..Default::default() };
             let requests = requests(&spec);

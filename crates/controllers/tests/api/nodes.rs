@@ -30,7 +30,8 @@ async fn a_silent_node_is_unknown_tainted_and_without_endpoints_until_it_speaks(
     let mut cluster = Cluster::start_with(Timing { node_grace: Duration::from_millis(2500) }).await;
     cluster.add_node("win01", "windows").await;
     cluster.add_node("win02", "windows").await;
-    create(&cluster.api::<Service>(), &object(json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}))).await;
+    create(&cluster.api::<Service>(), &object(json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}})))
+        .await;
     create(&cluster.api(), &deployment("web", 2, "microsoft/iis")).await;
     let slices = cluster.api::<EndpointSlice>();
     eventually("both pods are endpoints", async || (ready_endpoints(&slices).await == 2).then_some(())).await;

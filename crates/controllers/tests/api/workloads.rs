@@ -35,7 +35,8 @@ async fn a_deployment_from_apply_to_endpoints_and_back() {
     for (name, os) in [("lin01", "linux"), ("win01", "windows"), ("win02", "windows")] {
         cluster.add_node(name, os).await;
     }
-    let service: Service = object(json!({"metadata": {"name": "iis"}, "spec": {"selector": {"app": "iis"}, "ports": [{"port": 80, "targetPort": "http"}]}}));
+    let service: Service =
+        object(json!({"metadata": {"name": "iis"}, "spec": {"selector": {"app": "iis"}, "ports": [{"port": 80, "targetPort": "http"}]}}));
     create(&cluster.api(), &service).await;
     create(&cluster.api(), &deployment("iis", 4, "microsoft/iis")).await;
     let (_, took) = eventually("four ready endpoints", async || (ready_endpoints(&cluster, "iis").await == 4).then_some(())).await;
@@ -110,7 +111,8 @@ async fn orphans_are_adopted_and_strangers_released() {
 #[tokio::test]
 async fn an_impossible_pod_waits_and_says_why() {
     let mut cluster = Cluster::start().await;
-    let pod: Pod = object(json!({"metadata": {"name": "lost"}, "spec": {"nodeSelector": {"gpu": "yes"}, "containers": [{"name": "web", "image": "iis"}]}}));
+    let pod: Pod =
+        object(json!({"metadata": {"name": "lost"}, "spec": {"nodeSelector": {"gpu": "yes"}, "containers": [{"name": "web", "image": "iis"}]}}));
     let pods = cluster.api::<Pod>();
     eventually("the namespace is ready for pods", async || cluster.api::<ServiceAccount>().get_opt("default").await.unwrap()).await;
     create(&pods, &pod).await;
@@ -122,7 +124,10 @@ async fn an_impossible_pod_waits_and_says_why() {
         found.into_iter().find(|one| one.type_ == "PodScheduled" && one.status == "False" && one.message.as_deref() == Some(why))
     })
     .await;
-    eventually("the reason is an event", async || cluster.events("default", "lost").await.contains(&format!("FailedScheduling: {why}")).then_some(())).await;
+    eventually("the reason is an event", async || {
+        cluster.events("default", "lost").await.contains(&format!("FailedScheduling: {why}")).then_some(())
+    })
+    .await;
     let nodes: Api<Node> = Api::all(cluster.admin());
     nodes.patch("win01", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"gpu": "yes"}}}))).await.unwrap();
     eventually("it runs once a node fits", async || pods.get("lost").await.unwrap().spec.unwrap().node_name).await;

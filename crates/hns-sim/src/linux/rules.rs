@@ -90,7 +90,8 @@ fn chains(batch: &mut Batch) {
     for chain in ["frontends", "frontends-host", "outbound"] {
         batch.add_chain(&table, &Chain::regular(chain));
     }
-    for (chain, hook, priority) in [("prerouting", Hook::Prerouting, DNAT), ("output", Hook::Output, DNAT), ("postrouting", Hook::Postrouting, SNAT)] {
+    for (chain, hook, priority) in [("prerouting", Hook::Prerouting, DNAT), ("output", Hook::Output, DNAT), ("postrouting", Hook::Postrouting, SNAT)]
+    {
         batch.add_chain(&table, &Chain::base(chain, ChainType::Nat, hook, priority));
     }
     for (chain, picks) in [("frontends", PICKS), ("frontends-host", HOST_PICKS)] {

@@ -3,7 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use hcn::document::{Dns, EndpointPolicyType};
-use hcn::{Args, EndpointPolicy, EndpointState, Guid, HResult, HostComputeEndpoint, HostComputeNetwork, IpConfiguration, Kind, ModifyRequest, NetworkType, Route};
+use hcn::{
+    Args, EndpointPolicy, EndpointState, Guid, HResult, HostComputeEndpoint, HostComputeNetwork, IpConfiguration, Kind, ModifyRequest, NetworkType,
+    Route,
+};
 use ipnet::{IpNet, Ipv4Net};
 
 use super::{Context, Result, Staged, error, explained, new_id, policies, read};
@@ -101,7 +104,9 @@ impl Context<'_> {
         let taken = |mac: Mac| local && self.state.local_endpoint_with(network_id, mac).is_some();
         let mac = if document.mac_address.is_empty() {
             let pool = (0..4096).map(|attempt| Mac::from_pool(&network_id, &document.id, attempt));
-            pool.into_iter().find(|mac| !taken(*mac)).ok_or_else(|| explained(HResult::INVALID_ENDPOINT, "The network's MAC addresses are used up."))?
+            pool.into_iter()
+                .find(|mac| !taken(*mac))
+                .ok_or_else(|| explained(HResult::INVALID_ENDPOINT, "The network's MAC addresses are used up."))?
         } else {
             document.mac_address.parse().map_err(|()| explained(HResult::INVALID_ENDPOINT, "The MAC address cannot be read."))?
         };
@@ -154,7 +159,9 @@ impl Context<'_> {
 fn check_routes(routes: &[Route]) -> Result<()> {
     let bad = |route: &&Route| route.destination_prefix.parse::<IpNet>().is_err() || route.next_hop.parse::<IpAddr>().is_err();
     match routes.iter().find(bad) {
-        Some(route) => Err(explained(HResult::INVALID_ENDPOINT, &format!("The route to {:?} by {:?} cannot be read.", route.destination_prefix, route.next_hop))),
+        Some(route) => {
+            Err(explained(HResult::INVALID_ENDPOINT, &format!("The route to {:?} by {:?} cannot be read.", route.destination_prefix, route.next_hop)))
+        }
         None => Ok(()),
     }
 }

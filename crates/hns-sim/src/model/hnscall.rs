@@ -26,7 +26,9 @@ impl Context<'_> {
                 staged.text = Some(json!({"Success": true, "Output": output}).to_string());
                 staged
             }
-            Err(RawError { hresult, record }) => Staged::text(record.unwrap_or_else(|| json!({"Success": false, "ErrorCode": hresult.0}).to_string())),
+            Err(RawError { hresult, record }) => {
+                Staged::text(record.unwrap_or_else(|| json!({"Success": false, "ErrorCode": hresult.0}).to_string()))
+            }
         }
     }
 

@@ -93,9 +93,9 @@ impl Context<'_> {
         let endpoint = self.state.endpoints.get(&endpoint_id)?;
         let namespace_id = endpoint.document.host_compute_namespace;
         let mut namespace = self.state.namespaces.get(&namespace_id)?.clone();
-        namespace.resources.retain(|resource| {
-            resource.resource_type != NamespaceResourceType::Endpoint || resource.data.id.parse::<Guid>() != Ok(endpoint_id)
-        });
+        namespace
+            .resources
+            .retain(|resource| resource.resource_type != NamespaceResourceType::Endpoint || resource.data.id.parse::<Guid>() != Ok(endpoint_id));
         Some(Change::put(namespace_id, Object::Namespace(namespace)))
     }
 

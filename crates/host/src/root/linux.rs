@@ -29,31 +29,20 @@ pub(super) struct Root {
 impl Root {
     pub(super) fn open(dir: PathBuf, fold_case: bool) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Ok(Root {
-            fd: nix::fcntl::open(&dir, flags, Mode::empty())?,
-            fold_case,
-        })
+        Ok(Root { fd: nix::fcntl::open(&dir, flags, Mode::empty())?, fold_case })
     }
 
     /// Opens `path` below the root. Links are followed inside the root only.
     fn open_in(&self, path: &[String], flags: OFlag) -> io::Result<OwnedFd> {
         match self.open_exact(path, flags) {
-            Err(e) if self.fold_case && e.kind() == io::ErrorKind::NotFound => {
-                self.open_exact(&self.fold(path)?, flags)
-            }
+            Err(e) if self.fold_case && e.kind() == io::ErrorKind::NotFound => self.open_exact(&self.fold(path)?, flags),
             other => other,
         }
     }
 
     fn open_exact(&self, path: &[String], flags: OFlag) -> io::Result<OwnedFd> {
-        let text = if path.is_empty() {
-            ".".to_owned()
-        } else {
-            path.join("/")
-        };
-        let how = OpenHow::new()
-            .flags(flags | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        let text = if path.is_empty() { ".".to_owned() } else { path.join("/") };
+        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         Ok(openat2(&self.fd, text.as_str(), how)?)
     }
 
@@ -62,10 +51,7 @@ impl Root {
         let mut real: Vec<String> = Vec::with_capacity(path.len());
         for name in path {
             real.push(name.clone());
-            if self
-                .open_exact(&real, OFlag::O_PATH | OFlag::O_NOFOLLOW)
-                .is_ok()
-            {
+            if self.open_exact(&real, OFlag::O_PATH | OFlag::O_NOFOLLOW).is_ok() {
                 continue;
             }
             real.pop();
@@ -76,9 +62,7 @@ impl Root {
                     continue;
                 }
             };
-            let same = list(parent)?
-                .into_iter()
-                .find(|(n, _)| n.eq_ignore_ascii_case(name));
+            let same = list(parent)?.into_iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
             real.push(same.map_or_else(|| name.clone(), |(n, _)| n));
         }
         Ok(real)
@@ -91,10 +75,7 @@ impl Root {
         let exists = fstatat(&dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
         if !exists && self.fold_case {
             let copy = dir.try_clone()?;
-            if let Some((real, _)) = list(copy)?
-                .into_iter()
-                .find(|(n, _)| n.eq_ignore_ascii_case(name))
-            {
+            if let Some((real, _)) = list(copy)?.into_iter().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
                 return Ok((dir, real));
             }
         }
@@ -105,18 +86,11 @@ impl Root {
         let fd = self.open_in(path, OFlag::O_PATH)?;
         let kind = kind_of(fstat(&fd)?.st_mode);
         let path = std::fs::read_link(fd_path(&fd))?;
-        Ok(Resolved {
-            path,
-            kind,
-            handle: File::from(fd),
-        })
+        Ok(Resolved { path, kind, handle: File::from(fd) })
     }
 
     pub(super) fn create_dir_all(&self, path: &[String], mode: u32) -> io::Result<()> {
-        if self
-            .open_in(path, OFlag::O_PATH | OFlag::O_DIRECTORY)
-            .is_ok()
-        {
+        if self.open_in(path, OFlag::O_PATH | OFlag::O_DIRECTORY).is_ok() {
             return Ok(());
         }
         let mut dir = self.open_in(&[], OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
@@ -124,9 +98,7 @@ impl Root {
             let prefix = &path[..depth];
             dir = match self.open_in(prefix, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
                 Ok(next) => next,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    make_dir(dir.as_fd(), &path[depth - 1], mode)?
-                }
+                Err(e) if e.kind() == io::ErrorKind::NotFound => make_dir(dir.as_fd(), &path[depth - 1], mode)?,
                 Err(e) => return Err(e),
             };
         }
@@ -136,12 +108,7 @@ impl Root {
     pub(super) fn create_file(&self, path: &[String], mode: u32) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        match openat(
-            &dir,
-            name.as_str(),
-            flags | OFlag::O_EXCL,
-            Mode::from_bits_truncate(mode),
-        ) {
+        match openat(&dir, name.as_str(), flags | OFlag::O_EXCL, Mode::from_bits_truncate(mode)) {
             Ok(fd) => Ok(fchmod(&fd, Mode::from_bits_truncate(mode))?),
             Err(Errno::EEXIST) => Ok(()),
             Err(e) => Err(e.into()),
@@ -149,34 +116,19 @@ impl Root {
     }
 
     pub(super) fn open_read(&self, path: &[String]) -> io::Result<File> {
-        Ok(File::from(
-            self.open_in(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?,
-        ))
+        Ok(File::from(self.open_in(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?))
     }
 
     pub(super) fn open_append(&self, path: &[String], mode: u32) -> io::Result<File> {
         let (dir, name) = self.parent(path)?;
-        let flags = OFlag::O_CREAT
-            | OFlag::O_WRONLY
-            | OFlag::O_APPEND
-            | OFlag::O_NOFOLLOW
-            | OFlag::O_CLOEXEC;
-        Ok(File::from(openat(
-            &dir,
-            name.as_str(),
-            flags,
-            Mode::from_bits_truncate(mode),
-        )?))
+        let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        Ok(File::from(openat(&dir, name.as_str(), flags, Mode::from_bits_truncate(mode))?))
     }
 
     pub(super) fn write_file(&self, path: &[String], bytes: &[u8], mode: u32) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         let temporary = format!(".{name}.new");
-        ignore_missing(unlinkat(
-            &dir,
-            temporary.as_str(),
-            UnlinkatFlags::NoRemoveDir,
-        ))?;
+        ignore_missing(unlinkat(&dir, temporary.as_str(), UnlinkatFlags::NoRemoveDir))?;
         write_new(dir.as_fd(), &temporary, bytes, mode)?;
         Ok(renameat(&dir, temporary.as_str(), &dir, name.as_str())?)
     }
@@ -202,22 +154,14 @@ impl Root {
     }
 
     /// Binds what `sub` names in `volume` at `place`; see [`super::HostRoot::sub_path`].
-    pub(super) fn sub_path(
-        &self,
-        volume: &[String],
-        sub: &[String],
-        place: &[String],
-    ) -> io::Result<bool> {
+    pub(super) fn sub_path(&self, volume: &[String], sub: &[String], place: &[String]) -> io::Result<bool> {
         let mut here = self.open_in(volume, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         for name in sub {
             let name = self.spelt(&here, name)?;
             here = match open_plain(here.as_fd(), &name) {
                 Err(Errno::ENOENT) => make_dir(here.as_fd(), &name, 0o750)?,
                 Err(Errno::ELOOP) => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::PermissionDenied,
-                        format!("{name} is a link"),
-                    ));
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{name} is a link")));
                 }
                 other => other?,
             };
@@ -240,9 +184,7 @@ impl Root {
         if !self.fold_case || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok() {
             return Ok(name.to_owned());
         }
-        let same = list(dir.try_clone()?)?
-            .into_iter()
-            .find(|(n, _)| n.eq_ignore_ascii_case(name));
+        let same = list(dir.try_clone()?)?.into_iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
         Ok(same.map_or_else(|| name.to_owned(), |(n, _)| n))
     }
 
@@ -264,15 +206,9 @@ impl Root {
         Ok(())
     }
 
-    pub(super) fn write_volume(
-        &self,
-        path: &[String],
-        files: &BTreeMap<String, VolumeFile>,
-    ) -> io::Result<bool> {
+    pub(super) fn write_volume(&self, path: &[String], files: &BTreeMap<String, VolumeFile>) -> io::Result<bool> {
         let dir = self.open_in(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-        let old = readlinkat(&dir, DATA)
-            .ok()
-            .and_then(|t| t.into_string().ok());
+        let old = readlinkat(&dir, DATA).ok().and_then(|t| t.into_string().ok());
         if let Some(old) = &old
             && volume_is(dir.as_fd(), old, files)
         {
@@ -304,10 +240,7 @@ impl Root {
 
 /// Makes the names users see (`key` → `..data/key`), and removes those that are gone.
 fn link_names(dir: &OwnedFd, files: &BTreeMap<String, VolumeFile>) -> io::Result<()> {
-    let wanted: BTreeSet<&str> = files
-        .keys()
-        .filter_map(|n| n.split('/').find(|p| !p.is_empty()))
-        .collect();
+    let wanted: BTreeSet<&str> = files.keys().filter_map(|n| n.split('/').find(|p| !p.is_empty())).collect();
     for name in &wanted {
         match symlinkat(format!("{DATA}/{name}").as_str(), dir, *name) {
             Ok(()) | Err(Errno::EEXIST) => {}
@@ -325,18 +258,14 @@ fn link_names(dir: &OwnedFd, files: &BTreeMap<String, VolumeFile>) -> io::Result
 /// Whether the generation `old` holds exactly `files`.
 fn volume_is(dir: BorrowedFd<'_>, old: &str, files: &BTreeMap<String, VolumeFile>) -> bool {
     let same = |(name, file): (&String, &VolumeFile)| {
-        let how = OpenHow::new()
-            .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
         let Ok(fd) = openat2(dir, format!("{old}/{name}").as_str(), how) else {
             return false;
         };
         let mode = fstat(&fd).map(|s| s.st_mode & 0o7777).unwrap_or(0);
         let mut bytes = Vec::new();
         let limit = file.bytes.len() as u64 + 1;
-        mode == file.mode
-            && File::from(fd).take(limit).read_to_end(&mut bytes).is_ok()
-            && bytes == file.bytes
+        mode == file.mode && File::from(fd).take(limit).read_to_end(&mut bytes).is_ok() && bytes == file.bytes
     };
     let count = |dir: BorrowedFd<'_>| count_files(dir, old);
     files.iter().all(same) && count(dir).is_ok_and(|n| n == files.len())
@@ -347,20 +276,14 @@ fn count_files(dir: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
     let fd = openat(dir, name, flags, Mode::empty())?;
     let mut total = 0;
     for (name, kind) in list(fd.try_clone()?)? {
-        total += if kind == FileKind::Directory {
-            count_files(fd.as_fd(), &name)?
-        } else {
-            1
-        };
+        total += if kind == FileKind::Directory { count_files(fd.as_fd(), &name)? } else { 1 };
     }
     Ok(total)
 }
 
 /// `..2026_11_21_04_55_00.123456789`, as the atomic writer names its generations.
 fn fresh_name() -> String {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     format!("..{}.{:09}", now.as_secs(), now.subsec_nanos())
 }
 
@@ -373,20 +296,12 @@ fn fd_path(fd: &OwnedFd) -> PathBuf {
 fn open_plain(dir: BorrowedFd<'_>, name: &str) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-        .resolve(
-            ResolveFlag::RESOLVE_BENEATH
-                | ResolveFlag::RESOLVE_NO_SYMLINKS
-                | ResolveFlag::RESOLVE_NO_MAGICLINKS,
-        );
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     openat2(dir, name, how)
 }
 
 fn missing_is_fine(e: io::Error) -> io::Result<()> {
-    if e.kind() == io::ErrorKind::NotFound {
-        Ok(())
-    } else {
-        Err(e)
-    }
+    if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) }
 }
 
 fn make_dir(dir: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<OwnedFd> {
@@ -404,8 +319,7 @@ fn make_dir(dir: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<OwnedFd> {
 }
 
 fn write_new(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let flags =
-        OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(dir, name, flags, Mode::from_bits_truncate(0o600))?;
     let mut file = File::from(fd);
     file.write_all(bytes)?;
@@ -417,19 +331,11 @@ fn write_new(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], mode: u32) -> io::Re
 fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let stat = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
     if kind_of(stat.st_mode) != FileKind::Directory {
-        return Ok(ignore_missing(unlinkat(
-            dir,
-            name,
-            UnlinkatFlags::NoRemoveDir,
-        ))?);
+        return Ok(ignore_missing(unlinkat(dir, name, UnlinkatFlags::NoRemoveDir))?);
     }
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-        .resolve(
-            ResolveFlag::RESOLVE_BENEATH
-                | ResolveFlag::RESOLVE_NO_SYMLINKS
-                | ResolveFlag::RESOLVE_NO_XDEV,
-        );
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV);
     let inner = openat2(dir, name, how)?;
     for (child, _) in list(inner.try_clone()?)? {
         match remove_entry(inner.as_fd(), &child) {
@@ -437,11 +343,7 @@ fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
             _ => {}
         }
     }
-    Ok(ignore_missing(unlinkat(
-        dir,
-        name,
-        UnlinkatFlags::RemoveDir,
-    ))?)
+    Ok(ignore_missing(unlinkat(dir, name, UnlinkatFlags::RemoveDir))?)
 }
 
 fn ignore_missing(result: nix::Result<()>) -> nix::Result<()> {

@@ -30,10 +30,7 @@ impl Root {
             full.push(name);
             match fs::symlink_metadata(&full) {
                 Ok(m) if m.file_type().is_symlink() => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::PermissionDenied,
-                        format!("{} is a link", full.display()),
-                    ));
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} is a link", full.display())));
                 }
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -46,11 +43,7 @@ impl Root {
     pub(super) fn resolve(&self, path: &[String]) -> io::Result<Resolved> {
         let path = self.checked(path)?;
         let kind = kind_of(fs::symlink_metadata(&path)?.file_type());
-        Ok(Resolved {
-            kind,
-            handle: open_any(&path)?,
-            path,
-        })
+        Ok(Resolved { kind, handle: open_any(&path)?, path })
     }
 
     pub(super) fn create_dir_all(&self, path: &[String], _mode: u32) -> io::Result<()> {
@@ -58,11 +51,7 @@ impl Root {
     }
 
     pub(super) fn create_file(&self, path: &[String], _mode: u32) -> io::Result<()> {
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(self.checked(path)?)
-            .map(drop)
+        OpenOptions::new().append(true).create(true).open(self.checked(path)?).map(drop)
     }
 
     pub(super) fn open_read(&self, path: &[String]) -> io::Result<File> {
@@ -70,10 +59,7 @@ impl Root {
     }
 
     pub(super) fn open_append(&self, path: &[String], _mode: u32) -> io::Result<File> {
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(self.checked(path)?)
+        OpenOptions::new().append(true).create(true).open(self.checked(path)?)
     }
 
     pub(super) fn write_file(&self, path: &[String], bytes: &[u8], _mode: u32) -> io::Result<()> {
@@ -113,12 +99,7 @@ impl Root {
         super::super::facts::disk_space(&self.checked(path)?)
     }
 
-    pub(super) fn sub_path(
-        &self,
-        volume: &[String],
-        sub: &[String],
-        _place: &[String],
-    ) -> io::Result<bool> {
+    pub(super) fn sub_path(&self, volume: &[String], sub: &[String], _place: &[String]) -> io::Result<bool> {
         let full: Vec<String> = volume.iter().chain(sub).cloned().collect();
         let path = self.checked(&full)?;
         if fs::symlink_metadata(&path).is_err() {
@@ -135,24 +116,16 @@ impl Root {
         self.checked(path).map(drop)
     }
 
-    pub(super) fn write_volume(
-        &self,
-        path: &[String],
-        files: &BTreeMap<String, VolumeFile>,
-    ) -> io::Result<bool> {
+    pub(super) fn write_volume(&self, path: &[String], files: &BTreeMap<String, VolumeFile>) -> io::Result<bool> {
         let dir = self.checked(path)?;
         let data = dir.join(DATA);
         let unchanged = fs::symlink_metadata(&data).is_ok()
-            && files
-                .iter()
-                .all(|(n, f)| fs::read(data.join(n)).is_ok_and(|b| b == f.bytes))
+            && files.iter().all(|(n, f)| fs::read(data.join(n)).is_ok_and(|b| b == f.bytes))
             && count_files(&data).is_ok_and(|n| n == files.len());
         if unchanged {
             return Ok(false);
         }
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let fresh = format!("..{}.{:09}", now.as_secs(), now.subsec_nanos());
         for (name, file) in files {
             let target = dir.join(&fresh).join(name);
@@ -176,29 +149,19 @@ impl Root {
 }
 
 fn link_names(dir: &Path, files: &BTreeMap<String, VolumeFile>) -> io::Result<()> {
-    let wanted: BTreeSet<&str> = files
-        .keys()
-        .filter_map(|n| n.split('/').find(|p| !p.is_empty()))
-        .collect();
+    let wanted: BTreeSet<&str> = files.keys().filter_map(|n| n.split('/').find(|p| !p.is_empty())).collect();
     for name in &wanted {
         let link = dir.join(name);
         if fs::symlink_metadata(&link).is_ok() {
             continue;
         }
         let target = Path::new(DATA).join(name);
-        if dir.join(&target).is_dir() {
-            link_dir(&target, &link)?
-        } else {
-            link_file(&target, &link)?
-        }
+        if dir.join(&target).is_dir() { link_dir(&target, &link)? } else { link_file(&target, &link)? }
     }
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name().into_string().unwrap_or_default();
-        if entry.file_type()?.is_symlink()
-            && !name.starts_with("..")
-            && !wanted.contains(name.as_str())
-        {
+        if entry.file_type()?.is_symlink() && !name.starts_with("..") && !wanted.contains(name.as_str()) {
             let link = dir.join(name);
             fs::remove_file(&link).or_else(|_| fs::remove_dir(&link))?;
         }
@@ -210,11 +173,7 @@ fn count_files(dir: &Path) -> io::Result<usize> {
     let mut total = 0;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        total += if entry.file_type()?.is_dir() {
-            count_files(&entry.path())?
-        } else {
-            1
-        };
+        total += if entry.file_type()?.is_dir() { count_files(&entry.path())? } else { 1 };
     }
     Ok(total)
 }
@@ -223,10 +182,7 @@ fn count_files(dir: &Path) -> io::Result<usize> {
 fn open_any(path: &Path) -> io::Result<File> {
     use std::os::windows::fs::OpenOptionsExt;
     // FILE_FLAG_BACKUP_SEMANTICS opens directories, FILE_FLAG_OPEN_REPARSE_POINT no link.
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(0x0200_0000 | 0x0020_0000)
-        .open(path)
+    OpenOptions::new().read(true).custom_flags(0x0200_0000 | 0x0020_0000).open(path)
 }
 
 #[cfg(not(windows))]

@@ -7,26 +7,12 @@ fn windows() -> (tempfile::TempDir, HostRoot) {
     for drive in ["c", "d"] {
         std::fs::create_dir(dir.path().join(drive)).unwrap();
     }
-    let root = HostRoot::windows(
-        WIN,
-        [('C', dir.path().join("c")), ('d', dir.path().join("d"))],
-    )
-    .unwrap();
+    let root = HostRoot::windows(WIN, [('C', dir.path().join("c")), ('d', dir.path().join("d"))]).unwrap();
     (dir, root)
 }
 
 fn files(list: &[(&str, &str)]) -> BTreeMap<String, VolumeFile> {
-    list.iter()
-        .map(|(n, b)| {
-            (
-                (*n).to_owned(),
-                VolumeFile {
-                    bytes: b.as_bytes().to_vec(),
-                    mode: 0o644,
-                },
-            )
-        })
-        .collect()
+    list.iter().map(|(n, b)| ((*n).to_owned(), VolumeFile { bytes: b.as_bytes().to_vec(), mode: 0o644 })).collect()
 }
 
 #[test]
@@ -34,24 +20,14 @@ fn windows_paths_lead_into_their_drive() {
     let (dir, root) = windows();
     let p = |t: &str| root.parse(t).unwrap();
     root.create_dir_all(&p(r"C:\var\lib"), 0o755).unwrap();
-    root.write_file(&p("c:/var/lib/a.txt"), b"hello", 0o600)
-        .unwrap();
-    assert_eq!(
-        std::fs::read(dir.path().join("c/var/lib/a.txt")).unwrap(),
-        b"hello"
-    );
+    root.write_file(&p("c:/var/lib/a.txt"), b"hello", 0o600).unwrap();
+    assert_eq!(std::fs::read(dir.path().join("c/var/lib/a.txt")).unwrap(), b"hello");
     assert_eq!(root.read(&p("/VAR/Lib/A.TXT"), 3).unwrap().unwrap(), b"hel");
     root.create_dir_all(&p(r"C:\VAR\LIB\Deep"), 0o755).unwrap();
-    assert!(
-        dir.path().join("c/var/lib/Deep").is_dir(),
-        "case-folded parents are reused"
-    );
+    assert!(dir.path().join("c/var/lib/Deep").is_dir(), "case-folded parents are reused");
     root.write_file(&p(r"D:\x"), b"", 0o600).unwrap();
     assert!(dir.path().join("d/x").is_file());
-    assert!(matches!(
-        root.read(&p(r"E:\x"), 1),
-        Err(HostError::NoDrive { drive: 'E', .. })
-    ));
+    assert!(matches!(root.read(&p(r"E:\x"), 1), Err(HostError::NoDrive { drive: 'E', .. })));
     assert_eq!(root.kind(&p(r"C:\var")).unwrap(), Some(FileKind::Directory));
     assert_eq!(root.kind(&p(r"C:\nope\deeper")).unwrap(), None);
 }
@@ -70,11 +46,7 @@ fn links_never_lead_out() {
     let p = |t: &str| root.parse(t).unwrap();
     assert_eq!(root.read(&p("/up"), 9).unwrap(), None);
     assert_eq!(root.read(&p("/abs"), 9).unwrap(), None);
-    assert_eq!(
-        root.read(&p("/ok"), 9).unwrap().unwrap(),
-        b"r",
-        "absolute links start at the root"
-    );
+    assert_eq!(root.read(&p("/ok"), 9).unwrap().unwrap(), b"r", "absolute links start at the root");
     // Appending and creating never follow a link at all.
     assert!(root.open_append(&p("/ok"), 0o600).is_err());
     root.create_file(&p("/up"), 0o600).unwrap();
@@ -95,10 +67,7 @@ fn removal_takes_links_not_targets() {
     assert!(outside.join("keep").is_dir());
     assert!(!dir.path().join("root/pod").exists());
     root.remove_tree(&root.parse("/pod").unwrap()).unwrap();
-    assert!(
-        root.remove_tree(&root.parse("/").unwrap()).is_err(),
-        "the root itself stays"
-    );
+    assert!(root.remove_tree(&root.parse("/").unwrap()).is_err(), "the root itself stays");
 }
 
 #[test]
@@ -106,18 +75,11 @@ fn volumes_change_as_a_whole() {
     let (dir, root) = windows();
     let vol = root.parse(r"C:\vol").unwrap();
     let on_disk = dir.path().join("c/vol");
-    assert!(
-        root.write_volume(&vol, &files(&[("a", "1"), ("sub/b", "2")]))
-            .unwrap()
-    );
+    assert!(root.write_volume(&vol, &files(&[("a", "1"), ("sub/b", "2")])).unwrap());
     assert_eq!(std::fs::read_to_string(on_disk.join("a")).unwrap(), "1");
     assert_eq!(std::fs::read_to_string(on_disk.join("sub/b")).unwrap(), "2");
     let first = std::fs::read_link(on_disk.join("..data")).unwrap();
-    assert!(
-        !root
-            .write_volume(&vol, &files(&[("a", "1"), ("sub/b", "2")]))
-            .unwrap()
-    );
+    assert!(!root.write_volume(&vol, &files(&[("a", "1"), ("sub/b", "2")])).unwrap());
     assert_eq!(std::fs::read_link(on_disk.join("..data")).unwrap(), first);
 
     assert!(root.write_volume(&vol, &files(&[("a", "3")])).unwrap());
@@ -127,10 +89,7 @@ fn volumes_change_as_a_whole() {
     assert!(root.write_volume(&vol, &files(&[])).unwrap());
     assert!(std::fs::symlink_metadata(on_disk.join("a")).is_err());
     for bad in ["../x", "..data", "/", r"a\..\b", "nul"] {
-        assert!(
-            root.write_volume(&vol, &files(&[(bad, "")])).is_err(),
-            "{bad}"
-        );
+        assert!(root.write_volume(&vol, &files(&[(bad, "")])).is_err(), "{bad}");
     }
 }
 
@@ -140,21 +99,9 @@ fn modes_ignore_the_umask() {
     let (dir, root) = windows();
     let vol = root.parse(r"C:\m\vol").unwrap();
     root.create_dir_all(&vol, 0o777).unwrap();
-    let one = BTreeMap::from([(
-        "k".to_owned(),
-        VolumeFile {
-            bytes: vec![1],
-            mode: 0o666,
-        },
-    )]);
+    let one = BTreeMap::from([("k".to_owned(), VolumeFile { bytes: vec![1], mode: 0o666 })]);
     root.write_volume(&vol, &one).unwrap();
-    let mode = |p: &str| {
-        std::fs::metadata(dir.path().join(p))
-            .unwrap()
-            .permissions()
-            .mode()
-            & 0o777
-    };
+    let mode = |p: &str| std::fs::metadata(dir.path().join(p)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("c/m/vol"), 0o777);
     assert_eq!(mode("c/m/vol/k"), 0o666);
     assert!(root.space(&vol).unwrap().capacity > 0);
@@ -171,10 +118,7 @@ fn a_sub_path_is_held_by_its_handle() {
         std::fs::write(c.join("vol/file"), "f").unwrap();
         std::os::unix::fs::symlink("/secret", c.join("vol/evil")).unwrap();
         let place = p(r"C:\pod\sub\0");
-        assert_eq!(
-            root.sub_path(&p(r"C:\vol"), "data/new", &place).unwrap(),
-            place
-        );
+        assert_eq!(root.sub_path(&p(r"C:\vol"), "data/new", &place).unwrap(), place);
         std::fs::write(c.join("vol/Data/new/x"), "1").unwrap();
         // What a pod does afterwards changes nothing.
         std::fs::rename(c.join("vol/Data"), c.join("vol/moved")).unwrap();
@@ -191,10 +135,7 @@ fn a_sub_path_is_held_by_its_handle() {
         root.mount_memory(&p(r"C:\pod\mem"), Some(1 << 20)).unwrap();
         root.mount_memory(&p(r"C:\pod\mem"), Some(1 << 20)).unwrap();
         assert_eq!(root.space(&p(r"C:\pod\mem")).unwrap().capacity, 1 << 20);
-        assert!(
-            root.remove_tree(&p(r"C:\pod")).is_err(),
-            "removal stays on one mount"
-        );
+        assert!(root.remove_tree(&p(r"C:\pod")).is_err(), "removal stays on one mount");
         root.unmount_below(&p(r"C:\pod")).unwrap();
         root.remove_tree(&p(r"C:\pod")).unwrap();
         assert!(c.join("vol/moved/new/x").exists() && !c.join("pod").exists());

@@ -18,17 +18,13 @@ pub struct LinuxRoutes {
 impl LinuxRoutes {
     /// The table of the namespace this thread is in.
     pub fn open() -> Result<Self, RoutesError> {
-        let netlink = Rtnl::open()
-            .map_err(io::Error::from)
-            .map_err(failed("open the routing table", None))?;
+        let netlink = Rtnl::open().map_err(io::Error::from).map_err(failed("open the routing table", None))?;
         Ok(LinuxRoutes { netlink })
     }
 
     /// The table of another namespace.
     pub fn open_in(ns: &linux_sys::ns::NetNs) -> Result<Self, RoutesError> {
-        let netlink = Rtnl::open_in(ns)
-            .map_err(io::Error::from)
-            .map_err(failed("open the routing table", None))?;
+        let netlink = Rtnl::open_in(ns).map_err(io::Error::from).map_err(failed("open the routing table", None))?;
         Ok(LinuxRoutes { netlink })
     }
 }
@@ -50,48 +46,25 @@ fn to_netlink(route: &HostRoute) -> Route {
 
 impl Routes for LinuxRoutes {
     fn list(&self) -> Result<Vec<HostRoute>, RoutesError> {
-        let all = self
-            .netlink
-            .routes()
-            .map_err(io::Error::from)
-            .map_err(failed("list routes", None))?;
-        let main = all
-            .into_iter()
-            .filter(|r| r.table == MAIN && r.kind == RouteKind::Unicast);
-        Ok(main
-            .map(|r| HostRoute {
-                dst: r.dst,
-                via: r.via,
-                oif: r.oif.unwrap_or(0),
-                metric: r.metric,
-                ours: r.protocol == OUR_PROTOCOL,
-            })
-            .collect())
+        let all = self.netlink.routes().map_err(io::Error::from).map_err(failed("list routes", None))?;
+        let main = all.into_iter().filter(|r| r.table == MAIN && r.kind == RouteKind::Unicast);
+        Ok(main.map(|r| HostRoute { dst: r.dst, via: r.via, oif: r.oif.unwrap_or(0), metric: r.metric, ours: r.protocol == OUR_PROTOCOL }).collect())
     }
 
     fn add(&self, route: &HostRoute) -> Result<(), RoutesError> {
-        self.netlink
-            .replace_route(&to_netlink(route))
-            .map_err(io::Error::from)
-            .map_err(failed("add", Some(route)))
+        self.netlink.replace_route(&to_netlink(route)).map_err(io::Error::from).map_err(failed("add", Some(route)))
     }
 
     fn delete(&self, route: &HostRoute) -> Result<(), RoutesError> {
         refuse_foreign(route)?;
         match self.netlink.del_route(&to_netlink(route)) {
             Err(e) if e.is_not_found() => Ok(()),
-            other => other
-                .map_err(io::Error::from)
-                .map_err(failed("delete", Some(route))),
+            other => other.map_err(io::Error::from).map_err(failed("delete", Some(route))),
         }
     }
 
     fn interface(&self, name: &str) -> Result<Option<u32>, RoutesError> {
-        let link = self
-            .netlink
-            .link(name)
-            .map_err(io::Error::from)
-            .map_err(failed("find an interface", None))?;
+        let link = self.netlink.link(name).map_err(io::Error::from).map_err(failed("find an interface", None))?;
         Ok(link.map(|l| l.index))
     }
 }
@@ -102,34 +75,22 @@ mod tests {
 
     #[test]
     fn own_routes_come_and_go_and_foreign_ones_stay() {
-        linux_sys::ns::in_lab(
-            "routes::imp::tests::own_routes_come_and_go_and_foreign_ones_stay",
-            || {
-                let routes = LinuxRoutes::open().unwrap();
-                let lo = routes.interface("lo").unwrap().unwrap();
-                assert_eq!(routes.interface("nope").unwrap(), None);
-                let route = |dst: &str, ours| HostRoute {
-                    dst: dst.parse().unwrap(),
-                    via: None,
-                    oif: lo,
-                    metric: 0,
-                    ours,
-                };
-                let foreign = Route::new("10.9.0.0/16".parse().unwrap()).oif(lo);
-                routes.netlink.add_route(&foreign).unwrap();
-                let own = route("10.1.0.0/24", true);
-                routes.add(&own).unwrap();
-                routes.add(&own).unwrap();
-                let list = routes.list().unwrap();
-                assert!(
-                    list.contains(&own) && list.contains(&route("10.9.0.0/16", false)),
-                    "{list:?}"
-                );
-                routes.delete(&own).unwrap();
-                routes.delete(&own).unwrap();
-                assert!(routes.delete(&route("10.9.0.0/16", false)).is_err());
-                assert_eq!(routes.list().unwrap(), [route("10.9.0.0/16", false)]);
-            },
-        );
+        linux_sys::ns::in_lab("routes::imp::tests::own_routes_come_and_go_and_foreign_ones_stay", || {
+            let routes = LinuxRoutes::open().unwrap();
+            let lo = routes.interface("lo").unwrap().unwrap();
+            assert_eq!(routes.interface("nope").unwrap(), None);
+            let route = |dst: &str, ours| HostRoute { dst: dst.parse().unwrap(), via: None, oif: lo, metric: 0, ours };
+            let foreign = Route::new("10.9.0.0/16".parse().unwrap()).oif(lo);
+            routes.netlink.add_route(&foreign).unwrap();
+            let own = route("10.1.0.0/24", true);
+            routes.add(&own).unwrap();
+            routes.add(&own).unwrap();
+            let list = routes.list().unwrap();
+            assert!(list.contains(&own) && list.contains(&route("10.9.0.0/16", false)), "{list:?}");
+            routes.delete(&own).unwrap();
+            routes.delete(&own).unwrap();
+            assert!(routes.delete(&route("10.9.0.0/16", false)).is_err());
+            assert_eq!(routes.list().unwrap(), [route("10.9.0.0/16", false)]);
+        });
     }
 }

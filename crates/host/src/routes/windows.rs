@@ -7,17 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
 use ipnet::IpNet;
-use windows_sys::Win32::Foundation::{
-    ERROR_FILE_NOT_FOUND, ERROR_NOT_FOUND, ERROR_OBJECT_ALREADY_EXISTS,
-};
+use windows_sys::Win32::Foundation::{ERROR_FILE_NOT_FOUND, ERROR_NOT_FOUND, ERROR_OBJECT_ALREADY_EXISTS};
 use windows_sys::Win32::NetworkManagement::IpHelper::{
-    ConvertInterfaceAliasToLuid, ConvertInterfaceLuidToIndex, CreateIpForwardEntry2,
-    DeleteIpForwardEntry2, FreeMibTable, GetIpForwardTable2, InitializeIpForwardEntry,
-    MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2,
+    ConvertInterfaceAliasToLuid, ConvertInterfaceLuidToIndex, CreateIpForwardEntry2, DeleteIpForwardEntry2, FreeMibTable, GetIpForwardTable2,
+    InitializeIpForwardEntry, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2,
 };
-use windows_sys::Win32::Networking::WinSock::{
-    AF_INET, AF_INET6, AF_UNSPEC, MIB_IPPROTO_NETMGMT, SOCKADDR_INET,
-};
+use windows_sys::Win32::Networking::WinSock::{AF_INET, AF_INET6, AF_UNSPEC, MIB_IPPROTO_NETMGMT, SOCKADDR_INET};
 
 use super::{HostRoute, Routes, RoutesError, failed, refuse_foreign};
 
@@ -31,12 +26,9 @@ impl Routes for WindowsRoutes {
     fn list(&self) -> Result<Vec<HostRoute>, RoutesError> {
         let mut table: *mut MIB_IPFORWARD_TABLE2 = ptr::null_mut();
         // SAFETY: `table` is a valid place for the pointer that the call returns.
-        check(unsafe { GetIpForwardTable2(AF_UNSPEC, &mut table) })
-            .map_err(failed("list routes", None))?;
+        check(unsafe { GetIpForwardTable2(AF_UNSPEC, &mut table) }).map_err(failed("list routes", None))?;
         // SAFETY: on success the table holds NumEntries rows, valid until FreeMibTable.
-        let rows = unsafe {
-            std::slice::from_raw_parts((*table).Table.as_ptr(), (*table).NumEntries as usize)
-        };
+        let rows = unsafe { std::slice::from_raw_parts((*table).Table.as_ptr(), (*table).NumEntries as usize) };
         let routes = rows.iter().filter_map(route_of).collect();
         // SAFETY: the table came from GetIpForwardTable2 and `rows` is not used again.
         unsafe { FreeMibTable(table.cast()) };
@@ -76,19 +68,13 @@ impl Routes for WindowsRoutes {
         match code {
             0 => Ok(Some(index)),
             ERROR_FILE_NOT_FOUND | ERROR_NOT_FOUND | 87 => Ok(None),
-            code => check(code)
-                .map(|()| None)
-                .map_err(failed("find an interface", None)),
+            code => check(code).map(|()| None).map_err(failed("find an interface", None)),
         }
     }
 }
 
 fn check(code: u32) -> io::Result<()> {
-    if code == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(code as i32))
-    }
+    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code as i32)) }
 }
 
 fn row_of(route: &HostRoute) -> MIB_IPFORWARD_ROW2 {
@@ -127,9 +113,7 @@ fn address_out(address: &SOCKADDR_INET) -> Option<IpAddr> {
     // SAFETY: every variant of the union starts with the family, which says which one it is.
     unsafe {
         match address.si_family {
-            AF_INET => Some(IpAddr::V4(
-                address.Ipv4.sin_addr.S_un.S_addr.to_ne_bytes().into(),
-            )),
+            AF_INET => Some(IpAddr::V4(address.Ipv4.sin_addr.S_un.S_addr.to_ne_bytes().into())),
             AF_INET6 => Some(IpAddr::V6(address.Ipv6.sin6_addr.u.Byte.into())),
             _ => None,
         }

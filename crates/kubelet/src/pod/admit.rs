@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
 use pod_rules::{NodeOs, Quantity, Refusal, admit_os};
 
 use super::resources::{Amounts, pod_requests};
@@ -18,11 +16,7 @@ pub(crate) struct NodeView<'a> {
 }
 
 /// Checks a new pod against the node and the pods already on it.
-pub(crate) fn admit<'a>(
-    pod: &Pod,
-    node: &NodeView<'_>,
-    others: impl Iterator<Item = &'a Pod> + Clone,
-) -> Result<(), Refusal> {
+pub(crate) fn admit<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
     admit_os(pod, node.os)?;
     resources(pod, node.allocatable, others.clone())?;
     host_ports(pod, others)?;
@@ -32,46 +26,29 @@ pub(crate) fn admit<'a>(
     if !matches_node(pod, object) {
         return Err(Refusal {
             reason: "NodeAffinity",
-            message:
-                "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
-                    .into(),
+            message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".into(),
         });
     }
     if let Some(taint) = untolerated(pod, object) {
         return Err(Refusal {
             reason: "TaintToleration",
-            message: format!(
-                "Predicate TaintToleration failed: node has the untolerated taint {}",
-                taint.key
-            ),
+            message: format!("Predicate TaintToleration failed: node has the untolerated taint {}", taint.key),
         });
     }
     Ok(())
 }
 
-fn resources<'a>(
-    pod: &Pod,
-    allocatable: &Amounts,
-    others: impl Iterator<Item = &'a Pod> + Clone,
-) -> Result<(), Refusal> {
+fn resources<'a>(pod: &Pod, allocatable: &Amounts, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
     let count = others.clone().count() as i64;
     let capacity = allocatable.get("pods").map_or(110, |q| q.value());
     if count + 1 > capacity {
-        return Err(insufficient(
-            "pods",
-            Quantity::from_units(1),
-            Quantity::from_units(count),
-            Quantity::from_units(capacity),
-        ));
+        return Err(insufficient("pods", Quantity::from_units(1), Quantity::from_units(count), Quantity::from_units(capacity)));
     }
     for (name, request) in pod_requests(pod) {
         if request.is_zero() {
             continue;
         }
-        let used: Quantity = others
-            .clone()
-            .filter_map(|p| pod_requests(p).get(&name).copied())
-            .sum();
+        let used: Quantity = others.clone().filter_map(|p| pod_requests(p).get(&name).copied()).sum();
         let capacity = allocatable.get(&name).copied().unwrap_or(Quantity::ZERO);
         if used + request > capacity {
             return Err(insufficient(&name, request, used, capacity));
@@ -82,11 +59,7 @@ fn resources<'a>(
 
 fn insufficient(name: &str, request: Quantity, used: Quantity, capacity: Quantity) -> Refusal {
     let number = |q: Quantity| {
-        if name == "cpu" {
-            q.milli_value()
-        } else {
-            q.value()
-        }
+        if name == "cpu" { q.milli_value() } else { q.value() }
     };
     let reason = match name {
         "cpu" => "OutOfcpu",
@@ -108,31 +81,17 @@ fn insufficient(name: &str, request: Quantity, used: Quantity, capacity: Quantit
 
 /// Host ports of a pod as (protocol, address, port); a host-network pod's ports are all on the host.
 fn ports(pod: &Pod) -> impl Iterator<Item = (String, String, i32)> + '_ {
-    pod.spec
-        .iter()
-        .flat_map(|s| &s.containers)
-        .flat_map(|c| c.ports.iter().flatten())
-        .filter_map(|p| {
-            let port = p.host_port.filter(|p| *p > 0)?;
-            let address = p
-                .host_ip
-                .clone()
-                .filter(|a| !a.is_empty())
-                .unwrap_or_else(|| "0.0.0.0".into());
-            Some((
-                p.protocol.clone().unwrap_or_else(|| "TCP".into()),
-                address,
-                port,
-            ))
-        })
+    pod.spec.iter().flat_map(|s| &s.containers).flat_map(|c| c.ports.iter().flatten()).filter_map(|p| {
+        let port = p.host_port.filter(|p| *p > 0)?;
+        let address = p.host_ip.clone().filter(|a| !a.is_empty()).unwrap_or_else(|| "0.0.0.0".into());
+        Some((p.protocol.clone().unwrap_or_else(|| "TCP".into()), address, port))
+    })
 }
 
 fn host_ports<'a>(pod: &Pod, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
     let any = |a: &str| a == "0.0.0.0" || a == "::";
     for (protocol, address, port) in ports(pod) {
-        let clash = others.clone().flat_map(ports).any(|(p, a, n)| {
-            p == protocol && n == port && (a == address || any(&a) || any(&address))
-        });
+        let clash = others.clone().flat_map(ports).any(|(p, a, n)| p == protocol && n == port && (a == address || any(&a) || any(&address)));
         if clash {
             return Err(Refusal {
                 reason: "NodePorts",
@@ -148,22 +107,11 @@ pub(crate) fn matches_node(pod: &Pod, node: &Node) -> bool {
     let Some(spec) = &pod.spec else { return true };
     let empty = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
-    if !spec
-        .node_selector
-        .iter()
-        .flatten()
-        .all(|(k, v)| labels.get(k) == Some(v))
-    {
+    if !spec.node_selector.iter().flatten().all(|(k, v)| labels.get(k) == Some(v)) {
         return false;
     }
-    let required = spec
-        .affinity
-        .as_ref()
-        .and_then(|a| a.node_affinity.as_ref())
-        .and_then(|a| {
-            a.required_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
+    let required =
+        spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref()).and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
     let name = node.metadata.name.as_deref().unwrap_or_default();
     required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term(t, labels, name)))
 }
@@ -174,22 +122,13 @@ fn term(t: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> 
     if expressions.clone().next().is_none() && fields.clone().next().is_none() {
         return false;
     }
-    expressions
-        .clone()
-        .all(|e| requirement(e, labels.get(&e.key).map(String::as_str)))
-        && fields
-            .clone()
-            .all(|f| f.key == "metadata.name" && requirement(f, Some(name)))
+    expressions.clone().all(|e| requirement(e, labels.get(&e.key).map(String::as_str)))
+        && fields.clone().all(|f| f.key == "metadata.name" && requirement(f, Some(name)))
 }
 
 fn requirement(r: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let listed = || value.is_some_and(|v| r.values.iter().flatten().any(|x| x == v));
-    let number = || {
-        Some((
-            value?.parse::<i64>().ok()?,
-            r.values.as_ref()?.first()?.parse::<i64>().ok()?,
-        ))
-    };
+    let number = || Some((value?.parse::<i64>().ok()?, r.values.as_ref()?.first()?.parse::<i64>().ok()?));
     match r.operator.as_str() {
         "In" => listed(),
         "NotIn" => !listed(),
@@ -203,16 +142,9 @@ fn requirement(r: &NodeSelectorRequirement, value: Option<&str>) -> bool {
 
 /// The first NoExecute taint the pod does not tolerate.
 fn untolerated<'a>(pod: &Pod, node: &'a Node) -> Option<&'a Taint> {
-    let tolerations: Vec<&Toleration> = pod
-        .spec
-        .iter()
-        .flat_map(|s| s.tolerations.iter().flatten())
-        .collect();
+    let tolerations: Vec<&Toleration> = pod.spec.iter().flat_map(|s| s.tolerations.iter().flatten()).collect();
     let taints = node.spec.as_ref()?.taints.as_ref()?;
-    taints
-        .iter()
-        .filter(|t| t.effect == "NoExecute")
-        .find(|t| !tolerations.iter().any(|o| tolerates(o, t)))
+    taints.iter().filter(|t| t.effect == "NoExecute").find(|t| !tolerations.iter().any(|o| tolerates(o, t)))
 }
 
 fn tolerates(o: &Toleration, t: &Taint) -> bool {
@@ -221,8 +153,7 @@ fn tolerates(o: &Toleration, t: &Taint) -> bool {
     let exists = o.operator.as_deref() == Some("Exists");
     (effect.is_empty() || effect == t.effect)
         && (key == t.key || (key.is_empty() && exists))
-        && (exists
-            || o.value.as_deref().unwrap_or_default() == t.value.as_deref().unwrap_or_default())
+        && (exists || o.value.as_deref().unwrap_or_default() == t.value.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -244,27 +175,16 @@ mod tests {
             "spec": {"taints": [{"key": "dead", "effect": "NoExecute"}, {"key": "soft", "effect": "NoSchedule"}]}
         }))
         .unwrap();
-        let allocatable = Amounts::from([
-            ("cpu".to_owned(), Quantity::from_units(2)),
-            ("pods".to_owned(), Quantity::from_units(2)),
-        ]);
-        let view = NodeView {
-            os: NodeOs::Windows { build: 20348 },
-            node: Some(&node),
-            allocatable: &allocatable,
-        };
-        admit(&pod(spec), &view, others.iter())
-            .err()
-            .map(|r| (r.reason, r.message))
+        let allocatable = Amounts::from([("cpu".to_owned(), Quantity::from_units(2)), ("pods".to_owned(), Quantity::from_units(2))]);
+        let view = NodeView { os: NodeOs::Windows { build: 20348 }, node: Some(&node), allocatable: &allocatable };
+        admit(&pod(spec), &view, others.iter()).err().map(|r| (r.reason, r.message))
     }
 
     #[test]
     fn table() {
         let tolerate = json!([{"operator": "Exists"}]);
-        let cpu =
-            |n: &str| json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": n}}}]);
-        let port =
-            json!([{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}]);
+        let cpu = |n: &str| json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": n}}}]);
+        let port = json!([{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}]);
         let reason = |spec, others: &[Pod]| refusal(spec, others).map(|r| r.0);
         assert_eq!(reason(json!({"tolerations": tolerate}), &[]), None);
         assert_eq!(reason(json!({}), &[]), Some("TaintToleration"));
@@ -272,37 +192,16 @@ mod tests {
             refusal(json!({"tolerations": tolerate, "containers": cpu("1500m")}), &[pod(json!({"containers": cpu("1")}))]),
             Some(("OutOfcpu", "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000".into()))
         );
-        assert_eq!(
-            reason(json!({}), &[pod(json!({})), pod(json!({}))]),
-            Some("OutOfpods")
-        );
-        assert_eq!(
-            reason(
-                json!({"tolerations": tolerate, "containers": port}),
-                &[pod(json!({"containers": port}))]
-            ),
-            Some("NodePorts")
-        );
-        assert_eq!(
-            reason(
-                json!({"tolerations": tolerate, "nodeSelector": {"kubernetes.io/os": "linux"}}),
-                &[]
-            ),
-            Some("NodeAffinity")
-        );
+        assert_eq!(reason(json!({}), &[pod(json!({})), pod(json!({}))]), Some("OutOfpods"));
+        assert_eq!(reason(json!({"tolerations": tolerate, "containers": port}), &[pod(json!({"containers": port}))]), Some("NodePorts"));
+        assert_eq!(reason(json!({"tolerations": tolerate, "nodeSelector": {"kubernetes.io/os": "linux"}}), &[]), Some("NodeAffinity"));
         let affinity = |op: &str, values: serde_json::Value| {
             json!({"tolerations": tolerate, "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
                 {"nodeSelectorTerms": [{"matchExpressions": [{"key": "n", "operator": op, "values": values}]}]}}}})
         };
         assert_eq!(reason(affinity("Gt", json!(["4"])), &[]), None);
-        assert_eq!(
-            reason(affinity("Lt", json!(["4"])), &[]),
-            Some("NodeAffinity")
-        );
-        assert_eq!(
-            reason(affinity("NotIn", json!(["5"])), &[]),
-            Some("NodeAffinity")
-        );
+        assert_eq!(reason(affinity("Lt", json!(["4"])), &[]), Some("NodeAffinity"));
+        assert_eq!(reason(affinity("NotIn", json!(["5"])), &[]), Some("NodeAffinity"));
         assert_eq!(reason(affinity("In", json!(["5", "6"])), &[]), None);
     }
 }

@@ -22,12 +22,7 @@ struct Entry {
 
 impl Backoffs {
     /// The wait that still applies to something that ended at `since`: (whole wait, its end).
-    pub(crate) fn holding(
-        &self,
-        key: &str,
-        since: Timestamp,
-        now: Timestamp,
-    ) -> Option<(SignedDuration, Timestamp)> {
+    pub(crate) fn holding(&self, key: &str, since: Timestamp, now: Timestamp) -> Option<(SignedDuration, Timestamp)> {
         let entry = self.entries.get(key).filter(|e| !e.expired(since))?;
         let until = since + entry.wait;
         (now < until).then_some((entry.wait, until))
@@ -39,8 +34,7 @@ impl Backoffs {
             Some(e) if !e.expired(since) => (e.wait * 2).min(LONGEST),
             _ => FIRST,
         };
-        self.entries
-            .insert(key.to_owned(), Entry { wait, updated: now });
+        self.entries.insert(key.to_owned(), Entry { wait, updated: now });
     }
 }
 
@@ -58,19 +52,12 @@ mod tests {
     fn doubles_caps_and_forgets() {
         let t = |s: i64| Timestamp::from_second(1_000_000 + s).unwrap();
         let mut b = Backoffs::default();
-        assert_eq!(
-            b.holding("k", t(0), t(0)),
-            None,
-            "the first restart is immediate"
-        );
+        assert_eq!(b.holding("k", t(0), t(0)), None, "the first restart is immediate");
         b.tried("k", t(0), t(0));
         assert_eq!(b.holding("k", t(1), t(2)), Some((FIRST, t(11))));
         assert_eq!(b.holding("k", t(1), t(11)), None);
         b.tried("k", t(1), t(11));
-        assert_eq!(
-            b.holding("k", t(12), t(12)).unwrap().0,
-            SignedDuration::from_secs(20)
-        );
+        assert_eq!(b.holding("k", t(12), t(12)).unwrap().0, SignedDuration::from_secs(20));
         for i in 0..10 {
             b.tried("k", t(12 + i), t(12 + i));
         }

@@ -185,12 +185,7 @@ pub(crate) enum Action {
     /// Create and start a container. `restarts` 0 is the first time.
     Start { container: String, restarts: u32 },
     /// Stop a container with a grace in seconds.
-    Kill {
-        id: String,
-        container: String,
-        grace: i64,
-        why: Why,
-    },
+    Kill { id: String, container: String, grace: i64, why: Why },
     /// Remove an old attempt.
     Remove { id: String },
     /// Unmount volumes of an ended pod, keeping its containers for their logs.
@@ -218,16 +213,8 @@ impl fmt::Display for Action {
             Action::CreateSandbox { attempt } => write!(f, "create sandbox, attempt {attempt}"),
             Action::StopSandbox { id } => write!(f, "stop sandbox {id}"),
             Action::EnsureImage { container } => write!(f, "get image of {container}"),
-            Action::Start {
-                container,
-                restarts,
-            } => write!(f, "start {container}, restart {restarts}"),
-            Action::Kill {
-                id,
-                container,
-                grace,
-                why,
-            } => {
+            Action::Start { container, restarts } => write!(f, "start {container}, restart {restarts}"),
+            Action::Kill { id, container, grace, why } => {
                 write!(f, "stop {container} ({id}) within {grace} s: {why:?}")
             }
             Action::Remove { id } => write!(f, "remove container {id}"),
@@ -262,9 +249,7 @@ pub(crate) fn containers(spec: &PodSpec) -> impl DoubleEndedIterator<Item = (Kin
 pub(crate) fn container_hash(spec: &Spec) -> String {
     let text = serde_json::json!({"name": spec.name, "image": spec.image}).to_string();
     // FNV-1a, 32 bits, as upstream.
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |h, b| {
-        (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
-    });
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
     format!("{hash:x}")
 }
 
@@ -275,19 +260,12 @@ pub(crate) fn is_deleted(pod: &Pod) -> bool {
 
 /// Whether the pod uses the host's network.
 pub(crate) fn is_host_network(pod: &Pod) -> bool {
-    pod.spec
-        .as_ref()
-        .and_then(|s| s.host_network)
-        .unwrap_or(false)
+    pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false)
 }
 
 /// Grace for stopping the pod's containers, in seconds.
 pub(crate) fn grace(pod: &Pod) -> i64 {
-    let spec = pod
-        .spec
-        .as_ref()
-        .and_then(|s| s.termination_grace_period_seconds)
-        .unwrap_or(30);
+    let spec = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(30);
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(spec);
     grace.max(1)
 }
@@ -304,12 +282,7 @@ impl Failure {
         let count = before.map_or(0, |f| f.count) + 1;
         let delay = first.as_millis_f64() * 2f64.powi((count - 1).min(30) as i32);
         let delay = SignedDuration::from_millis(delay.min(max.as_millis_f64()) as i64);
-        Failure {
-            reason: reason.to_owned(),
-            message,
-            retry_at: now + delay,
-            count,
-        }
+        Failure { reason: reason.to_owned(), message, retry_at: now + delay, count }
     }
 }
 
@@ -321,8 +294,6 @@ impl Observed {
 
     /// The newest attempt of a container in one sandbox.
     pub(crate) fn newest_in(&self, name: &str, sandbox: &str) -> Option<&Container> {
-        self.containers
-            .iter()
-            .find(|c| c.name == name && c.sandbox == sandbox)
+        self.containers.iter().find(|c| c.name == name && c.sandbox == sandbox)
     }
 }

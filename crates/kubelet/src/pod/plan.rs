@@ -4,28 +4,17 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, PodSpec};
 
 use super::{
-    Action, Container, ImageState, Input, Kind, Output, Sandbox, State, Volumes, Why,
-    container_hash, containers, grace, is_deleted, is_host_network, status,
+    Action, Container, ImageState, Input, Kind, Output, Sandbox, State, Volumes, Why, container_hash, containers, grace, is_deleted, is_host_network,
+    status,
 };
 
 /// Decides what happens next to one pod.
 pub(crate) fn step(input: &Input<'_>) -> Output {
-    let mut plan = Plan {
-        input,
-        actions: Vec::new(),
-        wake: None,
-        waiting: Vec::new(),
-    };
+    let mut plan = Plan { input, actions: Vec::new(), wake: None, waiting: Vec::new() };
     let ending = plan.drive();
     let status = status::render(input, &plan.waiting, ending);
-    let finished = (input.gone && input.memory.cleaned)
-        || (input.memory.refused.is_some() && input.gone && plan.actions.is_empty());
-    Output {
-        actions: plan.actions,
-        status,
-        wake: plan.wake,
-        finished,
-    }
+    let finished = (input.gone && input.memory.cleaned) || (input.memory.refused.is_some() && input.gone && plan.actions.is_empty());
+    Output { actions: plan.actions, status, wake: plan.wake, finished }
 }
 
 /// A container that waits: (name, reason, message).
@@ -59,25 +48,14 @@ impl Plan<'_> {
         let Some(spec) = &i.pod.spec else {
             return Ending::Over;
         };
-        let terminal = i
-            .pod
-            .status
-            .as_ref()
-            .and_then(|s| s.phase.as_deref())
-            .is_some_and(|p| p == "Succeeded" || p == "Failed");
+        let terminal = i.pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| p == "Succeeded" || p == "Failed");
         let late = status::deadline(i).is_some_and(|at| {
             if at > i.now {
                 self.wake_at(at);
             }
             at <= i.now
         });
-        if i.gone
-            || is_deleted(i.pod)
-            || terminal
-            || late
-            || i.memory.refused.is_some()
-            || self.done(spec)
-        {
+        if i.gone || is_deleted(i.pod) || terminal || late || i.memory.refused.is_some() || self.done(spec) {
             return self.terminate(spec);
         }
         self.sync(spec);
@@ -88,22 +66,12 @@ impl Plan<'_> {
     fn done(&self, spec: &PodSpec) -> bool {
         let policy = spec.restart_policy.as_deref().unwrap_or("Always");
         let newest = |c: &Spec| self.input.observed.newest(&c.name);
-        let ended = |c: &Spec| {
-            newest(c)
-                .filter(|c| c.state == State::Exited)
-                .map(|c| c.exit_code)
-        };
+        let ended = |c: &Spec| newest(c).filter(|c| c.state == State::Exited).map(|c| c.exit_code);
         if policy == "Always" {
             return false;
         }
-        let init_failed = policy == "Never"
-            && containers(spec)
-                .any(|(kind, c)| kind == Kind::Init && ended(c).is_some_and(|code| code != 0));
-        init_failed
-            || spec
-                .containers
-                .iter()
-                .all(|c| ended(c).is_some_and(|code| policy == "Never" || code == 0))
+        let init_failed = policy == "Never" && containers(spec).any(|(kind, c)| kind == Kind::Init && ended(c).is_some_and(|code| code != 0));
+        init_failed || spec.containers.iter().all(|c| ended(c).is_some_and(|code| policy == "Never" || code == 0))
     }
 
     fn sync(&mut self, spec: &PodSpec) {
@@ -149,8 +117,7 @@ impl Plan<'_> {
         if let Some(old) = old
             && !i.memory.stopped.contains(&old.id)
         {
-            self.actions
-                .push(Action::StopSandbox { id: old.id.clone() });
+            self.actions.push(Action::StopSandbox { id: old.id.clone() });
             return;
         }
         // A pod that must not restart stays down once its sandbox is lost.
@@ -160,18 +127,13 @@ impl Plan<'_> {
         }
         match &i.memory.sandbox_failure {
             Some(f) if f.retry_at > i.now => self.wake_at(f.retry_at),
-            _ => self.actions.push(Action::CreateSandbox {
-                attempt: old.map_or(0, |s| s.attempt + 1),
-            }),
+            _ => self.actions.push(Action::CreateSandbox { attempt: old.map_or(0, |s| s.attempt + 1) }),
         }
     }
 
     fn containers(&mut self, spec: &PodSpec, sandbox: &Sandbox) {
         let i = self.input;
-        let initialized = spec
-            .containers
-            .iter()
-            .any(|c| i.observed.newest_in(&c.name, &sandbox.id).is_some());
+        let initialized = spec.containers.iter().any(|c| i.observed.newest_in(&c.name, &sandbox.id).is_some());
         for (kind, c) in containers(spec) {
             let here = i.observed.newest_in(&c.name, &sandbox.id);
             match kind {
@@ -200,11 +162,8 @@ impl Plan<'_> {
         match here {
             Some(h) if h.state == State::Exited && h.exit_code == 0 => return true,
             Some(h) if h.state == State::Running => {}
-            Some(h)
-                if h.state == State::Exited && spec.restart_policy.as_deref() == Some("Never") => {}
-            Some(h) if h.state == State::Unknown => {
-                self.kill(h, grace(self.input.pod), Why::SandboxGone)
-            }
+            Some(h) if h.state == State::Exited && spec.restart_policy.as_deref() == Some("Never") => {}
+            Some(h) if h.state == State::Unknown => self.kill(h, grace(self.input.pod), Why::SandboxGone),
             _ => self.start(c),
         }
         false
@@ -213,22 +172,14 @@ impl Plan<'_> {
     /// Keeps a main container or a sidecar as it should be. Returns whether it counts as started.
     fn main(&mut self, spec: &PodSpec, c: &Spec, here: Option<&Container>, sidecar: bool) -> bool {
         let i = self.input;
-        let policy = if sidecar {
-            "Always"
-        } else {
-            spec.restart_policy.as_deref().unwrap_or("Always")
-        };
+        let policy = if sidecar { "Always" } else { spec.restart_policy.as_deref().unwrap_or("Always") };
         match here {
             Some(h) if h.state == State::Running => {
                 let health = i.memory.health.get(&h.id);
                 if h.hash != container_hash(c) {
                     self.kill(h, grace(i.pod), Why::Changed);
                 } else if health.is_some_and(|p| !p.alive) {
-                    let why = if health.is_some_and(|p| p.started) {
-                        Why::Unhealthy
-                    } else {
-                        Why::StartupFailed
-                    };
+                    let why = if health.is_some_and(|p| p.started) { Why::Unhealthy } else { Why::StartupFailed };
                     self.kill(h, probe_grace(i, c, why), why);
                 }
                 return status::started(i, c, h);
@@ -247,9 +198,7 @@ impl Plan<'_> {
             _ => {
                 // Another sandbox's run may have finished the job already.
                 let before = i.observed.newest(&c.name);
-                let done = before.is_some_and(|b| {
-                    b.state == State::Exited && policy == "OnFailure" && b.exit_code == 0
-                });
+                let done = before.is_some_and(|b| b.state == State::Exited && policy == "OnFailure" && b.exit_code == 0);
                 if !done {
                     self.start(c);
                 }
@@ -290,10 +239,7 @@ impl Plan<'_> {
         match i.memory.images.get(&c.name) {
             Some(ImageState::Present(_)) => {
                 let restarts = status::next_restart(i, c);
-                self.actions.push(Action::Start {
-                    container: c.name.clone(),
-                    restarts,
-                });
+                self.actions.push(Action::Start { container: c.name.clone(), restarts });
             }
             Some(ImageState::Pulling) => {}
             Some(ImageState::Failed(f)) => {
@@ -301,29 +247,17 @@ impl Plan<'_> {
                 if f.retry_at > i.now {
                     self.wake_at(f.retry_at);
                 } else {
-                    self.actions.push(Action::EnsureImage {
-                        container: c.name.clone(),
-                    });
+                    self.actions.push(Action::EnsureImage { container: c.name.clone() });
                 }
             }
-            None => self.actions.push(Action::EnsureImage {
-                container: c.name.clone(),
-            }),
+            None => self.actions.push(Action::EnsureImage { container: c.name.clone() }),
         }
     }
 
     /// Old attempts go, but the newest dead one stays for its logs and last state.
     fn remove_old(&mut self, spec: &PodSpec) {
         for (_, c) in containers(spec) {
-            let dead = self
-                .input
-                .observed
-                .containers
-                .iter()
-                .filter(|o| o.name == c.name)
-                .skip(1)
-                .filter(|o| o.state == State::Exited)
-                .skip(1);
+            let dead = self.input.observed.containers.iter().filter(|o| o.name == c.name).skip(1).filter(|o| o.state == State::Exited).skip(1);
             for old in dead {
                 self.actions.push(Action::Remove { id: old.id.clone() });
             }
@@ -332,20 +266,9 @@ impl Plan<'_> {
 
     fn terminate(&mut self, spec: &PodSpec) -> Ending {
         let i = self.input;
-        let running: Vec<&Container> = i
-            .observed
-            .containers
-            .iter()
-            .filter(|c| matches!(c.state, State::Running | State::Unknown))
-            .collect();
-        let is = |c: &Container, kind: Kind| {
-            containers(spec).any(|(k, s)| k == kind && s.name == c.name)
-        };
-        let others: Vec<&Container> = running
-            .iter()
-            .copied()
-            .filter(|c| !is(c, Kind::Sidecar))
-            .collect();
+        let running: Vec<&Container> = i.observed.containers.iter().filter(|c| matches!(c.state, State::Running | State::Unknown)).collect();
+        let is = |c: &Container, kind: Kind| containers(spec).any(|(k, s)| k == kind && s.name == c.name);
+        let others: Vec<&Container> = running.iter().copied().filter(|c| !is(c, Kind::Sidecar)).collect();
         if !others.is_empty() {
             for c in others {
                 self.kill(c, grace(i.pod), Why::PodEnds);
@@ -354,20 +277,13 @@ impl Plan<'_> {
         }
         if !running.is_empty() {
             // Sidecars end after the rest, the last one declared first.
-            let last = containers(spec)
-                .rev()
-                .find_map(|(_, s)| running.iter().find(|c| c.name == s.name));
+            let last = containers(spec).rev().find_map(|(_, s)| running.iter().find(|c| c.name == s.name));
             for c in last.map_or(running.clone(), |c| vec![*c]) {
                 self.kill(c, grace(i.pod), Why::PodEnds);
             }
             return Ending::Stopping;
         }
-        for s in i
-            .observed
-            .sandboxes
-            .iter()
-            .filter(|s| !i.memory.stopped.contains(&s.id))
-        {
+        for s in i.observed.sandboxes.iter().filter(|s| !i.memory.stopped.contains(&s.id)) {
             self.actions.push(Action::StopSandbox { id: s.id.clone() });
         }
         if !self.actions.is_empty() {
@@ -387,29 +303,14 @@ impl Plan<'_> {
 
     /// Stops a container unless that is under way with no longer a grace.
     fn kill(&mut self, c: &Container, grace: i64, why: Why) {
-        if self
-            .input
-            .memory
-            .stopping
-            .get(&c.id)
-            .is_some_and(|g| *g <= grace)
-        {
+        if self.input.memory.stopping.get(&c.id).is_some_and(|g| *g <= grace) {
             return;
         }
-        self.actions.push(Action::Kill {
-            id: c.id.clone(),
-            container: c.name.clone(),
-            grace,
-            why,
-        });
+        self.actions.push(Action::Kill { id: c.id.clone(), container: c.name.clone(), grace, why });
     }
 
     fn wait(&mut self, c: &Spec, reason: &str, message: String) {
-        self.waiting.push(Waiting {
-            name: c.name.clone(),
-            reason: reason.to_owned(),
-            message,
-        });
+        self.waiting.push(Waiting { name: c.name.clone(), reason: reason.to_owned(), message });
     }
 
     fn wake_at(&mut self, at: Timestamp) {
@@ -419,27 +320,13 @@ impl Plan<'_> {
 
 /// Grace of a kill by probe: the probe's own, else the pod's.
 fn probe_grace(i: &Input<'_>, c: &Spec, why: Why) -> i64 {
-    let probe = if why == Why::StartupFailed {
-        &c.startup_probe
-    } else {
-        &c.liveness_probe
-    };
-    let own = probe
-        .as_ref()
-        .and_then(|p| p.termination_grace_period_seconds);
-    let spec = i
-        .pod
-        .spec
-        .as_ref()
-        .and_then(|s| s.termination_grace_period_seconds);
+    let probe = if why == Why::StartupFailed { &c.startup_probe } else { &c.liveness_probe };
+    let own = probe.as_ref().and_then(|p| p.termination_grace_period_seconds);
+    let spec = i.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
     own.or(spec).unwrap_or(30).max(1)
 }
 
 /// `10s`, `1m20s`, `5m0s`, as Go prints durations.
 fn go_duration(seconds: i64) -> String {
-    if seconds < 60 {
-        format!("{seconds}s")
-    } else {
-        format!("{}m{}s", seconds / 60, seconds % 60)
-    }
+    if seconds < 60 { format!("{seconds}s") } else { format!("{}m{}s", seconds / 60, seconds % 60) }
 }

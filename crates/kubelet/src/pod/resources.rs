@@ -11,10 +11,7 @@ use pod_rules::Quantity;
 pub(crate) type Amounts = BTreeMap<String, Quantity>;
 
 fn amounts(map: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
-    map.into_iter()
-        .flatten()
-        .filter_map(|(k, q)| Some((k.clone(), Quantity::parse(&q.0).ok()?)))
-        .collect()
+    map.into_iter().flatten().filter_map(|(k, q)| Some((k.clone(), Quantity::parse(&q.0).ok()?))).collect()
 }
 
 fn requests_of(r: Option<&ResourceRequirements>) -> Amounts {
@@ -70,11 +67,7 @@ pub(crate) fn pod_requests(pod: &Pod) -> Amounts {
 /// A container's limit or request of `cpu` or `memory`, None when absent or zero.
 fn amount(c: &Container, limits: bool, name: &str) -> Option<Quantity> {
     let r = c.resources.as_ref()?;
-    let map = if limits {
-        r.limits.as_ref()
-    } else {
-        r.requests.as_ref()
-    };
+    let map = if limits { r.limits.as_ref() } else { r.requests.as_ref() };
     let q = Quantity::parse(&map?.get(name)?.0).ok()?;
     (!q.is_zero()).then_some(q)
 }
@@ -113,14 +106,8 @@ fn oom_score_adj(spec: &PodSpec, c: &Container, node_memory: u64) -> i64 {
 /// Windows resources: a CPU cap in ten-thousandths of the whole machine, and a memory limit.
 /// Requests have no effect there.
 pub(crate) fn windows(c: &Container, node_cpu_millis: i64) -> WindowsContainerResources {
-    let cap = amount(c, true, "cpu").map_or(0, |q| {
-        (10_000 * q.milli_value() / node_cpu_millis.max(1)).clamp(1, 10_000)
-    });
-    WindowsContainerResources {
-        cpu_maximum: cap,
-        memory_limit_in_bytes: amount(c, true, "memory").map_or(0, Quantity::value),
-        ..Default::default()
-    }
+    let cap = amount(c, true, "cpu").map_or(0, |q| (10_000 * q.milli_value() / node_cpu_millis.max(1)).clamp(1, 10_000));
+    WindowsContainerResources { cpu_maximum: cap, memory_limit_in_bytes: amount(c, true, "memory").map_or(0, Quantity::value), ..Default::default() }
 }
 
 #[cfg(test)]
@@ -143,32 +130,13 @@ mod tests {
     #[test]
     fn requests() {
         for (spec, want) in [
-            (
-                json!({"containers": [cpu("1", false), cpu("500m", false)]}),
-                "1500m",
-            ),
-            (
-                json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false)]}),
-                "3",
-            ),
-            (
-                json!({"containers": [cpu("1", false)], "initContainers": [cpu("2", true), cpu("3", false)]}),
-                "5",
-            ),
-            (
-                json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false), cpu("1", true)]}),
-                "3",
-            ),
-            (
-                json!({"containers": [cpu("1", false)], "overhead": {"cpu": "250m"}}),
-                "1250m",
-            ),
+            (json!({"containers": [cpu("1", false), cpu("500m", false)]}), "1500m"),
+            (json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false)]}), "3"),
+            (json!({"containers": [cpu("1", false)], "initContainers": [cpu("2", true), cpu("3", false)]}), "5"),
+            (json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false), cpu("1", true)]}), "3"),
+            (json!({"containers": [cpu("1", false)], "overhead": {"cpu": "250m"}}), "1250m"),
         ] {
-            assert_eq!(
-                pod_requests(&pod(spec.clone()))["cpu"].to_string(),
-                want,
-                "{spec}"
-            );
+            assert_eq!(pod_requests(&pod(spec.clone()))["cpu"].to_string(), want, "{spec}");
         }
     }
 
@@ -178,10 +146,7 @@ mod tests {
             "limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "250m", "memory": "32Mi"}}}]}));
         let spec = p.spec.as_ref().unwrap();
         let l = linux(spec, &spec.containers[0], 16 << 30);
-        assert_eq!(
-            (l.cpu_shares, l.cpu_quota, l.memory_limit_in_bytes),
-            (256, 50_000, 64 << 20)
-        );
+        assert_eq!((l.cpu_shares, l.cpu_quota, l.memory_limit_in_bytes), (256, 50_000, 64 << 20));
         assert_eq!(l.oom_score_adj, 999);
         let w = windows(&spec.containers[0], 8000);
         assert_eq!((w.cpu_maximum, w.memory_limit_in_bytes), (625, 64 << 20));

@@ -2,8 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
-    Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-    ContainerStateWaiting, ContainerStatus, HostIP, PodCondition, PodIP, PodSpec, PodStatus,
+    Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, PodCondition,
+    PodIP, PodSpec, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -11,13 +11,7 @@ use super::plan::{Ending, Waiting};
 use super::{Container, ImageState, Input, Kind, State, containers, is_host_network};
 
 /// The conditions that belong to the node agent; others are left alone.
-pub(crate) const OWN_CONDITIONS: [&str; 5] = [
-    "PodReadyToStartContainers",
-    "Initialized",
-    "Ready",
-    "ContainersReady",
-    "PodScheduled",
-];
+pub(crate) const OWN_CONDITIONS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
 /// Renders the status of a pod.
 pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodStatus {
@@ -26,10 +20,7 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     let mut status = PodStatus {
         conditions: old.conditions.clone(),
         start_time: old.start_time.clone().or(Some(seconds(i.now))),
-        qos_class: old
-            .qos_class
-            .clone()
-            .or(Some(pod_rules::qos_class(spec).to_owned())),
+        qos_class: old.qos_class.clone().or(Some(pod_rules::qos_class(spec).to_owned())),
         nominated_node_name: old.nominated_node_name.clone(),
         observed_generation: i.pod.metadata.generation,
         phase: old.phase.clone(),
@@ -50,15 +41,12 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     if ending == Ending::Over && !finished && deadline(i).is_some_and(|at| at <= i.now) {
         status.phase = Some("Failed".into());
         status.reason = Some("DeadlineExceeded".into());
-        status.message =
-            Some("Pod was active on the node longer than the specified deadline".into());
+        status.message = Some("Pod was active on the node longer than the specified deadline".into());
     }
     addresses(i, &mut status, &old);
     conditions(i, spec, &all, &mut status);
     let (inits, mains): (Vec<_>, Vec<_>) = all.into_iter().partition(|(k, _)| *k != Kind::Main);
-    let statuses = |list: Vec<(Kind, ContainerStatus)>| {
-        (!list.is_empty()).then(|| list.into_iter().map(|(_, s)| s).collect())
-    };
+    let statuses = |list: Vec<(Kind, ContainerStatus)>| (!list.is_empty()).then(|| list.into_iter().map(|(_, s)| s).collect());
     status.init_container_statuses = statuses(inits);
     status.container_statuses = statuses(mains);
     status
@@ -91,29 +79,17 @@ pub(super) fn started(i: &Input<'_>, c: &Spec, running: &Container) -> bool {
 fn old_status<'a>(i: &'a Input<'_>, name: &str) -> Option<&'a ContainerStatus> {
     let status = i.pod.status.as_ref()?;
     let inits = status.init_container_statuses.iter().flatten();
-    inits
-        .chain(status.container_statuses.iter().flatten())
-        .find(|s| s.name == name)
+    inits.chain(status.container_statuses.iter().flatten()).find(|s| s.name == name)
 }
 
-fn container(
-    i: &Input<'_>,
-    kind: Kind,
-    c: &Spec,
-    waiting: &[Waiting],
-    ending: Ending,
-    old_pod: &PodStatus,
-) -> ContainerStatus {
+fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod: &PodStatus) -> ContainerStatus {
     let mut attempts = i.observed.containers.iter().filter(|o| o.name == c.name);
     let Some(newest) = attempts.next() else {
         return missing(i, c, waiting, ending, old_pod);
     };
     let previous = attempts.find(|o| o.state == State::Exited);
     let old = old_status(i, &c.name);
-    let kept = || {
-        old.filter(|o| o.restart_count as u32 == newest.restarts)
-            .and_then(|o| o.last_state.clone())
-    };
+    let kept = || old.filter(|o| o.restart_count as u32 == newest.restarts).and_then(|o| o.last_state.clone());
     let mut status = ContainerStatus {
         name: c.name.clone(),
         image: newest.image.clone(),
@@ -130,12 +106,8 @@ fn container(
             let ready = c.readiness_probe.is_none() || health.is_some_and(|h| h.ready);
             status.started = Some(started);
             status.ready = started && ready && newest.state == State::Running && kind != Kind::Init;
-            status.state = Some(ContainerState {
-                running: Some(ContainerStateRunning {
-                    started_at: newest.started_at.map(seconds),
-                }),
-                ..Default::default()
-            });
+            status.state =
+                Some(ContainerState { running: Some(ContainerStateRunning { started_at: newest.started_at.map(seconds) }), ..Default::default() });
         }
         State::Exited => {
             status.started = Some(false);
@@ -160,19 +132,8 @@ fn container(
 }
 
 /// The status of a container that the runtime does not hold.
-fn missing(
-    i: &Input<'_>,
-    c: &Spec,
-    waiting: &[Waiting],
-    ending: Ending,
-    old_pod: &PodStatus,
-) -> ContainerStatus {
-    let mut status = ContainerStatus {
-        name: c.name.clone(),
-        image: c.image.clone().unwrap_or_default(),
-        started: Some(false),
-        ..Default::default()
-    };
+fn missing(i: &Input<'_>, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod: &PodStatus) -> ContainerStatus {
+    let mut status = ContainerStatus { name: c.name.clone(), image: c.image.clone().unwrap_or_default(), started: Some(false), ..Default::default() };
     let old = old_status(i, &c.name);
     if let Some(old) = old {
         status.restart_count = old.restart_count;
@@ -183,11 +144,7 @@ fn missing(
             return old.clone();
         }
         if state.terminated.is_some() || state.running.is_some() {
-            let lost = if state.terminated.is_some() {
-                state
-            } else {
-                lost(old.container_id.clone())
-            };
+            let lost = if state.terminated.is_some() { state } else { lost(old.container_id.clone()) };
             if ending != Ending::No {
                 status.state = Some(lost);
                 return status;
@@ -203,15 +160,8 @@ fn missing(
     };
     if w.is_none() && i.memory.images.get(&c.name) == Some(&ImageState::Pulling) {
         // Still creating; the reason of the last failed pull stays until this one is over.
-        let before = old
-            .and_then(|o| o.state.as_ref())
-            .and_then(|s| s.waiting.clone());
-        let pull = |w: &ContainerStateWaiting| {
-            matches!(
-                w.reason.as_deref(),
-                Some("ErrImagePull" | "ImagePullBackOff")
-            )
-        };
+        let before = old.and_then(|o| o.state.as_ref()).and_then(|s| s.waiting.clone());
+        let pull = |w: &ContainerStateWaiting| matches!(w.reason.as_deref(), Some("ErrImagePull" | "ImagePullBackOff"));
         if let Some(before) = before.filter(pull) {
             state.waiting = Some(before);
         }
@@ -225,9 +175,7 @@ fn lost(container_id: Option<String>) -> ContainerState {
         terminated: Some(ContainerStateTerminated {
             exit_code: 137,
             reason: Some("ContainerStatusUnknown".into()),
-            message: Some(
-                "The container could not be located when the pod was deleted.  The container used to be Running".into(),
-            ),
+            message: Some("The container could not be located when the pod was deleted.  The container used to be Running".into()),
             container_id,
             ..Default::default()
         }),
@@ -238,26 +186,13 @@ fn lost(container_id: Option<String>) -> ContainerState {
 fn default_waiting(i: &Input<'_>) -> ContainerState {
     let inits = i.pod.spec.as_ref().and_then(|s| s.init_containers.as_ref());
     let has_inits = inits.is_some_and(|l| !l.is_empty());
-    let reason = if has_inits {
-        "PodInitializing"
-    } else {
-        "ContainerCreating"
-    };
-    ContainerState {
-        waiting: Some(ContainerStateWaiting {
-            reason: Some(reason.into()),
-            message: None,
-        }),
-        ..Default::default()
-    }
+    let reason = if has_inits { "PodInitializing" } else { "ContainerCreating" };
+    ContainerState { waiting: Some(ContainerStateWaiting { reason: Some(reason.into()), message: None }), ..Default::default() }
 }
 
 fn waiting_state(reason: &str, message: &str) -> ContainerState {
     ContainerState {
-        waiting: Some(ContainerStateWaiting {
-            reason: Some(reason.to_owned()),
-            message: (!message.is_empty()).then(|| message.to_owned()),
-        }),
+        waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message: (!message.is_empty()).then(|| message.to_owned()) }),
         ..Default::default()
     }
 }
@@ -290,13 +225,7 @@ fn seconds(t: Timestamp) -> Time {
     Time(Timestamp::from_second(t.as_second()).unwrap_or(t))
 }
 
-fn phase(
-    i: &Input<'_>,
-    spec: &PodSpec,
-    all: &[(Kind, ContainerStatus)],
-    ending: Ending,
-    old: Option<&str>,
-) -> String {
+fn phase(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], ending: Ending, old: Option<&str>) -> String {
     if let Some(old @ ("Succeeded" | "Failed")) = old {
         return old.to_owned();
     }
@@ -322,11 +251,7 @@ fn phase(
     }
     let ran = running > 0 || stopped > 0;
     let phase = if ending == Ending::Over && (ran || super::is_deleted(i.pod) || failed_init > 0) {
-        if stopped == succeeded && ran && waiting == 0 && failed_init == 0 {
-            "Succeeded"
-        } else {
-            "Failed"
-        }
+        if stopped == succeeded && ran && waiting == 0 && failed_init == 0 { "Succeeded" } else { "Failed" }
     } else if failed_init > 0 && policy == "Never" {
         "Failed"
     } else if ((pending_init > 0 || failed_init > 0) && !ran) || waiting > 0 {
@@ -349,12 +274,7 @@ fn phase(
 
 fn addresses(i: &Input<'_>, status: &mut PodStatus, old: &PodStatus) {
     status.host_ip = i.node.host_ips.first().cloned();
-    let hosts = i
-        .node
-        .host_ips
-        .iter()
-        .map(|ip| HostIP { ip: ip.clone() })
-        .collect::<Vec<_>>();
+    let hosts = i.node.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect::<Vec<_>>();
     status.host_ips = (!hosts.is_empty()).then_some(hosts);
     let sandbox = i.observed.sandboxes.first();
     let ips = match sandbox {
@@ -375,19 +295,11 @@ struct Verdict {
 
 impl Verdict {
     fn yes() -> Self {
-        Verdict {
-            ok: true,
-            reason: None,
-            message: None,
-        }
+        Verdict { ok: true, reason: None, message: None }
     }
 
     fn no(reason: &'static str, message: Option<String>) -> Self {
-        Verdict {
-            ok: false,
-            reason: Some(reason),
-            message,
-        }
+        Verdict { ok: false, reason: Some(reason), message }
     }
 }
 
@@ -405,46 +317,23 @@ fn initialized(phase: &str, all: &[(Kind, ContainerStatus)]) -> Verdict {
         })
         .map(|(_, s)| s.name.as_str())
         .collect();
-    let mains_ran = all
-        .iter()
-        .any(|(k, s)| *k == Kind::Main && s.container_id.is_some());
+    let mains_ran = all.iter().any(|(k, s)| *k == Kind::Main && s.container_id.is_some());
     match phase {
-        "Succeeded" => Verdict {
-            ok: true,
-            reason: Some("PodCompleted"),
-            message: None,
-        },
+        "Succeeded" => Verdict { ok: true, reason: Some("PodCompleted"), message: None },
         _ if incomplete.is_empty() || mains_ran => Verdict::yes(),
-        _ => Verdict::no(
-            "ContainersNotInitialized",
-            Some(format!(
-                "containers with incomplete status: {}",
-                names(&incomplete)
-            )),
-        ),
+        _ => Verdict::no("ContainersNotInitialized", Some(format!("containers with incomplete status: {}", names(&incomplete)))),
     }
 }
 
 /// The pod's readiness gates.
 fn gates(spec: &PodSpec, status: &PodStatus) -> Verdict {
-    let holds = |gate: &str| {
-        status
-            .conditions
-            .iter()
-            .flatten()
-            .any(|c| c.type_ == gate && c.status == "True")
-    };
+    let holds = |gate: &str| status.conditions.iter().flatten().any(|c| c.type_ == gate && c.status == "True");
     let open: Vec<String> = spec
         .readiness_gates
         .iter()
         .flatten()
         .filter(|g| !holds(&g.condition_type))
-        .map(|g| {
-            format!(
-                "corresponding condition of pod readiness gate \"{}\" does not exist.",
-                g.condition_type
-            )
-        })
+        .map(|g| format!("corresponding condition of pod readiness gate \"{}\" does not exist.", g.condition_type))
         .collect();
     if open.is_empty() {
         return Verdict::yes();
@@ -452,72 +341,34 @@ fn gates(spec: &PodSpec, status: &PodStatus) -> Verdict {
     Verdict::no("ReadinessGatesNotReady", Some(open.join(", ")))
 }
 
-fn conditions(
-    i: &Input<'_>,
-    spec: &PodSpec,
-    all: &[(Kind, ContainerStatus)],
-    status: &mut PodStatus,
-) {
+fn conditions(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], status: &mut PodStatus) {
     let phase = status.phase.clone().unwrap_or_default();
     let sandbox = i.observed.sandboxes.first();
-    let has_network =
-        sandbox.is_some_and(|s| s.ready && (is_host_network(i.pod) || !s.ips.is_empty()));
-    let unready: Vec<&str> = all
-        .iter()
-        .filter(|(k, s)| *k != Kind::Init && !s.ready)
-        .map(|(_, s)| s.name.as_str())
-        .collect();
+    let has_network = sandbox.is_some_and(|s| s.ready && (is_host_network(i.pod) || !s.ips.is_empty()));
+    let unready: Vec<&str> = all.iter().filter(|(k, s)| *k != Kind::Init && !s.ready).map(|(_, s)| s.name.as_str()).collect();
     let containers_ready = || match phase.as_str() {
         "Succeeded" => Verdict::no("PodCompleted", None),
         "Failed" => Verdict::no("PodFailed", None),
         _ if unready.is_empty() => Verdict::yes(),
-        _ => Verdict::no(
-            "ContainersNotReady",
-            Some(format!(
-                "containers with unready status: {}",
-                names(&unready)
-            )),
-        ),
+        _ => Verdict::no("ContainersNotReady", Some(format!("containers with unready status: {}", names(&unready)))),
     };
     let mut ready = containers_ready();
     if ready.ok {
         ready = gates(spec, status);
     }
-    let network = if has_network {
-        Verdict::yes()
-    } else {
-        Verdict {
-            ok: false,
-            reason: None,
-            message: None,
-        }
-    };
-    let own = [
-        network,
-        initialized(&phase, all),
-        ready,
-        containers_ready(),
-        Verdict::yes(),
-    ];
+    let network = if has_network { Verdict::yes() } else { Verdict { ok: false, reason: None, message: None } };
+    let own = [network, initialized(&phase, all), ready, containers_ready(), Verdict::yes()];
     let generation = i.pod.metadata.generation;
     for (type_, verdict) in OWN_CONDITIONS.into_iter().zip(own) {
         set_condition(status, type_, verdict, generation, i.now);
     }
 }
 
-fn set_condition(
-    status: &mut PodStatus,
-    type_: &str,
-    v: Verdict,
-    generation: Option<i64>,
-    now: Timestamp,
-) {
+fn set_condition(status: &mut PodStatus, type_: &str, v: Verdict, generation: Option<i64>, now: Timestamp) {
     let list = status.conditions.get_or_insert_default();
     let value = if v.ok { "True" } else { "False" };
     let before = list.iter().find(|c| c.type_ == type_);
-    let since = before
-        .filter(|c| c.status == value)
-        .and_then(|c| c.last_transition_time.clone());
+    let since = before.filter(|c| c.status == value).and_then(|c| c.last_transition_time.clone());
     let condition = PodCondition {
         type_: type_.to_owned(),
         status: value.to_owned(),

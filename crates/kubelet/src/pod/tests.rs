@@ -27,10 +27,7 @@ impl World {
         World {
             pod: serde_json::from_value(json!({"metadata": meta, "spec": full})).unwrap(),
             observed: Observed::default(),
-            memory: Memory {
-                volumes: Volumes::Ready,
-                ..Default::default()
-            },
+            memory: Memory { volumes: Volumes::Ready, ..Default::default() },
             network_ready: true,
             gone: false,
             now: 100,
@@ -52,10 +49,7 @@ impl World {
     }
 
     fn container(mut self, name: &str, state: State, restarts: u32, exit_code: i32) -> Self {
-        let spec = containers(self.pod.spec.as_ref().unwrap())
-            .find(|(_, c)| c.name == name)
-            .unwrap()
-            .1;
+        let spec = containers(self.pod.spec.as_ref().unwrap()).find(|(_, c)| c.name == name).unwrap().1;
         let hash = container_hash(spec);
         self.observed.containers.insert(
             0,
@@ -78,9 +72,7 @@ impl World {
     }
 
     fn image(mut self, name: &str) -> Self {
-        self.memory
-            .images
-            .insert(name.into(), ImageState::Present("sha".into()));
+        self.memory.images.insert(name.into(), ImageState::Present("sha".into()));
         self
     }
 
@@ -90,8 +82,7 @@ impl World {
     }
 
     fn deleted(mut self, grace: i64) -> Self {
-        self.pod.metadata.deletion_timestamp =
-            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(t(99)));
+        self.pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(t(99)));
         self.pod.metadata.deletion_grace_period_seconds = Some(grace);
         self
     }
@@ -104,19 +95,12 @@ impl World {
             network_ready: self.network_ready,
             gone: self.gone,
             now: t(self.now),
-            node: &NodeInfo {
-                host_ips: vec!["10.240.0.11".into()],
-                runtime: "sim".into(),
-            },
+            node: &NodeInfo { host_ips: vec!["10.240.0.11".into()], runtime: "sim".into() },
         })
     }
 
     fn plan(&self) -> Vec<String> {
-        self.step()
-            .actions
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        self.step().actions.iter().map(ToString::to_string).collect()
     }
 
     fn phase(&self) -> String {
@@ -125,22 +109,13 @@ impl World {
 
     fn condition(&self, type_: &str) -> (String, Option<String>) {
         let status = self.step().status;
-        let c = status
-            .conditions
-            .unwrap()
-            .into_iter()
-            .find(|c| c.type_ == type_)
-            .unwrap();
+        let c = status.conditions.unwrap().into_iter().find(|c| c.type_ == type_).unwrap();
         (c.status, c.message)
     }
 
     fn state(&self, name: &str) -> String {
         let status = self.step().status;
-        let mut all = status
-            .init_container_statuses
-            .into_iter()
-            .flatten()
-            .chain(status.container_statuses.into_iter().flatten());
+        let mut all = status.init_container_statuses.into_iter().flatten().chain(status.container_statuses.into_iter().flatten());
         let s = all.find(|s| s.name == name).unwrap();
         let show = |state: Option<k8s_openapi::api::core::v1::ContainerState>| {
             let state = state.unwrap_or_default();
@@ -154,13 +129,7 @@ impl World {
                 "-".into()
             }
         };
-        format!(
-            "{} last={} ready={} n={}",
-            show(s.state),
-            show(s.last_state),
-            s.ready,
-            s.restart_count
-        )
+        format!("{} last={} ready={} n={}", show(s.state), show(s.last_state), s.ready, s.restart_count)
     }
 }
 
@@ -171,10 +140,7 @@ fn a_new_pod_comes_up_step_by_step() {
     let mut w = World::new(json!({}));
     w.memory.volumes = Volumes::NotReady;
     assert_eq!(w.plan(), ["mount volumes"]);
-    assert_eq!(
-        (w.phase().as_str(), w.state("c").as_str()),
-        ("Pending", "ContainerCreating last=- ready=false n=0")
-    );
+    assert_eq!((w.phase().as_str(), w.state("c").as_str()), ("Pending", "ContainerCreating last=- ready=false n=0"));
     w.memory.volumes = Volumes::Ready;
     assert_eq!(w.plan(), ["create sandbox, attempt 0"]);
     let w = w.sandbox(true);
@@ -184,10 +150,7 @@ fn a_new_pod_comes_up_step_by_step() {
     assert_eq!(w.plan(), ["start c, restart 0"]);
     let w = w.container("c", State::Running, 0, 0);
     assert_eq!(w.plan(), [""; 0]);
-    assert_eq!(
-        (w.phase().as_str(), w.state("c").as_str()),
-        ("Running", "running last=- ready=true n=0")
-    );
+    assert_eq!((w.phase().as_str(), w.state("c").as_str()), ("Running", "running last=- ready=true n=0"));
     assert_eq!(w.condition("Ready").0, "True");
     let status = w.step().status;
     assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.5"));
@@ -207,12 +170,7 @@ fn no_sandbox_before_the_network() {
 
 #[test]
 fn restarts_follow_policy_and_back_off() {
-    let crashed = |policy: &str, code| {
-        World::new(json!({"restartPolicy": policy}))
-            .sandbox(true)
-            .container("c", State::Exited, 2, code)
-            .image("c")
-    };
+    let crashed = |policy: &str, code| World::new(json!({"restartPolicy": policy})).sandbox(true).container("c", State::Exited, 2, code).image("c");
     for (policy, code, plan, phase) in [
         ("Always", 0, &["start c, restart 3"][..], "Running"),
         ("Always", 1, &["start c, restart 3"], "Running"),
@@ -231,10 +189,7 @@ fn restarts_follow_policy_and_back_off() {
     w.now = 95;
     let out = w.step();
     assert_eq!((out.actions.len(), out.wake), (0, Some(t(100))));
-    assert_eq!(
-        w.state("c"),
-        "CrashLoopBackOff last=Error:1 ready=false n=2"
-    );
+    assert_eq!(w.state("c"), "CrashLoopBackOff last=Error:1 ready=false n=2");
     assert_eq!(w.phase(), "Running");
     w.now = 100;
     assert_eq!(w.plan(), ["start c, restart 3"]);
@@ -242,18 +197,10 @@ fn restarts_follow_policy_and_back_off() {
 
 #[test]
 fn init_containers_run_in_order_and_sidecars_stay() {
-    let w = World::new(serde_json::from_str(INIT).unwrap())
-        .sandbox(true)
-        .image("i")
-        .image("side")
-        .image("j")
-        .image("c");
+    let w = World::new(serde_json::from_str(INIT).unwrap()).sandbox(true).image("i").image("side").image("j").image("c");
     assert_eq!(w.plan(), ["start i, restart 0"]);
     assert_eq!(w.state("c"), "PodInitializing last=- ready=false n=0");
-    assert_eq!(
-        w.condition("Initialized").1.unwrap(),
-        "containers with incomplete status: [i side j]"
-    );
+    assert_eq!(w.condition("Initialized").1.unwrap(), "containers with incomplete status: [i side j]");
     let w = w.container("i", State::Running, 0, 0);
     assert_eq!(w.plan(), [""; 0]);
     let mut w = w;
@@ -278,28 +225,15 @@ fn init_containers_run_in_order_and_sidecars_stay() {
 #[test]
 fn a_failed_init_container_ends_or_repeats() {
     let spec = |policy: &str| json!({"restartPolicy": policy, "initContainers": [{"name": "i", "image": "x"}]});
-    let w = World::new(spec("Never"))
-        .sandbox(true)
-        .container("i", State::Exited, 0, 3);
-    assert_eq!(
-        (w.plan(), w.phase().as_str()),
-        (vec!["stop sandbox s0".to_owned()], "Failed")
-    );
-    let w = World::new(spec("OnFailure"))
-        .sandbox(true)
-        .container("i", State::Exited, 0, 3)
-        .image("i");
-    assert_eq!(
-        (w.plan(), w.phase().as_str()),
-        (vec!["start i, restart 1".to_owned()], "Pending")
-    );
+    let w = World::new(spec("Never")).sandbox(true).container("i", State::Exited, 0, 3);
+    assert_eq!((w.plan(), w.phase().as_str()), (vec!["stop sandbox s0".to_owned()], "Failed"));
+    let w = World::new(spec("OnFailure")).sandbox(true).container("i", State::Exited, 0, 3).image("i");
+    assert_eq!((w.plan(), w.phase().as_str()), (vec!["start i, restart 1".to_owned()], "Pending"));
 }
 
 #[test]
 fn a_lost_sandbox_is_replaced_and_counts_a_restart() {
-    let w = World::new(json!({}))
-        .sandbox(true)
-        .container("c", State::Running, 4, 0);
+    let w = World::new(json!({})).sandbox(true).container("c", State::Running, 4, 0);
     let mut w = w;
     w.observed.sandboxes[0].ready = false;
     assert_eq!(w.plan(), ["stop c (c4) within 30 s: SandboxGone"]);
@@ -315,82 +249,42 @@ fn a_lost_sandbox_is_replaced_and_counts_a_restart() {
 fn a_runtime_that_forgot_everything_counts_once() {
     let running = json!({"phase": "Running", "containerStatuses": [{"name": "c", "restartCount": 2, "ready": true,
         "image": "img", "imageID": "", "containerID": "sim://x", "state": {"running": {}}}]});
-    let w = World::new(json!({}))
-        .old_status(running)
-        .sandbox(true)
-        .image("c");
+    let w = World::new(json!({})).old_status(running).sandbox(true).image("c");
     assert_eq!(w.plan(), ["start c, restart 3"]);
-    assert_eq!(
-        w.state("c"),
-        "ContainerCreating last=ContainerStatusUnknown:137 ready=false n=3"
-    );
+    assert_eq!(w.state("c"), "ContainerCreating last=ContainerStatusUnknown:137 ready=false n=3");
     let status = serde_json::to_value(w.step().status).unwrap();
     let w = w.old_status(status);
-    assert_eq!(
-        w.plan(),
-        ["start c, restart 3"],
-        "the reported loss is not counted again"
-    );
+    assert_eq!(w.plan(), ["start c, restart 3"], "the reported loss is not counted again");
 }
 
 #[test]
 fn images_and_failures_wait_with_their_reason() {
     let mut w = World::new(json!({})).sandbox(true);
     w.memory.images.insert("c".into(), ImageState::Pulling);
-    assert_eq!(
-        (w.plan(), w.state("c").as_str()),
-        (vec![], "ContainerCreating last=- ready=false n=0")
-    );
-    let limits = (
-        SignedDuration::from_secs(10),
-        SignedDuration::from_secs(300),
-    );
+    assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ContainerCreating last=- ready=false n=0"));
+    let limits = (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
     let failure = Failure::next(None, "ImagePullBackOff", "Back-off".into(), t(95), limits);
-    w.memory
-        .images
-        .insert("c".into(), ImageState::Failed(failure.clone()));
-    assert_eq!(
-        (w.plan(), w.state("c").as_str()),
-        (vec![], "ImagePullBackOff last=- ready=false n=0")
-    );
+    w.memory.images.insert("c".into(), ImageState::Failed(failure.clone()));
+    assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ImagePullBackOff last=- ready=false n=0"));
     assert_eq!(w.step().wake, Some(t(105)));
     w.now = 105;
     assert_eq!(w.plan(), ["get image of c"]);
     let second = Failure::next(Some(&failure), "x", String::new(), t(105), limits);
     assert_eq!(second.retry_at, t(125));
-    w.memory
-        .images
-        .insert("c".into(), ImageState::Present("sha".into()));
-    w.memory.failures.insert(
-        "c".into(),
-        Failure {
-            retry_at: t(200),
-            reason: "CreateContainerConfigError".into(),
-            ..failure
-        },
-    );
-    assert_eq!(
-        (w.plan(), w.state("c").as_str()),
-        (vec![], "CreateContainerConfigError last=- ready=false n=0")
-    );
+    w.memory.images.insert("c".into(), ImageState::Present("sha".into()));
+    w.memory.failures.insert("c".into(), Failure { retry_at: t(200), reason: "CreateContainerConfigError".into(), ..failure });
+    assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "CreateContainerConfigError last=- ready=false n=0"));
 }
 
 #[test]
 fn deletion_runs_to_the_end() {
-    let w = World::new(json!({}))
-        .sandbox(true)
-        .container("c", State::Running, 0, 0)
-        .deleted(30);
+    let w = World::new(json!({})).sandbox(true).container("c", State::Running, 0, 0).deleted(30);
     assert_eq!(w.plan(), ["stop c (c0) within 30 s: PodEnds"]);
     let mut w = w;
     w.memory.stopping.insert("c0".into(), 30);
     assert_eq!(w.plan(), [""; 0], "a stop under way is not repeated");
     w.pod.metadata.deletion_grace_period_seconds = Some(5);
-    assert_eq!(
-        w.plan(),
-        ["stop c (c0) within 5 s: PodEnds"],
-        "a shorter grace counts"
-    );
+    assert_eq!(w.plan(), ["stop c (c0) within 5 s: PodEnds"], "a shorter grace counts");
     w.observed.containers[0].state = State::Exited;
     w.observed.containers[0].exit_code = 137;
     assert_eq!(w.plan(), ["stop sandbox s0"]);
@@ -417,38 +311,18 @@ fn deletion_before_anything_started() {
 #[test]
 fn probes_gate_readiness_and_kill() {
     let spec = json!({"containers": [{"name": "c", "image": "img", "readinessProbe": {}, "livenessProbe": {"terminationGracePeriodSeconds": 7}, "startupProbe": {}}]});
-    let mut w = World::new(spec)
-        .sandbox(true)
-        .container("c", State::Running, 0, 0);
+    let mut w = World::new(spec).sandbox(true).container("c", State::Running, 0, 0);
     assert_eq!(w.state("c"), "running last=- ready=false n=0");
-    assert_eq!(
-        w.condition("Ready").1.unwrap(),
-        "containers with unready status: [c]"
-    );
-    w.memory.health.insert(
-        "c0".into(),
-        Health {
-            started: true,
-            ready: true,
-            alive: true,
-        },
-    );
+    assert_eq!(w.condition("Ready").1.unwrap(), "containers with unready status: [c]");
+    w.memory.health.insert("c0".into(), Health { started: true, ready: true, alive: true });
     assert_eq!(w.condition("Ready").0, "True");
-    w.memory.health.insert(
-        "c0".into(),
-        Health {
-            started: true,
-            ready: true,
-            alive: false,
-        },
-    );
+    w.memory.health.insert("c0".into(), Health { started: true, ready: true, alive: false });
     assert_eq!(w.plan(), ["stop c (c0) within 7 s: Unhealthy"]);
 }
 
 #[test]
 fn readiness_gates_and_foreign_conditions() {
-    let gate =
-        json!({"conditions": [{"type": "example.com/lb", "status": "False"}], "phase": "Running"});
+    let gate = json!({"conditions": [{"type": "example.com/lb", "status": "False"}], "phase": "Running"});
     let w = World::new(json!({"readinessGates": [{"conditionType": "example.com/lb"}]}))
         .sandbox(true)
         .container("c", State::Running, 0, 0)
@@ -460,9 +334,7 @@ fn readiness_gates_and_foreign_conditions() {
 
 #[test]
 fn a_changed_image_restarts_the_container() {
-    let mut w = World::new(json!({}))
-        .sandbox(true)
-        .container("c", State::Running, 0, 0);
+    let mut w = World::new(json!({})).sandbox(true).container("c", State::Running, 0, 0);
     w.pod.spec.as_mut().unwrap().containers[0].image = Some("img:2".into());
     assert_eq!(w.plan(), ["stop c (c0) within 30 s: Changed"]);
 }
@@ -470,19 +342,10 @@ fn a_changed_image_restarts_the_container() {
 #[test]
 fn a_refused_pod_fails_with_its_reason() {
     let mut w = World::new(json!({}));
-    w.memory.refused = Some(Refusal {
-        reason: "OutOfcpu",
-        message: "too much".into(),
-    });
+    w.memory.refused = Some(Refusal { reason: "OutOfcpu", message: "too much".into() });
     let out = w.step();
-    assert_eq!(
-        out.status.message.as_deref(),
-        Some("Pod was rejected: too much")
-    );
-    assert_eq!(
-        (out.status.phase.as_deref(), out.status.reason.as_deref()),
-        (Some("Failed"), Some("OutOfcpu"))
-    );
+    assert_eq!(out.status.message.as_deref(), Some("Pod was rejected: too much"));
+    assert_eq!((out.status.phase.as_deref(), out.status.reason.as_deref()), (Some("Failed"), Some("OutOfcpu")));
     assert_eq!(w.plan(), ["tear down volumes"]);
     w.memory.volumes_down = true;
     assert_eq!(w.plan(), [""; 0]);
@@ -503,10 +366,7 @@ fn a_finished_pod_stays_finished() {
 #[test]
 fn a_deadline_ends_the_pod_as_failed() {
     let started = json!({"startTime": t(0).to_string(), "phase": "Running"});
-    let mut w = World::new(json!({"activeDeadlineSeconds": 150}))
-        .old_status(started)
-        .sandbox(true)
-        .container("c", State::Running, 0, 0);
+    let mut w = World::new(json!({"activeDeadlineSeconds": 150})).old_status(started).sandbox(true).container("c", State::Running, 0, 0);
     assert_eq!((w.plan(), w.step().wake), (vec![], Some(t(150))));
     w.now = 150;
     assert_eq!(w.plan(), ["stop c (c0) within 30 s: PodEnds"]);

@@ -33,11 +33,7 @@ pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
         if let Some(http) = &probe.http_get {
             get(http, target).await
         } else if let Some(tcp) = &probe.tcp_socket {
-            let host = tcp
-                .host
-                .clone()
-                .filter(|h| !h.is_empty())
-                .unwrap_or_else(|| target.pod_ip.clone());
+            let host = tcp.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| target.pod_ip.clone());
             match port(&tcp.port, target) {
                 Some(port) => match TcpStream::connect((host.as_str(), port)).await {
                     Ok(_) => Verdict::Success,
@@ -51,10 +47,7 @@ pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
     };
     match tokio::time::timeout(limit, attempt).await {
         Ok(verdict) => verdict,
-        Err(_) => Verdict::Failure(format!(
-            "no answer within {} s (context deadline exceeded)",
-            limit.as_secs()
-        )),
+        Err(_) => Verdict::Failure(format!("no answer within {} s (context deadline exceeded)", limit.as_secs())),
     }
 }
 
@@ -85,9 +78,7 @@ async fn run_exec(command: Vec<String>, limit: Duration, target: &Target) -> Ver
             output.truncate(BODY);
             Verdict::Failure(String::from_utf8_lossy(&output).into_owned())
         }
-        Err(e) if e.kind() == cri::Kind::Deadline => {
-            Verdict::Failure(format!("command timed out after {} s", limit.as_secs()))
-        }
+        Err(e) if e.kind() == cri::Kind::Deadline => Verdict::Failure(format!("command timed out after {} s", limit.as_secs())),
         Err(e) => Verdict::Unknown(e.message()),
     }
 }
@@ -107,21 +98,9 @@ async fn get(action: &HTTPGetAction, target: &Target) -> Verdict {
     let Some(port) = port(&action.port, target) else {
         return Verdict::Unknown("the probe names no port of the container".into());
     };
-    let host = action
-        .host
-        .clone()
-        .filter(|h| !h.is_empty())
-        .unwrap_or_else(|| target.pod_ip.clone());
-    let path = action
-        .path
-        .clone()
-        .filter(|p| !p.is_empty())
-        .unwrap_or_else(|| "/".into());
-    let path = if path.starts_with('/') {
-        path
-    } else {
-        format!("/{path}")
-    };
+    let host = action.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| target.pod_ip.clone());
+    let path = action.path.clone().filter(|p| !p.is_empty()).unwrap_or_else(|| "/".into());
+    let path = if path.starts_with('/') { path } else { format!("/{path}") };
     let https = action.scheme.as_deref() == Some("HTTPS");
     let scheme = if https { "https" } else { "http" };
     let shown = format!("{scheme}://{host}:{port}{path}");
@@ -130,9 +109,7 @@ async fn get(action: &HTTPGetAction, target: &Target) -> Verdict {
         Ok(stream) => stream,
         Err(e) => return failed(&e),
     };
-    let mut request = http::Request::builder()
-        .uri(&path)
-        .header("Connection", "close");
+    let mut request = http::Request::builder().uri(&path).header("Connection", "close");
     let headers = action.http_headers.iter().flatten();
     let named = |n: &str| headers.clone().any(|h| h.name.eq_ignore_ascii_case(n));
     if !named("host") {
@@ -163,10 +140,7 @@ async fn get(action: &HTTPGetAction, target: &Target) -> Verdict {
     }
 }
 
-async fn send<T>(
-    io: T,
-    request: http::Request<Empty<bytes::Bytes>>,
-) -> Result<(u16, usize), hyper::Error>
+async fn send<T>(io: T, request: http::Request<Empty<bytes::Bytes>>) -> Result<(u16, usize), hyper::Error>
 where
     T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {

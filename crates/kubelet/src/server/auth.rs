@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Method};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
-};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::Api;
 use kube::api::PostParams;
 use sha2::{Digest, Sha256};
@@ -41,23 +39,13 @@ pub(crate) struct Auth {
 }
 
 /// CN and O of the client certificate, which TLS has verified.
-pub(crate) fn user_of_certificate(
-    chain: Option<&[rustls::pki_types::CertificateDer<'_>]>,
-) -> Option<User> {
+pub(crate) fn user_of_certificate(chain: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Option<User> {
     let (_, cert) = x509_parser::parse_x509_certificate(chain?.first()?).ok()?;
     let subject = cert.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let organisations = subject
-        .iter_organization()
-        .filter_map(|o| o.as_str().ok().map(str::to_owned));
-    let groups = organisations
-        .chain(["system:authenticated".to_owned()])
-        .collect();
-    Some(User {
-        name,
-        groups,
-        ..Default::default()
-    })
+    let organisations = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
+    let groups = organisations.chain(["system:authenticated".to_owned()]).collect();
+    Some(User { name, groups, ..Default::default() })
 }
 
 /// The verb, and the subresources of `nodes` any of which suffices, fine-grained first.
@@ -69,11 +57,7 @@ pub(crate) fn attributes(method: &Method, path: &str) -> (&'static str, Vec<&'st
         Method::DELETE => "delete",
         _ => "get",
     };
-    let first = path
-        .trim_start_matches('/')
-        .split('/')
-        .next()
-        .unwrap_or_default();
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     let subresources = match first {
         "stats" => vec!["stats"],
         "metrics" => vec!["metrics"],
@@ -88,55 +72,31 @@ pub(crate) fn attributes(method: &Method, path: &str) -> (&'static str, Vec<&'st
 
 impl Auth {
     pub(crate) fn new(client: kube::Client) -> Self {
-        Auth {
-            client,
-            tokens: Mutex::default(),
-            rights: Mutex::default(),
-        }
+        Auth { client, tokens: Mutex::default(), rights: Mutex::default() }
     }
 
     /// The user of a bearer token; None without a valid one.
     pub(crate) async fn user_of_token(&self, headers: &HeaderMap) -> kube::Result<Option<User>> {
-        let header = headers
-            .get(http::header::AUTHORIZATION)
-            .and_then(|h| h.to_str().ok());
-        let Some(token) = header
-            .and_then(|h| h.strip_prefix("Bearer "))
-            .filter(|t| !t.is_empty())
-        else {
+        let header = headers.get(http::header::AUTHORIZATION).and_then(|h| h.to_str().ok());
+        let Some(token) = header.and_then(|h| h.strip_prefix("Bearer ")).filter(|t| !t.is_empty()) else {
             return Ok(None);
         };
         // The digest, so that no token stays in memory longer than its request.
         let key: Digested = Sha256::digest(token).into();
-        if let Some((user, at)) = self
-            .tokens
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&key)
+        if let Some((user, at)) = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(&key)
             && at.elapsed() < TOKEN
         {
             return Ok(user.clone());
         }
-        let review = TokenReview {
-            spec: TokenReviewSpec {
-                token: token.to_owned(),
-                audiences: None,
-            },
-            ..Default::default()
-        };
-        let answer = Api::<TokenReview>::all(self.client.clone())
-            .create(&PostParams::default(), &review)
-            .await?;
+        let review = TokenReview { spec: TokenReviewSpec { token: token.to_owned(), audiences: None }, ..Default::default() };
+        let answer = Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &review).await?;
         let status = answer.status.unwrap_or_default();
-        let user = status
-            .user
-            .filter(|_| status.authenticated == Some(true))
-            .map(|u| User {
-                name: u.username.unwrap_or_default(),
-                uid: u.uid.unwrap_or_default(),
-                groups: u.groups.unwrap_or_default(),
-                extra: u.extra.unwrap_or_default(),
-            });
+        let user = status.user.filter(|_| status.authenticated == Some(true)).map(|u| User {
+            name: u.username.unwrap_or_default(),
+            uid: u.uid.unwrap_or_default(),
+            groups: u.groups.unwrap_or_default(),
+            extra: u.extra.unwrap_or_default(),
+        });
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if tokens.len() >= ENTRIES {
             tokens.clear();
@@ -146,13 +106,7 @@ impl Auth {
     }
 
     /// Whether the user may do this to the node.
-    pub(crate) async fn allowed(
-        &self,
-        user: &User,
-        method: &Method,
-        path: &str,
-        node: &str,
-    ) -> kube::Result<bool> {
+    pub(crate) async fn allowed(&self, user: &User, method: &Method, path: &str, node: &str) -> kube::Result<bool> {
         let (verb, subresources) = attributes(method, path);
         for subresource in subresources {
             if self.may(user, verb, subresource, node).await? {
@@ -162,19 +116,9 @@ impl Auth {
         Ok(false)
     }
 
-    async fn may(
-        &self,
-        user: &User,
-        verb: &str,
-        subresource: &str,
-        node: &str,
-    ) -> kube::Result<bool> {
+    async fn may(&self, user: &User, verb: &str, subresource: &str, node: &str) -> kube::Result<bool> {
         let key = (user.clone(), verb.to_owned(), subresource.to_owned());
-        if let Some((allowed, at)) = self
-            .rights
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&key)
+        if let Some((allowed, at)) = self.rights.lock().unwrap_or_else(PoisonError::into_inner).get(&key)
             && at.elapsed() < if *allowed { ALLOWED } else { DENIED }
         {
             return Ok(*allowed);
@@ -198,9 +142,7 @@ impl Auth {
             },
             ..Default::default()
         };
-        let answer = Api::<SubjectAccessReview>::all(self.client.clone())
-            .create(&PostParams::default(), &review)
-            .await?;
+        let answer = Api::<SubjectAccessReview>::all(self.client.clone()).create(&PostParams::default(), &review).await?;
         let allowed = answer.status.is_some_and(|s| s.allowed);
         let mut rights = self.rights.lock().unwrap_or_else(PoisonError::into_inner);
         if rights.len() >= ENTRIES {
@@ -219,18 +161,10 @@ mod tests {
     fn paths_become_subresources() {
         for (method, path, want) in [
             (Method::GET, "/pods", ("get", vec!["pods", "proxy"])),
-            (
-                Method::GET,
-                "/healthz/ping",
-                ("get", vec!["healthz", "proxy"]),
-            ),
+            (Method::GET, "/healthz/ping", ("get", vec!["healthz", "proxy"])),
             (Method::GET, "/stats/summary", ("get", vec!["stats"])),
             (Method::GET, "/metrics/resource", ("get", vec!["metrics"])),
-            (
-                Method::POST,
-                "/containerLogs/a/b/c",
-                ("create", vec!["proxy"]),
-            ),
+            (Method::POST, "/containerLogs/a/b/c", ("create", vec!["proxy"])),
             (Method::GET, "/anything", ("get", vec!["proxy"])),
         ] {
             assert_eq!(attributes(&method, path), want, "{path}");
@@ -251,8 +185,7 @@ mod tests {
             })
             .unwrap();
         use rustls::pki_types::pem::PemObject;
-        let der =
-            rustls::pki_types::CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap();
+        let der = rustls::pki_types::CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap();
         let user = user_of_certificate(Some(&[der])).unwrap();
         assert_eq!(user.name, "kube-apiserver-kubelet-client");
         assert_eq!(user.groups, ["system:masters", "system:authenticated"]);

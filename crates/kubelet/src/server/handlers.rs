@@ -36,93 +36,47 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str) -> Resp
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         },
         ["metrics"] => text(StatusCode::OK, stats::own_metrics(&server.agent)),
-        ["metrics", "resource"] => {
-            text(StatusCode::OK, stats::resource_metrics(&server.agent).await)
-        }
-        ["containerLogs", ns, pod, container] => {
-            container_logs(server, ns, pod, container, query).await
-        }
+        ["metrics", "resource"] => text(StatusCode::OK, stats::resource_metrics(&server.agent).await),
+        ["containerLogs", ns, pod, container] => container_logs(server, ns, pod, container, query).await,
         _ => text(StatusCode::NOT_FOUND, "404 page not found"),
     }
 }
 
 fn pods(server: &Server) -> Response<Body> {
-    let items: Vec<_> = server
-        .agent
-        .pods
-        .snapshot()
-        .into_iter()
-        .map(|(_, p)| json!(*p))
-        .collect();
+    let items: Vec<_> = server.agent.pods.snapshot().into_iter().map(|(_, p)| json!(*p)).collect();
     answer_json(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
 }
 
 /// One value of a query string, decoded.
 fn parameter(query: &str, name: &str) -> Option<String> {
-    let pair = query
-        .split('&')
-        .filter_map(|p| p.split_once('='))
-        .find(|(k, _)| *k == name)?;
+    let pair = query.split('&').filter_map(|p| p.split_once('=')).find(|(k, _)| *k == name)?;
     let plus = pair.1.replace('+', " ");
-    percent_encoding::percent_decode_str(&plus)
-        .decode_utf8()
-        .ok()
-        .map(|v| v.into_owned())
+    percent_encoding::percent_decode_str(&plus).decode_utf8().ok().map(|v| v.into_owned())
 }
 
 fn options(query: &str, now: Timestamp) -> Result<(Options, bool), String> {
     let flag = |name: &str| parameter(query, name).is_some_and(|v| v == "true" || v == "1");
     let number = |name: &str| match parameter(query, name).filter(|v| !v.is_empty()) {
-        Some(v) => v
-            .parse::<u64>()
-            .map(Some)
-            .map_err(|_| format!("{name} must be a number that is not negative")),
+        Some(v) => v.parse::<u64>().map(Some).map_err(|_| format!("{name} must be a number that is not negative")),
         None => Ok(None),
     };
-    let since = match (
-        number("sinceSeconds")?,
-        parameter(query, "sinceTime").filter(|v| !v.is_empty()),
-    ) {
+    let since = match (number("sinceSeconds")?, parameter(query, "sinceTime").filter(|v| !v.is_empty())) {
         (Some(s), _) => Some(now - SignedDuration::from_secs(s.min(1 << 40) as i64)),
-        (None, Some(t)) => Some(
-            t.parse()
-                .map_err(|_| "sinceTime must be an RFC 3339 time".to_owned())?,
-        ),
+        (None, Some(t)) => Some(t.parse().map_err(|_| "sinceTime must be an RFC 3339 time".to_owned())?),
         (None, None) => None,
     };
-    let options = Options {
-        follow: flag("follow"),
-        timestamps: flag("timestamps"),
-        tail: number("tailLines")?,
-        since,
-        limit: number("limitBytes")?,
-    };
+    let options = Options { follow: flag("follow"), timestamps: flag("timestamps"), tail: number("tailLines")?, since, limit: number("limitBytes")? };
     Ok((options, flag("previous")))
 }
 
-async fn container_logs(
-    server: &Arc<Server>,
-    ns: &str,
-    name: &str,
-    container: &str,
-    query: &str,
-) -> Response<Body> {
+async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &str, query: &str) -> Response<Body> {
     let agent = &server.agent;
     let Some(pod) = agent.pods.get(cluster::Key::new(ns, name)) else {
-        return text(
-            StatusCode::NOT_FOUND,
-            format!("pod {name:?} does not exist\n"),
-        );
+        return text(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist\n"));
     };
-    let known = pod
-        .spec
-        .as_ref()
-        .is_some_and(|s| crate::pod::containers(s).any(|(_, c)| c.name == container));
+    let known = pod.spec.as_ref().is_some_and(|s| crate::pod::containers(s).any(|(_, c)| c.name == container));
     if !known {
-        return text(
-            StatusCode::NOT_FOUND,
-            format!("container {container:?} not found in pod {name:?}\n"),
-        );
+        return text(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}\n"));
     }
     let (options, previous) = match options(query, Timestamp::now()) {
         Ok(parsed) => parsed,
@@ -142,30 +96,19 @@ async fn container_logs(
     let frames = ReceiverStream::new(receiver).map(|b| Ok(Frame::data(b)));
     let mut answer = Response::new(BodyExt::boxed_unsync(StreamBody::new(frames)));
     let kind = http::HeaderValue::from_static("text/plain");
-    answer
-        .headers_mut()
-        .insert(http::header::CONTENT_TYPE, kind);
+    answer.headers_mut().insert(http::header::CONTENT_TYPE, kind);
     answer
 }
 
 /// The container's id and its open log.
-async fn find(
-    server: &Server,
-    pod: &Pod,
-    container: &str,
-    previous: bool,
-) -> Result<(String, File), String> {
+async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Result<(String, File), String> {
     let agent = &server.agent;
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let name = pod.metadata.name.clone().unwrap_or_default();
-    let observed = crate::runtime::observe(&agent.cri, &uid)
-        .await
-        .map_err(|e| e.message())?;
+    let observed = crate::runtime::observe(&agent.cri, &uid).await.map_err(|e| e.message())?;
     let mut attempts = observed.containers.iter().filter(|c| c.name == container);
     let chosen = if previous {
-        attempts.find(|c| {
-            c.state == State::Exited && observed.newest(container).is_some_and(|n| n.id != c.id)
-        })
+        attempts.find(|c| c.state == State::Exited && observed.newest(container).is_some_and(|n| n.id != c.id))
     } else {
         attempts.find(|c| c.state != State::Created)
     };
@@ -174,50 +117,25 @@ async fn find(
             (true, _) => {
                 format!("previous terminated container {container:?} in pod {name:?} not found")
             }
-            (false, Some(_)) => format!(
-                "container {container:?} in pod {name:?} is waiting to start: ContainerCreating"
-            ),
-            (false, None) => format!(
-                "container {container:?} in pod {name:?} is waiting to start: {}",
-                waiting(pod, container)
-            ),
+            (false, Some(_)) => format!("container {container:?} in pod {name:?} is waiting to start: ContainerCreating"),
+            (false, None) => format!("container {container:?} in pod {name:?} is waiting to start: {}", waiting(pod, container)),
         });
     };
     let dirs = PodDirs::new(&agent.root, &agent.dir, pod).map_err(|e| e.to_string())?;
-    let path = dirs
-        .logs
-        .join(&format!("{container}/{}.log", chosen.restarts))
-        .map_err(|e| e.to_string())?;
+    let path = dirs.logs.join(&format!("{container}/{}.log", chosen.restarts)).map_err(|e| e.to_string())?;
     let file = agent.root.open_read(&path).map_err(|e| e.to_string())?;
     Ok((chosen.id.clone(), file))
 }
 
 fn waiting(pod: &Pod, container: &str) -> String {
     let status = pod.status.as_ref();
-    let all = status.into_iter().flat_map(|s| {
-        s.container_statuses
-            .iter()
-            .flatten()
-            .chain(s.init_container_statuses.iter().flatten())
-    });
-    let state = all
-        .into_iter()
-        .find(|s| s.name == container)
-        .and_then(|s| s.state.as_ref());
-    state
-        .and_then(|s| s.waiting.as_ref())
-        .and_then(|w| w.reason.clone())
-        .unwrap_or_else(|| "ContainerCreating".into())
+    let all = status.into_iter().flat_map(|s| s.container_statuses.iter().flatten().chain(s.init_container_statuses.iter().flatten()));
+    let state = all.into_iter().find(|s| s.name == container).and_then(|s| s.state.as_ref());
+    state.and_then(|s| s.waiting.as_ref()).and_then(|w| w.reason.clone()).unwrap_or_else(|| "ContainerCreating".into())
 }
 
 /// Reads the log to its end, or for as long as the container runs and the reader stays.
-async fn send(
-    cri: cri::Client,
-    id: String,
-    mut file: File,
-    options: Options,
-    out: mpsc::Sender<Bytes>,
-) -> std::io::Result<()> {
+async fn send(cri: cri::Client, id: String, mut file: File, options: Options, out: mpsc::Sender<Bytes>) -> std::io::Result<()> {
     if let Some(lines) = options.tail {
         logs::seek_tail(&mut file, lines)?;
     }
@@ -249,15 +167,8 @@ async fn send(
 }
 
 async fn is_running(cri: &cri::Client, id: &str) -> bool {
-    let request = v1::ContainerStatusRequest {
-        container_id: id.to_owned(),
-        ..Default::default()
-    };
-    let status = cri
-        .container_status(request)
-        .await
-        .ok()
-        .and_then(|a| a.status);
+    let request = v1::ContainerStatusRequest { container_id: id.to_owned(), ..Default::default() };
+    let status = cri.container_status(request).await.ok().and_then(|a| a.status);
     status.is_some_and(|s| s.state == v1::ContainerState::ContainerRunning as i32)
 }
 
@@ -268,16 +179,9 @@ mod tests {
     #[test]
     fn queries() {
         let now = Timestamp::from_second(1000).unwrap();
-        let (o, previous) = options(
-            "follow=true&tailLines=5&timestamps=true&sinceSeconds=10&limitBytes=7&previous=true",
-            now,
-        )
-        .unwrap();
+        let (o, previous) = options("follow=true&tailLines=5&timestamps=true&sinceSeconds=10&limitBytes=7&previous=true", now).unwrap();
         assert!(o.follow && o.timestamps && previous);
-        assert_eq!(
-            (o.tail, o.limit, o.since),
-            (Some(5), Some(7), Some(Timestamp::from_second(990).unwrap()))
-        );
+        assert_eq!((o.tail, o.limit, o.since), (Some(5), Some(7), Some(Timestamp::from_second(990).unwrap())));
         let (o, _) = options("sinceTime=2026-01-01T00%3A00%3A00Z", now).unwrap();
         assert_eq!(o.since, Some("2026-01-01T00:00:00Z".parse().unwrap()));
         assert_eq!(options("", now).unwrap(), (Options::default(), false));

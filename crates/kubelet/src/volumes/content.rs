@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use host::{FileKind, HostRoot, PodPath, VolumeFile};
-use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, KeyToPath, Pod, ServiceAccountTokenProjection, Volume, VolumeProjection,
-};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, ServiceAccountTokenProjection, Volume, VolumeProjection};
 
 use super::text;
 use crate::env::{Facts, field_value, resource_value};
@@ -35,22 +33,10 @@ pub(crate) fn references(pod: &Pod) -> (Vec<ObjectName>, Vec<TokenSpec>) {
     let mut objects = Vec::new();
     let mut tokens = Vec::new();
     for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        objects.extend(
-            v.config_map
-                .iter()
-                .map(|c| (Kind::ConfigMap, c.name.clone())),
-        );
-        objects.extend(
-            v.secret
-                .iter()
-                .filter_map(|s| Some((Kind::Secret, s.secret_name.clone()?))),
-        );
+        objects.extend(v.config_map.iter().map(|c| (Kind::ConfigMap, c.name.clone())));
+        objects.extend(v.secret.iter().filter_map(|s| Some((Kind::Secret, s.secret_name.clone()?))));
         for p in v.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
-            objects.extend(
-                p.config_map
-                    .iter()
-                    .map(|c| (Kind::ConfigMap, c.name.clone())),
-            );
+            objects.extend(p.config_map.iter().map(|c| (Kind::ConfigMap, c.name.clone())));
             objects.extend(p.secret.iter().map(|s| (Kind::Secret, s.name.clone())));
             tokens.extend(p.service_account_token.iter().map(token_key));
         }
@@ -59,10 +45,7 @@ pub(crate) fn references(pod: &Pod) -> (Vec<ObjectName>, Vec<TokenSpec>) {
 }
 
 fn token_key(t: &ServiceAccountTokenProjection) -> (String, i64) {
-    (
-        t.audience.clone().unwrap_or_default(),
-        t.expiration_seconds.unwrap_or(3600).max(600),
-    )
+    (t.audience.clone().unwrap_or_default(), t.expiration_seconds.unwrap_or(3600).max(600))
 }
 
 impl Content<'_> {
@@ -72,30 +55,12 @@ impl Content<'_> {
         if let Some(s) = &volume.secret {
             let name = s.secret_name.as_deref().unwrap_or_default();
             let mode = s.default_mode.unwrap_or(0o644);
-            self.object(
-                &mut out,
-                Kind::Secret,
-                name,
-                s.items.as_deref(),
-                s.optional,
-                mode,
-            )?;
+            self.object(&mut out, Kind::Secret, name, s.items.as_deref(), s.optional, mode)?;
         } else if let Some(c) = &volume.config_map {
             let mode = c.default_mode.unwrap_or(0o644);
-            self.object(
-                &mut out,
-                Kind::ConfigMap,
-                &c.name,
-                c.items.as_deref(),
-                c.optional,
-                mode,
-            )?;
+            self.object(&mut out, Kind::ConfigMap, &c.name, c.items.as_deref(), c.optional, mode)?;
         } else if let Some(d) = &volume.downward_api {
-            self.downward(
-                &mut out,
-                d.items.as_deref(),
-                d.default_mode.unwrap_or(0o644),
-            )?;
+            self.downward(&mut out, d.items.as_deref(), d.default_mode.unwrap_or(0o644))?;
         } else if let Some(p) = &volume.projected {
             for source in p.sources.iter().flatten() {
                 self.projection(&mut out, source, p.default_mode.unwrap_or(0o644))?;
@@ -106,33 +71,16 @@ impl Content<'_> {
 
     fn projection(&self, out: &mut Files, p: &VolumeProjection, mode: i32) -> Result<(), String> {
         if let Some(s) = &p.secret {
-            self.object(
-                out,
-                Kind::Secret,
-                &s.name,
-                s.items.as_deref(),
-                s.optional,
-                mode,
-            )?;
+            self.object(out, Kind::Secret, &s.name, s.items.as_deref(), s.optional, mode)?;
         }
         if let Some(c) = &p.config_map {
-            self.object(
-                out,
-                Kind::ConfigMap,
-                &c.name,
-                c.items.as_deref(),
-                c.optional,
-                mode,
-            )?;
+            self.object(out, Kind::ConfigMap, &c.name, c.items.as_deref(), c.optional, mode)?;
         }
         if let Some(d) = &p.downward_api {
             self.downward(out, d.items.as_deref(), mode)?;
         }
         if let Some(t) = &p.service_account_token {
-            let token = self
-                .tokens
-                .get(&token_key(t))
-                .ok_or("failed to fetch token: the API gave none for this pod's service account")?;
+            let token = self.tokens.get(&token_key(t)).ok_or("failed to fetch token: the API gave none for this pod's service account")?;
             put(out, &t.path, token.clone().into_bytes(), mode);
         }
         if p.cluster_trust_bundle.is_some() || p.pod_certificate.is_some() {
@@ -141,27 +89,10 @@ impl Content<'_> {
         Ok(())
     }
 
-    fn object(
-        &self,
-        out: &mut Files,
-        kind: Kind,
-        name: &str,
-        items: Option<&[KeyToPath]>,
-        optional: Option<bool>,
-        mode: i32,
-    ) -> Result<(), String> {
+    fn object(&self, out: &mut Files, kind: Kind, name: &str, items: Option<&[KeyToPath]>, optional: Option<bool>, mode: i32) -> Result<(), String> {
         let optional = optional == Some(true);
-        let Some(data) = self
-            .sources
-            .get(&(kind, name.to_owned()))
-            .cloned()
-            .flatten()
-        else {
-            return if optional {
-                Ok(())
-            } else {
-                Err(format!("{} {name:?} not found", kind.lower()))
-            };
+        let Some(data) = self.sources.get(&(kind, name.to_owned())).cloned().flatten() else {
+            return if optional { Ok(()) } else { Err(format!("{} {name:?} not found", kind.lower())) };
         };
         let Some(items) = items else {
             for (key, value) in &data.items {
@@ -174,61 +105,35 @@ impl Content<'_> {
                 Some(value) => put(out, &item.path, value.clone(), item.mode.unwrap_or(mode)),
                 None if optional => {}
                 None => {
-                    return Err(format!(
-                        "references non-existent {} key: {}",
-                        kind.lower().replace("configmap", "config"),
-                        item.key
-                    ));
+                    return Err(format!("references non-existent {} key: {}", kind.lower().replace("configmap", "config"), item.key));
                 }
             }
         }
         Ok(())
     }
 
-    fn downward(
-        &self,
-        out: &mut Files,
-        items: Option<&[DownwardAPIVolumeFile]>,
-        mode: i32,
-    ) -> Result<(), String> {
+    fn downward(&self, out: &mut Files, items: Option<&[DownwardAPIVolumeFile]>, mode: i32) -> Result<(), String> {
         for item in items.unwrap_or_default() {
             let value = if let Some(f) = &item.field_ref {
-                field_value(self.pod, self.facts, &f.field_path)
-                    .ok_or_else(|| format!("unsupported fieldPath: {}", f.field_path))?
+                field_value(self.pod, self.facts, &f.field_path).ok_or_else(|| format!("unsupported fieldPath: {}", f.field_path))?
             } else if let Some(r) = &item.resource_field_ref {
-                resource_value(self.pod, None, r, &self.facts.allocatable)
-                    .ok_or_else(|| format!("unsupported container resource: {}", r.resource))?
+                resource_value(self.pod, None, r, &self.facts.allocatable).ok_or_else(|| format!("unsupported container resource: {}", r.resource))?
             } else {
                 continue;
             };
-            put(
-                out,
-                &item.path,
-                value.into_bytes(),
-                item.mode.unwrap_or(mode),
-            );
+            put(out, &item.path, value.into_bytes(), item.mode.unwrap_or(mode));
         }
         Ok(())
     }
 }
 
 fn put(out: &mut Files, path: &str, bytes: Vec<u8>, mode: i32) {
-    out.insert(
-        path.to_owned(),
-        VolumeFile {
-            bytes,
-            mode: (mode as u32) & 0o777,
-        },
-    );
+    out.insert(path.to_owned(), VolumeFile { bytes, mode: (mode as u32) & 0o777 });
 }
 
 /// The real place of a file in a volume we wrote: in the generation that `..data` names, whose
 /// inode outlives the next update.
-pub(super) fn current(
-    root: &HostRoot,
-    volume: &PodPath,
-    relative: &[String],
-) -> Result<PodPath, String> {
+pub(super) fn current(root: &HostRoot, volume: &PodPath, relative: &[String]) -> Result<PodPath, String> {
     let names = root.read_dir(volume).map_err(text)?;
     let generation = names
         .iter()
@@ -236,15 +141,9 @@ pub(super) fn current(
         .map(|(n, _)| n.as_str())
         .max()
         .ok_or_else(|| format!("{volume} has no content yet"))?;
-    let full = volume
-        .join(generation)
-        .and_then(|p| p.join(&relative.join("/")))
-        .map_err(text)?;
+    let full = volume.join(generation).and_then(|p| p.join(&relative.join("/"))).map_err(text)?;
     match root.kind(&full).map_err(text)? {
         Some(_) => Ok(full),
-        None => Err(format!(
-            "{} does not exist in the volume",
-            relative.join("/")
-        )),
+        None => Err(format!("{} does not exist in the volume", relative.join("/"))),
     }
 }

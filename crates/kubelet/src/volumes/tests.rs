@@ -21,69 +21,36 @@ fn fixture() -> Fixture {
     std::fs::create_dir(&c).unwrap();
     let root = HostRoot::windows(NodeOs::Windows { build: 20348 }, [('C', c)]).unwrap();
     let data = |items: &[(&str, &str)]| {
-        let items = items
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec()))
-            .collect();
+        let items = items.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
         Some(Arc::new(Data { items }))
     };
     let sources = Fetched::from([
-        (
-            (Kind::Secret, "s".into()),
-            data(&[("user", "u"), ("pass", "p")]),
-        ),
+        ((Kind::Secret, "s".into()), data(&[("user", "u"), ("pass", "p")])),
         ((Kind::ConfigMap, "cm".into()), data(&[("a.conf", "1")])),
-        (
-            (Kind::ConfigMap, "kube-root-ca.crt".into()),
-            data(&[("ca.crt", "CA")]),
-        ),
+        ((Kind::ConfigMap, "kube-root-ca.crt".into()), data(&[("ca.crt", "CA")])),
     ]);
     let tokens = Tokens::from([((String::new(), 3607), "jwt".to_owned())]);
-    Fixture {
-        dir,
-        root,
-        sources,
-        tokens,
-        facts: Facts::default(),
-    }
+    Fixture { dir, root, sources, tokens, facts: Facts::default() }
 }
 
 fn pod(volumes: serde_json::Value) -> Pod {
-    serde_json::from_value(
-        json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u1"},
-        "spec": {"containers": [], "volumes": volumes}}),
-    )
+    serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u1"},
+        "spec": {"containers": [], "volumes": volumes}}))
     .unwrap()
 }
 
 impl Fixture {
     fn dirs(&self, pod: &Pod) -> PodDirs {
-        PodDirs::new(
-            &self.root,
-            &self.root.parse("/var/lib/kubelet").unwrap(),
-            pod,
-        )
-        .unwrap()
+        PodDirs::new(&self.root, &self.root.parse("/var/lib/kubelet").unwrap(), pod).unwrap()
     }
 
     fn set_up(&self, pod: &Pod) -> Result<BTreeMap<String, PodPath>, String> {
-        let content = Content {
-            pod,
-            sources: &self.sources,
-            tokens: &self.tokens,
-            facts: &self.facts,
-        };
+        let content = Content { pod, sources: &self.sources, tokens: &self.tokens, facts: &self.facts };
         set_up(&self.root, &self.dirs(pod), pod, &content).map_err(|e| e.to_string())
     }
 
     fn read(&self, path: &str) -> String {
-        std::fs::read_to_string(
-            self.dir
-                .path()
-                .join("c/var/lib/kubelet/pods/u1/volumes")
-                .join(path),
-        )
-        .unwrap()
+        std::fs::read_to_string(self.dir.path().join("c/var/lib/kubelet/pods/u1/volumes").join(path)).unwrap()
     }
 }
 
@@ -102,62 +69,29 @@ fn contents_and_places() {
             {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}}]}}
     ]));
     let places = f.set_up(&p).unwrap();
-    assert_eq!(
-        places["e"].to_string(),
-        r"C:\var\lib\kubelet\pods\u1\volumes\kubernetes.io~empty-dir\e"
-    );
+    assert_eq!(places["e"].to_string(), r"C:\var\lib\kubelet\pods\u1\volumes\kubernetes.io~empty-dir\e");
     assert_eq!(f.read("kubernetes.io~secret/s/deep/name"), "u");
     assert_eq!(f.read("kubernetes.io~configmap/c/a.conf"), "1");
     assert_eq!(f.read("kubernetes.io~downward-api/d/name"), "p");
     let api = |n: &str| f.read(&format!("kubernetes.io~projected/kube-api-access-x/{n}"));
-    assert_eq!(
-        (api("token"), api("ca.crt"), api("namespace")),
-        ("jwt".into(), "CA".into(), "ns".into())
-    );
+    assert_eq!((api("token"), api("ca.crt"), api("namespace")), ("jwt".into(), "CA".into(), "ns".into()));
     tear_down(&f.root, &f.dirs(&p)).unwrap();
-    assert!(
-        !f.dir
-            .path()
-            .join("c/var/lib/kubelet/pods/u1/volumes")
-            .exists()
-    );
+    assert!(!f.dir.path().join("c/var/lib/kubelet/pods/u1/volumes").exists());
 }
 
 #[test]
 fn refusals_name_volume_and_cause() {
     let f = fixture();
     for (volume, want) in [
-        (
-            json!({"name": "s", "secret": {"secretName": "nope"}}),
-            "secret \"nope\" not found",
-        ),
-        (
-            json!({"name": "s", "secret": {"secretName": "s", "items": [{"key": "x", "path": "x"}]}}),
-            "references non-existent secret key: x",
-        ),
-        (
-            json!({"name": "s", "persistentVolumeClaim": {"claimName": "x"}}),
-            "volumes of type persistentVolumeClaim are not supported",
-        ),
-        (
-            json!({"name": "s", "hostPath": {"path": "C:\\nope", "type": "Directory"}}),
-            "hostPath type check failed: C:\\nope is not a directory",
-        ),
-        (
-            json!({"name": "s", "hostPath": {"path": "C:\\..\\x"}}),
-            "contains '..'",
-        ),
-        (
-            json!({"name": "s", "secret": {"secretName": "s", "items": [{"key": "user", "path": "../../x"}]}}),
-            "contains '..'",
-        ),
+        (json!({"name": "s", "secret": {"secretName": "nope"}}), "secret \"nope\" not found"),
+        (json!({"name": "s", "secret": {"secretName": "s", "items": [{"key": "x", "path": "x"}]}}), "references non-existent secret key: x"),
+        (json!({"name": "s", "persistentVolumeClaim": {"claimName": "x"}}), "volumes of type persistentVolumeClaim are not supported"),
+        (json!({"name": "s", "hostPath": {"path": "C:\\nope", "type": "Directory"}}), "hostPath type check failed: C:\\nope is not a directory"),
+        (json!({"name": "s", "hostPath": {"path": "C:\\..\\x"}}), "contains '..'"),
+        (json!({"name": "s", "secret": {"secretName": "s", "items": [{"key": "user", "path": "../../x"}]}}), "contains '..'"),
     ] {
         let error = f.set_up(&pod(json!([volume]))).unwrap_err();
-        assert!(
-            error.starts_with("MountVolume.SetUp failed for volume \"s\" : ")
-                && error.contains(want),
-            "{error}"
-        );
+        assert!(error.starts_with("MountVolume.SetUp failed for volume \"s\" : ") && error.contains(want), "{error}");
     }
 }
 
@@ -165,19 +99,9 @@ fn refusals_name_volume_and_cause() {
 fn host_paths() {
     let f = fixture();
     std::fs::create_dir_all(f.dir.path().join("c/etc/foo")).unwrap();
-    let path = |p: &str, t: &str| {
-        f.set_up(&pod(
-            json!([{"name": "h", "hostPath": {"path": p, "type": t}}]),
-        ))
-    };
-    assert_eq!(
-        path(r"C:\etc\foo", "Directory").unwrap()["h"].to_string(),
-        r"C:\etc\foo"
-    );
-    assert_eq!(
-        path("/etc/foo", "").unwrap()["h"].to_string(),
-        r"C:\etc\foo"
-    );
+    let path = |p: &str, t: &str| f.set_up(&pod(json!([{"name": "h", "hostPath": {"path": p, "type": t}}])));
+    assert_eq!(path(r"C:\etc\foo", "Directory").unwrap()["h"].to_string(), r"C:\etc\foo");
+    assert_eq!(path("/etc/foo", "").unwrap()["h"].to_string(), r"C:\etc\foo");
     path("/made", "DirectoryOrCreate").unwrap();
     path("/made/file", "FileOrCreate").unwrap();
     assert!(path("/made/file", "Directory").is_err());
@@ -188,26 +112,16 @@ fn host_paths() {
 fn sub_paths_pass_no_link() {
     linux_sys::ns::in_lab("volumes::tests::sub_paths_pass_no_link", || {
         let f = fixture();
-        let p =
-            pod(json!([{"name": "e", "emptyDir": {}}, {"name": "c", "configMap": {"name": "cm"}}]));
+        let p = pod(json!([{"name": "e", "emptyDir": {}}, {"name": "c", "configMap": {"name": "cm"}}]));
         let places = f.set_up(&p).unwrap();
         let dirs = f.dirs(&p);
         let volumes = p.spec.as_ref().unwrap().volumes.as_ref().unwrap();
         let source = |i: usize, sub: &str| {
             let volume = &volumes[i];
-            let mount = MountOf {
-                volume,
-                path: &places[&volume.name],
-                container: "c",
-                index: i,
-            };
+            let mount = MountOf { volume, path: &places[&volume.name], container: "c", index: i };
             mount_source(&f.root, &dirs, &mount, sub).map(|p| p.to_string())
         };
-        assert!(
-            source(0, "a/b")
-                .unwrap()
-                .ends_with(r"\u1\volume-subpaths\e\c\0")
-        );
+        assert!(source(0, "a/b").unwrap().ends_with(r"\u1\volume-subpaths\e\c\0"));
         assert!(source(0, "../x").is_err());
         let kubelet = f.dir.path().join("c/var/lib/kubelet/pods/u1");
         let on_disk = kubelet.join("volumes/kubernetes.io~empty-dir/e");
@@ -217,10 +131,7 @@ fn sub_paths_pass_no_link() {
         assert!(source(0, "evil").unwrap_err().contains("is a link"));
         assert!(source(0, "EVIL/x").unwrap_err().contains("is a link"));
         let file = source(1, "a.conf").unwrap();
-        assert!(
-            file.contains(r"\c\..") && file.ends_with(r"\a.conf"),
-            "{file}"
-        );
+        assert!(file.contains(r"\c\..") && file.ends_with(r"\a.conf"), "{file}");
         assert!(source(1, "nope").is_err());
         // Unmounted before removal, so that the content under a mount is not taken twice.
         source(0, "a/b").unwrap();

@@ -23,18 +23,9 @@ use crate::volumes::{self, Content};
 
 /// Waits after failures: (first, longest).
 type Waits = (SignedDuration, SignedDuration);
-const VOLUME_WAITS: Waits = (
-    SignedDuration::from_millis(500),
-    SignedDuration::from_secs(122),
-);
-const SANDBOX_WAITS: Waits = (
-    SignedDuration::from_millis(500),
-    SignedDuration::from_secs(10),
-);
-const PULL_WAITS: Waits = (
-    SignedDuration::from_secs(10),
-    SignedDuration::from_secs(300),
-);
+const VOLUME_WAITS: Waits = (SignedDuration::from_millis(500), SignedDuration::from_secs(122));
+const SANDBOX_WAITS: Waits = (SignedDuration::from_millis(500), SignedDuration::from_secs(10));
+const PULL_WAITS: Waits = (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
 const MINIMUM_STOP: Duration = Duration::from_secs(2);
 const STOP_RETRY: Duration = Duration::from_secs(1);
 const API_RETRY: SignedDuration = SignedDuration::from_secs(1);
@@ -46,16 +37,8 @@ impl Worker {
             Action::CreateSandbox { attempt } => self.create_sandbox(attempt).await,
             Action::StopSandbox { id } => self.stop_sandbox(id).await,
             Action::EnsureImage { container } => self.ensure_image(container).await,
-            Action::Start {
-                container,
-                restarts,
-            } => self.start_container(&container, restarts).await,
-            Action::Kill {
-                id,
-                container,
-                grace,
-                why,
-            } => self.kill(id, container, grace, why),
+            Action::Start { container, restarts } => self.start_container(&container, restarts).await,
+            Action::Kill { id, container, grace, why } => self.kill(id, container, grace, why),
             Action::Remove { id } => self.remove(id).await,
             Action::TearDownVolumes => self.tear_down().await,
             Action::CleanUp => self.clean_up().await,
@@ -67,11 +50,7 @@ impl Worker {
     pub(super) fn facts(&self) -> Facts {
         let on_host = crate::pod::is_host_network(&self.pod);
         Facts {
-            pod_ips: if on_host {
-                self.agent.host_ips.clone()
-            } else {
-                self.pod_ips.clone()
-            },
+            pod_ips: if on_host { self.agent.host_ips.clone() } else { self.pod_ips.clone() },
             host_ips: self.agent.host_ips.clone(),
             allocatable: self.agent.allocatable.clone(),
         }
@@ -85,12 +64,7 @@ impl Worker {
             if out.contains_key(&(kind, name.clone())) {
                 continue;
             }
-            let data = self
-                .agent
-                .sources
-                .get(&self.uid, kind, &ns, &name)
-                .await
-                .map_err(|e| e.to_string())?;
+            let data = self.agent.sources.get(&self.uid, kind, &ns, &name).await.map_err(|e| e.to_string())?;
             out.insert((kind, name), data);
         }
         Ok(out)
@@ -99,18 +73,9 @@ impl Worker {
     async fn set_up_volumes(&mut self) -> Result<(), String> {
         let (objects, tokens) = volumes::references(&self.pod);
         let sources = self.fetch(objects).await?;
-        let tokens = self
-            .agent
-            .tokens
-            .get(&self.pod, &tokens, Timestamp::now())
-            .await?;
+        let tokens = self.agent.tokens.get(&self.pod, &tokens, Timestamp::now()).await?;
         let facts = self.facts();
-        let content = Content {
-            pod: &self.pod,
-            sources: &sources,
-            tokens: &tokens,
-            facts: &facts,
-        };
+        let content = Content { pod: &self.pod, sources: &sources, tokens: &tokens, facts: &facts };
         let places = volumes::set_up(&self.agent.root, &self.dirs, &self.pod, &content);
         self.places = places.map_err(|e| e.to_string())?;
         Ok(())
@@ -125,8 +90,7 @@ impl Worker {
                     Volumes::Failed(f) => Some(f),
                     _ => None,
                 };
-                let failure =
-                    Failure::next(before, "FailedMount", why, Timestamp::now(), VOLUME_WAITS);
+                let failure = Failure::next(before, "FailedMount", why, Timestamp::now(), VOLUME_WAITS);
                 self.memory.volumes = Volumes::Failed(failure);
             }
         }
@@ -141,11 +105,7 @@ impl Worker {
     }
 
     async fn handler(&self) -> Result<String, String> {
-        let class = self
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|s| s.runtime_class_name.clone());
+        let class = self.pod.spec.as_ref().and_then(|s| s.runtime_class_name.clone());
         let Some(class) = class.filter(|c| !c.is_empty()) else {
             return Ok(String::new());
         };
@@ -159,54 +119,26 @@ impl Worker {
 
     async fn create_sandbox(&mut self, attempt: u32) -> bool {
         if attempt > 0 {
-            self.event(
-                None,
-                EventType::Normal,
-                "SandboxChanged",
-                "Pod sandbox changed, it will be killed and re-created.",
-            );
+            self.event(None, EventType::Normal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
         }
         let made = async {
             let runtime_handler = self.handler().await?;
-            self.agent
-                .root
-                .create_dir_all(&self.dirs.logs, 0o755)
-                .map_err(|e| e.to_string())?;
+            self.agent.root.create_dir_all(&self.dirs.logs, 0o755).map_err(|e| e.to_string())?;
             let config = cri_config::sandbox(&self.agent.side, &self.pod, attempt, &self.dirs.logs);
-            let request = v1::RunPodSandboxRequest {
-                config: Some(config),
-                runtime_handler,
-            };
-            self.agent
-                .cri
-                .run_pod_sandbox(request)
-                .await
-                .map_err(|e| e.message())
+            let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler };
+            self.agent.cri.run_pod_sandbox(request).await.map_err(|e| e.message())
         };
         match made.await {
             Ok(_) => {
                 self.memory.sandbox_failure = None;
                 // Images are looked at again: a new sandbox starts everything anew.
-                self.memory
-                    .images
-                    .retain(|_, s| matches!(s, ImageState::Pulling));
+                self.memory.images.retain(|_, s| matches!(s, ImageState::Pulling));
             }
             Err(why) => {
                 let why = format!("Failed to create pod sandbox: {why}");
-                self.event(
-                    None,
-                    EventType::Warning,
-                    "FailedCreatePodSandBox",
-                    why.clone(),
-                );
+                self.event(None, EventType::Warning, "FailedCreatePodSandBox", why.clone());
                 let before = self.memory.sandbox_failure.as_ref();
-                let failure = Failure::next(
-                    before,
-                    "FailedCreatePodSandBox",
-                    why,
-                    Timestamp::now(),
-                    SANDBOX_WAITS,
-                );
+                let failure = Failure::next(before, "FailedCreatePodSandBox", why, Timestamp::now(), SANDBOX_WAITS);
                 self.memory.sandbox_failure = Some(failure);
             }
         }
@@ -214,17 +146,10 @@ impl Worker {
     }
 
     async fn stop_sandbox(&mut self, id: String) -> bool {
-        let request = v1::StopPodSandboxRequest {
-            pod_sandbox_id: id.clone(),
-        };
+        let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
         match self.agent.cri.stop_pod_sandbox(request).await {
             Err(e) if !e.is_not_found() => {
-                self.event(
-                    None,
-                    EventType::Warning,
-                    "FailedKillPod",
-                    format!("error killing pod: {}", e.message()),
-                );
+                self.event(None, EventType::Warning, "FailedKillPod", format!("error killing pod: {}", e.message()));
                 self.retry_at = Some(Timestamp::now() + API_RETRY);
                 false
             }
@@ -237,10 +162,7 @@ impl Worker {
 
     pub(super) fn spec_of(&self, name: &str) -> Option<Container> {
         let spec = self.pod.spec.as_ref()?;
-        crate::pod::containers(spec)
-            .map(|(_, c)| c)
-            .find(|c| c.name == name)
-            .cloned()
+        crate::pod::containers(spec).map(|(_, c)| c).find(|c| c.name == name).cloned()
     }
 
     async fn ensure_image(&mut self, name: String) -> bool {
@@ -256,16 +178,10 @@ impl Worker {
                 self.image_state(&name, ImageState::Present(reference));
             }
             Ok(None) => {
-                self.event(
-                    Some(&name),
-                    EventType::Normal,
-                    "Pulling",
-                    format!("Pulling image {image:?}"),
-                );
+                self.event(Some(&name), EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
                 let auth = self.credentials(&image).await;
                 let sandbox = cri_config::sandbox(&self.agent.side, &self.pod, 0, &self.dirs.logs);
-                let (agent, tell, container) =
-                    (self.agent.clone(), self.tell.clone(), name.clone());
+                let (agent, tell, container) = (self.agent.clone(), self.tell.clone(), name.clone());
                 let before = self.memory.images.get(&name).cloned();
                 self.image_state(&name, ImageState::Pulling);
                 if let Some(ImageState::Failed(f)) = before {
@@ -282,11 +198,7 @@ impl Worker {
     }
 
     async fn credentials(&self, image: &str) -> Vec<v1::AuthConfig> {
-        let names = self
-            .pod
-            .spec
-            .iter()
-            .flat_map(|s| s.image_pull_secrets.iter().flatten());
+        let names = self.pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten());
         let wanted: Vec<_> = names.map(|r| (Kind::Secret, r.name.clone())).collect();
         if wanted.is_empty() {
             return Vec::new();
@@ -298,10 +210,7 @@ impl Worker {
     }
 
     pub(super) fn pulled(&mut self, name: String, result: Result<Ready, ImageError>) {
-        let image = self
-            .spec_of(&name)
-            .and_then(|c| c.image)
-            .unwrap_or_default();
+        let image = self.spec_of(&name).and_then(|c| c.image).unwrap_or_default();
         match result {
             Ok(ready) => {
                 self.memory.pull_failures.remove(&name);
@@ -323,48 +232,19 @@ impl Worker {
             let message = format!("Failed to pull image {image:?}: {}", error.message);
             self.event(Some(name), EventType::Warning, "Failed", message);
         } else {
-            self.event(
-                Some(name),
-                EventType::Warning,
-                error.reason,
-                error.message.clone(),
-            );
+            self.event(Some(name), EventType::Warning, error.reason, error.message.clone());
         }
-        self.event(
-            Some(name),
-            EventType::Warning,
-            "Failed",
-            format!("Error: {}", error.reason),
-        );
+        self.event(Some(name), EventType::Warning, "Failed", format!("Error: {}", error.reason));
         let before = match self.memory.images.get(name) {
             Some(ImageState::Failed(f)) => Some(f.clone()),
             _ => self.memory.pull_failures.remove(name),
         };
         let now = Timestamp::now();
-        let mut failure = Failure::next(
-            before.as_ref(),
-            error.reason,
-            error.message,
-            now,
-            PULL_WAITS,
-        );
+        let mut failure = Failure::next(before.as_ref(), error.reason, error.message, now, PULL_WAITS);
         if before.is_some() && error.reason == "ErrImagePull" {
-            let message = format!(
-                "Back-off pulling image {image:?}: ErrImagePull: {}",
-                failure.message
-            );
-            self.event(
-                Some(name),
-                EventType::Normal,
-                "BackOff",
-                format!("Back-off pulling image {image:?}"),
-            );
-            self.event(
-                Some(name),
-                EventType::Warning,
-                "Failed",
-                "Error: ImagePullBackOff",
-            );
+            let message = format!("Back-off pulling image {image:?}: ErrImagePull: {}", failure.message);
+            self.event(Some(name), EventType::Normal, "BackOff", format!("Back-off pulling image {image:?}"));
+            self.event(Some(name), EventType::Warning, "Failed", "Error: ImagePullBackOff");
             failure.reason = "ImagePullBackOff".into();
             failure.message = message;
         }
@@ -396,18 +276,10 @@ impl Worker {
                 let run = tokio::time::timeout(grace, probes::run_hook(&handler, &target)).await;
                 if let Ok(Err(why)) = run {
                     let message = format!("PreStopHook failed: {why}");
-                    agent.recorder.event(
-                        &about,
-                        EventType::Warning,
-                        "FailedPreStopHook",
-                        None,
-                        message,
-                    );
+                    agent.recorder.event(&about, EventType::Warning, "FailedPreStopHook", None, message);
                 }
                 // At least two seconds remain for the stop signal, as upstream.
-                left = grace
-                    .saturating_sub(began.elapsed())
-                    .max(MINIMUM_STOP.min(grace));
+                left = grace.saturating_sub(began.elapsed()).max(MINIMUM_STOP.min(grace));
             }
             let result = match agent.cri.stop_container(&id, left).await {
                 Err(e) if !e.is_not_found() => {
@@ -423,14 +295,7 @@ impl Worker {
 
     async fn remove(&mut self, id: String) -> bool {
         self.messages.remove(&id);
-        if let Err(error) = self
-            .agent
-            .cri
-            .remove_container(v1::RemoveContainerRequest {
-                container_id: id.clone(),
-            })
-            .await
-        {
+        if let Err(error) = self.agent.cri.remove_container(v1::RemoveContainerRequest { container_id: id.clone() }).await {
             tracing::warn!(pod = %key(&self.pod), container = id, %error, "removing an old container failed");
         }
         false
@@ -470,26 +335,14 @@ impl Worker {
     }
 
     async fn remove_from_runtime(&self) -> Result<(), String> {
-        let observed = crate::runtime::observe(&self.agent.cri, &self.uid)
-            .await
-            .map_err(|e| e.message())?;
+        let observed = crate::runtime::observe(&self.agent.cri, &self.uid).await.map_err(|e| e.message())?;
         for c in observed.containers {
             let request = v1::RemoveContainerRequest { container_id: c.id };
-            self.agent
-                .cri
-                .remove_container(request)
-                .await
-                .map_err(|e| e.message())?;
+            self.agent.cri.remove_container(request).await.map_err(|e| e.message())?;
         }
         for s in observed.sandboxes {
-            let request = v1::RemovePodSandboxRequest {
-                pod_sandbox_id: s.id,
-            };
-            self.agent
-                .cri
-                .remove_pod_sandbox(request)
-                .await
-                .map_err(|e| e.message())?;
+            let request = v1::RemovePodSandboxRequest { pod_sandbox_id: s.id };
+            self.agent.cri.remove_pod_sandbox(request).await.map_err(|e| e.message())?;
         }
         Ok(())
     }
@@ -499,10 +352,7 @@ impl Worker {
         let api: Api<Pod> = Api::namespaced(self.agent.client.clone(), &key.ns);
         let params = DeleteParams {
             grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions {
-                uid: Some(self.uid.clone()),
-                resource_version: None,
-            }),
+            preconditions: Some(Preconditions { uid: Some(self.uid.clone()), resource_version: None }),
             ..Default::default()
         };
         match api.delete(&key.name, &params).await {

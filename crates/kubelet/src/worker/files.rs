@@ -13,49 +13,27 @@ const FALLBACK: (usize, usize) = (2048, 80);
 
 impl Worker {
     /// Where a run of a container writes its termination message.
-    pub(super) fn message_file(
-        &self,
-        container: &str,
-        restarts: u32,
-    ) -> Result<PodPath, HostError> {
+    pub(super) fn message_file(&self, container: &str, restarts: u32) -> Result<PodPath, HostError> {
         let dir = self.dirs.pod.join("containers")?.join(container)?;
         Ok(dir.join(&format!("message-{restarts}"))?)
     }
 
     /// Fills in the messages of ended containers, each read once.
     pub(super) fn add_messages(&mut self, observed: &mut Observed) {
-        for c in observed
-            .containers
-            .iter_mut()
-            .filter(|c| c.state == State::Exited)
-        {
+        for c in observed.containers.iter_mut().filter(|c| c.state == State::Exited) {
             if let Some(known) = self.messages.get(&c.id) {
                 c.message.clone_from(known);
                 continue;
             }
             let spec = self.spec_of(&c.name);
-            let policy = spec
-                .and_then(|s| s.termination_message_policy)
-                .unwrap_or_default();
+            let policy = spec.and_then(|s| s.termination_message_policy).unwrap_or_default();
             let file = self.message_file(&c.name, c.restarts);
-            let bytes = file
-                .and_then(|f| self.agent.root.read(&f, MESSAGE))
-                .ok()
-                .flatten()
-                .unwrap_or_default();
+            let bytes = file.and_then(|f| self.agent.root.read(&f, MESSAGE)).ok().flatten().unwrap_or_default();
             let mut message = String::from_utf8_lossy(&bytes).into_owned();
             if message.is_empty() && policy == "FallbackToLogsOnError" && c.exit_code != 0 {
-                let log = self
-                    .dirs
-                    .logs
-                    .join(&format!("{}/{}.log", c.name, c.restarts));
-                let log = log
-                    .map_err(HostError::from)
-                    .and_then(|p| self.agent.root.open_read(&p));
-                message = log
-                    .ok()
-                    .map(|f| logs::tail_text(f, FALLBACK.0, FALLBACK.1))
-                    .unwrap_or_default();
+                let log = self.dirs.logs.join(&format!("{}/{}.log", c.name, c.restarts));
+                let log = log.map_err(HostError::from).and_then(|p| self.agent.root.open_read(&p));
+                message = log.ok().map(|f| logs::tail_text(f, FALLBACK.0, FALLBACK.1)).unwrap_or_default();
             }
             if message.is_empty() {
                 message.clone_from(&c.message);

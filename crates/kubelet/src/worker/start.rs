@@ -18,8 +18,7 @@ use crate::services;
 use crate::volumes::{self, MountOf};
 
 /// After a failed create or start: (first, longest).
-const WAITS: (SignedDuration, SignedDuration) =
-    (SignedDuration::from_secs(10), SignedDuration::from_secs(10));
+const WAITS: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(10), SignedDuration::from_secs(10));
 
 /// How long a postStart hook may take.
 const POST_START: Duration = Duration::from_secs(120);
@@ -50,12 +49,7 @@ impl Worker {
                 self.memory.failures.remove(name);
             }
             Err((reason, message)) => {
-                self.event(
-                    Some(name),
-                    EventType::Warning,
-                    "Failed",
-                    format!("Error: {message}"),
-                );
+                self.event(Some(name), EventType::Warning, "Failed", format!("Error: {message}"));
                 let before = self.memory.failures.get(name);
                 let failure = Failure::next(before, reason, message, now, WAITS);
                 self.memory.failures.insert(name.to_owned(), failure);
@@ -66,24 +60,13 @@ impl Worker {
 
     /// Counts a restart into the back-off.
     fn note_restart(&mut self, spec: &Container, now: Timestamp) {
-        if let Some(before) = self
-            .observed
-            .newest(&spec.name)
-            .filter(|b| b.state == State::Exited)
-        {
+        if let Some(before) = self.observed.newest(&spec.name).filter(|b| b.state == State::Exited) {
             let key = format!("{}/{}", spec.name, container_hash(spec));
-            self.memory
-                .restarts
-                .tried(&key, before.finished_at.unwrap_or(now), now);
+            self.memory.restarts.tried(&key, before.finished_at.unwrap_or(now), now);
         }
     }
 
-    async fn create_and_start(
-        &mut self,
-        c: &Container,
-        restarts: u32,
-        reference: &str,
-    ) -> Result<(), Failed> {
+    async fn create_and_start(&mut self, c: &Container, restarts: u32, reference: &str) -> Result<(), Failed> {
         let sandbox = self.observed.sandboxes.first().cloned();
         let sandbox = sandbox.ok_or(("CreateContainerError", "the sandbox is gone".to_owned()))?;
         let image = c.image.clone().unwrap_or_default();
@@ -91,51 +74,16 @@ impl Worker {
         let usage = usage.map_err(|e| ("ImageInspectError", e.message()))?;
         let environment = self.environment(c).await.map_err(config_error)?;
         if !environment.skipped.is_empty() {
-            let message = format!(
-                "Keys {:?} were skipped since they are considered invalid environment variable names.",
-                environment.skipped
-            );
-            self.event(
-                Some(&c.name),
-                EventType::Warning,
-                "InvalidEnvironmentVariableNames",
-                message,
-            );
+            let message = format!("Keys {:?} were skipped since they are considered invalid environment variable names.", environment.skipped);
+            self.event(Some(&c.name), EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
-        let (config, sandbox_config) = self
-            .configs(c, restarts, &usage, environment.vars, sandbox.attempt)
-            .map_err(config_error)?;
-        let request = v1::CreateContainerRequest {
-            pod_sandbox_id: sandbox.id.clone(),
-            config: Some(config),
-            sandbox_config: Some(sandbox_config),
-        };
-        let id = self
-            .agent
-            .cri
-            .create_container(request)
-            .await
-            .map_err(|e| ("CreateContainerError", e.message()))?;
-        self.event(
-            Some(&c.name),
-            EventType::Normal,
-            "Created",
-            format!("Container created: {}", c.name),
-        );
-        let request = v1::StartContainerRequest {
-            container_id: id.clone(),
-        };
-        self.agent
-            .cri
-            .start_container(request)
-            .await
-            .map_err(|e| ("RunContainerError", e.message()))?;
-        self.event(
-            Some(&c.name),
-            EventType::Normal,
-            "Started",
-            format!("Container started: {}", c.name),
-        );
+        let (config, sandbox_config) = self.configs(c, restarts, &usage, environment.vars, sandbox.attempt).map_err(config_error)?;
+        let request = v1::CreateContainerRequest { pod_sandbox_id: sandbox.id.clone(), config: Some(config), sandbox_config: Some(sandbox_config) };
+        let id = self.agent.cri.create_container(request).await.map_err(|e| ("CreateContainerError", e.message()))?;
+        self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
+        let request = v1::StartContainerRequest { container_id: id.clone() };
+        self.agent.cri.start_container(request).await.map_err(|e| ("RunContainerError", e.message()))?;
+        self.event(Some(&c.name), EventType::Normal, "Started", format!("Container started: {}", c.name));
         self.post_start(c, &id).await;
         Ok(())
     }
@@ -153,12 +101,7 @@ impl Worker {
         let logs = self.dirs.logs.join(&c.name).map_err(|e| e.to_string())?;
         let made = self.agent.root.create_dir_all(&logs, 0o755);
         made.map_err(|e| e.to_string())?;
-        let side = ContainerSide {
-            image,
-            restarts,
-            env,
-            mounts,
-        };
+        let side = ContainerSide { image, restarts, env, mounts };
         let config = cri_config::container(&self.agent.side, &self.pod, c, side)?;
         let sandbox = cri_config::sandbox(&self.agent.side, &self.pod, attempt, &self.dirs.logs);
         Ok((config, sandbox))
@@ -177,12 +120,7 @@ impl Worker {
             Err(_) => format!("no end within {} s", POST_START.as_secs()),
         };
         let message = format!("PostStartHook failed: {why}");
-        self.event(
-            Some(&c.name),
-            EventType::Warning,
-            "FailedPostStartHook",
-            message,
-        );
+        self.event(Some(&c.name), EventType::Warning, "FailedPostStartHook", message);
         let grace = Duration::from_secs(crate::pod::grace(&self.pod) as u64);
         if let Err(error) = self.agent.cri.stop_container(id, grace).await {
             tracing::warn!(container = id, %error, "stopping a container after its hook failed did not work");
@@ -191,122 +129,60 @@ impl Worker {
 
     async fn environment(&self, c: &Container) -> Result<env::Environment, String> {
         // Variables of Services need the first list of them, as upstream.
-        if tokio::time::timeout(FIRST_SERVICES, self.agent.services.synced())
-            .await
-            .is_err()
-        {
-            return Err(
-                "services have not yet been read at least once, cannot construct envvars".into(),
-            );
+        if tokio::time::timeout(FIRST_SERVICES, self.agent.services.synced()).await.is_err() {
+            return Err("services have not yet been read at least once, cannot construct envvars".into());
         }
         let sources = self.fetch(env::references(c)).await?;
         let ns = self.pod.metadata.namespace.as_deref().unwrap_or_default();
-        let links = self
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|s| s.enable_service_links)
-            .unwrap_or(true);
+        let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
         let services = services::variables(&self.agent.services, ns, links);
         let facts = self.facts();
-        env::environment(&Input {
-            pod: &self.pod,
-            container: c,
-            sources: &sources,
-            services: &services,
-            facts: &facts,
-        })
+        env::environment(&Input { pod: &self.pod, container: c, sources: &sources, services: &services, facts: &facts })
     }
 
-    fn mounts(
-        &self,
-        c: &Container,
-        restarts: u32,
-        vars: &[(String, String)],
-    ) -> Result<Vec<v1::Mount>, String> {
+    fn mounts(&self, c: &Container, restarts: u32, vars: &[(String, String)]) -> Result<Vec<v1::Mount>, String> {
         let os = self.agent.side.os;
-        let all = self
-            .pod
-            .spec
-            .iter()
-            .flat_map(|s| s.volumes.iter().flatten());
+        let all = self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
         let mut out = Vec::new();
         for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
             let volume = all.clone().find(|v| v.name == m.name);
             let place = self.places.get(&m.name);
             let (Some(volume), Some(place)) = (volume, place) else {
-                return Err(format!(
-                    "volume {:?} of a volumeMount is not among the pod's volumes",
-                    m.name
-                ));
+                return Err(format!("volume {:?} of a volumeMount is not among the pod's volumes", m.name));
             };
             let sub_path = match (&m.sub_path, &m.sub_path_expr) {
                 (_, Some(e)) if !e.is_empty() => expand_strictly(e, vars)?,
                 (Some(p), _) => p.clone(),
                 _ => String::new(),
             };
-            let mount = MountOf {
-                volume,
-                path: place,
-                container: &c.name,
-                index,
-            };
+            let mount = MountOf { volume, path: place, container: &c.name, index };
             let source = volumes::mount_source(&self.agent.root, &self.dirs, &mount, &sub_path)?;
-            let ours = volume.secret.is_some()
-                || volume.config_map.is_some()
-                || volume.projected.is_some()
-                || volume.downward_api.is_some();
-            out.push(cri_config::mount(
-                os,
-                &m.mount_path,
-                &source,
-                ours || m.read_only == Some(true),
-            ));
+            let ours = volume.secret.is_some() || volume.config_map.is_some() || volume.projected.is_some() || volume.downward_api.is_some();
+            out.push(cri_config::mount(os, &m.mount_path, &source, ours || m.read_only == Some(true)));
         }
         self.own_mounts(c, restarts, &mut out)?;
         Ok(out)
     }
 
     /// Adds the files the agent gives every container: hosts and the termination message.
-    fn own_mounts(
-        &self,
-        c: &Container,
-        restarts: u32,
-        out: &mut Vec<v1::Mount>,
-    ) -> Result<(), String> {
+    fn own_mounts(&self, c: &Container, restarts: u32, out: &mut Vec<v1::Mount>) -> Result<(), String> {
         let os = self.agent.side.os;
         let mounted = |path: &str, out: &[v1::Mount]| {
             let path = pod_rules::container_path(os, path);
             out.iter().any(|m| m.container_path == path)
         };
         let host_process = pod_rules::admission::is_host_process(&self.pod);
-        let hosts = if os.is_windows() {
-            r"C:\Windows\System32\drivers\etc\hosts"
-        } else {
-            "/etc/hosts"
-        };
+        let hosts = if os.is_windows() { r"C:\Windows\System32\drivers\etc\hosts" } else { "/etc/hosts" };
         if !is_host_network(&self.pod) && !host_process && !mounted(hosts, out) {
             let file = self.write_hosts()?;
             out.push(cri_config::mount(os, hosts, &file, false));
         }
-        let message = c
-            .termination_message_path
-            .as_deref()
-            .filter(|p| !p.is_empty())
-            .unwrap_or("/dev/termination-log");
+        let message = c.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/dev/termination-log");
         if !mounted(message, out) {
-            let file = self
-                .message_file(&c.name, restarts)
-                .map_err(|e| e.to_string())?;
+            let file = self.message_file(&c.name, restarts).map_err(|e| e.to_string())?;
             let dir = file.parent().unwrap_or_else(|| file.clone());
-            self.agent
-                .root
-                .create_dir_all(&dir, 0o750)
-                .map_err(|e| e.to_string())?;
-            self.agent
-                .root
-                .create_file(&file, 0o666)
-                .map_err(|e| e.to_string())?;
+            self.agent.root.create_dir_all(&dir, 0o750).map_err(|e| e.to_string())?;
+            self.agent.root.create_file(&file, 0o666).map_err(|e| e.to_string())?;
             out.push(cri_config::mount(os, message, &file, false));
         }
         Ok(())
@@ -317,9 +193,7 @@ impl Worker {
         let path = self.dirs.pod.join("etc-hosts").map_err(|e| e.to_string())?;
         let name = cri_config::hostname(&self.agent.side, &self.pod);
         let spec = self.pod.spec.clone().unwrap_or_default();
-        let mut text = String::from(
-            "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
-        );
+        let mut text = String::from("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
         let ns = self.pod.metadata.namespace.as_deref().unwrap_or_default();
         for ip in &self.pod_ips {
             match spec.subdomain.as_deref().filter(|s| !s.is_empty()) {
@@ -335,20 +209,10 @@ impl Worker {
             text.push_str("\n# Entries added by HostAliases.\n");
         }
         for alias in aliases {
-            text.push_str(&format!(
-                "{}\t{}\n",
-                alias.ip,
-                alias.hostnames.unwrap_or_default().join("\t")
-            ));
+            text.push_str(&format!("{}\t{}\n", alias.ip, alias.hostnames.unwrap_or_default().join("\t")));
         }
-        self.agent
-            .root
-            .create_dir_all(&self.dirs.pod, 0o750)
-            .map_err(|e| e.to_string())?;
-        self.agent
-            .root
-            .write_file(&path, text.as_bytes(), 0o644)
-            .map_err(|e| e.to_string())?;
+        self.agent.root.create_dir_all(&self.dirs.pod, 0o750).map_err(|e| e.to_string())?;
+        self.agent.root.write_file(&path, text.as_bytes(), 0o644).map_err(|e| e.to_string())?;
         Ok(path)
     }
 }
@@ -365,8 +229,6 @@ fn expand_strictly(text: &str, vars: &[(String, String)]) -> Result<String, Stri
     });
     match missing.into_inner() {
         None => Ok(out),
-        Some(name) => Err(format!(
-            "subPathExpr {text:?} names the variable {name:?}, which is not set"
-        )),
+        Some(name) => Err(format!("subPathExpr {text:?} names the variable {name:?}, which is not set")),
     }
 }

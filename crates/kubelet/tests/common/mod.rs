@@ -45,28 +45,14 @@ impl World {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let local = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        let serving = CertRequest {
-            cn: "kube-apiserver".into(),
-            ips: local,
-            server: true,
-            days: 1,
-            ..Default::default()
-        };
-        let client = CertRequest {
-            cn: "kube-apiserver-kubelet-client".into(),
-            client: true,
-            days: 1,
-            ..Default::default()
-        };
+        let serving = CertRequest { cn: "kube-apiserver".into(), ips: local, server: true, days: 1, ..Default::default() };
+        let client = CertRequest { cn: "kube-apiserver-kubelet-client".into(), client: true, days: 1, ..Default::default() };
         let server = apiserver::start(apiserver::Config {
             store_dir: dir.path().join("store"),
             listeners: vec![listener],
             serving: ca.issue(&serving).unwrap(),
             ca_pem: ca.cert_pem().into(),
-            sa_key_pem: pki::service_account::SigningKey::generate()
-                .unwrap()
-                .pem()
-                .to_owned(),
+            sa_key_pem: pki::service_account::SigningKey::generate().unwrap().pem().to_owned(),
             kubelet_client: ca.issue(&client).unwrap(),
             service_cidr: "10.96.0.0/12".parse().unwrap(),
             node_port_range: 30000..=32767,
@@ -77,21 +63,8 @@ impl World {
         .unwrap();
         let runtime = Runtime::start(dir.path().join("cri"), drive);
         runtime.state.lock().unwrap().network_ready = true;
-        runtime
-            .state
-            .lock()
-            .unwrap()
-            .images
-            .insert("serve:1".into());
-        let world = World {
-            runtime,
-            server,
-            dir,
-            ca,
-            port: 0,
-            boot: 0,
-            agent: None,
-        };
+        runtime.state.lock().unwrap().images.insert("serve:1".into());
+        let world = World { runtime, server, dir, ca, port: 0, boot: 0, agent: None };
         world.prepare_namespace().await;
         world
     }
@@ -102,26 +75,16 @@ impl World {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         if namespaces.get_opt("default").await.unwrap().is_none() {
             let ns = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
-            namespaces
-                .create(&PostParams::default(), &ns)
-                .await
-                .unwrap();
+            namespaces.create(&PostParams::default(), &ns).await.unwrap();
         }
         let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
         let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
-        accounts
-            .create(&PostParams::default(), &account)
-            .await
-            .unwrap();
-        self.config_map("kube-root-ca.crt", json!({"ca.crt": self.ca.cert_pem()}))
-            .await;
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+        self.config_map("kube-root-ca.crt", json!({"ca.crt": self.ca.cert_pem()})).await;
     }
 
     pub fn client(&self, user: &str, group: &str) -> kube::Client {
-        let identity = apiserver::Identity {
-            user: user.into(),
-            groups: vec![group.into()],
-        };
+        let identity = apiserver::Identity { user: user.into(), groups: vec![group.into()] };
         kube::Client::new(self.server.in_process(identity), "default")
     }
 
@@ -134,13 +97,7 @@ impl World {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         self.port = listener.local_addr().unwrap().port();
         let ips = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        let request = CertRequest {
-            cn: format!("system:node:{NODE}"),
-            ips,
-            server: true,
-            days: 1,
-            ..Default::default()
-        };
+        let request = CertRequest { cn: format!("system:node:{NODE}"), ips, server: true, days: 1, ..Default::default() };
         let pair = self.ca.issue(&request).unwrap();
         let config = Config {
             client: self.client(&format!("system:node:{NODE}"), "system:nodes"),
@@ -151,24 +108,14 @@ impl World {
             root: Arc::new(HostRoot::windows(OS, [('C', self.drive())]).unwrap()),
             root_dir: "/var/lib/kubelet".into(),
             facts: HostFacts::simulated(OS, "machine", &format!("boot-{}", self.boot)),
-            capacity: Capacity {
-                cpu_millis: 4000,
-                memory_bytes: 8 << 30,
-                pods: 20,
-                ephemeral_storage_bytes: 0,
-            },
+            capacity: Capacity { cpu_millis: 4000, memory_bytes: 8 << 30, pods: 20, ephemeral_storage_bytes: 0 },
             labels: Default::default(),
             taints: vec![],
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),
             resolver: Resolver::default(),
             version: "v1.36.2+mullion.0.1.0".into(),
-            server: Some(ServerConfig {
-                listener,
-                cert_pem: pair.cert_pem,
-                key_pem: pair.key_pem,
-                client_ca_pem: self.ca.cert_pem().into(),
-            }),
+            server: Some(ServerConfig { listener, cert_pem: pair.cert_pem, key_pem: pair.key_pem, client_ca_pem: self.ca.cert_pem().into() }),
             healthz: None,
         };
         let stop = CancellationToken::new();
@@ -203,28 +150,20 @@ impl World {
 
     pub async fn node_is_ready(&self) -> bool {
         let node = self.node().await;
-        let conditions = node
-            .and_then(|n| n.status)
-            .and_then(|s| s.conditions)
-            .unwrap_or_default();
-        conditions
-            .iter()
-            .any(|c| c.type_ == "Ready" && c.status == "True")
+        let conditions = node.and_then(|n| n.status).and_then(|s| s.conditions).unwrap_or_default();
+        conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
     }
 
     pub async fn config_map(&self, name: &str, data: Value) {
         let api: Api<ConfigMap> = Api::namespaced(self.admin(), "default");
-        let object: ConfigMap =
-            serde_json::from_value(json!({"metadata": {"name": name}, "data": data})).unwrap();
+        let object: ConfigMap = serde_json::from_value(json!({"metadata": {"name": name}, "data": data})).unwrap();
         let _ = api.delete(name, &DeleteParams::default()).await;
         api.create(&PostParams::default(), &object).await.unwrap();
     }
 
     pub async fn secret(&self, name: &str, data: Value) {
         let api: Api<Secret> = Api::namespaced(self.admin(), "default");
-        let object: Secret =
-            serde_json::from_value(json!({"metadata": {"name": name}, "stringData": data}))
-                .unwrap();
+        let object: Secret = serde_json::from_value(json!({"metadata": {"name": name}, "stringData": data})).unwrap();
         api.create(&PostParams::default(), &object).await.unwrap();
     }
 
@@ -234,18 +173,13 @@ impl World {
         for (k, v) in spec.as_object().unwrap() {
             full[k] = v.clone();
         }
-        let pod =
-            serde_json::from_value(json!({"metadata": {"name": name}, "spec": full})).unwrap();
-        self.pods()
-            .create(&PostParams::default(), &pod)
-            .await
-            .unwrap();
+        let pod = serde_json::from_value(json!({"metadata": {"name": name}, "spec": full})).unwrap();
+        self.pods().create(&PostParams::default(), &pod).await.unwrap();
     }
 
     pub async fn status(&self, name: &str) -> Value {
         let pod = self.pods().get_opt(name).await.unwrap();
-        pod.map(|p| json!(p.status.unwrap_or_default()))
-            .unwrap_or_default()
+        pod.map(|p| json!(p.status.unwrap_or_default())).unwrap_or_default()
     }
 
     /// Waits until the pod's status satisfies a condition; returns it.
@@ -256,107 +190,62 @@ impl World {
             if ok(&status) {
                 return status;
             }
-            assert!(
-                began.elapsed() < PATIENCE,
-                "{name} never got {what}: {status:#}\n{:#?}",
-                self.events().await
-            );
+            assert!(began.elapsed() < PATIENCE, "{name} never got {what}: {status:#}\n{:#?}", self.events().await);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
     pub async fn until_running(&self, name: &str) -> Value {
-        let ready = |s: &Value| {
-            s["containerStatuses"]
-                .as_array()
-                .is_some_and(|l| l.iter().all(|c| c["ready"] == true))
-        };
-        self.until(name, "ready", |s| s["phase"] == "Running" && ready(s))
-            .await
+        let ready = |s: &Value| s["containerStatuses"].as_array().is_some_and(|l| l.iter().all(|c| c["ready"] == true));
+        self.until(name, "ready", |s| s["phase"] == "Running" && ready(s)).await
     }
 
     /// Waits for anything.
     pub async fn eventually(&self, what: &str, ok: impl AsyncFn() -> bool) {
         let began = Instant::now();
         while !ok().await {
-            assert!(
-                began.elapsed() < PATIENCE,
-                "never: {what}\n{:#?}",
-                self.events().await
-            );
+            assert!(began.elapsed() < PATIENCE, "never: {what}\n{:#?}", self.events().await);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
     /// Waits for an event: they are written beside the work, not before it goes on.
     pub async fn until_event(&self, event: &str) {
-        self.eventually(event, async || {
-            self.events().await.iter().any(|e| e == event)
-        })
-        .await;
+        self.eventually(event, async || self.events().await.iter().any(|e| e == event)).await;
     }
 
     /// Events as `Reason: message`.
     pub async fn events(&self) -> Vec<String> {
         let api: Api<Event> = Api::namespaced(self.admin(), "default");
         let all = api.list(&ListParams::default()).await.unwrap();
-        all.items
-            .into_iter()
-            .map(|e| {
-                format!(
-                    "{}: {}",
-                    e.reason.unwrap_or_default(),
-                    e.message.unwrap_or_default()
-                )
-            })
-            .collect()
+        all.items.into_iter().map(|e| format!("{}: {}", e.reason.unwrap_or_default(), e.message.unwrap_or_default())).collect()
     }
 }
 
 impl World {
     /// GET on the agent's HTTPS server, with a client certificate of `cn` in `org`, or with a
     /// bearer token: status and body.
-    pub async fn get(
-        &self,
-        path: &str,
-        identity: Option<(&str, &str)>,
-        token: Option<&str>,
-    ) -> (u16, String) {
+    pub async fn get(&self, path: &str, identity: Option<(&str, &str)>, token: Option<&str>) -> (u16, String) {
         use rustls::pki_types::pem::PemObject;
         use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_slice(self.ca.cert_pem().as_bytes()).unwrap())
-            .unwrap();
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots);
+        roots.add(CertificateDer::from_pem_slice(self.ca.cert_pem().as_bytes()).unwrap()).unwrap();
+        let config =
+            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
         let config = match identity {
             None => config.with_no_client_auth(),
             Some((cn, org)) => {
-                let request = CertRequest {
-                    cn: cn.into(),
-                    orgs: vec![org.into()],
-                    client: true,
-                    days: 1,
-                    ..Default::default()
-                };
+                let request = CertRequest { cn: cn.into(), orgs: vec![org.into()], client: true, days: 1, ..Default::default() };
                 let pair = self.ca.issue(&request).unwrap();
                 let cert = CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap();
                 let key = PrivateKeyDer::from_pem_slice(pair.key_pem.as_bytes()).unwrap();
                 config.with_client_auth_cert(vec![cert], key).unwrap()
             }
         };
-        let stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
-            .await
-            .unwrap();
+        let stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
-        let tls = tokio_rustls::TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await
-            .unwrap();
+        let tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
         let io = hyper_util::rt::TokioIo::new(tls);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
         tokio::spawn(connection);
@@ -364,15 +253,10 @@ impl World {
         if let Some(token) = token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        let request = request
-            .body(http_body_util::Empty::<bytes::Bytes>::new())
-            .unwrap();
+        let request = request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
         let answer = sender.send_request(request).await.unwrap();
         let status = answer.status().as_u16();
-        let body = http_body_util::BodyExt::collect(answer.into_body())
-            .await
-            .unwrap()
-            .to_bytes();
+        let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
         (status, String::from_utf8_lossy(&body).into_owned())
     }
 }

@@ -66,21 +66,13 @@ impl State {
 
     /// Containers called `name`, oldest first.
     pub fn named(&self, name: &str) -> Vec<Container> {
-        let mut all: Vec<Container> = self
-            .containers
-            .values()
-            .filter(|c| c.config.metadata.as_ref().is_some_and(|m| m.name == name))
-            .cloned()
-            .collect();
+        let mut all: Vec<Container> =
+            self.containers.values().filter(|c| c.config.metadata.as_ref().is_some_and(|m| m.name == name)).cloned().collect();
         all.sort_by_key(|c| c.created_at);
         all
     }
 
-    fn event(
-        &self,
-        container: &str,
-        what: v1::ContainerEventType,
-    ) -> Option<v1::ContainerEventResponse> {
+    fn event(&self, container: &str, what: v1::ContainerEventType) -> Option<v1::ContainerEventResponse> {
         let c = self.containers.get(container)?;
         let s = self.sandboxes.get(&c.sandbox)?;
         Some(v1::ContainerEventResponse {
@@ -108,11 +100,7 @@ pub struct Runtime {
 impl Runtime {
     /// Serves on `socket`; `drive` holds the node's drive C.
     pub fn start(socket: PathBuf, drive: PathBuf) -> Self {
-        let runtime = Runtime {
-            state: Arc::default(),
-            events: broadcast::channel(256).0,
-            drive,
-        };
+        let runtime = Runtime { state: Arc::default(), events: broadcast::channel(256).0, drive };
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
         let server = tonic::transport::Server::builder()
             .add_service(RuntimeServiceServer::new(runtime.clone()))
@@ -124,9 +112,7 @@ impl Runtime {
 
     /// Where a path of the node is on this machine.
     pub fn path(&self, path: &str) -> PathBuf {
-        let rest = path
-            .strip_prefix(r"C:\")
-            .unwrap_or_else(|| panic!("{path} is not on drive C"));
+        let rest = path.strip_prefix(r"C:\").unwrap_or_else(|| panic!("{path} is not on drive C"));
         self.drive.join(rest.replace('\\', "/"))
     }
 
@@ -149,11 +135,7 @@ impl Runtime {
         let mut state = self.state.lock().unwrap();
         let (_, at) = state.next("t");
         state.sandboxes.values_mut().for_each(|s| s.ready = false);
-        for c in state
-            .containers
-            .values_mut()
-            .filter(|c| c.state == v1::ContainerState::ContainerRunning)
-        {
+        for c in state.containers.values_mut().filter(|c| c.state == v1::ContainerState::ContainerRunning) {
             c.state = v1::ContainerState::ContainerExited;
             c.exit_code = 255;
             c.finished_at = at;
@@ -162,20 +144,13 @@ impl Runtime {
 }
 
 fn sandbox_status(s: &Sandbox) -> v1::PodSandboxStatus {
-    let state = if s.ready {
-        v1::PodSandboxState::SandboxReady
-    } else {
-        v1::PodSandboxState::SandboxNotready
-    };
+    let state = if s.ready { v1::PodSandboxState::SandboxReady } else { v1::PodSandboxState::SandboxNotready };
     v1::PodSandboxStatus {
         id: s.id.clone(),
         metadata: s.config.metadata.clone(),
         state: state as i32,
         created_at: s.created_at,
-        network: Some(v1::PodSandboxNetworkStatus {
-            ip: s.ip.clone(),
-            additional_ips: vec![],
-        }),
+        network: Some(v1::PodSandboxNetworkStatus { ip: s.ip.clone(), additional_ips: vec![] }),
         labels: s.config.labels.clone(),
         annotations: s.config.annotations.clone(),
         ..Default::default()
@@ -192,12 +167,7 @@ fn container_status(c: &Container) -> v1::ContainerStatus {
         finished_at: c.finished_at,
         exit_code: c.exit_code,
         image: c.config.image.clone(),
-        image_ref: c
-            .config
-            .image
-            .as_ref()
-            .map(|i| i.image.clone())
-            .unwrap_or_default(),
+        image_ref: c.config.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
         labels: c.config.labels.clone(),
         annotations: c.config.annotations.clone(),
         ..Default::default()

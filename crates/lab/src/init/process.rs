@@ -215,11 +215,7 @@ fn is_readable(pipe: &File) -> bool {
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|n| n > 0)
 }
 
-fn launch(
-    spec: &ProcessSpec,
-    hosts: &BTreeMap<String, NetNs>,
-    fds: &BTreeMap<String, OwnedFd>,
-) -> io::Result<(Child, Option<Notice>)> {
+fn launch(spec: &ProcessSpec, hosts: &BTreeMap<String, NetNs>, fds: &BTreeMap<String, OwnedFd>) -> io::Result<(Child, Option<Notice>)> {
     let missing = |what: &str, name: &str| io::Error::new(io::ErrorKind::NotFound, format!("there is no {what} {name:?}"));
     let (program, args) = spec.argv.split_first().ok_or_else(|| missing("program in", &spec.name))?;
     let host = hosts.get(&spec.host).ok_or_else(|| missing("host", &spec.host))?;
@@ -228,13 +224,8 @@ fn launch(
         let _ = fs::remove_file(path);
     }
     let log = OwnedFd::from(open_log(&spec.log)?);
-    let mut spawn = Spawn::new(program)
-        .args(args)
-        .enter_net(host)
-        .new_session()
-        .stdin(Stdio::Null)
-        .stdout(Stdio::Fd(log.try_clone()?))
-        .stderr(Stdio::Fd(log));
+    let mut spawn =
+        Spawn::new(program).args(args).enter_net(host).new_session().stdin(Stdio::Null).stdout(Stdio::Fd(log.try_clone()?)).stderr(Stdio::Fd(log));
     for (key, value) in &spec.env {
         spawn = spawn.env(key, value);
     }

@@ -94,4 +94,3 @@ fn relay(args: &[String]) {
         lab::relay::run(std::path::Path::new(&args[0]), wanted, Arc::new(targets), status).await;
     });
 }
-

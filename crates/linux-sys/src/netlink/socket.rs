@@ -144,12 +144,7 @@ impl Socket {
         Err(NetlinkError::refused(operation, libc::EINTR, Some("it kept changing while being listed".into())))
     }
 
-    fn dump_once(
-        &mut self,
-        operation: &str,
-        build: impl Fn(&mut Writer, u32),
-        mut each: impl FnMut(u16, &[u8]),
-    ) -> Result<bool, NetlinkError> {
+    fn dump_once(&mut self, operation: &str, build: impl Fn(&mut Writer, u32), mut each: impl FnMut(u16, &[u8])) -> Result<bool, NetlinkError> {
         let seq = self.next_seq();
         let mut w = Writer::default();
         build(&mut w, seq);

@@ -64,11 +64,17 @@ impl Nft {
     /// # Errors
     /// When the kernel refuses.
     pub fn chains(&self, table: &Table) -> Result<Vec<ChainInfo>, NftError> {
-        self.list(&format!("list chains of {table}"), msg::GET_CHAIN, table.family as u8, |_| {}, |p| {
-            let body = p.get(4..)?;
-            let ours = text(attr(body, 1)?) == table.name;
-            ours.then(|| Some(ChainInfo { name: text(attr(body, 3)?), base: attr(body, 4).is_some() }))?
-        })
+        self.list(
+            &format!("list chains of {table}"),
+            msg::GET_CHAIN,
+            table.family as u8,
+            |_| {},
+            |p| {
+                let body = p.get(4..)?;
+                let ours = text(attr(body, 1)?) == table.name;
+                ours.then(|| Some(ChainInfo { name: text(attr(body, 3)?), base: attr(body, 4).is_some() }))?
+            },
+        )
     }
 
     /// The sets and maps of a table.
@@ -116,12 +122,8 @@ impl Nft {
 }
 
 fn read_rule(body: &[u8]) -> Option<RuleInfo> {
-    let mut rule = RuleInfo {
-        handle: attr(body, 3).and_then(be64)?,
-        comment: attr(body, 7).and_then(read_comment),
-        expressions: Vec::new(),
-        counter: None,
-    };
+    let mut rule =
+        RuleInfo { handle: attr(body, 3).and_then(be64)?, comment: attr(body, 7).and_then(read_comment), expressions: Vec::new(), counter: None };
     for (_, expr) in attrs(attr(body, 4).unwrap_or(&[])) {
         let name = text(attr(expr, 1)?);
         if let ("counter", Some(data)) = (name.as_str(), attr(expr, 2)) {

@@ -272,11 +272,7 @@ impl Expr {
 
 impl FibFlags {
     fn number(self) -> u32 {
-        [(self.saddr, 1), (self.daddr, 2), (self.mark, 4), (self.iif, 8), (self.oif, 16)]
-            .iter()
-            .filter(|(on, _)| *on)
-            .map(|(_, bit)| bit)
-            .sum()
+        [(self.saddr, 1), (self.daddr, 2), (self.mark, 4), (self.iif, 8), (self.oif, 16)].iter().filter(|(on, _)| *on).map(|(_, bit)| bit).sum()
     }
 }
 

@@ -276,12 +276,7 @@ impl Rule {
     }
 
     fn change_bits(self, value: u32, mask: u32) -> Self {
-        self.expr(Expr::Bitwise {
-            from: SCRATCH,
-            to: SCRATCH,
-            mask: (!mask).to_ne_bytes().into(),
-            xor: (value & mask).to_ne_bytes().into(),
-        })
+        self.expr(Expr::Bitwise { from: SCRATCH, to: SCRATCH, mask: (!mask).to_ne_bytes().into(), xor: (value & mask).to_ne_bytes().into() })
     }
 
     /// Translates the destination to the address in slot `addr` and the port in slot `port`.

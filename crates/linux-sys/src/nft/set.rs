@@ -139,13 +139,7 @@ impl SetSpec {
         const CONCAT: u32 = 0x80;
         // Only ranges over several parts need to know the parts; the kernel refuses them elsewhere.
         let areas = self.interval && self.key.len() > 1;
-        let flags = [
-            (self.interval, INTERVAL),
-            (self.data.is_some(), MAP),
-            (self.timeout.is_some(), TIMEOUT),
-            (self.dynamic, EVAL),
-            (areas, CONCAT),
-        ];
+        let flags = [(self.interval, INTERVAL), (self.data.is_some(), MAP), (self.timeout.is_some(), TIMEOUT), (self.dynamic, EVAL), (areas, CONCAT)];
         w.attr_str(2, &self.name);
         w.attr_be32(3, flags.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag));
         let (number, len) = concatenated(&self.key);

@@ -134,8 +134,7 @@ pub(super) fn prepare(step: Step) -> io::Result<Vec<Op>> {
     let path = |p: &Path| cstring(p.as_os_str());
     let text = |s: &str| cstring(s.as_ref());
     let fs = |kind: &str, target: &Path, flags, options: Option<&str>| -> io::Result<Vec<Op>> {
-        let call =
-            Call::Mount { src: text(kind)?, dst: path(target)?, kind: Some(text(kind)?), flags, data: options.map(text).transpose()? };
+        let call = Call::Mount { src: text(kind)?, dst: path(target)?, kind: Some(text(kind)?), flags, data: options.map(text).transpose()? };
         Ok(vec![op(format!("mount {kind} at {}", target.display()), call)])
     };
     Ok(match step {
@@ -179,10 +178,9 @@ pub(super) fn prepare(step: Step) -> io::Result<Vec<Op>> {
                 op("enter the new root".into(), Call::Chdir(text("/")?)),
             ]
         }
-        Step::Chroot(p) => vec![
-            op(format!("make {} the root", p.display()), Call::Chroot(path(&p)?)),
-            op("enter the new root".into(), Call::Chdir(text("/")?)),
-        ],
+        Step::Chroot(p) => {
+            vec![op(format!("make {} the root", p.display()), Call::Chroot(path(&p)?)), op("enter the new root".into(), Call::Chdir(text("/")?))]
+        }
         Step::Chdir(p) => vec![op(format!("enter directory {}", p.display()), Call::Chdir(path(&p)?))],
         Step::SetHostname(name) => vec![op(format!("set host name {name}"), Call::Hostname(text(&name)?))],
         Step::LoopbackUp => vec![op("switch the loopback on".into(), Call::Loopback)],
@@ -231,9 +229,7 @@ impl Call {
         // SAFETY: strings are NUL-terminated and outlive the calls; numbers are plain values.
         unsafe {
             match self {
-                Self::Mount { src, dst, kind, flags, data } => {
-                    libc::mount(src.as_ptr(), dst.as_ptr(), or_null(kind), *flags, or_null(data).cast())
-                }
+                Self::Mount { src, dst, kind, flags, data } => libc::mount(src.as_ptr(), dst.as_ptr(), or_null(kind), *flags, or_null(data).cast()),
                 Self::Remount { dst } => remount_readonly(dst),
                 Self::Umount(p) => libc::umount2(p.as_ptr(), libc::MNT_DETACH),
                 Self::Mkdir(p) => libc::mkdir(p.as_ptr(), 0o755),

@@ -36,18 +36,18 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         let groups = groups.iter().map(|&group| group.to_owned()).collect();
         Client::new(server.in_process(Identity { user: user.to_owned(), groups }), "default")
     };
-    let masters = || client("system:mullion:control-plane", &["system:masters"]);
-    publish_dns(&masters(), &args).await.context("publishing the cluster's DNS failed")?;
+    publish_dns(&client("system:mullion:control-plane", &["system:masters"]), &args).await.context("publishing the cluster's DNS failed")?;
 
     let dns = dns_config(&args).await?;
     lab::notify::ready("").context("telling the supervisor failed")?;
+    let manager = || client("system:kube-controller-manager", &[]);
     let controllers = controllers::Config { cluster_cidr: args.cluster_cidr, node_mask: args.node_mask, root_ca_pem: read(&args.pki_dir, "ca.crt")? };
     tokio::select! {
-        () = controllers::run(masters(), controllers, shutdown.clone()) => {}
+        () = controllers::run(manager(), controllers, shutdown.clone()) => {}
         () = controllers::run_scheduler(client("system:kube-scheduler", &[]), shutdown.clone()) => {}
-        end = dns::run(masters(), dns) => end.context("the cluster's DNS ended")?,
-        end = pod_routes(masters(), &args) => end.context("keeping routes to pods ended")?,
-        end = node_ports::run(masters(), args.ports_socket.clone()) => end.context("the node-port relay ended")?,
+        end = dns::run(client("system:kube-dns", &[]), dns) => end.context("the cluster's DNS ended")?,
+        end = pod_routes(manager(), &args) => end.context("keeping routes to pods ended")?,
+        end = node_ports::run(manager(), args.ports_socket.clone()) => end.context("the node-port relay ended")?,
         () = crate::told_to_end() => {}
     }
     shutdown.cancel();
@@ -67,7 +67,8 @@ fn pair(dir: &Path, name: &str) -> Result<CertKey> {
 async fn start_server(args: &ControlPlaneArgs) -> Result<Server> {
     let dir = &args.pki_dir;
     let loopback = TcpListener::from(linux_sys::fdpass::inherited(args.listen_fd).context("the API server's listener is missing")?);
-    let lan = TcpListener::bind((args.address, args.port)).with_context(|| format!("the API server cannot listen on {}:{}", args.address, args.port))?;
+    let lan =
+        TcpListener::bind((args.address, args.port)).with_context(|| format!("the API server cannot listen on {}:{}", args.address, args.port))?;
     let config = apiserver::Config {
         store_dir: args.store_dir.clone(),
         listeners: vec![loopback, lan],

@@ -12,7 +12,11 @@ pub fn main(args: &HnsArgs) -> Result<(), Failure> {
     let dirs = dirs(dir)?;
     let socket = dirs.socket(node, "hcn");
     if !socket.exists() {
-        return Err(anyhow!("node {node} of {} has no Host Networking Service: `mullion status` lists the Windows nodes that run", dirs.dir.display()).into());
+        return Err(anyhow!(
+            "node {node} of {} has no Host Networking Service: `mullion status` lists the Windows nodes that run",
+            dirs.dir.display()
+        )
+        .into());
     }
     let client = hcn::HcnClient::connect(&format!("unix:{}", socket.display()))?;
     let text = hcn::table::render(client.blocking(), *listing, *output == Some(Output::Json))

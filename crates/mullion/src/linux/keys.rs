@@ -63,7 +63,8 @@ fn server(ca: &Ca, cn: &str, dns: Vec<String>, ips: Vec<IpAddr>) -> Result<CertK
 }
 
 fn client(ca: &Ca, cn: &str, group: &str) -> Result<CertKey> {
-    let request = CertRequest { cn: cn.to_owned(), orgs: vec![group.to_owned()], dns: Vec::new(), ips: Vec::new(), server: false, client: true, days: DAYS };
+    let request =
+        CertRequest { cn: cn.to_owned(), orgs: vec![group.to_owned()], dns: Vec::new(), ips: Vec::new(), server: false, client: true, days: DAYS };
     Ok(ca.issue(&request)?)
 }
 

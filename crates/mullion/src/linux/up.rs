@@ -177,11 +177,18 @@ fn wait_ready(lab: &Lab, boots: BTreeMap<String, String>, kubeconfig: &Path, pro
         }
         if Instant::now() > deadline {
             let failed = if trouble.is_empty() { String::new() } else { format!(" ({})", trouble.join("; ")) };
-            return Err(anyhow!("not all nodes became Ready within {PATIENCE:?}: {}{failed}; the logs are in {}", watch.missing(), lab.status().dir.join("hosts").display()).into());
+            return Err(anyhow!(
+                "not all nodes became Ready within {PATIENCE:?}: {}{failed}; the logs are in {}",
+                watch.missing(),
+                lab.status().dir.join("hosts").display()
+            )
+            .into());
         }
         // Bounded: only while starting.
         match lab.wait_event(Duration::from_millis(5)) {
-            Some(Event::Ended { status }) => return Err(anyhow!("the cluster ended while it started: {status}{}", log_hint(lab, processes::CONTROL_PLANE_PROCESS)).into()),
+            Some(Event::Ended { status }) => {
+                return Err(anyhow!("the cluster ended while it started: {status}{}", log_hint(lab, processes::CONTROL_PLANE_PROCESS)).into());
+            }
             Some(Event::DownRequested) => return Err(anyhow!("ended before it was ready").into()),
             Some(event) => note(&event, &mut trouble),
             None => {}

@@ -24,12 +24,7 @@ pub struct Rules {
 impl Rules {
     /// The rules for a service with `features`; `dsr` is the configuration's wish.
     pub fn new(features: &SupportedFeatures, dsr: bool) -> Self {
-        Self {
-            cluster_ip_dsr: dsr && features.dsr,
-            dsr: features.dsr,
-            affinity: features.session_affinity,
-            modify: features.modify_load_balancer,
-        }
+        Self { cluster_ip_dsr: dsr && features.dsr, dsr: features.dsr, affinity: features.session_affinity, modify: features.modify_load_balancer }
     }
 }
 
@@ -105,5 +100,8 @@ pub fn same(wanted: &HostComputeLoadBalancer, actual: &HostComputeLoadBalancer) 
         let m = document.port_mappings.first()?;
         Some((m.protocol.0, m.internal_port, m.external_port, m.distribution_type, m.flags))
     };
-    endpoints(wanted) == endpoints(actual) && mapping(wanted) == mapping(actual) && wanted.flags == actual.flags && front_key(wanted) == front_key(actual)
+    endpoints(wanted) == endpoints(actual)
+        && mapping(wanted) == mapping(actual)
+        && wanted.flags == actual.flags
+        && front_key(wanted) == front_key(actual)
 }

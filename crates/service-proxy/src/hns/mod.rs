@@ -155,7 +155,14 @@ async fn run(client: &HcnClient, cluster_uid: &str, state: &mut State, step: Ste
     Ok(true)
 }
 
-async fn put(client: &HcnClient, cluster_uid: &str, state: &mut State, key: FrontKey, how: Put, document: &HostComputeLoadBalancer) -> Result<(), String> {
+async fn put(
+    client: &HcnClient,
+    cluster_uid: &str,
+    state: &mut State,
+    key: FrontKey,
+    how: Put,
+    document: &HostComputeLoadBalancer,
+) -> Result<(), String> {
     if how == Put::Modify {
         match client.modify_load_balancer(&document.id, document).await {
             Ok(()) => return Ok(()),

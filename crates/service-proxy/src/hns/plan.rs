@@ -173,7 +173,9 @@ impl Planner<'_> {
         let (port, backends) = backends_of_one_port(front)?;
         let left_out = front.backends.len() - backends.len();
         if left_out > 0 {
-            self.plan.notes.push(format!("{key}: HNS has one port a load balancer, so {left_out} backends with another port than {port} are left out"));
+            self.plan
+                .notes
+                .push(format!("{key}: HNS has one port a load balancer, so {left_out} backends with another port than {port} are left out"));
         }
         if front.affinity.is_some() && !self.rules.affinity {
             self.plan.notes.push(format!("{key}: this version of HNS has no session affinity"));

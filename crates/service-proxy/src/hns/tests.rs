@@ -197,7 +197,10 @@ fn a_local_pod_without_endpoint_waits_and_the_others_serve() {
 
 #[test]
 fn one_port_a_load_balancer() {
-    let table = table(vec![(key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.2.3", 80, false), ("192.168.2.4", 8080, false), ("192.168.2.5", 8080, false)]))]);
+    let table = table(vec![(
+        key(Some("10.96.0.1"), 80),
+        front(Kind::ClusterIp, &[("192.168.2.3", 80, false), ("192.168.2.4", 8080, false), ("192.168.2.5", 8080, false)]),
+    )]);
     let plan = all(&Mirror::default(), &table, Rules::default());
     assert!(plan.to_string().contains("2 endpoints at 8080"), "{plan}");
     assert!(plan.notes[0].contains("1 backends with another port than 8080 are left out"), "{plan}");
@@ -267,7 +270,9 @@ mod over_the_simulator {
         /// Front end → addresses of its backends, as the service has them.
         async fn seen(&self) -> Vec<String> {
             let endpoints = self.client.endpoints().await.unwrap();
-            let ip = |id: &Guid| endpoints.iter().find(|e| e.id == *id).and_then(HostComputeEndpoint::ip).map_or("dangling".to_owned(), |ip| ip.to_string());
+            let ip = |id: &Guid| {
+                endpoints.iter().find(|e| e.id == *id).and_then(HostComputeEndpoint::ip).map_or("dangling".to_owned(), |ip| ip.to_string())
+            };
             let mut lines: Vec<String> = self
                 .client
                 .load_balancers()

@@ -32,8 +32,7 @@ pub enum Set {
 
 impl Set {
     /// The sets that are always there; those of sticky front ends come with the first of their timeout.
-    pub const FIXED: [Self; 7] =
-        [Self::Frontends, Self::Inside, Self::Slots, Self::Rejected, Self::Dropped, Self::ClusterIps, Self::Hairpins];
+    pub const FIXED: [Self; 7] = [Self::Frontends, Self::Inside, Self::Slots, Self::Rejected, Self::Dropped, Self::ClusterIps, Self::Hairpins];
 
     /// Its name in the kernel.
     pub fn name(self) -> Cow<'static, str> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use linux_sys::nft::{
-    Batch, Chain, ChainType, CtKey, DataType, DynsetOp, Element, Expr, Family, Hook, RejectKind, Rule, SetSpec, Table, Verdict, ct_state, ct_status, rule,
+    Batch, Chain, ChainType, CtKey, DataType, DynsetOp, Element, Expr, Family, Hook, RejectKind, Rule, SetSpec, Table, Verdict, ct_state, ct_status,
+    rule,
 };
 
 use super::elements::{Class, INSIDE_SLOTS, Masquerade, Set};

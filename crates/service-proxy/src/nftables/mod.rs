@@ -104,7 +104,8 @@ impl Kernel {
         let writes = fill(&mut batch, &delta, &mut classes, settings.cluster_cidr);
         self.nft.commit_in_parts(&batch)?;
         self.classes = classes;
-        let sticky: BTreeSet<u32> = dirty.iter().flat_map(|key| [self.programmed.affinity(key), wanted.get(key).and_then(|front| front.affinity)]).flatten().collect();
+        let sticky: BTreeSet<u32> =
+            dirty.iter().flat_map(|key| [self.programmed.affinity(key), wanted.get(key).and_then(|front| front.affinity)]).flatten().collect();
         self.programmed.take(wanted, dirty, &settings.node_ips);
         self.forget_clients(&delta, sticky)?;
         Ok(writes)
@@ -208,7 +209,6 @@ fn read_classes(nft: &Nft) -> Result<BTreeSet<Class>, NftError> {
     }
     Ok(classes)
 }
-
 
 #[cfg(test)]
 mod tests;

@@ -167,20 +167,22 @@ mod tests {
 
     fn service() -> impl Strategy<Value = Vec<(FrontKey, Front)>> {
         let backend = (1u8..4, any::<bool>()).prop_map(|(n, local)| Backend { address: Ipv4Addr::new(192, 168, 0, n).into(), port: 80, local });
-        let front = (0u8..5, prop::collection::vec(backend, 0..4), prop::option::of(Just(60)), any::<bool>()).prop_map(|(at, mut backends, affinity, keep)| {
-            backends.sort();
-            backends.dedup_by_key(|b| b.address);
-            let (vip, kind) = match at {
-                0 => (Vip::Node, Kind::NodePort),
-                // One of the node's own addresses.
-                1 => (Vip::Address(Ipv4Addr::new(10, 240, 0, 11).into()), Kind::ExternalIp),
-                n => (Vip::Address(Ipv4Addr::new(10, 96, 0, n).into()), Kind::ClusterIp),
-            };
-            let inside = keep.then(|| backends.clone());
-            let front =
-                Front { service: "s".into(), kind, backends, inside, keep_client: keep, affinity, unserved: Unserved::Reject, urgent: false };
-            (FrontKey { vip, protocol: Protocol::Tcp, port: 80 }, front)
-        });
+        let front = (0u8..5, prop::collection::vec(backend, 0..4), prop::option::of(Just(60)), any::<bool>()).prop_map(
+            |(at, mut backends, affinity, keep)| {
+                backends.sort();
+                backends.dedup_by_key(|b| b.address);
+                let (vip, kind) = match at {
+                    0 => (Vip::Node, Kind::NodePort),
+                    // One of the node's own addresses.
+                    1 => (Vip::Address(Ipv4Addr::new(10, 240, 0, 11).into()), Kind::ExternalIp),
+                    n => (Vip::Address(Ipv4Addr::new(10, 96, 0, n).into()), Kind::ClusterIp),
+                };
+                let inside = keep.then(|| backends.clone());
+                let front =
+                    Front { service: "s".into(), kind, backends, inside, keep_client: keep, affinity, unserved: Unserved::Reject, urgent: false };
+                (FrontKey { vip, protocol: Protocol::Tcp, port: 80 }, front)
+            },
+        );
         prop::collection::vec(front, 0..3)
     }
 

@@ -55,7 +55,12 @@ impl Lab {
         sysctl::set("net.ipv4.ip_forward", "1").unwrap();
         node.add_bridge("pods0").unwrap();
         let bridge = address(&node, "pods0", "10.1.0.1/24");
-        for (name, value) in [("conf/pods0/proxy_arp_pvlan", if isolated { "1" } else { "0" }), ("neigh/pods0/proxy_delay", "0"), ("conf/all/send_redirects", "0"), ("conf/pods0/send_redirects", "0")] {
+        for (name, value) in [
+            ("conf/pods0/proxy_arp_pvlan", if isolated { "1" } else { "0" }),
+            ("neigh/pods0/proxy_delay", "0"),
+            ("conf/all/send_redirects", "0"),
+            ("conf/pods0/send_redirects", "0"),
+        ] {
             sysctl::set(&format!("net.ipv4.{}", name.replace('/', ".")), value).unwrap();
         }
         let pods = (0..pods)
@@ -200,7 +205,12 @@ fn node_ports_follow_the_traffic_policy() {
         lab.set("web", vec![(key("node", 30080), front(Kind::NodePort, &[1]))]);
         assert_eq!(asks(&lab.world, node), "pod1 sees 10.1.0.1", "policy Cluster: as if from the node");
         assert_eq!(ask(node), "pod1 sees 10.1.0.1");
-        let local = |pods: &[u8]| Front { keep_client: true, inside: Some(front(Kind::NodePort, &[0]).backends), unserved: Unserved::Drop, ..front(Kind::NodePort, pods) };
+        let local = |pods: &[u8]| Front {
+            keep_client: true,
+            inside: Some(front(Kind::NodePort, &[0]).backends),
+            unserved: Unserved::Drop,
+            ..front(Kind::NodePort, pods)
+        };
         lab.set("web", vec![(key("node", 30080), local(&[1]))]);
         assert_eq!(asks(&lab.world, node), "pod1 sees 10.240.0.1", "policy Local: the client is seen");
         assert_eq!(asks(&lab.pods[1], node), "pod0 sees 10.1.0.3", "inside the cluster every backend may answer");
@@ -328,12 +338,26 @@ fn nft_shows_the_table() {
     in_lab("nftables::tests::nft_shows_the_table", || {
         let mut lab = Lab::new(1);
         let sticky = Front { affinity: Some(60), ..front(Kind::ClusterIp, &[0]) };
-        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[0])), (key("10.96.0.2", 80), sticky), (key("node", 30080), front(Kind::NodePort, &[0]))]);
+        lab.set(
+            "web",
+            vec![
+                (key("10.96.0.1", 80), front(Kind::ClusterIp, &[0])),
+                (key("10.96.0.2", 80), sticky),
+                (key("node", 30080), front(Kind::NodePort, &[0])),
+            ],
+        );
         let output = std::process::Command::new("nft").args(["list", "ruleset"]).output().expect("nft(8), which people look at rules with");
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
         println!("{text}");
-        for part in ["map slots", "10.96.0.1 . tcp . 80", "chain pick-1-masq-outsiders-sticky-60", "elements = { 10.96.0.1, 10.96.0.2 }", "masquerade", "reject"] {
+        for part in [
+            "map slots",
+            "10.96.0.1 . tcp . 80",
+            "chain pick-1-masq-outsiders-sticky-60",
+            "elements = { 10.96.0.1, 10.96.0.2 }",
+            "masquerade",
+            "reject",
+        ] {
             assert!(text.contains(part), "{part:?} is not in {text}");
         }
     });

@@ -62,7 +62,8 @@ impl TryFrom<RangeConfig> for Range {
     fn try_from(config: RangeConfig) -> Result<Self, CniError> {
         let subnet = config.subnet;
         if subnet.trunc() != subnet {
-            let text = format!("Network has host bits set. For a subnet mask of length {} the network address is {}", subnet.prefix_len(), subnet.network());
+            let text =
+                format!("Network has host bits set. For a subnet mask of length {} the network address is {}", subnet.prefix_len(), subnet.network());
             return Err(CniError::config(text));
         }
         if subnet.prefix_len() > subnet.max_prefix_len() - 2 {
@@ -136,10 +137,7 @@ impl RangeSet {
         let tail = self.0.get(first).filter(|_| begun).map(|r| (r, after.saturating_add(1), r.end));
         let head = self.0.get(first).filter(|_| begun).map(|r| (r, r.start, after));
         let order = self.0.len();
-        let between = (0..order)
-            .map(move |i| (first + i) % order)
-            .skip(usize::from(begun))
-            .map(|i| (&self.0[i], self.0[i].start, self.0[i].end));
+        let between = (0..order).map(move |i| (first + i) % order).skip(usize::from(begun)).map(|i| (&self.0[i], self.0[i].start, self.0[i].end));
         tail.into_iter()
             .chain(between)
             .chain(head)

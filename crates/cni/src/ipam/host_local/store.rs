@@ -113,8 +113,7 @@ impl Locked<'_> {
 
     /// Every address of `owner`.
     pub fn held_by(&self, owner: Owner<'_>) -> Result<Vec<IpAddr>, CniError> {
-        let mut held: Vec<IpAddr> =
-            self.reservations()?.into_iter().filter(|(_, _, content)| owner.matches(content)).map(|(_, ip, _)| ip).collect();
+        let mut held: Vec<IpAddr> = self.reservations()?.into_iter().filter(|(_, _, content)| owner.matches(content)).map(|(_, ip, _)| ip).collect();
         held.sort();
         Ok(held)
     }

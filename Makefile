@@ -1,0 +1,59 @@
+# Two commands matter: `make up` sets up and runs a cluster, `make test` runs all tests.
+# CARGO_TARGET_DIR is honoured.
+
+SHELL := /bin/bash
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+export CARGO_TARGET_DIR := $(TARGET)
+export PATH := $(PATH):$(HOME)/.cargo/bin
+WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
+
+.PHONY: up test build windows template bench soak lint setup unit namespaces e2e wine
+
+up: setup build template
+	$(TARGET)/release/mullion up $(UP)
+
+# What is missing on this machine, through apt where it may; otherwise the command is printed.
+setup:
+	tools/setup
+
+build:
+	cargo build --release --bin mullion
+
+# target/x86_64-pc-windows-gnu/release/mullion.exe
+windows:
+	tools/windows-cargo build --release --bin mullion
+
+# The Windows that containers of simulated nodes will see, shared by all clusters.
+template:
+	tools/wine/template
+
+test: unit e2e wine
+	@echo "all tests passed"
+
+# Units, parts against the simulator, agents in namespaces of their own (no root needed, never skipped).
+unit:
+	cargo test --workspace --exclude mullion --quiet
+	cargo test -p mullion --bins --test layering --quiet
+
+# A whole cluster and unmodified kubectl, as an ordinary user.
+e2e:
+	cargo test -p mullion --test e2e --no-run
+	tools/e2e
+
+# The Windows build under Wine.
+wine: template
+	tools/wine/test
+
+# Figures, for docs/benchmarks.md.
+bench: setup build
+	cargo run --release -p bench -- up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"
+
+# Long campaigns: parsers and rules with many random cases, and a cluster brought up and down again and again.
+soak: setup
+	PROPTEST_CASES=20000 cargo test --release -p hcn -p pod-rules -p dns -p cni -p apiserver -p service-proxy
+	cargo test -p mullion --test e2e --no-run
+	for round in $$(seq 1 $(or $(ROUNDS),20)); do tools/e2e || exit 1; done
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
