@@ -1,0 +1,158 @@
+//! The rules between crates, over what cargo and the sources say: who may use whom, where `unsafe` may stand, what every file opens with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What each crate may use of ours. Tests may use more.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("hcn", &[]),
+    ("hns-sim", &["hcn", "linux-sys"]),
+    ("linux-sys", &[]),
+    ("pod-rules", &[]),
+    ("host", &["linux-sys", "pod-rules"]),
+    ("cri", &[]),
+    ("guest", &["linux-sys"]),
+    ("container-sim", &["hcn", "cri", "cni", "guest", "host", "linux-sys", "pod-rules"]),
+    ("pki", &[]),
+    ("cluster", &["pki"]),
+    ("kubelet", &["cluster", "cri", "host", "pki", "pod-rules", "hcn"]),
+    ("service-proxy", &["cluster", "hcn", "host", "linux-sys"]),
+    ("cni", &["hcn", "host", "linux-sys"]),
+    ("fabric", &["cluster", "hcn", "host", "linux-sys"]),
+    ("dns", &["cluster"]),
+    ("apiserver", &["pki", "pod-rules"]),
+    ("controllers", &["cluster", "pki", "pod-rules"]),
+    ("lab", &["linux-sys", "pki"]),
+    ("bench", &["*"]),
+    ("mullion", &["*"]),
+];
+
+/// Where `unsafe` may stand.
+const MAY_BE_UNSAFE: &[&str] = &["crates/linux-sys/", "crates/host/", "crates/hcn/src/windows.rs", "crates/hcn/src/windows/"];
+
+const LONGEST_FILE: usize = 800;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/mullion lies two below").to_owned()
+}
+
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
+    serde_json::from_value(metadata["packages"].take()).expect("packages are a list")
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[test]
+fn crates_use_only_what_they_may() {
+    let packages = packages();
+    let ours: BTreeSet<&str> = packages.iter().map(|package| text(&package["name"])).collect();
+    let rules: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
+    let mut wrong = Vec::new();
+    for package in &packages {
+        let name = text(&package["name"]);
+        let Some(allowed) = rules.get(name) else {
+            wrong.push(format!("{name} is not in the table: say what it may use"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().expect("dependencies are a list") {
+            let used = text(&dependency["name"]);
+            let normal = dependency["kind"].is_null();
+            if normal && ours.contains(used) && !allowed.contains(&"*") && !allowed.contains(&used) {
+                wrong.push(format!("{name} must not use {used}"));
+            }
+        }
+        if package["rust_version"].is_null() {
+            wrong.push(format!("{name} states no rust-version: inherit the workspace's"));
+        }
+        if text(&package["license"]) != "Apache-2.0" {
+            wrong.push(format!("{name} is not under Apache-2.0"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("a directory can be read") {
+        let path = entry.expect("an entry can be read").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Path from the root, and content, of every source file.
+fn all_sources() -> Vec<(String, String)> {
+    let root = root();
+    let mut found = Vec::new();
+    sources(&root.join("crates"), &mut found);
+    assert!(found.len() > 100, "the sources were not found");
+    let read = |path: PathBuf| {
+        let content = std::fs::read_to_string(&path).expect("a source can be read");
+        (path.strip_prefix(&root).expect("below the root").display().to_string(), content)
+    };
+    found.into_iter().map(read).collect()
+}
+
+/// Whether the code, comments and texts apart, has the word.
+fn has_word(line: &str, word: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|part| part == word) && !code.contains('"')
+}
+
+#[test]
+fn unsafe_stands_only_where_it_may() {
+    let this = "crates/mullion/tests/layering.rs";
+    let mut wrong = Vec::new();
+    for (path, content) in all_sources() {
+        if path == this || MAY_BE_UNSAFE.iter().any(|allowed| path.starts_with(allowed)) {
+            continue;
+        }
+        let lines = content.lines().enumerate().filter(|(_, line)| has_word(line, "unsafe"));
+        wrong.extend(lines.map(|(number, _)| format!("{path}:{}", number + 1)));
+    }
+    assert!(wrong.is_empty(), "unsafe outside of linux-sys, host and hcn's windows.rs:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_stay_short_and_crates_say_their_purpose() {
+    let mut wrong = Vec::new();
+    for (path, content) in all_sources() {
+        let lines = content.lines().count();
+        if lines > LONGEST_FILE {
+            wrong.push(format!("{path} has {lines} lines, more than {LONGEST_FILE}: cut it"));
+        }
+        if (path.ends_with("/src/lib.rs") || path.ends_with("/src/main.rs")) && !content.starts_with("//!") {
+            wrong.push(format!("{path} does not open with a line that says its purpose"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Product code starts no shell: nothing of others can become a command.
+#[test]
+fn product_code_starts_no_shell() {
+    let shells = ["\"sh\"", "\"bash\"", "\"cmd\"", "\"cmd.exe\"", "\"powershell\"", "\"powershell.exe\"", "\"pwsh\"", "\"/bin/sh\""];
+    let mut wrong = Vec::new();
+    for (path, content) in all_sources().into_iter().filter(|(path, _)| path.contains("/src/") && !path.contains("test")) {
+        let starts = content
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim_start().starts_with("//") && (line.contains("Command::new(") || line.contains("Spawn::new(")));
+        wrong.extend(starts.filter(|(_, line)| shells.iter().any(|shell| line.contains(shell))).map(|(number, _)| format!("{path}:{}", number + 1)));
+    }
+    assert!(wrong.is_empty(), "a shell is started:\n{}", wrong.join("\n"));
+}
