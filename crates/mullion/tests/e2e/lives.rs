@@ -83,10 +83,11 @@ pub fn interrupted() {
     let mut command = cluster.place.command(mullion());
     command.args(["up", "--port", &cluster.port.to_string(), "--dir"]).arg(cluster.place.dir());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("mullion up");
-    until("a Ready node", PATIENCE, || {
+    until("a cluster that is up", PATIENCE, || {
         let said = cluster.place.mullion(&["status", "-o", "json"]);
         let status: Value = serde_json::from_str(&said.out).map_err(|_| format!("{said:?}"))?;
-        if status["nodes"][0]["ready"] == true { Ok(()) } else { Err(said.out) }
+        // Told once all nodes are Ready; the objects alone may be those of the boot before.
+        if status["extra"]["kubeconfig"].is_string() { Ok(()) } else { Err(said.out) }
     });
     let footprint = Footprint::of(&cluster);
     assert_eq!(footprint.supervisor, child.id(), "what the user started is the supervisor");
