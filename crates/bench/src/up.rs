@@ -150,7 +150,12 @@ fn run(command: &mut Command, stdin: &str) -> Result<String> {
     let (mut input, mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?, tempfile::tempfile()?);
     input.write_all(stdin.as_bytes())?;
     input.seek(SeekFrom::Start(0))?;
-    let status = command.stdin(Stdio::from(input)).stdout(out.try_clone()?).stderr(err.try_clone()?).status().with_context(|| format!("starting {command:?} failed"))?;
+    let status = command
+        .stdin(Stdio::from(input))
+        .stdout(out.try_clone()?)
+        .stderr(err.try_clone()?)
+        .status()
+        .with_context(|| format!("starting {command:?} failed"))?;
     let read = |file: &mut File| {
         let mut text = String::new();
         file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_string(&mut text)).map(|_| text)

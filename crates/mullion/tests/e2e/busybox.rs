@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 /// The name under which the image is loaded.
 pub const IMAGE: &str = "docker.io/library/busybox:e2e";
-const APPLETS: &[&str] = &["awk", "nc", "nslookup", "sh", "sleep"];
+const APPLETS: &[&str] = &["awk", "httpd", "mkdir", "nc", "nslookup", "sh", "sleep"];
 
 fn add(tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, content: &[u8]) {
     let mut header = tar::Header::new_ustar();

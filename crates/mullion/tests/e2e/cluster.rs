@@ -40,7 +40,12 @@ pub fn run(command: &mut Command, stdin: &str) -> Said {
     files[0].write_all(stdin.as_bytes()).expect("a written file");
     files[0].seek(SeekFrom::Start(0)).expect("a file");
     let handle = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
-    let mut child = command.stdin(handle(&files[0])).stdout(handle(&files[1])).stderr(handle(&files[2])).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut child = command
+        .stdin(handle(&files[0]))
+        .stdout(handle(&files[1]))
+        .stderr(handle(&files[2]))
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let end = Instant::now() + COMMAND;
     let status = loop {
         if let Some(status) = child.try_wait().expect("a child") {
@@ -144,7 +149,8 @@ impl Cluster {
         let kubeconfig = place.path().join("kubeconfig");
         let kubectl = std::env::var_os("MULLION_TEST_KUBECTL").map_or_else(|| "kubectl".into(), PathBuf::from);
         let host_network = crate::traces::host_network();
-        let mut cluster = Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false, _one: ONE.lock().unwrap_or_else(PoisonError::into_inner) };
+        let mut cluster =
+            Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false, _one: ONE.lock().unwrap_or_else(PoisonError::into_inner) };
         cluster.start(nodes);
         cluster
     }

@@ -63,7 +63,8 @@ pub fn hns_lists(cluster: &Cluster) {
         let endpoints = list("endpoints", node);
         for pod in pods["items"].as_array().into_iter().flatten().filter(|pod| pod["status"]["phase"] == "Running") {
             let pod_ip = &pod["status"]["podIP"];
-            let known = endpoints.iter().any(|endpoint| endpoint["IpConfigurations"].as_array().into_iter().flatten().any(|ip| ip["IpAddress"] == *pod_ip));
+            let known =
+                endpoints.iter().any(|endpoint| endpoint["IpConfigurations"].as_array().into_iter().flatten().any(|ip| ip["IpAddress"] == *pod_ip));
             assert!(known, "{pod_ip} has an endpoint on {node}: {endpoints:?}");
         }
         assert!(!list("namespaces", node).is_empty() || pods["items"].as_array().is_none_or(Vec::is_empty), "pods of {node} have namespaces");
@@ -86,7 +87,8 @@ pub fn kubectl_reads(cluster: &Cluster) {
     });
     assert_eq!(cluster.kubectl(&["logs", "deployment/iis", "--tail=1"]).lines().count(), 1);
     let text = cluster.kubectl(&["describe", "pod", name]);
-    for part in [name, ip, "microsoft/iis", "Status:           Running", "beta.kubernetes.io/os=windows", "Successfully assigned default/", "Started"] {
+    for part in [name, ip, "microsoft/iis", "Status:           Running", "beta.kubernetes.io/os=windows", "Successfully assigned default/", "Started"]
+    {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
     assert!(cluster.kubectl(&["describe", "deployment", "iis"]).contains("1 desired | 1 updated | 1 total | 1 available | 0 unavailable"));

@@ -140,7 +140,8 @@ fn process(cluster: &Cluster, name: &str) -> Value {
 fn outside(init: u32, inside: u64) -> Option<u32> {
     let last = |pid: &u32| -> Option<(usize, u64)> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let numbers: Vec<u64> = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+        let numbers: Vec<u64> =
+            status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().filter_map(|n| n.parse().ok()).collect();
         Some((numbers.len(), *numbers.last()?))
     };
     let depth = last(&init)?.0;

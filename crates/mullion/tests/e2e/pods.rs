@@ -68,6 +68,45 @@ pub fn environment(cluster: &Cluster) {
     cluster.kubectl(&["delete", "deployment/env", "service/env"]);
 }
 
+/// ConfigMap, Secret, emptyDir and the ServiceAccount's token, at Windows paths; a changed ConfigMap arrives.
+pub fn volumes(cluster: &Cluster) {
+    cluster.kubectl(&["create", "configmap", "pages", "--from-literal=index.html=my own page"]);
+    cluster.kubectl(&["create", "secret", "generic", "key", "--from-literal=pem=s3cret"]);
+    let volumes = "      volumes:
+      - {name: site, configMap: {name: pages}}
+      - {name: key, secret: {secretName: key}}
+      - {name: scratch, emptyDir: {}}";
+    let mounts = "        volumeMounts:
+        - {name: site, mountPath: 'C:\\inetpub\\wwwroot'}
+        - {name: key, mountPath: 'C:\\keys', readOnly: true}
+        - {name: scratch, mountPath: 'C:\\scratch'}";
+    cluster.apply(&manifests::web("volumes", "win02", volumes, mounts));
+    cluster.rolled_out("volumes");
+    let port = cluster.node_port("volumes");
+    assert_eq!(page(port, "/"), "my own page");
+    assert_eq!(page(port, "/files/C:/keys/pem"), "s3cret");
+    assert_eq!(page(port, "/files/C:/var/run/secrets/kubernetes.io/serviceaccount/namespace"), "default");
+    assert!(page(port, "/files/C:/var/run/secrets/kubernetes.io/serviceaccount/ca.crt").starts_with("-----BEGIN CERTIFICATE-----"));
+    assert_eq!(request("PUT", port, "/files/C:/scratch/x", "mine").map(|answer| answer.status), Ok(201));
+    assert_eq!(page(port, "/files/C:/scratch/x"), "mine");
+    for path in ["/files/C:/keys/pem", "/files/C:/inetpub/wwwroot/index.html"] {
+        assert_eq!(request("PUT", port, path, "mine").map(|answer| answer.status), Ok(403), "PUT {path}");
+    }
+    cluster.kubectl(&["delete", "deployment/volumes", "service/volumes", "configmap/pages", "secret/key"]);
+}
+
+/// All that is in a namespace goes with it.
+pub fn namespace_ends(cluster: &Cluster) {
+    cluster.kubectl(&["create", "namespace", "short"]);
+    cluster.try_kubectl(&["-n", "short", "apply", "-f", "-"], &manifests::web("inside", "win01", "", "")).ok("kubectl apply");
+    cluster.kubectl(&["-n", "short", "rollout", "status", "deployment/inside", "--timeout=30s"]);
+    cluster.kubectl(&["delete", "namespace", "short", "--timeout=30s"]);
+    for kind in ["namespaces", "pods", "services", "endpointslices", "serviceaccounts"] {
+        let left = cluster.kubectl(&["get", kind, "-A", "-o", "jsonpath={.items[*].metadata}"]);
+        assert!(!left.contains("\"short\""), "{kind}: {left}");
+    }
+}
+
 /// A directory of the node's drive C, seen but not written in the pod.
 pub fn host_path(cluster: &Cluster) {
     let dir = cluster.drive_c("win01").join("AzureData");

@@ -88,6 +88,20 @@ pub fn windows_pods_reach_each_other(cluster: &Cluster) {
     }
 }
 
+/// busybox' web server, from the host and from a Windows pod (`near`, of an earlier step).
+pub fn linux_server(cluster: &Cluster) {
+    let serve = "mkdir -p /www && echo from Linux > /www/index.html && exec httpd -f -p 80 -h /www";
+    cluster.apply(&format!("{}{}", manifests::script("penguin", serve, ""), manifests::node_port("penguin")));
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/penguin", "--timeout=30s"]);
+    assert_eq!(page(cluster.node_port("penguin"), "/").trim(), "from Linux");
+    let ip = cluster.pods("penguin")[0]["status"]["podIP"].as_str().expect("an address").to_owned();
+    for host in [ip.as_str(), "penguin"] {
+        assert_eq!(fetched(cluster.node_port("near"), &format!("http://{host}/")).trim(), "from Linux", "asked {host}");
+    }
+    // As process 1 it takes no notice of SIGTERM: it ends at the deadline.
+    cluster.kubectl(&["delete", "pod/penguin", "service/penguin", "--grace-period=1", "--timeout=10s"]);
+}
+
 /// Another environment in the same manifest: new pods, and the NodePort serves them.
 pub fn changed_manifest(cluster: &Cluster) {
     let manifest = |colour: &str| manifests::web("blue", "win02", "", &format!("        env: [{{name: COLOUR, value: {colour}}}]"));
