@@ -307,7 +307,9 @@ impl NodeKeeper {
             let node = self.node.get(Key::cluster(self.facts.name()));
             let old = node.as_ref().and_then(|n| n.status.clone()).unwrap_or_default();
             let now = self.compute(&old).await;
-            if differs(&now, &last) || reported.elapsed() >= REPORT {
+            // The life-cycle controller writes Unknown when it has not heard from us for long.
+            let overruled = node.is_some() && ready(&serde_json::to_value(&old).unwrap_or_default()) != ready(&last);
+            if overruled || differs(&now, &last) || reported.elapsed() >= REPORT {
                 match self.patch_status(&now).await {
                     Ok(_) => {
                         backoff.reset();

@@ -169,7 +169,8 @@ impl Runtime {
             let mut state = self.state();
             let Some(known) = state.sandboxes.get_mut(sandbox) else { return };
             known.shim = None;
-            if !known.record.stopped {
+            // Whoever holds the sandbox's turn is about to stop it.
+            if !known.record.stopped && known.turn.try_lock().is_ok() {
                 tracing::warn!(sandbox, "the sandbox's shim is gone");
             }
             let running = state.containers.values_mut().filter(|container| container.sandbox == sandbox && container.is_running());
