@@ -43,21 +43,30 @@ pub fn status_tells(cluster: &Cluster) {
     }
 }
 
+/// `mullion hns list KIND --node NODE -o json`.
+#[track_caller]
+fn hns(cluster: &Cluster, kind: &str, node: &str) -> Vec<Value> {
+    let text = cluster.place.mullion(&["hns", "list", kind, "--node", node, "-o", "json"]).ok("mullion hns list");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{kind} of {node} is no JSON ({error}): {text}"))
+}
+
+/// Whether a load balancer of a node answers at `ip`.
+#[track_caller]
+pub fn has_load_balancer(cluster: &Cluster, node: &str, ip: &str) -> bool {
+    let at = |balancer: &Value| balancer["FrontendVIPs"].as_array().into_iter().flatten().any(|vip| vip == ip);
+    hns(cluster, "loadbalancers", node).iter().any(at)
+}
+
 /// The simulated services of both Windows nodes hold what the agents made, for the Service `iis`.
 pub fn hns_lists(cluster: &Cluster) {
-    let list = |kind: &str, node: &str| -> Vec<Value> {
-        let text = cluster.place.mullion(&["hns", "list", kind, "--node", node, "-o", "json"]).ok("mullion hns list");
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{kind} of {node} is no JSON ({error}): {text}"))
-    };
+    let list = |kind: &str, node: &str| hns(cluster, kind, node);
     let service = cluster.json(&["service", "iis"]);
     let ip = service["spec"]["clusterIP"].as_str().expect("a ClusterIP");
     for node in ["win01", "win02"] {
         let networks = list("networks", node);
         assert!(networks.iter().any(|network| network["Type"] == "L2Bridge"), "{networks:?}");
         until(&format!("a load balancer for {ip} on {node}"), Duration::from_secs(10), || {
-            let balancers = list("loadbalancers", node);
-            let holds = |balancer: &Value| balancer["FrontendVIPs"].as_array().into_iter().flatten().any(|vip| vip == ip);
-            if balancers.iter().any(holds) { Ok(()) } else { Err(format!("{balancers:?}")) }
+            if has_load_balancer(cluster, node, ip) { Ok(()) } else { Err(format!("{:?}", list("loadbalancers", node))) }
         });
         let pods = cluster.json(&["pods", "--field-selector", &format!("spec.nodeName={node}")]);
         let endpoints = list("endpoints", node);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::{Cluster, PATIENCE, until};
+use crate::commands::has_load_balancer;
 use crate::http::{fetched, page, request};
 use crate::{busybox, manifests};
 
@@ -134,6 +135,8 @@ pub fn deletion(cluster: &Cluster) {
     cluster.rolled_out("gone");
     let port = cluster.node_port("gone");
     page(port, "/");
+    let ip = cluster.json(&["service", "gone"])["spec"]["clusterIP"].as_str().expect("a ClusterIP").to_owned();
+    until("a load balancer", Duration::from_secs(10), || if has_load_balancer(cluster, "win01", &ip) { Ok(()) } else { Err(ip.clone()) });
     let said = cluster.kubectl(&["delete", "deployment/gone", "service/gone"]);
     assert!(said.contains("deployment.apps \"gone\" deleted"), "{said}");
     until("pods and ReplicaSets end", PATIENCE, || {
@@ -144,6 +147,11 @@ pub fn deletion(cluster: &Cluster) {
         Err(error) if error.contains("refused") => Ok(()),
         other => Err(format!("{other:?}")),
     });
+    for node in ["win01", "win02"] {
+        until(&format!("no load balancer on {node}"), Duration::from_secs(10), || {
+            if has_load_balancer(cluster, node, &ip) { Err(ip.clone()) } else { Ok(()) }
+        });
+    }
     until("endpoint slices end", Duration::from_secs(10), || {
         let left = cluster.kubectl(&["get", "endpointslices", "-l", "kubernetes.io/service-name=gone", "-o", "name"]);
         if left.is_empty() { Ok(()) } else { Err(left) }
