@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::process::{self, Process};
 
 /// One Windows web server and its NodePort.
-const IIS: &str = include_str!("iis.yaml");
+const IIS: &str = include_str!("../../../examples/iis.yaml");
 /// The most that the figures may be.
 const UP: Duration = Duration::from_millis(1500);
 const PSS_KIB: u64 = 120 * 1024;

@@ -48,6 +48,7 @@ const STEPS: &[Step] = &[
     ("Secrets and ConfigMaps reach the environment", pods::environment),
     ("volumes appear at Windows paths", pods::volumes),
     ("a host path is mounted read-only", pods::host_path),
+    ("the other examples work", pods::examples),
     ("an image of another build is refused", pods::wrong_build),
     ("an impossible nodeSelector stays Pending", pods::impossible_selector),
     ("a changed manifest is rolled out", web::changed_manifest),

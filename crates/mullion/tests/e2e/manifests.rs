@@ -1,48 +1,9 @@
 //! Manifests as users write them.
 
-/// The handbook's example, as apps/v1.
-pub const IIS: &str = "apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: iis
-spec:
-  replicas: 1
-  selector:
-    matchLabels:
-      app: iis
-  template:
-    metadata:
-      labels:
-        app: iis
-    spec:
-      nodeSelector:
-        beta.kubernetes.io/os: windows
-      containers:
-      - name: iis
-        image: microsoft/iis
-        resources:
-          limits:
-            memory: \"128Mi\"
-            cpu: 2
-        ports:
-        - containerPort: 80
----
-apiVersion: v1
-kind: Service
-metadata:
-  labels:
-    app: iis
-  name: iis
-  namespace: default
-spec:
-  ports:
-  - port: 80
-    protocol: TCP
-    targetPort: 80
-  selector:
-    app: iis
-  type: NodePort
-";
+/// The examples of the repository: what users are told to apply.
+pub const IIS: &str = include_str!("../../../../examples/iis.yaml");
+pub const ENV: &str = include_str!("../../../../examples/env.yaml");
+pub const HOST_PATH: &str = include_str!("../../../../examples/host-path.yaml");
 
 /// One stand-in of IIS with a NodePort of its own; `pod` is the indented rest of the pod's `spec`, `container` that of
 /// its container.

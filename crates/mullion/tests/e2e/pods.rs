@@ -95,6 +95,22 @@ pub fn volumes(cluster: &Cluster) {
     cluster.kubectl(&["delete", "deployment/volumes", "service/volumes", "configmap/pages", "secret/key"]);
 }
 
+/// The examples beside `iis.yaml`, as they are.
+pub fn examples(cluster: &Cluster) {
+    cluster.apply(manifests::ENV);
+    cluster.apply(manifests::HOST_PATH);
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/env", "pod/host-path", "--timeout=30s"]);
+    let seen = page(cluster.node_port("env"), "/env");
+    for wanted in ["USERNAME_OF_SECRET=admin", "SPECIAL_LEVEL_KEY=very", "POD_NAME=env"] {
+        assert!(seen.lines().any(|line| line == wanted), "{wanted} is missing: {seen}");
+    }
+    let node = cluster.json(&["pod", "host-path"])["spec"]["nodeName"].as_str().expect("a node").to_owned();
+    assert!(cluster.drive_c(&node).join("data").is_dir(), "the directory was made");
+    for manifest in [manifests::ENV, manifests::HOST_PATH] {
+        cluster.try_kubectl(&["delete", "-f", "-"], manifest).ok("kubectl delete");
+    }
+}
+
 /// All that is in a namespace goes with it.
 pub fn namespace_ends(cluster: &Cluster) {
     cluster.kubectl(&["create", "namespace", "short"]);
