@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -71,7 +72,11 @@ fn layered(dir: &Path, layers_dir: &Path, layers: &[String], target: &Path) -> R
     std::env::set_current_dir(layers_dir).with_context(|| format!("cannot enter {}", layers_dir.display()))?;
     let options = format!("lowerdir={},upperdir={},workdir={},userxattr", lowers.join(":"), escape(&upper), escape(&work));
     match mount(Some("overlay"), target, Some("overlay"), MsFlags::empty(), Some(options.as_str())) {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            // The kernel shuts out even the owner, who could then not remove the cluster's directory.
+            let inner = work.join("work");
+            std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o700)).with_context(|| format!("cannot open {}", inner.display()))
+        }
         // Some file systems cannot be part of an overlay; what it would show is copied then.
         Err(refused) => {
             let flat = dir.join("flat");

@@ -106,4 +106,5 @@ pub fn down_leaves_nothing(cluster: &mut Cluster) {
     assert!(run.is_empty(), "left in the runtime directory: {run:?}");
     let said = cluster.down();
     assert_eq!(said.code, Some(74), "nothing runs any more: {said:?}");
+    fs::remove_dir_all(cluster.place.dir()).expect("the user may remove DIR");
 }
