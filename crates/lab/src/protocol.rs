@@ -33,7 +33,7 @@ pub struct ProcessSpec {
     pub host: String,
     /// Program and arguments; `/proc/self/exe` is this program.
     pub argv: Vec<String>,
-    /// Environment beside PATH, HOME and RUST_LOG of the supervisor.
+    /// Environment beside PATH, HOME and MULLION_LOG of the supervisor.
     pub env: Vec<(String, String)>,
     /// Descriptors of the lab ([`InitConfig::fds`]) by name, and the number that each gets.
     pub fds: Vec<(String, i32)>,

@@ -32,7 +32,7 @@ pub enum Command {
 /// Which cluster.
 #[derive(Clone, Debug, Args)]
 pub struct DirArgs {
-    /// Directory of the cluster [default: mullion/default below XDG_STATE_HOME or ~/.local/state]
+    /// Directory of the cluster [default: mullion below XDG_STATE_HOME or ~/.local/state]
     #[arg(long)]
     pub dir: Option<PathBuf>,
 }
