@@ -34,6 +34,7 @@ fn json() -> String {
 const ADDR_PROTO_PORT: [DataType; 3] = [DataType::Ipv4Addr, DataType::InetProto, DataType::InetService];
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one ruleset with every kind of rule, read back as a whole")]
 fn nft_reads_what_we_write() {
     in_lab("nft_reads_what_we_write", || {
         let nft = Nft::open().unwrap();

@@ -68,9 +68,9 @@ fn subject(kind: &str, name: &str) -> Value {
     }
 }
 
-/// cluster-admin, admin, edit and view. Upstream aggregates the last three from parts; here they are written out.
-fn user_roles() -> Vec<(&'static str, Vec<Value>)> {
-    let view = vec![
+/// What a viewer may do.
+fn view_rules() -> Vec<Value> {
+    vec![
         rule(
             &[""],
             &[
@@ -126,8 +126,12 @@ fn user_roles() -> Vec<(&'static str, Vec<Value>)> {
         rule(&["batch"], &["cronjobs", "cronjobs/status", "jobs", "jobs/status"], READ),
         rule(&["policy"], &["poddisruptionbudgets", "poddisruptionbudgets/status"], READ),
         rule(&["networking.k8s.io"], &["ingresses", "ingresses/status", "networkpolicies"], READ),
-    ];
-    let mut edit = view.clone();
+    ]
+}
+
+/// What an editor may do.
+fn edit_rules() -> Vec<Value> {
+    let mut edit = view_rules();
     edit.extend([
         rule(&[""], &["pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets", "services/proxy"], READ),
         rule(&[""], &["serviceaccounts"], &["impersonate"]),
@@ -168,13 +172,19 @@ fn user_roles() -> Vec<(&'static str, Vec<Value>)> {
         rule(&["networking.k8s.io"], &["ingresses", "networkpolicies"], WRITE),
         rule(&["coordination.k8s.io"], &["leases"], ALL),
     ]);
+    edit
+}
+
+/// cluster-admin, admin, edit and view. Upstream aggregates the last three from parts; here they are written out.
+fn user_roles() -> Vec<(&'static str, Vec<Value>)> {
+    let edit = edit_rules();
     let mut admin = edit.clone();
     admin.extend([
         rule(&["authorization.k8s.io"], &["localsubjectaccessreviews"], &["create"]),
         rule(&["rbac.authorization.k8s.io"], &["rolebindings", "roles"], ALL),
     ]);
     let everything = vec![rule(&["*"], &["*"], &["*"]), json!({"nonResourceURLs": ["*"], "verbs": ["*"]})];
-    vec![("cluster-admin", everything), ("admin", admin), ("edit", edit), ("view", view)]
+    vec![("cluster-admin", everything), ("admin", admin), ("edit", edit), ("view", view_rules())]
 }
 
 fn system_roles() -> Vec<(&'static str, Vec<Value>)> {
