@@ -1,0 +1,26 @@
+//! Image archives of either form, plain or compressed: every image and every layer is looked at.
+
+#![no_main]
+
+use std::fs;
+
+use container_sim::images::{archive::Archive, tarball::Limits};
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../mend.rs"]
+mod mend;
+
+const LIMITS: Limits = Limits { bytes: 1 << 20, members: 100 };
+
+fuzz_target!(|data: &[u8]| {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("archive");
+    fs::write(&path, mend::checksums(data)).expect("a file in it");
+    let Ok(archive) = Archive::open(&path, dir.path(), LIMITS) else { return };
+    for image in archive.images().into_iter().flatten() {
+        for layer in image.layers.iter().take(8) {
+            let _ = archive.verify(layer);
+            let _ = archive.layer(layer).map(|content| content.finish(LIMITS.bytes));
+        }
+    }
+});
