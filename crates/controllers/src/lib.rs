@@ -14,6 +14,7 @@ mod node_ipam;
 mod node_lifecycle;
 mod ownership;
 mod pod_gc;
+mod pods;
 mod replicaset;
 mod runner;
 mod scheduler;

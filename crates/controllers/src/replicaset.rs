@@ -1,46 +1,37 @@
 //! ReplicaSets: keeps as many pods of the template as asked for, and counts them.
 //!
 //! Inputs: ReplicaSets, pods. Outputs: pods, status, Events. Mirrors `pkg/controller/replicaset` and `controller_utils.go`.
-//! Guarantees: never creates or deletes twice for one decision, since what was written but not yet seen ([`flight::Flight`]) counts as
-//! done; creations start slowly (1, 2, 4, …) so that a template that cannot work costs one refused request.
+//! Guarantees: never creates or deletes twice for one decision, since what was written but not yet seen ([`pods::Flight`]) counts as
+//! done.
 
-mod flight;
 mod plan;
 mod rank;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::Context as _;
-use cluster::{Client, EventRecorder, EventType, Key, is_conflict, is_not_found};
-use futures::future::join_all;
+use cluster::{Client, EventRecorder, Key, is_not_found};
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        apps::v1::{ReplicaSet, ReplicaSetStatus},
-        core::v1::{ObjectReference, Pod},
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+use k8s_openapi::api::{
+    apps::v1::{ReplicaSet, ReplicaSetStatus},
+    core::v1::{ObjectReference, Pod},
 };
-use kube::{
-    Api,
-    api::{DeleteParams, PostParams, Preconditions},
-};
+use kube::{Api, api::PostParams};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     deployment::RsRow,
     ownership::{self, Claim},
+    pods::{self, Failure, Flight, PodControl, Workload},
     runner::{Next, Queue},
     view::{PodRow, Views, controller_reference},
 };
-use flight::Flight;
 use plan::{Scale, plan};
 
 struct Context {
     client: Client,
     views: Views,
-    events: EventRecorder,
-    flight: Flight,
+    pods: PodControl,
 }
 
 /// Runs the controller until `shutdown`.
@@ -49,7 +40,8 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
     let flight = Flight::default();
     watch(&views, &queue, &flight);
     let events = EventRecorder::new(client.clone(), "replicaset-controller", "");
-    let context = Arc::new(Context { client, views, events, flight });
+    let pods = PodControl { client: client.clone(), events, flight };
+    let context = Arc::new(Context { client, views, pods });
     queue.run("replicaset", 16, shutdown, |key| sync(context.clone(), key)).await;
 }
 
@@ -78,12 +70,12 @@ fn watch(views: &Views, queue: &Queue<Key>, flight: &Flight) {
 
 async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     let Some(set) = context.views.replica_sets.get(&key) else {
-        context.flight.forget(&key);
+        context.pods.flight.forget(&key);
         return Ok(Next::Change);
     };
     let pods = claim(&context, &key, &set).await?;
     let related = related_nodes(&context, &key, &set);
-    let observed = context.flight.observe(&key, pods.iter().map(|(_, pod)| pod.uid.as_str()));
+    let observed = context.pods.flight.observe(&key, pods.iter().map(|(_, pod)| pod.uid.as_str()));
     let plan = plan(&set, &pods, &observed, &related, Timestamp::now());
     let failure = match &plan.scale {
         Scale::Keep => None,
@@ -141,13 +133,6 @@ fn related_nodes(context: &Context, key: &Key, set: &RsRow) -> Vec<String> {
     pods.iter().filter(|(_, pod)| pod.is_active() && of_related(pod)).map(|(_, pod)| pod.node.clone()).collect()
 }
 
-/// Why the number of pods could not be reached.
-struct Failure {
-    reason: &'static str,
-    message: String,
-    error: anyhow::Error,
-}
-
 fn reference(key: &Key, set: &RsRow) -> ObjectReference {
     ObjectReference {
         api_version: Some("apps/v1".to_owned()),
@@ -159,94 +144,19 @@ fn reference(key: &Key, set: &RsRow) -> ObjectReference {
     }
 }
 
-/// Creates pods in batches of 1, 2, 4, … and stops at the first batch with a refusal.
 async fn create(context: &Context, key: &Key, set: &RsRow, count: usize) -> Option<Failure> {
     let live = match confirm_alive(context, key, set).await {
         Ok(live) => live,
         Err(error) => return Some(Failure { reason: "FailedCreate", message: error.to_string(), error }),
     };
-    let pod = pod_of(&live, key);
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.ns);
-    let (mut left, mut batch) = (count, 1);
-    while left > 0 {
-        let now = batch.min(left);
-        let results = join_all((0..now).map(|_| create_one(context, key, set, &pods, &pod))).await;
-        if let Some(error) = results.into_iter().find_map(Result::err) {
-            let message = crate::refusal(&error);
-            return Some(Failure { reason: "FailedCreate", message, error: anyhow::Error::new(error).context("creating pods") });
-        }
-        left -= now;
-        batch *= 2;
-    }
-    None
-}
-
-async fn create_one(context: &Context, key: &Key, set: &RsRow, pods: &Api<Pod>, pod: &Pod) -> kube::Result<()> {
-    let object = reference(key, set);
-    match pods.create(&PostParams::default(), pod).await {
-        Ok(created) => {
-            let name = created.metadata.name.unwrap_or_default();
-            context.flight.created(key, created.metadata.uid.unwrap_or_default());
-            context.events.event(&object, EventType::Normal, "SuccessfulCreate", None, format!("Created pod: {name}"));
-            Ok(())
-        }
-        Err(error) => {
-            // Nothing can be made in a namespace that goes away, and nobody needs to hear of it.
-            if !crate::is_namespace_terminating(&error) {
-                let message = format!("Error creating: {}", crate::refusal(&error));
-                context.events.event(&object, EventType::Warning, "FailedCreate", None, message);
-            }
-            Err(error)
-        }
-    }
-}
-
-/// A pod from the ReplicaSet's template.
-fn pod_of(set: &ReplicaSet, key: &Key) -> Pod {
-    let template = set.spec.as_ref().and_then(|spec| spec.template.clone()).unwrap_or_default();
-    let meta = template.metadata.unwrap_or_default();
-    let owner = controller_reference("apps/v1", "ReplicaSet", &key.name, set.metadata.uid.as_deref().unwrap_or_default());
-    Pod {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", key.name)),
-            namespace: Some(key.ns.clone()),
-            labels: meta.labels,
-            annotations: meta.annotations,
-            finalizers: meta.finalizers,
-            owner_references: Some(vec![owner]),
-            ..Default::default()
-        },
-        spec: template.spec,
-        status: None,
-    }
+    let template = live.spec.and_then(|spec| spec.template).unwrap_or_default();
+    let pod = pods::from_template(template, key, controller_reference("apps/v1", "ReplicaSet", &key.name, &set.uid));
+    context.pods.create(&Workload { key, object: &reference(key, set) }, count, |_| pod.clone()).await
 }
 
 async fn delete(context: &Context, key: &Key, set: &RsRow, mine: &[(String, Arc<PodRow>)], names: &[String]) -> Option<Failure> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.ns);
-    let object = reference(key, set);
-    let targets = mine.iter().filter(|(name, _)| names.contains(name));
-    let results = join_all(targets.map(async |(name, pod)| {
-        context.flight.deleted(key, pod.uid.clone());
-        let params =
-            DeleteParams { preconditions: Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None }), ..DeleteParams::background() };
-        match pods.delete(name, &params).await {
-            Ok(_) => {
-                context.events.event(&object, EventType::Normal, "SuccessfulDelete", None, format!("Deleted pod: {name}"));
-                Ok(())
-            }
-            // Gone already, or another pod of that name: as good as deleted.
-            Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
-            Err(error) => {
-                context.flight.gone(&pod.uid);
-                let message = format!("Error deleting: {}", crate::refusal(&error));
-                context.events.event(&object, EventType::Warning, "FailedDelete", None, message);
-                Err(error)
-            }
-        }
-    }))
-    .await;
-    let error = results.into_iter().find_map(Result::err)?;
-    Some(Failure { reason: "FailedDelete", message: crate::refusal(&error), error: anyhow::Error::new(error).context("deleting pods") })
+    let targets = mine.iter().filter(|(name, _)| names.contains(name)).map(|(name, pod)| (name.as_str(), pod.uid.as_str()));
+    context.pods.delete(&Workload { key, object: &reference(key, set) }, targets).await
 }
 
 async fn write_status(context: &Context, key: &Key, set: &RsRow, status: ReplicaSetStatus) -> anyhow::Result<()> {
@@ -264,6 +174,3 @@ async fn write_status(context: &Context, key: &Key, set: &RsRow, status: Replica
         other => other.map(|_| ()).context("writing the ReplicaSet's status"),
     }
 }
-
-/// How long a pod that was created may stay unseen before it counts as lost.
-const UNSEEN: Duration = Duration::from_secs(30);

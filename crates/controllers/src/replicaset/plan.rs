@@ -8,8 +8,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{flight::Observed, rank};
-use crate::{deployment::RsRow, view::PodRow};
+use super::rank;
+use crate::{deployment::RsRow, pods::Observed, view::PodRow};
 
 /// The most pods written in one pass (upstream: `BurstReplicas`).
 const BURST: usize = 500;

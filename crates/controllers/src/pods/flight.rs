@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::UNSEEN;
 
-/// The writes of one ReplicaSet that its pods do not show yet.
+/// The writes of one workload that its pods do not show yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Observed {
+pub(crate) struct Observed {
     /// How many created pods are not in the list yet.
     pub coming: usize,
     /// Pods in the list that are deleted already.
@@ -27,7 +27,7 @@ struct Writes {
 
 /// Shared by the controller's work and its informer handler.
 #[derive(Clone, Default)]
-pub(super) struct Flight(Arc<Mutex<Writes>>);
+pub(crate) struct Flight(Arc<Mutex<Writes>>);
 
 impl Flight {
     fn writes(&self) -> MutexGuard<'_, Writes> {
@@ -56,7 +56,7 @@ impl Flight {
         writes.deleted.remove(uid);
     }
 
-    /// The ReplicaSet is gone.
+    /// The workload is gone.
     pub fn forget(&self, key: &Key) {
         let mut writes = self.writes();
         writes.created.retain(|_, (owner, _)| owner != key);
