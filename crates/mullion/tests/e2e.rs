@@ -120,6 +120,16 @@ fn missing_user_namespaces_are_refused() {
 }
 
 #[test]
+fn powerless_user_namespaces_are_refused() {
+    bad_input::powerless_user_namespaces();
+}
+
+#[test]
+fn a_kernel_without_nftables_is_refused() {
+    bad_input::no_nftables();
+}
+
+#[test]
 fn down_and_status_without_a_cluster_are_refused() {
     bad_input::nothing_runs();
 }

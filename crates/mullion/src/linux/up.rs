@@ -75,6 +75,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     let begin = Instant::now();
     let dirs = dirs(&args.dir)?;
     let (cluster, plan) = plan(args, &dirs)?;
+    let fresh = !dirs.dir.exists();
     // Whoever runs here already also holds the port: the better reason first.
     let lock = if dirs.dir.exists() { Some(dirs.lock()?) } else { None };
     let listener = preflight::bind_api(args.port)?;
@@ -96,7 +97,12 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     }
     progress.step("made keys");
 
-    let (lab, boots) = start_lab(args, &dirs, &cluster, &plan, listener)?;
+    let (lab, boots) = start_lab(args, &dirs, &cluster, &plan, listener).inspect_err(|failure| {
+        // On a machine that cannot run it, a cluster that never was leaves nothing. Otherwise its logs may tell why.
+        if fresh && matches!(failure.error.downcast_ref(), Some(LabError::Nftables(_) | LabError::Namespaces(_))) {
+            drop(std::fs::remove_dir_all(&dirs.dir));
+        }
+    })?;
     lab.end_on(signals).context("starting a thread failed")?;
     progress.step(&format!("made {} hosts", plan.hosts.len() + 1));
     let result = wait_ready(&lab, boots, &kubeconfig, progress);

@@ -12,6 +12,7 @@ mod code {
     pub const DIRECTORY: i32 = 65;
     pub const PORT: i32 = 66;
     pub const NAMESPACES: i32 = 67;
+    pub const NFTABLES: i32 = 68;
     pub const DISK: i32 = 69;
     pub const NOT_RUNNING: i32 = 74;
     pub const RUNNING: i32 = 75;
@@ -94,6 +95,32 @@ pub fn no_user_namespaces() {
     command.args(["--user", "--map-root-user", "sh", "-c", script, "sh"]).arg(mullion()).arg(place.dir()).arg(free_port().to_string());
     refused(&run(&mut command, ""), code::NAMESPACES, &["user namespaces", "max_user_namespaces"]);
     nothing_left(&place);
+}
+
+/// `up` under a rule of `forbid.py`.
+fn up_without(place: &Place, rule: &str) -> Said {
+    let script = include_str!("forbid.py");
+    let mut command = place.command("python3");
+    command.args(["-c", script, rule]).arg(mullion()).args(["up", "--detach", "--port", &free_port().to_string(), "--dir"]).arg(place.dir());
+    run(&mut command, "")
+}
+
+pub fn no_nftables() {
+    let place = Place::new();
+    let mut said = up_without(&place, "no-nftables");
+    // Found out in the new namespaces, after the first steps were reported.
+    said.err = said.err.lines().last().unwrap_or_default().to_owned();
+    refused(&said, code::NFTABLES, &["nf_tables is not usable", "modprobe nf_tables"]);
+    nothing_left(&place);
+    assert!(!place.dir().exists());
+}
+
+/// User namespaces that can be made but give no rights, as AppArmor leaves them.
+pub fn powerless_user_namespaces() {
+    let place = Place::new();
+    refused(&up_without(&place, "bare-userns"), code::NAMESPACES, &["user namespaces are not usable here"]);
+    nothing_left(&place);
+    assert!(!place.dir().exists());
 }
 
 pub fn nothing_runs() {
