@@ -13,9 +13,10 @@ import re
 import sys
 
 # Kinds whose types are written, with everything they reach.
-ROOTS = """core/v1.Binding core/v1.ConfigMap core/v1.Endpoints core/v1.Event core/v1.Namespace core/v1.Node core/v1.Pod core/v1.Secret
-core/v1.Service core/v1.ServiceAccount apps/v1.Deployment apps/v1.ReplicaSet autoscaling/v1.Scale coordination/v1.Lease
-discovery/v1.EndpointSlice policy/v1.Eviction rbac/v1.ClusterRole rbac/v1.ClusterRoleBinding rbac/v1.Role rbac/v1.RoleBinding
+ROOTS = """core/v1.Binding core/v1.ConfigMap core/v1.Endpoints core/v1.Event core/v1.Namespace core/v1.Node core/v1.PersistentVolume
+core/v1.PersistentVolumeClaim core/v1.Pod core/v1.Secret core/v1.Service core/v1.ServiceAccount apps/v1.ControllerRevision apps/v1.DaemonSet
+apps/v1.Deployment apps/v1.ReplicaSet autoscaling/v1.Scale coordination/v1.Lease discovery/v1.EndpointSlice events/v1.Event
+node/v1.RuntimeClass policy/v1.Eviction policy/v1.PodDisruptionBudget scheduling/v1.PriorityClass storage/v1.StorageClass rbac/v1.ClusterRole rbac/v1.ClusterRoleBinding rbac/v1.Role rbac/v1.RoleBinding
 authentication/v1.SelfSubjectReview authentication/v1.TokenRequest authentication/v1.TokenReview
 authorization/v1.LocalSubjectAccessReview authorization/v1.SelfSubjectAccessReview authorization/v1.SelfSubjectRulesReview
 authorization/v1.SubjectAccessReview""".split()
@@ -150,8 +151,8 @@ class Writer:
 
 def main(api, machinery):
     types = {}
-    for name in ["core/v1", "apps/v1", "autoscaling/v1", "coordination/v1", "discovery/v1", "policy/v1", "rbac/v1", "authentication/v1",
-                 "authorization/v1"]:
+    for name in ["core/v1", "apps/v1", "autoscaling/v1", "coordination/v1", "discovery/v1", "events/v1", "node/v1", "policy/v1", "rbac/v1",
+                 "authentication/v1", "authorization/v1", "scheduling/v1", "storage/v1"]:
         package(pathlib.Path(api) / name, name, types)
     package(pathlib.Path(machinery) / "pkg/apis/meta/v1", "meta/v1", types)
     print("# Written by tools/api-types.py from upstream's Go types: do not edit.")

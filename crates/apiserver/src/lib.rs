@@ -11,6 +11,7 @@ mod alloc;
 mod authn;
 mod authz;
 mod bootstrap;
+mod connect;
 mod http;
 mod object;
 mod protobuf;

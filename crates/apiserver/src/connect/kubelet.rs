@@ -131,7 +131,7 @@ fn container(pod: &Value, name: &str, asked: &str) -> Result<String, ApiError> {
 }
 
 /// `kubectl get --raw /api/v1/nodes/NODE/proxy/…`.
-pub(super) async fn proxy(api: &Api, call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn proxy(api: &Api, call: &Call, body: Bytes) -> Result<Response<Body>, ApiError> {
     let method = match call.info.verb {
         "create" => Method::POST,
         "update" => Method::PUT,
@@ -139,7 +139,7 @@ pub(super) async fn proxy(api: &Api, call: &Call) -> Result<Response<Body>, ApiE
         _ => Method::GET,
     };
     let target = format!("/{}", call.info.rest);
-    forward(api, &call.info.name, method, &target, call.body.clone()).await
+    forward(api, &call.info.name, method, &target, body).await
 }
 
 async fn forward(api: &Api, node: &str, method: Method, target: &str, body: Bytes) -> Result<Response<Body>, ApiError> {

@@ -10,9 +10,10 @@ pub mod write;
 
 use crate::authn::{self, UserInfo};
 use crate::authz::Attributes;
+use crate::connect;
 use crate::server::Api;
 use crate::status::ApiError;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -42,7 +43,7 @@ pub struct Call {
 /// Answers one request. `identity` is what the transport knows: a verified client certificate, or an in-process identity.
 pub async fn handle<B>(api: Arc<Api>, request: Request<B>, identity: Option<UserInfo>) -> Response<Body>
 where
-    B: http_body::Body + Send,
+    B: http_body::Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
@@ -60,12 +61,16 @@ where
     if let Err(error) = api.registry.authorizer.check(&Attributes::of(&user, &info, &selector)) {
         return respond::error(encoding, &error);
     }
-    let body = match read_body(body).await {
-        Ok(body) => body,
-        Err(error) => return respond::error(encoding, &error),
+    let mut call = Call { info, user, query, headers: parts.headers.clone(), body: Bytes::new() };
+    let answer = if let Some(kind) = connect::kind_of(&call) {
+        connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
+    } else {
+        match read_body(body).await {
+            Ok(body) => call.body = body,
+            Err(error) => return respond::error(encoding, &error),
+        }
+        if call.info.is_resource { resource::serve(&api, &call).await } else { nonresource::serve(&api, &call) }
     };
-    let call = Call { info, user, query, headers: parts.headers, body };
-    let answer = if call.info.is_resource { resource::serve(&api, &call).await } else { nonresource::serve(&api, &call) };
     answer.unwrap_or_else(|error| {
         if error.reason == "NotFound" && error.details.as_ref().is_some_and(|details| details.get("code").is_some()) {
             return respond::not_found();
@@ -73,6 +78,16 @@ where
         tracing::debug!(path = call.info.path, verb = call.info.verb, code = error.code, message = error.message, "refused");
         respond::error(encoding, &error)
     })
+}
+
+/// The body as it is, for those who pass it on.
+fn boxed<B>(body: B) -> Body
+where
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    body.map_frame(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))).map_err(Into::into).boxed_unsync()
 }
 
 async fn read_body<B>(body: B) -> Result<Bytes, ApiError>

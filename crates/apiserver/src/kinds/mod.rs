@@ -30,6 +30,7 @@ pub struct KindInfo {
 const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const NO_COLLECTION: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const CREATE: &[&str] = &["create"];
+const CONNECT: &[&str] = &["create", "get"];
 
 /// The usual kind: namespaced, all verbs, no subresources; `group` and the type's name come first.
 const fn kind(group: &'static str, kind: &'static str, plural: &'static str, singular: &'static str, schema_type: &'static str) -> KindInfo {
@@ -77,6 +78,7 @@ impl KindInfo {
 }
 
 const APPS: &str = "apps";
+const EVENTS: &str = "events.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// The stored kinds.
@@ -90,18 +92,39 @@ pub const KINDS: &[KindInfo] = &[
         .sub(&["finalize", "status"])
         .verbs(NO_COLLECTION),
     kind("", "Node", "nodes", "node", "io.k8s.api.core.v1.Node").cluster().short(&["no"]).sub(&["proxy", "status"]),
-    kind("", "Pod", "pods", "pod", "io.k8s.api.core.v1.Pod").short(&["po"]).sub(&["binding", "eviction", "log", "status"]).in_all(),
+    kind("", "PersistentVolumeClaim", "persistentvolumeclaims", "persistentvolumeclaim", "io.k8s.api.core.v1.PersistentVolumeClaim")
+        .short(&["pvc"])
+        .sub(&["status"]),
+    kind("", "PersistentVolume", "persistentvolumes", "persistentvolume", "io.k8s.api.core.v1.PersistentVolume")
+        .cluster()
+        .short(&["pv"])
+        .sub(&["status"]),
+    kind("", "Pod", "pods", "pod", "io.k8s.api.core.v1.Pod")
+        .short(&["po"])
+        .sub(&["attach", "binding", "ephemeralcontainers", "eviction", "exec", "log", "portforward", "proxy", "resize", "status"])
+        .in_all(),
     kind("", "Secret", "secrets", "secret", "io.k8s.api.core.v1.Secret"),
     kind("", "ServiceAccount", "serviceaccounts", "serviceaccount", "io.k8s.api.core.v1.ServiceAccount").short(&["sa"]).sub(&["token"]),
-    kind("", "Service", "services", "service", "io.k8s.api.core.v1.Service").short(&["svc"]).sub(&["status"]).in_all(),
+    kind("", "Service", "services", "service", "io.k8s.api.core.v1.Service").short(&["svc"]).sub(&["proxy", "status"]).in_all(),
+    kind(APPS, "ControllerRevision", "controllerrevisions", "controllerrevision", "io.k8s.api.apps.v1.ControllerRevision"),
+    kind(APPS, "DaemonSet", "daemonsets", "daemonset", "io.k8s.api.apps.v1.DaemonSet").short(&["ds"]).sub(&["status"]).in_all(),
     kind(APPS, "Deployment", "deployments", "deployment", "io.k8s.api.apps.v1.Deployment").short(&["deploy"]).sub(&["scale", "status"]).in_all(),
     kind(APPS, "ReplicaSet", "replicasets", "replicaset", "io.k8s.api.apps.v1.ReplicaSet").short(&["rs"]).sub(&["scale", "status"]).in_all(),
     kind("coordination.k8s.io", "Lease", "leases", "lease", "io.k8s.api.coordination.v1.Lease"),
     kind("discovery.k8s.io", "EndpointSlice", "endpointslices", "endpointslice", "io.k8s.api.discovery.v1.EndpointSlice"),
+    kind(EVENTS, "Event", "events", "event", "io.k8s.api.events.v1.Event").short(&["ev"]),
+    kind("node.k8s.io", "RuntimeClass", "runtimeclasses", "runtimeclass", "io.k8s.api.node.v1.RuntimeClass").cluster(),
+    kind("policy", "PodDisruptionBudget", "poddisruptionbudgets", "poddisruptionbudget", "io.k8s.api.policy.v1.PodDisruptionBudget")
+        .short(&["pdb"])
+        .sub(&["status"]),
     kind(RBAC, "ClusterRoleBinding", "clusterrolebindings", "clusterrolebinding", "io.k8s.api.rbac.v1.ClusterRoleBinding").cluster(),
     kind(RBAC, "ClusterRole", "clusterroles", "clusterrole", "io.k8s.api.rbac.v1.ClusterRole").cluster(),
     kind(RBAC, "RoleBinding", "rolebindings", "rolebinding", "io.k8s.api.rbac.v1.RoleBinding"),
     kind(RBAC, "Role", "roles", "role", "io.k8s.api.rbac.v1.Role"),
+    kind("scheduling.k8s.io", "PriorityClass", "priorityclasses", "priorityclass", "io.k8s.api.scheduling.v1.PriorityClass")
+        .cluster()
+        .short(&["pc"]),
+    kind("storage.k8s.io", "StorageClass", "storageclasses", "storageclass", "io.k8s.api.storage.v1.StorageClass").cluster().short(&["sc"]),
 ];
 
 /// Kinds that can only be created and are answered at once, never stored.
@@ -151,11 +174,21 @@ pub fn subresource(info: &KindInfo, name: &str) -> SubresourceInfo {
     let own = |verbs| SubresourceInfo { group: info.group, version: info.version, kind: info.kind, verbs };
     let other = |group, version, kind, verbs| SubresourceInfo { group, version, kind, verbs };
     match name {
+        "attach" => other("", "v1", "PodAttachOptions", CONNECT),
+        "exec" => other("", "v1", "PodExecOptions", CONNECT),
+        "portforward" => other("", "v1", "PodPortForwardOptions", CONNECT),
         "scale" => other("autoscaling", "v1", "Scale", &["get", "patch", "update"]),
         "binding" => other("", "v1", "Binding", CREATE),
         "eviction" => other("policy", "v1", "Eviction", CREATE),
         "token" => other("authentication.k8s.io", "v1", "TokenRequest", CREATE),
-        "proxy" => other("", "v1", "NodeProxyOptions", &["create", "delete", "get", "patch", "update"]),
+        "proxy" => {
+            let options = match info.plural {
+                "pods" => "PodProxyOptions",
+                "services" => "ServiceProxyOptions",
+                _ => "NodeProxyOptions",
+            };
+            other("", "v1", options, &["create", "delete", "get", "patch", "update"])
+        }
         "log" => own(&["get"]),
         "finalize" => own(&["update"]),
         _ => own(&["get", "patch", "update"]),
@@ -178,10 +211,15 @@ pub fn of_group_version(group: &str, version: &str) -> Vec<&'static KindInfo> {
 pub const GROUPS: &[(&str, &[&str])] = &[
     ("", &["v1"]),
     ("apps", &["v1"]),
+    ("events.k8s.io", &["v1"]),
     ("authentication.k8s.io", &["v1"]),
     ("authorization.k8s.io", &["v1"]),
+    ("policy", &["v1"]),
     ("rbac.authorization.k8s.io", &["v1"]),
+    ("storage.k8s.io", &["v1"]),
+    ("scheduling.k8s.io", &["v1"]),
     ("coordination.k8s.io", &["v1"]),
+    ("node.k8s.io", &["v1"]),
     ("discovery.k8s.io", &["v1"]),
 ];
 

@@ -3,7 +3,7 @@
 
 use super::types::{self, Field, GoType};
 use crate::kinds::{self, GROUPS, KindInfo};
-use k8s_openapi::api::{apps, authentication, authorization, autoscaling, coordination, core, discovery, policy, rbac};
+use k8s_openapi::api::{apps, authentication, authorization, autoscaling, coordination, core, discovery, events, node, policy, rbac, scheduling, storage};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -113,14 +113,23 @@ fn add_kind(generator: &mut SchemaGenerator, name: &str) {
         "io.k8s.api.core.v1.Event" => core::v1::Event;
         "io.k8s.api.core.v1.Namespace" => core::v1::Namespace;
         "io.k8s.api.core.v1.Node" => core::v1::Node;
+        "io.k8s.api.core.v1.PersistentVolume" => core::v1::PersistentVolume;
+        "io.k8s.api.core.v1.PersistentVolumeClaim" => core::v1::PersistentVolumeClaim;
         "io.k8s.api.core.v1.Pod" => core::v1::Pod, core::v1::Binding, policy::v1::Eviction;
         "io.k8s.api.core.v1.Secret" => core::v1::Secret;
         "io.k8s.api.core.v1.Service" => core::v1::Service;
         "io.k8s.api.core.v1.ServiceAccount" => core::v1::ServiceAccount, authentication::v1::TokenRequest;
+        "io.k8s.api.apps.v1.ControllerRevision" => apps::v1::ControllerRevision;
+        "io.k8s.api.apps.v1.DaemonSet" => apps::v1::DaemonSet;
         "io.k8s.api.apps.v1.Deployment" => apps::v1::Deployment, autoscaling::v1::Scale;
         "io.k8s.api.apps.v1.ReplicaSet" => apps::v1::ReplicaSet, autoscaling::v1::Scale;
         "io.k8s.api.coordination.v1.Lease" => coordination::v1::Lease;
         "io.k8s.api.discovery.v1.EndpointSlice" => discovery::v1::EndpointSlice;
+        "io.k8s.api.events.v1.Event" => events::v1::Event;
+        "io.k8s.api.node.v1.RuntimeClass" => node::v1::RuntimeClass;
+        "io.k8s.api.policy.v1.PodDisruptionBudget" => policy::v1::PodDisruptionBudget;
+        "io.k8s.api.scheduling.v1.PriorityClass" => scheduling::v1::PriorityClass;
+        "io.k8s.api.storage.v1.StorageClass" => storage::v1::StorageClass;
         "io.k8s.api.rbac.v1.ClusterRole" => rbac::v1::ClusterRole;
         "io.k8s.api.rbac.v1.ClusterRoleBinding" => rbac::v1::ClusterRoleBinding;
         "io.k8s.api.rbac.v1.Role" => rbac::v1::Role;

@@ -1,7 +1,6 @@
-//! Subresources other than status: scale, binding, eviction, log, proxy, token; and the reviews, which are creations without an object.
+//! Subresources other than status and connections: scale, binding, eviction, token; and the reviews, which are creations without an object.
 
 mod binding;
-pub mod kubelet;
 pub mod review;
 mod scale;
 mod token;
@@ -29,8 +28,6 @@ pub async fn serve(api: &Arc<Api>, call: &Call, kind: &'static KindInfo, context
         },
         ("pods", "binding", "create") => json(201, binding::bind(api, call, kind, context).await?),
         ("pods", "eviction", "create") => json(201, binding::evict(api, call, kind, context).await?),
-        ("pods", "log", "get") => kubelet::log(api, call, kind).await,
-        ("nodes", "proxy", _) => kubelet::proxy(api, call).await,
         ("serviceaccounts", "token", "create") => json(201, token::create(api, call, kind)?),
         (_, subresource, verb) if kind.subresources.contains(&subresource) => Err(ApiError::method_not_allowed(kind, verb)),
         _ => Err(ApiError::no_such_resource()),
