@@ -21,7 +21,7 @@ use crate::{
     view::{Controller, Views},
 };
 
-pub(crate) use rows::RsRow;
+pub(crate) use rows::{RsRow, scaled, template_hash};
 
 /// What one pass needs.
 struct Context {

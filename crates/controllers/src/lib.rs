@@ -5,6 +5,7 @@
 //! Inputs: an API client, nothing else. Guarantees: any of them may be stopped at any point and started again; nothing is kept but in the
 //! API. [`run`] runs the controllers, [`run_scheduler`] the scheduler; both until they are told to stop.
 
+mod daemonset;
 mod deployment;
 mod discovery;
 mod endpoints;
@@ -70,6 +71,7 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
     // A task each, so that no controller waits for another; dropping the set ends them.
     let mut tasks = JoinSet::new();
     tasks.spawn(deployment::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(daemonset::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(replicaset::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(endpoints::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()));

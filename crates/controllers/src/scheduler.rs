@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runner::{Next, Queue};
 use cache::Cache;
-pub(crate) use place::covers;
+pub(crate) use place::{covers, tolerates};
 use rows::{NodeRow, PodRow};
 
 /// Delays between attempts for one pod, however often the cluster changes (upstream: 1 s to 10 s; here a change is answered at once first).

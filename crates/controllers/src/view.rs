@@ -6,7 +6,7 @@ use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Namespace, Node, Pod, Service, ServiceAccount, Taint, Toleration},
+        core::v1::{ConfigMap, Namespace, Node, Pod, PodSpec, Service, ServiceAccount, Taint, Toleration},
         discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::{
@@ -66,6 +66,8 @@ pub(crate) struct PodRow {
     pub deleting: bool,
     pub phase: String,
     pub node: String,
+    /// The node that its affinity names, as a DaemonSet's pod has it, while it is on none.
+    pub meant_for: Option<String>,
     pub ips: Vec<String>,
     /// Since when it is ready, if it is.
     pub ready: Option<Timestamp>,
@@ -76,6 +78,18 @@ pub(crate) struct PodRow {
     pub restart_policy: String,
     pub ports: Vec<ContainerPort>,
     pub tolerations: Vec<Toleration>,
+}
+
+/// The one node that a pod without a node demands by name (upstream: `daemon/util.GetTargetNodeName`).
+fn named_node(spec: &PodSpec) -> Option<String> {
+    if spec.node_name.as_ref().is_some_and(|node| !node.is_empty()) {
+        return None;
+    }
+    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+    let terms = &affinity.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms;
+    let fields = terms.iter().flat_map(|term| term.match_fields.iter().flatten());
+    let mut names = fields.filter(|field| field.key == "metadata.name" && field.operator == "In").filter_map(|field| field.values.as_ref());
+    names.find_map(|values| values.first().cloned())
 }
 
 impl PodRow {
@@ -102,6 +116,7 @@ impl PodRow {
             deletion_cost: cost.and_then(|cost| cost.parse().ok()).unwrap_or_default(),
             ports: ports.collect(),
             phase: status.phase.unwrap_or_default(),
+            meant_for: named_node(&spec),
             ips: status.pod_ips.into_iter().flatten().map(|ip| ip.ip).collect(),
             node: spec.node_name.unwrap_or_default(),
             hostname: spec.hostname.unwrap_or_default(),

@@ -178,7 +178,7 @@ fn strategy(spec: &DeploymentSpec, replicas: i32) -> Strategy {
 }
 
 /// A number, or a share of `total`.
-fn scaled(value: &IntOrString, total: i32, up: bool) -> i32 {
+pub(crate) fn scaled(value: &IntOrString, total: i32, up: bool) -> i32 {
     match value {
         IntOrString::Int(number) => *number,
         IntOrString::String(text) => {
