@@ -5,6 +5,7 @@
 //! | [`ns`] | network namespaces as descriptors, pinned at paths; `in_lab` for tests |
 //! | [`netlink`] | links, addresses, routes, rules, neighbours and forwarding entries |
 //! | [`nft`] | nf_tables: atomic transactions and dumps |
+//! | [`conntrack`] | connections that the kernel remembers: listed, forgotten |
 //! | [`spawn`] | the one way to start a process in namespaces |
 //! | [`mount`], [`sysctl`], [`fdpass`], [`signal`], [`lock`] | what their names say |
 //!
@@ -13,6 +14,7 @@
 //! one in any case (libnftnl is copyleft) and one codec for both families is less than two.
 #![cfg(target_os = "linux")]
 
+pub mod conntrack;
 pub mod fdpass;
 pub mod lock;
 pub mod mount;

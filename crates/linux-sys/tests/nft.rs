@@ -2,11 +2,12 @@
 #![cfg(target_os = "linux")]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use linux_sys::conntrack::{self, Conntrack};
 use linux_sys::netlink::Rtnl;
 use linux_sys::nft::*;
 use linux_sys::ns::{NetNs, in_lab};
@@ -288,5 +289,73 @@ fn data_maps_spread_connections() {
             *hits.entry(text).or_default() += 1;
         }
         assert_eq!(hits.keys().collect::<Vec<_>>(), ["10.1.0.2", "10.1.0.3", "10.1.0.4"], "all three of them: {hits:?}");
+    });
+}
+
+/// A datagram to `port` of the loopback, and the error that comes back.
+fn datagram_error(port: u16) -> Option<i32> {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    // Without it only errors that are final are told.
+    nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Ipv4RecvErr, &true).unwrap();
+    socket.connect(("127.0.0.1", port)).unwrap();
+    socket.send(b"x").unwrap();
+    socket.recv(&mut [0; 8]).unwrap_err().raw_os_error()
+}
+
+/// Each kind of refusal reaches the sender as its own error, in tables of one family and of both.
+#[test]
+fn refusals_reach_the_sender() {
+    in_lab("refusals_reach_the_sender", || {
+        let nft = Nft::open().unwrap();
+        for family in [Family::Ip, Family::Inet] {
+            let t = Table::new(family, "refuse");
+            let mut b = Batch::new();
+            b.destroy_table(&t).add_table(&t).add_chain(&t, &Chain::base("in", ChainType::Filter, Hook::Input, 0));
+            let kinds = [(1001, RejectKind::Port), (1002, RejectKind::Host), (1003, RejectKind::Net), (1004, RejectKind::Prohibited)];
+            for (port, kind) in kinds {
+                b.add_rule(&t, "in", rule().l4proto(17).dport(port).reject(kind));
+            }
+            b.add_rule(&t, "in", rule().l4proto(6).dport(1005).reject(RejectKind::TcpReset));
+            nft.commit(&b).unwrap();
+            let errors: Vec<_> = kinds.iter().map(|(port, _)| datagram_error(*port)).collect();
+            assert_eq!(errors, [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EHOSTUNREACH].map(Some), "{family}");
+            let error = TcpStream::connect_timeout(&"127.0.0.1:1005".parse().unwrap(), Duration::from_secs(1)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED), "{family}");
+            let mut b = Batch::new();
+            b.del_table(&t);
+            nft.commit(&b).unwrap();
+        }
+    });
+}
+
+/// A client that goes on sending keeps its translation until it is forgotten.
+#[test]
+fn forgotten_datagrams_are_translated_anew() {
+    in_lab("forgotten_datagrams_are_translated_anew", || {
+        let nft = Nft::open().unwrap();
+        let t = Table::new(Family::Ip, "to");
+        let servers = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let send_to = |server: &UdpSocket| {
+            let mut b = Batch::new();
+            b.destroy_table(&t).add_table(&t).add_chain(&t, &Chain::base("out", ChainType::Nat, Hook::Output, -100));
+            b.add_rule(&t, "out", rule().ip_daddr(net("127.0.0.5/32")).l4proto(17).dport(53).dnat_to(server.local_addr().unwrap()));
+            nft.commit(&b).unwrap();
+        };
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect("127.0.0.5:53").unwrap();
+        let arrives = |server: &UdpSocket| {
+            client.send(b"x").unwrap();
+            server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            server.recv(&mut [0; 8]).is_ok()
+        };
+        send_to(&servers[0]);
+        assert!(arrives(&servers[0]));
+        send_to(&servers[1]);
+        assert!(!arrives(&servers[1]), "the translation stays");
+        let conntrack = Conntrack::open().unwrap();
+        let count = conntrack.forget_where(conntrack::UDP, |flow| flow.destination == "127.0.0.5:53".parse().unwrap()).unwrap();
+        assert_eq!(count, 1);
+        assert!(arrives(&servers[1]));
     });
 }

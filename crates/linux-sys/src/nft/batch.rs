@@ -154,7 +154,7 @@ impl Batch {
     pub fn add_rule(&mut self, table: &Table, chain: &str, rule: Rule) -> &mut Self {
         self.push("add rule to chain", table, chain, msg::NEW_RULE, APPEND, |w| {
             w.attr_str(2, chain);
-            w.nest(4, |w| rule.exprs.iter().for_each(|e| e.write(w)));
+            w.nest(4, |w| rule.exprs.iter().for_each(|e| e.write(w, table.family)));
             if let Some(comment) = &rule.comment {
                 w.attr(7, &comment_bytes(comment));
             }

@@ -80,6 +80,8 @@ pub enum NatKind {
 pub enum RejectKind {
     /// A TCP reset.
     TcpReset,
+    /// "Net unreachable" ("no route" in IPv6), in the packet's own family.
+    Net,
     /// "Port unreachable", in the packet's own family.
     Port,
     /// "Host unreachable", in the packet's own family.
@@ -199,15 +201,16 @@ impl Expr {
         }
     }
 
-    pub(super) fn write(&self, w: &mut Writer) {
+    /// Writes the expression as a table of `family` wants it.
+    pub(super) fn write(&self, w: &mut Writer, family: Family) {
         w.nest(1, |w| {
             w.attr_str(1, self.name());
-            w.nest(2, |w| self.write_data(w));
+            w.nest(2, |w| self.write_data(w, family));
         });
     }
 
     /// Attribute numbers: NFTA_*, linux/netfilter/nf_tables.h.
-    fn write_data(&self, w: &mut Writer) {
+    fn write_data(&self, w: &mut Writer, family: Family) {
         let value = |w: &mut Writer, kind: u16, bytes: &[u8]| w.nest(kind, |w| w.attr(1, bytes));
         match self {
             Self::Meta { key, reg } => numbers(w, [(1, slot(*reg)), (2, *key as u32)]),
@@ -256,7 +259,7 @@ impl Expr {
                 w.attr_be64(1, 0);
                 w.attr_be64(2, 0);
             }
-            Self::Reject(kind) => reject(w, *kind),
+            Self::Reject(kind) => reject(w, *kind, family),
             Self::Fib { flags, result, reg } => numbers(w, [(1, slot(*reg)), (2, *result as u32), (3, flags.number())]),
             Self::Dynset { set, op, key, data, timeout } => {
                 w.attr_str(1, set);
@@ -291,15 +294,25 @@ fn lookup(w: &mut Writer, set: &str, reg: u32, to: Option<u32>, inverted: bool) 
     }
 }
 
-fn reject(w: &mut Writer, kind: RejectKind) {
+/// Codes are the protocol's own; "icmpx" stands for both, in tables that see both. The kernel takes "icmpx" in a table of one
+/// IP version too, and then does nothing.
+fn reject(w: &mut Writer, kind: RejectKind, family: Family) {
+    const UNREACHABLE: u32 = 0;
     const TCP_RESET: u32 = 1;
     const ICMPX: u32 = 2;
-    let code = match kind {
+    // IPv4 (RFC 792, 1812), IPv6 (RFC 4443), either.
+    let codes = match kind {
         RejectKind::TcpReset => return w.attr_be32(1, TCP_RESET),
-        RejectKind::Port => 1,
-        RejectKind::Host => 2,
-        RejectKind::Prohibited => 3,
+        RejectKind::Net => (0, 0, 0),
+        RejectKind::Port => (3, 4, 1),
+        RejectKind::Host => (1, 3, 2),
+        RejectKind::Prohibited => (13, 1, 3),
     };
-    w.attr_be32(1, ICMPX);
+    let (kind, code) = match family {
+        Family::Ip => (UNREACHABLE, codes.0),
+        Family::Ip6 => (UNREACHABLE, codes.1),
+        Family::Inet | Family::Bridge => (ICMPX, codes.2),
+    };
+    w.attr_be32(1, kind);
     w.attr_u8(2, code);
 }
