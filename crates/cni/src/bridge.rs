@@ -324,12 +324,20 @@ fn remove_link(request: &Request) -> Result<(), CniError> {
     if let Some(inside) = inside.filter(|_| !request.netns.is_empty())
         && let Some(link) = inside.link(&request.ifname).map_err(net)?
     {
-        return inside.del_link(link.index).map_err(net);
+        return gone(inside.del_link(link.index));
     }
     let host = Rtnl::open().map_err(net)?;
     match host.link(&host_name(request)).map_err(net)? {
-        Some(link) => host.del_link(link.index).map_err(net),
+        Some(link) => gone(host.del_link(link.index)),
         None => Ok(()),
+    }
+}
+
+/// A sandbox that ends takes its link along, maybe just now.
+fn gone(deleted: Result<(), NetlinkError>) -> Result<(), CniError> {
+    match deleted {
+        Err(error) if !error.is_not_found() => Err(net(error)),
+        _ => Ok(()),
     }
 }
 

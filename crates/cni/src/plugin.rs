@@ -16,6 +16,8 @@ pub const PLUGINS: &[&str] = &[
     #[cfg(target_os = "linux")]
     "bridge",
     "host-local",
+    #[cfg(target_os = "linux")]
+    "portmap",
     "win-bridge",
     "win-l2bridge",
     "wincni",
@@ -136,6 +138,8 @@ fn dispatch(name: &str, request: &Request) -> Result<Option<AddResult>, CniError
         "win-bridge" | "win-l2bridge" | "wincni" => win_bridge::handle(request),
         #[cfg(target_os = "linux")]
         "bridge" => crate::bridge::handle(request),
+        #[cfg(target_os = "linux")]
+        "portmap" => crate::portmap::handle(request),
         _ => Err(CniError::internal(format!("{name:?} is not a plug-in of this program; it answers to {}", PLUGINS.join(", ")))),
     }
 }

@@ -46,8 +46,8 @@ fn ipam(inputs: &Inputs, mut range: Value) -> Value {
 }
 
 /// Runtimes that know 1.1.0 choose it from the list and can ask for garbage collection; others read `cniVersion`.
-fn list(name: &str, plugin: Value) -> Value {
-    json!({"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"], "name": name, "plugins": [plugin]})
+fn list(name: &str, plugins: &[Value]) -> Value {
+    json!({"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"], "name": name, "plugins": plugins})
 }
 
 /// For a Windows node: `win-bridge`. Addresses begin with `.3`, since HNS has `.1` and the host `.2`. Pods leave with
@@ -59,7 +59,7 @@ pub fn windows(inputs: &Inputs) -> Value {
     let exceptions = [inputs.cluster_cidr, inputs.service_cidr, inputs.lan];
     list(
         &inputs.name,
-        json!({
+        &[json!({
             "type": "win-bridge",
             "apiVersion": 2,
             "capabilities": {"portMappings": true, "dns": true},
@@ -70,23 +70,26 @@ pub fn windows(inputs: &Inputs) -> Value {
                 route(inputs.service_cidr),
                 route(IpNet::from(inputs.node_ip)),
             ],
-        }),
+        })],
     )
 }
 
-/// For a Linux node: `bridge`. Its ports are isolated and the node routes between them, so that Services and policies
+/// For a Linux node: `bridge`, and `portmap` for host ports. The bridge's ports are isolated and the node routes between them, so that Services and policies
 /// apply between pods of one node without bridge netfilter.
 pub fn linux(inputs: &Inputs, bridge: &str) -> Value {
     list(
         &inputs.name,
-        json!({
-            "type": "bridge",
-            "bridge": bridge,
-            "isGateway": true,
-            "ipMasq": false,
-            "routed": true,
-            "ipam": ipam(inputs, json!({})),
-        }),
+        &[
+            json!({
+                "type": "bridge",
+                "bridge": bridge,
+                "isGateway": true,
+                "ipMasq": false,
+                "routed": true,
+                "ipam": ipam(inputs, json!({})),
+            }),
+            json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}),
+        ],
     )
 }
 

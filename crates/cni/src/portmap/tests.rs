@@ -1,0 +1,158 @@
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::ns::{NetNs, in_lab};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::spec::PluginConfig;
+
+fn call(command: Command, id: &str, conf: Value) -> Result<Option<AddResult>, CniError> {
+    handle(&Request {
+        command,
+        container_id: id.into(),
+        netns: "/somewhere".into(),
+        ifname: "eth0".into(),
+        args: BTreeMap::new(),
+        path: String::new(),
+        stdin: conf.to_string().into_bytes(),
+        config: PluginConfig::from_value(conf).unwrap(),
+    })
+}
+
+/// The configuration behind `bridge`, for a pod at `ip`.
+fn conf(ip: &str, mappings: Value) -> Value {
+    json!({
+        "cniVersion": "1.1.0", "name": "pods", "type": "portmap", "runtimeConfig": {"portMappings": mappings},
+        "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "near"}], "ips": [{"address": format!("{ip}/24")}]},
+    })
+}
+
+/// A node at 10.9.0.1 and 10.1.0.1 whose pods at 10.1.0.2 and .3 are one namespace, and a client at 10.9.0.2.
+struct Net {
+    pods: NetNs,
+    client: NetNs,
+}
+
+impl Net {
+    fn new() -> Self {
+        let node = Rtnl::open().unwrap();
+        let far = |link: &str, own: &str, others: &[&str], gateway: &str| {
+            let ns = NetNs::new_anonymous().unwrap();
+            let there = Rtnl::open_in(&ns).unwrap();
+            node.add_veth(link, "eth0", Some(&ns)).unwrap();
+            for (rtnl, name, addresses) in [(&node, link, &[own][..]), (&there, "eth0", others)] {
+                let index = rtnl.link(name).unwrap().unwrap().index;
+                addresses.iter().for_each(|address| rtnl.add_addr(index, address.parse().unwrap()).unwrap());
+                rtnl.set_up(index).unwrap();
+                rtnl.link(name).unwrap();
+            }
+            there.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via(gateway.parse().unwrap())).unwrap();
+            ns
+        };
+        let pods = far("near", "10.1.0.1/24", &["10.1.0.2/24", "10.1.0.3/24"], "10.1.0.1");
+        let client = far("lan", "10.9.0.1/24", &["10.9.0.2/24"], "10.9.0.1");
+        sysctl::set("net.ipv4.ip_forward", "1").unwrap();
+        Self { pods, client }
+    }
+
+    /// Answers each connection to `address` with the client's address.
+    fn serve(&self, address: &str) {
+        let listener = self.pods.run(|| TcpListener::bind(address).unwrap()).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let peer = stream.peer_addr().unwrap().ip().to_string();
+                stream.write_all(peer.as_bytes()).unwrap();
+            }
+        });
+    }
+}
+
+fn ask(address: &str) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), Duration::from_millis(500)).ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[test]
+fn a_host_port_leads_to_its_pod() {
+    in_lab("portmap::tests::a_host_port_leads_to_its_pod", || {
+        let net = Net::new();
+        net.serve("10.1.0.2:80");
+        let conf = conf("10.1.0.2", json!([{"hostPort": 8080, "containerPort": 80, "protocol": "TCP"}]));
+        let result = call(Command::Add, "a", conf.clone()).unwrap().unwrap();
+        assert_eq!(result.primary_ip(), "10.1.0.2".parse().ok(), "the result of bridge is passed on");
+        call(Command::Add, "a", conf.clone()).expect("again is fine");
+        let outside = |address: &str| net.client.run(|| ask(address)).unwrap();
+        assert_eq!(outside("10.9.0.1:8080").as_deref(), Some("10.9.0.2"), "the client's address is kept");
+        assert_eq!(outside("10.9.0.1:80"), None);
+        assert_eq!(ask("10.9.0.1:8080").as_deref(), Some("10.9.0.1"), "from the node itself");
+        assert_eq!(ask("127.0.0.1:8080").as_deref(), Some("10.1.0.1"), "from the node's loopback");
+        let itself = net.pods.run(|| ask("10.9.0.1:8080")).unwrap();
+        assert_eq!(itself.as_deref(), Some("10.1.0.1"), "from the pod to itself, through the node");
+        call(Command::Check, "a", conf.clone()).unwrap();
+        call(Command::Del, "b", conf.clone()).unwrap();
+        assert!(outside("10.9.0.1:8080").is_some(), "another container's DEL");
+        call(Command::Del, "a", conf.clone()).unwrap();
+        call(Command::Del, "a", conf.clone()).unwrap();
+        assert_eq!(outside("10.9.0.1:8080"), None);
+        assert_eq!(call(Command::Check, "a", conf).unwrap_err().code, code::DRIFT);
+    });
+}
+
+#[test]
+fn an_address_of_the_node_alone_and_collection() {
+    in_lab("portmap::tests::an_address_of_the_node_alone_and_collection", || {
+        let net = Net::new();
+        net.serve("10.1.0.2:80");
+        let mapping = |ip: &str| json!([{"hostPort": 8080, "containerPort": 80, "hostIP": ip}]);
+        call(Command::Add, "a", conf("10.1.0.2", mapping("10.1.0.1"))).unwrap();
+        let outside = |address: &str| net.client.run(|| ask(address)).unwrap();
+        assert_eq!(outside("10.9.0.1:8080"), None);
+        assert!(outside("10.1.0.1:8080").is_some());
+        let valid = |id: &str| json!({"cniVersion": "1.1.0", "name": "pods", "type": "portmap", "cni.dev/valid-attachments": [{"containerID": id, "ifname": "eth0"}]});
+        call(Command::Gc, "", valid("a")).unwrap();
+        assert!(outside("10.1.0.1:8080").is_some());
+        call(Command::Gc, "", valid("b")).unwrap();
+        assert_eq!(outside("10.1.0.1:8080"), None);
+    });
+}
+
+/// The client goes on sending from one port while the pod behind it changes.
+#[test]
+fn datagrams_follow_the_port() {
+    in_lab("portmap::tests::datagrams_follow_the_port", || {
+        let net = Net::new();
+        let servers = ["10.1.0.2:53", "10.1.0.3:53"].map(|address| net.pods.run(|| UdpSocket::bind(address).unwrap()).unwrap());
+        let client = net.client.run(|| UdpSocket::bind("10.9.0.2:4000").unwrap()).unwrap();
+        client.connect("10.9.0.1:5353").unwrap();
+        let mapping = || json!([{"hostPort": 5353, "containerPort": 53, "protocol": "udp"}]);
+        for (id, ip, server) in [("a", "10.1.0.2", &servers[0]), ("b", "10.1.0.3", &servers[1])] {
+            call(Command::Add, id, conf(ip, mapping())).unwrap();
+            client.send(b"x").unwrap();
+            server.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            server.recv(&mut [0; 8]).unwrap_or_else(|error| panic!("pod {id}: {error}"));
+            call(Command::Del, id, conf(ip, mapping())).unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_mapped_is_refused() {
+    let cases = [
+        (json!([{"hostPort": 1, "containerPort": 2, "protocol": "sctp"}]), "use TCP or UDP"),
+        (json!([{"hostPort": 1, "containerPort": 0}]), "no pair of ports"),
+        (json!([{"hostPort": 1, "containerPort": 2, "hostIP": "fd00::1"}]), "no IPv4 address"),
+    ];
+    for (mappings, part) in cases {
+        let error = call(Command::Add, "a", conf("10.1.0.2", mappings)).unwrap_err();
+        assert!(error.msg.contains(part), "{}", error.msg);
+    }
+    let alone = json!({"cniVersion": "1.0.0", "name": "pods", "type": "portmap"});
+    assert!(call(Command::Add, "a", alone).unwrap_err().msg.contains("chained plugin"));
+}
