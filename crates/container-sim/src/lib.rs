@@ -14,6 +14,7 @@
 mod config;
 pub mod images;
 mod runtime;
+mod session;
 pub mod shim;
 mod state;
 

@@ -14,6 +14,7 @@ mod network;
 mod record;
 mod sandbox;
 mod service;
+mod sessions;
 mod start_spec;
 mod stats;
 mod status;

@@ -159,8 +159,8 @@ impl RuntimeService for Service {
         ok(v1::ReopenContainerLogResponse {})
     }
 
-    async fn exec_sync(&self, _: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
-        missing("run a second program in a container (ExecSync): exec probes and lifecycle hooks need it")
+    async fn exec_sync(&self, request: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
+        ok(self.0.exec_sync(request.into_inner()).await?)
     }
 
     async fn exec(&self, _: Request<v1::ExecRequest>) -> Answer<v1::ExecResponse> {

@@ -58,6 +58,7 @@ impl Runtime {
             env,
             log: Some(record.log_path.clone()).filter(|path| !path.is_empty()),
             stdin: config.stdin,
+            stdin_once: config.stdin_once,
             tty: config.tty,
             own_pid_namespace: !os.is_windows() && own_pid_namespace(linux)?,
             security: if os.is_windows() { windows_security() } else { security(linux, image) },

@@ -1,17 +1,18 @@
 //! The runtime's side of a shim's socket.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result, anyhow};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{mpsc, oneshot};
 
 use super::serve::SOCKET;
-use super::{Exit, Message, Request, Started};
+use super::{Exit, Handed, Message, Request, Started};
 
 /// What a shim tells unasked.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) enum Told {
     /// The shim is gone, and with it all its containers.
     Gone { sandbox: String },
 }
+
+const GONE: &str = "the sandbox's shim is gone";
 
 type Waiting = Arc<Mutex<VecDeque<oneshot::Sender<Message>>>>;
 
@@ -84,12 +87,12 @@ impl Shim {
             // Held over both steps: answers come in the order of the requests.
             let mut writer = self.writer.lock().await;
             locked(&self.waiting).push_back(sender);
-            writer.write_all(&line).await.context("the sandbox's shim is gone")?;
+            writer.write_all(&line).await.context(GONE)?;
         }
         match answer.await {
             Ok(Message::Failed(reason)) => Err(anyhow!(reason)),
             Ok(answer) => Ok(answer),
-            Err(_) => Err(anyhow!("the sandbox's shim is gone")),
+            Err(_) => Err(anyhow!(GONE)),
         }
     }
 
@@ -124,6 +127,79 @@ impl Shim {
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A connection that one session has for itself.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: UnixStream,
+    input: Vec<u8>,
+    exit: Option<Exit>,
+}
+
+impl Link {
+    /// Begins a session with the shim of the sandbox in `dir`. The descriptors do not block.
+    ///
+    /// # Errors
+    /// With the shim's reason why the session cannot be.
+    pub(crate) async fn open(dir: &Path, request: &Request) -> Result<(Self, Vec<(Handed, OwnedFd)>)> {
+        let (directory, path) = short(dir)?;
+        let mut stream = UnixStream::connect(path).await.with_context(|| format!("no shim listens in {}", dir.display()))?;
+        drop(directory);
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        stream.write_all(&line).await.context(GONE)?;
+        let mut link = Self { stream, input: Vec::new(), exit: None };
+        let mut fds = Vec::new();
+        match link.message(&mut fds).await? {
+            Message::Opened(kinds) if kinds.len() == fds.len() => Ok((link, kinds.into_iter().zip(fds).collect())),
+            Message::Failed(reason) => Err(anyhow!(reason)),
+            other => Err(anyhow!("the sandbox's shim answered {other:?} with {} descriptors", fds.len())),
+        }
+    }
+
+    /// The next message; descriptors that came on the way are added to `fds`.
+    async fn message(&mut self, fds: &mut Vec<OwnedFd>) -> Result<Message> {
+        loop {
+            if let Some(end) = self.input.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = self.input.drain(..=end).collect();
+                return serde_json::from_slice(&line).context("the sandbox's shim said something unknown");
+            }
+            self.stream.readable().await.context(GONE)?;
+            let mut buffer = [0u8; 4096];
+            match self.stream.try_io(Interest::READABLE, || linux_sys::fdpass::receive(&self.stream, &mut buffer)) {
+                Ok((0, _)) => return Err(anyhow!(GONE)),
+                Ok((count, received)) => {
+                    self.input.extend_from_slice(&buffer[..count]);
+                    fds.extend(received);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).context(GONE),
+            }
+        }
+    }
+
+    /// The end of the session's program, or of the container that it is attached to.
+    ///
+    /// # Errors
+    /// When the shim is gone.
+    pub(crate) async fn exit(&mut self) -> Result<Exit> {
+        while self.exit.is_none() {
+            if let Message::Exited { exit, .. } = self.message(&mut Vec::new()).await? {
+                self.exit = Some(exit);
+            }
+        }
+        self.exit.clone().context(GONE)
+    }
+
+    /// Kills the session's program.
+    pub(crate) fn kill(&self) {
+        if let Ok(mut line) = serde_json::to_vec(&Request::Kill) {
+            line.push(b'\n');
+            // A few bytes on a connection that carries nothing else: there is room, or the shim is gone.
+            let _ = self.stream.try_write(&line);
+        }
+    }
 }
 
 /// A name for the socket that is short whatever the directory's path: through an open descriptor of the directory.

@@ -1,7 +1,6 @@
 //! Stage 1, and the runtime's side of it.
 
 use std::fs::File;
-use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -82,11 +81,4 @@ pub(super) fn main(dir: &Path) -> Result<()> {
         .context("cannot start the sandbox's first process")?;
     println!("pid {}", child.id());
     Ok(())
-}
-
-/// Reads what is left in a pipe or file, as text.
-pub(super) fn drain_text(file: &mut impl std::io::Read) -> String {
-    let mut bytes = Vec::new();
-    let _ = file.take(64 * 1024).read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).trim().to_owned()
 }

@@ -8,18 +8,24 @@
 //! 2. `serve`: pid 1 of the sandbox. One thread, one poll loop: requests, containers' output, exits. Its end is the end
 //!    of every container, by the kernel's hand.
 //! 3. `init`: one per container. Makes the container's root in a mount namespace of its own, gives up privileges, and
-//!    becomes the container's program.
+//!    becomes the container's program. `exec` likewise for a second program: it enters the container's namespaces.
 //!
 //! Everything a stage has to know lies in files in DIR, written by the runtime before: a shim never asks back.
 
 pub(crate) mod client;
+mod connection;
+mod exec;
 mod init;
 mod launch;
 mod log;
+mod program;
 mod pump;
+mod report;
 mod root;
 mod security;
 mod serve;
+mod stage;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,6 +36,8 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use launch::launch;
 pub use log::LogWriter;
+pub(crate) use wire::{AttachRequest, ExecRequest, Handed, Message, Request};
+pub use wire::{Exit, Started};
 
 /// Entry point of `mullion shim STAGE DIR`.
 pub fn shim_main(args: impl IntoIterator<Item = String>) -> ExitCode {
@@ -38,7 +46,8 @@ pub fn shim_main(args: impl IntoIterator<Item = String>) -> ExitCode {
         ["launch", dir] => launch::main(Path::new(dir)),
         ["serve", dir] => serve::main(Path::new(dir)),
         ["init", dir] => return init::main(Path::new(dir)),
-        _ => Err(anyhow::anyhow!("usage: mullion shim launch|serve|init DIR (container-sim starts it)")),
+        ["exec", dir, terminal, argv @ ..] => return exec::main(Path::new(dir), *terminal == "tty", argv),
+        _ => Err(anyhow::anyhow!("usage: mullion shim launch|serve|init|exec DIR (container-sim starts it)")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -97,6 +106,9 @@ pub(crate) struct StartSpec {
     /// In the node's own form; none: output is dropped.
     pub log: Option<String>,
     pub stdin: bool,
+    /// Whether the input ends with the first client that was attached to it.
+    #[serde(default)]
+    pub stdin_once: bool,
     pub tty: bool,
     /// A pid namespace of its own, with the program as pid 1.
     pub own_pid_namespace: bool,
@@ -153,55 +165,6 @@ pub(crate) struct Security {
     pub user: String,
     pub group: Option<u32>,
     pub groups: Vec<u32>,
-}
-
-/// A request to a shim: one line of JSON.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Request {
-    /// Starts the container whose `start.json` lies in `containers/ID`.
-    Start { id: String },
-    /// Sends a signal to a container's first process. Fine when it is gone.
-    Signal { id: String, signal: i32 },
-    /// Opens the log again.
-    Reopen { id: String },
-    /// Asks for a sign of life.
-    Ping,
-    /// Kills every container and ends.
-    Shutdown,
-}
-
-/// What a shim says: one line of JSON. Answers come in the order of the requests of a connection; exits at any time.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Message {
-    Done,
-    Started(Started),
-    Failed(String),
-    Exited { id: String, exit: Exit },
-}
-
-/// `started.json`
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
-pub struct Started {
-    /// Process id as the lab's `/proc` shows it.
-    pub pid: i32,
-    /// Nanoseconds since 1970.
-    pub at: i64,
-}
-
-/// `exit.json`
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
-pub struct Exit {
-    /// Exit code; 128 + signal for a program that a signal ended.
-    pub code: i32,
-    /// The signal, if any.
-    pub signal: Option<i32>,
-    /// Nanoseconds since 1970.
-    pub at: i64,
-    /// Why, where the code does not say it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
 }
 
 /// Nanoseconds since 1970.

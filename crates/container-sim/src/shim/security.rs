@@ -24,7 +24,7 @@ const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
 /// Whom a program runs as.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct User {
-    uid: u32,
+    pub(super) uid: u32,
     gid: u32,
     groups: Vec<u32>,
     pub(super) home: String,

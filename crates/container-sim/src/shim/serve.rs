@@ -1,34 +1,33 @@
 //! Stage 2: pid 1 of the sandbox.
 
+mod sessions;
+mod start;
+
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{ErrorKind, PipeReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use rustix::fs::OFlags;
-use rustix::io::FdFlags;
 
-use super::launch::drain_text;
+use super::connection::{Connection, Gone, Purpose};
 use super::log::LogWriter;
 use super::pump::Stream;
-use super::{Exit, Message, Request, ShimSpec, StartSpec, Started, now, read_json, write_json};
+use super::stage::Ends;
+use super::{Exit, Message, Request, ShimSpec, now, program, read_json, report, write_json};
 
 /// Name of the socket in the sandbox's directory. It is bound and reached by short relative names, since a socket's
 /// path may have 108 bytes only.
 pub(super) const SOCKET: &str = "shim.sock";
 
 pub(super) fn main(dir: &Path) -> Result<()> {
+    program::close_others(&[])?;
     std::env::set_current_dir(dir).with_context(|| format!("cannot enter {}", dir.display()))?;
     let spec: ShimSpec = read_json(&dir.join("shim.json"))?;
     let mut signals = SigSet::empty();
@@ -51,6 +50,7 @@ pub(super) fn main(dir: &Path) -> Result<()> {
         connections: BTreeMap::new(),
         next_connection: 0,
         containers: BTreeMap::new(),
+        programs: BTreeMap::new(),
     };
     server.run()
 }
@@ -64,28 +64,38 @@ struct Server {
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     containers: BTreeMap<String, Container>,
-}
-
-struct Connection {
-    stream: UnixStream,
-    input: Vec<u8>,
-    output: Vec<u8>,
+    /// Second programs, by the connections that they were asked for on.
+    programs: BTreeMap<u64, SecondProgram>,
 }
 
 struct Container {
     pid: Pid,
+    pidfd: OwnedFd,
     log: LogWriter,
     streams: Vec<Stream>,
     /// Held open so that a program which reads it waits instead of seeing the end.
-    _stdin: Option<OwnedFd>,
+    stdin: Option<OwnedFd>,
+    /// The master of its terminal.
+    terminal: Option<OwnedFd>,
+    /// Whether it has an input at all.
+    stdin_wanted: bool,
+    /// Whether the first to attach takes the input with them.
+    stdin_once: bool,
     starting: Option<Starting>,
     exited: bool,
 }
 
 /// A container whose program has not yet been executed.
 struct Starting {
-    report: PipeReader,
+    report: report::Reader,
     connection: u64,
+}
+
+struct SecondProgram {
+    container: String,
+    pid: Pid,
+    /// None once it runs.
+    starting: Option<(report::Reader, Ends)>,
 }
 
 /// What a descriptor that became ready belongs to.
@@ -96,6 +106,7 @@ enum Source {
     Connection(u64),
     Report(String),
     Stream(String),
+    Program(u64),
 }
 
 impl Server {
@@ -116,6 +127,7 @@ impl Server {
                     }
                     Source::Report(id) => self.started(&id),
                     Source::Stream(id) => self.pump(&id),
+                    Source::Program(number) => self.program_started(number),
                 }
             }
             self.containers.retain(|_, container| !(container.exited && container.streams.is_empty()));
@@ -127,9 +139,9 @@ impl Server {
         let mut polled = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN), PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         for (number, connection) in &self.connections {
             let mut flags = PollFlags::POLLIN;
-            flags.set(PollFlags::POLLOUT, !connection.output.is_empty());
+            flags.set(PollFlags::POLLOUT, connection.wants_to_write());
             sources.push(Source::Connection(*number));
-            polled.push(PollFd::new(connection.stream.as_fd(), flags));
+            polled.push(PollFd::new(connection.as_fd(), flags));
         }
         for (id, container) in &self.containers {
             if let Some(starting) = &container.starting {
@@ -137,8 +149,18 @@ impl Server {
                 polled.push(PollFd::new(starting.report.as_fd(), PollFlags::POLLIN));
             }
             for stream in &container.streams {
-                sources.push(Source::Stream(id.clone()));
-                polled.push(PollFd::new(stream.as_fd(), PollFlags::POLLIN));
+                let (input, outputs) = stream.sources();
+                let waits = input.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into_iter().chain(outputs.map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
+                for wait in waits {
+                    sources.push(Source::Stream(id.clone()));
+                    polled.push(wait);
+                }
+            }
+        }
+        for (number, program) in &self.programs {
+            if let Some((report, _)) = &program.starting {
+                sources.push(Source::Program(*number));
+                polled.push(PollFd::new(report.as_fd(), PollFlags::POLLIN));
             }
         }
         match poll(&mut polled, PollTimeout::NONE) {
@@ -154,7 +176,7 @@ impl Server {
             && stream.set_nonblocking(true).is_ok()
         {
             self.next_connection += 1;
-            self.connections.insert(self.next_connection, Connection { stream, input: Vec::new(), output: Vec::new() });
+            self.connections.insert(self.next_connection, Connection::new(stream));
         }
     }
 
@@ -178,20 +200,37 @@ impl Server {
     }
 
     fn exited(&mut self, pid: Pid, code: i32, signal: Option<i32>) {
+        let exit = Exit { code, signal, at: now(), message: None };
+        if let Some(number) = self.programs.iter().find(|(_, program)| program.pid == pid).map(|(number, _)| *number) {
+            self.program_started(number);
+            if let Some(program) = self.programs.remove(&number) {
+                self.say(number, &Message::Exited { id: program.container, exit });
+            }
+            return;
+        }
         let Some(id) = self.containers.iter().find(|(_, container)| container.pid == pid && !container.exited).map(|(id, _)| id.clone()) else {
             return; // an orphan of a container, adopted by pid 1
         };
-        let exit = Exit { code, signal, at: now(), message: None };
         self.started(&id);
         self.pump(&id);
         // A container that never started has been answered as failed and is gone.
         let Some(container) = self.containers.get_mut(&id) else { return };
         container.exited = true;
+        container.stdin = None;
+        for program in self.programs.values().filter(|program| program.container == id) {
+            // Where the kernel does not end them with their namespace.
+            let _ = killpg(program.pid, Signal::SIGKILL);
+        }
         let path = self.container_dir(&id).join("exit.json");
         if let Err(error) = write_json(&path, &exit) {
             eprintln!("shim: {error:#}");
         }
-        let numbers: Vec<u64> = self.connections.keys().copied().collect();
+        let hears = |connection: &Connection| match &connection.purpose {
+            Purpose::Runtime => true,
+            Purpose::Attached(container) => *container == id,
+            Purpose::Program => false,
+        };
+        let numbers: Vec<u64> = self.connections.iter().filter(|(_, connection)| hears(connection)).map(|(number, _)| *number).collect();
         for number in numbers {
             self.say(number, &Message::Exited { id: id.clone(), exit: exit.clone() });
         }
@@ -204,184 +243,75 @@ impl Server {
         }
     }
 
-    /// Looks whether a starting container has executed its program, or has said why not.
-    fn started(&mut self, id: &str) {
-        let Some(container) = self.containers.get_mut(id) else { return };
-        let Some(mut starting) = container.starting.take() else { return };
-        let reason = drain_text(&mut starting.report);
-        let answer = if reason.is_empty() {
-            let started = Started { pid: lab_pid(container.pid).unwrap_or(0), at: now() };
-            match write_json(&self.container_dir(id).join("started.json"), &started) {
-                Ok(()) => Message::Started(started),
-                Err(error) => Message::Failed(format!("{error:#}")),
-            }
-        } else {
-            self.containers.remove(id);
-            Message::Failed(reason)
-        };
-        self.say(starting.connection, &answer);
-    }
-
     /// Serves one connection. Returns whether the sandbox has to end.
     fn converse(&mut self, number: u64) -> bool {
-        self.flush(number);
         let Some(connection) = self.connections.get_mut(&number) else { return false };
-        let mut buffer = [0u8; 4096];
-        loop {
-            match connection.stream.read(&mut buffer) {
-                Ok(0) => {
-                    self.connections.remove(&number);
-                    return false;
+        let open = connection.flush().is_ok() && connection.read().is_ok();
+        while let Some(line) = self.connections.get_mut(&number).and_then(Connection::line) {
+            let request = serde_json::from_slice::<Request>(&line);
+            let answered = match request {
+                // These are answered when the program runs.
+                Ok(Request::Start { id }) => self.start(&id, number).map(|()| None),
+                Ok(Request::Exec(request)) => self.exec(request, number).map(|()| None),
+                Ok(Request::Attach(request)) => self.attach(&request, number).map(|()| None),
+                Ok(Request::Signal { id, signal }) => self.signal(&id, signal).map(Some),
+                Ok(Request::Reopen { id }) => self.reopen(&id).map(Some),
+                Ok(Request::Kill) => {
+                    self.kill(number);
+                    Ok(None)
                 }
-                Ok(count) => connection.input.extend_from_slice(&buffer[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.connections.remove(&number);
-                    return false;
-                }
+                Ok(Request::Ping) => Ok(Some(Message::Done)),
+                Ok(Request::Shutdown) => return true,
+                Err(error) => Err(anyhow!("request cannot be read: {error}")),
+            };
+            match answered {
+                Ok(None) => {}
+                Ok(Some(answer)) => self.say(number, &answer),
+                Err(error) => self.say(number, &Message::Failed(format!("{error:#}"))),
             }
         }
-        while let Some(connection) = self.connections.get_mut(&number) {
-            let Some(end) = connection.input.iter().position(|b| *b == b'\n') else { break };
-            let line: Vec<u8> = connection.input.drain(..=end).collect();
-            let request = serde_json::from_slice::<Request>(&line);
-            let answer = match request {
-                Ok(Request::Start { id }) => match self.start(&id, number) {
-                    Ok(()) => continue, // answered when the program runs
-                    Err(error) => Message::Failed(format!("{error:#}")),
-                },
-                Ok(Request::Signal { id, signal }) => self.signal(&id, signal),
-                Ok(Request::Reopen { id }) => self.reopen(&id),
-                Ok(Request::Ping) => Message::Done,
-                Ok(Request::Shutdown) => return true,
-                Err(error) => Message::Failed(format!("request cannot be read: {error}")),
-            };
-            self.say(number, &answer);
+        if !open {
+            self.hang_up(number);
         }
         false
     }
 
-    fn signal(&self, id: &str, signal: i32) -> Message {
-        let Some(container) = self.containers.get(id).filter(|container| !container.exited) else { return Message::Done };
-        let sent = Signal::try_from(signal).and_then(|signal| kill(container.pid, signal));
-        match sent {
-            Ok(()) | Err(nix::errno::Errno::ESRCH) => Message::Done,
-            Err(errno) => Message::Failed(format!("cannot send signal {signal}: {errno}")),
+    /// Forgets a connection and what it was for.
+    fn hang_up(&mut self, number: u64) {
+        self.connections.remove(&number);
+        for stream in self.containers.values_mut().flat_map(|container| &mut container.streams) {
+            stream.detach(number);
+        }
+        // A program that runs goes on, as with upstream's runtimes; one that nobody waits for any more does not begin.
+        if self.programs.get(&number).is_some_and(|program| program.starting.is_some()) {
+            self.kill(number);
         }
     }
 
-    fn reopen(&mut self, id: &str) -> Message {
-        match self.containers.get_mut(id).map(|container| container.log.reopen()) {
-            Some(Ok(())) => Message::Done,
-            Some(Err(error)) => Message::Failed(format!("{:#}", anyhow!(error))),
-            None => Message::Failed("the container is not running".to_owned()),
+    fn signal(&self, id: &str, signal: i32) -> Result<Message> {
+        let Some(container) = self.containers.get(id).filter(|container| !container.exited) else { return Ok(Message::Done) };
+        let sent = Signal::try_from(signal).and_then(|signal| kill(container.pid, signal));
+        match sent {
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(Message::Done),
+            Err(errno) => Err(anyhow!("cannot send signal {signal}: {errno}")),
         }
+    }
+
+    fn reopen(&mut self, id: &str) -> Result<Message> {
+        let container = self.containers.get_mut(id).context("the container is not running")?;
+        container.log.reopen()?;
+        Ok(Message::Done)
     }
 
     fn say(&mut self, number: u64, message: &Message) {
         if let Some(connection) = self.connections.get_mut(&number)
-            && let Ok(mut line) = serde_json::to_vec(message)
+            && let Err(Gone) = connection.say(message)
         {
-            line.push(b'\n');
-            connection.output.append(&mut line);
-            self.flush(number);
-        }
-    }
-
-    fn flush(&mut self, number: u64) {
-        let Some(connection) = self.connections.get_mut(&number) else { return };
-        while !connection.output.is_empty() {
-            match connection.stream.write(&connection.output) {
-                Ok(count) => {
-                    connection.output.drain(..count);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.connections.remove(&number);
-                    return;
-                }
-            }
+            self.hang_up(number);
         }
     }
 
     fn container_dir(&self, id: &str) -> PathBuf {
         self.dir.join("containers").join(id)
     }
-
-    fn start(&mut self, id: &str, connection: u64) -> Result<()> {
-        if id.is_empty() || id.contains(['/', '.']) || self.containers.contains_key(id) {
-            bail!("container {id:?} cannot be started twice");
-        }
-        let dir = self.container_dir(id);
-        let start: StartSpec = read_json(&dir.join("start.json"))?;
-        let place = match &start.log {
-            Some(path) => {
-                let root = self.spec.host.open(self.spec.os)?;
-                let path = root.parse(path)?;
-                Some((root, path))
-            }
-            None => None,
-        };
-        let log = LogWriter::open(place).context("cannot open the container's log")?;
-        let (report, report_writer) = std::io::pipe()?;
-        rustix::io::fcntl_setfd(&report_writer, FdFlags::empty())?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("mullion").args(["shim", "init"]).arg(&dir).env_clear();
-        command.env("MULLION_SHIM_REPORT", report_writer.as_raw_fd().to_string());
-        let (streams, stdin) = wire(&mut command, &start)?;
-        if start.own_pid_namespace {
-            unshare(CloneFlags::CLONE_NEWPID).context("cannot make a pid namespace")?;
-        }
-        let child = command.spawn();
-        if start.own_pid_namespace {
-            setns(&self.own_pid_namespace, CloneFlags::CLONE_NEWPID).context("cannot return to the sandbox's pid namespace")?;
-        }
-        let child = child.context("cannot start the container's first process")?;
-        let pid = Pid::from_raw(i32::try_from(child.id())?);
-        let starting = Some(Starting { report, connection });
-        self.containers.insert(id.to_owned(), Container { pid, log, streams, _stdin: stdin, starting, exited: false });
-        Ok(())
-    }
-}
-
-/// Connects a container's standard streams. Returns what the shim reads, and the end of standard input it holds.
-fn wire(command: &mut Command, start: &StartSpec) -> Result<(Vec<Stream>, Option<OwnedFd>)> {
-    if start.tty {
-        let pty = nix::pty::openpty(None, None).context("cannot make a terminal")?;
-        rustix::io::fcntl_setfd(&pty.master, FdFlags::CLOEXEC)?;
-        command.stdin(pty.slave.try_clone()?).stdout(pty.slave.try_clone()?).stderr(pty.slave);
-        let reader = pty.master.try_clone()?;
-        nonblocking(&reader)?;
-        return Ok((vec![Stream::new(reader.into(), "stdout")], Some(pty.master)));
-    }
-    let (out, out_writer) = std::io::pipe()?;
-    let (err, err_writer) = std::io::pipe()?;
-    nonblocking(&out)?;
-    nonblocking(&err)?;
-    command.stdout(out_writer).stderr(err_writer);
-    let stdin = if start.stdin {
-        let (reader, writer) = std::io::pipe()?;
-        command.stdin(reader);
-        Some(writer.into())
-    } else {
-        command.stdin(Stdio::null());
-        None
-    };
-    let stream = |reader: PipeReader, name| Stream::new(File::from(OwnedFd::from(reader)), name);
-    Ok((vec![stream(out, "stdout"), stream(err, "stderr")], stdin))
-}
-
-fn nonblocking(fd: &impl AsFd) -> Result<()> {
-    let flags = rustix::fs::fcntl_getfl(fd)?;
-    Ok(rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?)
-}
-
-/// A child's process id as the lab's `/proc` shows it. The kernel translates it for whoever holds a pidfd.
-fn lab_pid(pid: Pid) -> Option<i32> {
-    let pid = rustix::process::Pid::from_raw(pid.as_raw())?;
-    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()?;
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-    info.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok())
 }

@@ -1,0 +1,54 @@
+//! Stage 3 of a second program: enters a running container's namespaces and becomes the program there.
+//!
+//! The process starts in the container's pid namespace already, and in the network, IPC and UTS namespaces of the shim,
+//! which are the pod's. What it has to know of the container it reads before it enters; nothing is read from inside but
+//! users and the program itself.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sched::{CloneFlags, setns};
+
+use super::report::{self, Report};
+use super::{Program, RootSpec, StartSpec, init, program, read_json, stage};
+
+/// Returns only after a failure that was reported. `dir` is the container's.
+pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
+    let report = match Report::open() {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("shim: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match prepare(dir, tty, argv, &report) {
+        Ok((command, program)) => init::exec(command, &program, &report),
+        Err(error) => {
+            report.failed(&format!("{error:#}"));
+            ExitCode::from(126)
+        }
+    }
+}
+
+fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<(Command, PathBuf)> {
+    let container = report::inherited(stage::TARGET)?;
+    program::close_others(&[report.number(), std::os::fd::AsRawFd::as_raw_fd(&container)])?;
+    let spec: StartSpec = read_json(&dir.join("start.json"))?;
+    program::fresh_session()?;
+    let enter = || setns(&container, CloneFlags::CLONE_NEWNS).context("cannot enter the container: it has ended");
+    match &spec.root {
+        RootSpec::Layers { .. } => {
+            enter()?;
+            if tty {
+                program::take_terminal(report)?;
+            }
+            let cwd = if let Program::Exec { cwd, .. } = &spec.program { cwd } else { "" };
+            program::linux(&spec, argv, cwd, tty)
+        }
+        RootSpec::Drives => bail!(
+            "this container is Mullion's stand-in for a Windows program and holds no Windows programs to run: install Wine on this machine \
+             (Debian: apt install wine64), then create the pod anew"
+        ),
+    }
+}

@@ -1,0 +1,114 @@
+//! What a process that becomes a container's program tells the shim before it does.
+//!
+//! A socket that keeps message boundaries and is closed on exec: its end without a failure says that the program runs.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+
+use anyhow::{Context as _, Result};
+use linux_sys::fdpass;
+use rustix::io::FdFlags;
+
+/// In the new process: the number of its descriptor.
+const VARIABLE: &str = "MULLION_SHIM_REPORT";
+
+/// Longest reason that arrives whole.
+const LONGEST: usize = 64 * 1024;
+
+const TERMINAL: &[u8] = b"terminal";
+const FAILED: &[u8] = b"failed ";
+
+/// The side of the process.
+#[derive(Debug)]
+pub(super) struct Report(OwnedFd);
+
+impl Report {
+    /// Takes over what [`channel`] handed to this process.
+    pub(super) fn open() -> Result<Self> {
+        inherited(VARIABLE).context("no report descriptor was given").map(Self)
+    }
+
+    pub(super) fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    /// Hands over the master of the program's terminal.
+    pub(super) fn terminal(&self, master: BorrowedFd<'_>) -> Result<()> {
+        fdpass::send(&self.0, TERMINAL, &[master]).context("cannot hand over the terminal")
+    }
+
+    /// Says why there will be no program.
+    pub(super) fn failed(&self, reason: &str) {
+        let mut message = FAILED.to_vec();
+        message.extend(reason.bytes().take(LONGEST - FAILED.len()));
+        let _ = fdpass::send(&self.0, &message, &[]);
+    }
+}
+
+/// The side of the shim.
+#[derive(Debug)]
+pub(super) struct Reader {
+    socket: OwnedFd,
+    terminal: Option<OwnedFd>,
+    reason: Option<String>,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub terminal: Option<OwnedFd>,
+    /// Why there is no program, if so.
+    pub reason: Option<String>,
+}
+
+/// Both sides, the process's as one to be inherited, with its number in `command`'s environment.
+pub(super) fn channel(command: &mut std::process::Command) -> Result<(Reader, OwnedFd)> {
+    let (ours, theirs) = fdpass::pair().context("cannot make a socket")?;
+    rustix::fs::fcntl_setfl(&ours, rustix::fs::OFlags::NONBLOCK)?;
+    hand_down(command, VARIABLE, &theirs)?;
+    Ok((Reader { socket: ours, terminal: None, reason: None }, theirs))
+}
+
+/// Lets the process inherit `fd`, under a number that it finds in its environment.
+pub(super) fn hand_down(command: &mut std::process::Command, variable: &str, fd: &OwnedFd) -> Result<()> {
+    rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
+    command.env(variable, fd.as_raw_fd().to_string());
+    Ok(())
+}
+
+/// The other side of [`hand_down`].
+pub(super) fn inherited(variable: &str) -> Result<OwnedFd> {
+    let number: i32 = std::env::var(variable).ok().and_then(|text| text.parse().ok()).with_context(|| format!("{variable} is not set"))?;
+    Ok(fdpass::inherited(number)?)
+}
+
+impl Reader {
+    /// Reads what was said; the outcome once that is all.
+    pub(super) fn read(&mut self) -> Option<Outcome> {
+        let mut buffer = vec![0; LONGEST];
+        loop {
+            match fdpass::receive(&self.socket, &mut buffer) {
+                Ok((0, _)) => break,
+                Ok((length, fds)) => match &buffer[..length] {
+                    TERMINAL => self.terminal = fds.into_iter().next(),
+                    message => {
+                        let reason = message.strip_prefix(FAILED).unwrap_or(message);
+                        self.reason = Some(String::from_utf8_lossy(reason).into_owned());
+                    }
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) => {
+                    self.reason = Some(format!("cannot hear the container's first process: {error}"));
+                    break;
+                }
+            }
+        }
+        Some(Outcome { terminal: self.terminal.take(), reason: self.reason.take() })
+    }
+}
+
+impl AsFd for Reader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

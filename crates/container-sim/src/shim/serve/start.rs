@@ -1,0 +1,95 @@
+//! Starting containers.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{Container, Server, Starting};
+use crate::shim::log::LogWriter;
+use crate::shim::pump::Stream;
+use crate::shim::stage::{self, Launched, PidNamespace, Streams, nonblocking};
+use crate::shim::{Message, StartSpec, Started, now, read_json, write_json};
+
+impl Server {
+    /// Begins to start a container; the answer follows when its program runs or has failed to.
+    pub(super) fn start(&mut self, id: &str, connection: u64) -> Result<()> {
+        if id.is_empty() || id.contains(['/', '.']) || self.containers.contains_key(id) {
+            bail!("container {id:?} cannot be started twice");
+        }
+        let dir = self.container_dir(id);
+        let spec: StartSpec = read_json(&dir.join("start.json"))?;
+        let place = match &spec.log {
+            Some(path) => {
+                let root = self.spec.host.open(self.spec.os)?;
+                let path = root.parse(path)?;
+                Some((root, path))
+            }
+            None => None,
+        };
+        let log = LogWriter::open(place).context("cannot open the container's log")?;
+        let streams = Streams { stdin: spec.stdin && !spec.tty, stdout: !spec.tty, stderr: !spec.tty };
+        let pids = if spec.own_pid_namespace { PidNamespace::Own } else { PidNamespace::Shared };
+        let Launched { pid, pidfd, report, ends } = stage::launch("init", &dir, &[], streams, &pids, &self.own_pid_namespace)?;
+        let outputs = [(ends.stdout, "stdout"), (ends.stderr, "stderr")];
+        let streams = outputs.into_iter().filter_map(|(fd, name)| fd.map(|fd| Stream::new(fd, name))).collect();
+        let container = Container {
+            pid,
+            pidfd,
+            log,
+            streams,
+            stdin: ends.stdin,
+            terminal: None,
+            stdin_wanted: spec.stdin,
+            stdin_once: spec.stdin_once,
+            starting: Some(Starting { report, connection }),
+            exited: false,
+        };
+        self.containers.insert(id.to_owned(), container);
+        Ok(())
+    }
+
+    /// Looks whether a starting container has executed its program, or has said why not.
+    pub(super) fn started(&mut self, id: &str) {
+        let dir = self.container_dir(id);
+        let Some(container) = self.containers.get_mut(id) else { return };
+        let Some(starting) = &mut container.starting else { return };
+        let Some(outcome) = starting.report.read() else { return };
+        let connection = starting.connection;
+        container.starting = None;
+        let started = match (outcome.reason, outcome.terminal) {
+            (Some(reason), _) => Err(reason),
+            (None, Some(terminal)) => container.show(terminal).map_err(|error| format!("{error:#}")),
+            (None, None) => Ok(()),
+        };
+        let answer = match started {
+            Ok(()) => {
+                let started = Started { pid: lab_pid(&container.pidfd).unwrap_or(0), at: now() };
+                match write_json(&dir.join("started.json"), &started) {
+                    Ok(()) => Message::Started(started),
+                    Err(error) => Message::Failed(format!("{error:#}")),
+                }
+            }
+            Err(reason) => {
+                self.containers.remove(id);
+                Message::Failed(reason)
+            }
+        };
+        self.say(connection, &answer);
+    }
+}
+
+impl Container {
+    /// Takes the container's terminal over.
+    fn show(&mut self, terminal: OwnedFd) -> Result<()> {
+        let terminal = nonblocking(terminal)?;
+        self.streams.push(Stream::new(terminal.try_clone().context("cannot copy the terminal's descriptor")?, "stdout"));
+        self.terminal = Some(terminal);
+        Ok(())
+    }
+}
+
+/// A process's id as the lab's `/proc` shows it. The kernel translates it for whoever holds a pidfd.
+fn lab_pid(pidfd: &OwnedFd) -> Option<i32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok())
+}
