@@ -23,7 +23,7 @@ authorization/v1.SubjectAccessReview""".split()
 
 LEAVES = {
     "meta/v1.Time": "time", "meta/v1.MicroTime": "microtime", "meta/v1.Duration": "string", "meta/v1.FieldsV1": "raw",
-    "resource.Quantity": "quantity", "intstr.IntOrString": "intorstring", "runtime.RawExtension": "raw", "types.UID": "string",
+    "resource.Quantity": "quantity", "intstr.IntOrString": "intorstring", "runtime.RawExtension": "extension", "types.UID": "string",
     "types.NamespacedName": "raw",
 }
 SCALARS = {"string", "bool", "int32", "int64", "float64", "int", "uint32"}

@@ -1,6 +1,7 @@
-//! The objects that every cluster has from its first start: namespaces, roles, the `kubernetes` Service
+//! The objects that every cluster has from its first start: namespaces, roles, the system's priority classes, the `kubernetes` Service
 //! (pkg/controlplane/controller/{systemnamespaces,kubernetesservice}, RBAC's post-start hook).
 
+use crate::admission::priority;
 use crate::authn::{MASTERS, UserInfo};
 use crate::authz::bootstrap::{cluster_role_bindings, cluster_roles};
 use crate::kinds::{self, KindInfo};
@@ -28,6 +29,9 @@ pub async fn run(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), Ap
     }
     for binding in cluster_role_bindings() {
         registry.ensure(kind(RBAC, "clusterrolebindings")?, "", binding).await?;
+    }
+    for class in priority::system_classes() {
+        registry.ensure(kind("scheduling.k8s.io", "priorityclasses")?, "", class).await?;
     }
     registry.ensure(services, "default", service(registry.allocators.first_address(), advertise.1)).await?;
     registry.allocators.adopt([registry.allocators.first_address()], []);

@@ -3,7 +3,10 @@
 
 mod node;
 mod pod;
+pub mod priority;
 mod rbac;
+mod runtime_class;
+pub mod storage;
 
 use crate::kinds::{self, KindInfo};
 use crate::object;
@@ -30,6 +33,16 @@ pub async fn create(registry: &Registry, context: &WriteContext, kind: &KindInfo
             node::taint_not_ready(object);
             Ok(())
         }
+        ("", "persistentvolumeclaims") => {
+            storage::set_default_class(registry, object);
+            storage::protect(object, storage::CLAIM_PROTECTION);
+            Ok(())
+        }
+        ("", "persistentvolumes") => {
+            storage::protect(object, storage::VOLUME_PROTECTION);
+            Ok(())
+        }
+        ("scheduling.k8s.io", "priorityclasses") => priority::check_class(registry, kind, object),
         ("rbac.authorization.k8s.io", _) => rbac::check_escalation(registry, context, kind, object),
         _ => Ok(()),
     }
@@ -39,6 +52,11 @@ pub async fn create(registry: &Registry, context: &WriteContext, kind: &KindInfo
 pub fn update(registry: &Registry, context: &WriteContext, kind: &KindInfo, part: Part, old: &Value, new: &mut Value) -> Result<(), ApiError> {
     if let Some(node) = context.user.node_name() {
         node::restrict_update(node, kind, part, old, new)?;
+    }
+    match (kind.group, kind.plural) {
+        ("", "persistentvolumeclaims") if part == Part::Main => storage::check_growth(registry, kind, old, new)?,
+        ("scheduling.k8s.io", "priorityclasses") => priority::check_class(registry, kind, new)?,
+        _ => {}
     }
     if kind.group == "rbac.authorization.k8s.io" && (old.get("rules") != new.get("rules") || old.get("roleRef") != new.get("roleRef")) {
         rbac::check_escalation(registry, context, kind, new)?;
@@ -50,6 +68,9 @@ pub fn update(registry: &Registry, context: &WriteContext, kind: &KindInfo, part
 pub fn delete(registry: &Registry, context: &WriteContext, kind: &KindInfo, namespace: &str, name: &str) -> Result<(), ApiError> {
     if is(kind, "", "namespaces") && IMMORTAL.contains(&name) {
         return Err(ApiError::forbidden(kind, name, "this namespace may not be deleted"));
+    }
+    if is(kind, "scheduling.k8s.io", "priorityclasses") {
+        priority::check_deletion(kind, name)?;
     }
     let Some(node) = context.user.node_name() else { return Ok(()) };
     let stored = registry.store.get(&storage_key(kind, namespace, name)).map(|entry| entry.value()).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Admission of new pods: ServiceAccount, Priority, DefaultTolerationSeconds
-//! (plugin/pkg/admission/{serviceaccount,priority,defaulttolerationseconds}).
+//! Admission of new pods: ServiceAccount, DefaultTolerationSeconds, and what their classes bring
+//! (plugin/pkg/admission/{serviceaccount,defaulttolerationseconds}).
 
+use super::{priority, runtime_class};
 use crate::kinds::KindInfo;
 use crate::object;
 use crate::registry::Registry;
@@ -17,10 +18,10 @@ const TOKEN_SECONDS: i64 = 3607;
 const ACCOUNT_TRIES: u32 = 20;
 const ACCOUNT_WAIT: Duration = Duration::from_millis(50);
 const TOLERATION_SECONDS: i64 = 300;
-const SYSTEM_CLASSES: [(&str, i64); 2] = [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 pub(super) async fn create(registry: &Registry, kind: &KindInfo, pod: &mut Value) -> Result<(), ApiError> {
-    prioritize(registry, kind, pod)?;
+    priority::prioritize(registry, kind, pod)?;
+    runtime_class::apply(registry, kind, pod)?;
     tolerate(pod);
     if object::lookup(pod, &["metadata", "annotations", MIRROR]).is_some() {
         return Ok(());
@@ -99,29 +100,6 @@ fn mount_token(pod: &mut Value) {
         ]}});
         object::array_mut(spec, "volumes").push(source);
     }
-}
-
-fn prioritize(registry: &Registry, kind: &KindInfo, pod: &mut Value) -> Result<(), ApiError> {
-    let class = object::text(pod, &["spec", "priorityClassName"]).to_string();
-    let stored = |name: &str| registry.store.get(&format!("scheduling.k8s.io/priorityclasses//{name}")).map(|entry| entry.value());
-    let (priority, policy) = if class.is_empty() {
-        (0, None)
-    } else if let Some((_, value)) = SYSTEM_CLASSES.iter().find(|(name, _)| *name == class) {
-        (*value, None)
-    } else if let Some(found) = stored(&class) {
-        (object::integer(&found, &["value"]).unwrap_or_default(), found.get("preemptionPolicy").cloned())
-    } else {
-        return Err(ApiError::forbidden(kind, object::name(pod), &format!("no PriorityClass with name {class} was found")));
-    };
-    let name = object::name(pod).to_string();
-    let spec = object::map_mut(pod, "spec");
-    if spec.get("priority").and_then(Value::as_i64).is_some_and(|given| given != priority) {
-        let why = "the integer value of priority must not be provided in pod spec; priority admission controller computed a different value from the given PriorityClass name";
-        return Err(ApiError::forbidden(kind, &name, why));
-    }
-    spec.insert("priority".into(), priority.into());
-    spec.entry("preemptionPolicy").or_insert_with(|| policy.unwrap_or_else(|| "PreemptLowerPriority".into()));
-    Ok(())
 }
 
 /// A pod leaves a node that is gone after five minutes, unless it says otherwise.

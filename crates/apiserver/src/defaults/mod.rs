@@ -19,6 +19,14 @@ pub fn apply(info: &KindInfo, object: &mut Value) {
         ("", "Node") => node(object),
         ("", "Namespace") => namespace(object),
         ("", "Endpoints") => endpoints(object),
+        ("", "PersistentVolume") => persistent_volume(object),
+        ("", "PersistentVolumeClaim") => persistent_volume_claim(object),
+        ("storage.k8s.io", "StorageClass") => {
+            set(object, "reclaimPolicy", || "Delete".into());
+            set(object, "volumeBindingMode", || "Immediate".into());
+        }
+        ("scheduling.k8s.io", "PriorityClass") => set(object, "preemptionPolicy", || "PreemptLowerPriority".into()),
+        ("apps", "DaemonSet") => daemon_set(object),
         ("apps", "Deployment") => deployment(object),
         ("apps", "ReplicaSet") => replica_set(object),
         ("discovery.k8s.io", "EndpointSlice") => endpoint_slice(object),
@@ -139,6 +147,38 @@ fn deployment(object: &mut Object) {
     set(spec, "revisionHistoryLimit", || 10.into());
     set(spec, "progressDeadlineSeconds", || 600.into());
     template(spec);
+}
+
+fn daemon_set(object: &mut Object) {
+    let Some(spec) = made(object, "spec") else { return };
+    if let Some(strategy) = made(spec, "updateStrategy") {
+        set(strategy, "type", || "RollingUpdate".into());
+        if is_text(strategy, "type", "RollingUpdate")
+            && let Some(rolling) = made(strategy, "rollingUpdate")
+        {
+            set(rolling, "maxUnavailable", || 1.into());
+            set(rolling, "maxSurge", || 0.into());
+        }
+    }
+    set(spec, "revisionHistoryLimit", || 10.into());
+    template(spec);
+}
+
+fn persistent_volume(object: &mut Object) {
+    let Some(spec) = made(object, "spec") else { return };
+    set(spec, "persistentVolumeReclaimPolicy", || "Retain".into());
+    set(spec, "volumeMode", || "Filesystem".into());
+    if let Some(path) = inner(spec, "hostPath")
+        && path.get("type").is_none_or(Value::is_null)
+    {
+        path.insert("type".into(), "".into());
+    }
+}
+
+fn persistent_volume_claim(object: &mut Object) {
+    if let Some(spec) = made(object, "spec") {
+        set(spec, "volumeMode", || "Filesystem".into());
+    }
 }
 
 fn replica_set(object: &mut Object) {

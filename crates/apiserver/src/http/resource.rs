@@ -43,6 +43,7 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
         "" => main(api, call, kind, &context).await,
         "status" if kind.subresources.contains(&"status") => part(api, call, kind, &context, Part::Status).await,
         "finalize" if kind.plural == "namespaces" => part(api, call, kind, &context, Part::Finalize).await,
+        "ephemeralcontainers" if kind.plural == "pods" => part(api, call, kind, &context, Part::EphemeralContainers).await,
         _ => subresources::serve(api, call, kind, &context).await,
     }?;
     respond::add_warnings(&mut response, &context.take_warnings());

@@ -101,7 +101,7 @@ pub const KINDS: &[KindInfo] = &[
         .sub(&["status"]),
     kind("", "Pod", "pods", "pod", "io.k8s.api.core.v1.Pod")
         .short(&["po"])
-        .sub(&["attach", "binding", "ephemeralcontainers", "eviction", "exec", "log", "portforward", "proxy", "resize", "status"])
+        .sub(&["attach", "binding", "ephemeralcontainers", "eviction", "exec", "log", "portforward", "proxy", "status"])
         .in_all(),
     kind("", "Secret", "secrets", "secret", "io.k8s.api.core.v1.Secret"),
     kind("", "ServiceAccount", "serviceaccounts", "serviceaccount", "io.k8s.api.core.v1.ServiceAccount").short(&["sa"]).sub(&["token"]),
@@ -121,9 +121,7 @@ pub const KINDS: &[KindInfo] = &[
     kind(RBAC, "ClusterRole", "clusterroles", "clusterrole", "io.k8s.api.rbac.v1.ClusterRole").cluster(),
     kind(RBAC, "RoleBinding", "rolebindings", "rolebinding", "io.k8s.api.rbac.v1.RoleBinding"),
     kind(RBAC, "Role", "roles", "role", "io.k8s.api.rbac.v1.Role"),
-    kind("scheduling.k8s.io", "PriorityClass", "priorityclasses", "priorityclass", "io.k8s.api.scheduling.v1.PriorityClass")
-        .cluster()
-        .short(&["pc"]),
+    kind("scheduling.k8s.io", "PriorityClass", "priorityclasses", "priorityclass", "io.k8s.api.scheduling.v1.PriorityClass").cluster().short(&["pc"]),
     kind("storage.k8s.io", "StorageClass", "storageclasses", "storageclass", "io.k8s.api.storage.v1.StorageClass").cluster().short(&["sc"]),
 ];
 

@@ -70,6 +70,8 @@ pub enum Part {
     Status,
     /// A Namespace's `finalize` subresource: spec.finalizers only.
     Finalize,
+    /// A pod's `ephemeralcontainers` subresource: spec.ephemeralContainers only.
+    EphemeralContainers,
     /// A write of the server itself (binding, eviction, scale …): taken as it is.
     Internal,
 }

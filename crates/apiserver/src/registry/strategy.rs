@@ -47,6 +47,16 @@ pub fn prepare_create(kind: &KindInfo, object: &mut Value) {
         ("", "services") => set(object, "status", json!({"loadBalancer": {}})),
         ("apps", "replicasets") => set(object, "status", json!({"replicas": 0})),
         ("apps", "deployments") => set(object, "status", json!({})),
+        ("apps", "daemonsets") => {
+            let counts = json!({"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0});
+            set(object, "status", counts);
+        }
+        ("", "persistentvolumes") => set(object, "status", json!({"phase": "Pending", "lastPhaseTransitionTime": object::now()})),
+        ("", "persistentvolumeclaims") => set(object, "status", json!({"phase": "Pending"})),
+        ("policy", "poddisruptionbudgets") => {
+            let counts = json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0});
+            set(object, "status", counts);
+        }
         _ => {}
     }
 }
@@ -69,7 +79,19 @@ pub fn prepare_update(kind: &KindInfo, part: Part, old: &Value, new: &mut Value)
                 service::prepare_update(old, new);
             }
         }
-        Part::Status => restore_all_but_status(kind, old, new),
+        Part::Status => {
+            restore_all_but_status(kind, old, new);
+            if kind.group.is_empty() && kind.plural == "persistentvolumes" {
+                note_phase(old, new);
+            }
+        }
+        Part::EphemeralContainers => {
+            let containers = object::lookup(new, &["spec", "ephemeralContainers"]).cloned();
+            *new = old.clone();
+            if let Some(containers) = containers {
+                object::map_mut(new, "spec").insert("ephemeralContainers".into(), containers);
+            }
+        }
         Part::Finalize => {
             let finalizers = object::lookup(new, &["spec", "finalizers"]).cloned().unwrap_or_else(|| json!([]));
             let mut kept = old.clone();
@@ -81,6 +103,16 @@ pub fn prepare_update(kind: &KindInfo, part: Part, old: &Value, new: &mut Value)
     if counts_generations(kind) && content_changed(kind, old, new) {
         let generation = object::integer(old, &["metadata", "generation"]).unwrap_or_default();
         object::metadata(new).insert("generation".into(), (generation + 1).into());
+    }
+}
+
+/// A volume says when its phase changed.
+fn note_phase(old: &Value, new: &mut Value) {
+    let phase = |object: &Value| object::text(object, &["status", "phase"]).to_string();
+    let status = object::map_mut(new, "status");
+    let unnoted = status.get("lastPhaseTransitionTime") == object::lookup(old, &["status", "lastPhaseTransitionTime"]);
+    if unnoted && phase(old) != status.get("phase").and_then(Value::as_str).unwrap_or_default() {
+        status.insert("lastPhaseTransitionTime".into(), object::now().into());
     }
 }
 

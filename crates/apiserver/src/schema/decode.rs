@@ -151,7 +151,7 @@ impl Walk {
 
     fn leaf(&self, place: Place, leaf: &str, value: Value) -> Result<Value, DecodeError> {
         match (leaf, &value) {
-            ("string", Value::String(_)) | ("bool", Value::Bool(_)) | ("float64", Value::Number(_)) | ("raw", _) => Ok(value),
+            ("string", Value::String(_)) | ("bool", Value::Bool(_)) | ("float64", Value::Number(_)) | ("raw" | "extension", _) => Ok(value),
             ("int32" | "int64" | "int", Value::Number(number)) => match number.as_i64() {
                 Some(whole) if leaf != "int32" || i32::try_from(whole).is_ok() => Ok(value),
                 _ => Err(self.mismatch(place, &format!("number {number}"))),

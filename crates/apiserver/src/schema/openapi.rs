@@ -3,7 +3,9 @@
 
 use super::types::{self, Field, GoType};
 use crate::kinds::{self, GROUPS, KindInfo};
-use k8s_openapi::api::{apps, authentication, authorization, autoscaling, coordination, core, discovery, events, node, policy, rbac, scheduling, storage};
+use k8s_openapi::api::{
+    apps, authentication, authorization, autoscaling, coordination, core, discovery, events, node, policy, rbac, scheduling, storage,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -349,6 +351,7 @@ mod tests {
             Level::Leaf("bool") => "boolean".into(),
             Level::Leaf("int32" | "int64" | "int") => "integer".into(),
             Level::Leaf("raw") => "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1".into(),
+            Level::Leaf("extension") => "io.k8s.apimachinery.pkg.runtime.RawExtension".into(),
             Level::Leaf(other) => other.to_string(),
         }
     }

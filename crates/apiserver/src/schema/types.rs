@@ -179,7 +179,8 @@ mod tests {
         }
     }
 
-    const LEAVES: [&str; 12] = ["string", "bool", "int32", "int64", "float64", "bytes", "time", "microtime", "quantity", "intorstring", "raw", "int"];
+    const LEAVES: [&str; 13] =
+        ["string", "bool", "int32", "int64", "float64", "bytes", "time", "microtime", "quantity", "intorstring", "raw", "extension", "int"];
 
     #[test]
     fn fields_carry_their_facts() {

@@ -5,11 +5,11 @@ use super::{AGE, NAME, Printer, number, text, wide};
 use jiff::Timestamp;
 use serde_json::Value;
 
-fn name(object: &Value) -> Value {
+pub fn name(object: &Value) -> Value {
     get(object, "/metadata/name").into()
 }
 
-fn age(object: &Value, now: Timestamp) -> Value {
+pub fn age(object: &Value, now: Timestamp) -> Value {
     since(object, "/metadata/creationTimestamp", now).into()
 }
 

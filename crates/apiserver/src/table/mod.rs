@@ -3,6 +3,7 @@
 
 mod core;
 mod pod;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -78,11 +79,19 @@ fn printer(info: &KindInfo) -> Printer {
         ("", "Secret") => core::SECRET,
         ("", "ConfigMap") => core::CONFIG_MAP,
         ("", "ServiceAccount") => core::SERVICE_ACCOUNT,
-        ("", "Event") => core::EVENT,
+        ("" | "events.k8s.io", "Event") => core::EVENT,
         ("", "Endpoints") => core::ENDPOINTS,
         ("discovery.k8s.io", "EndpointSlice") => core::ENDPOINT_SLICE,
         ("apps", "Deployment") => workloads::DEPLOYMENT,
         ("apps", "ReplicaSet") => workloads::REPLICA_SET,
+        ("apps", "DaemonSet") => workloads::DAEMON_SET,
+        ("apps", "ControllerRevision") => workloads::CONTROLLER_REVISION,
+        ("policy", "PodDisruptionBudget") => workloads::DISRUPTION_BUDGET,
+        ("", "PersistentVolume") => storage::PERSISTENT_VOLUME,
+        ("", "PersistentVolumeClaim") => storage::PERSISTENT_VOLUME_CLAIM,
+        ("storage.k8s.io", "StorageClass") => storage::STORAGE_CLASS,
+        ("node.k8s.io", "RuntimeClass") => storage::RUNTIME_CLASS,
+        ("scheduling.k8s.io", "PriorityClass") => storage::PRIORITY_CLASS,
         ("coordination.k8s.io", "Lease") => core::LEASE,
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => core::BINDING,
         _ => DEFAULT,

@@ -35,18 +35,27 @@ endpoints: Name, Endpoints, Age
 events: Last Seen, Type, Reason, Object, Subobject*, Source*, Message, First Seen*, Count*, Name*
 namespaces: Name, Status, Age
 nodes: Name, Status, Roles, Age, Version, Internal-IP*, External-IP*, OS-Image*, Kernel-Version*, Container-Runtime*
+persistentvolumeclaims: Name, Status, Volume, Capacity, Access Modes, StorageClass, VolumeAttributesClass, Age, VolumeMode*
+persistentvolumes: Name, Capacity, Access Modes, Reclaim Policy, Status, Claim, StorageClass, VolumeAttributesClass, Reason, Age, VolumeMode*
 pods: Name, Ready, Status, Restarts, Age, IP*, Node*, Nominated Node*, Readiness Gates*
 secrets: Name, Type, Data, Age
 serviceaccounts: Name, Secrets, Age
 services: Name, Type, Cluster-IP, External-IP, Port(s), Age, Selector*
+controllerrevisions: Name, Controller, Revision, Age
+daemonsets: Name, Desired, Current, Ready, Up-to-date, Available, Node Selector, Age, Containers*, Images*, Selector*
 deployments: Name, Ready, Up-to-date, Available, Age, Containers*, Images*, Selector*
 replicasets: Name, Desired, Current, Ready, Age, Containers*, Images*, Selector*
 leases: Name, Holder, Age
 endpointslices: Name, AddressType, Ports, Endpoints, Age
+events: Last Seen, Type, Reason, Object, Subobject*, Source*, Message, First Seen*, Count*, Name*
+runtimeclasses: Name, Handler, Age
+poddisruptionbudgets: Name, Min Available, Max Unavailable, Allowed Disruptions, Age
 clusterrolebindings: Name, Role, Age, Users*, Groups*, ServiceAccounts*
 clusterroles: Name, Created At
 rolebindings: Name, Role, Age, Users*, Groups*, ServiceAccounts*
-roles: Name, Created At";
+roles: Name, Created At
+priorityclasses: Name, Value, Global-Default, Age, PreemptionPolicy
+storageclasses: Name, Provisioner, ReclaimPolicy, VolumeBindingMode, AllowVolumeExpansion, Age";
     assert_eq!(lines.join("\n"), expected);
 }
 

@@ -128,6 +128,44 @@ pub fn event(new: &Field, errors: &mut Errors) {
     }
 }
 
+/// An Event as events.k8s.io writes it: what that version made obligatory is there, what it deprecated is not.
+pub fn new_event(new: &Field, old: Option<&Field>, errors: &mut Errors) {
+    event(new, errors);
+    if old.is_some() {
+        return;
+    }
+    let at = |shown: &str, stored: &str| Field { path: shown.to_string(), value: new.get(stored).value };
+    let controller = at("reportingController", "reportingComponent");
+    if controller.is_empty() {
+        errors.required(&controller, "");
+    }
+    errors.invalid_each(&controller, if controller.is_empty() { Vec::new() } else { names::qualified(controller.text()) });
+    for (shown, limit) in [("reportingInstance", 128), ("action", 128), ("reason", 128)] {
+        let field = new.get(shown);
+        if field.is_empty() {
+            errors.required(&field, "");
+        } else if field.text().len() > limit {
+            errors.invalid_value(&field, "", format!("can have at most {limit} characters"));
+        }
+    }
+    let note = at("message", "message");
+    if note.text().len() > 1024 {
+        errors.invalid_value(&note, "", "can have at most 1024 characters");
+    }
+    if !new.get("eventTime").is_set() {
+        errors.required(&new.get("eventTime"), "");
+    }
+    let kind = new.get("type");
+    if !matches!(kind.text(), "Normal" | "Warning") {
+        errors.invalid_value(&kind, "", format!("has invalid value: {}", kind.text()));
+    }
+    for member in ["firstTimestamp", "lastTimestamp", "count", "source"] {
+        if !new.get(member).is_empty() && new.get(member).number() != Some(0) {
+            errors.invalid_value(&new.get(member), "", "needs to be unset");
+        }
+    }
+}
+
 /// A Lease.
 pub fn lease(new: &Field, errors: &mut Errors) {
     let spec = new.get("spec");

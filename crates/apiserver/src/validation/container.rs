@@ -40,6 +40,7 @@ pub fn all(spec: &Field, volumes: &Volumes, is_pod: bool, errors: &mut Errors) {
             }
         }
     }
+    ephemeral(spec, volumes, &mut used, errors);
     let host_network = spec.get("hostNetwork").is_true();
     for container in containers.items().iter().chain(&inits.items()) {
         if host_network {
@@ -48,6 +49,37 @@ pub fn all(spec: &Field, volumes: &Volumes, is_pod: bool, errors: &mut Errors) {
         let image = container.get("image");
         if is_pod && image.text().trim() != image.text() {
             errors.invalid(&image, "must not have leading or trailing whitespace");
+        }
+    }
+}
+
+/// Containers that were added to a running pod: they bring nothing that the pod's admission or scheduling would have to know.
+fn ephemeral<'a>(spec: &Field<'a>, volumes: &Volumes, used: &mut HashSet<&'a str>, errors: &mut Errors) {
+    const FORBIDDEN: [&str; 8] =
+        ["ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resizePolicy", "restartPolicy", "restartPolicyRules"];
+    const WHY: &str = "cannot be set for an Ephemeral Container";
+    let others: HashSet<&str> = used.clone();
+    for container in spec.get("ephemeralContainers").items() {
+        common(&container, volumes, errors);
+        unique_name(&container, used, errors);
+        let target = container.get("targetContainerName");
+        if !target.is_empty() && !others.contains(target.text()) {
+            errors.not_found(&target);
+        }
+        for member in FORBIDDEN {
+            if !container.get(member).is_empty() {
+                errors.forbidden(&container.get(member), WHY);
+            }
+        }
+        if !container.get("resources").is_empty() {
+            errors.forbidden(&container.get("resources"), WHY);
+        }
+        for mount in container.get("volumeMounts").items() {
+            for member in ["subPath", "subPathExpr"] {
+                if !mount.get(member).is_empty() {
+                    errors.forbidden(&mount.get(member), WHY);
+                }
+            }
         }
     }
 }
@@ -335,17 +367,8 @@ fn mounts(field: &Field, volumes: &Volumes, errors: &mut Errors) {
 pub fn resources(field: &Field, errors: &mut Errors) {
     let (limits, requests) = (field.get("limits"), field.get("requests"));
     let quantity = |value: &serde_json::Value| value.as_str().and_then(|text| Quantity::parse(text).ok());
-    for map in [&limits, &requests] {
-        for (name, value) in map.members() {
-            let entry = map.key(name);
-            for problem in resource_name(name) {
-                errors.invalid_value(&entry, name.as_str(), problem);
-            }
-            if quantity(value).is_some_and(|found| found < Quantity::ZERO) {
-                errors.invalid(&entry, "must be greater than or equal to 0");
-            }
-        }
-    }
+    quantities(&limits, errors);
+    quantities(&requests, errors);
     for (name, request) in requests.members() {
         let Some((request_value, limit)) = quantity(request).zip(limits.value.get(name).and_then(quantity)) else { continue };
         let extended = name.contains('/') || name.starts_with("hugepages-");
@@ -353,6 +376,19 @@ pub fn resources(field: &Field, errors: &mut Errors) {
             errors.invalid_value(&requests, request.clone(), format!("must be equal to {name} limit of {limit}"));
         } else if request_value > limit {
             errors.invalid_value(&requests, request.clone(), format!("must be less than or equal to {name} limit of {limit}"));
+        }
+    }
+}
+
+/// A map of resources to amounts.
+pub fn quantities(map: &Field, errors: &mut Errors) {
+    for (name, value) in map.members() {
+        let entry = map.key(name);
+        for problem in resource_name(name) {
+            errors.invalid_value(&entry, name.as_str(), problem);
+        }
+        if value.as_str().and_then(|text| Quantity::parse(text).ok()).is_some_and(|found| found < Quantity::ZERO) {
+            errors.invalid(&entry, "must be greater than or equal to 0");
         }
     }
 }

@@ -2,6 +2,7 @@
 //! defaulted before they come here.
 
 mod access;
+mod classes;
 mod config;
 mod container;
 mod error;
@@ -12,6 +13,7 @@ mod network;
 mod pod;
 mod pod_update;
 mod scheduling;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -51,6 +53,15 @@ fn content(info: &KindInfo, new: &Field, old: Option<&Field>, errors: &mut Error
         ("", "ConfigMap") => config::config_map(new, old, errors),
         ("", "Node") => config::node(new, old, errors),
         ("", "Event") => config::event(new, errors),
+        ("events.k8s.io", "Event") => config::new_event(new, old, errors),
+        ("", "PersistentVolume") => storage::persistent_volume(new, old, errors),
+        ("", "PersistentVolumeClaim") => storage::claim(new, old, errors),
+        ("apps", "DaemonSet") => workload::daemon_set(new, old, errors),
+        ("apps", "ControllerRevision") => workload::controller_revision(new, old, errors),
+        ("policy", "PodDisruptionBudget") => workload::disruption_budget(new, old, errors),
+        ("storage.k8s.io", "StorageClass") => classes::storage(new, old, errors),
+        ("scheduling.k8s.io", "PriorityClass") => classes::priority(new, old, errors),
+        ("node.k8s.io", "RuntimeClass") => classes::runtime(new, old, errors),
         ("apps", "Deployment") => workload::deployment(new, old, errors),
         ("apps", "ReplicaSet") => workload::replica_set(new, old, errors),
         ("discovery.k8s.io", "EndpointSlice") => network::endpoint_slice(new, old, errors),

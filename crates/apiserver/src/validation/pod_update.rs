@@ -6,8 +6,35 @@ use serde_json::Value;
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions \
                          to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
+/// The changed leaves of a value, one line each.
+pub fn difference_of(path: &str, old: &Value, new: &Value) -> String {
+    let mut lines = String::new();
+    difference(path, old, new, &mut lines);
+    lines
+}
+
+/// Ephemeral containers are only ever added (ValidatePodEphemeralContainersUpdate).
+pub fn ephemeral(new: &Field, old: &Field, errors: &mut Errors) {
+    let field = new.get("ephemeralContainers");
+    let found = field.items();
+    for before in old.get("ephemeralContainers").items() {
+        let name = before.get("name").text();
+        match found.iter().find(|container| container.get("name").text() == name) {
+            None => errors.forbidden(&field, format!("existing ephemeral containers {name:?} may not be removed\n")),
+            Some(after) if after.value != before.value => {
+                let lines = difference_of("", before.value, after.value);
+                errors.forbidden(&field, format!("existing ephemeral containers {name:?} may not be changed\n{lines}"));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
 /// Compares a changed specification with the old one.
 pub fn check(new: &Field, old: &Field, errors: &mut Errors) {
+    if new.get("ephemeralContainers").value != old.get("ephemeralContainers").value {
+        return ephemeral(new, old, errors);
+    }
     for list in ["containers", "initContainers"] {
         if new.get(list).items().len() != old.get(list).items().len() {
             return errors.forbidden(&new.get(list), "pod updates may not add or remove containers");
@@ -21,8 +48,7 @@ pub fn check(new: &Field, old: &Field, errors: &mut Errors) {
     let mut rest = new.value.clone();
     put_back(&mut rest, old);
     if &rest != old.value {
-        let mut lines = String::new();
-        difference("spec", old.value, &rest, &mut lines);
+        let lines = difference_of("spec", old.value, &rest);
         errors.forbidden(new, format!("pod updates may not change fields other than {UPDATABLE}\n{lines}"));
     }
 }

@@ -12,11 +12,7 @@ pub fn affinity(field: &Field, errors: &mut Errors) {
     let node = field.get("nodeAffinity");
     let required = node.get(REQUIRED);
     if required.is_set() {
-        let terms = required.get("nodeSelectorTerms");
-        if terms.is_empty() {
-            errors.required(&terms, "must have at least one node selector term");
-        }
-        terms.items().iter().for_each(|term| node_term(term, errors));
+        node_selector(&required, errors);
     }
     for preferred in node.get(PREFERRED).items() {
         weight(&preferred, errors);
@@ -30,6 +26,15 @@ pub fn affinity(field: &Field, errors: &mut Errors) {
             pod_term(&preferred.get("podAffinityTerm"), errors);
         }
     }
+}
+
+/// Terms of which a node fulfils one.
+pub fn node_selector(selector: &Field, errors: &mut Errors) {
+    let terms = selector.get("nodeSelectorTerms");
+    if terms.is_empty() {
+        errors.required(&terms, "must have at least one node selector term");
+    }
+    terms.items().iter().for_each(|term| node_term(term, errors));
 }
 
 fn weight(preferred: &Field, errors: &mut Errors) {

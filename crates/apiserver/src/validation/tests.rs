@@ -315,7 +315,11 @@ fn pods_are_checked() {
         ("/spec/dnsPolicy", json!("None"), "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"),
         ("/spec/activeDeadlineSeconds", json!(0), "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"),
         ("/spec/hostname", json!("a.b"), "spec.hostname: Invalid value: \"a.b\": must not contain dots"),
-        ("/spec/ephemeralContainers", json!([{"name": "e"}]), "spec.ephemeralContainers: Forbidden: cannot be set on create"),
+        (
+            "/spec/ephemeralContainers",
+            json!([{"name": "e", "image": "i", "imagePullPolicy": "Always", "terminationMessagePolicy": "File"}]),
+            "spec.ephemeralContainers: Forbidden: cannot be set on create",
+        ),
         (
             "/spec/tolerations",
             json!([{"key": "a", "operator": "Exists", "value": "b"}]),

@@ -1,7 +1,7 @@
 //! A pod's volumes (pkg/apis/core/validation: ValidateVolumes).
 
 use super::field::{Errors, Field};
-use super::names;
+use super::{names, storage};
 use pod_rules::Quantity;
 use std::collections::HashSet;
 
@@ -66,12 +66,21 @@ fn source(volume: &Field, errors: &mut Errors) {
             source.get("items").items().iter().for_each(|item| downward_item(item, errors));
         }
         "projected" => projected(&source, errors),
+        "ephemeral" => {
+            let template = source.get("volumeClaimTemplate");
+            if template.is_set() {
+                storage::claim_spec(&template.get("spec"), errors);
+            } else {
+                errors.required(&template, "");
+            }
+        }
         "persistentVolumeClaim" if source.get("claimName").is_empty() => errors.required(&source.get("claimName"), ""),
         _ => {}
     }
 }
 
-fn host_path(source: &Field, errors: &mut Errors) {
+/// A path on the node.
+pub fn host_path(source: &Field, errors: &mut Errors) {
     const TYPES: [&str; 7] = ["BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
     let (path, kind) = (source.get("path"), source.get("type"));
     if path.is_empty() {
@@ -85,7 +94,8 @@ fn host_path(source: &Field, errors: &mut Errors) {
     }
 }
 
-fn no_backsteps(path: &Field, errors: &mut Errors) {
+/// A path that never goes up.
+pub fn no_backsteps(path: &Field, errors: &mut Errors) {
     if path.text().split('/').any(|part| part == "..") {
         errors.invalid(path, "must not contain '..'");
     }
