@@ -1,6 +1,7 @@
 //! Programs that run beside a container's own, clients attached to it, and ways into a pod's network.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ impl Runtime {
             let context = "failed to exec in container: failed to start exec: OCI runtime exec failed: exec failed: unable to start container process";
             failed(&error.context(context))
         })?;
-        session(link, handed, want).map_err(|error| failed(&error))
+        with_terminal(handed, want).and_then(|handed| session(link, handed)).map_err(|error| failed(&error))
     }
 
     /// Leads to a running container's own streams.
@@ -46,7 +47,7 @@ impl Runtime {
         let request = AttachRequest { id, stdin: want.stdin, stdout: want.stdout, stderr: want.stderr };
         let opened = Link::open(&dir, &Request::Attach(request)).await;
         let (link, handed) = opened.map_err(|error| failed(&error.context("failed to attach to container")))?;
-        session(link, handed, want).map_err(|error| failed(&error))
+        session(link, handed).map_err(|error| failed(&error))
     }
 
     /// Id of a running container, and its sandbox's directory.
@@ -147,7 +148,7 @@ impl Drop for KillOnDrop {
 }
 
 /// Descriptors as what the client asked for.
-fn session(link: Link, handed: Vec<(Handed, std::os::fd::OwnedFd)>, want: Want) -> anyhow::Result<Session> {
+fn session(link: Link, handed: Vec<(Handed, OwnedFd)>) -> anyhow::Result<Session> {
     let (mut stdin, mut stdout, mut stderr, mut terminal) = (None, None, None, None);
     for (kind, fd) in handed {
         match kind {
@@ -157,13 +158,21 @@ fn session(link: Link, handed: Vec<(Handed, std::os::fd::OwnedFd)>, want: Want) 
             Handed::Terminal => terminal = Some(fd),
         }
     }
-    // A second program's terminal is all that it has; a container's is read by its shim.
-    if let Some(terminal) = terminal.as_ref().filter(|_| stdin.is_none() && stdout.is_none() && want.stdout) {
-        let copied = || terminal.try_clone().context("cannot copy a terminal's descriptor");
-        stdout = Some(Output::new(copied()?)?);
-        stdin = if want.stdin { Some(Input::new(copied()?)?) } else { None };
-    }
     Ok(Session { stdin, stdout, stderr, control: SessionControl::new(link, terminal) })
+}
+
+/// A second program's terminal is all that is handed over for it: its input and output are made of that.
+fn with_terminal(handed: Vec<(Handed, OwnedFd)>, want: Want) -> anyhow::Result<Vec<(Handed, OwnedFd)>> {
+    let mut all = Vec::new();
+    for (kind, fd) in handed {
+        if kind == Handed::Terminal {
+            for copied in [(Handed::Stdin, want.stdin), (Handed::Stdout, want.stdout)].into_iter().filter(|(_, wanted)| *wanted) {
+                all.push((copied.0, fd.try_clone().context("cannot copy a terminal's descriptor")?));
+            }
+        }
+        all.push((kind, fd));
+    }
+    Ok(all)
 }
 
 /// Connects from a network namespace, the caller's own without `path`. A socket stays where it was made.

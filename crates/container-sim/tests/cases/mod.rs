@@ -1,0 +1,3 @@
+//! Tests of `lab.rs` by subject.
+
+pub mod exec;
