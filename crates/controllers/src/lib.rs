@@ -21,15 +21,18 @@ mod runner;
 mod scheduler;
 mod selector;
 mod service_accounts;
+mod storage;
 #[cfg(test)]
 mod testing;
 mod view;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use cluster::Client;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+pub use storage::local::LocalVolumes;
 
 /// What the controllers need to know of their cluster.
 #[derive(Debug, Clone)]
@@ -74,6 +77,7 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
     tasks.spawn(daemonset::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(replicaset::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(endpoints::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(storage::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()));
     tasks.spawn(node_ipam::run(client.clone(), views.clone(), ranges, shutdown.clone()));
     tasks.spawn(node_lifecycle::run(client.clone(), views.clone(), timing.node_grace, shutdown.clone()));
@@ -90,6 +94,11 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
 /// Runs the scheduler until `shutdown`.
 pub async fn run_scheduler(client: Client, shutdown: CancellationToken) {
     scheduler::run(client, shutdown).await;
+}
+
+/// Publishes the storage class `mullion-local` and makes its volumes on `disks` until `shutdown`.
+pub async fn run_local_volumes(client: Client, disks: Arc<dyn LocalVolumes>, shutdown: CancellationToken) {
+    storage::local::run(client, disks, shutdown).await;
 }
 
 /// The server's own words for a refusal, else what the client says.

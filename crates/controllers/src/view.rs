@@ -78,6 +78,26 @@ pub(crate) struct PodRow {
     pub restart_policy: String,
     pub ports: Vec<ContainerPort>,
     pub tolerations: Vec<Toleration>,
+    /// Names of the claims whose volumes it uses.
+    pub claims: Vec<String>,
+}
+
+/// A claim that a pod uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodClaim {
+    pub name: String,
+    /// It is made for this pod and goes with it.
+    pub ephemeral: bool,
+}
+
+/// The claims that a pod uses.
+pub(crate) fn claims_of(pod: &Pod) -> impl Iterator<Item = PodClaim> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some(PodClaim { name: source.claim_name.clone(), ephemeral: false }),
+        (None, Some(_)) => Some(PodClaim { name: format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), volume.name), ephemeral: true }),
+        (None, None) => None,
+    })
 }
 
 /// The one node that a pod without a node demands by name (upstream: `daemon/util.GetTargetNodeName`).
@@ -106,6 +126,7 @@ impl PodRow {
             port: port.container_port,
         });
         Self {
+            claims: claims_of(pod).map(|claim| claim.name).collect(),
             uid: meta.uid.clone().unwrap_or_default(),
             labels: meta.labels.clone().unwrap_or_default(),
             controller: controller_of(meta),

@@ -90,6 +90,13 @@ impl Rules {
     }
 }
 
+impl Rules {
+    /// Whether the pod can only be where certain others are.
+    pub fn wants_company(&self) -> bool {
+        !self.near.is_empty()
+    }
+}
+
 /// Pods by the value of one topology label.
 type Domains = HashMap<String, i64>;
 

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::scheduler::{cache::Cache, place::place};
+use crate::scheduler::{cache::Cache, place::place, volumes::Storage};
 
 fn pod(app: &str, rules: Value) -> PodRow {
     let mut spec = json!({"containers": []});
@@ -32,7 +32,7 @@ fn cluster(nodes: &[(&str, &str)]) -> Cache {
 fn places(cache: &mut Cache, pods: &[PodRow]) -> Vec<String> {
     let mut told = Vec::new();
     for (index, pod) in pods.iter().enumerate() {
-        match place(pod, cache.nodes()) {
+        match place(pod, &Storage::default(), cache.nodes()).map(|(node, _)| node) {
             Ok(node) => {
                 cache.assume(&Key::new("shop", format!("p{}-{index}", told.len())), pod, &node);
                 told.push(node);

@@ -8,6 +8,7 @@ use super::{
     cache::Usage,
     neighbours::Neighbours,
     rows::{NodeRow, PodRow},
+    volumes::{Step, Storage, Volumes},
 };
 
 /// Why one node refuses a pod.
@@ -24,6 +25,11 @@ impl Refusal {
         Self { reasons: vec![reason.to_owned()], curable: false }
     }
 
+    /// Several reasons that no other pod has to do with.
+    pub fn all_hopeless(reasons: &[&str]) -> Self {
+        Self { reasons: reasons.iter().map(|&reason| reason.to_owned()).collect(), curable: false }
+    }
+
     /// A reason that goes away with other pods.
     pub fn curable(reason: &str) -> Self {
         Self { reasons: vec![reason.to_owned()], curable: true }
@@ -34,6 +40,8 @@ impl Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unfit {
     refusals: Vec<Refusal>,
+    /// A reason that has nothing to do with nodes; it stands for all refusals.
+    overall: Option<String>,
 }
 
 impl fmt::Display for Unfit {
@@ -42,7 +50,10 @@ impl fmt::Display for Unfit {
         if all == 0 {
             return f.write_str("no nodes available to schedule pods");
         }
-        let reasons = histogram(self.refusals.iter().flat_map(|refusal| refusal.reasons.iter().map(String::as_str)));
+        let reasons = match &self.overall {
+            Some(reason) => reason.clone(),
+            None => histogram(self.refusals.iter().flat_map(|refusal| refusal.reasons.iter().map(String::as_str))),
+        };
         let preemption = histogram(self.refusals.iter().map(|refusal| match refusal.curable {
             true => "No preemption victims found for incoming pod",
             false => "Preemption is not helpful for scheduling",
@@ -62,13 +73,22 @@ fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
     parts.join(", ")
 }
 
-/// The best node for `pod`.
-pub(super) fn place<'a>(pod: &PodRow, nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone) -> Result<String, Unfit> {
+/// The best node for `pod`, whose claims are among `storage`, and what to write for them there.
+pub(super) fn place<'a>(
+    pod: &PodRow,
+    storage: &Storage,
+    nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone,
+) -> Result<(String, Vec<Step>), Unfit> {
+    let volumes = Volumes::of(pod, storage).map_err(|reason| {
+        let refusals = nodes.clone().map(|_| Refusal::hopeless(&reason)).collect();
+        Unfit { refusals, overall: Some(reason) }
+    })?;
     let mut refusals = Vec::new();
     let mut fitting = Vec::new();
     let neighbours = Neighbours::of(pod, nodes.clone());
     for (name, node, usage) in nodes {
-        match filter(pod, name, node, usage).or_else(|| neighbours.refuse(pod, node)) {
+        let refusal = filter(pod, name, node, usage).or_else(|| volumes.refuse(name, node)).or_else(|| neighbours.refuse(pod, node));
+        match refusal {
             None => fitting.push((name, node, usage)),
             Some(refusal) => refusals.push(refusal),
         }
@@ -80,8 +100,8 @@ pub(super) fn place<'a>(pod: &PodRow, nodes: impl Iterator<Item = (&'a str, &'a 
         .zip(scores)
         .max_by(|((a_name, _, a), a_score), ((b_name, _, b), b_score)| a_score.total_cmp(b_score).then(b.pods.cmp(&a.pods)).then(b_name.cmp(a_name)));
     match best {
-        Some(((name, ..), _)) => Ok((*name).to_owned()),
-        None => Err(Unfit { refusals }),
+        Some(((name, node, _), _)) => Ok(((*name).to_owned(), volumes.steps(name, node).unwrap_or_default())),
+        None => Err(Unfit { refusals, overall: None }),
     }
 }
 

@@ -41,6 +41,10 @@ fn three() -> Cache {
     cluster(vec![("lin01", node("linux", |_| {})), ("win01", node("windows", |_| {})), ("win02", node("windows", |_| {}))])
 }
 
+fn choose(pod: &PodRow, cache: &Cache) -> Result<String, Unfit> {
+    place(pod, &Storage::default(), cache.nodes()).map(|(node, _)| node)
+}
+
 fn on(os: &str) -> Selector {
     Selector::from_labels(&Labels::from([("kubernetes.io/os".into(), os.into())]))
 }
@@ -101,8 +105,14 @@ fn why_no_node_fits() {
              preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.",
         ),
     ];
+    let claimant = pod(|row| row.claims = vec![crate::view::PodClaim { name: "task-pv-claim".into(), ephemeral: false }]);
+    assert_eq!(
+        choose(&claimant, &three()).unwrap_err().to_string(),
+        "0/3 nodes are available: persistentvolumeclaim \"task-pv-claim\" not found. no new claims to deallocate, \
+         preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+    );
     for (cache, pod, expected) in cases {
-        assert_eq!(place(&pod, cache.nodes()).unwrap_err().to_string(), expected);
+        assert_eq!(choose(&pod, &cache).unwrap_err().to_string(), expected);
     }
 }
 
@@ -142,7 +152,7 @@ fn where_a_pod_goes() {
         ),
     ];
     for (what, cache, pod, expected) in cases {
-        assert_eq!(place(&pod, cache.nodes()).as_deref(), Ok(expected), "{what}");
+        assert_eq!(choose(&pod, &cache).as_deref(), Ok(expected), "{what}");
     }
 }
 
@@ -160,7 +170,7 @@ fn siblings_are_spread_even_over_unequal_nodes() {
     ]);
     let web = pod(|row| row.owner = Some("web".into()));
     for index in 0..6 {
-        let node = place(&web, cache.nodes()).unwrap();
+        let node = choose(&web, &cache).unwrap();
         cache.assume(&Key::new("a", format!("web-{index}")), &web, &node);
     }
     assert_eq!(cache.nodes().map(|(_, _, usage)| usage.pods).collect::<Vec<_>>(), [3, 3]);

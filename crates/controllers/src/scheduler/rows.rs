@@ -12,7 +12,7 @@ use pod_rules::Quantity;
 use super::neighbours::Rules;
 use crate::{
     selector::{Labels, NodeTerm, Selector},
-    view::controller_of,
+    view::{PodClaim, claims_of, controller_of},
 };
 
 /// Amounts by resource: cpu in thousandths, everything else in units.
@@ -61,6 +61,8 @@ pub(super) struct PodRow {
     pub preferred: Vec<(i32, NodeTerm)>,
     pub tolerations: Vec<Toleration>,
     pub rules: Rules,
+    pub claims: Vec<PodClaim>,
+    pub priority: i32,
     /// The message of `PodScheduled=False`, and since when it is so.
     pub unschedulable: Option<String>,
     pub unscheduled_since: Option<Timestamp>,
@@ -92,6 +94,8 @@ impl PodRow {
             preferred: preferred.into_iter().flatten().map(|one| (one.weight, NodeTerm::new(&one.preference))).collect(),
             tolerations: spec.tolerations.clone().unwrap_or_default(),
             rules: Rules::new(pod, &spec),
+            claims: claims_of(pod).collect(),
+            priority: spec.priority.unwrap_or_default(),
             unschedulable: condition.and_then(|one| one.message.clone()),
             unscheduled_since: condition.and_then(|one| one.last_transition_time.as_ref()).map(|time| time.0),
         }

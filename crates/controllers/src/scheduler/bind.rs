@@ -1,0 +1,145 @@
+//! Writes the scheduler's decisions: volumes first, then the pod's node; or why there is none.
+
+use anyhow::Context as _;
+use cluster::{EventType, Key, is_conflict, is_not_found};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use super::{
+    Progress, Scheduler, Storage, VOLUMES_TIMEOUT, Waiting, locked,
+    rows::PodRow,
+    volumes::{self, Step},
+};
+use crate::{runner::Next, storage};
+
+fn reference(key: &Key, pod: &PodRow) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(key.ns.clone()),
+        name: Some(key.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..Default::default()
+    }
+}
+
+impl Scheduler {
+    /// Writes what the pod's claims need on its node; the pod is bound when they are.
+    pub(super) async fn provide(&self, key: &Key, pod: &PodRow, node: &str, steps: &[Step]) -> anyhow::Result<Next> {
+        for step in steps {
+            tracing::debug!(pod = %key, node, "{step}");
+            if let Err(error) = self.write(step, node).await {
+                self.give_up(key, pod);
+                return Err(error).with_context(|| format!("{step} for {key}"));
+            }
+        }
+        Ok(Next::Within(VOLUMES_TIMEOUT))
+    }
+
+    async fn write(&self, step: &Step, node: &str) -> anyhow::Result<()> {
+        match step {
+            Step::Give { claim, volume } => {
+                let row = self.storage.claims.get(claim).context("the claim is gone")?;
+                let found = self.storage.volumes.get(Key::cluster(volume)).context("the volume is gone")?;
+                let patch = storage::reservation(claim, &row, &found.version, found.claim.is_none());
+                let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+                storage::patch_volume(&volumes, volume, &patch).await?;
+            }
+            Step::Make { claim } => {
+                let row = self.storage.claims.get(claim).context("the claim is gone")?;
+                if row.selected_node.as_deref() == Some(node) {
+                    return Ok(());
+                }
+                let annotations = json!({storage::rows::SELECTED_NODE: node});
+                let patch = json!({"metadata": {"uid": row.uid, "resourceVersion": row.version, "annotations": annotations}});
+                let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.ns);
+                claims.patch(&claim.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks how far the volumes are of a pod whose node is chosen.
+    pub(super) async fn follow_up(&self, key: &Key, pod: &PodRow, waiting: &Waiting) -> anyhow::Result<Next> {
+        let progress = {
+            let state = locked(&self.state);
+            let storage = Storage::of(pod, &self.storage, &state.given);
+            let row = state.cache.nodes().find(|(name, ..)| *name == waiting.node).map(|(_, row, _)| row);
+            volumes::progress(pod, &storage, &waiting.node, row)
+        };
+        let left = VOLUMES_TIMEOUT.saturating_sub(waiting.since.elapsed());
+        match progress {
+            Progress::Done => {
+                locked(&self.state).waiting.remove(key);
+                self.bind(key, pod, &waiting.node).await
+            }
+            Progress::Waiting if !left.is_zero() => Ok(Next::Within(left)),
+            Progress::Waiting | Progress::Lost => {
+                self.give_up(key, pod);
+                let why = if left.is_zero() { "context deadline exceeded" } else { "provisioning failed" };
+                let message = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
+                self.events.event(&reference(key, pod), EventType::Warning, "FailedScheduling", Some("Scheduling"), message);
+                anyhow::bail!("the volumes of {key} did not come about on {}: {why}", waiting.node)
+            }
+        }
+    }
+
+    /// The choice is void: the next attempt starts afresh.
+    fn give_up(&self, key: &Key, pod: &PodRow) {
+        let mut state = locked(&self.state);
+        state.cache.forget(key);
+        state.waiting.remove(key);
+        let own = |claim: &Key| claim.ns == key.ns && pod.claims.iter().any(|one| one.name == claim.name);
+        state.given.retain(|_, claim| !own(claim));
+    }
+
+    pub(super) async fn bind(&self, key: &Key, pod: &PodRow, node: &str) -> anyhow::Result<Next> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
+        let binding = Binding {
+            metadata: ObjectMeta { name: Some(key.name.clone()), namespace: Some(key.ns.clone()), uid: Some(pod.uid.clone()), ..Default::default() },
+            target: ObjectReference { kind: Some("Node".to_owned()), name: Some(node.to_owned()), ..Default::default() },
+        };
+        match pods.create_subresource::<_, Value>("binding", &key.name, &PostParams::default(), &binding).await {
+            Ok(_) => {
+                let message = format!("Successfully assigned {key} to {node}");
+                self.events.event(&reference(key, pod), EventType::Normal, "Scheduled", Some("Binding"), message);
+                Ok(Next::Change)
+            }
+            Err(error) => {
+                self.give_up(key, pod);
+                // Someone bound, replaced or deleted it: the informer will tell.
+                if is_not_found(&error) || is_conflict(&error) {
+                    Ok(Next::Change)
+                } else {
+                    Err(error).with_context(|| format!("binding {key} to {node}"))
+                }
+            }
+        }
+    }
+
+    pub(super) async fn refuse(&self, key: &Key, pod: &PodRow, why: &str) -> anyhow::Result<Next> {
+        self.events.event(&reference(key, pod), EventType::Warning, "FailedScheduling", Some("Scheduling"), why);
+        if pod.unschedulable.as_deref() == Some(why) {
+            return Ok(Next::Change);
+        }
+        let now = Timestamp::from_second(Timestamp::now().as_second()).context("reading the clock")?;
+        let condition = json!({
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why,
+            "lastProbeTime": Value::Null, "lastTransitionTime": pod.unscheduled_since.map_or(Time(now), Time),
+        });
+        let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
+        match pods.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+            Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(Next::Change),
+            other => other.map(|_| Next::Change).with_context(|| format!("noting that {key} fits nowhere")),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What a pod's claims ask of its node, and what is written for them before it is bound: pure (upstream: plug-ins VolumeBinding,
+//! VolumeRestrictions).
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
+
+use cluster::Key;
+
+use super::{
+    place::Refusal,
+    rows::{NodeRow, PodRow},
+};
+use crate::storage::{
+    matching::{self, Place},
+    rows::{ClaimRow, ClassRow, StorageViews, VolumeRow},
+};
+
+/// What there is of storage, and what the scheduler gave away before it is written.
+#[derive(Debug, Default)]
+pub(super) struct Storage {
+    pub claims: BTreeMap<Key, Arc<ClaimRow>>,
+    pub volumes: Vec<(Key, Arc<VolumeRow>)>,
+    pub classes: BTreeMap<String, Arc<ClassRow>>,
+    /// Volumes given to claims that the API does not show yet.
+    pub given: HashMap<String, Key>,
+}
+
+impl Storage {
+    /// What matters for this pod.
+    pub fn of(pod: &PodRow, views: &StorageViews, given: &HashMap<String, Key>) -> Self {
+        if pod.claims.is_empty() {
+            return Self::default();
+        }
+        let keys = pod.claims.iter().map(|claim| Key::new(&pod.ns, &claim.name));
+        Self {
+            claims: keys.filter_map(|key| views.claims.get(&key).map(|claim| (key, claim))).collect(),
+            volumes: views.volumes.snapshot(),
+            classes: views.classes.snapshot().into_iter().map(|(key, class)| (key.name, class)).collect(),
+            given: given.clone(),
+        }
+    }
+
+    fn volume(&self, name: &str) -> Option<&VolumeRow> {
+        self.volumes.iter().find(|(key, _)| key.name == name).map(|(_, volume)| volume.as_ref())
+    }
+}
+
+/// What to write before the pod can be bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Give the claim this volume.
+    Give { claim: Key, volume: String },
+    /// Have a volume made for the claim on the chosen node.
+    Make { claim: Key },
+}
+
+impl Step {
+    /// The volume that is given away, and to whom.
+    pub fn given(&self) -> Option<(String, Key)> {
+        match self {
+            Self::Give { claim, volume } => Some((volume.clone(), claim.clone())),
+            Self::Make { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Give { claim, volume } => write!(f, "give {volume} to {claim}"),
+            Self::Make { claim } => write!(f, "have a volume made for {claim}"),
+        }
+    }
+}
+
+/// A pod's claims, sorted by what they need.
+#[derive(Debug, Default)]
+pub(super) struct Volumes<'a> {
+    /// The names of volumes that are bound already.
+    bound: Vec<&'a str>,
+    /// Claims that wait for a node.
+    waiting: Vec<(Key, &'a ClaimRow)>,
+    storage: Option<&'a Storage>,
+}
+
+impl<'a> Volumes<'a> {
+    /// Looks at the pod's claims; the error is why it fits nowhere, whatever the nodes are.
+    pub fn of(pod: &PodRow, storage: &'a Storage) -> Result<Self, String> {
+        let mut all = Self { storage: Some(storage), ..Self::default() };
+        let mut immediate = false;
+        for claim in &pod.claims {
+            let (key, name) = (Key::new(&pod.ns, &claim.name), &claim.name);
+            let Some(row) = storage.claims.get(&key) else {
+                return Err(match claim.ephemeral {
+                    true => format!("waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"),
+                    false => format!("persistentvolumeclaim {name:?} not found"),
+                });
+            };
+            if row.phase == "Lost" {
+                return Err(format!("persistentvolumeclaim {name:?} bound to non-existent persistentvolume {:?}", row.volume));
+            }
+            if row.deleting {
+                return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+            }
+            if row.is_bound() {
+                all.bound.push(&row.volume);
+            } else if row.volume.is_empty() && storage.classes.get(&row.class).is_some_and(|class| class.waits) {
+                all.waiting.push((key, row));
+            } else {
+                immediate = true;
+            }
+        }
+        if immediate { Err("pod has unbound immediate PersistentVolumeClaims".to_owned()) } else { Ok(all) }
+    }
+
+    /// Why a node cannot take the pod because of its volumes.
+    pub fn refuse(&self, name: &str, node: &NodeRow) -> Option<Refusal> {
+        let storage = self.storage?;
+        let (mut missing, mut unreachable) = (false, false);
+        for volume in &self.bound {
+            match storage.volume(volume) {
+                None => missing = true,
+                Some(row) => unreachable |= !row.reaches(&node.labels),
+            }
+        }
+        let mut reasons = Vec::new();
+        if unreachable {
+            reasons.push("node(s) didn't match PersistentVolume's node affinity");
+        }
+        if self.steps(name, node).is_none() {
+            reasons.push("node(s) didn't find available persistent volumes to bind");
+        }
+        if missing {
+            reasons.push("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)");
+        }
+        (!reasons.is_empty()).then(|| Refusal::all_hopeless(&reasons))
+    }
+
+    /// What to write if the pod goes to this node; none if a claim cannot be served there.
+    pub fn steps(&self, name: &str, node: &NodeRow) -> Option<Vec<Step>> {
+        let Some(storage) = self.storage else { return Some(Vec::new()) };
+        let mut steps = Vec::new();
+        let mut taken: HashSet<String> = HashSet::new();
+        // Small claims first, so that they leave large volumes to large claims.
+        let mut waiting: Vec<&(Key, &ClaimRow)> = self.waiting.iter().collect();
+        waiting.sort_by_key(|(_, claim)| claim.size);
+        for (key, claim) in waiting {
+            if let Some(selected) = &claim.selected_node {
+                if selected != name {
+                    return None;
+                }
+                steps.push(Step::Make { claim: key.clone() });
+                continue;
+            }
+            let others = storage.given.iter().filter(|(_, owner)| *owner != key).map(|(volume, _)| volume.clone());
+            let unavailable: HashSet<String> = taken.iter().cloned().chain(others).collect();
+            if let Some((volume, _)) = matching::find(key, claim, &storage.volumes, Place::Node(&node.labels), &unavailable) {
+                taken.insert(volume.name.clone());
+                steps.push(Step::Give { claim: key.clone(), volume: volume.name.clone() });
+                continue;
+            }
+            let class = storage.classes.get(&claim.class)?;
+            if !class.provisions() || !class.allows(&node.labels) {
+                return None;
+            }
+            steps.push(Step::Make { claim: key.clone() });
+        }
+        Some(steps)
+    }
+}
+
+/// How far the claims of a pod are whose node is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Done,
+    Waiting,
+    /// Whoever makes volumes gave up on the node: choose again.
+    Lost,
+}
+
+/// Whether all claims of a pod meant for `node` are bound to volumes that it reaches.
+pub(super) fn progress(pod: &PodRow, storage: &Storage, name: &str, node: Option<&NodeRow>) -> Progress {
+    let Some(node) = node else { return Progress::Lost };
+    let mut progress = Progress::Done;
+    for claim in &pod.claims {
+        let key = Key::new(&pod.ns, &claim.name);
+        let Some(row) = storage.claims.get(&key).filter(|row| !row.deleting) else { return Progress::Lost };
+        if row.is_bound() {
+            if !storage.volume(&row.volume).is_some_and(|volume| volume.reaches(&node.labels)) {
+                return Progress::Lost;
+            }
+        } else if row.selected_node.as_deref() == Some(name) || is_given(storage, &key, row) {
+            progress = Progress::Waiting;
+        } else {
+            return Progress::Lost;
+        }
+    }
+    progress
+}
+
+/// Whether a volume was given to a claim, in the API or not there yet.
+fn is_given(storage: &Storage, key: &Key, claim: &ClaimRow) -> bool {
+    let written = |volume: &VolumeRow| volume.claim.as_ref().is_some_and(|owner| owner.uid == claim.uid);
+    storage.given.values().any(|owner| owner == key) || storage.volumes.iter().any(|(_, volume)| written(volume))
+}
+
+#[cfg(test)]
+#[path = "volumes_tests.rs"]
+mod tests;

@@ -1,0 +1,180 @@
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+
+use super::*;
+use crate::{
+    selector::NodeTerm,
+    storage::testing::{claim, class, volume},
+    view::PodClaim,
+};
+
+fn pod(claims: &[&str]) -> PodRow {
+    let mut row = PodRow::new(&Pod::default());
+    row.ns = "a".into();
+    row.claims = claims.iter().map(|name| PodClaim { name: (*name).into(), ephemeral: false }).collect();
+    row
+}
+
+fn node(name: &str) -> NodeRow {
+    let mut row = NodeRow::new(&Node::default());
+    row.labels.insert("host".into(), name.into());
+    row
+}
+
+fn on(host: &str) -> Option<Vec<NodeTerm>> {
+    let hostname = NodeSelectorRequirement { key: "host".into(), operator: "In".into(), values: Some(vec![host.into()]) };
+    Some(vec![NodeTerm::new(&NodeSelectorTerm { match_expressions: Some(vec![hostname]), match_fields: None })])
+}
+
+fn storage(claims: Vec<(&str, ClaimRow)>, volumes: Vec<(Key, Arc<VolumeRow>)>) -> Storage {
+    let waits = class("mullion.io/local", true);
+    let fixed = class("kubernetes.io/no-provisioner", true);
+    Storage {
+        claims: claims.into_iter().map(|(name, row)| (Key::new("a", name), Arc::new(row))).collect(),
+        volumes,
+        classes: [("local".to_owned(), waits), ("fixed".to_owned(), fixed)].into(),
+        given: HashMap::new(),
+    }
+}
+
+fn bound(volume: &str) -> ClaimRow {
+    claim(|row| {
+        row.volume = volume.into();
+        row.bind_completed = true;
+        row.phase = "Bound".into();
+    })
+}
+
+fn of_class(name: &str) -> ClaimRow {
+    claim(|row| row.class = name.into())
+}
+
+#[test]
+fn what_no_node_can_help() {
+    let storage = storage(
+        vec![
+            ("immediate", claim(|_| {})),
+            (
+                "lost",
+                claim(|row| {
+                    row.phase = "Lost".into();
+                    row.volume = "v".into();
+                }),
+            ),
+            ("going", claim(|row| row.deleting = true)),
+            ("waits", of_class("local")),
+        ],
+        vec![],
+    );
+    let mut ephemeral = pod(&["web-cache"]);
+    ephemeral.claims[0].ephemeral = true;
+    for (pod, expected) in [
+        (pod(&["task-pv-claim"]), Some("persistentvolumeclaim \"task-pv-claim\" not found")),
+        (ephemeral, Some("waiting for ephemeral volume controller to create the persistentvolumeclaim \"web-cache\"")),
+        (pod(&["immediate"]), Some("pod has unbound immediate PersistentVolumeClaims")),
+        (pod(&["lost"]), Some("persistentvolumeclaim \"lost\" bound to non-existent persistentvolume \"v\"")),
+        (pod(&["going"]), Some("persistentvolumeclaim \"going\" is being deleted")),
+        (pod(&["waits"]), None),
+        (pod(&[]), None),
+    ] {
+        assert_eq!(Volumes::of(&pod, &storage).err().as_deref(), expected);
+    }
+}
+
+#[test]
+fn what_a_node_offers() {
+    let local = |name: &str, host: &str, class: &str| {
+        let class = class.to_owned();
+        let affinity = on(host);
+        volume(name, |row| {
+            row.affinity = affinity;
+            row.class = class;
+        })
+    };
+    let chosen = || {
+        claim(|row| {
+            row.class = "local".into();
+            row.selected_node = Some("win02".into());
+        })
+    };
+    for (what, claims, volumes, host, expected) in [
+        ("its volume is here", vec![("data", bound("v"))], vec![local("v", "win01", "")], "win01", Ok(&[][..])),
+        (
+            "its volume is elsewhere",
+            vec![("data", bound("v"))],
+            vec![local("v", "win01", "")],
+            "win02",
+            Err("node(s) didn't match PersistentVolume's node affinity"),
+        ),
+        (
+            "its volume is gone",
+            vec![("data", bound("v"))],
+            vec![],
+            "win01",
+            Err("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"),
+        ),
+        ("one can be made", vec![("data", of_class("local"))], vec![], "win01", Ok(&["have a volume made for a/data"])),
+        ("a free one is here", vec![("data", of_class("fixed"))], vec![local("v", "win01", "fixed")], "win01", Ok(&["give v to a/data"])),
+        (
+            "none is here, and none can be made",
+            vec![("data", of_class("fixed"))],
+            vec![local("v", "win01", "fixed")],
+            "win02",
+            Err("node(s) didn't find available persistent volumes to bind"),
+        ),
+        (
+            "one volume is not enough for two",
+            vec![("data", of_class("fixed")), ("logs", of_class("fixed"))],
+            vec![local("v", "win01", "fixed")],
+            "win01",
+            Err("node(s) didn't find available persistent volumes to bind"),
+        ),
+        ("it was to be made here", vec![("data", chosen())], vec![], "win02", Ok(&["have a volume made for a/data"])),
+        ("it was to be made elsewhere", vec![("data", chosen())], vec![], "win01", Err("node(s) didn't find available persistent volumes to bind")),
+    ] {
+        let names: Vec<&str> = claims.iter().map(|(name, _)| *name).collect();
+        let (pod, storage) = (pod(&names), storage(claims, volumes));
+        let (volumes, node) = (Volumes::of(&pod, &storage).unwrap(), node(host));
+        let refusal = volumes.refuse(host, &node);
+        match expected {
+            Ok(steps) => {
+                assert_eq!(refusal, None, "{what}");
+                let found: Vec<String> = volumes.steps(host, &node).unwrap().iter().map(ToString::to_string).collect();
+                assert_eq!(found, steps, "{what}");
+            }
+            Err(reason) => assert_eq!(refusal, Some(Refusal::all_hopeless(&[reason])), "{what}"),
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_was_given_away_is_not_given_twice() {
+    let mut storage = storage(vec![("data", of_class("fixed"))], vec![volume("v", |row| row.class = "fixed".into())]);
+    storage.given.insert("v".into(), Key::new("a", "other"));
+    let pod = pod(&["data"]);
+    assert!(Volumes::of(&pod, &storage).unwrap().steps("win01", &node("win01")).is_none());
+    storage.given.insert("v".into(), Key::new("a", "data"));
+    assert!(Volumes::of(&pod, &storage).unwrap().steps("win01", &node("win01")).is_some(), "its own attempt does not stand in its way");
+}
+
+#[test]
+fn how_far_the_claims_are() {
+    let win01 = node("win01");
+    let selected = |host: &str| {
+        let host = host.to_owned();
+        claim(|row| row.selected_node = Some(host))
+    };
+    let here = || volume("v", |row| row.affinity = on("win01"));
+    let there = || volume("v", |row| row.affinity = on("win02"));
+    for (row, volumes, expected) in [
+        (bound("v"), vec![here()], Progress::Done),
+        (bound("v"), vec![there()], Progress::Lost),
+        (bound("v"), vec![], Progress::Lost),
+        (selected("win01"), vec![], Progress::Waiting),
+        (selected("win02"), vec![], Progress::Lost),
+        (claim(|_| {}), vec![], Progress::Lost),
+    ] {
+        let storage = storage(vec![("data", row)], volumes);
+        assert_eq!(progress(&pod(&["data"]), &storage, "win01", Some(&win01)), expected);
+    }
+    assert_eq!(progress(&pod(&[]), &storage(vec![], vec![]), "win01", None), Progress::Lost, "the node went away");
+}
