@@ -260,6 +260,7 @@ fn controller_rules() -> Vec<Value> {
         ),
         rule(&[""], &["pods/binding", "pods/eviction", "serviceaccounts/token"], &["create"]),
         rule(&["apps"], &["replicasets", "controllerrevisions"], &["create"]),
+        rule(&["storage.k8s.io"], &["storageclasses"], &["create"]),
         rule(&["batch"], &["jobs"], &["create"]),
         rule(&["discovery.k8s.io"], &["endpointslices"], &["create"]),
         rule(&["coordination.k8s.io"], &["leases"], &["create"]),
@@ -278,7 +279,9 @@ fn scheduler_rules() -> Vec<Value> {
         rule(&[""], &["pods"], &["delete", "get", "list", "watch"]),
         rule(&[""], &["bindings", "pods/binding"], &["create"]),
         rule(&[""], &["pods/status"], &["patch", "update"]),
-        rule(&[""], &["replicationcontrollers", "services", "persistentvolumeclaims", "persistentvolumes"], READ),
+        rule(&[""], &["replicationcontrollers", "services"], READ),
+        // Upstream's separate role `system:volume-scheduler`.
+        rule(&[""], &["persistentvolumeclaims", "persistentvolumes"], &["get", "list", "patch", "update", "watch"]),
         rule(&["apps"], &["replicasets", "statefulsets"], READ),
         rule(&["policy"], &["poddisruptionbudgets"], READ),
         rule(&["storage.k8s.io"], &["csidrivers", "csinodes", "csistoragecapacities", "storageclasses"], READ),
