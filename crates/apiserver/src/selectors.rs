@@ -35,6 +35,25 @@ impl LabelSelector {
         Ok(Self(requirements))
     }
 
+    /// Reads a `metav1.LabelSelector`; an operator that there is not matches nothing.
+    pub fn from_value(selector: &Value) -> Option<Self> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+        let equal = object::lookup(selector, &["matchLabels"]).and_then(Value::as_object).into_iter().flatten();
+        let mut requirements: Vec<Requirement> = equal.map(|(key, value)| Requirement::In(key.clone(), vec![text(value)])).collect();
+        for expression in object::list(selector, &["matchExpressions"]) {
+            let key = object::text(expression, &["key"]).to_string();
+            let values = object::list(expression, &["values"]).iter().map(text).collect();
+            requirements.push(match object::text(expression, &["operator"]) {
+                "In" => Requirement::In(key, values),
+                "NotIn" => Requirement::NotIn(key, values),
+                "Exists" => Requirement::Exists(key),
+                "DoesNotExist" => Requirement::Missing(key),
+                _ => return None,
+            });
+        }
+        Some(Self(requirements))
+    }
+
     /// Whether it matches everything.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -218,6 +237,10 @@ fn supported(kind: &KindInfo) -> &'static [&'static str] {
             "regarding.namespace",
             "regarding.name",
             "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
+            "reportingController",
         ],
         _ => META,
     }
@@ -231,6 +254,7 @@ fn field(object: &Value, path: &str) -> String {
         _ => {
             let members: Vec<&str> = path.split('.').collect();
             object::lookup(object, &members).or_else(|| match members.as_slice() {
+                ["reportingController"] => object::lookup(object, &["reportingComponent"]),
                 ["regarding", rest] => object::lookup(object, &["involvedObject", rest]),
                 _ => None,
             })

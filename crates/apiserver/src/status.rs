@@ -131,6 +131,16 @@ impl ApiError {
         Self { details: Some(details), ..Self::new(504, "Timeout", message) }
     }
 
+    /// 429: a disruption budget stands against an eviction; clients try again.
+    pub fn disruption_budget(why: &str, retry_after_seconds: Option<i64>) -> Self {
+        let mut details = json!({"causes": [{"reason": "DisruptionBudget", "message": why}]});
+        if let Some(seconds) = retry_after_seconds {
+            details["retryAfterSeconds"] = seconds.into();
+        }
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        Self { details: Some(details), ..Self::new(429, "TooManyRequests", message) }
+    }
+
     /// 401.
     pub fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized")

@@ -6,6 +6,7 @@
 
 use crate::http::negotiate::Transform;
 use crate::kinds::KindInfo;
+use crate::registry::events;
 use crate::registry::read::Selection;
 use crate::status::ApiError;
 use crate::store::{Change, Event, Store};
@@ -204,6 +205,10 @@ impl Watch {
             Transform::Metadata => {
                 let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
                 self.push_value(kind, &crate::http::respond::partial(&object));
+            }
+            Transform::None | Transform::AggregatedDiscovery if events::is_view(self.request.kind) => {
+                let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
+                self.push_value(kind, &events::outgoing(self.request.kind, object));
             }
             Transform::None | Transform::AggregatedDiscovery => self.push_raw(kind, bytes),
         }

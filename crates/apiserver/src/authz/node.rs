@@ -145,8 +145,12 @@ fn volumes(pod: &Value) -> &[Value] {
     object::list(pod, &["spec", "volumes"])
 }
 
-fn claims(pod: &Value) -> impl Iterator<Item = &str> {
-    volumes(pod).iter().map(|volume| object::text(volume, &["persistentVolumeClaim", "claimName"])).filter(|name| !name.is_empty())
+/// The claims that a pod names, and those made for its generic ephemeral volumes.
+fn claims(pod: &Value) -> impl Iterator<Item = String> {
+    volumes(pod).iter().filter_map(|volume| match object::text(volume, &["persistentVolumeClaim", "claimName"]) {
+        "" => object::lookup(volume, &["ephemeral"]).map(|_| format!("{}-{}", object::name(pod), object::name_of(volume))),
+        name => Some(name.to_string()),
+    })
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
@@ -200,9 +204,11 @@ mod tests {
         let pod = json!({"metadata": {"name": "p", "namespace": "a"}, "spec": {
             "nodeName": "n1", "serviceAccountName": "default",
             "containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "env"}}}], "envFrom": [{"configMapRef": {"name": "whole"}}]}],
-            "volumes": [{"secret": {"secretName": "vol"}}, {"projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}]}}],
+            "volumes": [{"secret": {"secretName": "vol"}}, {"persistentVolumeClaim": {"claimName": "data"}}, {"name": "scratch", "ephemeral": {}}, {"projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}]}}],
         }});
         store.put("core/pods/a/p", Expect::Absent, pod).await.unwrap();
+        let claim = json!({"metadata": {"name": "data", "namespace": "a"}, "spec": {"volumeName": "disk"}});
+        store.put("core/persistentvolumeclaims/a/data", Expect::Absent, claim).await.unwrap();
         store
     }
 
@@ -237,6 +243,15 @@ mod tests {
             ("n1", "get", "configmaps", "a", "kube-root-ca.crt", true),
             ("n1", "create", "serviceaccounts/token", "a", "default", true),
             ("n2", "create", "serviceaccounts/token", "a", "default", false),
+            ("n1", "get", "persistentvolumeclaims", "a", "data", true),
+            ("n1", "get", "persistentvolumeclaims", "a", "p-scratch", true),
+            ("n1", "get", "persistentvolumeclaims", "a", "other", false),
+            ("n2", "get", "persistentvolumeclaims", "a", "data", false),
+            ("n1", "update", "persistentvolumeclaims", "a", "data", false),
+            ("n1", "get", "persistentvolumes", "", "disk", true),
+            ("n1", "get", "persistentvolumes", "", "other", false),
+            ("n2", "get", "persistentvolumes", "", "disk", false),
+            ("n1", "list", "persistentvolumes", "", "", false),
             ("n1", "get", "nodes", "", "n1", true),
             ("n1", "get", "nodes", "", "n2", false),
             ("n1", "patch", "nodes/status", "", "n1", true),

@@ -4,7 +4,9 @@ use super::negotiate::{self, Accepted};
 use super::respond::{self, Body};
 use super::{Call, write};
 use crate::kinds::{self, KindInfo};
+use crate::object;
 use crate::registry::delete::{DeleteOptions, Deleted};
+use crate::registry::events;
 use crate::registry::read::{Selection, parse_revision};
 use crate::registry::update::Target;
 use crate::registry::{Part, WriteContext};
@@ -38,7 +40,7 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
     }
     let kind = kinds::by_resource(&info.group, &info.version, &info.resource).ok_or_else(ApiError::no_such_resource)?;
     check_place(kind, call)?;
-    let context = WriteContext::new(call.user.clone(), dry_run(call)?);
+    let context = WriteContext::new(call.user.clone(), dry_run(call)? || deletes_dry(call)?);
     let mut response = match info.subresource.as_str() {
         "" => main(api, call, kind, &context).await,
         "status" if kind.subresources.contains(&"status") => part(api, call, kind, &context, Part::Status).await,
@@ -73,6 +75,14 @@ fn dry_run(call: &Call) -> Result<bool, ApiError> {
             Err(ApiError::new(422, "Invalid", message))
         }
     }
+}
+
+/// Deletions say in their body that they are only a rehearsal.
+fn deletes_dry(call: &Call) -> Result<bool, ApiError> {
+    if !matches!(call.info.verb, "delete" | "deletecollection") || call.body.is_empty() || !call.info.subresource.is_empty() {
+        return Ok(false);
+    }
+    Ok(object::list(&body(call)?, &["dryRun"]).iter().any(|value| value == "All"))
 }
 
 /// The namespace an object lies in ("" for cluster scope).
@@ -113,7 +123,11 @@ async fn main(api: &Arc<Api>, call: &Call, kind: &'static KindInfo, context: &Wr
             let (selection, options) = (Selection::parse(kind, &call.query)?, delete_options(call)?);
             let deleted = api.registry.delete_collection(context, kind, namespace, &selection, &options).await?;
             let metadata = json!({"resourceVersion": api.registry.store.revision().to_string()});
-            Ok(respond::document(accepted.encoding, 200, &respond::list_value(kind, &metadata, deleted)))
+            Ok(respond::document(
+                accepted.encoding,
+                200,
+                &respond::list_value(kind, &metadata, deleted.into_iter().map(|object| events::outgoing(kind, object)).collect()),
+            ))
         }
         verb => Err(ApiError::method_not_allowed(kind, verb)),
     }

@@ -4,6 +4,7 @@ use super::negotiate::{Accepted, Encoding, Transform};
 use crate::kinds::KindInfo;
 use crate::object;
 use crate::registry::api_version;
+use crate::registry::events;
 use crate::registry::read::Page;
 use crate::status::ApiError;
 use crate::store::Entry;
@@ -63,6 +64,7 @@ pub fn not_found() -> Response<Body> {
 
 /// One object, transformed as asked.
 pub fn object(accepted: Accepted, kind: &KindInfo, code: u16, include: &str, value: Value) -> Response<Body> {
+    let value = if accepted.transform == Transform::None { events::outgoing(kind, value) } else { value };
     let is_status = value.get("kind").is_some_and(|kind| kind == "Status");
     match accepted.transform {
         Transform::Table if !is_status => {
@@ -76,7 +78,7 @@ pub fn object(accepted: Accepted, kind: &KindInfo, code: u16, include: &str, val
 
 /// One stored object: its bytes as they are when nothing is to be done to them.
 pub fn entry(accepted: Accepted, kind: &KindInfo, include: &str, entry: &Entry) -> Response<Body> {
-    if accepted.transform == Transform::None && accepted.encoding == Encoding::Json {
+    if accepted.transform == Transform::None && accepted.encoding == Encoding::Json && !events::is_view(kind) {
         return bytes(200, "application/json", Bytes::from_owner(std::sync::Arc::clone(&entry.bytes)));
     }
     object(accepted, kind, 200, include, entry.value())
@@ -95,9 +97,9 @@ pub fn list(accepted: Accepted, kind: &KindInfo, include: &str, page: &Page) -> 
             let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items});
             document(encoding, 200, &list)
         }
-        (_, Encoding::Json) => bytes(200, "application/json", joined(kind, &metadata, &page.entries)),
+        (_, Encoding::Json) if !events::is_view(kind) => bytes(200, "application/json", joined(kind, &metadata, &page.entries)),
         (_, encoding) => {
-            let items: Vec<Value> = page.entries.iter().map(Entry::value).collect();
+            let items: Vec<Value> = page.entries.iter().map(|entry| events::outgoing(kind, entry.value())).collect();
             document(encoding, 200, &list_value(kind, &metadata, items))
         }
     }
@@ -137,7 +139,7 @@ pub fn table(kind: &KindInfo, items: &[Value], include: &str, metadata: Value) -
     if let Some(Value::Array(rows)) = table.get_mut("rows") {
         for (row, item) in rows.iter_mut().zip(items) {
             row["object"] = match include {
-                "Object" => item.clone(),
+                "Object" => events::outgoing(kind, item.clone()),
                 "None" => Value::Null,
                 _ => partial(item),
             };

@@ -6,6 +6,7 @@ use super::negotiate::{self, decode};
 use crate::kinds::KindInfo;
 use crate::object;
 use crate::patch::PatchError;
+use crate::registry::events;
 use crate::registry::update::Target;
 use crate::registry::{Part, WriteContext, api_version};
 use crate::server::Api;
@@ -45,7 +46,8 @@ pub fn decode_object(kind: &KindInfo, call: &Call, context: &WriteContext) -> Re
     let value = decode(&negotiate::content_type(&call.headers), &call.body)?;
     check_type(kind, &value)?;
     let prefix = format!("{} in version {:?} cannot be handled as a {}: ", kind.kind, kind.version, kind.kind);
-    check_fields(kind, value, field_validation(call)?, context).map_err(|text| ApiError::bad_request(format!("{prefix}{text}")))
+    let checked = check_fields(kind, value, field_validation(call)?, context).map_err(|text| ApiError::bad_request(format!("{prefix}{text}")))?;
+    Ok(events::incoming(kind, checked))
 }
 
 fn check_type(kind: &KindInfo, value: &Value) -> Result<(), ApiError> {
@@ -112,6 +114,7 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
     let document = patch_document(&call.body)?;
     let kind = target.kind;
     let change = |current: &Value| {
+        let current = &events::outgoing(kind, current.clone());
         let patched = match content_type.as_str() {
             JSON_PATCH => patch::json(current, &document),
             MERGE_PATCH => Ok(patch::merge(current, &document)),
@@ -120,6 +123,7 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
         let patched = patched.map_err(|error| patch_error(&error))?;
         let text = patched.to_string();
         check_fields(kind, patched, validation, context)
+            .map(|object| events::incoming(kind, object))
             .map_err(|error| ApiError::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: {text:?}: {error}")))
     };
     api.registry.update(context, target, true, change).await

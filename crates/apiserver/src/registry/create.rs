@@ -1,6 +1,6 @@
 //! Creation (apiserver/pkg/registry/generic/registry/store.go `Create`, registry/rest/create.go).
 
-use super::{Part, Registry, WriteContext, api_version, storage_key, strategy, write_error};
+use super::{Part, Registry, WriteContext, api_version, events, storage_key, strategy, write_error};
 use crate::kinds::KindInfo;
 use crate::object;
 use crate::status::ApiError;
@@ -118,7 +118,8 @@ pub(super) fn set_type(kind: &KindInfo, object: &mut Value) {
     let Some(map) = object.as_object_mut() else { return };
     map.shift_remove("apiVersion");
     map.shift_remove("kind");
-    map.shift_insert(0, "apiVersion".into(), api_version(kind).into());
+    let version = if events::is_view(kind) { kind.version.to_string() } else { api_version(kind) };
+    map.shift_insert(0, "apiVersion".into(), version.into());
     map.shift_insert(0, "kind".into(), kind.kind.into());
 }
 

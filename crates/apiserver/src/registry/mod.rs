@@ -3,6 +3,7 @@
 
 pub mod create;
 pub mod delete;
+pub mod events;
 pub mod expiry;
 mod namespace;
 mod pod;
@@ -81,15 +82,19 @@ pub fn api_version(kind: &KindInfo) -> String {
     if kind.group.is_empty() { kind.version.to_string() } else { format!("{}/{}", kind.group, kind.version) }
 }
 
+fn storage_group(kind: &KindInfo) -> &'static str {
+    if kind.group.is_empty() || events::is_view(kind) { "core" } else { kind.group }
+}
+
 /// The store's prefix of a kind, or of a kind in a namespace.
 pub fn prefix(kind: &KindInfo, namespace: &str) -> String {
-    let group = if kind.group.is_empty() { "core" } else { kind.group };
+    let group = storage_group(kind);
     if namespace.is_empty() || !kind.namespaced { format!("{group}/{}/", kind.plural) } else { format!("{group}/{}/{namespace}/", kind.plural) }
 }
 
 /// The store's key of an object.
 pub fn storage_key(kind: &KindInfo, namespace: &str, name: &str) -> String {
-    let group = if kind.group.is_empty() { "core" } else { kind.group };
+    let group = storage_group(kind);
     let namespace = if kind.namespaced { namespace } else { "" };
     format!("{group}/{}/{namespace}/{name}", kind.plural)
 }

@@ -1,12 +1,10 @@
-//! pods/binding and pods/eviction (pkg/registry/core/pod/storage/{storage,eviction}.go).
+//! pods/binding (pkg/registry/core/pod/storage/storage.go).
 
 use super::success;
-use crate::admission;
 use crate::http::{Call, resource};
 use crate::kinds::KindInfo;
 use crate::object;
 use crate::registry::WriteContext;
-use crate::registry::delete::DeleteOptions;
 use crate::server::Api;
 use crate::status::ApiError;
 use serde_json::{Value, json};
@@ -49,14 +47,4 @@ fn mark_scheduled(pod: &mut Value) {
     let conditions = object::array_mut(object::map_mut(pod, "status"), "conditions");
     conditions.retain(|condition| object::text(condition, &["type"]) != "PodScheduled");
     conditions.push(json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": object::now()}));
-}
-
-/// Deletes a pod on behalf of a drain. No kind that could forbid it (PodDisruptionBudget) is served yet.
-pub(super) async fn evict(api: &Api, call: &Call, kind: &'static KindInfo, context: &WriteContext) -> Result<Value, ApiError> {
-    let body = resource::body(call)?;
-    let options = DeleteOptions::from_value(body.get("deleteOptions").unwrap_or(&Value::Null))?;
-    let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
-    admission::delete(&api.registry, context, kind, namespace, name)?;
-    api.registry.delete(context, kind, namespace, name, &options).await?;
-    Ok(success())
 }

@@ -1,6 +1,7 @@
 //! Subresources other than status and connections: scale, binding, eviction, token; and the reviews, which are creations without an object.
 
 mod binding;
+mod eviction;
 pub mod review;
 mod scale;
 mod token;
@@ -27,7 +28,7 @@ pub async fn serve(api: &Arc<Api>, call: &Call, kind: &'static KindInfo, context
             verb => Err(ApiError::method_not_allowed(kind, verb)),
         },
         ("pods", "binding", "create") => json(201, binding::bind(api, call, kind, context).await?),
-        ("pods", "eviction", "create") => json(201, binding::evict(api, call, kind, context).await?),
+        ("pods", "eviction", "create") => json(201, eviction::evict(api, call, kind, context).await?),
         ("serviceaccounts", "token", "create") => json(201, token::create(api, call, kind)?),
         (_, subresource, verb) if kind.subresources.contains(&subresource) => Err(ApiError::method_not_allowed(kind, verb)),
         _ => Err(ApiError::no_such_resource()),
