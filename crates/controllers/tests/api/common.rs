@@ -2,12 +2,13 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, TcpListener},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use apiserver::{Identity, Server};
 use cluster::{Informer, Selection};
-use controllers::Timing;
+use controllers::{LocalVolumes, Timing};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{
     Api, Client, Resource,
@@ -18,6 +19,25 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+/// The disks of all nodes: `ROOT/NODE/VOLUME`.
+struct Disks(std::path::PathBuf);
+
+impl Disks {
+    fn at(&self, node: &str, path: &str) -> std::path::PathBuf {
+        self.0.join(node).join(path.rsplit(['/', '\\']).next().unwrap())
+    }
+}
+
+impl LocalVolumes for Disks {
+    fn create(&self, node: &str, path: &str) -> std::io::Result<()> {
+        std::fs::create_dir_all(self.at(node, path))
+    }
+
+    fn remove(&self, node: &str, path: &str) -> std::io::Result<()> {
+        std::fs::remove_dir_all(self.at(node, path))
+    }
+}
 
 /// The cluster; everything ends with it.
 pub struct Cluster {
@@ -60,6 +80,12 @@ impl Cluster {
         self.control.push(tokio::spawn(controllers::run_scheduler(client, self.shutdown.clone())));
     }
 
+    /// Publishes the class `mullion-local`, whose volumes are directories below `disks`.
+    pub fn start_local_volumes(&mut self, disks: std::path::PathBuf) {
+        let client = self.client("system:kube-controller-manager");
+        self.control.push(tokio::spawn(controllers::run_local_volumes(client, Arc::new(Disks(disks)), self.shutdown.clone())));
+    }
+
     /// Ends the controllers and the scheduler in the midst of whatever they do.
     pub async fn kill_control(&mut self) {
         for task in self.control.drain(..) {
@@ -99,7 +125,13 @@ impl Cluster {
     /// Adds a ready node, with an agent that runs all its pods at once and lets them go at once.
     pub async fn add_node(&mut self, name: &str, os: &str) {
         let nodes: Api<Node> = Api::all(self.admin());
-        nodes.create(&PostParams::default(), &object(json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}}}))).await.unwrap();
+        nodes
+            .create(
+                &PostParams::default(),
+                &object(json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os, "kubernetes.io/hostname": name}}})),
+            )
+            .await
+            .unwrap();
         self.heartbeat(name).await;
         self.tasks.push(tokio::spawn(agent(self.admin(), name.to_owned(), self.shutdown.clone())));
     }

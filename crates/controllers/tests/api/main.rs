@@ -1,7 +1,9 @@
 //! The controllers and the scheduler against the real API server, all in this process.
 
 mod common;
+mod daemonsets;
 mod deletion;
 mod dns;
 mod nodes;
+mod storage;
 mod workloads;
