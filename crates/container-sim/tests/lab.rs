@@ -30,6 +30,8 @@ fn main() -> ExitCode {
             ("second_programs_are_killed_in_time_and_end_with_their_container", |dir| Box::pin(cases::exec::ends(dir))),
             ("sessions_hand_streams_and_terminals_over", |dir| Box::pin(cases::exec::sessions(dir))),
             ("clients_attach_to_running_containers", |dir| Box::pin(cases::exec::attach(dir))),
+            ("nothing_of_the_lab_is_within_reach_of_a_container", |dir| Box::pin(cases::confinement::reach(dir))),
+            ("isolated_pods_run_what_is_older_than_their_node", |dir| Box::pin(cases::windows::isolation(dir))),
             ("a_stand_in_answers_and_says_what_it_is", |dir| Box::pin(stand_in(dir))),
             ("a_restarted_runtime_finds_its_pods", |dir| Box::pin(restart(dir))),
             ("a_dead_shim_makes_the_sandbox_not_ready", |dir| Box::pin(dead_shim(dir))),

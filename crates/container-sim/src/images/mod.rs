@@ -179,6 +179,11 @@ impl Store {
         self.os
     }
 
+    /// The same store, for a virtual machine of the node that runs another build.
+    pub fn for_guest(&self, os: NodeOs) -> Self {
+        Self { os, ..self.clone() }
+    }
+
     /// Where the unpacked layers are.
     pub fn layers_dir(&self) -> PathBuf {
         self.cache.join("layers")

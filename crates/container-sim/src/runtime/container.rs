@@ -6,7 +6,8 @@ use anyhow::{Context as _, anyhow};
 use k8s_cri::v1;
 use tonic::Status;
 
-use super::record::{ContainerRecord, Records};
+use super::isolation::Isolation;
+use super::record::{ContainerRecord, Records, SandboxRecord};
 use super::{Runtime, failed, new_id, not_found};
 use crate::images::Image;
 use crate::images::platform::NoMatch;
@@ -22,7 +23,7 @@ impl Runtime {
         let (sandbox_id, turn) = self.sandbox_turn(&request.pod_sandbox_id).ok_or_else(|| not_found("sandbox", &request.pod_sandbox_id))?;
         let _turn = turn.lock().await;
         let sandbox = self.ready_sandbox(&sandbox_id)?;
-        let image = self.image_for(&config)?;
+        let image = self.image_for(&sandbox, &config)?;
         {
             let state = self.state();
             let mut others = state.containers.values().filter(|container| container.sandbox == sandbox_id);
@@ -69,13 +70,13 @@ impl Runtime {
         Ok(id)
     }
 
-    /// The image of a container, if this node can run it.
-    fn image_for(&self, config: &v1::ContainerConfig) -> Result<Image, Status> {
+    /// The image of a container, if this node can run it in this sandbox.
+    fn image_for(&self, sandbox: &SandboxRecord, config: &v1::ContainerConfig) -> Result<Image, Status> {
         let name = config.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
         let image = self.store.find(name).map_err(|error| failed(&anyhow!(error)))?;
         let image = image
             .ok_or_else(|| Status::not_found(format!("failed to get image {name:?}: not found: pull it, or load it with `mullion image load`")))?;
-        if image.platform.fit(self.config.os).is_none() {
+        if self.isolation(sandbox)?.fit(self.config.os, &image.platform).is_none() {
             let image_name = image.tags.first().cloned().unwrap_or_else(|| name.to_owned());
             let no_match = NoMatch { image: image_name, available: vec![image.platform], node: self.config.os };
             return Err(Status::failed_precondition(no_match.to_string()));
@@ -90,6 +91,11 @@ impl Runtime {
             ))),
             _ => Ok(image),
         }
+    }
+
+    /// How the pod of a sandbox is kept apart.
+    pub(super) fn isolation(&self, sandbox: &SandboxRecord) -> Result<Isolation, Status> {
+        Isolation::asked(self.config.os, &sandbox.runtime_handler, &sandbox.config.annotations).map_err(Status::unknown)
     }
 
     fn log_path(&self, directory: &str, file: &str) -> String {

@@ -4,10 +4,13 @@ use std::collections::HashMap;
 
 use anyhow::anyhow;
 use k8s_cri::v1;
+use pod_rules::NodeOs;
 use serde_json::json;
 use tonic::Status;
 
 use super::Runtime;
+use super::isolation::Isolation;
+use crate::images::platform::Platform;
 use crate::images::stand_in::LABEL;
 use crate::images::{Image, ImageError};
 use crate::shim::now;
@@ -65,12 +68,28 @@ impl Runtime {
 
     pub(super) fn pull_image(&self, request: &v1::PullImageRequest) -> Result<String, Status> {
         let name = request.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
-        let image = self.store.pull(name, self.config.stand_ins, &self.config.node).map_err(|error| match error {
+        let mut pulled = self.store.pull(name, self.config.stand_ins, &self.config.node);
+        // A pod with a virtual machine of its own runs what is older than the node.
+        if let Err(ImageError::NoMatch(no_match)) = &pulled
+            && let Some(os) = self.guest_for(request, &no_match.available)
+        {
+            pulled = self.store.for_guest(os).pull(name, self.config.stand_ins, &self.config.node);
+        }
+        let image = pulled.map_err(|error| match error {
             ImageError::NoMatch(no_match) => Status::not_found(format!("failed to pull and unpack image {name:?}: {no_match}")),
             other => status(other),
         })?;
         tracing::info!(image = name, id = image.id, stand_in = image.stand_in.is_some(), "image is here");
         Ok(image.id)
+    }
+
+    /// The kind of guest that runs the best of these variants in the way that the pod of a request asks for.
+    fn guest_for(&self, request: &v1::PullImageRequest, available: &[Platform]) -> Option<NodeOs> {
+        let handler = request.image.as_ref().map(|image| image.runtime_handler.as_str()).unwrap_or_default();
+        let annotations = request.sandbox_config.as_ref().map(|sandbox| sandbox.annotations.clone()).unwrap_or_default();
+        let isolation = Isolation::asked(self.config.os, handler, &annotations).ok()?;
+        let best = available.iter().filter(|platform| isolation.fit(self.config.os, platform).is_some()).max_by_key(|platform| platform.build())?;
+        Some(NodeOs::Windows { build: best.build()? })
     }
 
     pub(super) fn remove_image(&self, request: &v1::RemoveImageRequest) -> Result<(), Status> {

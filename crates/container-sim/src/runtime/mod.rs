@@ -10,6 +10,7 @@
 mod container;
 mod environment;
 mod images;
+mod isolation;
 mod network;
 mod record;
 mod sandbox;

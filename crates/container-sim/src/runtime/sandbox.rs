@@ -7,11 +7,12 @@ use anyhow::{Context as _, Result, anyhow};
 use k8s_cri::v1;
 use tonic::Status;
 
+use super::isolation::Isolation;
 use super::network::Netns;
 use super::record::{Records, SandboxRecord};
 use super::{Runtime, Sandbox, failed, new_id};
 use crate::shim::client::Shim;
-use crate::shim::{ShimSpec, launch, now, write_json};
+use crate::shim::{self, ShimSpec, now, write_json};
 
 /// How long a killed container may take to disappear.
 const KILL: Duration = Duration::from_secs(10);
@@ -20,9 +21,8 @@ impl Runtime {
     pub(super) async fn run_sandbox(&self, request: v1::RunPodSandboxRequest) -> Result<String, Status> {
         let config = request.config.ok_or_else(|| Status::invalid_argument("sandbox config is missing"))?;
         let metadata = config.metadata.clone().ok_or_else(|| Status::invalid_argument("sandbox config must include metadata"))?;
-        if !request.runtime_handler.is_empty() {
-            return Err(Status::unknown(format!("no runtime for {:?} is configured", request.runtime_handler)));
-        }
+        // Whoever asks for what is not there hears it now, not when the first container is made.
+        Isolation::asked(self.config.os, &request.runtime_handler, &config.annotations).map_err(Status::unknown)?;
         let host_network = is_host_network(&config).map_err(Status::invalid_argument)?;
         let record = SandboxRecord {
             format: 0,
@@ -82,7 +82,7 @@ impl Runtime {
         let sysctls = record.config.linux.iter().flat_map(|linux| linux.sysctls.clone()).collect();
         let spec = ShimSpec { netns: self.network.path(&record), hostname, sysctls, os: self.config.os, host: self.config.host.clone() };
         write_json(&dir.join("shim.json"), &spec)?;
-        record.shim_pid = launch(&dir).await?.pid;
+        record.shim_pid = shim::start(&dir).await?.pid;
         self.records.write_sandbox(&record)?;
         let shim = Shim::connect(&dir, &record.id, self.told.clone()).await?;
         Ok((record, shim))

@@ -12,7 +12,7 @@ use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
 use super::record::by_prefix;
-use super::{Runtime, not_found};
+use super::{Runtime, isolation, not_found};
 
 /// How this runtime calls itself; nodes report it as `mullion-sim://VERSION`.
 const NAME: &str = "mullion-sim";
@@ -30,6 +30,10 @@ fn ok<T>(answer: T) -> Answer<T> {
 /// A part of CRI that is still missing.
 fn missing<T>(what: &str) -> Answer<T> {
     Err(Status::unimplemented(format!("this version of the simulated runtime cannot {what}")))
+}
+
+fn handler(name: String) -> v1::RuntimeHandler {
+    v1::RuntimeHandler { name, features: Some(v1::RuntimeHandlerFeatures { recursive_read_only_mounts: false, user_namespaces: false }) }
 }
 
 #[tonic::async_trait]
@@ -66,10 +70,7 @@ impl RuntimeService for Service {
         ok(v1::StatusResponse {
             status: Some(v1::RuntimeStatus { conditions: vec![condition("RuntimeReady", None, ""), network] }),
             info,
-            runtime_handlers: vec![v1::RuntimeHandler {
-                name: String::new(),
-                features: Some(v1::RuntimeHandlerFeatures { recursive_read_only_mounts: false, user_namespaces: false }),
-            }],
+            runtime_handlers: std::iter::once(String::new()).chain(isolation::handlers(self.0.config.os)).map(handler).collect(),
             features: Some(v1::RuntimeFeatures { supplemental_groups_policy: false }),
         })
     }

@@ -5,6 +5,7 @@ use k8s_cri::v1;
 
 use super::Runtime;
 use super::environment;
+use super::isolation::Isolation;
 use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
 use crate::images::{Image, Store};
@@ -31,7 +32,9 @@ impl Runtime {
     /// Everything the shim has to know to start the container.
     pub(super) fn start_spec(&self, sandbox: &SandboxRecord, record: &ContainerRecord, image: &Image) -> Result<StartSpec> {
         let config = &record.config;
-        let os = self.config.os;
+        // In a virtual machine of its own a program finds the build of its image.
+        let isolation = Isolation::asked(self.config.os, &sandbox.runtime_handler, &sandbox.config.annotations).map_err(anyhow::Error::msg)?;
+        let os = isolation.os(self.config.os, &image.platform);
         let hostname = if sandbox.config.hostname.is_empty() { &self.config.node } else { &sandbox.config.hostname };
         let pod_env: Vec<(String, String)> = config.envs.iter().map(|env| (env.key.clone(), env.value.clone())).collect();
         let mut env = environment::merge(os, hostname, &image.config.env, &pod_env);

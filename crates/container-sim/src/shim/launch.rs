@@ -1,14 +1,15 @@
 //! Stage 1, and the runtime's side of it.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sched::{CloneFlags, setns, unshare};
 
-use super::{ShimSpec, read_json};
+use super::{ShimSpec, read_json, report};
 
 /// A shim that is ready for requests.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct Launched {
 ///
 /// # Errors
 /// With what the shim said.
-pub(crate) async fn launch(dir: &Path) -> Result<Launched> {
+pub(crate) async fn start(dir: &Path) -> Result<Launched> {
     let log = dir.join("shim.log");
     let stderr = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut child = tokio::process::Command::new("/proc/self/exe")
@@ -73,12 +74,35 @@ pub(super) fn main(dir: &Path) -> Result<()> {
         let path = Path::new("/proc/sys").join(name.replace('.', "/"));
         std::fs::write(&path, value).with_context(|| format!("cannot set sysctl {name} to {value:?}"))?;
     }
-    let child = Command::new("/proc/self/exe")
-        .arg0("mullion")
-        .args(["shim", "serve"])
-        .arg(dir)
-        .spawn()
-        .context("cannot start the sandbox's first process")?;
+    let (program, home) = protect_program(dir)?;
+    let mut command = Command::new(program);
+    command.arg0("mullion").args(["shim", "serve"]).arg(dir).env_clear();
+    report::hand_down(&mut command, HOME, &home)?;
+    let child = command.spawn().context("cannot start the sandbox's first process")?;
     println!("pid {}", child.id());
     Ok(())
+}
+
+/// Name of the variable with the descriptor of the node's mount namespace.
+const HOME: &str = "MULLION_SHIM_HOME";
+
+/// Mounts this program read-only in a mount namespace that nobody else sees, and returns its path there and the way back.
+///
+/// Processes in containers can reach the file of a program that runs beside them (`/proc/PID/exe`), and so far as users go
+/// it may be theirs to write: it is the user's who started the lab. Whoever reaches it through this mount cannot.
+fn protect_program(dir: &Path) -> Result<(PathBuf, OwnedFd)> {
+    let home = OwnedFd::from(File::open("/proc/self/ns/mnt").context("cannot open the mount namespace")?);
+    let program = std::fs::read_link("/proc/self/exe").context("cannot find this program")?;
+    unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
+    linux_sys::mount::make_rprivate()?;
+    let place = dir.join("program");
+    File::create(&place).with_context(|| format!("cannot make {}", place.display()))?;
+    linux_sys::mount::bind_ro(&program, &place).context("cannot protect this program from containers")?;
+    Ok((place, home))
+}
+
+/// What comes of it in the next stage: back to the node's mounts, on a program that cannot be written.
+pub(super) fn return_home() -> Result<()> {
+    let home = report::inherited(HOME)?;
+    setns(home, CloneFlags::CLONE_NEWNS).context("cannot return to the node's mount namespace")
 }

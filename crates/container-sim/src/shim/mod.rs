@@ -34,7 +34,7 @@ use std::process::ExitCode;
 use host::{HostError, HostRoot, NodeOs};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use launch::launch;
+pub(crate) use launch::start;
 pub use log::LogWriter;
 pub(crate) use wire::{AttachRequest, ExecRequest, Handed, Message, Request};
 pub use wire::{Exit, Started};

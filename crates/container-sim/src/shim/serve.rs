@@ -20,13 +20,14 @@ use super::connection::{Connection, Gone, Purpose};
 use super::log::LogWriter;
 use super::pump::Stream;
 use super::stage::Ends;
-use super::{Exit, Message, Request, ShimSpec, now, program, read_json, report, write_json};
+use super::{Exit, Message, Request, ShimSpec, launch, now, program, read_json, report, write_json};
 
 /// Name of the socket in the sandbox's directory. It is bound and reached by short relative names, since a socket's
 /// path may have 108 bytes only.
 pub(super) const SOCKET: &str = "shim.sock";
 
 pub(super) fn main(dir: &Path) -> Result<()> {
+    launch::return_home()?;
     program::close_others(&[])?;
     std::env::set_current_dir(dir).with_context(|| format!("cannot enter {}", dir.display()))?;
     let spec: ShimSpec = read_json(&dir.join("shim.json"))?;

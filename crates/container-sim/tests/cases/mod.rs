@@ -1,3 +1,5 @@
 //! Tests of `lab.rs` by subject.
 
+pub mod confinement;
 pub mod exec;
+pub mod windows;

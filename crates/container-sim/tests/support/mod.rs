@@ -295,7 +295,7 @@ pub fn image_archive(dir: &Path) -> PathBuf {
     let first = layer(&|builder| {
         file(builder, "bin/busybox", 0o755, &busybox);
         file(builder, "etc/motd", 0o644, b"replaced above\n");
-        for name in ["sh", "cat", "sleep", "true", "hostname", "id", "ls", "touch", "grep", "printf", "echo", "pwd", "test", "head", "tty", "stty", "ps"] {
+        for name in ["sh", "cat", "sleep", "true", "hostname", "id", "ls", "touch", "grep", "printf", "echo", "pwd", "test", "head", "tty", "stty", "mount"] {
             let mut header = tar::Header::new_gnu();
             header.set_entry_type(tar::EntryType::Symlink);
             header.set_mode(0o777);

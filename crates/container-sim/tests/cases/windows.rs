@@ -1,0 +1,48 @@
+//! What is particular to Windows nodes.
+
+use std::path::PathBuf;
+
+use cri::v1;
+
+use crate::support::{Node, container, windows_sandbox};
+
+const ANNOTATION: &str = "experimental.windows.kubernetes.io/isolation-type";
+
+pub async fn isolation(dir: PathBuf) {
+    let node = Node::windows(&dir, 20348, true).await;
+    let handlers = node.client.status(Default::default()).await.unwrap().runtime_handlers;
+    let names: Vec<&str> = handlers.iter().map(|handler| handler.name.as_str()).collect();
+    assert_eq!(names[..3], ["", "runhcs-wcow-process", "runhcs-wcow-hypervisor"]);
+    assert!(names.contains(&"runhcs-wcow-hypervisor-17763") && !names.contains(&"runhcs-wcow-hypervisor-26100"), "{names:?}");
+    let old = "microsoft/iis:windowsservercore-1709";
+    assert!(node.pull(old).await.unwrap_err().to_string().contains("no match for platform"));
+    // By annotation, as dockershim did.
+    let mut config = windows_sandbox("annotated");
+    config.annotations.insert(ANNOTATION.into(), "hyperv".into());
+    let pull = |handler: &str, sandbox: &v1::PodSandboxConfig| {
+        let image = v1::ImageSpec { image: old.into(), runtime_handler: handler.into(), ..Default::default() };
+        node.client.pull_image(v1::PullImageRequest { image: Some(image), auth: None, sandbox_config: Some(sandbox.clone()) })
+    };
+    pull("", &config).await.unwrap();
+    let pod = node.run(config).await;
+    let id = node.start(&pod, container("iis", old, &[])).await;
+    assert_eq!(node.status(&id).await.state, v1::ContainerState::ContainerRunning as i32);
+    node.remove(&pod).await;
+    // Without isolation the image that is here now is still refused.
+    let pod = node.run(windows_sandbox("plain")).await;
+    let error = node.create(&pod, container("iis", old, &[])).await.unwrap_err().to_string();
+    assert!(error.contains("10.0.16299") && error.contains("10.0.20348"), "{error}");
+    node.remove(&pod).await;
+    // By handler.
+    let with = |handler: &str, name: &str| v1::RunPodSandboxRequest { config: Some(windows_sandbox(name)), runtime_handler: handler.into() };
+    pull("runhcs-wcow-hypervisor-16299", &windows_sandbox("x")).await.unwrap();
+    for (handler, runs) in [("runhcs-wcow-hypervisor", true), ("runhcs-wcow-hypervisor-16299", true), ("runhcs-wcow-hypervisor-17763", false)] {
+        let pod = node.client.run_pod_sandbox(with(handler, handler)).await.unwrap();
+        assert_eq!(node.sandbox(&pod).await.runtime_handler, handler);
+        assert_eq!(node.create(&pod, container("iis", old, &[])).await.is_ok(), runs, "{handler}");
+        node.remove(&pod).await;
+    }
+    let error = node.client.run_pod_sandbox(with("gvisor", "unknown")).await.unwrap_err().to_string();
+    assert!(error.contains("no runtime for \"gvisor\" is configured") && error.contains("runhcs-wcow-process"), "{error}");
+    assert!(node.client.list_pod_sandbox(Default::default()).await.unwrap().is_empty());
+}
