@@ -13,6 +13,7 @@ mod authz;
 mod bootstrap;
 mod connect;
 mod http;
+mod metrics;
 mod object;
 mod protobuf;
 mod registry;

@@ -10,7 +10,7 @@ use crate::connect::kubelet::{KubeletClient, KubeletError};
 use crate::http::respond::{Body, BoxError};
 use crate::registry::{Registry, expiry, service};
 use crate::store::{self, Store};
-use crate::{bootstrap, http};
+use crate::{bootstrap, http, metrics};
 use ::http::{Request, Response};
 use futures::future::BoxFuture;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -101,6 +101,8 @@ pub struct Api {
     pub shutdown: CancellationToken,
     /// The way to kubelets.
     pub kubelet: KubeletClient,
+    /// What kubelets said of their use.
+    pub metrics: metrics::Kept,
     version: String,
     advertise: (IpAddr, u16),
     ready: AtomicBool,
@@ -169,6 +171,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
         tokens: SigningKey::from_pem(&config.sa_key_pem).map_err(|error| unusable("ServiceAccount key", error))?,
         shutdown: CancellationToken::new(),
         kubelet: KubeletClient::new(&config.ca_pem, &config.kubelet_client)?,
+        metrics: metrics::Kept::default(),
         version: config.version,
         advertise: config.advertise,
         ready: AtomicBool::new(false),

@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 const CONNECT: Duration = Duration::from_secs(10);
+const LARGEST_DOCUMENT: usize = 8 << 20;
 const DEFAULT_PORT: u16 = 10250;
 const LOG_OPTIONS: [&str; 7] = ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes"];
 
@@ -163,6 +164,19 @@ async fn forward(api: &Api, node: &str, method: Method, target: &str, body: Byte
         500 => ApiError::internal(text),
         code => ApiError::new(code, "", text),
     })
+}
+
+/// A document of a node's kubelet, as a whole.
+pub async fn read(api: &Api, node: &str, target: &str) -> Result<Bytes, ApiError> {
+    let failed = |error: String| ApiError::new(503, "ServiceUnavailable", format!("reading {target} of node {node}: {error}"));
+    let (address, port) = location(api, node)?;
+    let ask = async {
+        let answer = api.kubelet.request(address, port, Method::GET, target, Bytes::new()).await?;
+        let status = answer.status();
+        let body = http_body_util::Limited::new(answer.into_body(), LARGEST_DOCUMENT).collect().await.map_err(|error| error.to_string())?.to_bytes();
+        if status.is_success() { Ok(body) } else { Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim())) }
+    };
+    tokio::time::timeout(CONNECT, ask).await.map_err(|_| failed("timed out".into()))?.map_err(failed)
 }
 
 fn encode(value: &str) -> String {

@@ -1,5 +1,7 @@
 //! The HTTP side: who asks, what for, whether they may, and the answer. The same pipeline serves TLS connections and in-process clients.
 
+mod compress;
+mod json;
 pub mod negotiate;
 mod nonresource;
 pub mod path;
@@ -71,13 +73,14 @@ where
         }
         if call.info.is_resource { resource::serve(&api, &call).await } else { nonresource::serve(&api, &call) }
     };
-    answer.unwrap_or_else(|error| {
+    let answer = answer.unwrap_or_else(|error| {
         if error.reason == "NotFound" && error.details.as_ref().is_some_and(|details| details.get("code").is_some()) {
             return respond::not_found();
         }
         tracing::debug!(path = call.info.path, verb = call.info.verb, code = error.code, message = error.message, "refused");
         respond::error(encoding, &error)
-    })
+    });
+    if call.info.verb == "get" || call.info.verb == "list" { compress::compress(&call.headers, answer).await } else { answer }
 }
 
 /// The body as it is, for those who pass it on.

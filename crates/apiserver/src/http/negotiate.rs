@@ -1,6 +1,7 @@
 //! Content negotiation: what the client accepts, and what it sends
 //! (apiserver/pkg/endpoints/handlers/negotiation).
 
+use super::json;
 use crate::protobuf;
 use crate::status::ApiError;
 use http::HeaderMap;
@@ -84,21 +85,26 @@ pub fn content_type(headers: &HeaderMap) -> String {
 
 /// Decodes an object's body: JSON, YAML or protobuf.
 pub fn decode(content_type: &str, body: &[u8]) -> Result<Value, ApiError> {
+    decode_strictly(content_type, body).map(|(value, _)| value)
+}
+
+/// The same; the second part names JSON members that stand twice.
+pub fn decode_strictly(content_type: &str, body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     match content_type {
         "" | "application/json" | "*/*" => decode_json(body),
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             let malformed = |error: serde_yaml_ng::Error| ApiError::bad_request(format!("error converting YAML to JSON: {error}"));
-            serde_yaml_ng::from_slice(body).map_err(malformed)
+            serde_yaml_ng::from_slice(body).map(|value| (value, Vec::new())).map_err(malformed)
         }
-        protobuf::MEDIA_TYPE => protobuf::decode(body).map_err(|error| ApiError::bad_request(error.to_string())),
+        protobuf::MEDIA_TYPE => protobuf::decode(body).map(|value| (value, Vec::new())).map_err(|error| ApiError::bad_request(error.to_string())),
         _ => Err(ApiError::unsupported_media_type(&MEDIA_TYPES)),
     }
 }
 
 /// Decodes JSON with the message of upstream's decoder in front.
-pub fn decode_json(body: &[u8]) -> Result<Value, ApiError> {
+fn decode_json(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     let malformed = |error: serde_json::Error| ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"));
-    serde_json::from_slice(body).map_err(malformed)
+    json::read(body).map_err(malformed)
 }
 
 #[cfg(test)]

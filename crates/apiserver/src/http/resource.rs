@@ -13,7 +13,7 @@ use crate::registry::{Part, WriteContext};
 use crate::server::Api;
 use crate::status::ApiError;
 use crate::watch::{self, Watch};
-use crate::{admission, subresources};
+use crate::{admission, metrics, subresources};
 use futures::TryStreamExt;
 use http::Response;
 use http_body_util::{BodyExt, StreamBody};
@@ -38,17 +38,26 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
         let list = json!({"kind": "CustomResourceDefinitionList", "apiVersion": "apiextensions.k8s.io/v1", "metadata": {"resourceVersion": api.registry.store.revision().to_string()}, "items": []});
         return Ok(respond::document(negotiate::accept(&call.headers)?.encoding, 200, &list));
     }
+    if let Some(answer) = metrics::serve(api, call).await? {
+        return Ok(answer);
+    }
     let kind = kinds::by_resource(&info.group, &info.version, &info.resource).ok_or_else(ApiError::no_such_resource)?;
     check_place(kind, call)?;
     let context = WriteContext::new(call.user.clone(), dry_run(call)? || deletes_dry(call)?);
-    let mut response = match info.subresource.as_str() {
+    let response = match info.subresource.as_str() {
         "" => main(api, call, kind, &context).await,
         "status" if kind.subresources.contains(&"status") => part(api, call, kind, &context, Part::Status).await,
         "finalize" if kind.plural == "namespaces" => part(api, call, kind, &context, Part::Finalize).await,
         "ephemeralcontainers" if kind.plural == "pods" => part(api, call, kind, &context, Part::EphemeralContainers).await,
         _ => subresources::serve(api, call, kind, &context).await,
-    }?;
-    respond::add_warnings(&mut response, &context.take_warnings());
+    };
+    let warnings = context.take_warnings();
+    if warnings.is_empty() {
+        return response;
+    }
+    let encoding = negotiate::accept(&call.headers).map_or(negotiate::Encoding::Json, |accepted| accepted.encoding);
+    let mut response = response.unwrap_or_else(|error| respond::error(encoding, &error));
+    respond::add_warnings(&mut response, &warnings);
     Ok(response)
 }
 

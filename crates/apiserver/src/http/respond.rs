@@ -105,6 +105,19 @@ pub fn list(accepted: Accepted, kind: &KindInfo, include: &str, page: &Page) -> 
     }
 }
 
+/// A list of objects that are computed.
+pub fn values(accepted: Accepted, kind: &KindInfo, include: &str, metadata: &Value, items: Vec<Value>) -> Response<Body> {
+    match accepted.transform {
+        Transform::Table => document(accepted.encoding, 200, &table(kind, &items, include, metadata.clone())),
+        Transform::Metadata => {
+            let items: Vec<Value> = items.iter().map(partial).collect();
+            let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items});
+            document(accepted.encoding, 200, &list)
+        }
+        _ => document(accepted.encoding, 200, &list_value(kind, metadata, items)),
+    }
+}
+
 /// A list of objects that are at hand.
 pub fn list_value(kind: &KindInfo, metadata: &Value, items: Vec<Value>) -> Value {
     json!({"kind": format!("{}List", kind.kind), "apiVersion": api_version(kind), "metadata": metadata, "items": items})

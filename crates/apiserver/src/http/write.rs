@@ -2,7 +2,8 @@
 //! (apiserver/pkg/endpoints/handlers/{create,update,patch}.go).
 
 use super::Call;
-use super::negotiate::{self, decode};
+use super::json;
+use super::negotiate::{self, decode_strictly};
 use crate::kinds::KindInfo;
 use crate::object;
 use crate::patch::PatchError;
@@ -43,10 +44,11 @@ fn field_validation(call: &Call) -> Result<FieldValidation, ApiError> {
 
 /// Decodes and checks the body of a creation or replacement.
 pub fn decode_object(kind: &KindInfo, call: &Call, context: &WriteContext) -> Result<Value, ApiError> {
-    let value = decode(&negotiate::content_type(&call.headers), &call.body)?;
+    let (value, repeated) = decode_strictly(&negotiate::content_type(&call.headers), &call.body)?;
     check_type(kind, &value)?;
     let prefix = format!("{} in version {:?} cannot be handled as a {}: ", kind.kind, kind.version, kind.kind);
-    let checked = check_fields(kind, value, field_validation(call)?, context).map_err(|text| ApiError::bad_request(format!("{prefix}{text}")))?;
+    let checked =
+        check_fields(kind, value, repeated, field_validation(call)?, context).map_err(|text| ApiError::bad_request(format!("{prefix}{text}")))?;
     Ok(events::incoming(kind, checked))
 }
 
@@ -68,11 +70,15 @@ fn check_type(kind: &KindInfo, value: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Types are always checked; unknown fields are refused, reported or ignored.
-fn check_fields(kind: &KindInfo, value: Value, validation: FieldValidation, context: &WriteContext) -> Result<Value, String> {
-    let checked = schema::decode_check(kind, value, validation == FieldValidation::Strict).map_err(|error| error.to_string())?;
-    if validation == FieldValidation::Warn {
-        checked.warnings.into_iter().for_each(|warning| context.warn(warning));
+/// Types are always checked; unknown and `repeated` fields are refused, reported or ignored.
+fn check_fields(kind: &KindInfo, value: Value, repeated: Vec<String>, validation: FieldValidation, context: &WriteContext) -> Result<Value, String> {
+    let checked = schema::decode_check(kind, value).map_err(|error| error.to_string())?;
+    let mut found = repeated;
+    found.extend(checked.unknown);
+    match validation {
+        FieldValidation::Strict if !found.is_empty() => return Err(format!("strict decoding error: {}", found.join(", "))),
+        FieldValidation::Warn => found.into_iter().for_each(|warning| context.warn(warning)),
+        _ => {}
     }
     Ok(checked.value)
 }
@@ -111,7 +117,7 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
     if ![JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH].contains(&content_type.as_str()) {
         return Err(ApiError::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH]));
     }
-    let document = patch_document(&call.body)?;
+    let (document, repeated) = patch_document(&call.body)?;
     let kind = target.kind;
     let change = |current: &Value| {
         let current = &events::outgoing(kind, current.clone());
@@ -122,17 +128,17 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
         };
         let patched = patched.map_err(|error| patch_error(&error))?;
         let text = patched.to_string();
-        check_fields(kind, patched, validation, context)
+        check_fields(kind, patched, repeated.clone(), validation, context)
             .map(|object| events::incoming(kind, object))
             .map_err(|error| ApiError::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: {text:?}: {error}")))
     };
     api.registry.update(context, target, true, change).await
 }
 
-fn patch_document(body: &[u8]) -> Result<Value, ApiError> {
+fn patch_document(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     // kubectl may send a patch as YAML; upstream converts it first.
-    serde_json::from_slice(body)
-        .or_else(|_| serde_yaml_ng::from_slice(body))
+    json::read(body)
+        .or_else(|_| serde_yaml_ng::from_slice(body).map(|document| (document, Vec::new())))
         .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
 }
 
@@ -140,6 +146,7 @@ fn patch_document(body: &[u8]) -> Result<Value, ApiError> {
 pub fn patch_error(error: &PatchError) -> ApiError {
     match error {
         PatchError::Malformed(why) => ApiError::bad_request(why.as_str()),
+        PatchError::TooLarge(why) => ApiError::new(413, "RequestEntityTooLarge", why.as_str()),
         PatchError::NotApplicable(why) => {
             ApiError::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {why}"))
         }

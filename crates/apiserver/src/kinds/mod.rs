@@ -30,6 +30,7 @@ pub struct KindInfo {
 const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const NO_COLLECTION: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const CREATE: &[&str] = &["create"];
+const READ: &[&str] = &["get", "list"];
 const CONNECT: &[&str] = &["create", "get"];
 
 /// The usual kind: namespaced, all verbs, no subresources; `group` and the type's name come first.
@@ -143,6 +144,15 @@ pub const REVIEWS: &[KindInfo] = &[
     review("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews", "io.k8s.api.authorization.v1.SubjectAccessReview"),
 ];
 
+/// Kinds whose objects are computed when somebody asks.
+pub const METRICS: &[KindInfo] = &[
+    KindInfo {
+        version: "v1beta1",
+        ..kind("metrics.k8s.io", "NodeMetrics", "nodes", "node", "io.k8s.metrics.v1beta1.NodeMetrics").cluster().verbs(READ)
+    },
+    KindInfo { version: "v1beta1", ..kind("metrics.k8s.io", "PodMetrics", "pods", "pod", "io.k8s.metrics.v1beta1.PodMetrics").verbs(READ) },
+];
+
 const fn review(group: &'static str, name: &'static str, plural: &'static str, schema_type: &'static str) -> KindInfo {
     let mut info = kind(group, name, plural, "", schema_type).cluster().verbs(CREATE);
     // Upstream names a review in the singular by its lower-case kind, which is the plural without its s.
@@ -200,7 +210,7 @@ pub fn by_resource(group: &str, version: &str, plural: &str) -> Option<&'static 
 
 /// Every resource of one group and version in discovery's order (by plural name).
 pub fn of_group_version(group: &str, version: &str) -> Vec<&'static KindInfo> {
-    let mut found: Vec<_> = KINDS.iter().chain(REVIEWS).filter(|info| info.group == group && info.version == version).collect();
+    let mut found: Vec<_> = KINDS.iter().chain(REVIEWS).chain(METRICS).filter(|info| info.group == group && info.version == version).collect();
     found.sort_by_key(|info| info.plural);
     found
 }
@@ -219,6 +229,7 @@ pub const GROUPS: &[(&str, &[&str])] = &[
     ("coordination.k8s.io", &["v1"]),
     ("node.k8s.io", &["v1"]),
     ("discovery.k8s.io", &["v1"]),
+    ("metrics.k8s.io", &["v1beta1"]),
 ];
 
 #[cfg(test)]
@@ -228,7 +239,7 @@ mod tests {
     #[test]
     fn every_kind_is_in_a_served_group_and_unique() {
         let mut seen = std::collections::HashSet::new();
-        for info in KINDS.iter().chain(REVIEWS) {
+        for info in KINDS.iter().chain(REVIEWS).chain(METRICS) {
             assert!(seen.insert((info.group, info.plural)), "{} twice", info.plural);
             assert!(GROUPS.iter().any(|(group, versions)| *group == info.group && versions.contains(&info.version)), "{}", info.group);
             assert!(info.schema_type.ends_with(&format!(".{}", info.kind)), "{}", info.schema_type);

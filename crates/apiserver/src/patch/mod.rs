@@ -14,10 +14,16 @@ pub enum PatchError {
     /// The document is no patch of its format.
     #[error("{0}")]
     Malformed(String),
+    /// The document has too many operations.
+    #[error("{0}")]
+    TooLarge(String),
     /// The patch does not fit the object.
     #[error("{0}")]
     NotApplicable(String),
 }
+
+/// Longest JSON patch (handlers/patch.go `maxJSONPatchOperations`).
+const MOST_OPERATIONS: usize = 10_000;
 
 /// Applies an RFC 6902 patch. All operations apply, or none.
 pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
@@ -25,6 +31,13 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
         let found = if patch.is_object() { "object" } else { "value" };
         return Err(PatchError::Malformed(format!("json: cannot unmarshal {found} into Go value of type jsonpatch.Patch")));
     };
+    if operations.len() > MOST_OPERATIONS {
+        let found = operations.len();
+        return Err(PatchError::TooLarge(format!("The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {found}")));
+    }
+    if operations.iter().any(|operation| !operation.is_object()) {
+        return Err(PatchError::Malformed("json: cannot unmarshal value into Go value of type jsonpatch.Operation".into()));
+    }
     let mut patched = object.clone();
     for operation in operations {
         let name = operation["op"].as_str().unwrap_or("unknown");

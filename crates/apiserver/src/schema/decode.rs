@@ -1,7 +1,6 @@
 //! Checks a JSON object against upstream's Go types and brings it into the form that Go's round trip gives it.
 //!
-//! Wording follows Go's `encoding/json` (its Kubernetes fork) and apimachinery's strict decoder. Unlike Go, repeated members of one object
-//! are not seen: the JSON reader keeps the last.
+//! Wording follows Go's `encoding/json` (its Kubernetes fork) and apimachinery's strict decoder.
 
 use super::types::{self, Field, GoType, Level, Shape};
 use crate::kinds::KindInfo;
@@ -17,16 +16,13 @@ use serde_json::{Map, Value};
 pub struct Checked {
     /// The object with known fields only, in canonical form.
     pub value: Value,
-    /// One text for each unknown field, as upstream sends them in Warning headers.
-    pub warnings: Vec<String>,
+    /// One text for each unknown field, as upstream sends them in Warning headers and strict errors.
+    pub unknown: Vec<String>,
 }
 
 /// Why an object cannot be decoded.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Unknown fields, with strict validation.
-    #[error("strict decoding error: {}", .0.join(", "))]
-    Strict(Vec<String>),
     /// A value of a wrong type inside a struct.
     #[error("json: cannot unmarshal {value} into Go struct field {holder}.{field} of type {go}")]
     Field {
@@ -52,21 +48,18 @@ pub enum DecodeError {
     Text(String),
 }
 
-/// Decodes `value` as upstream would decode it into the kind's type: type errors first, then unknown fields (an error when `strict`,
-/// warnings otherwise). Nulls and empty fields disappear, quantities and times become canonical.
-pub fn decode_check(info: &KindInfo, value: Value, strict: bool) -> Result<Checked, DecodeError> {
+/// Decodes `value` as upstream would decode it into the kind's type. Nulls, unknown and empty fields disappear, quantities and times become
+/// canonical.
+pub fn decode_check(info: &KindInfo, value: Value) -> Result<Checked, DecodeError> {
     let Some(go_type) = types::find(info.schema_type) else {
-        return Ok(Checked { value, warnings: Vec::new() });
+        return Ok(Checked { value, unknown: Vec::new() });
     };
     let mut walk = Walk { path: String::new(), fields: Vec::new(), unknown: Vec::new() };
     let value = match value {
         Value::Object(members) => Value::Object(walk.object(go_type, members)?),
         other => return Err(DecodeError::Value { value: describe(&other).into(), go: format!("{}.{}", info.version, info.kind) }),
     };
-    if strict && !walk.unknown.is_empty() {
-        return Err(DecodeError::Strict(walk.unknown));
-    }
-    Ok(Checked { value, warnings: walk.unknown })
+    Ok(Checked { value, unknown: walk.unknown })
 }
 
 struct Walk {
@@ -287,8 +280,8 @@ mod tests {
     use crate::kinds::by_resource;
     use serde_json::json;
 
-    fn check(group: &str, plural: &str, value: Value, strict: bool) -> Result<Checked, String> {
-        decode_check(by_resource(group, "v1", plural).unwrap(), value, strict).map_err(|error| error.to_string())
+    fn check(group: &str, plural: &str, value: Value) -> Result<Checked, String> {
+        decode_check(by_resource(group, "v1", plural).unwrap(), value).map_err(|error| error.to_string())
     }
 
     fn pod(spec: Value) -> Value {
@@ -298,14 +291,11 @@ mod tests {
     #[test]
     fn unknown_fields_are_named_with_their_path() {
         let value = json!({"spec": {"template": {"spec": {"foo": 1, "containers": [{"name": "a"}, {"bar": {}}]}}}, "x": 1});
+        let checked = check("apps", "deployments", value).unwrap();
         assert_eq!(
-            check("apps", "deployments", value.clone(), true).unwrap_err(),
-            "strict decoding error: unknown field \"spec.template.spec.foo\", unknown field \"spec.template.spec.containers[1].bar\", \
-             unknown field \"x\""
+            checked.unknown.join(", "),
+            "unknown field \"spec.template.spec.foo\", unknown field \"spec.template.spec.containers[1].bar\", unknown field \"x\""
         );
-        let checked = check("apps", "deployments", value, false).unwrap();
-        assert_eq!(checked.warnings.len(), 3);
-        assert_eq!(checked.warnings[2], "unknown field \"x\"");
         assert!(checked.value.get("x").is_none());
         assert!(checked.value["spec"]["template"]["spec"].get("foo").is_none());
     }
@@ -330,15 +320,15 @@ mod tests {
             (json!({"priority": 3_000_000_000_i64}), field("number 3000000000 into Go struct field PodSpec.spec.priority of type int32")),
         ];
         for (spec, expected) in cases {
-            assert_eq!(check("", "pods", pod(spec.clone()), true).unwrap_err(), expected, "{spec}");
+            assert_eq!(check("", "pods", pod(spec.clone())).unwrap_err(), expected, "{spec}");
         }
-        assert_eq!(check("", "pods", json!([]), true).unwrap_err(), field("array into Go value of type v1.Pod"));
+        assert_eq!(check("", "pods", json!([])).unwrap_err(), field("array into Go value of type v1.Pod"));
         assert_eq!(
-            check("", "pods", json!({"metadata": {"labels": {"a": 1}}}), true).unwrap_err(),
+            check("", "pods", json!({"metadata": {"labels": {"a": 1}}})).unwrap_err(),
             field("number into Go struct field ObjectMeta.metadata.labels of type string")
         );
-        assert_eq!(check("", "secrets", json!({"data": {"a": "!"}}), true).unwrap_err(), "illegal base64 data at input byte 0");
-        assert!(check("", "pods", json!({"metadata": {"creationTimestamp": "yesterday"}}), true).unwrap_err().starts_with("parsing time \"y"));
+        assert_eq!(check("", "secrets", json!({"data": {"a": "!"}})).unwrap_err(), "illegal base64 data at input byte 0");
+        assert!(check("", "pods", json!({"metadata": {"creationTimestamp": "yesterday"}})).unwrap_err().starts_with("parsing time \"y"));
     }
 
     #[test]
@@ -348,7 +338,7 @@ mod tests {
             "nodeSelector": {}, "securityContext": {}, "hostname": "", "enableServiceLinks": false, "priority": null,
             "volumes": [{"name": "v", "emptyDir": {}}],
         });
-        let value = check("", "pods", pod(spec), true).unwrap().value;
+        let value = check("", "pods", pod(spec)).unwrap().value;
         assert_eq!(
             value["spec"],
             json!({
@@ -360,18 +350,18 @@ mod tests {
 
     #[test]
     fn structs_held_by_value_are_always_there() {
-        let value = check("apps", "deployments", json!({"spec": {"template": {"spec": {"containers": [{"name": "a"}]}}}}), true).unwrap().value;
+        let value = check("apps", "deployments", json!({"spec": {"template": {"spec": {"containers": [{"name": "a"}]}}}})).unwrap().value;
         assert_eq!(value["spec"]["template"]["spec"]["containers"][0]["resources"], json!({}));
         assert_eq!((&value["status"], &value["spec"]["strategy"]), (&json!({}), &json!({})));
-        let service = check("", "services", json!({"spec": {}}), true).unwrap().value;
+        let service = check("", "services", json!({"spec": {}})).unwrap().value;
         assert_eq!(service["status"], json!({"loadBalancer": {}}));
     }
 
     #[test]
     fn scalars_without_omitempty_are_always_there() {
-        let node = check("", "nodes", json!({}), true).unwrap().value;
+        let node = check("", "nodes", json!({})).unwrap().value;
         assert_eq!(node["status"]["daemonEndpoints"], json!({"kubeletEndpoint": {"Port": 0}}));
-        let event = check("", "events", json!({}), true).unwrap().value;
+        let event = check("", "events", json!({})).unwrap().value;
         assert_eq!(event["reportingComponent"], "");
         let typed: k8s_openapi::api::core::v1::Node = serde_json::from_value(node).unwrap();
         assert!(typed.status.unwrap().daemon_endpoints.is_some());
@@ -379,7 +369,7 @@ mod tests {
 
     #[test]
     fn nulls_in_lists_and_maps_are_zero_values() {
-        let value = check("", "configmaps", json!({"data": {"a": null, "b": "x"}}), true).unwrap().value;
+        let value = check("", "configmaps", json!({"data": {"a": null, "b": "x"}})).unwrap().value;
         assert_eq!(value["data"], json!({"a": "", "b": "x"}));
     }
 
@@ -390,16 +380,16 @@ mod tests {
                 "livenessProbe": {"httpGet": {"port": "web"}}, "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "b"}}}]}],
             "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1500M"}}], "tolerations": [{"key": "a", "tolerationSeconds": 0}],
         });
-        let once = check("", "pods", pod(spec), true).unwrap().value;
+        let once = check("", "pods", pod(spec)).unwrap().value;
         assert_eq!(once["spec"]["containers"][0]["resources"]["limits"], json!({"cpu": "500m", "memory": "1e3"}));
-        assert_eq!(check("", "pods", once.clone(), true).unwrap().value, once);
+        assert_eq!(check("", "pods", once.clone()).unwrap().value, once);
     }
 
     #[test]
     fn times_become_utc_seconds() {
-        let value = check("", "pods", json!({"metadata": {"deletionTimestamp": "2026-01-02T03:04:05.9+01:00"}}), true).unwrap().value;
+        let value = check("", "pods", json!({"metadata": {"deletionTimestamp": "2026-01-02T03:04:05.9+01:00"}})).unwrap().value;
         assert_eq!(value["metadata"]["deletionTimestamp"], "2026-01-02T02:04:05Z");
-        let lease = check("coordination.k8s.io", "leases", json!({"spec": {"renewTime": "2026-01-02T03:04:05Z"}}), true).unwrap().value;
+        let lease = check("coordination.k8s.io", "leases", json!({"spec": {"renewTime": "2026-01-02T03:04:05Z"}})).unwrap().value;
         assert_eq!(lease["spec"]["renewTime"], "2026-01-02T03:04:05.000000Z");
     }
 }

@@ -2,6 +2,7 @@
 //! with `-o wide`; every row has them all.
 
 mod core;
+mod metrics;
 mod pod;
 mod storage;
 #[cfg(test)]
@@ -92,6 +93,8 @@ fn printer(info: &KindInfo) -> Printer {
         ("storage.k8s.io", "StorageClass") => storage::STORAGE_CLASS,
         ("node.k8s.io", "RuntimeClass") => storage::RUNTIME_CLASS,
         ("scheduling.k8s.io", "PriorityClass") => storage::PRIORITY_CLASS,
+        ("metrics.k8s.io", "NodeMetrics") => metrics::NODE,
+        ("metrics.k8s.io", _) => metrics::POD,
         ("coordination.k8s.io", "Lease") => core::LEASE,
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => core::BINDING,
         _ => DEFAULT,

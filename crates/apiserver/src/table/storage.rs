@@ -1,4 +1,4 @@
-//! Volumes, claims, and the classes.
+//! Volumes, claims, the classes.
 
 use super::core::{age, name};
 use super::text::{get, get_or, list};

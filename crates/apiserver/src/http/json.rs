@@ -1,0 +1,132 @@
+//! A JSON reader that notices members which stand twice in one object: the last one counts, as everywhere, but strict clients want to know.
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use std::cell::RefCell;
+use std::fmt;
+
+/// Most repetitions that are named (sigs.k8s.io/json has the same limit).
+const MOST: usize = 100;
+
+/// Reads a document; the second part names the members that stand twice, as `duplicate field "spec.replicas"`.
+pub fn read(body: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
+    let place = Place::default();
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let value = Reader(&place).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok((value, place.found.into_inner()))
+}
+
+#[derive(Default)]
+struct Place {
+    path: RefCell<String>,
+    found: RefCell<Vec<String>>,
+}
+
+impl Place {
+    /// Runs `read` one step further down.
+    fn below<T>(&self, step: &str, read: impl FnOnce() -> T) -> T {
+        let length = self.path.borrow().len();
+        self.path.borrow_mut().push_str(step);
+        let result = read();
+        self.path.borrow_mut().truncate(length);
+        result
+    }
+
+    fn member(&self, name: &str) -> String {
+        if self.path.borrow().is_empty() { name.to_string() } else { format!(".{name}") }
+    }
+
+    fn repeated(&self, step: &str) {
+        let mut found = self.found.borrow_mut();
+        let text = format!("duplicate field \"{}{step}\"", self.path.borrow());
+        if found.len() < MOST && !found.contains(&text) {
+            found.push(text);
+        }
+    }
+}
+
+struct Reader<'a>(&'a Place);
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("any valid JSON value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        loop {
+            let step = format!("[{}]", list.len());
+            match self.0.below(&step, || items.next_element_seed(Reader(self.0)))? {
+                Some(item) => list.push(item),
+                None => return Ok(Value::Array(list)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            let step = self.0.member(&name);
+            let value = self.0.below(&step, || members.next_value_seed(Reader(self.0)))?;
+            if map.insert(name, value).is_some() {
+                self.0.repeated(&step);
+            }
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn repetitions_are_named_and_the_last_counts() {
+        let text = br#"{"a":1,"spec":{"x":[{"y":1,"y":2},{"y":null}],"a":1.5},"a":"z","a":-3}"#;
+        let (value, found) = read(text).unwrap();
+        assert_eq!(value, json!({"a": -3, "spec": {"x": [{"y": 2}, {"y": null}], "a": 1.5}}));
+        assert_eq!(found, ["duplicate field \"spec.x[0].y\"", "duplicate field \"a\""]);
+        assert!(read(b"{} {}").is_err() && read(b"{").is_err());
+        assert!(read(b"{\"a\":true}").unwrap().1.is_empty());
+    }
+}
