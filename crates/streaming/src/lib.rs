@@ -1,0 +1,2 @@
+//! The wires of `exec`, `attach` and `port-forward`.
+pub mod spdy;
