@@ -1,11 +1,13 @@
 //! EndpointSlices (and, for old clients, Endpoints): which pods are behind each Service.
 //!
-//! Inputs: Services with a selector, pods, nodes. Outputs: EndpointSlices managed by `endpointslice-controller.k8s.io` and one Endpoints
-//! object a Service. Mirrors `pkg/controller/endpointslice`, `k8s.io/endpointslice` and `pkg/controller/endpoint`.
+//! Inputs: Services with a selector, pods, nodes; Endpoints that someone wrote for a Service without one ([`mirror`]). Outputs:
+//! EndpointSlices managed by `endpointslice-controller.k8s.io` or `endpointslicemirroring-controller.k8s.io`, and one Endpoints object a
+//! Service. Mirrors `pkg/controller/endpointslice`, `endpointslicemirroring` and `endpoint`, and `k8s.io/endpointslice`.
 //! Guarantees: slices of others are never touched; the name of a slice follows from its Service, ports and number, so a second attempt
 //! finds the first one's result; a slice is written only over the version the plan was made from.
 
 mod legacy;
+pub(crate) mod mirror;
 mod plan;
 mod rows;
 
@@ -25,6 +27,7 @@ use crate::{
     view::{ServiceRow, Views},
 };
 use plan::Action;
+use rows::Source;
 
 pub(crate) use rows::SliceRow;
 
@@ -56,7 +59,7 @@ fn watch(views: &Views, queue: &Queue<Key>) {
     });
     let keys = queue.clone();
     views.slices.subscribe(move |change| {
-        for slice in [change.old, change.new].into_iter().flatten() {
+        for slice in [change.old, change.new].into_iter().flatten().filter(|slice| !slice.mirrors) {
             keys.add(Key::new(&change.key.ns, &slice.service));
         }
     });
@@ -68,23 +71,25 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
         return Ok(Next::Change);
     };
     let pods: Vec<_> = context.views.pods.in_namespace(&key.ns).into_iter().filter(|(_, pod)| selector.matches(&pod.labels)).collect();
-    let slices: Vec<_> = context.views.slices.in_namespace(&key.ns).into_iter().filter(|(_, slice)| slice.service == key.name).collect();
+    let slices: Vec<_> =
+        context.views.slices.in_namespace(&key.ns).into_iter().filter(|(_, slice)| slice.service == key.name && !slice.mirrors).collect();
     let zone = |node: &str| context.views.nodes.get(Key::cluster(node)).and_then(|node| node.labels.get("topology.kubernetes.io/zone").cloned());
     let desired = rows::desired(&key, &service, &pods, zone);
-    let actions = plan::plan(&key, &service, &desired, &slices);
+    let source = Source::service(&key, &service);
+    let actions = plan::plan(&key, &source, &desired, &slices);
     for action in &actions {
         tracing::debug!(service = %key, "{action}");
-        apply(&context, &key, &service, action).await?;
+        apply(&context.client, &key, &source, action).await?;
     }
     write_legacy(&context, &key, &service, &desired).await?;
     Ok(Next::Change)
 }
 
-async fn apply(context: &Context, key: &Key, service: &ServiceRow, action: &Action) -> anyhow::Result<()> {
-    let api: Api<EndpointSlice> = Api::namespaced(context.client.clone(), &key.ns);
+async fn apply(client: &Client, key: &Key, source: &Source, action: &Action) -> anyhow::Result<()> {
+    let api: Api<EndpointSlice> = Api::namespaced(client.clone(), &key.ns);
     match action {
         Action::Create { name, slice } => {
-            let object = rows::object(key, service, name, slice, None);
+            let object = rows::object(key, source, name, slice, None);
             match api.create(&PostParams::default(), &object).await {
                 Err(error) if is_conflict(&error) => anyhow::bail!("EndpointSlice {name} exists already; it will be looked at again"),
                 Err(error) if crate::is_namespace_terminating(&error) => Ok(()),
@@ -92,7 +97,7 @@ async fn apply(context: &Context, key: &Key, service: &ServiceRow, action: &Acti
             }
         }
         Action::Update { name, version, slice } => {
-            let object = rows::object(key, service, name, slice, Some(version.clone()));
+            let object = rows::object(key, source, name, slice, Some(version.clone()));
             api.replace(name, &PostParams::default(), &object).await.map(|_| ()).with_context(|| format!("updating EndpointSlice {name}"))
         }
         Action::Delete { name, version } => {

@@ -1,6 +1,6 @@
 //! Garbage collection: removes objects whose owners are all gone, and carries out foreground and orphaning deletion.
 //!
-//! Inputs: the metadata of every kind the API serves (asked once, at the start). Outputs: deletions, owner references, finalizers. Mirrors
+//! Inputs: the metadata of every kind the API serves (asked again and again, since kinds may come and go). Outputs: deletions, owner references, finalizers. Mirrors
 //! `pkg/controller/garbagecollector`.
 //! Guarantees: nothing is removed on hearsay: before an object goes, it and each owner that seems to be missing are read from the API, and
 //! the deletion names the uid and version that were read. An owner of a kind that is not served counts as present.
@@ -8,7 +8,11 @@
 mod graph;
 mod plan;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use cluster::{Backoff, Client, Informer, Key, Selection, is_conflict, is_not_found};
@@ -32,9 +36,15 @@ use plan::{Action, Seen, plan};
 /// Kinds that come and go too often to be owned by anything (upstream: `DefaultIgnoredResources`).
 const IGNORED: [&str; 1] = ["events"];
 
+/// How often to ask which kinds there are (upstream: 30 s).
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+/// The kinds that are followed.
+type Followed = HashMap<Arc<Kind>, Informer<Row>>;
+
 struct Context {
     client: Client,
-    kinds: Vec<Arc<Kind>>,
+    kinds: Mutex<Followed>,
     graph: Arc<Mutex<Graph>>,
     queue: Queue<String>,
 }
@@ -50,19 +60,51 @@ pub(crate) async fn run(client: Client, shutdown: CancellationToken) {
         () = shutdown.cancelled() => return,
     };
     let (queue, graph) = (Queue::<String>::default(), Arc::new(Mutex::new(Graph::default())));
-    let informers: Vec<Informer<Row>> = kinds.iter().map(|kind| follow(&client, kind, &graph, &queue)).collect();
+    let informers: Followed = kinds.iter().map(|kind| (kind.clone(), follow(&client, kind, &graph, &queue))).collect();
     tokio::select! {
-        _ = join_all(informers.iter().map(Informer::synced)) => {}
+        _ = join_all(informers.values().map(Informer::synced)) => {}
         () = shutdown.cancelled() => return,
     }
     queue.extend(locked(&graph).complete());
-    let context = Arc::new(Context { client, kinds, graph, queue: queue.clone() });
-    queue.run("garbagecollector", 16, shutdown, |uid| sync(context.clone(), uid)).await;
-    drop(informers);
+    let context = Arc::new(Context { client, kinds: Mutex::new(informers), graph, queue: queue.clone() });
+    tokio::select! {
+        () = queue.run("garbagecollector", 16, shutdown, |uid| sync(context.clone(), uid)) => {}
+        () = refresh(&context) => {}
+    }
+}
+
+/// Follows kinds that came, and leaves those that went.
+async fn refresh(context: &Context) {
+    loop {
+        tokio::time::sleep(ASK_AGAIN).await;
+        let present = kinds(&context.client).await;
+        let came: Vec<(Arc<Kind>, Informer<Row>)> = {
+            let mut followed = context.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+            followed.retain(|kind, _| {
+                let stays = present.contains(kind);
+                if !stays {
+                    tracing::debug!(kind = kind.resource.kind, "the kind went");
+                    locked(&context.graph).forget_kind(kind);
+                }
+                stays
+            });
+            let new = present.into_iter().filter(|kind| !followed.contains_key(kind)).collect::<Vec<_>>();
+            let started = new.into_iter().map(|kind| (kind.clone(), follow(&context.client, &kind, &context.graph, &context.queue)));
+            let started: Vec<_> = started.collect();
+            followed.extend(started.iter().cloned());
+            started
+        };
+        if came.is_empty() {
+            continue;
+        }
+        join_all(came.iter().map(|(_, informer)| informer.synced())).await;
+        // Owners of a kind nobody knew counted as present.
+        context.queue.extend(locked(&context.graph).complete());
+    }
 }
 
 async fn kinds(client: &Client) -> Vec<Arc<Kind>> {
-    let mut backoff = Backoff::new(std::time::Duration::from_millis(50), std::time::Duration::from_secs(5));
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
     loop {
         match discovery::kinds(client).await {
             Ok(kinds) => return kinds.into_iter().filter(|kind| !IGNORED.contains(&kind.resource.plural.as_str())).map(Arc::new).collect(),
@@ -121,9 +163,9 @@ async fn look(context: &Context, dependent: &Place, owner: &Owner) -> anyhow::Re
         return Ok(if row.deleting && row.foreground { Seen::Waiting } else { Seen::Present });
     }
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-    let Some(kind) = context.kinds.iter().find(|kind| kind.resource.kind == owner.kind && kind.resource.group == group) else {
-        return Ok(Seen::Present);
-    };
+    let of_owner = |kind: &&Arc<Kind>| kind.resource.kind == owner.kind && kind.resource.group == group;
+    let kind = context.kinds.lock().unwrap_or_else(PoisonError::into_inner).keys().find(of_owner).cloned();
+    let Some(kind) = kind else { return Ok(Seen::Present) };
     if kind.namespaced && dependent.key.ns.is_empty() {
         // An object of the whole cluster cannot be owned from inside a namespace: the reference is a mistake, not a reason to delete.
         return Ok(Seen::Present);

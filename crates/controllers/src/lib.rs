@@ -8,6 +8,7 @@
 mod daemonset;
 mod deployment;
 mod discovery;
+mod disruption;
 mod endpoints;
 mod garbage;
 mod namespaces;
@@ -77,6 +78,8 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
     tasks.spawn(daemonset::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(replicaset::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(endpoints::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(endpoints::mirror::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(disruption::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(storage::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()));
     tasks.spawn(node_ipam::run(client.clone(), views.clone(), ranges, shutdown.clone()));

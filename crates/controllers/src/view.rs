@@ -259,6 +259,7 @@ pub(crate) struct DeploymentRow {
     pub uid: String,
     pub version: String,
     pub selector: Selector,
+    pub replicas: i32,
 }
 
 /// What the controllers need of a Namespace.
@@ -333,6 +334,7 @@ fn deployment_row(deployment: &Deployment) -> Option<DeploymentRow> {
         uid: deployment.metadata.uid.clone()?,
         version: deployment.metadata.resource_version.clone().unwrap_or_default(),
         selector: deployment.spec.as_ref().map(|spec| Selector::new(&spec.selector)).unwrap_or_default(),
+        replicas: deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
     })
 }
 

@@ -10,7 +10,7 @@ use hickory_proto::{
     },
 };
 
-use crate::names::{Data, Lookup, Names};
+use crate::names::{self, Data, Lookup, Names};
 
 /// CoreDNS's `kubernetes` plug-in's default.
 const TTL: u32 = 5;
@@ -24,8 +24,10 @@ const LARGEST_UDP: u16 = 1232;
 pub(crate) enum Outcome {
     /// Send this.
     Reply(Box<Message>),
-    /// Someone else has to answer this; the message is a ready refusal.
+    /// Someone else may know this; the message is the answer if nobody does.
     Foreign(Box<Message>),
+    /// An alias leads out of the cluster: the second message asks where it ends. The first is the answer if nobody knows.
+    Further(Box<Message>, Box<Message>),
     /// Say nothing.
     Silence,
 }
@@ -60,8 +62,31 @@ pub(crate) fn answer(packet: &[u8], names: &Names, moment: Moment) -> Outcome {
         reply.metadata.authoritative = false;
         return Outcome::Foreign(Box::new(reply));
     }
-    resolve(&mut reply, question.name.clone(), question.query_type, names, moment);
-    Outcome::Reply(Box::new(reply))
+    if let Some(outside) = resolve(&mut reply, question.name.clone(), question.query_type, names, moment) {
+        let further = Message::clone(&request);
+        return Outcome::Further(Box::new(reply), Box::new(asking(further, outside)));
+    }
+    let reverse = names::is_for_an_address(&question.name) && reply.metadata.response_code == ResponseCode::NXDomain;
+    // Addresses of the outside have names that are not ours to deny (CoreDNS: `fallthrough in-addr.arpa ip6.arpa`).
+    if reverse { Outcome::Foreign(Box::new(reply)) } else { Outcome::Reply(Box::new(reply)) }
+}
+
+/// The same question about another name.
+fn asking(mut request: Message, name: Name) -> Message {
+    for query in &mut request.queries {
+        query.name = name.clone();
+    }
+    request.metadata.recursion_desired = true;
+    request
+}
+
+/// The whole answer about an alias, from the part that is ours and what was found outside.
+pub(crate) fn join(mut reply: Message, outside: Message) -> Message {
+    reply.metadata.response_code = outside.metadata.response_code;
+    reply.metadata.truncation = outside.metadata.truncation;
+    reply.metadata.authoritative = false;
+    reply.add_answers(outside.answers);
+    reply
 }
 
 /// The bytes of a reply, cut to what the client takes over UDP.
@@ -115,7 +140,8 @@ fn problem(request: &Message) -> Option<ResponseCode> {
     }
 }
 
-fn resolve(reply: &mut Message, mut name: Name, kind: RecordType, names: &Names, moment: Moment) {
+/// Fills the reply; answers with the name where an alias leaves the cluster.
+fn resolve(reply: &mut Message, mut name: Name, kind: RecordType, names: &Names, moment: Moment) -> Option<Name> {
     for _ in 0..ALIASES {
         let records = match names.lookup(&name) {
             Lookup::Records(records) => records,
@@ -123,8 +149,7 @@ fn resolve(reply: &mut Message, mut name: Name, kind: RecordType, names: &Names,
                 reply.metadata.response_code = ResponseCode::NXDomain;
                 break;
             }
-            // An alias led out of the cluster; the client goes on from there.
-            Lookup::Foreign => return,
+            Lookup::Foreign => return Some(name),
         };
         if let (Some(target), false) = (alias(&records), matches!(kind, RecordType::CNAME | RecordType::ANY)) {
             reply.add_answer(Record::from_rdata(name, TTL, RData::CNAME(CNAME(target.clone()))));
@@ -146,6 +171,7 @@ fn resolve(reply: &mut Message, mut name: Name, kind: RecordType, names: &Names,
     if reply.answers.is_empty() || reply.metadata.response_code == ResponseCode::NXDomain {
         reply.add_authority(authority(names, moment.serial));
     }
+    None
 }
 
 fn alias(records: &[Data]) -> Option<Name> {

@@ -42,6 +42,10 @@ fn told(request: &Message) -> String {
     let (mark, reply) = match outcome {
         Outcome::Reply(reply) => ("", reply),
         Outcome::Foreign(reply) => ("foreign ", reply),
+        Outcome::Further(reply, question) => {
+            assert_eq!(question.queries[0].name.to_string(), "legacy.example.com.");
+            ("further ", reply)
+        }
         Outcome::Silence => return "silence".into(),
     };
     assert_eq!(reply.metadata.id, request.metadata.id);
@@ -60,11 +64,12 @@ fn questions_and_answers() {
         ("web.shop.svc.cluster.local.", RecordType::SRV, "NoError aa SRV 0 100 80 web.shop.svc.cluster.local. | A 10.96.0.20"),
         ("_http._tcp.web.shop.svc.cluster.local.", RecordType::SRV, "NoError aa SRV 0 100 80 web.shop.svc.cluster.local. | A 10.96.0.20"),
         ("none.shop.svc.cluster.local.", RecordType::A, "NXDomain aa +SOA"),
-        ("old.shop.svc.cluster.local.", RecordType::A, "NoError aa CNAME legacy.example.com."),
+        ("old.shop.svc.cluster.local.", RecordType::A, "further NoError aa CNAME legacy.example.com."),
         ("near.shop.svc.cluster.local.", RecordType::A, "NoError aa CNAME web.shop.svc.cluster.local. A 10.96.0.20"),
         ("near.shop.svc.cluster.local.", RecordType::CNAME, "NoError aa CNAME web.shop.svc.cluster.local."),
         ("lost.shop.svc.cluster.local.", RecordType::A, "NXDomain aa CNAME gone.shop.svc.cluster.local. +SOA"),
         ("20.0.96.10.in-addr.arpa.", RecordType::PTR, "NoError aa PTR web.shop.svc.cluster.local."),
+        ("9.9.9.9.in-addr.arpa.", RecordType::PTR, "foreign NXDomain aa +SOA"),
         ("dns-version.cluster.local.", RecordType::TXT, "NoError aa TXT 1.1.0"),
         ("cluster.local.", RecordType::NS, "NoError aa NS ns.dns.cluster.local."),
         ("cluster.local.", RecordType::A, "NoError aa +SOA"),
@@ -143,7 +148,7 @@ fn what_is_too_long_for_udp_is_cut() {
 proptest! {
     #[test]
     fn no_packet_makes_it_panic(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
-        if let Outcome::Reply(reply) | Outcome::Foreign(reply) = answer(&packet, &names(), NOW) {
+        if let Outcome::Reply(reply) | Outcome::Foreign(reply) | Outcome::Further(reply, _) = answer(&packet, &names(), NOW) {
             prop_assert!(encode(&reply, true).len() <= usize::from(LARGEST_UDP));
         }
     }
@@ -154,7 +159,7 @@ proptest! {
         let length = packet.len();
         packet[at % length] = value;
         packet.truncate(length - cut % length);
-        if let Outcome::Reply(reply) | Outcome::Foreign(reply) = answer(&packet, &names(), NOW) {
+        if let Outcome::Reply(reply) | Outcome::Foreign(reply) | Outcome::Further(reply, _) = answer(&packet, &names(), NOW) {
             prop_assert!(Message::from_vec(&encode(&reply, true)).is_ok());
         }
     }

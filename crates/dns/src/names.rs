@@ -197,6 +197,11 @@ fn parents(name: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(name.split_once('.').map(|(_, rest)| rest), |name| name.split_once('.').map(|(_, rest)| rest))
 }
 
+/// Whether a name is one under which an address is looked up.
+pub(crate) fn is_for_an_address(name: &Name) -> bool {
+    is_reverse(&text(&name.to_lowercase()))
+}
+
 fn is_reverse(name: &str) -> bool {
     ["in-addr.arpa", "ip6.arpa"].iter().any(|zone| name == *zone || name.strip_suffix(zone).is_some_and(|rest| rest.ends_with('.')))
 }

@@ -38,8 +38,35 @@ pub(crate) struct Resolver {
 
 enum Answer {
     Now(Box<Message>),
-    Ask(SocketAddr, Box<Message>),
+    Ask(Ask),
     Nothing,
+}
+
+/// A question for the upstream server.
+struct Ask {
+    upstream: SocketAddr,
+    question: Vec<u8>,
+    /// The reply if it gives none.
+    otherwise: Box<Message>,
+    /// What it says completes our own part, the alias.
+    joins: bool,
+}
+
+impl Ask {
+    async fn over(self, udp: bool) -> Vec<u8> {
+        let answered = match udp {
+            true => forward::udp(self.upstream, &self.question).await,
+            false => forward::tcp(self.upstream, &self.question).await,
+        };
+        match answered {
+            Ok(bytes) if !self.joins => bytes,
+            Ok(bytes) => match Message::from_vec(&bytes) {
+                Ok(outside) => answer::encode(&answer::join(*self.otherwise, outside), udp),
+                Err(error) => forward::failure(&self.otherwise, &io::Error::new(io::ErrorKind::InvalidData, error)),
+            },
+            Err(error) => forward::failure(&self.otherwise, &error),
+        }
+    }
 }
 
 impl Resolver {
@@ -52,8 +79,11 @@ impl Resolver {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
         let moment = Moment { serial: serial(), turn: self.turn.fetch_add(1, Ordering::Relaxed) };
         match (answer::answer(packet, &names, moment), self.upstream) {
-            (Outcome::Foreign(refusal), Some(upstream)) => Answer::Ask(upstream, refusal),
-            (Outcome::Reply(reply) | Outcome::Foreign(reply), _) => Answer::Now(reply),
+            (Outcome::Foreign(otherwise), Some(upstream)) => Answer::Ask(Ask { upstream, question: packet.to_vec(), otherwise, joins: false }),
+            (Outcome::Further(otherwise, question), Some(upstream)) => {
+                Answer::Ask(Ask { upstream, question: question.to_vec().unwrap_or_default(), otherwise, joins: true })
+            }
+            (Outcome::Reply(reply) | Outcome::Foreign(reply) | Outcome::Further(reply, _), _) => Answer::Now(reply),
             (Outcome::Silence, _) => Answer::Nothing,
         }
     }
@@ -85,12 +115,11 @@ pub(crate) async fn udp(socket: UdpSocket, resolver: Arc<Resolver>) -> io::Error
         let packet = &buffer[..length];
         match resolver.answer(packet) {
             Answer::Now(reply) => send(&socket, &answer::encode(&reply, true), client).await,
-            Answer::Ask(upstream, refusal) => {
+            Answer::Ask(ask) => {
                 let Ok(permit) = waiting.clone().try_acquire_owned() else { continue };
-                let (socket, question) = (socket.clone(), packet.to_vec());
+                let socket = socket.clone();
                 tokio::spawn(async move {
-                    let reply = forward::udp(upstream, &question).await.unwrap_or_else(|error| forward::failure(&refusal, &error));
-                    send(&socket, &reply, client).await;
+                    send(&socket, &ask.over(true).await, client).await;
                     drop(permit);
                 });
             }
@@ -131,7 +160,7 @@ async fn converse(mut stream: TcpStream, resolver: &Resolver) -> io::Result<()> 
         let Some(packet) = packet? else { return Ok(()) };
         let reply = match resolver.answer(&packet) {
             Answer::Now(reply) => answer::encode(&reply, false),
-            Answer::Ask(upstream, refusal) => forward::tcp(upstream, &packet).await.unwrap_or_else(|error| forward::failure(&refusal, &error)),
+            Answer::Ask(ask) => ask.over(false).await,
             Answer::Nothing => return Ok(()),
         };
         write(&mut stream, &reply).await?;

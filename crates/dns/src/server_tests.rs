@@ -6,7 +6,10 @@ use hickory_proto::{
 };
 
 use super::*;
-use crate::names::Names;
+use crate::{
+    names::Names,
+    rows::{ServiceRow, Target},
+};
 
 fn question(name: &str) -> Vec<u8> {
     let mut request = Message::query();
@@ -18,6 +21,8 @@ fn question(name: &str) -> Vec<u8> {
 async fn serve(domain: &str, upstream: Option<SocketAddr>) -> SocketAddr {
     let mut names = Names::new(domain).unwrap();
     names.set_namespace("shop", true);
+    let outside = ServiceRow { target: Target::Alias("1-2-3-4.shop.pod.other.test".into()), ports: vec![] };
+    names.set_service(&cluster::Key::new("shop", "old"), Some(&outside), &[]);
     let resolver = Arc::new(Resolver::new(Arc::new(RwLock::new(names)), upstream));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -54,6 +59,23 @@ async fn foreign_names_are_refused_or_passed_on() {
     assert_eq!(reply.answers[0].data.to_string(), "1.2.3.4");
     let over_tcp = forward::tcp(linked, &question("1-2-3-4.shop.pod.other.test.")).await.unwrap();
     assert_eq!(Message::from_vec(&over_tcp).unwrap().answers.len(), 1);
+}
+
+#[tokio::test]
+async fn an_alias_is_followed_out_of_the_cluster() {
+    let alone = serve("cluster.local", None).await;
+    let reply = over_udp(alone, "old.shop.svc.cluster.local.").await;
+    assert_eq!((reply.answers.len(), reply.metadata.response_code), (1, ResponseCode::NoError), "nobody to ask");
+    let other = serve("other.test", None).await;
+    let linked = serve("cluster.local", Some(other)).await;
+    for reply in [
+        over_udp(linked, "old.shop.svc.cluster.local.").await,
+        Message::from_vec(&forward::tcp(linked, &question("old.shop.svc.cluster.local.")).await.unwrap()).unwrap(),
+    ] {
+        let told: Vec<String> = reply.answers.iter().map(|record| format!("{} {}", record.name, record.data)).collect();
+        assert_eq!(told, ["old.shop.svc.cluster.local. 1-2-3-4.shop.pod.other.test.", "1-2-3-4.shop.pod.other.test. 1.2.3.4"]);
+        assert_eq!((reply.metadata.id, reply.queries[0].name.to_string()), (7, "old.shop.svc.cluster.local.".to_owned()));
+    }
 }
 
 #[tokio::test]

@@ -5,8 +5,7 @@ use std::{collections::HashSet, fmt, sync::Arc};
 use cluster::Key;
 use sha2::{Digest as _, Sha256};
 
-use super::rows::{self, Group, Member, Port, Slice, SliceRow};
-use crate::view::ServiceRow;
+use super::rows::{Group, Member, Port, Slice, SliceRow, Source};
 
 /// The most endpoints in one slice (upstream: `--max-endpoints-per-slice`).
 const MOST: usize = 100;
@@ -41,11 +40,10 @@ fn describe(member: &Member) -> String {
 }
 
 /// Brings the slices there are to what is desired, moving as few endpoints as possible.
-pub(super) fn plan(key: &Key, service: &ServiceRow, desired: &[Group], slices: &[(Key, Arc<SliceRow>)]) -> Vec<Action> {
-    let labels = rows::labels(key, service);
+pub(super) fn plan(key: &Key, source: &Source, desired: &[Group], slices: &[(Key, Arc<SliceRow>)]) -> Vec<Action> {
     let mut actions = Vec::new();
     let mut kept: HashSet<&str> = HashSet::new();
-    for group in with_placeholders(service, desired) {
+    for group in with_placeholders(source, desired) {
         let mut present: Vec<&(Key, Arc<SliceRow>)> =
             slices.iter().filter(|(_, row)| row.slice.family == group.family && row.slice.ports == group.ports).collect();
         present.sort_by_key(|(name, _)| number(&name.name).unwrap_or(usize::MAX));
@@ -53,7 +51,7 @@ pub(super) fn plan(key: &Key, service: &ServiceRow, desired: &[Group], slices: &
         for (slice_key, row, members) in filled.present {
             kept.insert(&slice_key.name);
             let slice = Slice { members, ..group.clone_empty() };
-            let right = row.labels == labels && row.owner == service.uid;
+            let right = row.labels == source.labels && row.owner == source.uid;
             if slice != row.slice || !right {
                 actions.push(Action::Update { name: slice_key.name.clone(), version: row.version.clone(), slice });
             }
@@ -62,7 +60,7 @@ pub(super) fn plan(key: &Key, service: &ServiceRow, desired: &[Group], slices: &
         let free = (0..).filter(|number| !taken.contains(number));
         for (members, number) in filled.more.into_iter().zip(free) {
             let slice = Slice { members, ..group.clone_empty() };
-            actions.push(Action::Create { name: name(key, service, &group, number), slice });
+            actions.push(Action::Create { name: name(key, source, &group, number), slice });
         }
     }
     let gone = slices.iter().filter(|(name, _)| !kept.contains(name.name.as_str()));
@@ -77,9 +75,9 @@ impl Slice {
 }
 
 /// A Service without any endpoint has one empty slice a family, so that clients can tell "none" from "not known yet".
-fn with_placeholders(service: &ServiceRow, desired: &[Group]) -> Vec<Group> {
+fn with_placeholders(source: &Source, desired: &[Group]) -> Vec<Group> {
     let mut groups = desired.to_vec();
-    for family in &service.families {
+    for family in &source.families {
         if !groups.iter().any(|group| group.family == *family) {
             groups.push(Group { family: family.clone(), ports: Vec::new(), members: Vec::new() });
         }
@@ -104,7 +102,7 @@ fn fill<'a>(group: &Group, present: &[&'a (Key, Arc<SliceRow>)]) -> Filled<'a> {
         let (mut stay, others): (Vec<&Member>, Vec<&Member>) = left.into_iter().partition(stays);
         let surplus = stay.split_off(stay.len().min(MOST));
         // The order within a slice stays, so that an unchanged slice is an equal one.
-        stay.sort_by_key(|member| row.slice.members.iter().position(|one| one.uid == member.uid));
+        stay.sort_by_key(|member| row.slice.members.iter().position(|one| one.uid == member.uid && one.address == member.address));
         slices.push((key, row, stay.into_iter().cloned().collect()));
         left = others;
         left.extend(surplus);
@@ -131,8 +129,8 @@ fn fill<'a>(group: &Group, present: &[&'a (Key, Arc<SliceRow>)]) -> Filled<'a> {
 }
 
 /// The name of a Service's slice for these ports: five hex digits of what they are, and a number.
-fn name(key: &Key, service: &ServiceRow, group: &Group, number: usize) -> String {
-    let mut digest = Sha256::new().chain_update(&service.uid).chain_update(&group.family);
+fn name(key: &Key, source: &Source, group: &Group, number: usize) -> String {
+    let mut digest = Sha256::new().chain_update(&source.uid).chain_update(&group.family);
     for Port { name, protocol, app_protocol, port } in &group.ports {
         digest.update(format!("|{name}|{protocol}|{app_protocol:?}|{port}"));
     }

@@ -4,9 +4,10 @@ use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::util::intstr::IntOr
 
 use super::*;
 use crate::{
+    endpoints::rows,
     selector::Labels,
     testing::pod,
-    view::{ContainerPort, PodRow, ServicePortRow},
+    view::{ContainerPort, PodRow, ServicePortRow, ServiceRow},
 };
 
 fn service(change: impl FnOnce(&mut ServiceRow)) -> ServiceRow {
@@ -39,7 +40,8 @@ fn round(service: &ServiceRow, pods: &[(Key, Arc<PodRow>)], slices: &mut BTreeMa
     let key = Key::new("shop", "web");
     let desired = rows::desired(&key, service, pods, |_| None);
     let present: Vec<_> = slices.iter().map(|(key, row)| (key.clone(), row.clone())).collect();
-    let actions = plan(&key, service, &desired, &present);
+    let source = Source::service(&key, service);
+    let actions = plan(&key, &source, &desired, &present);
     for action in &actions {
         let (name, slice) = match action {
             Action::Create { name, slice } | Action::Update { name, slice, .. } => (name, slice),
@@ -48,7 +50,7 @@ fn round(service: &ServiceRow, pods: &[(Key, Arc<PodRow>)], slices: &mut BTreeMa
                 continue;
             }
         };
-        let row = SliceRow::ours(&rows::object(&key, service, name, slice, None)).unwrap();
+        let row = SliceRow::ours(&rows::object(&key, &source, name, slice, None)).unwrap();
         slices.insert(Key::new("shop", name), Arc::new(row));
     }
     actions.iter().map(ToString::to_string).collect()
@@ -90,7 +92,7 @@ fn the_members_say_what_upstream_says() {
     assert_eq!(row.slice.members.len(), 1, "ended pods are out");
     let member = &row.slice.members[0];
     assert_eq!((member.ready, member.serving, member.hostname.as_deref()), (true, false, Some("a")));
-    let labels: Labels = rows::labels(&Key::new("shop", "web"), &headless);
+    let labels: Labels = Source::service(&Key::new("shop", "web"), &headless).labels;
     assert_eq!(row.labels, labels);
     assert_eq!(labels.get(rows::HEADLESS).map(String::as_str), Some(""));
 }

@@ -18,6 +18,7 @@ use crate::{
 
 pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";
+pub(super) const MIRROR_MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 
@@ -55,10 +56,46 @@ pub(super) struct Slice {
 /// All members of a Service with the same address family and ports.
 pub(super) type Group = Slice;
 
-/// What the controller keeps of an EndpointSlice of its own.
+/// Whose slices are made: a Service, or Endpoints that someone wrote by hand.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Source {
+    kind: &'static str,
+    pub uid: String,
+    /// The labels of its slices.
+    pub labels: Labels,
+    /// Address families that have a slice even if there is no endpoint.
+    pub families: Vec<String>,
+}
+
+impl Source {
+    /// A Service: its slices carry its labels, and those that say whose they are.
+    pub fn service(key: &Key, service: &ServiceRow) -> Self {
+        let mut labels = service.labels.clone();
+        labels.remove(HEADLESS);
+        if service.headless {
+            labels.insert(HEADLESS.to_owned(), String::new());
+        }
+        Self { kind: "Service", uid: service.uid.clone(), labels: managed(labels, MANAGER, key), families: service.families.clone() }
+    }
+
+    /// Endpoints that are mirrored; none at all have no slice.
+    pub fn endpoints(key: &Key, uid: &str, labels: &Labels) -> Self {
+        Self { kind: "Endpoints", uid: uid.to_owned(), labels: managed(labels.clone(), MIRROR_MANAGER, key), families: Vec::new() }
+    }
+}
+
+fn managed(mut labels: Labels, manager: &str, key: &Key) -> Labels {
+    labels.insert(MANAGED_BY.to_owned(), manager.to_owned());
+    labels.insert(SERVICE_NAME.to_owned(), key.name.clone());
+    labels
+}
+
+/// What the controllers keep of an EndpointSlice of their own.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SliceRow {
     pub service: String,
+    /// It mirrors Endpoints.
+    pub mirrors: bool,
     pub version: String,
     pub(super) labels: Labels,
     pub(super) owner: String,
@@ -66,13 +103,16 @@ pub(crate) struct SliceRow {
 }
 
 impl SliceRow {
-    /// The row of a slice that this controller manages.
+    /// The row of a slice that these controllers manage.
     pub fn ours(slice: &EndpointSlice) -> Option<Self> {
         let labels = slice.metadata.labels.clone().unwrap_or_default();
-        if labels.get(MANAGED_BY).map(String::as_str) != Some(MANAGER) {
-            return None;
-        }
+        let mirrors = match labels.get(MANAGED_BY).map(String::as_str) {
+            Some(MANAGER) => false,
+            Some(MIRROR_MANAGER) => true,
+            _ => return None,
+        };
         Some(Self {
+            mirrors,
             service: labels.get(SERVICE_NAME)?.clone(),
             version: slice.metadata.resource_version.clone().unwrap_or_default(),
             owner: controller_of(&slice.metadata).map(|owner| owner.uid).unwrap_or_default(),
@@ -136,7 +176,7 @@ pub(super) fn desired(key: &Key, service: &ServiceRow, pods: &[(Key, Arc<PodRow>
     groups.into_iter().map(group).collect()
 }
 
-fn is_of_family(ip: &str, family: &str) -> bool {
+pub(super) fn is_of_family(ip: &str, family: &str) -> bool {
     match ip.parse() {
         Ok(IpAddr::V4(_)) => family == "IPv4",
         Ok(IpAddr::V6(_)) => family == "IPv6",
@@ -155,20 +195,8 @@ fn resolve(port: &ServicePortRow, pod: &PodRow) -> Option<Port> {
     Some(Port { name: port.name.clone().unwrap_or_default(), protocol: port.protocol.clone(), app_protocol: port.app_protocol.clone(), port: number })
 }
 
-/// The labels of a Service's slices: the Service's own, and those that say whose they are.
-pub(super) fn labels(key: &Key, service: &ServiceRow) -> Labels {
-    let mut labels = service.labels.clone();
-    labels.remove(HEADLESS);
-    if service.headless {
-        labels.insert(HEADLESS.to_owned(), String::new());
-    }
-    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
-    labels.insert(SERVICE_NAME.to_owned(), key.name.clone());
-    labels
-}
-
 /// The EndpointSlice as an API object.
-pub(super) fn object(key: &Key, service: &ServiceRow, name: &str, slice: &Slice, version: Option<String>) -> EndpointSlice {
+pub(super) fn object(key: &Key, source: &Source, name: &str, slice: &Slice, version: Option<String>) -> EndpointSlice {
     let ports = slice.ports.iter().map(|port| EndpointPort {
         name: Some(port.name.clone()),
         protocol: Some(port.protocol.clone()),
@@ -181,7 +209,7 @@ pub(super) fn object(key: &Key, service: &ServiceRow, name: &str, slice: &Slice,
         hostname: member.hostname.clone(),
         node_name: member.node.clone(),
         zone: member.zone.clone(),
-        target_ref: Some(target(key, member)),
+        target_ref: (!member.pod.is_empty()).then(|| target(key, member)),
         ..Default::default()
     });
     EndpointSlice {
@@ -189,8 +217,8 @@ pub(super) fn object(key: &Key, service: &ServiceRow, name: &str, slice: &Slice,
             name: Some(name.to_owned()),
             namespace: Some(key.ns.clone()),
             resource_version: version,
-            labels: Some(labels(key, service)),
-            owner_references: Some(vec![controller_reference("v1", "Service", &key.name, &service.uid)]),
+            labels: Some(source.labels.clone()),
+            owner_references: Some(vec![controller_reference("v1", source.kind, &key.name, &source.uid)]),
             ..Default::default()
         },
         address_type: slice.family.clone(),

@@ -144,6 +144,14 @@ impl Graph {
         }
     }
 
+    /// A kind is served no longer: its objects are neither there nor gone.
+    pub fn forget_kind(&mut self, kind: &Kind) {
+        let known = self.objects.values().filter(|(place, _)| *place.kind == *kind);
+        for row in known.map(|(_, row)| row.clone()).collect::<Vec<_>>() {
+            self.forget(&row);
+        }
+    }
+
     /// Where an object is.
     pub fn place(&self, uid: &str) -> Option<Place> {
         self.objects.get(uid).map(|(place, _)| place.clone())
@@ -203,6 +211,8 @@ mod tests {
         assert_eq!(graph.dependents("parent").len(), 1);
         assert_eq!(graph.change(&place("parent"), Some(&waiting), None), ["late"]);
         assert!(graph.place("parent").is_none());
+        graph.forget_kind(&place("any").kind);
+        assert!(graph.objects.is_empty() && graph.dependents.is_empty(), "a kind that is served no longer leaves nothing behind");
     }
 
     #[test]

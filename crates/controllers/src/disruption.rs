@@ -1,0 +1,141 @@
+//! Disruption budgets: says how many pods of each may be evicted now.
+//!
+//! Inputs: PodDisruptionBudgets, pods and, for shares, what their controllers want. Outputs: the budgets' status, which the API server asks
+//! at each eviction. Mirrors `pkg/controller/disruption`.
+//! Guarantees: the status is written over the version it was counted from, so that no eviction in between is forgotten; while the numbers
+//! are unknown nobody may go.
+
+mod plan;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use anyhow::Context as _;
+use cluster::{Client, EventRecorder, EventType, Informer, Key, Selection, is_conflict, is_not_found};
+use jiff::Timestamp;
+use k8s_openapi::api::{core::v1::ObjectReference, policy::v1::PodDisruptionBudget};
+use kube::{
+    Api,
+    api::{PostParams, Resource},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    runner::{Next, Queue},
+    view::{Controller, PodRow, Views},
+};
+use plan::{BudgetRow, Input, plan};
+
+struct Context {
+    client: Client,
+    views: Views,
+    budgets: Informer<BudgetRow>,
+    events: EventRecorder,
+}
+
+/// Runs the controller until `shutdown`.
+pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
+    let budgets = Informer::start(Api::<PodDisruptionBudget>::all(client.clone()), Selection::all(), |budget| Some(BudgetRow::new(budget)));
+    tokio::select! {
+        () = budgets.synced() => {}
+        () = shutdown.cancelled() => return,
+    }
+    let queue = Queue::<Key>::default();
+    watch(&views, &budgets, &queue);
+    let events = EventRecorder::new(client.clone(), "controllermanager", "");
+    let context = Arc::new(Context { client, views, budgets, events });
+    queue.run("disruption", 2, shutdown, |key| sync(context.clone(), key)).await;
+}
+
+fn watch(views: &Views, budgets: &Informer<BudgetRow>, queue: &Queue<Key>) {
+    let keys = queue.clone();
+    budgets.subscribe(move |change| keys.add(change.key.clone()));
+    let (keys, all) = (queue.clone(), budgets.clone());
+    views.pods.subscribe(move |change| {
+        for (key, budget) in all.in_namespace(&change.key.ns) {
+            if [change.old, change.new].into_iter().flatten().any(|pod| budget.selector.matches(&pod.labels)) {
+                keys.add(key);
+            }
+        }
+    });
+    let (keys, all) = (queue.clone(), budgets.clone());
+    views.replica_sets.subscribe(move |change| {
+        if change.old.map(|set| set.replicas) != change.new.map(|set| set.replicas) {
+            keys.extend(all.in_namespace(&change.key.ns).into_iter().map(|(key, _)| key));
+        }
+    });
+    let (keys, all) = (queue.clone(), budgets.clone());
+    views.deployments.subscribe(move |change| keys.extend(all.in_namespace(&change.key.ns).into_iter().map(|(key, _)| key)));
+}
+
+async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
+    let Some(budget) = context.budgets.get(&key) else { return Ok(Next::Change) };
+    let api: Api<PodDisruptionBudget> = Api::namespaced(context.client.clone(), &key.ns);
+    let Some(mut live) = api.get_opt(&key.name).await? else { return Ok(Next::Change) };
+    // An eviction may have been noted that the informer does not show yet.
+    let row = BudgetRow::new(&live);
+    if row.uid != budget.uid {
+        return Ok(Next::Change);
+    }
+    let object = live.object_ref(&());
+    let pods = context.views.pods.in_namespace(&key.ns).into_iter();
+    let pods: Vec<_> = pods.filter(|(_, pod)| row.selector.matches(&pod.labels)).map(|(key, pod)| (key.name, pod)).collect();
+    if pods.is_empty() {
+        context.events.event(&object, EventType::Normal, "NoPods", None, "No matching pods found");
+    }
+    let scale = if row.needs_scale() { scale(&context, &key, &object, &pods) } else { Ok(0) };
+    if let Err(why) = &scale {
+        let message = format!("Failed to calculate the number of expected pods: {why}");
+        context.events.event(&object, EventType::Warning, "CalculateExpectedPodCountFailed", None, message);
+    }
+    let plan = plan(&Input { budget: &row, pods: &pods, scale: &scale, now: Timestamp::now() });
+    for name in &plan.stayed {
+        let message = format!("Pod was expected by PDB {key} to be deleted but it wasn't");
+        context.events.event(&pod_reference(&key, name, &pods), EventType::Warning, "NotDeleted", None, message);
+    }
+    if plan.status != row.status {
+        live.status = Some(plan.status);
+        match api.replace_status(&key.name, &PostParams::default(), &live).await {
+            Err(error) if is_not_found(&error) => return Ok(Next::Change),
+            Err(error) if is_conflict(&error) => anyhow::bail!("{key} changed while it was counted; it will be counted again"),
+            other => other.map(|_| ()).context("writing the budget's status")?,
+        }
+    }
+    Ok(plan.recheck.map_or(Next::Change, Next::Within))
+}
+
+fn pod_reference(key: &Key, name: &str, pods: &[(String, Arc<PodRow>)]) -> ObjectReference {
+    let uid = pods.iter().find(|(pod, _)| pod == name).map(|(_, pod)| pod.uid.clone());
+    ObjectReference { kind: Some("Pod".to_owned()), namespace: Some(key.ns.clone()), name: Some(name.to_owned()), uid, ..Default::default() }
+}
+
+/// How many pods the controllers of these pods want, all together.
+fn scale(context: &Context, key: &Key, object: &ObjectReference, pods: &[(String, Arc<PodRow>)]) -> Result<i32, String> {
+    let controllers: BTreeSet<&Controller> = pods.iter().filter_map(|(_, pod)| pod.controller.as_ref()).collect();
+    if pods.iter().any(|(_, pod)| pod.controller.is_none()) {
+        let message = "Pods selected by this PodDisruptionBudget were found to be unmanaged. As a result, the status of the PDB cannot be calculated \
+                       correctly, which may result in undefined behavior. To account for these pods please set \".spec.minAvailable\" field of the PDB \
+                       to an integer value.";
+        context.events.event(object, EventType::Warning, "UnmanagedPods", None, message);
+    }
+    let mut wanted: BTreeMap<String, i32> = BTreeMap::new();
+    for controller in controllers {
+        let (uid, replicas) = replicas_of(context, key, controller)?;
+        wanted.insert(uid, replicas);
+    }
+    Ok(wanted.values().sum())
+}
+
+/// A controller's number of replicas; a Deployment stands for all its ReplicaSets.
+fn replicas_of(context: &Context, key: &Key, controller: &Controller) -> Result<(String, i32), String> {
+    if controller.kind != "ReplicaSet" {
+        let group = if controller.kind == "DaemonSet" { ".apps" } else { "" };
+        return Err(format!("{}s{group} does not implement the scale subresource", controller.kind.to_lowercase()));
+    }
+    let set = context.views.replica_sets.get(Key::new(&key.ns, &controller.name)).filter(|set| set.uid == controller.uid);
+    let Some(set) = set else { return Err(format!("replicasets.apps {:?} not found", controller.name)) };
+    let deployment = Views::controller_key(set.controller.as_ref(), "Deployment", &key.ns).and_then(|key| context.views.deployments.get(key));
+    Ok(deployment.map_or_else(|| (set.uid.clone(), set.replicas), |deployment| (deployment.uid.clone(), deployment.replicas)))
+}
