@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, SERVER};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -15,11 +15,11 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::drives::Drives;
-use crate::pages::{self, Page};
-use crate::{Options, Resolver, fetch, stop_signal};
+use crate::pages::{self, Page, Product};
+use crate::{Options, Resolver, StandIn, fetch, stop_signal};
 
 /// Largest file that PUT takes.
 const MAX_UPLOAD: usize = 16 << 20;
@@ -31,15 +31,17 @@ struct Site {
     env: Vec<(String, String)>,
     drives: Drives,
     resolver: Resolver,
+    product: Product,
 }
 
 /// Serves until told to stop.
 pub(crate) async fn serve(options: Options, port: u16, root: PathBuf) -> Result<()> {
+    let product = if options.program == StandIn::Aspnet { Product::Aspnet } else { Product::Iis };
     let hostname = hostname(&options.env);
     let hosts = root.join("c/Windows/System32/drivers/etc/hosts");
     let resolver = Resolver::new(options.dns, Some(hosts));
-    let site = Rc::new(Site { hostname, env: options.env, drives: Drives::new(root), resolver });
-    let listener = listen(port).await?;
+    let site = Rc::new(Site { hostname, env: options.env, drives: Drives::new(root), resolver, product });
+    let listener = crate::listen(port).await?;
     println!("#Software: Microsoft Internet Information Services 10.0 (Mullion stand-in)");
     println!("#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) sc-status time-taken");
     let local = tokio::task::LocalSet::new();
@@ -68,14 +70,6 @@ pub(crate) async fn serve(options: Options, port: u16, root: PathBuf) -> Result<
             Ok(())
         })
         .await
-}
-
-/// All addresses, IPv6 included where the pod has it.
-async fn listen(port: u16) -> Result<TcpListener> {
-    if let Ok(listener) = TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, port)).await {
-        return Ok(listener);
-    }
-    TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, port)).await.with_context(|| format!("cannot listen on port {port}"))
 }
 
 fn hostname(env: &[(String, String)]) -> String {
@@ -151,7 +145,7 @@ async fn route(site: &Site, parts: &http::request::Parts, body: &[u8], client: S
         "/fetch" => fetch_page(site, parts.uri.query().unwrap_or("")).await,
         path => match pages::site(&site.drives, path) {
             Some(page) => page,
-            None if path == "/" => pages::front(&site.hostname),
+            None if path == "/" => pages::front(&site.hostname, site.product),
             None => pages::not_found(),
         },
     }

@@ -8,12 +8,11 @@ mod drives;
 mod fetch;
 mod iis;
 mod pages;
+mod redis;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
 
 pub use dns::{Dns, Resolver};
 pub use drives::{DriveError, Drives};
@@ -23,6 +22,10 @@ pub use drives::{DriveError, Drives};
 pub enum StandIn {
     /// A web server on port 80.
     Iis,
+    /// The same web server, for images of ASP.NET: what it serves is static.
+    Aspnet,
+    /// Keys and values on port 6379.
+    Redis,
     /// Waits to be stopped.
     Pause,
 }
@@ -33,8 +36,10 @@ impl FromStr for StandIn {
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "iis" => Ok(Self::Iis),
+            "aspnet" => Ok(Self::Aspnet),
+            "redis" => Ok(Self::Redis),
             "pause" => Ok(Self::Pause),
-            other => Err(format!("no stand-in is called {other:?}; there are iis and pause")),
+            other => Err(format!("no stand-in is called {other:?}; there are aspnet, iis, pause and redis")),
         }
     }
 }
@@ -50,16 +55,17 @@ pub struct Options {
     pub dns: Dns,
 }
 
-/// Name resolution, port and place of a stand-in web server.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Port and place of a stand-in server.
+#[derive(Clone, Debug)]
 struct Flags {
-    port: u16,
+    /// None: the program's own.
+    port: Option<u16>,
     root: PathBuf,
 }
 
 /// Runs a stand-in until it is told to stop (SIGTERM: exit code 0).
 pub fn run(options: Options) -> ExitCode {
-    run_with(options, Flags { port: 80, root: "/".into() })
+    run_with(options, Flags { port: None, root: "/".into() })
 }
 
 fn run_with(options: Options, flags: Flags) -> ExitCode {
@@ -73,7 +79,8 @@ fn run_with(options: Options, flags: Flags) -> ExitCode {
     };
     let result = runtime.block_on(async {
         match options.program {
-            StandIn::Iis => iis::serve(options, flags.port, flags.root).await,
+            StandIn::Iis | StandIn::Aspnet => iis::serve(options, flags.port.unwrap_or(80), flags.root).await,
+            StandIn::Redis => redis::serve(flags.port.unwrap_or(redis::PORT)).await,
             StandIn::Pause => {
                 let signal = stop_signal().await?;
                 println!("Shutting down, got {signal}");
@@ -96,7 +103,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     match parse(args) {
         Ok((options, flags)) => run_with(options, flags),
         Err(error) => {
-            eprintln!("{error:#}\nusage: mullion guest iis|pause [--port N] [--root DIR] [--dns IP] [--search DOMAIN]");
+            eprintln!("{error:#}\nusage: mullion guest iis|aspnet|redis|pause [--port N] [--root DIR] [--dns IP] [--search DOMAIN]");
             ExitCode::from(2)
         }
     }
@@ -107,11 +114,11 @@ fn parse(args: impl IntoIterator<Item = String>) -> anyhow::Result<(Options, Fla
     let mut args = args.into_iter();
     let program = args.next().context("which program?")?.parse().map_err(|error: String| anyhow::anyhow!(error))?;
     let mut options = Options { program, env: std::env::vars().collect(), dns: Dns::default() };
-    let mut flags = Flags { port: 80, root: "/".into() };
+    let mut flags = Flags { port: None, root: "/".into() };
     while let Some(flag) = args.next() {
         let value = args.next().with_context(|| format!("{flag} needs a value"))?;
         match flag.as_str() {
-            "--port" => flags.port = value.parse().context("--port needs a port number")?,
+            "--port" => flags.port = Some(value.parse().context("--port needs a port number")?),
             "--root" => flags.root = value.into(),
             "--dns" => options.dns.servers.push(value),
             "--search" => options.dns.searches.push(value),
@@ -119,6 +126,16 @@ fn parse(args: impl IntoIterator<Item = String>) -> anyhow::Result<(Options, Fla
         }
     }
     Ok((options, flags))
+}
+
+/// Listens on all addresses, IPv6 included where the pod has it.
+async fn listen(port: u16) -> anyhow::Result<tokio::net::TcpListener> {
+    use anyhow::Context as _;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    if let Ok(listener) = tokio::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        return Ok(listener);
+    }
+    tokio::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.with_context(|| format!("cannot listen on port {port}"))
 }
 
 /// Resolves when the program is told to stop, with the name of the signal.

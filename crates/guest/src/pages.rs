@@ -35,14 +35,25 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
+/// What the web server stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Product {
+    Iis,
+    Aspnet,
+}
+
 /// The front page, when the site has none of its own.
-pub(crate) fn front(hostname: &str) -> Page {
+pub(crate) fn front(hostname: &str, product: Product) -> Page {
+    let (title, name) = match product {
+        Product::Iis => ("IIS Windows Server (Mullion stand-in)", "Internet Information Services"),
+        Product::Aspnet => ("ASP.NET on IIS (Mullion stand-in)", "an ASP.NET image"),
+    };
     let text = format!(
-        "This is Mullion's stand-in of Internet Information Services, running in pod <b>{}</b>.<br>It answers where the real \
-         server would, but it is not IIS: no ASP.NET, no application pools, no Windows.",
+        "This is Mullion's stand-in of {name}, running in pod <b>{}</b>.<br>It answers where the real server would and serves \
+         the files of C:\\inetpub\\wwwroot, but it is not IIS: no ASP.NET, no application pools, no Windows.",
         escape(hostname)
     );
-    Page::html(StatusCode::OK, "IIS Windows Server (Mullion stand-in)", &text)
+    Page::html(StatusCode::OK, title, &text)
 }
 
 pub(crate) fn not_found() -> Page {
@@ -179,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_front_page_says_what_it_is() {
-        let page = front("a<b>");
+        let page = front("a<b>", Product::Iis);
         let text = String::from_utf8(page.body.to_vec()).unwrap();
         assert!(text.contains("IIS") && text.contains("Mullion") && text.contains("stand-in") && text.contains("a&lt;b&gt;"));
     }

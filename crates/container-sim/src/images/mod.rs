@@ -132,6 +132,19 @@ pub struct Image {
     /// The program of ours that answers for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stand_in: Option<StandIn>,
+    /// Whether it was made here from the catalogue of stand-ins, not loaded or pulled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub catalogue: bool,
+}
+
+impl Image {
+    /// What answers instead of the image's own files, for labels: a program of ours, or Wine.
+    pub fn stand_in_name(&self) -> Option<&'static str> {
+        match self.stand_in {
+            Some(stand_in) => Some(stand_in.program()),
+            None => self.catalogue.then_some(stand_in::WINE),
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -223,6 +236,7 @@ impl Store {
                 size,
                 config: image.config.config.clone(),
                 stand_in: None,
+                catalogue: false,
             });
         }
         self.change(|index| images.iter().for_each(|image| insert(index, image.clone())))?;
@@ -308,7 +322,7 @@ impl Store {
     /// # Errors
     /// In containerd's words, with the way out.
     pub fn pull(&self, name: &str, stand_ins: bool, node: &str) -> Result<Image, ImageError> {
-        if let Some(image) = self.find(name)?.filter(|image| image.stand_in.is_none() || stand_ins) {
+        if let Some(image) = self.find(name)?.filter(|image| stand_ins || image.stand_in_name().is_none()) {
             return Ok(image);
         }
         let reference: Reference = name.parse()?;
@@ -335,7 +349,8 @@ impl Store {
             layers: Vec::new(),
             size: document.len() as u64,
             config: config.config,
-            stand_in: Some(offer.program),
+            stand_in: offer.program,
+            catalogue: true,
             id,
         };
         self.change(|index| insert(index, image.clone()))?;

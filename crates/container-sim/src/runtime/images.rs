@@ -24,7 +24,7 @@ impl Runtime {
         let uid = user.parse().ok().map(|value| v1::Int64Value { value });
         let mut annotations = HashMap::new();
         annotations.extend(image.platform.os_version.clone().map(|version| (OS_VERSION.to_owned(), version)));
-        annotations.extend(image.stand_in.map(|stand_in| (LABEL.to_owned(), stand_in.program().to_owned())));
+        annotations.extend(image.stand_in_name().map(|name| (LABEL.to_owned(), name.to_owned())));
         let name = image.tags.first().or(image.digests.first()).unwrap_or(&image.id).clone();
         v1::Image {
             id: image.id.clone(),
@@ -43,7 +43,7 @@ impl Runtime {
             "os": image.platform.os,
             "architecture": image.platform.architecture,
             "os.version": image.platform.os_version,
-            "standIn": image.stand_in.map(|stand_in| format!("Mullion's stand-in {:?} answers for this image", stand_in.program())),
+            "standIn": image.stand_in_name().map(|name| format!("Mullion's stand-in {name:?} answers for this image")),
             "imageSpec": { "config": image.config },
         });
         let mut map = HashMap::from([("info".to_owned(), info.to_string())]);
@@ -61,7 +61,7 @@ impl Runtime {
         let name = request.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
         let found = self.store.find(name).map_err(status)?;
         // A stand-in that was pulled before stand-ins were switched off is not the image.
-        let found = found.filter(|image| image.stand_in.is_none() || self.config.stand_ins);
+        let found = found.filter(|image| self.config.stand_ins || image.stand_in_name().is_none());
         let info = found.as_ref().filter(|_| request.verbose).map(Self::image_info).unwrap_or_default();
         Ok(v1::ImageStatusResponse { image: found.map(|image| self.image(&image)), info })
     }
@@ -79,7 +79,7 @@ impl Runtime {
             ImageError::NoMatch(no_match) => Status::not_found(format!("failed to pull and unpack image {name:?}: {no_match}")),
             other => status(other),
         })?;
-        tracing::info!(image = name, id = image.id, stand_in = image.stand_in.is_some(), "image is here");
+        tracing::info!(image = name, id = image.id, stand_in = image.stand_in_name(), "image is here");
         Ok(image.id)
     }
 

@@ -84,7 +84,7 @@ fn list(output: Option<Output>, at: &ImageNodes) -> Result<()> {
     let (node_width, name_width) = (width(|row| row.0.len(), 4), width(|row| names(&row.1).len(), 5));
     println!("{:node_width$}  {:name_width$}  {:>9}  PLATFORM", "NODE", "IMAGE", "SIZE");
     for (node, image) in &rows {
-        let note = if image.stand_in.is_some() { "  (stand-in)" } else { "" };
+        let note = if image.stand_in_name().is_some() { "  (stand-in)" } else { "" };
         println!("{node:node_width$}  {:name_width$}  {:>5} KiB  {}{note}", names(image), image.size >> 10, image.platform);
     }
     Ok(())
