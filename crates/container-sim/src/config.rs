@@ -27,6 +27,8 @@ pub struct Config {
     pub hcn: Option<String>,
     /// Network configurations, and plug-ins that are not ours.
     pub cni: CniDirs,
+    /// Logical processors of the simulated machine, of which Windows' CPU limits are shares.
+    pub processors: u32,
     /// Whether stand-ins may answer for images that need a real Windows.
     pub stand_ins: bool,
 }

@@ -30,6 +30,8 @@ fn main() -> ExitCode {
             ("second_programs_are_killed_in_time_and_end_with_their_container", |dir| Box::pin(cases::exec::ends(dir))),
             ("sessions_hand_streams_and_terminals_over", |dir| Box::pin(cases::exec::sessions(dir))),
             ("clients_attach_to_running_containers", |dir| Box::pin(cases::exec::attach(dir))),
+            ("limits_hold_or_are_said_not_to", |dir| Box::pin(cases::limits::linux(dir))),
+            ("windows_memory_limits_make_allocations_fail", |dir| Box::pin(cases::limits::windows(dir))),
             ("nothing_of_the_lab_is_within_reach_of_a_container", |dir| Box::pin(cases::confinement::reach(dir))),
             ("isolated_pods_run_what_is_older_than_their_node", |dir| Box::pin(cases::windows::isolation(dir))),
             ("a_stand_in_answers_and_says_what_it_is", |dir| Box::pin(stand_in(dir))),
@@ -82,7 +84,7 @@ async fn linux_container(dir: std::path::PathBuf) {
     }
     assert!(log.contains("CapEff:\t00000000a80425fb"), "capabilities are runc's:\n{log}");
     let verbose = node.client.container_status(v1::ContainerStatusRequest { container_id: id.clone(), verbose: true }).await.unwrap();
-    assert!(verbose.info["info"].contains("unenforced"));
+    assert!(verbose.info["info"].contains("no limit"));
     // A second container writes to a layer of its own, and stays alive for the statistics.
     let second = node.start(&pod, container("second", "demo:1", &["/bin/sh", "-c", "test ! -e /kept && echo fresh; sleep 1000"])).await;
     let log = dir.join("host/var/log/pods/linux-pod/second/0.log");
@@ -168,11 +170,6 @@ async fn streams(dir: std::path::PathBuf) {
     assert_eq!(status.exit_code, 0, "{} {}", describe(&status), log("shared"));
     assert!(log("shared").contains("F shared"));
     assert_eq!(std::fs::read_to_string(dir.join("host/message")).unwrap(), "gone\n");
-    // Unknown limits are kept and reported, though nothing enforces them.
-    let resources = v1::LinuxContainerResources { memory_limit_in_bytes: 7 << 20, ..Default::default() };
-    let update = v1::UpdateContainerResourcesRequest { container_id: held.clone(), linux: Some(resources.clone()), ..Default::default() };
-    node.client.update_container_resources(update).await.unwrap();
-    assert_eq!(node.status(&held).await.resources.unwrap().linux, Some(resources));
     node.remove(&pod).await;
 }
 

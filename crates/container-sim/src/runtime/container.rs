@@ -8,10 +8,10 @@ use tonic::Status;
 
 use super::isolation::Isolation;
 use super::record::{ContainerRecord, Records, SandboxRecord};
-use super::{Runtime, failed, new_id, not_found};
+use super::{Runtime, failed, limits, new_id, not_found, stats};
 use crate::images::Image;
 use crate::images::platform::NoMatch;
-use crate::shim::{now, write_json};
+use crate::shim::{StartSpec, now, read_json, write_json};
 
 /// How long a killed container may take to disappear.
 const KILL: Duration = Duration::from_secs(10);
@@ -44,8 +44,11 @@ impl Runtime {
                 ));
             }
         }
+        let id = new_id();
+        let amounts = limits::amounts(self.config.os, &config, self.config.processors);
+        let (limits, holders) = limits::set(&self.cgroups, self.config.os, &id, amounts).map_err(|error| failed(&error))?;
         let record = ContainerRecord {
-            id: new_id(),
+            id,
             sandbox: sandbox_id.clone(),
             created_at: now(),
             image_id: image.id.clone(),
@@ -54,14 +57,18 @@ impl Runtime {
             stop_signal: stop_signal(&image.config.stop_signal),
             log_path: self.log_path(&sandbox.config.log_directory, &config.log_path),
             config,
+            holders,
             started: None,
             exit: None,
         };
-        let spec = self.start_spec(&sandbox, &record, &image).map_err(|error| failed(&error))?;
         let dir = self.records.container_dir(&record.sandbox, &record.id);
-        let written = self.records.write_container(&record).and_then(|()| write_json(&dir.join("start.json"), &spec));
+        let written = self.start_spec(&sandbox, &record, &image).and_then(|spec| {
+            self.records.write_container(&record)?;
+            write_json(&dir.join("start.json"), &StartSpec { limits, ..spec })
+        });
         if let Err(error) = written {
             let _ = Records::remove(&dir);
+            self.cgroups.remove(&record.id);
             return Err(failed(&error));
         }
         let id = record.id.clone();
@@ -126,7 +133,7 @@ impl Runtime {
             }
             Err(error) => {
                 // As containerd: a container that could not start has ended with code 128.
-                let exit = crate::shim::Exit { code: 128, signal: None, at: now(), message: Some(format!("{error:#}")) };
+                let exit = crate::shim::Exit { code: 128, signal: None, at: now(), oom: false, message: Some(format!("{error:#}")) };
                 let _ = self.records.write_exit(&record, &exit);
                 self.exited(&record.sandbox, &record.id, exit);
                 let error = error.context("failed to create containerd task: failed to create shim task: container init failed");
@@ -167,6 +174,7 @@ impl Runtime {
             None => None,
         };
         Records::remove(&self.records.container_dir(&record.sandbox, &record.id)).map_err(|error| failed(&error))?;
+        self.cgroups.remove(&record.id);
         let event = self.event(&record.id, &record.sandbox, v1::ContainerEventType::ContainerDeletedEvent);
         self.state().containers.remove(&record.id);
         let _ = self.events.send(event);
@@ -182,19 +190,40 @@ impl Runtime {
         shim.reopen(&record.id).await.map_err(|error| failed(&error))
     }
 
-    /// Remembers limits. They are reported back; nothing enforces them, and the verbose status says so.
-    pub(super) fn update_resources(&self, request: v1::UpdateContainerResourcesRequest) -> Result<(), Status> {
-        let id = self.container(&request.container_id).ok_or_else(|| not_found("container", &request.container_id))?.id;
-        let mut state = self.state();
-        let Some(record) = state.containers.get_mut(&id) else { return Err(not_found("container", &id)) };
+    /// Changes limits, of the processes that run too. What nothing enforces is remembered and reported.
+    pub(super) async fn update_resources(&self, request: v1::UpdateContainerResourcesRequest) -> Result<(), Status> {
+        let known = self.container(&request.container_id).ok_or_else(|| not_found("container", &request.container_id))?;
+        let turn = self.sandbox_turn(&known.sandbox).ok_or_else(|| not_found("sandbox", &known.sandbox))?.1;
+        let _turn = turn.lock().await;
+        let mut record = self.container(&known.id).ok_or_else(|| not_found("container", &known.id))?;
+        if record.state() == v1::ContainerState::ContainerExited {
+            return Err(failed(&anyhow!("failed to update resources: container {:?} is in {} state", record.id, record.state().as_str_name())));
+        }
         if let Some(resources) = request.linux {
-            record.config.linux.get_or_insert_default().resources = Some(resources);
+            limits::merge(record.config.linux.get_or_insert_default().resources.get_or_insert_default(), resources);
         }
         if let Some(resources) = request.windows {
             record.config.windows.get_or_insert_default().resources = Some(resources);
         }
         record.config.annotations.extend(request.annotations);
-        self.records.write_container(record).map_err(|error| failed(&error))
+        self.apply_limits(&mut record).map_err(|error| failed(&error.context("failed to update resources")))?;
+        if let Some(container) = self.state().containers.get_mut(&record.id) {
+            (container.config, container.holders) = (record.config, record.holders);
+        }
+        Ok(())
+    }
+
+    fn apply_limits(&self, record: &mut ContainerRecord) -> anyhow::Result<()> {
+        let amounts = limits::amounts(self.config.os, &record.config, self.config.processors);
+        let (limits, holders) = limits::set(&self.cgroups, self.config.os, &record.id, amounts)?;
+        if let (Some(started), true) = (&record.started, record.is_running()) {
+            limits::bind(&limits, &stats::processes(started.pid));
+        }
+        record.holders = holders;
+        let path = self.records.container_dir(&record.sandbox, &record.id).join("start.json");
+        let spec: StartSpec = read_json(&path)?;
+        write_json(&path, &StartSpec { limits, ..spec })?;
+        self.records.write_container(record)
     }
 }
 

@@ -7,10 +7,12 @@
 //! Tasks: one per shim connection (in `shim::client`), and [`Runtime::listen`], which takes what they are told.
 //! Channels: `told` (shims → listen), `events` (runtime → every `GetContainerEvents`).
 
+mod cgroup;
 mod container;
 mod environment;
 mod images;
 mod isolation;
+mod limits;
 mod network;
 mod record;
 mod sandbox;
@@ -30,6 +32,7 @@ use k8s_cri::v1;
 use tokio::sync::{broadcast, mpsc, watch};
 use tonic::Status;
 
+use cgroup::Cgroups;
 use network::Network;
 use record::{ContainerRecord, Records, SandboxRecord, by_prefix};
 
@@ -49,6 +52,7 @@ pub(crate) struct Runtime {
     store: Store,
     records: Records,
     network: Network,
+    cgroups: Cgroups,
     state: Mutex<State>,
     events: broadcast::Sender<v1::ContainerEventResponse>,
     told: mpsc::UnboundedSender<Told>,
@@ -92,12 +96,15 @@ impl Runtime {
         let store = Store::open(&config.state_dir.join("images"), &config.cache_dir, config.os)?;
         let records = Records::open(&config.state_dir)?;
         let network = Network::new(&config)?;
+        let alive: Vec<String> = records.load()?.1.into_iter().filter(|record| record.exit.is_none()).map(|record| record.id).collect();
+        let cgroups = Cgroups::find(&config.state_dir, &alive);
         let (told, hear) = mpsc::unbounded_channel();
         let runtime = Arc::new(Self {
             config,
             store,
             records,
             network,
+            cgroups,
             state: Mutex::default(),
             events: broadcast::Sender::new(EVENTS),
             told,
@@ -162,6 +169,7 @@ impl Runtime {
             tracing::info!(container = id, sandbox, code = exit.code, "container ended");
             container.exit = Some(exit);
         }
+        self.cgroups.remove(id);
         self.changed(id, sandbox, v1::ContainerEventType::ContainerStoppedEvent);
     }
 
@@ -245,7 +253,13 @@ impl Runtime {
 
 /// The end of a container that nobody saw: containerd's code for that.
 fn lost() -> Exit {
-    Exit { code: 255, signal: None, at: now(), message: Some("the sandbox's shim is gone, and with it the container's exit code".to_owned()) }
+    Exit {
+        code: 255,
+        signal: None,
+        at: now(),
+        oom: false,
+        message: Some("the sandbox's shim is gone, and with it the container's exit code".to_owned()),
+    }
 }
 
 /// A new id, as long as containerd's.

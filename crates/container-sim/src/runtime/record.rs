@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use k8s_cri::v1;
 use serde::{Deserialize, Serialize};
 
+use super::limits::Holders;
 use super::network::Netns;
 use crate::images::stand_in::StandIn;
 use crate::shim::{Exit, Started, read_json, write_json};
@@ -49,6 +50,9 @@ pub(crate) struct ContainerRecord {
     pub stop_signal: i32,
     /// In the node's own form.
     pub log_path: String,
+    /// Who holds it to its limits.
+    #[serde(default)]
+    pub holders: Holders,
     #[serde(skip)]
     pub started: Option<Started>,
     #[serde(skip)]

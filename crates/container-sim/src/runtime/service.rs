@@ -64,7 +64,7 @@ impl RuntimeService for Service {
             "node": self.0.config.node,
             "os": self.0.config.os.name(),
             "standIns": self.0.config.stand_ins,
-            "resources": "unenforced",
+            "resources": { "memory": self.0.cgroups.has_memory(), "cpu": self.0.cgroups.has_cpu() },
         });
         let info = if request.into_inner().verbose { [("config".to_owned(), info.to_string())].into() } else { Default::default() };
         ok(v1::StatusResponse {
@@ -151,7 +151,7 @@ impl RuntimeService for Service {
         &self,
         request: Request<v1::UpdateContainerResourcesRequest>,
     ) -> Answer<v1::UpdateContainerResourcesResponse> {
-        self.0.update_resources(request.into_inner())?;
+        self.0.update_resources(request.into_inner()).await?;
         ok(v1::UpdateContainerResourcesResponse {})
     }
 

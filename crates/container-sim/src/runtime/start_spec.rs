@@ -9,7 +9,7 @@ use super::isolation::Isolation;
 use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
 use crate::images::{Image, Store};
-use crate::shim::{MountSource, MountSpec, Program, RootSpec, Security, StartSpec};
+use crate::shim::{Limits, MountSource, MountSpec, Program, RootSpec, Security, StartSpec};
 
 /// What containerd hides from containers that are not privileged.
 const MASKED: &[&str] = &[
@@ -64,6 +64,7 @@ impl Runtime {
             stdin_once: config.stdin_once,
             tty: config.tty,
             own_pid_namespace: !os.is_windows() && own_pid_namespace(linux)?,
+            limits: Limits::default(),
             security: if os.is_windows() { windows_security() } else { security(linux, image) },
         })
     }
@@ -181,6 +182,7 @@ mod tests {
             size: 0,
             config,
             stand_in: None,
+            catalogue: false,
         }
     }
 

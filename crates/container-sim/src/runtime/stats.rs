@@ -6,7 +6,7 @@ use std::path::Path;
 use k8s_cri::v1;
 
 use super::record::{ContainerRecord, by_prefix, selected};
-use super::{Runtime, Sandbox};
+use super::{Runtime, Sandbox, limits};
 use crate::shim::now;
 
 /// The last reading of each container's processor time, for rates.
@@ -23,15 +23,22 @@ struct Usage {
     processes: u64,
 }
 
+/// A process and all its descendants.
+pub(super) fn processes(pid: i32) -> Vec<i32> {
+    let (mut found, mut open) = (Vec::new(), vec![pid]);
+    while let Some(pid) = open.pop().filter(|pid| *pid > 0) {
+        found.push(pid);
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        open.extend(children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    found
+}
+
 impl Usage {
     fn of(pid: i32) -> Self {
         let mut total = Self::default();
-        let mut pids = vec![pid];
-        while let Some(pid) = pids.pop() {
-            if pid > 0 && total.add(Path::new(&format!("/proc/{pid}"))).is_some() {
-                let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-                pids.extend(children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
-            }
+        for pid in processes(pid) {
+            total.add(Path::new(&format!("/proc/{pid}")));
         }
         total
     }
@@ -91,6 +98,7 @@ impl Runtime {
             labels: record.config.labels.clone(),
             annotations: record.config.annotations.clone(),
         };
+        let limit = limits::amounts(self.config.os, &record.config, self.config.processors).memory;
         let dir = self.records.container_dir(&record.sandbox, &record.id);
         let layer = dir.join(if self.config.os.is_windows() { "root" } else { "upper" });
         let (bytes, files) = tree_size(&layer);
@@ -104,7 +112,7 @@ impl Runtime {
             memory: Some(v1::MemoryUsage {
                 timestamp,
                 working_set_bytes: value(usage.private),
-                available_bytes: None,
+                available_bytes: limit.and_then(|limit| value(limit.saturating_sub(usage.private))),
                 usage_bytes: value(usage.private),
                 rss_bytes: value(usage.resident),
                 page_faults: value(usage.faults),
@@ -234,7 +242,7 @@ fn windows_stats(timestamp: i64, stats: Vec<v1::ContainerStats>, interfaces: Vec
         memory.map(|memory| v1::WindowsMemoryUsage {
             timestamp: memory.timestamp,
             working_set_bytes: memory.working_set_bytes,
-            available_bytes: None,
+            available_bytes: memory.available_bytes,
             page_faults: memory.page_faults,
             commit_memory_bytes: memory.usage_bytes,
         })

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use k8s_cri::v1;
 use serde_json::json;
 
+use super::limits::UNENFORCED;
 use super::record::{ContainerRecord, by_prefix, selected};
 use super::{Runtime, Sandbox};
 use crate::images::stand_in::LABEL;
@@ -44,6 +45,7 @@ impl Runtime {
         let state = record.state();
         let reason = match exit {
             None => "",
+            Some(exit) if exit.oom => "OOMKilled",
             Some(exit) if exit.code == 255 && exit.message.is_some() => "Unknown",
             Some(exit) if record.started.is_none() && exit.code == 128 => "StartError",
             Some(exit) if exit.code == 0 => "Completed",
@@ -80,7 +82,7 @@ impl Runtime {
             "sandboxID": record.sandbox,
             "pid": record.started.as_ref().map_or(0, |started| started.pid),
             "standIn": record.stand_in.map(|stand_in| format!("this container runs Mullion's stand-in {:?}, not the image's own program", stand_in.program())),
-            "resources": "unenforced: cgroups are not available to an ordinary user's processes; limits are recorded only",
+            "resources": record.holders.info(),
             "directory": self.records.container_dir(&record.sandbox, &record.id),
         });
         HashMap::from([("info".to_owned(), info.to_string())])
@@ -145,6 +147,7 @@ fn image_spec(record: &ContainerRecord) -> v1::ImageSpec {
 fn annotations(record: &ContainerRecord) -> HashMap<String, String> {
     let mut annotations = record.config.annotations.clone();
     annotations.extend(stand_in_mark(record));
+    annotations.extend(record.holders.unenforced().map(|limits| (UNENFORCED.to_owned(), limits)));
     annotations
 }
 

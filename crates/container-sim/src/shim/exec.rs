@@ -36,6 +36,7 @@ fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<(Com
     program::close_others(&[report.number(), std::os::fd::AsRawFd::as_raw_fd(&container)])?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
     program::fresh_session()?;
+    spec.limits.join()?;
     let enter = || setns(&container, CloneFlags::CLONE_NEWNS).context("cannot enter the container: it has ended");
     match &spec.root {
         RootSpec::Layers { .. } => {
@@ -43,6 +44,7 @@ fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<(Com
             if tty {
                 program::take_terminal(report)?;
             }
+            spec.limits.bound()?;
             let cwd = if let Program::Exec { cwd, .. } = &spec.program { cwd } else { "" };
             program::linux(&spec, argv, cwd, tty)
         }

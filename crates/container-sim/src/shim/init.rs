@@ -51,6 +51,7 @@ fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
     program::close_others(&[report.number()])?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
     program::fresh_session()?;
+    spec.limits.join()?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
     let linux = matches!(spec.root, RootSpec::Layers { .. });
     if spec.tty && !linux {
@@ -62,6 +63,7 @@ fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
         program::take_terminal(report)?;
         console()?;
     }
+    spec.limits.bound()?;
     match &spec.program {
         Program::StandIn { name, dns } => {
             let user = security::User::find(&spec.security)?;

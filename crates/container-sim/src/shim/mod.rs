@@ -17,6 +17,7 @@ mod connection;
 mod exec;
 mod init;
 mod launch;
+mod limits;
 mod log;
 mod program;
 mod pump;
@@ -35,6 +36,7 @@ use host::{HostError, HostRoot, NodeOs};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use launch::start;
+pub(crate) use limits::Limits;
 pub use log::LogWriter;
 pub(crate) use wire::{AttachRequest, ExecRequest, Handed, Message, Request};
 pub use wire::{Exit, Started};
@@ -113,6 +115,8 @@ pub(crate) struct StartSpec {
     /// A pid namespace of its own, with the program as pid 1.
     pub own_pid_namespace: bool,
     pub security: Security,
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// How a container's root is put together.

@@ -20,7 +20,7 @@ use super::connection::{Connection, Gone, Purpose};
 use super::log::LogWriter;
 use super::pump::Stream;
 use super::stage::Ends;
-use super::{Exit, Message, Request, ShimSpec, launch, now, program, read_json, report, write_json};
+use super::{Exit, Message, Request, ShimSpec, StartSpec, launch, now, program, read_json, report, write_json};
 
 /// Name of the socket in the sandbox's directory. It is bound and reached by short relative names, since a socket's
 /// path may have 108 bytes only.
@@ -151,7 +151,8 @@ impl Server {
             }
             for stream in &container.streams {
                 let (input, outputs) = stream.sources();
-                let waits = input.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into_iter().chain(outputs.map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
+                let waits =
+                    input.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into_iter().chain(outputs.map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
                 for wait in waits {
                     sources.push(Source::Stream(id.clone()));
                     polled.push(wait);
@@ -201,7 +202,7 @@ impl Server {
     }
 
     fn exited(&mut self, pid: Pid, code: i32, signal: Option<i32>) {
-        let exit = Exit { code, signal, at: now(), message: None };
+        let mut exit = Exit { code, signal, at: now(), oom: false, message: None };
         if let Some(number) = self.programs.iter().find(|(_, program)| program.pid == pid).map(|(number, _)| *number) {
             self.program_started(number);
             if let Some(program) = self.programs.remove(&number) {
@@ -222,6 +223,9 @@ impl Server {
             // Where the kernel does not end them with their namespace.
             let _ = killpg(program.pid, Signal::SIGKILL);
         }
+        // Read anew: limits may have changed since the start.
+        let spec = read_json::<StartSpec>(&self.container_dir(&id).join("start.json"));
+        exit.oom = spec.is_ok_and(|spec| spec.limits.ran_out_of_memory());
         let path = self.container_dir(&id).join("exit.json");
         if let Err(error) = write_json(&path, &exit) {
             eprintln!("shim: {error:#}");

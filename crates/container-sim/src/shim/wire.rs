@@ -59,7 +59,10 @@ pub(crate) enum Message {
     /// A session has begun; one descriptor comes with it for each.
     Opened(Vec<Handed>),
     /// A container, or the program of this session, has ended.
-    Exited { id: String, exit: Exit },
+    Exited {
+        id: String,
+        exit: Exit,
+    },
 }
 
 /// What a descriptor is that a shim hands over.
@@ -93,6 +96,9 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// Nanoseconds since 1970.
     pub at: i64,
+    /// Whether the kernel killed one of its processes for lack of memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oom: bool,
     /// Why, where the code does not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

@@ -42,7 +42,9 @@ pub async fn sync(dir: PathBuf) {
     assert_eq!(lines[..5], ["first", "execs", "/work", "hello /", "0"], "{text}");
     assert!(lines[5] != "me 1" && lines[6] == "sleep", "it lives beside the container's program: {text}");
     // The same rights, and nothing of the lab in hand.
-    let answer = run("grep -E 'CapEff|CapBnd|SigBlk|NoNewPrivs' /proc/self/status; ls /proc/self/fd; echo $PATH; test -t 0 || echo no terminal").await.unwrap();
+    let answer = run("grep -E 'CapEff|CapBnd|SigBlk|NoNewPrivs' /proc/self/status; ls /proc/self/fd; echo $PATH; test -t 0 || echo no terminal")
+        .await
+        .unwrap();
     let text = String::from_utf8(answer.stdout).unwrap();
     assert!(text.contains("CapEff:\t00000000a80425fb") && text.contains("CapBnd:\t00000000a80425fb"), "{text}");
     assert!(text.contains("SigBlk:\t0000000000000000") && text.contains("no terminal"), "{text}");

@@ -2,4 +2,5 @@
 
 pub mod confinement;
 pub mod exec;
+pub mod limits;
 pub mod windows;

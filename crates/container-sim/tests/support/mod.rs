@@ -115,6 +115,7 @@ impl Node {
             netns_dir: dir.join("ns"),
             hcn,
             cni: CniDirs { conf_dir: dir.join("net.d"), bin_dir: dir.join("bin") },
+            processors: 8,
             stand_ins,
         };
         let mut node = Self { config, client, task: None };
@@ -295,7 +296,10 @@ pub fn image_archive(dir: &Path) -> PathBuf {
     let first = layer(&|builder| {
         file(builder, "bin/busybox", 0o755, &busybox);
         file(builder, "etc/motd", 0o644, b"replaced above\n");
-        for name in ["sh", "cat", "sleep", "true", "hostname", "id", "ls", "touch", "grep", "printf", "echo", "pwd", "test", "head", "tty", "stty", "mount"] {
+        for name in [
+            "sh", "cat", "sleep", "true", "hostname", "id", "ls", "touch", "grep", "printf", "echo", "pwd", "test", "head", "tty", "stty", "mount",
+            "tail",
+        ] {
             let mut header = tar::Header::new_gnu();
             header.set_entry_type(tar::EntryType::Symlink);
             header.set_mode(0o777);

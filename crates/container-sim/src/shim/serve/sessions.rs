@@ -19,11 +19,7 @@ impl Server {
         if request.argv.is_empty() {
             bail!("no command specified");
         }
-        let streams = if request.tty {
-            Streams::default()
-        } else {
-            Streams { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr }
-        };
+        let streams = if request.tty { Streams::default() } else { Streams { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr } };
         let mut args = vec![if request.tty { "tty" } else { "pipes" }];
         args.extend(request.argv.iter().map(String::as_str));
         let pids = PidNamespace::Of(&container.pidfd);

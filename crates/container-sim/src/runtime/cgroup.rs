@@ -1,0 +1,219 @@
+//! Control groups, where this machine and its user allow to make any: version 1 or 2, below the runtime's own group.
+//!
+//! One flat group per limited container and controller, `mullion-NODE-CONTAINER`; NODE tells ours from those of other
+//! runtimes, and what a runtime that was killed left behind goes when the next one starts.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// Ways to set what a container may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amounts {
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Thousandths of a processor.
+    pub cpu_milli: Option<u64>,
+    /// Weight against others, in version 1's unit (1024 a processor).
+    pub shares: Option<u64>,
+}
+
+/// Microseconds over which processor time is counted.
+const PERIOD: u64 = 100_000;
+
+/// Where groups can be made.
+#[derive(Debug, Default)]
+pub(super) struct Cgroups {
+    prefix: String,
+    memory: Option<Parent>,
+    cpu: Option<Parent>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Parent {
+    dir: PathBuf,
+    unified: bool,
+}
+
+impl Cgroups {
+    /// Looks for what there is, and removes what runtimes of the same `state_dir` left, but for the groups of `alive`.
+    pub(super) fn find(state_dir: &Path, alive: &[String]) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let (own, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
+        let id = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, state_dir.as_os_str().as_encoded_bytes()).simple().to_string();
+        let prefix = format!("mullion-{}-", &id[..8]);
+        let usable = |controller: &str| {
+            let parent = parent(controller, &own, &mounts)?;
+            parent.prepare(controller).ok()?;
+            let probe = parent.dir.join(format!("{prefix}probe"));
+            std::fs::create_dir(&probe).or_else(|error| if probe.is_dir() { Ok(()) } else { Err(error) }).ok()?;
+            let settable = probe.join(if parent.unified { format!("{controller}.max") } else { "cgroup.procs".to_owned() });
+            let usable = std::fs::OpenOptions::new().write(true).open(settable).is_ok();
+            let _ = std::fs::remove_dir(&probe);
+            usable.then_some(parent)
+        };
+        let found = Self { memory: usable("memory"), cpu: usable("cpu"), prefix };
+        found.clean(alive);
+        found
+    }
+
+    fn clean(&self, alive: &[String]) {
+        for parent in self.memory.iter().chain(&self.cpu) {
+            for entry in std::fs::read_dir(&parent.dir).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                let ours = name.to_str().and_then(|name| name.strip_prefix(&self.prefix));
+                if ours.is_some_and(|id| !alive.iter().any(|alive| alive.starts_with(id))) {
+                    let _ = std::fs::remove_dir(entry.path());
+                }
+            }
+        }
+    }
+
+    fn dir(&self, parent: &Parent, container: &str) -> PathBuf {
+        parent.dir.join(format!("{}{}", self.prefix, container.get(..16).unwrap_or(container)))
+    }
+
+    pub(super) fn has_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    pub(super) fn has_cpu(&self) -> bool {
+        self.cpu.is_some()
+    }
+
+    /// Makes or changes a container's groups as far as there can be any, and returns their directories.
+    pub(super) fn set(&self, container: &str, amounts: Amounts) -> Result<Vec<PathBuf>> {
+        let mut dirs = Vec::new();
+        let mut write = |parent: &Parent, files: Vec<(&str, String)>| -> Result<()> {
+            let dir = self.dir(parent, container);
+            if files.is_empty() && !dir.is_dir() {
+                return Ok(());
+            }
+            match std::fs::create_dir(&dir) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(error).with_context(|| format!("cannot make {}", dir.display()));
+                }
+                _ => {}
+            }
+            for (file, value) in files {
+                let path = dir.join(file);
+                std::fs::write(&path, &value).with_context(|| format!("cannot write {value:?} to {}", path.display()))?;
+            }
+            if !dirs.contains(&dir) {
+                dirs.push(dir);
+            }
+            Ok(())
+        };
+        if let Some(parent) = &self.memory {
+            write(parent, memory_files(parent.unified, amounts))?;
+        }
+        if let Some(parent) = &self.cpu {
+            write(parent, cpu_files(parent.unified, amounts))?;
+        }
+        Ok(dirs)
+    }
+
+    /// Takes a container's groups away, once nothing is in them.
+    pub(super) fn remove(&self, container: &str) {
+        for parent in self.memory.iter().chain(&self.cpu) {
+            let _ = std::fs::remove_dir(self.dir(parent, container));
+        }
+    }
+}
+
+impl Parent {
+    /// In version 2 a group's children have the controllers that it lets them.
+    fn prepare(&self, controller: &str) -> io::Result<()> {
+        if !self.unified {
+            return Ok(());
+        }
+        let file = self.dir.join("cgroup.subtree_control");
+        let given = std::fs::read_to_string(&file)?;
+        if given.split_whitespace().any(|name| name == controller) {
+            return Ok(());
+        }
+        std::fs::write(file, format!("+{controller}"))
+    }
+}
+
+fn memory_files(unified: bool, amounts: Amounts) -> Vec<(&'static str, String)> {
+    let Some(bytes) = amounts.memory else { return Vec::new() };
+    if unified { vec![("memory.max", bytes.to_string())] } else { vec![("memory.limit_in_bytes", bytes.to_string())] }
+}
+
+fn cpu_files(unified: bool, amounts: Amounts) -> Vec<(&'static str, String)> {
+    let mut files = Vec::new();
+    // Below a thousandth of the period the kernel refuses.
+    let quota = amounts.cpu_milli.map(|milli| (milli * PERIOD / 1000).max(1000));
+    match (unified, quota) {
+        (true, Some(quota)) => files.push(("cpu.max", format!("{quota} {PERIOD}"))),
+        (false, Some(quota)) => files.extend([("cpu.cfs_period_us", PERIOD.to_string()), ("cpu.cfs_quota_us", quota.to_string())]),
+        (_, None) => {}
+    }
+    if let Some(shares) = amounts.shares {
+        let shares = shares.clamp(2, 262_144);
+        // Kubernetes' conversion between the versions' units.
+        let weight = 1 + (shares - 2) * 9999 / 262_142;
+        files.push(if unified { ("cpu.weight", weight.to_string()) } else { ("cpu.shares", shares.to_string()) });
+    }
+    files
+}
+
+/// The directory of this process's own group that has a controller.
+fn parent(controller: &str, own: &str, mounts: &str) -> Option<Parent> {
+    let group = |unified: bool| {
+        own.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            let wanted = if unified { controllers.is_empty() } else { controllers.split(',').any(|name| name == controller) };
+            wanted.then_some(path)
+        })
+    };
+    let mounted = |unified: bool| {
+        let group = group(unified)?;
+        mounts.lines().find_map(|line| {
+            let (mount, system) = line.split_once(" - ")?;
+            let mount: Vec<&str> = mount.split(' ').collect();
+            let mut system = system.split(' ');
+            let (kind, options) = (system.next()?, system.nth(1)?);
+            let fits = if unified { kind == "cgroup2" } else { kind == "cgroup" && options.split(',').any(|name| name == controller) };
+            let below = group.strip_prefix(mount.get(3)?.trim_end_matches('/'))?;
+            fits.then(|| Parent { dir: Path::new(mount[4]).join(below.trim_start_matches('/')), unified })
+        })
+    };
+    mounted(false).or_else(|| {
+        mounted(true).filter(|parent| {
+            std::fs::read_to_string(parent.dir.join("cgroup.controllers")).is_ok_and(|text| text.split_whitespace().any(|name| name == controller))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "4:memory:/process_api/8cc\n2:cpu,cpuacct:/\n0::/user.slice\n";
+    const MOUNTS: &str = "30 24 0:27 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+                          31 24 0:28 /process_api /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n";
+
+    #[test]
+    fn groups_are_found_through_the_mount_table() {
+        let found = |controller| parent(controller, OWN, MOUNTS).map(|parent| (parent.dir, parent.unified));
+        assert_eq!(found("cpu"), Some(("/sys/fs/cgroup/cpu/".into(), false)));
+        assert_eq!(found("memory"), Some(("/sys/fs/cgroup/memory/8cc".into(), false)));
+        assert_eq!(found("pids"), None);
+    }
+
+    #[test]
+    fn amounts_are_written_in_either_versions_words() {
+        let amounts = Amounts { memory: Some(64 << 20), cpu_milli: Some(500), shares: Some(1024) };
+        assert_eq!(memory_files(false, amounts), [("memory.limit_in_bytes", "67108864".into())]);
+        assert_eq!(memory_files(true, amounts), [("memory.max", "67108864".into())]);
+        let v1 = [("cpu.cfs_period_us", "100000".into()), ("cpu.cfs_quota_us", "50000".into()), ("cpu.shares", "1024".into())];
+        assert_eq!(cpu_files(false, amounts), v1);
+        assert_eq!(cpu_files(true, amounts), [("cpu.max", "50000 100000".into()), ("cpu.weight", "39".into())]);
+        assert!(cpu_files(true, Amounts::default()).is_empty() && memory_files(false, Amounts::default()).is_empty());
+        assert_eq!(cpu_files(false, Amounts { cpu_milli: Some(1), ..Amounts::default() })[1].1, "1000");
+    }
+}

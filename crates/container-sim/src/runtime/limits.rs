@@ -1,0 +1,162 @@
+//! What a container may use, as CRI asks for it, and who holds it to that.
+
+use anyhow::Result;
+use k8s_cri::v1;
+use pod_rules::NodeOs;
+use rustix::process::{Resource, prlimit};
+use serde::{Deserialize, Serialize};
+
+use super::cgroup::{Amounts, Cgroups};
+use crate::shim::Limits;
+
+/// Annotation of CRI's container status with the limits that nothing enforces.
+pub(super) const UNENFORCED: &str = "mullion.io/unenforced-limits";
+
+/// Who holds a container to a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Holder {
+    /// There is no limit.
+    #[default]
+    Unlimited,
+    /// A control group.
+    Cgroup,
+    /// Each process's own bound on private memory: allocations fail.
+    Allocations,
+    /// Nobody: the limit is remembered and reported.
+    Nobody,
+}
+
+impl Holder {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Unlimited => "no limit",
+            Self::Cgroup => "enforced by a control group",
+            Self::Allocations => "enforced for each process by itself: its allocations fail, as in a Windows job; not for their sum",
+            Self::Nobody => "unenforced: an ordinary user's processes have no control groups here, so the limit is remembered and reported only",
+        }
+    }
+}
+
+/// Who holds a container to what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Holders {
+    pub memory: Holder,
+    pub cpu: Holder,
+}
+
+impl Holders {
+    /// For the verbose status.
+    pub(super) fn info(self) -> serde_json::Value {
+        serde_json::json!({ "memory": self.memory.text(), "cpu": self.cpu.text() })
+    }
+
+    /// The limits that nothing enforces, if any.
+    pub(super) fn unenforced(self) -> Option<String> {
+        let all = [("cpu", self.cpu), ("memory", self.memory)];
+        let names: Vec<&str> = all.into_iter().filter(|(_, holder)| *holder == Holder::Nobody).map(|(name, _)| name).collect();
+        (!names.is_empty()).then(|| names.join(","))
+    }
+}
+
+/// What CRI's message asks for. `processors` are the node's, of which Windows' cap is a share.
+pub(super) fn amounts(os: NodeOs, config: &v1::ContainerConfig, processors: u32) -> Amounts {
+    let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
+    if os.is_windows() {
+        let resources = config.windows.as_ref().and_then(|windows| windows.resources.clone()).unwrap_or_default();
+        // A count of processors goes before a share of all, as in HCS.
+        let counted = positive(resources.cpu_count).map(|count| count * 1000);
+        let capped = positive(resources.cpu_maximum).map(|maximum| maximum * u64::from(processors) / 10);
+        return Amounts { memory: positive(resources.memory_limit_in_bytes), cpu_milli: counted.or(capped), shares: positive(resources.cpu_shares) };
+    }
+    let resources = config.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
+    let period = positive(resources.cpu_period).unwrap_or(100_000);
+    Amounts {
+        memory: positive(resources.memory_limit_in_bytes),
+        cpu_milli: positive(resources.cpu_quota).map(|quota| quota * 1000 / period),
+        shares: positive(resources.cpu_shares),
+    }
+}
+
+/// Makes what can be made for a container to keep to `amounts`.
+pub(super) fn set(cgroups: &Cgroups, os: NodeOs, id: &str, amounts: Amounts) -> Result<(Limits, Holders)> {
+    let holder = |wanted: bool, available: bool| match (wanted, available) {
+        (false, _) => Holder::Unlimited,
+        (true, true) => Holder::Cgroup,
+        (true, false) => Holder::Nobody,
+    };
+    let mut holders =
+        Holders { memory: holder(amounts.memory.is_some(), cgroups.has_memory()), cpu: holder(amounts.cpu_milli.is_some(), cgroups.has_cpu()) };
+    let mut by_cgroup = amounts;
+    let mut data = None;
+    if os.is_windows() && amounts.memory.is_some() {
+        // A job's memory limit kills nobody.
+        (holders.memory, data, by_cgroup.memory) = (Holder::Allocations, amounts.memory, None);
+    }
+    Ok((Limits { data, cgroups: cgroups.set(id, by_cgroup)? }, holders))
+}
+
+/// Takes over what an update names; what it leaves out (zero or empty) stays, as in containerd.
+pub(super) fn merge(known: &mut v1::LinuxContainerResources, update: v1::LinuxContainerResources) {
+    let pick = |known: &mut i64, new: i64| *known = if new == 0 { *known } else { new };
+    pick(&mut known.cpu_period, update.cpu_period);
+    pick(&mut known.cpu_quota, update.cpu_quota);
+    pick(&mut known.cpu_shares, update.cpu_shares);
+    pick(&mut known.memory_limit_in_bytes, update.memory_limit_in_bytes);
+    pick(&mut known.memory_swap_limit_in_bytes, update.memory_swap_limit_in_bytes);
+    pick(&mut known.oom_score_adj, update.oom_score_adj);
+    for (known, new) in [(&mut known.cpuset_cpus, update.cpuset_cpus), (&mut known.cpuset_mems, update.cpuset_mems)] {
+        if !new.is_empty() {
+            *known = new;
+        }
+    }
+    if !update.hugepage_limits.is_empty() {
+        known.hugepage_limits = update.hugepage_limits;
+    }
+    known.unified.extend(update.unified);
+}
+
+/// Holds processes that run to limits. One that ends meanwhile needs none.
+pub(super) fn bind(limits: &Limits, pids: &[i32]) {
+    for pid in pids {
+        for dir in &limits.cgroups {
+            let _ = std::fs::write(dir.join("cgroup.procs"), pid.to_string());
+        }
+        let _ = prlimit(rustix::process::Pid::from_raw(*pid), Resource::Data, limits.data_bound());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOWS: NodeOs = NodeOs::Windows { build: 20348 };
+
+    #[test]
+    fn windows_caps_are_shares_of_the_whole_machine() {
+        let of = |cpu_maximum, cpu_count| {
+            let resources = v1::WindowsContainerResources { cpu_maximum, cpu_count, memory_limit_in_bytes: 7, ..Default::default() };
+            let windows = v1::WindowsContainerConfig { resources: Some(resources), security_context: None };
+            amounts(WINDOWS, &v1::ContainerConfig { windows: Some(windows), ..Default::default() }, 8)
+        };
+        assert_eq!(of(625, 0), Amounts { memory: Some(7), cpu_milli: Some(500), shares: None });
+        assert_eq!(of(10_000, 0).cpu_milli, Some(8000));
+        assert_eq!(of(625, 2).cpu_milli, Some(2000));
+        assert_eq!(of(0, 0).cpu_milli, None);
+        assert_eq!(amounts(WINDOWS, &v1::ContainerConfig::default(), 8), Amounts::default());
+    }
+
+    #[test]
+    fn who_holds_what_is_said() {
+        let none = Cgroups::default();
+        let asked = Amounts { memory: Some(1 << 20), cpu_milli: Some(100), shares: Some(2) };
+        let (limits, holders) = set(&none, WINDOWS, "x", asked).unwrap();
+        assert_eq!((limits.data, holders.memory, holders.cpu), (Some(1 << 20), Holder::Allocations, Holder::Nobody));
+        assert_eq!(holders.unenforced().as_deref(), Some("cpu"));
+        let (limits, holders) = set(&none, NodeOs::Linux, "x", asked).unwrap();
+        assert_eq!((limits, holders.unenforced().as_deref()), (Limits::default(), Some("cpu,memory")));
+        assert_eq!(Holders::default().unenforced(), None);
+        // A weight alone is no limit.
+        assert_eq!(set(&none, NodeOs::Linux, "x", Amounts { shares: Some(2), ..Amounts::default() }).unwrap().1, Holders::default());
+    }
+}
