@@ -231,6 +231,9 @@ pub struct ContainerSimArgs {
     pub cni_conf_dir: PathBuf,
     #[arg(long)]
     pub cni_bin_dir: PathBuf,
+    /// Logical processors that the machine has.
+    #[arg(long, default_value_t = 8)]
+    pub processors: u32,
     #[arg(long)]
     pub no_stand_ins: bool,
 }

@@ -22,6 +22,7 @@ pub fn container_sim(args: ContainerSimArgs) -> Result<(), Failure> {
         netns_dir: args.netns_dir,
         hcn: args.hcn,
         cni: CniDirs { conf_dir: args.cni_conf_dir, bin_dir: args.cni_bin_dir },
+        processors: args.processors,
         stand_ins: !args.no_stand_ins,
     };
     crate::agent_runtime()?.block_on(container_sim::run(config, crate::told_to_end())).map_err(Failure::from)

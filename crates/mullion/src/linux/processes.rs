@@ -151,6 +151,7 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .path("netns-dir", dirs.pod_netns_dir(name))
         .path("cni-conf-dir", host.join("cni").join("conf"))
         .path("cni-bin-dir", host.join("cni").join("bin"))
+        .opt("processors", node.cpu)
         .flag("no-stand-ins", !inputs.stand_ins);
     if node.os != Os::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name));
