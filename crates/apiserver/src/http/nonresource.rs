@@ -7,7 +7,7 @@ use crate::authn::token::ISSUER;
 use crate::schema;
 use crate::server::Api;
 use crate::status::ApiError;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, ETAG, VARY};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::{HeaderValue, Response};
 use serde_json::json;
 
@@ -24,8 +24,8 @@ pub fn serve(api: &Api, call: &Call) -> Result<Response<Body>, ApiError> {
         ["api" | "apis", ..] => discovery(api, call, &parts),
         ["openapi", "v2"] => Ok(openapi_v2(api, call)),
         ["openapi", "v3"] => Ok(openapi_index()),
-        ["openapi", "v3", "api", version] => openapi("", version),
-        ["openapi", "v3", "apis", group, version] => openapi(group, version),
+        ["openapi", "v3", "api", version] => openapi(call, "", version),
+        ["openapi", "v3", "apis", group, version] => openapi(call, group, version),
         ["openid", "v1", "jwks"] => Ok(respond::bytes(200, "application/jwk-set+json", api.tokens.key_set().to_string())),
         [".well-known", "openid-configuration"] => Ok(respond::document(Encoding::Json, 200, &issuer())),
         [""] => Ok(respond::document(Encoding::Json, 200, &json!({"paths": ROOT_PATHS}))),
@@ -98,10 +98,40 @@ fn openapi_v2(api: &Api, call: &Call) -> Response<Body> {
     respond::document(Encoding::Json, 200, &json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}}))
 }
 
-fn openapi(group: &str, version: &str) -> Result<Response<Body>, ApiError> {
-    let Some(bytes) = schema::openapi_v3(group, version) else { return Ok(respond::not_found()) };
-    let mut response = respond::bytes(200, "application/json", bytes.as_ref().clone());
-    response.headers_mut().insert(VARY, HeaderValue::from_name(ACCEPT_ENCODING));
-    response.headers_mut().remove(ETAG);
+/// One document. The index names it by its hash; what was fetched by the present hash never changes
+/// (kube-openapi/pkg/handler3).
+fn openapi(call: &Call, group: &str, version: &str) -> Result<Response<Body>, ApiError> {
+    let hash = schema::openapi_hash();
+    let asked = call.query.get("hash").unwrap_or_default();
+    if !schema::openapi_v3_index()["paths"].as_object().is_some_and(|paths| paths.contains_key(call.info.path.trim_start_matches("/openapi/v3/"))) {
+        return Ok(respond::not_found());
+    }
+    if !asked.is_empty() && asked != hash {
+        let mut response = respond::text(301, "");
+        response.headers_mut().insert(LOCATION, header(&format!("{}?hash={hash}", call.info.path)));
+        return Ok(response);
+    }
+    let tag = format!("\"{hash}\"");
+    let known = call.headers.get(IF_NONE_MATCH).is_some_and(|known| known == tag.as_str());
+    let mut response = if known {
+        respond::text(304, "")
+    } else {
+        let Some(document) = schema::openapi_v3(group, version) else { return Ok(respond::not_found()) };
+        respond::bytes(200, "application/json", document)
+    };
+    let headers = response.headers_mut();
+    headers.insert(ETAG, header(&tag));
+    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    if asked.is_empty() {
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    } else {
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        let in_a_year = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(365 * 24);
+        headers.insert(EXPIRES, header(&in_a_year.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()));
+    }
     Ok(response)
+}
+
+fn header(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }

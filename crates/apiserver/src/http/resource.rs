@@ -44,6 +44,9 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
     let kind = kinds::by_resource(&info.group, &info.version, &info.resource).ok_or_else(ApiError::no_such_resource)?;
     check_place(kind, call)?;
     let context = WriteContext::new(call.user.clone(), dry_run(call)? || deletes_dry(call)?);
+    if kind.group.is_empty() && kind.plural == "endpoints" {
+        context.warn("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice");
+    }
     let response = match info.subresource.as_str() {
         "" => main(api, call, kind, &context).await,
         "status" if kind.subresources.contains(&"status") => part(api, call, kind, &context, Part::Status).await,

@@ -46,6 +46,7 @@ impl Registry {
         if !errors.is_empty() {
             return Err(ApiError::invalid(kind, &name, &errors));
         }
+        validation::warnings(kind, &object).into_iter().for_each(|warning| context.warn(warning));
         if self.store.get(&key).is_some() {
             return Err(ApiError::already_exists(kind, &name));
         }

@@ -71,9 +71,15 @@ impl Registry {
             admission::update(self, context, kind, part, &old, &mut new)?;
         }
         strategy::prepare_update(kind, part, &old, &mut new);
-        let errors = validation::update(kind, &new, &old);
+        let errors = match part {
+            Part::EphemeralContainers => validation::ephemeral_containers(&new, &old),
+            _ => validation::update(kind, &new, &old),
+        };
         if !errors.is_empty() && part != Part::Internal {
             return Err(ApiError::invalid(kind, name, &errors));
+        }
+        if part == Part::Main && old.get("spec") != new.get("spec") {
+            validation::warnings(kind, &new).into_iter().for_each(|warning| context.warn(warning));
         }
         if finished(kind, &new) {
             return self.remove(context, kind, key, entry, new).await;

@@ -7,4 +7,4 @@ pub mod types;
 
 pub use decode::decode_check;
 pub use discovery::{discovery_aggregated, discovery_api_versions, discovery_group, discovery_group_list, discovery_resource_list};
-pub use openapi::{openapi_v3, openapi_v3_index};
+pub use openapi::{openapi_hash, openapi_v3, openapi_v3_index};

@@ -12,7 +12,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
 const REF: &str = "#/components/schemas/";
 const PATCH_TYPE: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
@@ -20,7 +20,7 @@ const SCALE: (&str, &str, &str, &str) = ("io.k8s.api.autoscaling.v1.Scale", "aut
 
 /// `/openapi/v3`: where each group version's document is.
 pub fn openapi_v3_index() -> Value {
-    let hash = hash();
+    let hash = openapi_hash();
     let mut paths = Map::new();
     for (group, versions) in GROUPS {
         for version in versions.iter().filter(|version| is_described(group, version)) {
@@ -32,7 +32,7 @@ pub fn openapi_v3_index() -> Value {
 }
 
 /// The document of one group version as JSON text; `None` when it is not served.
-pub fn openapi_v3(group: &str, version: &str) -> Option<Arc<Vec<u8>>> {
+pub fn openapi_v3(group: &str, version: &str) -> Option<Vec<u8>> {
     let found = kinds::of_group_version(group, version);
     if found.is_empty() || !is_described(group, version) {
         return None;
@@ -43,7 +43,7 @@ pub fn openapi_v3(group: &str, version: &str) -> Option<Arc<Vec<u8>>> {
         "paths": paths(&found),
         "components": {"schemas": schemas(&found)},
     });
-    serde_json::to_vec(&document).ok().map(Arc::new)
+    serde_json::to_vec(&document).ok()
 }
 
 /// Whether there are schemas for the kinds of a group's version: k8s-openapi has none for metrics.
@@ -51,7 +51,12 @@ fn is_described(group: &str, version: &str) -> bool {
     kinds::of_group_version(group, version).iter().any(|info| types::find(info.schema_type).is_some())
 }
 
-/// Changes whenever a document may: with the program's version, the served kinds and the table of types.
+/// The version of all documents: changes whenever a document may: with the program's version, the served kinds and the table of types.
+pub fn openapi_hash() -> &'static str {
+    static HASH: OnceLock<String> = OnceLock::new();
+    HASH.get_or_init(hash)
+}
+
 fn hash() -> String {
     let mut digest = Sha256::new();
     digest.update(env!("CARGO_PKG_VERSION"));

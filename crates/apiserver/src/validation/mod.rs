@@ -17,10 +17,12 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod warnings;
 mod windows;
 mod workload;
 
 pub use error::FieldError;
+pub use warnings::of as warnings;
 
 use crate::kinds::KindInfo;
 use field::{Errors, Field};
@@ -41,6 +43,13 @@ pub fn update(info: &KindInfo, new: &Value, old: &Value) -> Vec<FieldError> {
     let (root, before) = (Field::root(new), Field::root(old));
     meta::check_update(&root, &before, &mut errors);
     content(info, &root, Some(&before), &mut errors);
+    errors.into_list()
+}
+
+/// What is wrong with a pod's ephemeral containers after a change to them.
+pub fn ephemeral_containers(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    pod::check_ephemeral(&Field::root(new), &Field::root(old), &mut errors);
     errors.into_list()
 }
 

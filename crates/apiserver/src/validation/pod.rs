@@ -22,6 +22,15 @@ pub fn check(new: &Field, old: Option<&Field>, errors: &mut Errors) {
     }
 }
 
+/// A pod whose ephemeral containers change.
+pub fn check_ephemeral(new: &Field, old: &Field, errors: &mut Errors) {
+    spec(&new.get("spec"), true, errors);
+    if new.get("metadata").get("annotations").value.get("kubernetes.io/config.mirror").is_some() {
+        errors.forbidden(&Field { path: String::new(), value: new.value }, "static pods do not support ephemeral containers");
+    }
+    pod_update::ephemeral(&new.get("spec"), &old.get("spec"), errors);
+}
+
 /// A pod template.
 pub fn template(template: &Field, errors: &mut Errors) {
     meta::labels(&template.get("metadata").get("labels"), errors);

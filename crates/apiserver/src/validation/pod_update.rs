@@ -32,9 +32,6 @@ pub fn ephemeral(new: &Field, old: &Field, errors: &mut Errors) {
 
 /// Compares a changed specification with the old one.
 pub fn check(new: &Field, old: &Field, errors: &mut Errors) {
-    if new.get("ephemeralContainers").value != old.get("ephemeralContainers").value {
-        return ephemeral(new, old, errors);
-    }
     for list in ["containers", "initContainers"] {
         if new.get(list).items().len() != old.get(list).items().len() {
             return errors.forbidden(&new.get(list), "pod updates may not add or remove containers");
