@@ -35,7 +35,8 @@ impl Runtime {
         let request = ExecRequest { id, argv, tty, stdin: want.stdin, stdout: want.stdout, stderr: want.stderr && !tty };
         let opened = Link::open(&dir, &Request::Exec(request)).await;
         let (link, handed) = opened.map_err(|error| {
-            let context = "failed to exec in container: failed to start exec: OCI runtime exec failed: exec failed: unable to start container process";
+            let context =
+                "failed to exec in container: failed to start exec: OCI runtime exec failed: exec failed: unable to start container process";
             failed(&error.context(context))
         })?;
         with_terminal(handed, want).and_then(|handed| session(link, handed)).map_err(|error| failed(&error))
@@ -191,7 +192,10 @@ async fn dial(path: Option<std::path::PathBuf>, address: SocketAddr) -> anyhow::
             made.await??.context("cannot make a socket in the pod's network")?
         }
     };
-    tokio::time::timeout(DIAL, socket.connect(address)).await.with_context(|| format!("connect {address}: timed out"))?.with_context(|| format!("connect {address}"))
+    tokio::time::timeout(DIAL, socket.connect(address))
+        .await
+        .with_context(|| format!("connect {address}: timed out"))?
+        .with_context(|| format!("connect {address}"))
 }
 
 /// How long one address may take to answer.

@@ -1,10 +1,11 @@
 //! What is particular to Windows nodes.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use cri::v1;
 
-use crate::support::{Node, container, windows_sandbox};
+use crate::support::{Node, container, hns, windows_sandbox};
 
 const ANNOTATION: &str = "experimental.windows.kubernetes.io/isolation-type";
 
@@ -45,4 +46,31 @@ pub async fn isolation(dir: PathBuf) {
     let error = node.client.run_pod_sandbox(with("gvisor", "unknown")).await.unwrap_err().to_string();
     assert!(error.contains("no runtime for \"gvisor\" is configured") && error.contains("runhcs-wcow-process"), "{error}");
     assert!(node.client.list_pod_sandbox(Default::default()).await.unwrap().is_empty());
+}
+
+/// Many pods at once, each with its compartment, and all of them gone again.
+pub async fn many(dir: PathBuf) {
+    const PODS: usize = 60;
+    let hcn = hns(&dir);
+    let node = Node::windows_over(&dir, 20348, &hcn).await;
+    node.pull("microsoft/iis").await.unwrap();
+    let began = Instant::now();
+    let one = async |number: usize| {
+        let began = Instant::now();
+        let pod = node.run(v1::PodSandboxConfig { windows: None, ..windows_sandbox(&format!("web-{number}")) }).await;
+        let id = node.start(&pod, container("iis", "microsoft/iis", &[])).await;
+        (pod, id, began.elapsed())
+    };
+    let pods = futures::future::join_all((0..PODS).map(one)).await;
+    let all = began.elapsed();
+    let slowest = pods.iter().map(|(_, _, took)| *took).max().unwrap();
+    println!("    {PODS} pods run after {all:?}, the slowest took {slowest:?}");
+    assert!(all < Duration::from_secs(6), "{all:?}");
+    let running = node.client.list_containers(Default::default()).await.unwrap();
+    assert_eq!(running.iter().filter(|container| container.state == v1::ContainerState::ContainerRunning as i32).count(), PODS);
+    let began = Instant::now();
+    futures::future::join_all(pods.iter().map(|(pod, _, _)| node.remove(pod))).await;
+    println!("    and are gone {:?} later", began.elapsed());
+    assert!(node.client.list_pod_sandbox(Default::default()).await.unwrap().is_empty());
+    assert_eq!(std::fs::read_dir(dir.join("ns")).unwrap().count(), 0, "no compartment is left");
 }
