@@ -2,16 +2,17 @@
 //!
 //! Inputs: pods, nodes, claims, volumes, storage classes. Outputs: bindings, the `PodScheduled` condition, Events; for claims that wait for
 //! a pod, the volume or the node chosen for them. Mirrors `pkg/scheduler` with the plug-ins NodeUnschedulable, NodeName, TaintToleration,
-//! NodeAffinity, NodePorts, NodeResourcesFit, NodeResourcesBalancedAllocation, VolumeBinding, PodTopologySpread (hard constraints, and its
-//! default spreading by owner) and InterPodAffinity (its required part).
+//! NodeAffinity, NodePorts, NodeResourcesFit, NodeResourcesBalancedAllocation, VolumeBinding, PodTopologySpread (with a default spreading
+//! by owner), InterPodAffinity and DefaultPreemption.
 //! Guarantees: a decision counts at once, before its binding is written, so that no node and no volume is given away twice; a pod that fits
 //! nowhere is looked at again when something changes that it may have waited for, the more important ones first.
-//! What it does not do: preemption, preferences about other pods, soft spread constraints.
+//! What it does not do: image locality, selectors of namespaces in affinity other than the empty one, more than one profile.
 
 mod bind;
 mod cache;
 mod neighbours;
 mod place;
+mod preempt;
 mod rows;
 mod volumes;
 
@@ -34,8 +35,9 @@ use crate::{
 };
 use cache::Cache;
 pub(crate) use place::{covers, tolerates};
+use preempt::{Budget, Sacrifice};
 use rows::{NodeRow, PodRow};
-use volumes::{Progress, Storage};
+use volumes::{Progress, Step, Storage};
 
 /// Delays between attempts for one pod, however often the cluster changes (upstream: 1 s to 10 s; here a change is answered at once first).
 const FIRST_DELAY: Duration = Duration::from_millis(5);
@@ -56,6 +58,14 @@ struct State {
     waiting: HashMap<Key, Waiting>,
     /// Volumes given to claims that the API does not show yet.
     given: HashMap<String, Key>,
+    /// Pods for which others make room; they hold their place meanwhile.
+    preempting: HashMap<Key, Preempting>,
+}
+
+#[derive(Debug, Clone)]
+struct Preempting {
+    node: String,
+    victims: Vec<Key>,
 }
 
 /// A pod that fitted nowhere, and which changes concern it.
@@ -120,6 +130,7 @@ fn watch(pods: &Informer<PodRow>, nodes: &Informer<NodeRow>, queue: &Queue<Key>,
             state.parked.remove(change.key);
             state.delays.remove(change.key);
             state.waiting.remove(change.key);
+            state.preempting.remove(change.key);
         }
         let arrived = change.new.is_some_and(|pod| !pod.node.is_empty()) && change.old.is_none_or(|pod| pod.node.is_empty());
         wake(&mut state, &keys, |parked| freed || (arrived && parked.near));
@@ -168,31 +179,117 @@ async fn schedule(scheduler: Arc<Scheduler>, key: Key) -> anyhow::Result<Next> {
     if let Some(waiting) = waiting {
         return scheduler.follow_up(&key, &pod, &waiting).await;
     }
-    let decision = {
-        let mut state = locked(&scheduler.state);
-        if state.cache.is_assumed(&key) {
-            return Ok(Next::Change);
+    let decision = decide(&mut locked(&scheduler.state), &scheduler.storage, &key, &pod);
+    match decision {
+        Decision::Placed => Ok(Next::Change),
+        Decision::Bind { node, steps } if steps.is_empty() => scheduler.bind(&key, &pod, &node).await,
+        Decision::Bind { node, steps } => scheduler.provide(&key, &pod, &node, &steps).await,
+        Decision::Ask => scheduler.preempt(&key, &pod).await,
+        Decision::Refuse { why } => scheduler.refuse(&key, &pod, &why).await,
+    }
+}
+
+/// What happens to a pod now.
+#[derive(Debug)]
+enum Decision {
+    /// It has its place, which is being written.
+    Placed,
+    Bind {
+        node: String,
+        steps: Vec<Step>,
+    },
+    /// Less important pods may make room.
+    Ask,
+    Refuse {
+        why: String,
+    },
+}
+
+/// Decides about a pod; its place is taken at once.
+fn decide(state: &mut State, views: &StorageViews, key: &Key, pod: &PodRow) -> Decision {
+    let held = state.preempting.get(key).cloned();
+    if held.is_some() {
+        // The place is held only so that nobody else takes it; the pod itself is judged afresh.
+        state.cache.forget(key);
+    }
+    if state.cache.has(key) {
+        return Decision::Placed;
+    }
+    let storage = Storage::of(pod, views, &state.given);
+    match place::place(pod, &storage, state.cache.nodes()) {
+        Ok((node, steps)) => {
+            state.preempting.remove(key);
+            state.cache.assume(key, pod, &node);
+            if !steps.is_empty() {
+                state.waiting.insert(key.clone(), Waiting { node: node.clone(), since: Instant::now() });
+                state.given.extend(steps.iter().filter_map(Step::given));
+            }
+            Decision::Bind { node, steps }
         }
-        let storage = Storage::of(&pod, &scheduler.storage, &state.given);
-        let decision = place::place(&pod, &storage, state.cache.nodes());
-        match &decision {
-            Ok((node, steps)) => {
-                state.cache.assume(&key, &pod, node);
-                if !steps.is_empty() {
-                    state.waiting.insert(key.clone(), Waiting { node: node.clone(), since: Instant::now() });
-                    state.given.extend(steps.iter().filter_map(volumes::Step::given));
+        Err(unfit) => {
+            if let Some(held) = held {
+                if held.victims.iter().any(|victim| state.cache.has(victim)) {
+                    state.cache.assume(key, pod, &held.node);
+                    state.park(key, pod);
+                    return Decision::Refuse { why: unfit.without_preemption("not eligible due to a terminating pod on the nominated node.") };
+                }
+                state.preempting.remove(key);
+            }
+            let lesser = |name: &str| state.cache.members(name).any(|(_, other)| other.priority < pod.priority);
+            let helps = unfit.curable_nodes().any(lesser);
+            if helps && pod.preempts {
+                return Decision::Ask;
+            }
+            state.park(key, pod);
+            let why = if pod.preempts { unfit.to_string() } else { unfit.without_preemption("not eligible due to preemptionPolicy=Never.") };
+            Decision::Refuse { why }
+        }
+    }
+}
+
+/// What less important pods have to do so that a pod gets a place.
+#[derive(Debug)]
+enum Room {
+    /// There is a place after all, or the pod has one.
+    Found,
+    /// These pods go, and the pod waits for it.
+    Make {
+        sacrifice: Sacrifice,
+        why: String,
+    },
+    None {
+        why: String,
+    },
+}
+
+/// Chooses who makes room; the place is held at once.
+fn make_room(state: &mut State, views: &StorageViews, key: &Key, pod: &PodRow, budgets: &[Budget]) -> Room {
+    if state.cache.has(key) {
+        return Room::Found;
+    }
+    let storage = Storage::of(pod, views, &state.given);
+    let Err(unfit) = place::place(pod, &storage, state.cache.nodes()) else { return Room::Found };
+    state.park(key, pod);
+    match preempt::sacrifice(pod, &storage, &state.cache, budgets, &unfit) {
+        None => Room::None { why: unfit.to_string() },
+        Some(sacrifice) => {
+            for victim in &sacrifice.victims {
+                // One that only held a place loses it without ado.
+                if state.preempting.remove(victim).is_some() {
+                    state.cache.forget(victim);
                 }
             }
-            Err(_) => {
-                let near = pod.rules.wants_company();
-                state.parked.insert(key.clone(), Parked { priority: pod.priority, near, claims: !pod.claims.is_empty() });
-            }
+            let held = Preempting { node: sacrifice.node.clone(), victims: sacrifice.victims.clone() };
+            state.preempting.insert(key.clone(), held);
+            state.cache.assume(key, pod, &sacrifice.node);
+            Room::Make { sacrifice, why: unfit.reasons() }
         }
-        decision
-    };
-    match decision {
-        Ok((node, steps)) if steps.is_empty() => scheduler.bind(&key, &pod, &node).await,
-        Ok((node, steps)) => scheduler.provide(&key, &pod, &node, &steps).await,
-        Err(why) => scheduler.refuse(&key, &pod, &why.to_string()).await,
+    }
+}
+
+impl State {
+    fn park(&mut self, key: &Key, pod: &PodRow) {
+        let parked = Parked { priority: pod.priority, near: pod.rules.wants_company(), claims: !pod.claims.is_empty() };
+        self.parked.insert(key.clone(), parked);
     }
 }

@@ -1,24 +1,29 @@
 //! Writes the scheduler's decisions: volumes first, then the pod's node; or why there is none.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use cluster::{EventType, Key, is_conflict, is_not_found};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
+    api::{
+        core::v1::{Binding, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
+        policy::v1::PodDisruptionBudget,
+    },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::{
     Api,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 
 use super::{
-    Progress, Scheduler, Storage, VOLUMES_TIMEOUT, Waiting, locked,
+    Budget, Progress, Room, Sacrifice, Scheduler, Storage, VOLUMES_TIMEOUT, Waiting, locked, make_room,
     rows::PodRow,
     volumes::{self, Step},
 };
-use crate::{runner::Next, storage};
+use crate::{runner::Next, selector::Selector, storage};
 
 fn reference(key: &Key, pod: &PodRow) -> ObjectReference {
     ObjectReference {
@@ -28,6 +33,15 @@ fn reference(key: &Key, pod: &PodRow) -> ObjectReference {
         name: Some(key.name.clone()),
         uid: Some(pod.uid.clone()),
         ..Default::default()
+    }
+}
+
+fn budget(budget: &PodDisruptionBudget) -> Budget {
+    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    Budget {
+        ns: budget.metadata.namespace.clone().unwrap_or_default(),
+        selector: selector.map_or_else(Selector::nothing, Selector::new),
+        allowed: budget.status.as_ref().and_then(|status| status.disruptions_allowed).unwrap_or_default().into(),
     }
 }
 
@@ -92,11 +106,74 @@ impl Scheduler {
         }
     }
 
+    /// Asks less important pods to make room. They go with their grace; the pod holds its place until they are gone.
+    pub(super) async fn preempt(&self, key: &Key, pod: &PodRow) -> anyhow::Result<Next> {
+        let budgets = Api::<PodDisruptionBudget>::all(self.client.clone()).list(&ListParams::default()).await;
+        let budgets: Vec<Budget> = budgets.context("looking for disruption budgets")?.items.iter().map(budget).collect();
+        let room = make_room(&mut locked(&self.state), &self.storage, key, pod, &budgets);
+        match room {
+            // The pod's turn comes again at once.
+            Room::Found => Ok(Next::Within(Duration::ZERO)),
+            Room::None { why } => self.refuse(key, pod, &why).await,
+            Room::Make { sacrifice, why } => {
+                tracing::debug!(pod = %key, node = sacrifice.node, victims = ?sacrifice.victims, "others make room");
+                if let Err(error) = self.clear(key, pod, &sacrifice).await {
+                    self.give_up(key, pod);
+                    return Err(error);
+                }
+                self.refuse(key, pod, &why).await
+            }
+        }
+    }
+
+    async fn clear(&self, key: &Key, pod: &PodRow, sacrifice: &Sacrifice) -> anyhow::Result<()> {
+        self.nominate(key, pod, &sacrifice.node).await?;
+        for victim in &sacrifice.victims {
+            self.sacrifice(victim, pod, &sacrifice.node).await?;
+        }
+        Ok(())
+    }
+
+    async fn nominate(&self, key: &Key, pod: &PodRow, node: &str) -> anyhow::Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
+        let patch = json!({"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}});
+        match pods.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(error) if !is_not_found(&error) && !is_conflict(&error) => Err(error).with_context(|| format!("nominating {node} for {key}")),
+            _ => Ok(()),
+        }
+    }
+
+    async fn sacrifice(&self, victim: &Key, pod: &PodRow, node: &str) -> anyhow::Result<()> {
+        // One without a node only held a place, which it has lost already.
+        let Some(row) = self.pods.get(victim).filter(|row| !row.deleting && !row.node.is_empty()) else { return Ok(()) };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &victim.ns);
+        let now = Timestamp::from_second(Timestamp::now().as_second()).context("reading the clock")?;
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+            "message": "default-scheduler: preempting to accommodate a higher priority pod", "lastTransitionTime": Time(now),
+        });
+        let patch = json!({"metadata": {"uid": row.uid}, "status": {"conditions": [condition]}});
+        let gone = |error: &kube::Error| is_not_found(error) || is_conflict(error);
+        match pods.patch_status(&victim.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+            Err(error) if gone(&error) => return Ok(()),
+            other => other.with_context(|| format!("noting why {victim} goes"))?,
+        };
+        let preconditions = Some(Preconditions { uid: Some(row.uid.clone()), resource_version: None });
+        match pods.delete(&victim.name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
+            Err(error) if gone(&error) => return Ok(()),
+            other => other.map(|_| ()).with_context(|| format!("deleting {victim}"))?,
+        }
+        let message = format!("Preempted by pod {} on node {node}", pod.uid);
+        self.events.event(&reference(victim, &row), EventType::Normal, "Preempted", Some("Preempting"), message);
+        Ok(())
+    }
+
     /// The choice is void: the next attempt starts afresh.
     fn give_up(&self, key: &Key, pod: &PodRow) {
         let mut state = locked(&self.state);
         state.cache.forget(key);
         state.waiting.remove(key);
+        state.preempting.remove(key);
         let own = |claim: &Key| claim.ns == key.ns && pod.claims.iter().any(|one| one.name == claim.name);
         state.given.retain(|_, claim| !own(claim));
     }

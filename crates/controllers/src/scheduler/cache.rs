@@ -23,6 +23,15 @@ pub(super) struct Usage {
 }
 
 impl Usage {
+    /// What these pods use together.
+    pub fn of<'a>(pods: impl Iterator<Item = &'a Arc<PodRow>>) -> Self {
+        let mut usage = Self::default();
+        for pod in pods {
+            usage.add(pod);
+        }
+        usage
+    }
+
     fn add(&mut self, pod: &Arc<PodRow>) {
         self.pods += 1;
         self.members.push(pod.clone());
@@ -48,10 +57,7 @@ pub(super) struct NodeState {
 
 impl NodeState {
     fn recount(&mut self) {
-        self.usage = Usage::default();
-        for pod in self.pods.values() {
-            self.usage.add(pod);
-        }
+        self.usage = Usage::of(self.pods.values());
     }
 }
 
@@ -66,6 +72,16 @@ impl Cache {
     /// The nodes that exist.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, &NodeRow, &Usage)> + Clone {
         self.nodes.iter().filter_map(|(name, state)| Some((name.as_str(), state.row.as_deref()?, &state.usage)))
+    }
+
+    /// The pods on a node, decisions that are not written yet among them.
+    pub fn members(&self, node: &str) -> impl Iterator<Item = (&Key, &Arc<PodRow>)> {
+        self.nodes.get(node).into_iter().flat_map(|state| state.pods.iter())
+    }
+
+    /// Whether a pod has a place, though its binding may not be written yet.
+    pub fn has(&self, key: &Key) -> bool {
+        self.places.contains_key(key)
     }
 
     /// A node changed or went away.
@@ -89,11 +105,6 @@ impl Cache {
             Some(_) => false,
             None => self.take_out(key),
         }
-    }
-
-    /// Whether a pod has a place already, though its binding may not be written yet.
-    pub fn is_assumed(&self, key: &Key) -> bool {
-        self.places.contains_key(key)
     }
 
     /// Counts a decision before it is written.
@@ -141,7 +152,7 @@ mod tests {
         cache.assume(&key, &pending, "win01");
         assert_eq!(pods(&cache), 1);
         assert!(!cache.set_pod(&key, Some(&pending)), "a late row without a node changes nothing");
-        assert!(cache.is_assumed(&key));
+        assert!(cache.has(&key));
         let bound = Arc::new(PodRow { node: "win01".into(), ..(*pending).clone() });
         assert!(!cache.set_pod(&key, Some(&bound)));
         assert_eq!(pods(&cache), 1, "counted once");

@@ -1,9 +1,9 @@
-//! Rules about other pods: affinity, anti-affinity and hard spread constraints. Pure (upstream: plug-ins InterPodAffinity and
-//! PodTopologySpread, their required parts).
+//! Rules about other pods: affinity, anti-affinity and spread constraints, what they demand and what they prefer. Pure (upstream: plug-ins
+//! InterPodAffinity and PodTopologySpread).
 
 use std::collections::{HashMap, HashSet};
 
-use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, TopologySpreadConstraint, WeightedPodAffinityTerm};
 
 use super::{
     cache::Usage,
@@ -41,7 +41,10 @@ impl Term {
     }
 }
 
-/// A spread constraint that keeps a pod from being placed.
+/// How much the required affinity of placed pods counts for a pod that matches it (upstream: `hardPodAffinityWeight`).
+const REQUIRED_WEIGHT: i64 = 1;
+
+/// A spread constraint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Spread {
     selector: Selector,
@@ -51,19 +54,16 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    fn new(constraint: &TopologySpreadConstraint, labels: &Labels) -> Option<Self> {
-        if constraint.when_unsatisfiable != "DoNotSchedule" {
-            return None;
-        }
+    fn new(constraint: &TopologySpreadConstraint, labels: &Labels) -> Self {
         let selector = constraint.label_selector.as_ref().map_or_else(Selector::nothing, Selector::new);
         let keys = constraint.match_label_keys.iter().flatten();
         let same: Labels = keys.filter_map(|key| labels.get(key).map(|value| (key.clone(), value.clone()))).collect();
-        Some(Self {
+        Self {
             selector: selector.and(Selector::from_labels(&same)),
             topology: constraint.topology_key.clone(),
             max_skew: constraint.max_skew.into(),
             min_domains: constraint.min_domains.and_then(|least| least.try_into().ok()).unwrap_or(1),
-        })
+        }
     }
 }
 
@@ -73,6 +73,10 @@ pub(super) struct Rules {
     near: Vec<Term>,
     apart: Vec<Term>,
     spread: Vec<Spread>,
+    /// Preferred neighbours, with weights; those to be avoided have negative ones.
+    likes: Vec<(i64, Term)>,
+    /// Spread constraints that only prefer.
+    soft_spread: Vec<Spread>,
 }
 
 impl Rules {
@@ -85,8 +89,24 @@ impl Rules {
             affinity.and_then(|all| all.pod_affinity.as_ref()).and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
         let apart =
             affinity.and_then(|all| all.pod_anti_affinity.as_ref()).and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref());
-        let spread = spec.topology_spread_constraints.iter().flatten();
-        Self { near: compile(near), apart: compile(apart), spread: spread.filter_map(|one| Spread::new(one, &labels)).collect() }
+        let weigh = |terms: Option<&Vec<WeightedPodAffinityTerm>>, sign: i64| {
+            let terms = terms.into_iter().flatten();
+            terms.map(|one| (sign * i64::from(one.weight), Term::new(&one.pod_affinity_term, &ns))).collect::<Vec<_>>()
+        };
+        let preferred =
+            affinity.and_then(|all| all.pod_affinity.as_ref()).and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref());
+        let avoided =
+            affinity.and_then(|all| all.pod_anti_affinity.as_ref()).and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref());
+        let (hard, soft): (Vec<_>, Vec<_>) =
+            spec.topology_spread_constraints.iter().flatten().partition(|one| one.when_unsatisfiable == "DoNotSchedule");
+        let spread = |all: Vec<&TopologySpreadConstraint>| all.into_iter().map(|one| Spread::new(one, &labels)).collect();
+        Self {
+            near: compile(near),
+            apart: compile(apart),
+            spread: spread(hard),
+            likes: [weigh(preferred, 1), weigh(avoided, -1)].concat(),
+            soft_spread: spread(soft),
+        }
     }
 }
 
@@ -110,6 +130,9 @@ pub(super) struct Neighbours {
     /// Labels of nodes near which placed pods do not want it.
     unwanted: HashSet<(String, String)>,
     spread: Vec<Domains>,
+    /// How much nodes with a label are preferred for the pods near them.
+    liking: HashMap<(String, String), i64>,
+    soft_spread: Vec<Domains>,
 }
 
 impl Neighbours {
@@ -120,6 +143,7 @@ impl Neighbours {
             near: vec![Domains::new(); rules.near.len()],
             apart: vec![Domains::new(); rules.apart.len()],
             spread: vec![Domains::new(); rules.spread.len()],
+            soft_spread: vec![Domains::new(); rules.soft_spread.len()],
             ..Self::default()
         };
         for (name, node, usage) in nodes {
@@ -132,10 +156,18 @@ impl Neighbours {
     fn add_node(&mut self, pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) {
         let rules = &pod.rules;
         let eligible = suits(pod, name, node) && rules.spread.iter().all(|one| node.labels.contains_key(&one.topology));
-        for (constraint, domains) in rules.spread.iter().zip(&mut self.spread).filter(|_| eligible) {
+        let members = |constraint: &Spread| {
             let matching = usage.members.iter().filter(|other| other.ns == pod.ns && !other.deleting && constraint.selector.matches(&other.labels));
+            i64::try_from(matching.count()).unwrap_or(i64::MAX)
+        };
+        for (constraint, domains) in rules.spread.iter().zip(&mut self.spread).filter(|_| eligible) {
             // An empty domain counts too: it is the one with the fewest pods.
-            *domains.entry(node.labels[&constraint.topology].clone()).or_default() += i64::try_from(matching.count()).unwrap_or(i64::MAX);
+            *domains.entry(node.labels[&constraint.topology].clone()).or_default() += members(constraint);
+        }
+        for (constraint, domains) in rules.soft_spread.iter().zip(&mut self.soft_spread).filter(|_| suits(pod, name, node)) {
+            if let Some(value) = node.labels.get(&constraint.topology) {
+                *domains.entry(value.clone()).or_default() += members(constraint);
+            }
         }
         for other in &usage.members {
             if !rules.near.is_empty() && rules.near.iter().all(|term| term.matches(other)) {
@@ -147,12 +179,60 @@ impl Neighbours {
                     self.unwanted.insert((term.topology.clone(), value.clone()));
                 }
             }
+            let wishes = rules.likes.iter().filter(|(_, term)| term.matches(other)).map(|(weight, term)| (*weight, term));
+            let theirs = other.rules.likes.iter().filter(|(_, term)| term.matches(pod)).map(|(weight, term)| (*weight, term));
+            let firm = other.rules.near.iter().filter(|term| term.matches(pod)).map(|term| (REQUIRED_WEIGHT, term));
+            for (weight, term) in wishes.chain(theirs).chain(firm) {
+                if let Some(value) = node.labels.get(&term.topology) {
+                    *self.liking.entry((term.topology.clone(), value.clone())).or_default() += weight;
+                }
+            }
         }
     }
 
     /// Why a node cannot take the pod because of its neighbours.
     pub fn refuse(&self, pod: &PodRow, node: &NodeRow) -> Option<Refusal> {
         self.refuse_spread(pod, node).or_else(|| self.refuse_affinity(pod, node))
+    }
+
+    /// Whether the pod says itself how it wants to be spread.
+    pub fn spreads(&self) -> bool {
+        !self.soft_spread.is_empty()
+    }
+
+    /// 0 to 100 a node: how much the pod and its neighbours like each other.
+    #[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
+    pub fn company_scores<'a>(&self, nodes: impl Iterator<Item = &'a NodeRow>) -> Vec<f64> {
+        let liking = |node: &NodeRow| self.liking.iter().filter(|((key, value), _)| node.labels.get(key) == Some(value)).map(|(_, sum)| *sum).sum();
+        let sums: Vec<i64> = nodes.map(liking).collect();
+        let (least, most) = (sums.iter().copied().min().unwrap_or_default(), sums.iter().copied().max().unwrap_or_default());
+        sums.into_iter().map(|sum| if most > least { 100.0 * (sum - least) as f64 / (most - least) as f64 } else { 0.0 }).collect()
+    }
+
+    /// 0 to 100 a node: how well it keeps the pod's like apart; a node without the labels is the last choice.
+    #[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
+    pub fn spread_scores<'a>(&self, pod: &PodRow, nodes: impl Iterator<Item = &'a NodeRow>) -> Vec<f64> {
+        if !self.spreads() {
+            return nodes.map(|_| 0.0).collect();
+        }
+        let crowd = |node: &NodeRow| -> Option<f64> {
+            let constraints = pod.rules.soft_spread.iter().zip(&self.soft_spread);
+            constraints
+                .map(|(constraint, domains)| {
+                    let count = domains.get(node.labels.get(&constraint.topology)?).copied().unwrap_or_default();
+                    Some(count as f64 * (domains.len() as f64 + 2.0).ln() + (constraint.max_skew - 1) as f64)
+                })
+                .sum()
+        };
+        let crowds: Vec<Option<f64>> = nodes.map(crowd).collect();
+        let known = || crowds.iter().flatten().copied();
+        let (least, most) = (known().fold(f64::INFINITY, f64::min), known().fold(0.0, f64::max));
+        let score = |crowd: Option<f64>| match crowd {
+            Some(crowd) if most > 0.0 => 100.0 * (most + least - crowd) / most,
+            Some(_) => 100.0,
+            None => 0.0,
+        };
+        crowds.into_iter().map(score).collect()
     }
 
     fn refuse_spread(&self, pod: &PodRow, node: &NodeRow) -> Option<Refusal> {

@@ -108,3 +108,30 @@ fn hard_spread_constraints() {
     let soft = json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "none", "whenUnsatisfiable": "ScheduleAnyway"}]});
     assert_eq!(places(&mut cache, &[pod("web", soft)]), ["a"]);
 }
+
+#[test]
+fn what_pods_prefer_of_others() {
+    let prefer = |kind: &str, app: &str| {
+        let term = json!({"weight": 50, "podAffinityTerm": {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}});
+        json!({"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}})
+    };
+    let on = |app: &str, node: &str| pod(app, json!({"nodeSelector": {"kubernetes.io/hostname": node}}));
+    let nodes = [("a", "one"), ("b", "two"), ("c", "two")];
+    let told = places(&mut cluster(&nodes), &[on("db", "c"), pod("web", prefer("podAffinity", "db"))]);
+    assert_eq!(told, ["c", "b"], "the zone of its friend, and there the emptier node");
+    let told = places(&mut cluster(&nodes), &[on("noise", "a"), on("noise", "b"), pod("web", prefer("podAntiAffinity", "noise"))]);
+    assert_eq!(told[2], "c", "one noisy pod in each zone: the emptiest node");
+    let told = places(&mut cluster(&nodes), &[on("noise", "b"), pod("web", prefer("podAntiAffinity", "noise"))]);
+    assert_eq!(told[1], "a", "away from it");
+    let shy = pod("shy", json!({"nodeSelector": {"kubernetes.io/hostname": "b"}, "affinity": prefer("podAntiAffinity", "web")["affinity"]}));
+    assert_eq!(places(&mut cluster(&nodes), &[shy, pod("web", json!({}))])[1], "a", "it is wanted away");
+}
+
+#[test]
+fn soft_spread_constraints() {
+    let constraint =
+        json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "web"}}});
+    let web = pod("web", json!({"topologySpreadConstraints": [constraint]}));
+    let told = places(&mut cluster(&[("a", "one"), ("b", "one"), ("c", "two")]), &[web.clone(), web.clone(), web.clone(), web]);
+    assert_eq!(told.iter().filter(|node| *node == "c").count(), 2, "{told:?}");
+}

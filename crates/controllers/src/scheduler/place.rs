@@ -39,26 +39,48 @@ impl Refusal {
 /// Why no node takes a pod, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unfit {
-    refusals: Vec<Refusal>,
+    /// Each node's name and reason.
+    refusals: Vec<(String, Refusal)>,
     /// A reason that has nothing to do with nodes; it stands for all refusals.
     overall: Option<String>,
+}
+
+impl Unfit {
+    /// The nodes where removing other pods could help.
+    pub fn curable_nodes(&self) -> impl Iterator<Item = &str> {
+        self.refusals.iter().filter(|(_, refusal)| refusal.curable).map(|(name, _)| name.as_str())
+    }
+
+    /// The reasons alone: others are making room.
+    pub fn reasons(&self) -> String {
+        let all = self.refusals.len();
+        if all == 0 {
+            return "no nodes available to schedule pods".to_owned();
+        }
+        let reasons = match &self.overall {
+            Some(reason) => reason.clone(),
+            None => histogram(self.refusals.iter().flat_map(|(_, refusal)| refusal.reasons.iter().map(String::as_str))),
+        };
+        format!("0/{all} nodes are available: {reasons}.")
+    }
+
+    /// The reasons, and why others were not asked to make room.
+    pub fn without_preemption(&self, why: &str) -> String {
+        format!("{} no new claims to deallocate, preemption: {why}", self.reasons())
+    }
 }
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.refusals.len();
         if all == 0 {
-            return f.write_str("no nodes available to schedule pods");
+            return f.write_str(&self.reasons());
         }
-        let reasons = match &self.overall {
-            Some(reason) => reason.clone(),
-            None => histogram(self.refusals.iter().flat_map(|refusal| refusal.reasons.iter().map(String::as_str))),
-        };
-        let preemption = histogram(self.refusals.iter().map(|refusal| match refusal.curable {
+        let preemption = histogram(self.refusals.iter().map(|(_, refusal)| match refusal.curable {
             true => "No preemption victims found for incoming pod",
             false => "Preemption is not helpful for scheduling",
         }));
-        write!(f, "0/{all} nodes are available: {reasons}. no new claims to deallocate, preemption: 0/{all} nodes are available: {preemption}.")
+        f.write_str(&self.without_preemption(&format!("0/{all} nodes are available: {preemption}.")))
     }
 }
 
@@ -80,20 +102,19 @@ pub(super) fn place<'a>(
     nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone,
 ) -> Result<(String, Vec<Step>), Unfit> {
     let volumes = Volumes::of(pod, storage).map_err(|reason| {
-        let refusals = nodes.clone().map(|_| Refusal::hopeless(&reason)).collect();
+        let refusals = nodes.clone().map(|(name, ..)| (name.to_owned(), Refusal::hopeless(&reason))).collect();
         Unfit { refusals, overall: Some(reason) }
     })?;
     let mut refusals = Vec::new();
     let mut fitting = Vec::new();
     let neighbours = Neighbours::of(pod, nodes.clone());
     for (name, node, usage) in nodes {
-        let refusal = filter(pod, name, node, usage).or_else(|| volumes.refuse(name, node)).or_else(|| neighbours.refuse(pod, node));
-        match refusal {
+        match judge(pod, &volumes, &neighbours, (name, node, usage)) {
             None => fitting.push((name, node, usage)),
-            Some(refusal) => refusals.push(refusal),
+            Some(refusal) => refusals.push((name.to_owned(), refusal)),
         }
     }
-    let scores = score(pod, &fitting);
+    let scores = score(pod, &neighbours, &fitting);
     // Among equals the emptier node, then the first by name, so that a decision can be told from the cluster's state.
     let best = fitting
         .iter()
@@ -103,6 +124,20 @@ pub(super) fn place<'a>(
         Some(((name, node, _), _)) => Ok(((*name).to_owned(), volumes.steps(name, node).unwrap_or_default())),
         None => Err(Unfit { refusals, overall: None }),
     }
+}
+
+/// Why one node refuses a pod whose claims are `volumes`, given all nodes as they would be.
+pub(super) fn refusal<'a>(
+    pod: &PodRow,
+    volumes: &Volumes<'_>,
+    nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)>,
+    one: (&str, &NodeRow, &Usage),
+) -> Option<Refusal> {
+    judge(pod, volumes, &Neighbours::of(pod, nodes), one)
+}
+
+fn judge(pod: &PodRow, volumes: &Volumes<'_>, neighbours: &Neighbours, (name, node, usage): (&str, &NodeRow, &Usage)) -> Option<Refusal> {
+    filter(pod, name, node, usage).or_else(|| volumes.refuse(name, node)).or_else(|| neighbours.refuse(pod, node))
 }
 
 /// The first plug-in's refusal, in upstream's order.
@@ -172,12 +207,15 @@ pub(crate) fn covers(toleration: &Toleration, taint: &Taint) -> bool {
 const TAINTS: f64 = 3.0;
 const AFFINITY: f64 = 2.0;
 const SPREAD: f64 = 2.0;
+const COMPANY: f64 = 2.0;
 
 /// One number a node; more is better.
-fn score(pod: &PodRow, nodes: &[(&str, &NodeRow, &Usage)]) -> Vec<f64> {
+fn score(pod: &PodRow, neighbours: &Neighbours, nodes: &[(&str, &NodeRow, &Usage)]) -> Vec<f64> {
     let disliked: Vec<f64> = nodes.iter().map(|(_, node, _)| unpreferred_taints(pod, node)).collect();
     let preferred: Vec<f64> = nodes.iter().map(|(name, node, _)| preference(pod, name, node)).collect();
-    let siblings: Vec<f64> = nodes.iter().map(|(_, _, usage)| sibling_count(pod, usage)).collect();
+    let siblings: Vec<f64> = nodes.iter().map(|(_, _, usage)| if neighbours.spreads() { 0.0 } else { sibling_count(pod, usage) }).collect();
+    let spread = neighbours.spread_scores(pod, nodes.iter().map(|(_, node, _)| *node));
+    let company = neighbours.company_scores(nodes.iter().map(|(_, node, _)| *node));
     let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let (most_disliked, most_preferred, most_siblings) = (largest(&disliked), largest(&preferred), largest(&siblings));
     // Shares of the largest value, as upstream's DefaultNormalizeScore has them.
@@ -189,6 +227,8 @@ fn score(pod: &PodRow, nodes: &[(&str, &NodeRow, &Usage)]) -> Vec<f64> {
             let (least, balanced) = allocation(pod, node, usage);
             least + balanced + TAINTS * (100.0 - share(disliked[index], most_disliked)) + AFFINITY * share(preferred[index], most_preferred)
                 - SPREAD * share(siblings[index], most_siblings)
+                + SPREAD * spread[index]
+                + COMPANY * company[index]
         })
         .collect()
 }

@@ -63,6 +63,9 @@ pub(super) struct PodRow {
     pub rules: Rules,
     pub claims: Vec<PodClaim>,
     pub priority: i32,
+    /// Whether less important pods may be asked to make room.
+    pub preempts: bool,
+    pub started: Option<Timestamp>,
     /// The message of `PodScheduled=False`, and since when it is so.
     pub unschedulable: Option<String>,
     pub unscheduled_since: Option<Timestamp>,
@@ -96,6 +99,8 @@ impl PodRow {
             rules: Rules::new(pod, &spec),
             claims: claims_of(pod).collect(),
             priority: spec.priority.unwrap_or_default(),
+            preempts: spec.preemption_policy.as_deref() != Some("Never"),
+            started: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),
             unschedulable: condition.and_then(|one| one.message.clone()),
             unscheduled_since: condition.and_then(|one| one.last_transition_time.as_ref()).map(|time| time.0),
         }

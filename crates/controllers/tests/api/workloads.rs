@@ -5,6 +5,7 @@ use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::{ConfigMap, Endpoints, Node, Pod, Service, ServiceAccount},
     discovery::v1::EndpointSlice,
+    scheduling::v1::PriorityClass,
 };
 use kube::{
     Api,
@@ -200,5 +201,36 @@ async fn controllers_that_are_killed_again_and_again_still_get_it_right() {
     })
     .await;
     assert!(pods.iter().all(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("microsoft/iis:5")));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn the_more_important_pod_gets_the_place() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    let classes: Api<PriorityClass> = Api::all(cluster.admin());
+    create(&classes, &object(json!({"metadata": {"name": "urgent"}, "value": 1000}))).await;
+    let pod = |name: &str, class: &str| -> Pod {
+        let resources = json!({"requests": {"cpu": "4"}});
+        let spec = json!({"containers": [{"name": "web", "image": "microsoft/iis", "resources": resources}], "priorityClassName": class});
+        object(json!({"metadata": {"name": name}, "spec": spec}))
+    };
+    let pods = cluster.api::<Pod>();
+    for name in ["one", "two"] {
+        create(&pods, &pod(name, "")).await;
+    }
+    let placed = async |name: &str| pods.get_opt(name).await.unwrap()?.spec?.node_name;
+    eventually("both have a place", async || placed("one").await.and(placed("two").await)).await;
+    create(&pods, &pod("three", "")).await;
+    let full = "FailedScheduling: 0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
+                preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.";
+    eventually("equals wait", async || cluster.events("default", "three").await.iter().any(|event| event == full).then_some(())).await;
+    create(&pods, &pod("first", "urgent")).await;
+    eventually("the important one has a place", async || placed("first").await).await;
+    let left = pods.list(&ListParams::default()).await.unwrap().items.len();
+    assert_eq!(left, 3, "one made room");
+    let urgent = pods.get("first").await.unwrap();
+    assert_eq!(urgent.status.unwrap().nominated_node_name.as_deref(), Some("win01"));
+    assert_eq!(placed("three").await, None);
     cluster.stop().await;
 }
