@@ -118,7 +118,7 @@ fn watch(pods: &Informer<PodRow>, nodes: &Informer<NodeRow>, queue: &Queue<Key>,
     nodes.subscribe(move |change| {
         let mut state = locked(&shared);
         state.cache.set_node(&change.key.name, change.new.cloned());
-        wake(&mut state, &keys, |_| true);
+        wake(&mut state, &keys, |_, _| true);
     });
     let (keys, shared) = (queue.clone(), state.clone());
     pods.subscribe(move |change| {
@@ -133,7 +133,7 @@ fn watch(pods: &Informer<PodRow>, nodes: &Informer<NodeRow>, queue: &Queue<Key>,
             state.preempting.remove(change.key);
         }
         let arrived = change.new.is_some_and(|pod| !pod.node.is_empty()) && change.old.is_none_or(|pod| pod.node.is_empty());
-        wake(&mut state, &keys, |parked| freed || (arrived && parked.near));
+        wake(&mut state, &keys, |_, parked| freed || (arrived && parked.near));
     });
 }
 
@@ -142,9 +142,10 @@ fn watch_storage(storage: &StorageViews, pods: &Informer<PodRow>, queue: &Queue<
     let (keys, shared, all) = (queue.clone(), state.clone(), pods.clone());
     storage.claims.subscribe(move |change| {
         let mut state = locked(&shared);
-        let uses = |key: &&Key| key.ns == change.key.ns && all.get(*key).is_some_and(|pod| pod.claims.iter().any(|one| one.name == change.key.name));
-        keys.extend(state.waiting.keys().filter(uses).cloned().collect::<Vec<_>>());
-        wake(&mut state, &keys, |parked| parked.claims);
+        let claims = |pod: Arc<PodRow>| pod.claims.iter().any(|one| one.name == change.key.name);
+        let uses = |key: &Key| key.ns == change.key.ns && all.get(key).is_some_and(claims);
+        keys.extend(state.waiting.keys().filter(|key| uses(key)).cloned().collect::<Vec<_>>());
+        wake(&mut state, &keys, |key, parked| parked.claims && uses(key));
     });
     let (keys, shared) = (queue.clone(), state.clone());
     storage.volumes.subscribe(move |change| {
@@ -152,16 +153,16 @@ fn watch_storage(storage: &StorageViews, pods: &Informer<PodRow>, queue: &Queue<
         if change.new.is_none_or(|volume| volume.claim.is_some()) {
             state.given.remove(&change.key.name);
         }
-        wake(&mut state, &keys, |parked| parked.claims);
+        wake(&mut state, &keys, |_, parked| parked.claims);
     });
     let (keys, shared) = (queue.clone(), state.clone());
-    storage.classes.subscribe(move |_| wake(&mut locked(&shared), &keys, |parked| parked.claims));
+    storage.classes.subscribe(move |_| wake(&mut locked(&shared), &keys, |_, parked| parked.claims));
 }
 
 /// Something changed that may let these waiting pods in; the more important ones come first.
-fn wake(state: &mut State, queue: &Queue<Key>, concerns: impl Fn(&Parked) -> bool) {
+fn wake(state: &mut State, queue: &Queue<Key>, concerns: impl Fn(&Key, &Parked) -> bool) {
     let mut woken: Vec<(Reverse<i32>, Key)> =
-        state.parked.iter().filter(|(_, parked)| concerns(parked)).map(|(key, parked)| (Reverse(parked.priority), key.clone())).collect();
+        state.parked.iter().filter(|(key, parked)| concerns(key, parked)).map(|(key, parked)| (Reverse(parked.priority), key.clone())).collect();
     woken.sort();
     for (_, key) in woken {
         state.parked.remove(&key);
