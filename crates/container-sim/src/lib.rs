@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `runtime` | the service: sandboxes, containers, events, statistics |
 //! | [`shim`] | the process per sandbox that holds its containers while the runtime comes and goes |
+//! | `streaming` | the HTTP server behind `exec`, `attach` and `port-forward` |
 //! | [`images`] | archives, the layer cache, references; used by the command line too |
 //!
 //! What is simulated and what is not: namespaces, mounts, networks, signals, logs and exit codes are real. A Windows
@@ -17,6 +18,9 @@ mod runtime;
 mod session;
 pub mod shim;
 mod state;
+mod streaming;
+
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use k8s_cri::v1::image_service_server::ImageServiceServer;
@@ -42,7 +46,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     }
     let runtime = runtime::Runtime::start(config).await?;
     let listener = UnixListener::bind(&socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
-    let service = runtime::Service(runtime);
+    let streaming = Arc::new(streaming::Server::start(Arc::clone(&runtime)).await?);
+    let service = runtime::Service(runtime, streaming);
     let server = tonic::transport::Server::builder()
         .add_service(RuntimeServiceServer::new(service.clone()))
         .add_service(ImageServiceServer::new(service))

@@ -13,13 +13,14 @@ use tonic::{Request, Response, Status};
 
 use super::record::by_prefix;
 use super::{Runtime, isolation, not_found};
+use crate::streaming;
 
 /// How this runtime calls itself; nodes report it as `mullion-sim://VERSION`.
 const NAME: &str = "mullion-sim";
 
 /// Both services of CRI over one runtime.
 #[derive(Clone)]
-pub(crate) struct Service(pub(crate) Arc<Runtime>);
+pub(crate) struct Service(pub(crate) Arc<Runtime>, pub(crate) Arc<streaming::Server>);
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -164,16 +165,20 @@ impl RuntimeService for Service {
         ok(self.0.exec_sync(request.into_inner()).await?)
     }
 
-    async fn exec(&self, _: Request<v1::ExecRequest>) -> Answer<v1::ExecResponse> {
-        missing("run a second program in a container (Exec): kubectl exec and cp need it")
+    async fn exec(&self, request: Request<v1::ExecRequest>) -> Answer<v1::ExecResponse> {
+        let request = request.into_inner();
+        self.0.running(&request.container_id)?;
+        ok(self.1.exec(request)?)
     }
 
-    async fn attach(&self, _: Request<v1::AttachRequest>) -> Answer<v1::AttachResponse> {
-        missing("attach to a container's streams (Attach): kubectl attach needs it; kubectl logs works")
+    async fn attach(&self, request: Request<v1::AttachRequest>) -> Answer<v1::AttachResponse> {
+        let request = request.into_inner();
+        self.0.running(&request.container_id)?;
+        ok(self.1.attach(request)?)
     }
 
-    async fn port_forward(&self, _: Request<v1::PortForwardRequest>) -> Answer<v1::PortForwardResponse> {
-        missing("forward ports (PortForward): kubectl port-forward needs it; NodePorts work")
+    async fn port_forward(&self, request: Request<v1::PortForwardRequest>) -> Answer<v1::PortForwardResponse> {
+        ok(self.1.port_forward(request.into_inner())?)
     }
 
     async fn container_stats(&self, request: Request<v1::ContainerStatsRequest>) -> Answer<v1::ContainerStatsResponse> {

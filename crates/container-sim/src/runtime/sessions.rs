@@ -52,7 +52,7 @@ impl Runtime {
     }
 
     /// Id of a running container, and its sandbox's directory.
-    fn running(&self, id: &str) -> Result<(String, std::path::PathBuf), Status> {
+    pub(super) fn running(&self, id: &str) -> Result<(String, std::path::PathBuf), Status> {
         let record = self.container(id).ok_or_else(|| not_found("container", id))?;
         if !record.is_running() {
             return Err(failed(&anyhow!("container is in {} state", record.state().as_str_name())));
