@@ -5,6 +5,7 @@ use crate::admission::priority;
 use crate::authn::{MASTERS, UserInfo};
 use crate::authz::bootstrap::{cluster_role_bindings, cluster_roles};
 use crate::kinds::{self, KindInfo};
+use crate::object;
 use crate::registry::{Registry, WriteContext};
 use crate::status::ApiError;
 use serde_json::{Value, json};
@@ -24,12 +25,12 @@ pub async fn run(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), Ap
     for name in NAMESPACES {
         registry.ensure(namespaces, "", json!({"metadata": {"name": name}})).await?;
     }
-    for role in cluster_roles() {
-        registry.ensure(kind(RBAC, "clusterroles")?, "", role).await?;
+    for (plural, wanted) in [("clusterroles", cluster_roles()), ("clusterrolebindings", cluster_role_bindings())] {
+        for object in wanted {
+            reconcile(registry, kind(RBAC, plural)?, object).await?;
+        }
     }
-    for binding in cluster_role_bindings() {
-        registry.ensure(kind(RBAC, "clusterrolebindings")?, "", binding).await?;
-    }
+    registry.aggregate_roles().await?;
     for class in priority::system_classes() {
         registry.ensure(kind("scheduling.k8s.io", "priorityclasses")?, "", class).await?;
     }
@@ -49,6 +50,39 @@ pub async fn run(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), Ap
         registry.edit(&context, kind, "default", "kubernetes", set).await?;
     }
     Ok(())
+}
+
+/// Writes a role or binding, or adds what an older version did not give it. What somebody took out comes back, unless the object says that
+/// it is not to be updated (pkg/registry/rbac/reconciliation).
+async fn reconcile(registry: &Registry, kind: &'static KindInfo, wanted: Value) -> Result<(), ApiError> {
+    const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+    registry.ensure(kind, "", wanted.clone()).await?;
+    let complete = |stored: &mut Value| {
+        if object::text(stored, &["metadata", "annotations", AUTOUPDATE]) == "false" {
+            return Ok(());
+        }
+        for (key, value) in object::lookup(&wanted, &["metadata", "labels"]).and_then(Value::as_object).into_iter().flatten() {
+            let labels = object::metadata(stored).entry("labels").or_insert_with(|| json!({}));
+            labels[key.as_str()] = value.clone();
+        }
+        let Some(members) = stored.as_object_mut() else { return Ok(()) };
+        if let Some(rule) = wanted.get("aggregationRule") {
+            members.insert("aggregationRule".into(), rule.clone());
+            return Ok(());
+        }
+        for list in ["rules", "subjects"] {
+            let missing: Vec<Value> = {
+                let own = members.get(list).and_then(Value::as_array);
+                object::list(&wanted, &[list]).iter().filter(|item| own.is_none_or(|own| !own.contains(item))).cloned().collect()
+            };
+            if !missing.is_empty() {
+                object::array_mut(members, list).extend(missing);
+            }
+        }
+        Ok(())
+    };
+    let context = WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false);
+    registry.edit(&context, kind, "", object::name(&wanted), complete).await.map(drop)
 }
 
 fn service(address: IpAddr, port: u16) -> Value {

@@ -58,7 +58,7 @@ pub fn update(registry: &Registry, context: &WriteContext, kind: &KindInfo, part
         ("scheduling.k8s.io", "priorityclasses") => priority::check_class(registry, kind, new)?,
         _ => {}
     }
-    if kind.group == "rbac.authorization.k8s.io" && (old.get("rules") != new.get("rules") || old.get("roleRef") != new.get("roleRef")) {
+    if kind.group == "rbac.authorization.k8s.io" && !rbac::only_collects_garbage(old, new) {
         rbac::check_escalation(registry, context, kind, new)?;
     }
     Ok(())

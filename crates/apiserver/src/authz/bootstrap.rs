@@ -25,12 +25,12 @@ fn metadata(name: &str) -> Value {
 
 /// All ClusterRoles.
 pub fn cluster_roles() -> Vec<Value> {
-    let mut roles = user_roles();
+    let mut roles = vec![("cluster-admin", vec![rule(&["*"], &["*"], &["*"]), json!({"nonResourceURLs": ["*"], "verbs": ["*"]})])];
     roles.extend(system_roles());
     roles.push(("system:kube-controller-manager", controller_rules()));
     roles.push(("system:kube-scheduler", scheduler_rules()));
     let document = |(name, rules): (&str, Vec<Value>)| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata(name), "rules": rules});
-    roles.into_iter().map(document).collect()
+    roles.into_iter().map(document).chain(user_roles()).collect()
 }
 
 /// All ClusterRoleBindings.
@@ -131,8 +131,7 @@ fn view_rules() -> Vec<Value> {
 
 /// What an editor may do.
 fn edit_rules() -> Vec<Value> {
-    let mut edit = view_rules();
-    edit.extend([
+    vec![
         rule(&[""], &["pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets", "services/proxy"], READ),
         rule(&[""], &["serviceaccounts"], &["impersonate"]),
         rule(&[""], &["pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy"], WRITE),
@@ -171,20 +170,42 @@ fn edit_rules() -> Vec<Value> {
         rule(&["policy"], &["poddisruptionbudgets"], WRITE),
         rule(&["networking.k8s.io"], &["ingresses", "networkpolicies"], WRITE),
         rule(&["coordination.k8s.io"], &["leases"], ALL),
-    ]);
-    edit
+    ]
 }
 
-/// cluster-admin, admin, edit and view. Upstream aggregates the last three from parts; here they are written out.
-fn user_roles() -> Vec<(&'static str, Vec<Value>)> {
-    let edit = edit_rules();
-    let mut admin = edit.clone();
-    admin.extend([
+/// admin, edit and view, each put together from parts that are labelled for it; anybody may add parts.
+fn user_roles() -> Vec<Value> {
+    let admin_rules = vec![
         rule(&["authorization.k8s.io"], &["localsubjectaccessreviews"], &["create"]),
         rule(&["rbac.authorization.k8s.io"], &["rolebindings", "roles"], ALL),
-    ]);
-    let everything = vec![rule(&["*"], &["*"], &["*"]), json!({"nonResourceURLs": ["*"], "verbs": ["*"]})];
-    vec![("cluster-admin", everything), ("admin", admin), ("edit", edit), ("view", view_rules())]
+    ];
+    let metrics = vec![rule(&["metrics.k8s.io"], &["nodes", "pods"], READ)];
+    let whole = |name: &str, parts_of: &[&str]| {
+        let selectors = json!([{"matchLabels": {format!("{AGGREGATE}{name}"): "true"}}]);
+        let mut role = part(name, parts_of, Vec::new());
+        role["aggregationRule"] = json!({"clusterRoleSelectors": selectors});
+        role
+    };
+    vec![
+        whole("admin", &[]),
+        whole("edit", &["admin"]),
+        whole("view", &["edit"]),
+        part("system:aggregate-to-admin", &["admin"], admin_rules),
+        part("system:aggregate-to-edit", &["edit"], edit_rules()),
+        part("system:aggregate-to-view", &["view"], view_rules()),
+        part("system:aggregated-metrics-reader", &["admin", "edit", "view"], metrics),
+    ]
+}
+
+const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
+
+/// A ClusterRole that is part of others.
+fn part(name: &str, of: &[&str], rules: Vec<Value>) -> Value {
+    let mut metadata = metadata(name);
+    for whole in of {
+        metadata["labels"][format!("{AGGREGATE}{whole}")] = "true".into();
+    }
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules})
 }
 
 fn system_roles() -> Vec<(&'static str, Vec<Value>)> {
@@ -312,7 +333,7 @@ mod tests {
             let reads = role["rules"].as_array().unwrap().iter().any(|rule| {
                 rule["resources"].as_array().is_some_and(|resources| resources.iter().any(|resource| resource == "secrets" || resource == "*"))
             });
-            let trusted = ["cluster-admin", "admin", "edit", "system:kube-controller-manager"];
+            let trusted = ["cluster-admin", "system:aggregate-to-edit", "system:kube-controller-manager"];
             assert_eq!(reads, trusted.contains(&name.as_str()), "{name}");
         }
     }

@@ -54,6 +54,10 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
         "ephemeralcontainers" if kind.plural == "pods" => part(api, call, kind, &context, Part::EphemeralContainers).await,
         _ => subresources::serve(api, call, kind, &context).await,
     };
+    let writes = !matches!(info.verb, "get" | "list" | "watch");
+    if response.is_ok() && writes && kind.plural == "clusterroles" {
+        api.registry.aggregate_roles().await?;
+    }
     let warnings = context.take_warnings();
     if warnings.is_empty() {
         return response;

@@ -1,6 +1,7 @@
 //! What happens to an object between the request and the store: the generic create, update and delete of upstream's registry, and each
 //! kind's strategy.
 
+mod aggregate;
 pub mod create;
 pub mod delete;
 pub mod events;
