@@ -169,3 +169,44 @@ async fn volumes_on_nodes_are_shared_out_by_where_pods_can_go() {
     eventually("the third is told why not", async || cluster.events("default", &name).await.iter().any(|event| event == why).then_some(())).await;
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn bindings_survive_the_death_of_whoever_makes_them() {
+    let mut cluster = Cluster::start().await;
+    let disks = tempfile::tempdir().unwrap();
+    for name in ["win01", "win02"] {
+        cluster.add_node(name, "windows").await;
+    }
+    cluster.start_local_volumes(disks.path().to_owned());
+    let classes: Api<StorageClass> = Api::all(cluster.admin());
+    eventually("the default class", async || classes.get_opt("mullion-local").await.unwrap()).await;
+    for index in 0..12 {
+        create(&cluster.api(), &claim(&format!("data-{index}"), None)).await;
+        create(&cluster.api(), &pod(&format!("web-{index}"), &format!("data-{index}"))).await;
+    }
+    for round in 0u64..15 {
+        tokio::time::sleep(std::time::Duration::from_millis(5 + round * 3)).await;
+        cluster.kill_control().await;
+        cluster.start_control();
+        cluster.start_local_volumes(disks.path().to_owned());
+    }
+    let volumes: Api<PersistentVolume> = Api::all(cluster.admin());
+    eventually("all are bound and placed", async || {
+        for index in 0..12 {
+            node(&cluster, &format!("web-{index}")).await?;
+            (phase(&cluster, &format!("data-{index}")).await? == "Bound").then_some(())?;
+        }
+        Some(())
+    })
+    .await;
+    let made = volumes.list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(made.len(), 12, "one volume each");
+    for volume in made {
+        let node_of_volume = volume.annotations()["mullion.io/node"].clone();
+        assert!(disks.path().join(&node_of_volume).join(volume.name_any()).is_dir());
+        let claim = volume.spec.unwrap().claim_ref.unwrap().name.unwrap();
+        let pod = claim.replace("data", "web");
+        assert_eq!(node(&cluster, &pod).await.as_ref(), Some(&node_of_volume), "the pod is where its volume is");
+    }
+    cluster.stop().await;
+}
