@@ -13,7 +13,7 @@ use crate::store::{self, Store};
 use crate::{bootstrap, http, metrics};
 use ::http::{Request, Response};
 use futures::future::BoxFuture;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ipnet::IpNet;
 use pki::CertKey;
 use pki::service_account::SigningKey;
@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -224,7 +225,13 @@ async fn sweep(api: Arc<Api>) {
     }
 }
 
+/// Most connections at once: a stranger who opens more keeps others out, but does not use up the process's descriptors.
+const MOST_CONNECTIONS: usize = 4096;
+/// How long a connection may be silent between requests, and a client may take to say what it wants (Go's `IdleTimeout` there).
+const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(90);
+
 async fn accept(api: Arc<Api>, listener: TcpListener, acceptor: TlsAcceptor, tasks: TaskTracker) {
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -232,8 +239,13 @@ async fn accept(api: Arc<Api>, listener: TcpListener, acceptor: TlsAcceptor, tas
         };
         match accepted {
             Ok((stream, peer)) => {
+                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                    tracing::warn!(%peer, "too many connections: refused");
+                    continue;
+                };
                 let (api, acceptor) = (Arc::clone(&api), acceptor.clone());
                 tasks.spawn(async move {
+                    let _place = place;
                     if let Err(error) = serve_connection(api, stream, acceptor).await {
                         tracing::debug!(%peer, error, "connection ended");
                     }
@@ -262,7 +274,9 @@ async fn serve_connection(api: Arc<Api>, stream: TcpStream, acceptor: TlsAccepto
         let (api, identity) = (Arc::clone(&api), identity.clone());
         async move { Ok::<_, Infallible>(http::handle(api, request, identity).await) }
     });
-    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(HEADER_TIMEOUT);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {

@@ -7,7 +7,21 @@ use crate::status::ApiError;
 use serde_json::{Value, json};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
-const RESTRICTED: &str = "node-restriction.kubernetes.io/";
+/// The labels of Kubernetes' own name spaces that a node gives itself (staging/src/k8s.io/kubelet/pkg/apis/well_known_labels.go).
+const OWN_LABELS: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+const OWN_SPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 /// A new node takes no pods until it is ready.
@@ -33,7 +47,11 @@ pub(super) fn restrict_create(node: &str, kind: &KindInfo, object: &Value) -> Re
             if object::text(object, &["spec", "nodeName"]) != node {
                 return refuse(format!("node {node:?} can only create pods with spec.nodeName set to itself"));
             }
-            Ok(())
+            // Whatever a pod on a node names, the node may read.
+            match references(object) {
+                Some(what) => refuse(format!("node {node:?} can not create pods that reference {what}")),
+                None => Ok(()),
+            }
         }
         ("", "nodes") if name != node => refuse(format!("node {node:?} is not allowed to modify node {name:?}")),
         ("", "nodes") => match restricted_labels(object).first() {
@@ -66,6 +84,9 @@ pub(super) fn restrict_update(node: &str, kind: &KindInfo, part: Part, old: &Val
         ("", "pods") if object::text(old, &["spec", "nodeName"]) != node => {
             refuse(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"))
         }
+        ("", "pods") if object::lookup(old, &["metadata", "labels"]) != object::lookup(new, &["metadata", "labels"]) => {
+            refuse(format!("node {node:?} cannot update labels through pod status"))
+        }
         _ => Ok(()),
     }
 }
@@ -81,9 +102,42 @@ pub(super) fn restrict_delete(node: &str, kind: &KindInfo, name: &str, stored: &
     }
 }
 
+/// What a pod names beside itself: nothing a node may make up.
+fn references(pod: &Value) -> Option<&'static str> {
+    if !object::text(pod, &["spec", "serviceAccountName"]).is_empty() {
+        return Some("a service account");
+    }
+    let volumes = object::list(pod, &["spec", "volumes"]);
+    let sources = || volumes.iter().flat_map(|volume| object::list(volume, &["projected", "sources"])).chain(volumes);
+    let containers = || ["containers", "initContainers", "ephemeralContainers"].into_iter().flat_map(|list| object::list(pod, &["spec", list]));
+    let environment = |from: &str, key: &str| {
+        containers().any(|container| {
+            object::list(container, &["envFrom"]).iter().any(|entry| object::lookup(entry, &[from]).is_some())
+                || object::list(container, &["env"]).iter().any(|entry| object::lookup(entry, &["valueFrom", key]).is_some())
+        })
+    };
+    let volume = |source: &str| sources().any(|volume| object::lookup(volume, &[source]).is_some());
+    if volume("secret") || environment("secretRef", "secretKeyRef") || !object::list(pod, &["spec", "imagePullSecrets"]).is_empty() {
+        return Some("secrets");
+    }
+    if volume("configMap") || environment("configMapRef", "configMapKeyRef") {
+        return Some("configmaps");
+    }
+    if volume("serviceAccountToken") {
+        return Some("a service account");
+    }
+    (volume("persistentVolumeClaim") || volume("ephemeral")).then_some("persistentvolumeclaims")
+}
+
+/// The labels of Kubernetes' name spaces that are not the node's own to set.
 fn restricted_labels(object: &Value) -> Vec<String> {
     let labels = object::lookup(object, &["metadata", "labels"]).and_then(Value::as_object);
-    let own = |(key, value): (&String, &Value)| key.starts_with(RESTRICTED).then(|| format!("{key}={value}"));
+    let reserved = |key: &str| {
+        let space = key.split_once('/').map_or("", |(space, _)| space);
+        let within = |domain: &str| space == domain || space.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+        (within("kubernetes.io") || within("k8s.io")) && !OWN_LABELS.contains(&key) && !OWN_SPACES.iter().any(|own| within(own))
+    };
+    let own = |(key, value): (&String, &Value)| reserved(key).then(|| format!("{key}={value}"));
     labels.into_iter().flatten().filter_map(own).collect()
 }
 
@@ -111,6 +165,40 @@ mod tests {
         assert!(restrict_update("n1", kind("pods"), Part::Status, &pod, &pod).is_err());
         assert!(restrict_delete("n1", kind("pods"), "p", &pod).is_err());
         assert!(restrict_delete("n2", kind("pods"), "p", &pod).is_ok());
+    }
+
+    #[test]
+    fn a_node_s_pod_names_nothing_it_could_then_read() {
+        let mirror = |spec: Value| {
+            let mut pod = json!({"metadata": {"name": "p", "annotations": {MIRROR: "hash"}}, "spec": spec});
+            pod["spec"]["nodeName"] = "n1".into();
+            restrict_create("n1", kind("pods"), &pod).map_err(|error| error.message)
+        };
+        assert!(mirror(json!({"containers": [{"env": [{"name": "A", "value": "b"}]}], "volumes": [{"hostPath": {"path": "/"}}]})).is_ok());
+        for (spec, what) in [
+            (json!({"serviceAccountName": "default"}), "a service account"),
+            (json!({"volumes": [{"secret": {"secretName": "s"}}]}), "secrets"),
+            (json!({"volumes": [{"projected": {"sources": [{"configMap": {"name": "c"}}]}}]}), "configmaps"),
+            (json!({"containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "s"}}}]}]}), "secrets"),
+            (json!({"initContainers": [{"envFrom": [{"configMapRef": {"name": "c"}}]}]}), "configmaps"),
+            (json!({"volumes": [{"persistentVolumeClaim": {"claimName": "d"}}]}), "persistentvolumeclaims"),
+        ] {
+            assert!(mirror(spec).unwrap_err().ends_with(&format!("can not create pods that reference {what}")));
+        }
+    }
+
+    #[test]
+    fn a_node_sets_its_own_labels_only() {
+        let node = |label: &str| json!({"metadata": {"name": "n1", "labels": {label: "x"}}});
+        for own in ["kubernetes.io/os", "node.kubernetes.io/windows-build", "example.com/any", "plain", "a.kubelet.kubernetes.io/b"] {
+            assert!(restrict_create("n1", kind("nodes"), &node(own)).is_ok(), "{own}");
+        }
+        for other in ["node-role.kubernetes.io/control-plane", "node-restriction.kubernetes.io/a", "k8s.io/a", "x.k8s.io/b"] {
+            assert!(restrict_create("n1", kind("nodes"), &node(other)).is_err(), "{other}");
+        }
+        let labelled = json!({"metadata": {"name": "p", "labels": {"app": "db"}}, "spec": {"nodeName": "n1"}});
+        let plain = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1"}});
+        assert!(restrict_update("n1", kind("pods"), Part::Status, &plain, &labelled).is_err());
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub(super) async fn create(registry: &Registry, kind: &KindInfo, pod: &mut Value
     runtime_class::apply(registry, kind, pod)?;
     tolerate(pod);
     if object::lookup(pod, &["metadata", "annotations", MIRROR]).is_some() {
+        if !object::text(pod, &["spec", "serviceAccountName"]).is_empty() {
+            return Err(ApiError::forbidden(kind, object::name(pod), "a mirror pod may not reference service accounts"));
+        }
         return Ok(());
     }
     let name = match object::text(pod, &["spec", "serviceAccountName"]) {

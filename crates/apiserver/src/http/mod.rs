@@ -1,6 +1,7 @@
 //! The HTTP side: who asks, what for, whether they may, and the answer. The same pipeline serves TLS connections and in-process clients.
 
 mod compress;
+mod impersonate;
 mod json;
 pub mod negotiate;
 mod nonresource;
@@ -10,13 +11,13 @@ pub mod resource;
 pub mod respond;
 pub mod write;
 
-use crate::authn::{self, UserInfo};
+use crate::authn::UserInfo;
 use crate::authz::Attributes;
 use crate::connect;
 use crate::server::Api;
 use crate::status::ApiError;
 use bytes::{Buf, Bytes};
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, UPGRADE};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use negotiate::Encoding;
@@ -60,11 +61,15 @@ where
         Err(error) => return respond::error(encoding, &error),
     };
     let selector = query.text("fieldSelector");
-    if let Err(error) = api.registry.authorizer.check(&Attributes::of(&user, &info, &selector)) {
+    let attributes = Attributes::of(&user, &info, &selector);
+    if let Err(error) = api.registry.authorizer.check(&attributes) {
         return respond::error(encoding, &error);
     }
     let mut call = Call { info, user, query, headers: parts.headers.clone(), body: Bytes::new() };
     let answer = if let Some(kind) = connect::kind_of(&call) {
+        if let Err(error) = check_upgrade(&api, &call, &attributes) {
+            return respond::error(encoding, &error);
+        }
         connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
     } else {
         match read_body(body).await {
@@ -77,10 +82,23 @@ where
         if error.reason == "NotFound" && error.details.as_ref().is_some_and(|details| details.get("code").is_some()) {
             return respond::not_found();
         }
-        tracing::debug!(path = call.info.path, verb = call.info.verb, code = error.code, message = error.message, "refused");
+        // Errors may quote what was sent: never a Secret in the log.
+        let message = if call.info.resource == "secrets" { "not shown" } else { &error.message };
+        tracing::debug!(path = call.info.path, verb = call.info.verb, code = error.code, message, "refused");
         respond::error(encoding, &error)
     });
     if call.info.verb == "get" || call.info.verb == "list" { compress::compress(&call.headers, answer).await } else { answer }
+}
+
+/// A WebSocket is opened by GET whatever it does: who opens one into a pod needs the right to create it
+/// (`AuthorizePodWebsocketUpgradeCreatePermission`).
+fn check_upgrade(api: &Api, call: &Call, attributes: &Attributes) -> Result<(), ApiError> {
+    let into_pod = matches!(call.info.subresource.as_str(), "attach" | "exec" | "portforward");
+    let upgrades = call.headers.get(UPGRADE).and_then(|value| value.to_str().ok()).is_some_and(|value| value.eq_ignore_ascii_case("websocket"));
+    if !into_pod || !upgrades || call.info.verb != "get" {
+        return Ok(());
+    }
+    api.registry.authorizer.check(&Attributes { verb: "create".into(), ..attributes.clone() })
 }
 
 /// The body as it is, for those who pass it on.
@@ -118,44 +136,10 @@ fn authenticate(api: &Api, headers: &HeaderMap, identity: Option<UserInfo>) -> R
             None => UserInfo::anonymous(),
         },
     };
-    impersonate(api, headers, user)
+    impersonate::apply(&api.registry.authorizer, headers, user)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim()).filter(|token| !token.is_empty())
-}
-
-/// `kubectl --as`: the requester acts as somebody else, when they may (apiserver/pkg/endpoints/filters/impersonation.go).
-fn impersonate(api: &Api, headers: &HeaderMap, user: UserInfo) -> Result<UserInfo, ApiError> {
-    let Some(name) = headers.get("impersonate-user").and_then(|name| name.to_str().ok()).filter(|name| !name.is_empty()) else {
-        return Ok(user);
-    };
-    let groups: Vec<&str> = headers.get_all("impersonate-group").iter().filter_map(|group| group.to_str().ok()).collect();
-    let check = |resource: &str, namespace: &str, name: &str| {
-        api.registry.authorizer.check(&Attributes {
-            user: user.clone(),
-            verb: "impersonate".into(),
-            is_resource: true,
-            resource: resource.into(),
-            namespace: namespace.into(),
-            name: name.into(),
-            ..Attributes::default()
-        })
-    };
-    let mut all: Vec<String> = groups.iter().map(ToString::to_string).collect();
-    match name.strip_prefix(authn::SERVICE_ACCOUNT_USER).and_then(|account| account.split_once(':')) {
-        Some((namespace, account)) => {
-            check("serviceaccounts", namespace, account)?;
-            if all.is_empty() {
-                all = vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{namespace}")];
-            }
-        }
-        None => check("users", "", name)?,
-    }
-    for group in &groups {
-        check("groups", "", group)?;
-    }
-    let groups: Vec<&str> = all.iter().map(String::as_str).collect();
-    if name == "system:anonymous" { Ok(UserInfo::anonymous()) } else { Ok(UserInfo::new(name, &groups)) }
 }

@@ -4,6 +4,7 @@
 use super::Call;
 use super::json;
 use super::negotiate::{self, decode_strictly};
+use crate::authz::Attributes;
 use crate::kinds::KindInfo;
 use crate::object;
 use crate::patch::PatchError;
@@ -94,6 +95,8 @@ pub async fn update(api: &Arc<Api>, call: &Call, context: &WriteContext, target:
     let unconditional = object::resource_version(&object).is_empty();
     match api.registry.update(context, target, unconditional, |_| Ok(object.clone())).await {
         Err(error) if error.is_not_found() && may_create => {
+            let attributes = Attributes { verb: "create".into(), ..Attributes::of(&call.user, &call.info, "") };
+            api.registry.authorizer.check(&attributes)?;
             api.registry.create(context, target.kind, target.namespace, object).await.map(|object| (object, true))
         }
         other => other.map(|object| (object, false)),

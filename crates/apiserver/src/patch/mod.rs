@@ -25,6 +25,9 @@ pub enum PatchError {
 /// Longest JSON patch (handlers/patch.go `maxJSONPatchOperations`).
 const MOST_OPERATIONS: usize = 10_000;
 
+/// How many bytes a patch may copy in all (`AccumulatedCopySizeLimit`).
+const MOST_COPIED: usize = 3 << 20;
+
 /// Applies an RFC 6902 patch. All operations apply, or none.
 pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     let Value::Array(operations) = patch else {
@@ -38,11 +41,19 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     if operations.iter().any(|operation| !operation.is_object()) {
         return Err(PatchError::Malformed("json: cannot unmarshal value into Go value of type jsonpatch.Operation".into()));
     }
-    let mut patched = object.clone();
+    let (mut patched, mut copied) = (object.clone(), 0);
     for operation in operations {
         let name = operation["op"].as_str().unwrap_or("unknown");
         let parsed: PatchOperation =
             serde_json::from_value(operation.clone()).map_err(|_| PatchError::NotApplicable(format!("Unexpected kind: {name}")))?;
+        if let PatchOperation::Copy(copy) = &parsed {
+            copied += patched.pointer(copy.from.as_str()).map_or(0, |value| value.to_string().len());
+            if copied > MOST_COPIED {
+                let why =
+                    format!("Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MOST_COPIED}");
+                return Err(PatchError::NotApplicable(why));
+            }
+        }
         json_patch::patch(&mut patched, &[parsed]).map_err(|_| PatchError::NotApplicable(json_error(name, operation)))?;
     }
     Ok(patched)

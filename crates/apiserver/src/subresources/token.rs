@@ -20,10 +20,17 @@ pub(super) fn create(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<
     let seconds = object::integer(&request, &["spec", "expirationSeconds"]).unwrap_or(DEFAULT_SECONDS);
     check_seconds(seconds)?;
     let given: Vec<String> = object::list(&request, &["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_string).collect();
-    let audiences = if given.is_empty() { vec![ISSUER.to_string()] } else { given };
+    let audiences = if given.is_empty() { vec![ISSUER.to_string()] } else { given.clone() };
     let binding = object::lookup(&request, &["spec", "boundObjectRef"]);
     let binding = binding.map(|reference| bind(api, namespace, &account, reference)).transpose()?;
     restrict_node(call, kind, binding.as_ref())?;
+    if let (Some(node), Some(binding)) = (call.user.node_name(), binding.as_ref()) {
+        let pod = api.registry.store.get(&format!("core/pods/{namespace}/{}", binding.name)).map(|entry| entry.value()).unwrap_or_default();
+        restrict_audiences(&pod, &given).map_err(|audience| {
+            let why = format!("audience {audience:?} not found in pod spec volume, node {node:?} may only request the audiences of its pods");
+            ApiError::forbidden(kind, name, &why)
+        })?;
+    }
     let now = jiff::Timestamp::now().as_second();
     let claims = token::claims(namespace, &account, &audiences, binding.as_ref(), now, seconds);
     let signed = api.tokens.sign(&claims).map_err(ApiError::internal)?;
@@ -81,6 +88,17 @@ fn bind(api: &Api, namespace: &str, account: &Value, reference: &Value) -> Resul
     Ok(Binding { kind: what.to_string(), name: name.to_string(), uid: live, node })
 }
 
+/// NodeRestriction: a node asks only for the audiences that its pod's volumes name.
+fn restrict_audiences(pod: &Value, asked: &[String]) -> Result<(), String> {
+    let volumes = object::list(pod, &["spec", "volumes"]).iter();
+    let sources = volumes.flat_map(|volume| object::list(volume, &["projected", "sources"]));
+    let known: Vec<&str> = sources.map(|source| object::text(source, &["serviceAccountToken", "audience"])).collect();
+    match asked.iter().find(|audience| !known.contains(&audience.as_str())) {
+        Some(stranger) => Err(stranger.clone()),
+        None => Ok(()),
+    }
+}
+
 /// NodeRestriction: a node asks only for tokens bound to pods that run on it.
 fn restrict_node(call: &Call, kind: &KindInfo, binding: Option<&Binding>) -> Result<(), ApiError> {
     let Some(node) = call.user.node_name() else { return Ok(()) };
@@ -91,5 +109,18 @@ fn restrict_node(call: &Call, kind: &KindInfo, binding: Option<&Binding>) -> Res
             _ => refuse("node requested token bound to a pod scheduled on a different node"),
         },
         _ => refuse("node requested token not bound to a pod"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_asks_for_its_pod_s_audiences() {
+        let pod = json!({"spec": {"volumes": [{"projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}, {"configMap": {}}]}}]}});
+        assert!(restrict_audiences(&pod, &[]).is_ok());
+        assert!(restrict_audiences(&pod, &["vault".into()]).is_ok());
+        assert_eq!(restrict_audiences(&pod, &["vault".into(), "bank".into()]), Err("bank".into()));
     }
 }
