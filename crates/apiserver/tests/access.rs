@@ -1,0 +1,94 @@
+//! Nobody gets more than they hold: bindings, aggregated roles, creation by PUT, WebSockets into pods.
+
+mod common;
+
+use common::TestServer;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+async fn ask(server: &TestServer, user: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> (u16, Value) {
+    let builder = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    let builder = headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value));
+    let groups: &[&str] = if user == "admin" { &["system:masters"] } else { &[] };
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let response = server.service(user, groups).oneshot(builder.body(Full::new(bytes::Bytes::from(body))).unwrap()).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    (parts.status.as_u16(), serde_json::from_slice(&bytes).unwrap_or_default())
+}
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+const LOCAL: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+
+/// Gives `user` these rules in the namespace `default`.
+async fn grant(server: &TestServer, user: &str, rules: Value) {
+    let role = json!({"metadata": {"name": user}, "rules": rules});
+    let binding = json!({"metadata": {"name": user}, "roleRef": {"kind": "Role", "name": user}, "subjects": [{"kind": "User", "name": user}]});
+    assert_eq!(ask(server, "admin", "POST", &format!("{LOCAL}/roles"), &[], &role).await.0, 201);
+    assert_eq!(ask(server, "admin", "POST", &format!("{LOCAL}/rolebindings"), &[], &binding).await.0, 201);
+}
+
+#[tokio::test]
+async fn nobody_joins_a_binding_that_grants_more() {
+    let server = TestServer::start().await;
+    grant(&server, "eve", json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["rolebindings"], "verbs": ["*"]}])).await;
+    let role_ref = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+    let binding = json!({"metadata": {"name": "power"}, "roleRef": role_ref("cluster-admin"), "subjects": [{"kind": "User", "name": "bob"}]});
+    assert_eq!(ask(&server, "admin", "POST", &format!("{LOCAL}/rolebindings"), &[], &binding).await.0, 201);
+    let mut joined = binding.clone();
+    joined["subjects"] = json!([{"kind": "User", "name": "eve"}]);
+    let (code, refused) = ask(&server, "eve", "PUT", &format!("{LOCAL}/rolebindings/power"), &[], &joined).await;
+    assert_eq!(code, 403, "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("is attempting to grant RBAC permissions not currently held"));
+    let dangling = json!({"metadata": {"name": "later"}, "roleRef": role_ref("to-come"), "subjects": [{"kind": "User", "name": "eve"}]});
+    assert_eq!(ask(&server, "eve", "POST", &format!("{LOCAL}/rolebindings"), &[], &dangling).await.0, 404);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn labelled_roles_become_part_of_edit() {
+    let server = TestServer::start().await;
+    let rule = json!({"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]});
+    let role = json!({"metadata": {"name": "things", "labels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"}}, "rules": [rule]});
+    assert_eq!(ask(&server, "admin", "POST", &format!("{RBAC}/clusterroles"), &[], &role).await.0, 201);
+    for (name, wanted) in [("view", false), ("edit", true), ("admin", true)] {
+        let rules = ask(&server, "admin", "GET", &format!("{RBAC}/clusterroles/{name}"), &[], &Value::Null).await.1["rules"].clone();
+        let rules = rules.as_array().unwrap();
+        assert_eq!(rules.contains(&rule), wanted, "{name}");
+        assert!(rules.iter().any(|rule| rule["apiGroups"] == json!(["metrics.k8s.io"])), "{name} reads metrics");
+    }
+    assert_eq!(ask(&server, "admin", "DELETE", &format!("{RBAC}/clusterroles/things"), &[], &Value::Null).await.0, 200);
+    let edit = ask(&server, "admin", "GET", &format!("{RBAC}/clusterroles/edit"), &[], &Value::Null).await.1;
+    assert!(!edit["rules"].as_array().unwrap().contains(&rule));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_put_that_creates_needs_the_right_to_create() {
+    let server = TestServer::start().await;
+    grant(&server, "bob", json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "update"]}])).await;
+    let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l";
+    let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "bob"}});
+    let (code, refused) = ask(&server, "bob", "PUT", path, &[], &lease).await;
+    assert_eq!(code, 403, "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("cannot create resource \"leases\""), "{refused}");
+    assert_eq!(ask(&server, "admin", "PUT", path, &[], &lease).await.0, 201);
+    assert_eq!(ask(&server, "bob", "PUT", path, &[], &lease).await.0, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_socket_into_a_pod_needs_the_right_to_create_it() {
+    let server = TestServer::start().await;
+    grant(&server, "viewer", json!([{"apiGroups": [""], "resources": ["pods/exec", "pods/portforward"], "verbs": ["get"]}])).await;
+    let upgrade = [("connection", "Upgrade"), ("upgrade", "websocket")];
+    for subresource in ["exec?command=id", "portforward"] {
+        let path = format!("/api/v1/namespaces/default/pods/p/{subresource}");
+        let (code, refused) = ask(&server, "viewer", "GET", &path, &upgrade, &Value::Null).await;
+        assert_eq!(code, 403, "{refused}");
+        assert!(refused["message"].as_str().unwrap().contains("cannot create resource \"pods/"), "{refused}");
+    }
+    server.stop().await;
+}
