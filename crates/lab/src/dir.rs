@@ -242,6 +242,9 @@ pub struct Cluster {
     pub network: String,
     /// Address options.
     pub addresses: AddressOptions,
+    /// Switches of the node agents, as `HyperVContainer=true`.
+    #[serde(default)]
+    pub feature_gates: String,
     /// The nodes' addresses on the LAN: they stay when the cluster is resumed.
     pub node_addresses: BTreeMap<String, Ipv4Addr>,
 }
@@ -255,6 +258,8 @@ pub struct Wanted {
     pub network: Option<String>,
     /// `--cluster-cidr` and the like.
     pub addresses: Option<AddressOptions>,
+    /// `--feature-gates`.
+    pub feature_gates: Option<String>,
 }
 
 impl Cluster {
@@ -307,8 +312,11 @@ impl Cluster {
             nodes: wanted.nodes.unwrap_or_else(|| default_nodes.to_vec()),
             network: wanted.network.unwrap_or_else(|| "host-gateway".into()),
             addresses: wanted.addresses.unwrap_or_default(),
+            feature_gates: String::new(),
             node_addresses: BTreeMap::new(),
         });
+        // They change how nodes behave, not what the cluster is: a resumed one may have others.
+        cluster.feature_gates = wanted.feature_gates.unwrap_or(cluster.feature_gates);
         let plan = Plan::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses)?;
         cluster.node_addresses = plan.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
         Ok((cluster, plan))

@@ -84,6 +84,24 @@ impl NetNs {
     }
 }
 
+/// Enters the user, mount and network namespaces of a process, which must be those of a user namespace of this user's. Only for a
+/// process that has no threads yet; all paths mean what they mean there from now on.
+///
+/// # Errors
+/// When the process is gone or somebody else's.
+pub fn enter_process(pid: u32) -> io::Result<()> {
+    let kinds = [("user", CloneFlags::CLONE_NEWUSER), ("mnt", CloneFlags::CLONE_NEWNS), ("net", CloneFlags::CLONE_NEWNET)];
+    // All of them first: /proc is another one behind the second.
+    let open = |(name, kind)| {
+        let path = format!("/proc/{pid}/ns/{name}");
+        fs::File::open(&path).map(|file| (file, kind)).map_err(|e| named(e, "open namespace", Path::new(&path)))
+    };
+    for (file, kind) in kinds.map(open).into_iter().collect::<io::Result<Vec<_>>>()? {
+        setns(file, kind)?;
+    }
+    Ok(())
+}
+
 /// Whether a namespace is bind-mounted at `path`.
 fn is_pinned(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|s| s.filesystem_type() == nix::sys::statfs::NSFS_MAGIC)

@@ -7,6 +7,8 @@ use clap::{Args, Parser, Subcommand};
 use host::NodeOs;
 use ipnet::IpNet;
 
+use crate::feature_gates::FeatureGates;
+
 /// Windows nodes for Kubernetes, in one binary.
 #[derive(Debug, Parser)]
 #[command(name = "mullion", version, about, disable_help_subcommand = true)]
@@ -111,6 +113,9 @@ pub struct NodeArgs {
     /// Identity of this boot, for a simulated host
     #[arg(long)]
     pub boot_id: Option<String>,
+    /// Switches by upstream's names, as HyperVContainer=true
+    #[arg(long, default_value_t)]
+    pub feature_gates: FeatureGates,
     /// Leave a part out
     #[arg(long)]
     pub without: Vec<Part>,

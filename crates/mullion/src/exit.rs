@@ -13,6 +13,12 @@ pub struct Failure {
 
 /// Something failed that has no code of its own.
 pub const FAILED: u8 = 1;
+/// Wrong arguments.
+#[cfg(target_os = "linux")]
+pub const USAGE: u8 = lab::error::ExitCode::Usage as u8;
+/// Done, but not all of it.
+#[cfg(target_os = "linux")]
+pub const INCOMPLETE: u8 = 76;
 
 impl Failure {
     /// A failure with a code of its own.

@@ -20,18 +20,18 @@ mod http;
 mod lives;
 #[path = "e2e/manifests.rs"]
 mod manifests;
+#[path = "e2e/network.rs"]
+mod network;
 #[path = "e2e/pods.rs"]
 mod pods;
+#[path = "e2e/support.rs"]
+mod support;
 #[path = "e2e/traces.rs"]
 mod traces;
 #[path = "e2e/web.rs"]
 mod web;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use cluster::Cluster;
-
-type Step = (&'static str, fn(&Cluster));
+use cluster::{Cluster, Step};
 
 /// In this order: later steps use what earlier ones made only where they say so.
 const STEPS: &[Step] = &[
@@ -52,6 +52,10 @@ const STEPS: &[Step] = &[
     ("an image of another build is refused", pods::wrong_build),
     ("an impossible nodeSelector stays Pending", pods::impossible_selector),
     ("a changed manifest is rolled out", web::changed_manifest),
+    ("host ports lead to pods of either system", network::host_ports),
+    ("mullion logs prints what processes wrote", support::logs),
+    ("mullion logs -f goes on", support::logs_follow),
+    ("support-bundle holds all but secrets", support::bundle),
     ("deletion ends pods and NodePort", web::deletion),
     ("a namespace ends with all that is in it", pods::namespace_ends),
     ("extensions/v1beta1 is unknown", bad_input::old_api_group),
@@ -61,20 +65,8 @@ const STEPS: &[Step] = &[
 
 #[test]
 fn a_cluster_from_up_to_down() {
-    let chosen = std::env::var("MULLION_TEST_STEP").unwrap_or_default();
     let mut cluster = Cluster::up("");
-    let mut failed = Vec::new();
-    for (name, step) in STEPS.iter().filter(|(name, _)| name.contains(&chosen)) {
-        let begin = std::time::Instant::now();
-        let held = catch_unwind(AssertUnwindSafe(|| step(&cluster))).is_ok();
-        eprintln!("{} {name} ({:.2} s)", if held { "ok  " } else { "FAIL" }, begin.elapsed().as_secs_f64());
-        if !held {
-            failed.push(*name);
-        }
-    }
-    if !failed.is_empty() {
-        cluster.print_logs();
-    }
+    let failed = cluster::take(&cluster, STEPS);
     traces::down_leaves_nothing(&mut cluster);
     assert!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), STEPS.len(), failed.join("; "));
 }

@@ -2,11 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use hcn::HnsVersion;
 use host::NodeOs;
 use ipnet::Ipv4Net;
+
+use crate::feature_gates::FeatureGates;
 
 /// Commands for users first, then the processes of a one-machine cluster.
 #[derive(Debug, Subcommand)]
@@ -17,6 +20,10 @@ pub enum Command {
     Down(DirArgs),
     /// Say how the cluster of a directory is
     Status(StatusArgs),
+    /// Print what a host's processes logged
+    Logs(LogsArgs),
+    /// Pack all that helps to understand a cluster, without secrets, into one archive
+    SupportBundle(SupportBundleArgs),
     /// Load, list and remove images of a cluster's nodes
     Image(ImageArgs),
     /// Look into the Host Networking Service of a simulated Windows node
@@ -70,6 +77,9 @@ pub struct UpArgs {
     /// ClusterIP of the cluster's DNS [default: 10.96.0.10]
     #[arg(long)]
     pub dns_ip: Option<Ipv4Addr>,
+    /// Switches of the node agents, as HyperVContainer=true [default: what DIR holds]
+    #[arg(long)]
+    pub feature_gates: Option<FeatureGates>,
     /// Where the detached child tells how far it is
     #[arg(long, hide = true)]
     pub report_fd: Option<i32>,
@@ -90,6 +100,49 @@ pub enum Network {
 pub enum Output {
     /// For programs
     Json,
+}
+
+/// `mullion logs`.
+#[derive(Clone, Debug, Args)]
+pub struct LogsArgs {
+    /// A node, cp (control plane), gw (the way to the outside) or lab (what keeps them running)
+    pub host: String,
+    /// Only this process of it: node, container-sim, hns-sim
+    pub component: Option<String>,
+    /// Go on as lines are written, until Ctrl-C
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only what is newer, as 30s, 5m or 2h
+    #[arg(long, value_parser = age)]
+    pub since: Option<Duration>,
+    /// Only so many lines, the last ones
+    #[arg(long)]
+    pub tail: Option<usize>,
+    #[command(flatten)]
+    pub dir: DirArgs,
+}
+
+/// `mullion support-bundle`.
+#[derive(Clone, Debug, Args)]
+pub struct SupportBundleArgs {
+    /// The archive [default: mullion-support-ID-TIME.tar.gz here]
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub dir: DirArgs,
+}
+
+/// A length of time as `kubectl logs --since` takes it.
+fn age(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match &text[split..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("write a number and a unit, as 30s, 5m or 2h".to_owned()),
+    };
+    let count: u64 = text[..split].parse().map_err(|_| "write a number and a unit, as 30s, 5m or 2h".to_owned())?;
+    Ok(Duration::from_secs(count.saturating_mul(unit)))
 }
 
 /// `mullion status`.

@@ -7,11 +7,13 @@ mod hns;
 mod hosts;
 mod image;
 mod keys;
+mod logs;
 mod node_ports;
 mod nodes;
 mod processes;
 mod progress;
 mod status;
+pub mod support;
 pub mod up;
 
 use crate::exit::Failure;
@@ -23,6 +25,8 @@ pub fn main(command: Command) -> Result<(), Failure> {
         Command::Up(args) => up::up(&args),
         Command::Down(args) => up::down(&args),
         Command::Status(args) => status::main(&args),
+        Command::SupportBundle(args) => support::main(&args),
+        Command::Logs(args) => logs::main(&args),
         Command::Image(args) => image::main(args),
         Command::Hns(args) => hns::main(&args),
         Command::ControlPlane(args) => control_plane::main(*args),

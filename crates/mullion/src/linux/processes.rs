@@ -17,6 +17,10 @@ pub const API_LISTENER: &str = "api";
 /// The number it inherits it by.
 const API_FD: i32 = 3;
 
+/// Agents and plug-ins speak the second API of the Host Networking Service, which earlier builds lack. Their hosts get the service of
+/// this build, unless the specification says otherwise.
+pub const FIRST_WITH_V2: u32 = 17763;
+
 /// What the list of processes depends on.
 pub struct Inputs<'a> {
     /// Paths.
@@ -110,7 +114,7 @@ fn hns_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     let (dirs, name) = (inputs.dirs, &node.name);
     let version = match (&node.hns, node.os) {
         (Some(version), _) => version.clone(),
-        (None, Os::Windows { build }) => HnsVersion::of_build(build).to_string(),
+        (None, Os::Windows { build }) => HnsVersion::of_build(build.max(FIRST_WITH_V2)).to_string(),
         (None, Os::Linux) => HnsVersion::of_build(0).to_string(),
     };
     let socket = dirs.socket(name, "hcn");
@@ -194,6 +198,9 @@ fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .opt("memory", node.mem)
         .opt("machine-id", Uuid::new_v5(&inputs.identity, name.as_bytes()))
         .opt("boot-id", inputs.boot_id(name));
+    if !inputs.cluster.feature_gates.is_empty() {
+        argv = argv.opt("feature-gates", &inputs.cluster.feature_gates);
+    }
     if node.os != Os::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name));
     }

@@ -2,11 +2,13 @@
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
+use lab::dir::Cluster;
 use lab::protocol::{ProcessStatus, Status};
 use lab::supervisor;
 use serde_json::{Value, json};
 
 use super::cli::{Output, StatusArgs};
+use super::processes::FIRST_WITH_V2;
 use super::{nodes, up};
 use crate::exit::Failure;
 
@@ -14,6 +16,7 @@ use crate::exit::Failure;
 pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     let dirs = up::dirs(&args.dir)?;
     let status = supervisor::status(&dirs)?;
+    let cluster = Cluster::load(&dirs)?;
     let nodes = nodes::list(&dirs.dir.join("pki").join("admin.conf"));
     if args.output == Some(Output::Json) {
         let mut document = serde_json::to_value(&status).context("the status cannot be printed")?;
@@ -28,6 +31,16 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     match nodes {
         Ok(nodes) => print!("\n{}", node_table(&nodes)),
         Err(error) => println!("\nthe API does not answer: {error:#}"),
+    }
+    for node in cluster.iter().flat_map(|cluster| &cluster.nodes) {
+        if let (lab::spec::Os::Windows { build }, None) = (node.os, &node.hns)
+            && build < FIRST_WITH_V2
+        {
+            println!(
+                "{} has the Host Networking Service of build {FIRST_WITH_V2}: its own lacks the API that agents need (hns=VERSION chooses).",
+                node.name
+            );
+        }
     }
     for port in status.ports.iter().filter(|port| port.error.is_some()) {
         println!("port {} of this machine is not served: {}", port.port, port.error.as_deref().unwrap_or_default());

@@ -131,6 +131,7 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan), LabError> {
         nodes: args.nodes.as_deref().map(spec::parse_list).transpose()?,
         network: args.network.map(|Network::HostGateway| "host-gateway".to_owned()),
         addresses: asked.then_some(addresses),
+        feature_gates: args.feature_gates.as_ref().map(ToString::to_string),
     };
     Cluster::reconcile(known, wanted, &spec::parse_list(DEFAULT_NODES)?, dirs)
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -130,6 +131,27 @@ pub fn mullion() -> PathBuf {
 /// One cluster at a time: two would hand out the same NodePorts of 127.0.0.1 now and then.
 static ONE: Mutex<()> = Mutex::new(());
 
+/// A step on a cluster, by name.
+pub type Step = (&'static str, fn(&Cluster));
+
+/// Takes the steps whose names contain `MULLION_TEST_STEP`, each even if others failed; the names of those that did.
+pub fn take(cluster: &Cluster, steps: &[Step]) -> Vec<&'static str> {
+    let chosen = std::env::var("MULLION_TEST_STEP").unwrap_or_default();
+    let mut failed = Vec::new();
+    for (name, step) in steps.iter().filter(|(name, _)| name.contains(&chosen)) {
+        let begin = Instant::now();
+        let held = catch_unwind(AssertUnwindSafe(|| step(cluster))).is_ok();
+        eprintln!("{} {name} ({:.2} s)", if held { "ok  " } else { "FAIL" }, begin.elapsed().as_secs_f64());
+        if !held {
+            failed.push(*name);
+        }
+    }
+    if !failed.is_empty() {
+        cluster.print_logs();
+    }
+    failed
+}
+
 /// A running cluster; ends with the value.
 pub struct Cluster {
     pub place: Place,
@@ -145,24 +167,35 @@ pub struct Cluster {
 impl Cluster {
     /// A cluster of `nodes` (empty: the default ones), all of them Ready.
     pub fn up(nodes: &str) -> Self {
+        Self::up_with(nodes, &[])
+    }
+
+    /// A cluster with further options of `up`.
+    pub fn up_with(nodes: &str, options: &[&str]) -> Self {
         let place = Place::new();
         let kubeconfig = place.path().join("kubeconfig");
         let kubectl = std::env::var_os("MULLION_TEST_KUBECTL").map_or_else(|| "kubectl".into(), PathBuf::from);
         let host_network = crate::traces::host_network();
         let mut cluster =
             Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false, _one: ONE.lock().unwrap_or_else(PoisonError::into_inner) };
-        cluster.start(nodes);
+        cluster.start_with(nodes, options);
         cluster
     }
 
     /// Starts it, or starts it again.
     #[track_caller]
     pub fn start(&mut self, nodes: &str) {
+        self.start_with(nodes, &[]);
+    }
+
+    #[track_caller]
+    fn start_with(&mut self, nodes: &str, options: &[&str]) {
         let (port, kubeconfig) = (self.port.to_string(), self.kubeconfig.to_string_lossy().into_owned());
         let mut args = vec!["up", "--detach", "--port", &port, "--kubeconfig", &kubeconfig];
         if !nodes.is_empty() {
             args.extend(["--nodes", nodes]);
         }
+        args.extend(options);
         let begin = Instant::now();
         let said = self.place.mullion(&args);
         if said.code != Some(0) {
@@ -244,9 +277,51 @@ impl Cluster {
         self.json(&["pods", "-l", &format!("app={app}")])["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// A file of a node's drive C, as the host has it.
+    /// Drive C of a node, as the host has it.
     pub fn drive_c(&self, node: &str) -> PathBuf {
-        self.place.dir().join("hosts").join(node).join("c")
+        self.drive(node, "c")
+    }
+
+    /// A drive of a node, as the host has it.
+    pub fn drive(&self, node: &str, letter: &str) -> PathBuf {
+        self.place.dir().join("hosts").join(node).join(letter)
+    }
+
+    /// Waits until `KIND/NAME` is Ready; says what is with it if not.
+    #[track_caller]
+    pub fn ready(&self, object: &str) {
+        let limit = format!("--timeout={}s", PATIENCE.as_secs());
+        let said = self.try_kubectl(&["wait", "--for=condition=Ready", object, &limit], "");
+        if said.code != Some(0) {
+            panic!("{object} is not Ready: {}{}\n{}", said.out, said.err, self.try_kubectl(&["describe", object], "").out);
+        }
+    }
+
+    /// Waits until no object of a kind has the label.
+    #[track_caller]
+    pub fn gone(&self, kind: &str, label: &str) {
+        until(&format!("no {kind} with {label}"), PATIENCE, || {
+            let left = self.kubectl(&["get", kind, "-l", label, "-o", "name"]);
+            if left.is_empty() { Ok(()) } else { Err(left) }
+        });
+    }
+
+    /// Waits until an object has an Event with this reason whose message contains `part`.
+    #[track_caller]
+    pub fn event(&self, kind: &str, name: &str, reason: &str, part: &str) {
+        until(&format!("{reason} of {kind} {name}"), PATIENCE, || {
+            let text = self.kubectl(&["describe", kind, name]);
+            if text.contains(reason) && text.contains(part) { Ok(()) } else { Err(text) }
+        });
+    }
+
+    /// Kills the process of a pod's stand-in, as a crash would.
+    #[track_caller]
+    pub fn crash(&self, pod: &str) {
+        let status = self.json(&["pod", pod])["status"]["containerStatuses"][0].clone();
+        let id = status["containerID"].as_str().and_then(|id| id.split_once("://")).map(|(_, id)| id.to_owned()).expect("a container");
+        let killed = crate::lives::kill_container(self, &id);
+        assert!(killed > 0, "container {id} of pod {pod} has a process");
     }
 }
 

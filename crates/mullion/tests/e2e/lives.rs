@@ -20,6 +20,15 @@ fn kill(signal: &str, pid: u32) {
     assert!(status.success(), "kill {signal} {pid}: {status}");
 }
 
+/// Kills what runs in a container, as a crash would; returns how many processes that were.
+pub fn kill_container(cluster: &Cluster, id: &str) -> usize {
+    let command_line = |pid: u32| std::fs::read(format!("/proc/{pid}/cmdline")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let is_its = |pid: &u32| command_line(*pid).is_ok_and(|line| line.contains(&format!("containers/{id}")));
+    let pids: Vec<u32> = crate::traces::family(Footprint::of(cluster).init).into_iter().filter(is_its).collect();
+    pids.iter().for_each(|pid| kill("-9", *pid));
+    pids.len()
+}
+
 /// What must be the same after a reboot of every host, and what must not.
 struct Kept {
     node_port: u16,

@@ -8,7 +8,8 @@ use crate::cluster::{Cluster, PATIENCE, until};
 use crate::http::{Answer, page, request};
 use crate::manifests;
 
-fn ready(pod: &Value) -> bool {
+/// Whether a pod's condition Ready is True.
+pub fn ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
