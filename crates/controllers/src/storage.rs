@@ -1,11 +1,13 @@
 //! Claims and volumes: binds claims to volumes, says what became of both, and keeps both while they are in use.
 //!
 //! Inputs: claims, volumes, storage classes, pods. Outputs: bindings on both sides, phases, finalizers, Events; requests to whoever makes
-//! volumes of a class ([`local`] is one of them). Mirrors `pkg/controller/volume/persistentvolume`, `pvcprotection` and `pvprotection`.
+//! volumes of a class ([`local`] is one of them). Mirrors `pkg/controller/volume/persistentvolume`, `pvcprotection`, `pvprotection` and
+//! `ephemeral`.
 //! Guarantees: every step of a binding is written over the version it was decided from, and a half-written binding is completed; a volume
 //! is released only after its claim was looked for in the API itself.
 //! What it does not do: recycling, deleting volumes that nobody made, growing claims.
 
+mod ephemeral;
 pub(crate) mod local;
 pub(crate) mod matching;
 mod plan;
@@ -61,7 +63,8 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
     let context = Arc::new(Context { client: client.clone(), views: views.clone(), storage: storage.clone(), events });
     tokio::join!(
         queue.run("persistentvolume", 4, shutdown.clone(), |work| sync(context.clone(), work)),
-        protection::run(client, views, storage, shutdown.clone()),
+        protection::run(client.clone(), views.clone(), storage.clone(), shutdown.clone()),
+        ephemeral::run(client, views, storage, shutdown),
     );
 }
 

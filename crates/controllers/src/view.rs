@@ -80,6 +80,8 @@ pub(crate) struct PodRow {
     pub tolerations: Vec<Toleration>,
     /// Names of the claims whose volumes it uses.
     pub claims: Vec<String>,
+    /// Whether some of them are made for it alone.
+    pub has_ephemeral: bool,
 }
 
 /// A claim that a pod uses.
@@ -126,6 +128,7 @@ impl PodRow {
             port: port.container_port,
         });
         Self {
+            has_ephemeral: claims_of(pod).any(|claim| claim.ephemeral),
             claims: claims_of(pod).map(|claim| claim.name).collect(),
             uid: meta.uid.clone().unwrap_or_default(),
             labels: meta.labels.clone().unwrap_or_default(),

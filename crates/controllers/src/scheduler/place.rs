@@ -108,8 +108,9 @@ pub(super) fn place<'a>(
     let mut refusals = Vec::new();
     let mut fitting = Vec::new();
     let neighbours = Neighbours::of(pod, nodes.clone());
+    let contended = volumes.are_contended(pod, nodes.clone());
     for (name, node, usage) in nodes {
-        match judge(pod, &volumes, &neighbours, (name, node, usage)) {
+        match judge(pod, &volumes, contended, &neighbours, (name, node, usage)) {
             None => fitting.push((name, node, usage)),
             Some(refusal) => refusals.push((name.to_owned(), refusal)),
         }
@@ -130,14 +131,24 @@ pub(super) fn place<'a>(
 pub(super) fn refusal<'a>(
     pod: &PodRow,
     volumes: &Volumes<'_>,
-    nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)>,
+    nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone,
     one: (&str, &NodeRow, &Usage),
 ) -> Option<Refusal> {
-    judge(pod, volumes, &Neighbours::of(pod, nodes), one)
+    judge(pod, volumes, volumes.are_contended(pod, nodes.clone()), &Neighbours::of(pod, nodes), one)
 }
 
-fn judge(pod: &PodRow, volumes: &Volumes<'_>, neighbours: &Neighbours, (name, node, usage): (&str, &NodeRow, &Usage)) -> Option<Refusal> {
-    filter(pod, name, node, usage).or_else(|| volumes.refuse(name, node)).or_else(|| neighbours.refuse(pod, node))
+fn judge(
+    pod: &PodRow,
+    volumes: &Volumes<'_>,
+    contended: bool,
+    neighbours: &Neighbours,
+    (name, node, usage): (&str, &NodeRow, &Usage),
+) -> Option<Refusal> {
+    let taken = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+    filter(pod, name, node, usage)
+        .or_else(|| contended.then(|| Refusal::curable(taken)))
+        .or_else(|| volumes.refuse(name, node))
+        .or_else(|| neighbours.refuse(pod, node))
 }
 
 /// The first plug-in's refusal, in upstream's order.

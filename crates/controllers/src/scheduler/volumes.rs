@@ -10,6 +10,7 @@ use std::{
 use cluster::Key;
 
 use super::{
+    cache::Usage,
     place::Refusal,
     rows::{NodeRow, PodRow},
 };
@@ -83,12 +84,14 @@ pub(super) struct Volumes<'a> {
     bound: Vec<&'a str>,
     /// Claims that wait for a node.
     waiting: Vec<(Key, &'a ClaimRow)>,
+    /// Claims that only one pod may use.
+    exclusive: Vec<&'a str>,
     storage: Option<&'a Storage>,
 }
 
 impl<'a> Volumes<'a> {
     /// Looks at the pod's claims; the error is why it fits nowhere, whatever the nodes are.
-    pub fn of(pod: &PodRow, storage: &'a Storage) -> Result<Self, String> {
+    pub fn of(pod: &'a PodRow, storage: &'a Storage) -> Result<Self, String> {
         let mut all = Self { storage: Some(storage), ..Self::default() };
         let mut immediate = false;
         for claim in &pod.claims {
@@ -105,6 +108,9 @@ impl<'a> Volumes<'a> {
             if row.deleting {
                 return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
             }
+            if row.modes.iter().any(|mode| mode == "ReadWriteOncePod") {
+                all.exclusive.push(name);
+            }
             if row.is_bound() {
                 all.bound.push(&row.volume);
             } else if row.volume.is_empty() && storage.classes.get(&row.class).is_some_and(|class| class.waits) {
@@ -114,6 +120,12 @@ impl<'a> Volumes<'a> {
             }
         }
         if immediate { Err("pod has unbound immediate PersistentVolumeClaims".to_owned()) } else { Ok(all) }
+    }
+
+    /// Whether another pod, wherever it is, has a claim of this pod that only one may use.
+    pub fn are_contended<'n>(&self, pod: &PodRow, mut nodes: impl Iterator<Item = (&'n str, &'n NodeRow, &'n Usage)>) -> bool {
+        let uses = |other: &PodRow| other.ns == pod.ns && other.claims.iter().any(|claim| self.exclusive.contains(&claim.name.as_str()));
+        !self.exclusive.is_empty() && nodes.any(|(_, _, usage)| usage.members.iter().any(|other| uses(other)))
     }
 
     /// Why a node cannot take the pod because of its volumes.

@@ -2,6 +2,7 @@ use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm
 
 use super::*;
 use crate::{
+    scheduler::{cache::Cache, place::place},
     selector::NodeTerm,
     storage::testing::{claim, class, volume},
     view::PodClaim,
@@ -177,4 +178,24 @@ fn how_far_the_claims_are() {
         assert_eq!(progress(&pod(&["data"]), &storage, "win01", Some(&win01)), expected);
     }
     assert_eq!(progress(&pod(&[]), &storage(vec![], vec![]), "win01", None), Progress::Lost, "the node went away");
+}
+
+#[test]
+fn a_claim_for_one_pod_alone() {
+    let alone = claim(|row| {
+        row.modes = vec!["ReadWriteOncePod".into()];
+        row.volume = "v".into();
+        row.bind_completed = true;
+    });
+    let storage = storage(vec![("data", alone)], vec![volume("v", |_| {})]);
+    let mut cache = Cache::default();
+    let mut host = node("win01");
+    host.allocatable.insert("pods".into(), 10);
+    cache.set_node("win01", Some(Arc::new(host)));
+    let web = pod(&["data"]);
+    assert!(place(&web, &storage, cache.nodes()).is_ok());
+    cache.assume(&Key::new("a", "first"), &web, "win01");
+    let why = place(&web, &storage, cache.nodes()).unwrap_err().to_string();
+    let reason = "0/1 nodes are available: 1 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode.";
+    assert!(why.starts_with(reason), "{why}");
 }

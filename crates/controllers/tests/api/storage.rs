@@ -115,6 +115,17 @@ async fn a_local_volume_is_made_where_its_pod_goes_and_removed_with_its_claim() 
     create(&cluster.api(), &pod("beside", "data")).await;
     let (on, _) = eventually("the second pod has a node", async || node(&cluster, "beside").await).await;
     assert_eq!(on, "win01");
+    // A claim that a pod brings along goes with it.
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let cache = json!({"name": "cache", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}});
+    let container = json!({"name": "web", "image": "microsoft/iis", "volumeMounts": [{"name": "cache", "mountPath": "C:/cache"}]});
+    let alone: Pod = object(json!({"metadata": {"name": "alone"}, "spec": {"containers": [container], "volumes": [cache]}}));
+    create(&cluster.api(), &alone).await;
+    eventually("its own claim is bound", async || node(&cluster, "alone").await).await;
+    assert_eq!(phase(&cluster, "alone-cache").await.as_deref(), Some("Bound"));
+    cluster.api::<Pod>().delete("alone", &DeleteParams::default()).await.unwrap();
+    eventually("one volume is left", async || (volumes.list(&ListParams::default()).await.unwrap().items.len() == 1).then_some(())).await;
+
     for pod in ["web", "beside"] {
         cluster.api::<Pod>().delete(pod, &DeleteParams::default()).await.unwrap();
     }
