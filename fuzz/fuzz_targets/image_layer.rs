@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../mend.rs"]
 mod mend;
 
-const LIMITS: Limits = Limits { bytes: 1 << 20, members: 100 };
+const LIMITS: Limits = Limits { bytes: 1 << 20, file_bytes: 1 << 20, members: 100 };
 
 fuzz_target!(|data: &[u8]| {
     let dir = tempfile::tempdir().expect("a temporary directory");

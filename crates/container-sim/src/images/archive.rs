@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -18,9 +18,12 @@ use super::tarball::{self, Kind, Limits, TarError};
 use super::{ImageError, io_error};
 
 /// Largest manifest or configuration document.
-const MAX_DOCUMENT: u64 = 4 << 20;
+pub(super) const MAX_DOCUMENT: u64 = 4 << 20;
 /// How deep manifest lists may nest.
-const MAX_DEPTH: u32 = 4;
+pub(super) const MAX_DEPTH: u32 = 4;
+
+/// Members with a meaning of their own.
+const DOCUMENTS: &[&str] = &["index.json", "manifest.json", "oci-layout"];
 
 /// One image of an archive.
 #[derive(Debug)]
@@ -44,8 +47,12 @@ pub struct LayerBlob {
     pub member: String,
     /// Digest of the member as it lies there; docker-save archives do not state it.
     pub digest: Option<String>,
+    /// Its size, where that is stated.
+    pub size: Option<u64>,
     /// Digest of the layer uncompressed.
     pub diff_id: String,
+    /// Whether it is one of Windows itself, which the archive need not hold.
+    pub base: bool,
 }
 
 /// An archive opened for reading.
@@ -56,26 +63,72 @@ pub struct Archive {
     members: HashMap<String, (u64, u64)>,
 }
 
-#[derive(Deserialize)]
+/// What a manifest says of a blob.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Descriptor {
+pub(super) struct Descriptor {
     #[serde(default)]
-    media_type: String,
-    digest: String,
-    platform: Option<Platform>,
-    #[serde(default)]
+    pub media_type: String,
+    pub digest: String,
+    pub size: Option<u64>,
+    pub platform: Option<Platform>,
+    #[serde(default, deserialize_with = "super::config::or_default")]
     annotations: HashMap<String, String>,
 }
 
-#[derive(Deserialize)]
-struct Index {
-    manifests: Vec<Descriptor>,
+impl Descriptor {
+    /// Lists of manifests by either name.
+    pub fn is_index(&self) -> bool {
+        self.media_type.contains("index") || self.media_type.contains("manifest.list")
+    }
+
+    /// Attestations, which buildx puts beside the images.
+    pub fn is_attestation(&self) -> bool {
+        let unknown = self.platform.as_ref().is_some_and(|platform| platform.os == "unknown");
+        unknown || self.annotations.contains_key("vnd.docker.reference.type")
+    }
+
+    /// Layers that may not be passed on: Microsoft's, until 2023.
+    fn is_foreign(&self) -> bool {
+        self.media_type.contains("foreign") || self.media_type.contains("nondistributable")
+    }
 }
 
-#[derive(Deserialize)]
-struct Manifest {
-    config: Descriptor,
-    layers: Vec<Descriptor>,
+#[derive(Debug, Deserialize)]
+pub(super) struct Index {
+    pub manifests: Vec<Descriptor>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Manifest {
+    pub config: Descriptor,
+    pub layers: Vec<Descriptor>,
+}
+
+impl Manifest {
+    /// Where the layers lie, if the configuration is about the same ones.
+    pub fn blobs(&self, config: &ImageConfig) -> Result<Vec<LayerBlob>, &'static str> {
+        let diff_ids = &config.rootfs.diff_ids;
+        if diff_ids.len() != self.layers.len() || !diff_ids.iter().all(|id| is_digest(id)) {
+            return Err("the configuration's rootfs.diff_ids do not match the manifest's layers");
+        }
+        if !self.layers.iter().all(|layer| is_digest(&layer.digest)) {
+            return Err("a layer's digest is not a sha256 digest");
+        }
+        let blob = |(number, (layer, diff_id)): (usize, (&Descriptor, &String))| LayerBlob {
+            member: member_name(&layer.digest),
+            digest: Some(layer.digest.clone()),
+            size: layer.size,
+            diff_id: diff_id.clone(),
+            base: config.platform.os == "windows" && (layer.is_foreign() || config.is_base_layer(number)),
+        };
+        Ok(self.layers.iter().zip(diff_ids).enumerate().map(blob).collect())
+    }
+}
+
+/// Where an OCI layout holds a blob.
+pub(super) fn member_name(digest: &str) -> String {
+    digest.replacen("sha256:", "blobs/sha256/", 1)
 }
 
 #[derive(Deserialize)]
@@ -114,10 +167,13 @@ impl Archive {
         let mut reader = self.file.try_clone().map_err(io_error("open", &self.path))?;
         reader.seek(SeekFrom::Start(0)).map_err(io_error("read", &self.path))?;
         let mut links = Vec::new();
+        let mut twice = None;
         let members = &mut self.members;
         tarball::each_seek(BufReader::with_capacity(64 * 1024, reader), limits, |member, _| {
             let name = member.path.to_string_lossy().into_owned();
             match (member.kind, member.link) {
+                // Which one is meant would depend on who reads.
+                (Kind::File, _) if members.contains_key(&name) && DOCUMENTS.contains(&name.as_str()) => twice = Some(name),
                 (Kind::File, _) => {
                     members.insert(name, (member.offset, member.size));
                 }
@@ -127,6 +183,9 @@ impl Archive {
             }
             Ok::<(), ImageError>(())
         })?;
+        if let Some(name) = twice {
+            return Err(self.wrong(&format!("it has {name} twice")));
+        }
         for (path, kind, link) in links {
             let target = if kind == Kind::Symlink { lexical(path.parent().unwrap_or(Path::new("")), &link) } else { Some(link) };
             let place = target.and_then(|target| self.members.get(target.to_string_lossy().as_ref()).copied());
@@ -169,28 +228,21 @@ impl Archive {
         if depth > MAX_DEPTH {
             return Err(self.wrong("manifest lists are nested too deeply"));
         }
-        let unknown = descriptor.platform.as_ref().is_some_and(|platform| platform.os == "unknown");
-        if unknown || descriptor.annotations.contains_key("vnd.docker.reference.type") {
-            return Ok(()); // attestations, which buildx puts beside the images
+        if descriptor.is_attestation() {
+            return Ok(());
         }
         let bytes = self.blob(&descriptor.digest)?;
-        if descriptor.media_type.contains("index") || descriptor.media_type.contains("manifest.list") {
+        if descriptor.is_index() {
             let index: Index = self.parse(&descriptor.digest, &bytes)?;
             return index.manifests.iter().try_for_each(|inner| self.follow(inner, names, depth + 1, found));
         }
         let manifest: Manifest = self.parse(&descriptor.digest, &bytes)?;
         let config: ImageConfig = self.parse(&manifest.config.digest, &self.blob(&manifest.config.digest)?)?;
-        let diff_ids = &config.rootfs.diff_ids;
-        if diff_ids.len() != manifest.layers.len() || !diff_ids.iter().all(|id| is_digest(id)) {
-            return Err(self.wrong("the configuration's rootfs.diff_ids do not match the manifest's layers"));
+        let layers = manifest.blobs(&config).map_err(|reason| self.wrong(reason))?;
+        if let Some(missing) = layers.iter().find(|layer| !layer.base && !self.members.contains_key(&layer.member)) {
+            let digest = missing.digest.clone().unwrap_or_default();
+            return Err(self.wrong(&format!("it refers to {digest}, which it does not contain")));
         }
-        let layers = manifest.layers.iter().zip(diff_ids);
-        let layers = layers
-            .map(|(layer, diff_id)| {
-                let member = self.member_of(&layer.digest)?;
-                Ok(LayerBlob { member, digest: Some(layer.digest.clone()), diff_id: diff_id.clone() })
-            })
-            .collect::<Result<Vec<_>, ImageError>>()?;
         let manifest_digest = Some(descriptor.digest.clone());
         found.push(Found { names: names.to_vec(), manifest: manifest_digest, id: manifest.config.digest, config, layers });
         Ok(())
@@ -210,7 +262,14 @@ impl Archive {
             return Err(self.wrong("the configuration's rootfs.diff_ids do not match the layers in manifest.json"));
         }
         let layers = image.layers.iter().zip(diff_ids);
-        let layers = layers.map(|(member, diff_id)| LayerBlob { member: member.clone(), digest: None, diff_id: diff_id.clone() }).collect();
+        let layers = layers.enumerate().map(|(number, (member, diff_id))| LayerBlob {
+            member: member.clone(),
+            digest: None,
+            size: None,
+            diff_id: diff_id.clone(),
+            base: config.is_base_layer(number),
+        });
+        let layers = layers.collect();
         Ok(Found { names: parse_names(image.repo_tags.iter().flatten()), manifest: None, id, config, layers })
     }
 
@@ -218,14 +277,9 @@ impl Archive {
     ///
     /// # Errors
     /// When the archive does not hold the layer.
-    pub fn layer(&self, layer: &LayerBlob) -> Result<Checked<impl Read + use<>>, ImageError> {
-        let mut blob = self.reader(&layer.member)?;
-        let mut head = [0u8; 4];
-        let count = blob.read(&mut head).map_err(|source| ImageError::damaged(&self.path, source))?;
-        let compression = Compression::of(&head[..count]);
+    pub fn layer(&self, layer: &LayerBlob) -> Result<Checked<Box<dyn Read>>, ImageError> {
         let blob = self.reader(&layer.member)?;
-        let reader = compression.reader(Hashing::new(blob)).map_err(io_error("read", &self.path))?;
-        Ok(Checked { reader: Hashing::new(reader), layer: layer.clone() })
+        Checked::new(blob, layer).map_err(|source| ImageError::damaged(&self.path, source))
     }
 
     /// Checks a layer's member against the digest of its descriptor.
@@ -233,6 +287,12 @@ impl Archive {
     /// # Errors
     /// [`ImageError::Digest`], or when it cannot be read.
     pub fn verify(&self, layer: &LayerBlob) -> Result<u64, ImageError> {
+        let stored = self.members.get(&layer.member).map(|(_, size)| *size);
+        if let (Some(stated), Some(stored)) = (layer.size, stored)
+            && stated != stored
+        {
+            return Err(self.wrong(&format!("{} has {stored} bytes, its manifest says {stated}", layer.member)));
+        }
         let mut hashing = Hashing::new(self.reader(&layer.member)?);
         let size = io::copy(&mut hashing, &mut io::sink()).map_err(|source| ImageError::damaged(&self.path, source))?;
         match &layer.digest {
@@ -245,9 +305,9 @@ impl Archive {
         if !is_digest(digest) {
             return Err(self.wrong(&format!("{digest:?} is not a sha256 digest")));
         }
-        let member = digest.replacen("sha256:", "blobs/sha256/", 1);
+        let member = member_name(digest);
         if !self.members.contains_key(&member) {
-            return Err(self.wrong(&format!("it refers to {digest}, which it does not contain (foreign layers must be included)")));
+            return Err(self.wrong(&format!("it refers to {digest}, which it does not contain")));
         }
         Ok(member)
     }
@@ -275,7 +335,7 @@ impl Archive {
         Ok(bytes)
     }
 
-    fn reader(&self, member: &str) -> Result<impl Read + use<>, ImageError> {
+    fn reader(&self, member: &str) -> Result<impl BufRead + use<>, ImageError> {
         let Some((offset, size)) = self.members.get(member).copied() else {
             return Err(self.wrong(&format!("it has no {member}")));
         };
@@ -313,7 +373,6 @@ impl Read for Slice {
 }
 
 /// Hashes what passes.
-#[derive(Debug)]
 pub struct Hashing<R> {
     inner: R,
     hash: Sha256,
@@ -338,7 +397,6 @@ impl<R: Read> Read for Hashing<R> {
 }
 
 /// A layer on its way out of an archive.
-#[derive(Debug)]
 pub struct Checked<R> {
     reader: Hashing<R>,
     layer: LayerBlob,
@@ -347,6 +405,14 @@ pub struct Checked<R> {
 impl<R: Read> Read for Checked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.reader.read(buffer)
+    }
+}
+
+impl Checked<Box<dyn Read>> {
+    /// Reads a blob as it is stored, compressed or not.
+    pub(super) fn new(mut blob: impl BufRead + 'static, layer: &LayerBlob) -> io::Result<Self> {
+        let compression = Compression::of(blob.fill_buf()?);
+        Ok(Self { reader: Hashing::new(compression.reader(blob)?), layer: layer.clone() })
     }
 }
 

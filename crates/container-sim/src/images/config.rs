@@ -17,6 +17,30 @@ pub struct ImageConfig {
     /// The layers' uncompressed digests, lowest first.
     #[serde(default)]
     pub rootfs: RootFs,
+    /// How it came about.
+    #[serde(default, deserialize_with = "or_default")]
+    pub history: Vec<Step>,
+}
+
+/// One step of an image's making.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Step {
+    /// The command.
+    #[serde(deserialize_with = "or_default")]
+    pub created_by: String,
+    /// Whether it made no layer.
+    #[serde(deserialize_with = "or_default")]
+    pub empty_layer: bool,
+}
+
+impl ImageConfig {
+    /// Whether the layer of this number is one of Windows itself, by the words in which Microsoft's bases tell their history.
+    pub fn is_base_layer(&self, number: usize) -> bool {
+        let step = self.history.iter().filter(|step| !step.empty_layer).nth(number);
+        self.platform.os == "windows"
+            && step.is_some_and(|step| ["Apply image ", "Install update "].iter().any(|words| step.created_by.starts_with(words)))
+    }
 }
 
 /// The layers of an image.
@@ -57,6 +81,6 @@ pub struct RunConfig {
     pub labels: IndexMap<String, String>,
 }
 
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+pub(super) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }

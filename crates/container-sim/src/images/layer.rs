@@ -34,6 +34,18 @@ pub enum LayerError {
         #[source]
         source: io::Error,
     },
+    /// A part of a Windows registry.
+    #[error("cannot read the registry in {path:?}")]
+    Hive {
+        /// The member.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: super::windows::hive::HiveError,
+    },
+    /// Not an error to users: unpacking ends here.
+    #[error("the layer is a base of Windows itself")]
+    Base,
 }
 
 /// Attribute by which overlayfs (mounted with `userxattr`) knows a directory that hides those below it.
@@ -44,10 +56,26 @@ pub const OPAQUE: &str = "user.overlay.opaque";
 /// # Errors
 /// When the stream is hostile, damaged or too large, or a file cannot be written. `target` then holds a part.
 pub fn unpack(reader: impl Read, target: &Path, limits: Limits) -> Result<(), LayerError> {
+    unpack_with(reader, target, limits, |member, _| Ok(Some(member)))
+}
+
+/// As [`unpack`], with each member as `translate` has it, or without it.
+///
+/// # Errors
+/// As [`unpack`], and whatever `translate` returns.
+pub(super) fn unpack_with(
+    reader: impl Read,
+    target: &Path,
+    limits: Limits,
+    mut translate: impl FnMut(Member, &mut dyn Read) -> Result<Option<Member>, LayerError>,
+) -> Result<(), LayerError> {
     let root = rustix::fs::openat(CWD, target, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| io_error("open", target)(errno))?;
     let mut layer = Layer { root, parent: None, modes: Vec::new() };
-    tarball::each(reader, limits, |member, content| layer.add(&member, content))?;
+    tarball::each(reader, limits, |member, content| match translate(member, content)? {
+        Some(member) => layer.add(&member, content),
+        None => Ok(()),
+    })?;
     layer.finish()
 }
 

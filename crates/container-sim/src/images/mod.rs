@@ -8,6 +8,7 @@
 
 pub mod archive;
 pub mod config;
+mod gc;
 pub mod layer;
 pub mod platform;
 pub mod reference;
@@ -15,6 +16,8 @@ pub mod stand_in;
 pub mod tarball;
 #[cfg(test)]
 mod tests;
+mod unpack;
+pub mod windows;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -25,12 +28,13 @@ use pod_rules::NodeOs;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use archive::{Archive, Found, LayerBlob, digest_of};
+use archive::{Archive, Found, digest_of};
 use config::RunConfig;
 use platform::{NoMatch, Platform};
 use reference::{Reference, ReferenceError};
 use stand_in::StandIn;
 use tarball::{Limits, TarError};
+use unpack::Source;
 
 /// Why an image operation failed.
 #[derive(Debug, Error)]
@@ -60,6 +64,14 @@ pub enum ImageError {
         /// Why.
         #[source]
         source: layer::LayerError,
+    },
+    /// Windows layers fit over Wine's files, which are missing.
+    #[error(
+        "there is no Wine to run Windows programs with (no {template:?}): install Wine (`apt-get install wine64`), build the template with `make template`, and load the image again"
+    )]
+    NoWine {
+        /// Where the template should be.
+        template: PathBuf,
     },
     /// Content is not what its name says.
     #[error("{what} has digest {actual}, expected {expected}: the archive is damaged or was tampered with")]
@@ -163,6 +175,8 @@ pub struct LoadOptions {
     pub name: Option<String>,
     /// Bounds; the default has room for the largest images known.
     pub limits: Limits,
+    /// Also variants for older Windows builds, which run with Hyper-V isolation.
+    pub hypervisor: bool,
 }
 
 /// The images of one node.
@@ -170,21 +184,26 @@ pub struct LoadOptions {
 pub struct Store {
     state: PathBuf,
     cache: PathBuf,
+    template: PathBuf,
     os: NodeOs,
 }
 
 impl Store {
     /// The store of a node of kind `os` with its index in `state`, over the layer cache `cache`. Makes both directories.
+    /// Wine's template is `wine-template` beside the cache.
     ///
     /// # Errors
     /// When they cannot be made.
     pub fn open(state: &Path, cache: &Path, os: NodeOs) -> Result<Self, ImageError> {
         use std::os::unix::fs::DirBuilderExt;
-        for dir in [state, cache, &cache.join("layers")] {
+        for dir in [state, cache, &cache.join("layers"), &cache.join("users")] {
             // Layers may hold set-uid files: nobody else may run them.
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("make directory", dir))?;
         }
-        Ok(Self { state: state.to_owned(), cache: cache.to_owned(), os })
+        let template = cache.with_file_name("wine-template");
+        let store = Self { state: state.to_owned(), cache: cache.to_owned(), template, os };
+        store.register()?;
+        Ok(store)
     }
 
     /// The kind of node.
@@ -219,20 +238,18 @@ impl Store {
             let name: Reference = name.parse()?;
             found.iter_mut().for_each(|image| image.names = vec![name.clone()]);
         }
-        let chosen = self.choose(archive, &found)?;
+        let chosen = self.choose(archive, &found, options.hypervisor)?;
+        let source = Source { size: &|blob| opened.verify(blob), open: &|blob| opened.layer(blob) };
+        let _in_use = self.in_use()?;
         let mut images = Vec::new();
         for image in chosen {
-            let mut size = 0;
-            for layer in &image.layers {
-                size += opened.verify(layer)?;
-                self.unpack(&opened, layer, options.limits)?;
-            }
+            let (layers, size) = self.unpack(image, options.limits, &source)?;
             images.push(Image {
                 id: image.id.clone(),
                 tags: image.names.iter().filter(|name| name.tag.is_some()).map(Reference::to_string).collect(),
                 digests: image.manifest.iter().flat_map(|digest| digests(&image.names, digest)).collect(),
                 platform: image.config.platform.clone(),
-                layers: image.config.rootfs.diff_ids.clone(),
+                layers,
                 size,
                 config: image.config.config.clone(),
                 stand_in: None,
@@ -244,7 +261,7 @@ impl Store {
     }
 
     /// One variant per set of names; those without names stand for themselves.
-    fn choose<'a>(&self, archive: &Path, found: &'a [Found]) -> Result<Vec<&'a Found>, ImageError> {
+    fn choose<'a>(&self, archive: &Path, found: &'a [Found], hypervisor: bool) -> Result<Vec<&'a Found>, ImageError> {
         let mut groups: Vec<Vec<&Found>> = Vec::new();
         for image in found {
             match groups.iter_mut().find(|group| group[0].names == image.names) {
@@ -255,11 +272,12 @@ impl Store {
         if groups.is_empty() {
             return Err(ImageError::NotAnImage { archive: archive.to_owned(), reason: "it lists no image".to_owned() });
         }
+        let fit = |platform: &Platform| if hypervisor { platform.fit_hypervisor(self.os) } else { platform.fit(self.os) };
         let mut chosen = Vec::new();
         let mut refused = None;
         for group in &groups {
             let name = group[0].names.first().map_or_else(|| archive.display().to_string(), Reference::to_string);
-            match platform::choose(&name, self.os, group, |image| &image.config.platform) {
+            match platform::choose(&name, self.os, group, |image| &image.config.platform, &fit) {
                 Ok(image) => chosen.push(*image),
                 Err(no_match) => refused = Some(no_match),
             }
@@ -267,25 +285,6 @@ impl Store {
         match refused {
             Some(no_match) if chosen.is_empty() => Err(no_match.into()),
             _ => Ok(chosen),
-        }
-    }
-
-    fn unpack(&self, archive: &Archive, blob: &LayerBlob, limits: Limits) -> Result<(), ImageError> {
-        let layers = self.layers_dir();
-        let target = layers.join(Self::layer_name(&blob.diff_id));
-        if target.is_dir() {
-            return Ok(());
-        }
-        let scratch = tempfile::Builder::new().prefix(".unpacking-").tempdir_in(&layers).map_err(io_error("make a directory in", &layers))?;
-        let inner = scratch.path().join("layer");
-        std::fs::create_dir(&inner).map_err(io_error("make directory", &inner))?;
-        let mut reader = archive.layer(blob)?;
-        layer::unpack(&mut reader, &inner, limits).map_err(|source| ImageError::Layer { diff_id: blob.diff_id.clone(), source })?;
-        reader.finish(limits.bytes)?;
-        match std::fs::rename(&inner, &target) {
-            Ok(()) => Ok(()),
-            Err(_) if target.is_dir() => Ok(()), // another process was faster
-            Err(error) => Err(io_error("rename a layer to", &target)(error)),
         }
     }
 
@@ -305,15 +304,57 @@ impl Store {
         Ok(find(&self.read()?.images, name).cloned())
     }
 
-    /// Removes a name, or with an id the whole image. The layers stay in the cache. Returns whether there was one.
+    /// Removes the image that a name, a digest or an id means, with all its names, and the layers that nobody else uses.
+    /// Returns whether there was one.
     ///
     /// # Errors
     /// When the index cannot be read or written.
     pub fn remove(&self, name: &str) -> Result<bool, ImageError> {
-        self.change(|index| {
+        let removed = self.change(|index| {
             let Some(id) = find(&index.images, name).map(|image| image.id.clone()) else { return false };
             index.images.retain(|image| image.id != id);
             true
+        })?;
+        if removed {
+            // The image is gone whether or not its layers could be told from others'.
+            match self.collect_garbage() {
+                Ok(count) => tracing::debug!(count, "removed layers"),
+                Err(error) => tracing::warn!(error = format!("{:#}", anyhow::anyhow!(error)), "cannot remove layers that nobody uses"),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Gives an image one more name, which leaves whoever had it. Returns the image, if there is one.
+    ///
+    /// # Errors
+    /// When the name is wrong, or the index cannot be read or written.
+    pub fn tag(&self, name: &str, new: &str) -> Result<Option<Image>, ImageError> {
+        let new: Reference = new.parse()?;
+        if new.digest.is_some() {
+            return Err(ReferenceError::digest(&new.to_string()).into());
+        }
+        self.change(|index| {
+            let mut image = find(&index.images, name)?.clone();
+            image.tags.push(new.to_string());
+            image.tags.dedup();
+            let manifest = image.digests.first().and_then(|digest| digest.split_once('@')).map(|(_, digest)| digest.to_owned());
+            let digest = manifest.map(|manifest| format!("{}@{manifest}", new.repository));
+            image.digests.extend(digest.filter(|digest| !image.digests.contains(digest)));
+            insert(index, image.clone());
+            Some(image)
+        })
+    }
+
+    /// Takes a tag from an image that has others too; false when it has not.
+    ///
+    /// # Errors
+    /// When the index cannot be read or written.
+    pub fn untag(&self, name: &str) -> Result<bool, ImageError> {
+        let Some(tag) = name.parse::<Reference>().ok().filter(|reference| reference.digest.is_none()) else { return Ok(false) };
+        self.change(|index| {
+            let image = index.images.iter_mut().find(|image| image.tags.len() > 1 && image.tags.contains(&tag.to_string()));
+            image.map(|image| image.tags.retain(|other| *other != tag.to_string())).is_some()
         })
     }
 
@@ -337,7 +378,7 @@ impl Store {
         if !stand_ins {
             return Err(refuse(format!("stand-ins are switched off on this node; {load}, or switch stand-ins on")));
         }
-        let platform = platform::choose(&reference.to_string(), self.os, &offer.platforms, |platform| platform)?;
+        let platform = platform::choose(&reference.to_string(), self.os, &offer.platforms, |platform| platform, &|platform| platform.fit(self.os))?;
         let config = stand_in::config(&reference, offer.program, platform);
         let document = serde_json::to_vec(&config).unwrap_or_default();
         let id = digest_of(&document);

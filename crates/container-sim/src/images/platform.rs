@@ -55,6 +55,14 @@ impl Platform {
             _ => Some(0),
         }
     }
+
+    /// As [`Platform::fit`], with Hyper-V isolation: every Windows build that is not newer than the node.
+    pub fn fit_hypervisor(&self, node: NodeOs) -> Option<u32> {
+        let Some(host) = node.build() else { return self.fit(node) };
+        let alike = self.os == node.name() && self.architecture == host_architecture();
+        let build = self.build().unwrap_or(host);
+        (alike && build <= host).then_some(build)
+    }
 }
 
 impl fmt::Display for Platform {
@@ -108,12 +116,15 @@ fn describe(node: NodeOs) -> String {
     }
 }
 
+/// Whether a variant runs, and how well it fits: [`Platform::fit`] or another way of keeping pods apart.
+pub type Fit<'a> = &'a (dyn Fn(&Platform) -> Option<u32> + Sync);
+
 /// The best variant for a node.
 ///
 /// # Errors
 /// [`NoMatch`] with everything the image offers.
-pub fn choose<'a, T>(image: &str, node: NodeOs, variants: &'a [T], platform: impl Fn(&T) -> &Platform) -> Result<&'a T, NoMatch> {
-    let fits = variants.iter().filter_map(|variant| platform(variant).fit(node).map(|fit| (fit, variant)));
+pub fn choose<'a, T>(image: &str, node: NodeOs, variants: &'a [T], platform: impl Fn(&T) -> &Platform, fit: Fit<'_>) -> Result<&'a T, NoMatch> {
+    let fits = variants.iter().filter_map(|variant| fit(platform(variant)).map(|fit| (fit, variant)));
     fits.max_by_key(|(fit, _)| *fit).map(|(_, variant)| variant).ok_or_else(|| NoMatch {
         image: image.to_owned(),
         available: variants.iter().map(|variant| platform(variant).clone()).collect(),
@@ -127,7 +138,7 @@ mod tests {
 
     fn pick(node: NodeOs, builds: &[u32]) -> Result<Option<u32>, String> {
         let variants: Vec<Platform> = builds.iter().map(|build| Platform::windows(*build)).collect();
-        choose("x", node, &variants, |platform| platform).map(Platform::build).map_err(|error| error.to_string())
+        choose("x", node, &variants, |platform| platform, &|platform| platform.fit(node)).map(Platform::build).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -142,10 +153,18 @@ mod tests {
     }
 
     #[test]
+    fn hypervisors_run_older_builds_too() {
+        let node = NodeOs::Windows { build: 20348 };
+        let fits = |build| Platform::windows(build).fit_hypervisor(node);
+        assert_eq!((fits(16299), fits(20348), fits(26100)), (Some(16299), Some(20348), None));
+        assert_eq!(Platform::linux().fit_hypervisor(node), None);
+    }
+
+    #[test]
     fn the_other_system_is_refused_with_a_selector() {
         let refused = pick(NodeOs::Linux, &[20348]).unwrap_err();
         assert!(refused.contains("nodeSelector kubernetes.io/os: windows"), "{refused}");
         let variants = [Platform::linux(), Platform::windows(20348)];
-        assert_eq!(choose("x", NodeOs::Linux, &variants, |platform| platform).unwrap().os, "linux");
+        assert_eq!(choose("x", NodeOs::Linux, &variants, |platform| platform, &|platform| platform.fit(NodeOs::Linux)).unwrap().os, "linux");
     }
 }

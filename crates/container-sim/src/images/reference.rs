@@ -24,6 +24,13 @@ pub struct ReferenceError {
     reason: &'static str,
 }
 
+impl ReferenceError {
+    /// A name for an image may have a tag, not a digest.
+    pub(super) fn digest(name: &str) -> Self {
+        Self { name: name.to_owned(), reason: "refusing to create a tag with a digest reference" }
+    }
+}
+
 impl Reference {
     /// Whether the tag is the one that is meant when none is given.
     pub fn is_latest(&self) -> bool {

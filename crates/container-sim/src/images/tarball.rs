@@ -16,6 +16,8 @@ use thiserror::Error;
 pub struct Limits {
     /// Bytes of all files of one archive together, unpacked.
     pub bytes: u64,
+    /// Bytes of one file.
+    pub file_bytes: u64,
     /// Number of members.
     pub members: u64,
 }
@@ -23,7 +25,7 @@ pub struct Limits {
 impl Default for Limits {
     /// Room for the largest Windows base layers known (12 GiB) and for a million files.
     fn default() -> Self {
-        Self { bytes: 32 << 30, members: 1_000_000 }
+        Self { bytes: 32 << 30, file_bytes: 16 << 30, members: 1_000_000 }
     }
 }
 
@@ -41,7 +43,7 @@ pub enum TarError {
     TooLarge {
         /// The limit.
         limit: u64,
-        /// `bytes` or `members`.
+        /// `bytes`, `bytes in one file` or `members`.
         unit: &'static str,
     },
     /// A form that is not read.
@@ -91,6 +93,8 @@ pub struct Member {
     pub offset: u64,
     /// Target of a link: as written for symbolic links, cleaned like `path` for hard links.
     pub link: Option<PathBuf>,
+    /// Windows' attribute of that name (`MSWINDOWS.fileattr`).
+    pub read_only: bool,
 }
 
 /// What a visitor returns.
@@ -151,6 +155,9 @@ fn walk<R: Read, E: From<TarError>>(entries: Entries<'_, R>, limits: Limits, mut
         if bytes > limits.bytes {
             return Err(TarError::TooLarge { limit: limits.bytes, unit: "bytes" }.into());
         }
+        if entry.size() > limits.file_bytes {
+            return Err(TarError::TooLarge { limit: limits.file_bytes, unit: "bytes in one file" }.into());
+        }
         let link = link.map(|bytes| PathBuf::from(OsStr::from_bytes(&bytes)));
         let member = Member {
             path: clean(&path)?,
@@ -164,6 +171,7 @@ fn walk<R: Read, E: From<TarError>>(entries: Entries<'_, R>, limits: Limits, mut
                 (Kind::Symlink, link) => link,
                 _ => None,
             },
+            read_only: pending.attributes.take().is_some_and(|attributes| attributes & 1 != 0),
         };
         visit(member, &mut entry)?;
     }
@@ -176,6 +184,7 @@ struct Pending {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
+    attributes: Option<u32>,
 }
 
 impl Pending {
@@ -200,6 +209,7 @@ impl Pending {
                 match record.key_bytes() {
                     b"path" => self.path = Some(record.value_bytes().to_vec()),
                     b"linkpath" => self.link = Some(record.value_bytes().to_vec()),
+                    b"MSWINDOWS.fileattr" => self.attributes = record.value().ok().and_then(|value| value.parse().ok()),
                     b"size" => self.size = record.value().ok().and_then(|value| value.parse().ok()),
                     key if key.starts_with(b"GNU.sparse") => self.size = Some(u64::MAX),
                     _ => {}

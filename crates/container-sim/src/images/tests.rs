@@ -1,5 +1,7 @@
 //! Loading and refusing archives.
 
+mod windows;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -79,7 +81,11 @@ impl Oci {
     fn image(mut self, name: &str, os: &str, version: Option<&str>, layers: &[(Vec<u8>, Vec<u8>)]) -> Self {
         let diff_ids: Vec<String> = layers.iter().map(|(plain, _)| digest_of(plain)).collect();
         let layers: Vec<Value> = layers.iter().map(|(_, stored)| self.blob(stored.clone())).collect();
-        let config = self.blob(config(os, version, &diff_ids));
+        self.manifest(name, &config(os, version, &diff_ids), layers)
+    }
+
+    fn manifest(mut self, name: &str, config: &[u8], layers: Vec<Value>) -> Self {
+        let config = self.blob(config.to_vec());
         let manifest = json!({ "schemaVersion": 2, "config": config, "layers": layers });
         let mut manifest = self.blob(serde_json::to_vec(&manifest).unwrap());
         manifest["mediaType"] = "application/vnd.oci.image.manifest.v1+json".into();
@@ -107,6 +113,15 @@ impl Fixture {
     fn new(os: NodeOs) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("state"), &dir.path().join("cache"), os).unwrap();
+        let system = dir.path().join("wine-template/drive_c/windows/system32");
+        std::fs::create_dir_all(&system).unwrap();
+        for name in ["ntdll.dll", "cmd.exe"] {
+            std::fs::write(system.join(name), "Wine").unwrap();
+        }
+        for name in ["system.reg", "user.reg"] {
+            let text = "WINE REGISTRY Version 2\n\n#arch=win64\n\n[Software\\\\Wine] 1\n\"a\"=\"b\"\n\n";
+            std::fs::write(dir.path().join("wine-template").join(name), text).unwrap();
+        }
         Self { dir, store }
     }
 
@@ -177,7 +192,7 @@ fn a_docker_archive_is_loaded() {
 #[test]
 fn the_variant_is_chosen_by_system_and_build() {
     let layer = |text: &[u8]| {
-        let tar = tarball(&[File("which", text)]);
+        let tar = tarball(&[File("which", text), File("Files/which", text)]);
         [(tar.clone(), tar)]
     };
     let archive = Oci::default()
@@ -189,8 +204,15 @@ fn the_variant_is_chosen_by_system_and_build() {
         let fixture = Fixture::new(os);
         let images = fixture.load(&archive).unwrap();
         assert_eq!(images.len(), 1);
-        assert_eq!(std::fs::read_to_string(fixture.layer(&images[0].layers[0]).join("which")).unwrap(), which);
+        let name = if os == NodeOs::Linux { "which" } else { "drive_c/which" };
+        assert_eq!(std::fs::read_to_string(fixture.layer(&images[0].layers[0]).join(name)).unwrap(), which);
     }
+    let fixture = Fixture::new(NodeOs::Windows { build: 20348 });
+    let both = LoadOptions { hypervisor: true, ..LoadOptions::default() };
+    assert_eq!(fixture.store.load(&fixture.file(&archive), &both).unwrap()[0].platform.build(), Some(20348), "the newest that runs");
+    let old = Oci::default().image("demo:1", "windows", Some("10.0.17763.1"), &layer(b"2019")).archive();
+    assert!(fixture.load(&old).is_err());
+    assert_eq!(fixture.store.load(&fixture.file(&old), &both).unwrap()[0].platform.build(), Some(17763), "with Hyper-V isolation");
     let error = message(Fixture::new(NodeOs::Windows { build: 14393 }).load(&archive).unwrap_err());
     assert!(error.contains("no match for platform") && error.contains("10.0.17763.1") && error.contains("10.0.14393"), "{error}");
 }
@@ -272,11 +294,12 @@ fn nothing_escapes_from_a_layer() {
 
 #[test]
 fn bombs_are_refused() {
-    let limits = Limits { bytes: 10_000, members: 10 };
-    let big = gzip(&tarball(&[File("a", &vec![0; 20_000])]));
+    let limits = Limits { bytes: 30_000, file_bytes: 10_000, members: 10 };
+    let big = gzip(&tarball(&[File("a", &vec![0; 40_000])]));
     let many: Vec<String> = (0..20).map(|number| format!("f{number}")).collect();
     let many: Vec<Entry<'_>> = many.iter().map(|name| File(name, b"")).collect();
-    for data in [tarball(&[File("a", &vec![0; 20_000])]), tarball(&many)] {
+    let pieces: Vec<Entry<'_>> = ["a", "b", "c", "d"].iter().map(|name| File(name, &[0; 9000])).collect();
+    for data in [tarball(&[File("a", &vec![0; 20_000])]), tarball(&pieces), tarball(&many)] {
         let dir = tempfile::tempdir().unwrap();
         let error = layer::unpack(&data[..], dir.path(), limits).unwrap_err();
         assert!(matches!(error, layer::LayerError::Tar(TarError::TooLarge { .. })), "{error}");
