@@ -2,10 +2,13 @@
 //! port on 127.0.0.1:10248.
 //!
 //! Guarantees: nothing but `/healthz` on the loopback port is served without authentication;
-//! every other request is authorised as the subresource it touches; no request body is read.
+//! every other request is authorised as the subresource it touches; no request body is read. Running programs in containers and
+//! reaching pods' ports takes the right to `create`, whatever the method: upstream goes by the method, so that over WebSocket `get` is
+//! enough for them.
 
 mod auth;
 mod handlers;
+mod streams;
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -73,6 +76,8 @@ pub(crate) async fn serve(server: Arc<Server>, listener: TcpListener, config: Ar
                 continue;
             }
         };
+        // Key strokes are small, and wait for nothing.
+        let _ = stream.set_nodelay(true);
         let (acceptor, server) = (acceptor.clone(), server.clone());
         tokio::spawn(async move {
             let _permit = permit;
@@ -86,7 +91,7 @@ pub(crate) async fn serve(server: Arc<Server>, listener: TcpListener, config: Ar
             });
             let mut builder = auto::Builder::new(TokioExecutor::new());
             builder.http2().max_concurrent_streams(100).max_pending_accept_reset_streams(20);
-            if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+            if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
                 tracing::debug!(error, "a connection ended with an error");
             }
         });
@@ -118,6 +123,12 @@ async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incom
         Err(error) => {
             return text(StatusCode::INTERNAL_SERVER_ERROR, format!("checking authorization failed: {error}"));
         }
+    }
+    if streams::is_stream(&path) {
+        return match *request.method() {
+            Method::GET | Method::POST => streams::serve(server, request).await,
+            _ => text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"),
+        };
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");

@@ -203,19 +203,19 @@ where
     Ok(Answer::Switched(Response::from_parts(parts, ()), TokioIo::new(upgraded)))
 }
 
-/// Copies bytes both ways between a client that is being upgraded and a server that has been, and answers the client as the server did.
-pub fn join<B>(client: &mut Request<B>, answer: &Response<()>, server: TokioIo<Upgraded>) -> Response<()> {
+/// The answer to a client that is being upgraded, as the server's was, and what copies bytes both ways between them.
+pub fn join<B>(client: &mut Request<B>, answer: &Response<()>, server: TokioIo<Upgraded>) -> (Response<()>, impl Future<Output = ()> + Send + use<B>) {
     let upgrade = hyper::upgrade::on(client);
-    tokio::spawn(async move {
+    let copying = async move {
         match upgrade.await {
             Ok(client) => copy(TokioIo::new(client), server).await,
             Err(error) => tracing::debug!(%error, "a client did not take up its connection"),
         }
-    });
+    };
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     pass_on(answer.headers(), response.headers_mut());
-    response
+    (response, copying)
 }
 
 /// Copies bytes both ways until both ends have ended, or one fails.

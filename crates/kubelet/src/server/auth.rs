@@ -58,6 +58,9 @@ pub(crate) fn attributes(method: &Method, path: &str) -> (&'static str, Vec<&'st
         _ => "get",
     };
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    if matches!(first, "exec" | "attach" | "portForward") {
+        return ("create", vec!["proxy"]);
+    }
     let subresources = match first {
         "stats" => vec!["stats"],
         "metrics" => vec!["metrics"],
@@ -166,6 +169,8 @@ mod tests {
             (Method::GET, "/metrics/resource", ("get", vec!["metrics"])),
             (Method::POST, "/containerLogs/a/b/c", ("create", vec!["proxy"])),
             (Method::GET, "/anything", ("get", vec!["proxy"])),
+            (Method::GET, "/exec/a/b/c", ("create", vec!["proxy"])),
+            (Method::POST, "/portForward/a/b", ("create", vec!["proxy"])),
         ] {
             assert_eq!(attributes(&method, path), want, "{path}");
         }

@@ -1,0 +1,201 @@
+//! `/exec`, `/attach` and `/portForward`: the runtime is asked for a URL, and the connection is passed through to it
+//! (upstream pkg/kubelet/server/server.go `getExec`, pkg/kubelet/kubelet_pods.go `GetExec`). Nothing of the bytes is looked at.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cri::labels::{CONTAINER_NAME, POD_UID};
+use cri::v1;
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use k8s_openapi::api::core::v1::Pod;
+use streaming::upgrade::{self, Answer};
+use tokio::net::TcpStream;
+
+use super::{Body, Server, text};
+
+/// How long the runtime's server may take to accept a connection.
+const DIAL: Duration = Duration::from_secs(10);
+
+/// What is asked for, apart from the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What<'a> {
+    Exec(&'a str),
+    Attach(&'a str),
+    PortForward,
+}
+
+/// Whether a path is one of these.
+pub(super) fn is_stream(path: &str) -> bool {
+    matches!(path.trim_start_matches('/').split('/').next(), Some("exec" | "attach" | "portForward"))
+}
+
+/// Answers such a request.
+pub(super) async fn serve(server: &Arc<Server>, mut request: Request<Incoming>) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (namespace, name, uid, what) = match parts.as_slice() {
+        ["exec", namespace, pod, container] => (namespace, pod, None, What::Exec(container)),
+        ["exec", namespace, pod, uid, container] => (namespace, pod, Some(uid), What::Exec(container)),
+        ["attach", namespace, pod, container] => (namespace, pod, None, What::Attach(container)),
+        ["attach", namespace, pod, uid, container] => (namespace, pod, Some(uid), What::Attach(container)),
+        ["portForward", namespace, pod] => (namespace, pod, None, What::PortForward),
+        ["portForward", namespace, pod, uid] => (namespace, pod, Some(uid), What::PortForward),
+        _ => return text(StatusCode::NOT_FOUND, "404 page not found"),
+    };
+    let pod = server.agent.pods.get(cluster::Key::new(*namespace, *name));
+    let Some(pod) = pod.filter(|pod| uid.is_none_or(|uid| pod.metadata.uid.as_deref() == Some(*uid))) else {
+        return text(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    let options = match Options::read(request.uri().query().unwrap_or_default(), what) {
+        Ok(options) => options,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+    };
+    let url = match url(&server.agent.cri, &pod, what, options).await {
+        Ok(url) => url,
+        Err(why) => return text(StatusCode::INTERNAL_SERVER_ERROR, why),
+    };
+    match pass_through(&mut request, &url).await {
+        Ok(answer) => answer,
+        Err(why) => text(StatusCode::BAD_GATEWAY, format!("the container runtime's streaming server at {url}: {why}")),
+    }
+}
+
+/// The streams and the command that are asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+    tty: bool,
+    command: Vec<String>,
+}
+
+impl Options {
+    fn read(query: &str, what: What<'_>) -> Result<Self, String> {
+        let decode = |text: &str| percent_encoding::percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+        let mut options = Options::default();
+        for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+            match name {
+                "input" => options.stdin = value == "1",
+                "output" => options.stdout = value == "1",
+                "error" => options.stderr = value == "1",
+                "tty" => options.tty = value == "1",
+                "command" => options.command.push(decode(value)),
+                _ => {}
+            }
+        }
+        if what == What::PortForward {
+            return Ok(options);
+        }
+        // A terminal has one output.
+        options.stderr &= !options.tty;
+        if !options.stdin && !options.stdout && !options.stderr {
+            return Err("you must specify at least 1 of stdin, stdout, stderr".to_owned());
+        }
+        Ok(options)
+    }
+}
+
+/// The runtime's URL; the error is upstream's text.
+async fn url(cri: &cri::Client, pod: &Pod, what: What<'_>, options: Options) -> Result<String, String> {
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let full = format!("{name}_{}", pod.metadata.namespace.as_deref().unwrap_or_default());
+    let Options { stdin, stdout, stderr, tty, command } = options;
+    let answer = match what {
+        What::Exec(container) => {
+            let found = running(cri, uid, container).await.map_err(|error| error.message())?;
+            let container_id = found.ok_or_else(|| format!("container not found ({container:?})"))?;
+            cri.exec(v1::ExecRequest { container_id, cmd: command, tty, stdin, stdout, stderr }).await
+        }
+        What::Attach(container) => {
+            let found = running(cri, uid, container).await.map_err(|error| error.message())?;
+            let container_id = found.ok_or_else(|| format!("container {container} not found in pod {full}"))?;
+            // Whether there is a terminal was decided when the container was made.
+            let tty = pod.spec.as_ref().is_some_and(|spec| has_tty(spec, container));
+            cri.attach(v1::AttachRequest { container_id, tty, stdin, stdout, stderr: stderr && !tty }).await
+        }
+        What::PortForward => {
+            let filter = v1::PodSandboxFilter {
+                label_selector: HashMap::from([(POD_UID.to_owned(), uid)]),
+                state: Some(v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady as i32 }),
+                ..Default::default()
+            };
+            let found = cri.list_pod_sandbox(v1::ListPodSandboxRequest { filter: Some(filter) }).await.map_err(|error| error.message())?;
+            let newest = found.into_iter().max_by_key(|sandbox| sandbox.created_at).ok_or_else(|| format!("pod not found ({full:?})"))?;
+            cri.port_forward(v1::PortForwardRequest { pod_sandbox_id: newest.id, port: Vec::new() }).await
+        }
+    };
+    answer.map_err(|error| error.message())
+}
+
+fn has_tty(spec: &k8s_openapi::api::core::v1::PodSpec, container: &str) -> bool {
+    let ephemeral = spec.ephemeral_containers.iter().flatten().find(|own| own.name == container).and_then(|own| own.tty);
+    let mut others = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    ephemeral.or_else(|| others.find(|own| own.name == container).and_then(|own| own.tty)).unwrap_or(false)
+}
+
+/// The newest running container of a name.
+async fn running(cri: &cri::Client, uid: String, container: &str) -> Result<Option<String>, cri::Error> {
+    let filter = v1::ContainerFilter {
+        label_selector: HashMap::from([(POD_UID.to_owned(), uid), (CONTAINER_NAME.to_owned(), container.to_owned())]),
+        state: Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 }),
+        ..Default::default()
+    };
+    let found = cri.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await?;
+    Ok(found.into_iter().max_by_key(|container| container.created_at).map(|container| container.id))
+}
+
+/// Sends the request on, and the answer back; after an upgrade bytes are copied both ways.
+async fn pass_through(request: &mut Request<Incoming>, url: &str) -> Result<Response<Body>, String> {
+    let url: Uri = url.parse().map_err(|error| format!("not a URL: {error}"))?;
+    let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
+        return Err("only http:// is understood; switch TLS of the runtime's streaming server off".to_owned());
+    };
+    let target = url.path_and_query().map_or("/", |target| target.as_str());
+    let connected = tokio::time::timeout(DIAL, TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80)))).await;
+    let stream = connected.map_err(|_| "connecting timed out".to_owned())?.map_err(|error| error.to_string())?;
+    // Key strokes are small, and wait for nothing.
+    let _ = stream.set_nodelay(true);
+    let passed = upgrade::passed_on(request, target, authority.as_str()).map_err(|error| error.to_string())?;
+    match upgrade::send(stream, passed).await.map_err(|error| error.to_string())? {
+        Answer::Switched(answer, runtime) => {
+            let (response, copying) = upgrade::join(request, &answer, runtime);
+            tokio::spawn(copying);
+            Ok(response.map(|()| Full::default().boxed_unsync()))
+        }
+        Answer::Refused(response) => {
+            let (parts, body) = response.into_parts();
+            let bytes = body.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
+            let mut answer = text(parts.status, String::from_utf8_lossy(&bytes));
+            for (name, value) in parts.headers.iter().filter(|(name, _)| name.as_str().starts_with("x-accepted-") || name.as_str().starts_with("sec-websocket")) {
+                answer.headers_mut().append(name, value.clone());
+            }
+            Ok(answer)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_say_what_is_wanted() {
+        let read = |query| Options::read(query, What::Exec("c"));
+        let options = read("command=sh&command=-c&command=echo+a%26b&input=1&output=1&error=1&tty=1").unwrap();
+        assert_eq!(options.command, ["sh", "-c", "echo a&b"]);
+        assert!(options.stdin && options.stdout && options.tty && !options.stderr);
+        assert_eq!(read("command=sh&output=0").unwrap_err(), "you must specify at least 1 of stdin, stdout, stderr");
+        assert_eq!(Options::read("", What::PortForward), Ok(Options::default()));
+    }
+
+    #[test]
+    fn paths_of_streams() {
+        assert!(is_stream("/exec/ns/pod/c") && is_stream("/portForward/ns/pod") && is_stream("/attach/"));
+        assert!(!is_stream("/pods") && !is_stream("/execute"));
+    }
+}
