@@ -1,9 +1,6 @@
-//! pods/log and nodes/proxy: forwarded to the node's kubelet over TLS, with the API server's own client certificate
-//! (pkg/registry/core/pod/strategy.go `LogLocation`, pkg/registry/core/node/strategy.go).
+//! The way to kubelets: TLS with the API server's own client certificate, at the address that their Node tells.
 
-use crate::http::Call;
-use crate::http::respond::{self, Body};
-use crate::kinds::{self, KindInfo};
+use crate::kinds;
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
@@ -13,17 +10,16 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use pki::CertKey;
 use rustls_pki_types::ServerName;
-use serde_json::Value;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 const CONNECT: Duration = Duration::from_secs(10);
 const LARGEST_DOCUMENT: usize = 8 << 20;
 const DEFAULT_PORT: u16 = 10250;
-const LOG_OPTIONS: [&str; 7] = ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes"];
 
 /// Why the client for kubelets could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +27,7 @@ const LOG_OPTIONS: [&str; 7] = ["follow", "previous", "sinceSeconds", "sinceTime
 pub struct KubeletError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
 /// The way to kubelets.
+#[derive(Clone)]
 pub struct KubeletClient(TlsConnector);
 
 impl KubeletClient {
@@ -52,19 +49,20 @@ impl KubeletClient {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    async fn request(
-        &self,
-        address: IpAddr,
-        port: u16,
-        method: Method,
-        target: &str,
-        body: Bytes,
-    ) -> Result<Response<hyper::body::Incoming>, String> {
+    /// A fresh connection.
+    pub(super) async fn connect(&self, address: IpAddr, port: u16) -> Result<TlsStream<TcpStream>, String> {
         let connect = async {
             let stream = TcpStream::connect((address, port)).await.map_err(|error| format!("dial tcp {address}:{port}: {error}"))?;
+            // Key strokes are small, and wait for nothing.
+            stream.set_nodelay(true).map_err(|error| error.to_string())?;
             self.0.connect(ServerName::IpAddress(address.into()), stream).await.map_err(|error| format!("tls to {address}:{port}: {error}"))
         };
-        let stream = tokio::time::timeout(CONNECT, connect).await.map_err(|_| format!("dial tcp {address}:{port}: i/o timeout"))??;
+        tokio::time::timeout(CONNECT, connect).await.map_err(|_| format!("dial tcp {address}:{port}: i/o timeout"))?
+    }
+
+    /// Asks, and answers with the response's head; its body may go on.
+    pub(super) async fn get(&self, address: IpAddr, port: u16, target: &str) -> Result<Response<hyper::body::Incoming>, String> {
+        let stream = self.connect(address, port).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         // Ends with the response's body, or with the request that asked for it.
         tokio::spawn(async move {
@@ -72,13 +70,13 @@ impl KubeletClient {
                 tracing::debug!(%error, "connection to a kubelet ended");
             }
         });
-        let request = Request::builder().method(method).uri(target).header("host", format!("{address}:{port}")).body(Full::new(body));
+        let request = Request::builder().method(Method::GET).uri(target).header("host", super::authority(address, port)).body(Full::<Bytes>::default());
         sender.send_request(request.map_err(|error| error.to_string())?).await.map_err(|error| error.to_string())
     }
 }
 
 /// Address and port of a node's kubelet.
-fn location(api: &Api, node: &str) -> Result<(IpAddr, u16), ApiError> {
+pub(super) fn location(api: &Api, node: &str) -> Result<(IpAddr, u16), ApiError> {
     let nodes = kinds::by_resource("", "v1", "nodes").ok_or_else(ApiError::no_such_resource)?;
     let node_object = api.registry.get(nodes, "", node)?.value();
     let addresses = object::list(&node_object, &["status", "addresses"]);
@@ -91,112 +89,15 @@ fn location(api: &Api, node: &str) -> Result<(IpAddr, u16), ApiError> {
     Ok((address, port.filter(|port| *port != 0).unwrap_or(DEFAULT_PORT)))
 }
 
-/// `kubectl logs`.
-pub(super) async fn log(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Response<Body>, ApiError> {
-    let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
-    let pod = api.registry.get(kind, namespace, name)?.value();
-    let container = container(&pod, name, call.query.get("container").unwrap_or_default())?;
-    let node = object::text(&pod, &["spec", "nodeName"]);
-    if node.is_empty() {
-        return Ok(respond::text(200, ""));
-    }
-    let options: Vec<String> =
-        LOG_OPTIONS.iter().filter_map(|option| call.query.get(option).map(|value| format!("{option}={}", encode(value)))).collect();
-    let target = format!("/containerLogs/{namespace}/{name}/{container}?{}", options.join("&"));
-    forward(api, node, Method::GET, &target, Bytes::new()).await
-}
-
-/// The container that is meant.
-fn container(pod: &Value, name: &str, asked: &str) -> Result<String, ApiError> {
-    let names =
-        |list: &str| -> Vec<String> { object::list(pod, &["spec", list]).iter().map(|container| object::name_of(container).to_string()).collect() };
-    let (containers, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
-    if !asked.is_empty() {
-        let known = containers.iter().chain(&init).chain(&ephemeral).any(|own| own == asked);
-        return if known { Ok(asked.to_string()) } else { Err(ApiError::bad_request(format!("container {asked} is not valid for pod {name}"))) };
-    }
-    match containers.as_slice() {
-        [only] if init.is_empty() && ephemeral.is_empty() => Ok(only.clone()),
-        [] => Err(ApiError::bad_request(format!("a container name must be specified for pod {name}"))),
-        _ => {
-            let mut message = format!("a container name must be specified for pod {name}, choose one of: [{}]", containers.join(" "));
-            if !init.is_empty() {
-                message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
-            }
-            if !ephemeral.is_empty() {
-                message.push_str(&format!(" or one of the ephemeral containers: [{}]", ephemeral.join(" ")));
-            }
-            Err(ApiError::bad_request(message))
-        }
-    }
-}
-
-/// `kubectl get --raw /api/v1/nodes/NODE/proxy/…`.
-pub(super) async fn proxy(api: &Api, call: &Call, body: Bytes) -> Result<Response<Body>, ApiError> {
-    let method = match call.info.verb {
-        "create" => Method::POST,
-        "update" => Method::PUT,
-        "delete" => Method::DELETE,
-        _ => Method::GET,
-    };
-    let target = format!("/{}", call.info.rest);
-    forward(api, &call.info.name, method, &target, body).await
-}
-
-async fn forward(api: &Api, node: &str, method: Method, target: &str, body: Bytes) -> Result<Response<Body>, ApiError> {
-    let (address, port) = location(api, node)?;
-    let answer = api.kubelet.request(address, port, method.clone(), target, body).await;
-    let answer = answer.map_err(|error| ApiError::internal(format!("{method} \"https://{address}:{port}{target}\": {error}")))?;
-    let (parts, body) = answer.into_parts();
-    if parts.status.is_success() {
-        let mut response = respond::text(parts.status.as_u16(), "");
-        if let Some(content_type) = parts.headers.get(http::header::CONTENT_TYPE) {
-            response.headers_mut().insert(http::header::CONTENT_TYPE, content_type.clone());
-        }
-        *response.body_mut() = body.map_err(Into::into).boxed_unsync();
-        return Ok(response);
-    }
-    let bytes = body.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes).trim().to_string();
-    Err(match parts.status.as_u16() {
-        400 => ApiError::bad_request(text),
-        404 => ApiError::new(404, "NotFound", format!("the server could not find the requested resource ({text})")),
-        500 => ApiError::internal(text),
-        code => ApiError::new(code, "", text),
-    })
-}
-
 /// A document of a node's kubelet, as a whole.
 pub async fn read(api: &Api, node: &str, target: &str) -> Result<Bytes, ApiError> {
     let failed = |error: String| ApiError::new(503, "ServiceUnavailable", format!("reading {target} of node {node}: {error}"));
     let (address, port) = location(api, node)?;
     let ask = async {
-        let answer = api.kubelet.request(address, port, Method::GET, target, Bytes::new()).await?;
+        let answer = api.kubelet.get(address, port, target).await?;
         let status = answer.status();
         let body = http_body_util::Limited::new(answer.into_body(), LARGEST_DOCUMENT).collect().await.map_err(|error| error.to_string())?.to_bytes();
         if status.is_success() { Ok(body) } else { Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim())) }
     };
     tokio::time::timeout(CONNECT, ask).await.map_err(|_| failed("timed out".into()))?.map_err(failed)
-}
-
-fn encode(value: &str) -> String {
-    percent_encoding::utf8_percent_encode(value, percent_encoding::NON_ALPHANUMERIC).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn the_container_must_be_clear() {
-        let pod = json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]}});
-        assert_eq!(
-            container(&pod, "p", "").unwrap_err().message,
-            "a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i]"
-        );
-        assert_eq!(container(&pod, "p", "i").unwrap(), "i");
-        assert_eq!(container(&pod, "p", "x").unwrap_err().message, "container x is not valid for pod p");
-        assert_eq!(container(&json!({"spec": {"containers": [{"name": "a"}]}}), "p", "").unwrap(), "a");
-    }
 }

@@ -1,16 +1,33 @@
-//! Subresources that are connections to a node: the request's own body and upgrade go through instead of being read first.
+//! Subresources that are connections to a node or a pod: the request's own body and upgrade go through instead of being read first.
 //! Who asks has been authenticated and authorized before.
 
 pub mod kubelet;
+mod log;
+mod proxy;
+mod stream;
 
 use crate::http::Call;
-use crate::http::respond::Body;
+use crate::http::respond::{self, Body};
 use crate::kinds::{self, KindInfo};
+use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::BodyExt;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use kubelet::KubeletClient;
+use serde_json::Value;
+use std::net::IpAddr;
+use std::time::Duration;
+use streaming::upgrade::{self, Answer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+const CONNECT: Duration = Duration::from_secs(10);
+/// Largest refusal that is passed on.
+const LARGEST_REFUSAL: usize = 64 << 10;
 
 /// The kind whose subresource is a connection, if the request asks for one.
 pub fn kind_of(call: &Call) -> Option<&'static KindInfo> {
@@ -26,12 +43,147 @@ pub fn kind_of(call: &Call) -> Option<&'static KindInfo> {
 
 /// Answers such a request: `call` says what is asked for (its body is empty), `request` brings the body and the upgrade.
 pub async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, request: Request<Body>) -> Result<Response<Body>, ApiError> {
-    match (kind.plural, call.info.subresource.as_str(), call.info.verb) {
-        ("pods", "log", "get") => kubelet::log(api, call, kind).await,
-        ("nodes", "proxy", _) => {
-            let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_else(|_| Bytes::new());
-            kubelet::proxy(api, call, body).await
+    match (call.info.subresource.as_str(), request.method()) {
+        ("proxy", _) => proxy::serve(api, call, kind, request).await,
+        ("log", &Method::GET) => log::serve(api, call, kind).await,
+        ("exec" | "attach" | "portforward", &Method::GET | &Method::POST) => stream::serve(api, call, kind, request).await,
+        _ => Err(ApiError::method_not_allowed(kind, call.info.verb)),
+    }
+}
+
+/// `ADDRESS:PORT`.
+fn authority(address: IpAddr, port: u16) -> String {
+    std::net::SocketAddr::new(address, port).to_string()
+}
+
+fn encode(value: &str) -> String {
+    percent_encoding::utf8_percent_encode(value, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+fn pod_of(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Value, ApiError> {
+    Ok(api.registry.get(kind, &call.info.namespace, &call.info.name)?.value())
+}
+
+/// The container that is meant (pkg/registry/core/pod/strategy.go `validateContainer`).
+fn container(pod: &Value, name: &str, asked: &str) -> Result<String, ApiError> {
+    let names = |list: &str| object::list(pod, &["spec", list]).iter().map(|container| object::name_of(container).to_string()).collect::<Vec<_>>();
+    let containers = names("containers");
+    let all = || [names("initContainers"), containers.clone(), names("ephemeralContainers")].concat();
+    if !asked.is_empty() {
+        let known = all().iter().any(|own| own == asked);
+        return if known { Ok(asked.to_string()) } else { Err(ApiError::bad_request(format!("container {asked} is not valid for pod {name}"))) };
+    }
+    match containers.as_slice() {
+        [only] => Ok(only.clone()),
+        [] => Err(ApiError::bad_request(format!("a container name must be specified for pod {name}"))),
+        _ => {
+            let message = format!("a container name must be specified for pod {name}, choose one of: [{}]", all().join(" "));
+            Err(ApiError::bad_request(message))
         }
-        (_, _, verb) => Err(ApiError::method_not_allowed(kind, verb)),
+    }
+}
+
+/// How a connection is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    /// TLS with our certificate.
+    Kubelet,
+    /// None but TCP.
+    Plain,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    transport: Transport,
+    address: IpAddr,
+    port: u16,
+    /// With its query.
+    path: String,
+}
+
+impl Target {
+    fn kubelet(address: IpAddr, port: u16, path: String) -> Self {
+        Self { transport: Transport::Kubelet, address, port, path }
+    }
+
+    fn authority(&self) -> String {
+        authority(self.address, self.port)
+    }
+}
+
+/// Any connection.
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+
+async fn dial(kubelet: &KubeletClient, target: &Target) -> Result<Box<dyn Io>, String> {
+    let (address, port) = (target.address, target.port);
+    if target.transport == Transport::Kubelet {
+        return Ok(Box::new(kubelet.connect(address, port).await?));
+    }
+    let connect = tokio::time::timeout(CONNECT, TcpStream::connect((address, port))).await;
+    let stream = connect.map_err(|_| format!("dial tcp {}: i/o timeout", target.authority()))?;
+    let stream = stream.map_err(|error| format!("dial tcp {}: {error}", target.authority()))?;
+    // Key strokes are small, and wait for nothing.
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    Ok(Box::new(stream))
+}
+
+/// What became of a request for an upgrade.
+enum Connected {
+    Switched(Response<()>, TokioIo<Upgraded>),
+    /// The backend's answer, for the client.
+    Refused(Response<Body>),
+}
+
+async fn send(kubelet: &KubeletClient, target: &Target, request: Request<Full<Bytes>>) -> Result<Connected, ApiError> {
+    let failed = |error: String| ApiError::new(500, "", error);
+    let stream = dial(kubelet, target).await.map_err(|error| failed(format!("error dialing backend: {error}")))?;
+    match upgrade::send(stream, request).await.map_err(|error| failed(format!("error dialing backend: {error}")))? {
+        Answer::Switched(response, upgraded) => Ok(Connected::Switched(response, upgraded)),
+        Answer::Refused(response) if response.status().as_u16() < 400 => {
+            Err(failed(format!("invalid upgrade response: status code {}", response.status().as_u16())))
+        }
+        Answer::Refused(response) => {
+            let (mut parts, body) = response.into_parts();
+            parts.headers.remove(http::header::CONTENT_LENGTH);
+            parts.headers.remove(http::header::TRANSFER_ENCODING);
+            Ok(Connected::Refused(Response::from_parts(parts, respond::full(text_of(body).await))))
+        }
+    }
+}
+
+/// Passes an upgrade and everything after it through.
+async fn pass_through(api: &Api, request: &mut Request<Body>, target: &Target) -> Result<Response<Body>, ApiError> {
+    let passed = upgrade::passed_on(request, &target.path, &target.authority()).map_err(ApiError::internal)?;
+    match send(&api.kubelet, target, passed).await? {
+        Connected::Refused(response) => Ok(response),
+        Connected::Switched(answer, upgraded) => {
+            let (response, copying) = upgrade::join(request, &answer, upgraded);
+            let shutdown = api.shutdown.clone();
+            tokio::spawn(async move { shutdown.run_until_cancelled(copying).await });
+            Ok(response.map(|()| respond::full("")))
+        }
+    }
+}
+
+async fn text_of(body: hyper::body::Incoming) -> String {
+    let bytes = Limited::new(body, LARGEST_REFUSAL).collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_container_must_be_clear() {
+        let pod = json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]}});
+        assert_eq!(container(&pod, "p", "").unwrap_err().message, "a container name must be specified for pod p, choose one of: [i a b]");
+        assert_eq!(container(&pod, "p", "i").unwrap(), "i");
+        assert_eq!(container(&pod, "p", "x").unwrap_err().message, "container x is not valid for pod p");
+        let one = json!({"spec": {"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]}});
+        assert_eq!(container(&one, "p", "").unwrap(), "a");
     }
 }

@@ -19,6 +19,11 @@ impl Query {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    /// Every value of a name.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
     /// The first value of a name, "" when absent.
     pub fn text(&self, name: &str) -> String {
         self.get(name).unwrap_or_default().to_string()

@@ -1,0 +1,256 @@
+//! nodes/proxy, pods/proxy and services/proxy: HTTP through the API server, upgrades included
+//! (pkg/registry/core/{node,pod,service}/…, apimachinery/pkg/util/proxy). Pages are passed on as they are: links in them are not
+//! rewritten, redirects are.
+
+use super::{Target, Transport, kubelet};
+use crate::http::Call;
+use crate::http::respond::{self, Body};
+use crate::kinds::{self, KindInfo};
+use crate::object;
+use crate::server::Api;
+use crate::status::ApiError;
+use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderName, HeaderValue, LOCATION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER};
+use http::header::{TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::net::IpAddr;
+use streaming::upgrade;
+
+/// What belongs to one connection, and credentials that are ours to check.
+const NOT_PASSED_ON: [HeaderName; 9] =
+    [AUTHORIZATION, CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
+
+/// Answers such a request.
+pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    let (prefix, rest) = split(request.uri().path(), kind.namespaced);
+    let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
+    let upgrades = upgrade::wanted(request.headers()).is_some();
+    if rest.is_empty() && !upgrades && matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = respond::text(StatusCode::MOVED_PERMANENTLY.as_u16(), "");
+        if let Ok(value) = HeaderValue::try_from(format!("{prefix}/{query}")) {
+            response.headers_mut().insert(LOCATION, value);
+        }
+        return Ok(response);
+    }
+    let path = format!("{}{query}", if rest.is_empty() { "/" } else { &rest });
+    let target = match kind.plural {
+        "nodes" => node(api, &call.info.name, path)?,
+        "pods" => pod(api, call, path)?,
+        _ => service(api, call, path)?,
+    };
+    if upgrades {
+        return super::pass_through(api, &mut request, &target).await;
+    }
+    forward(api, request, &target, &prefix).await
+}
+
+/// The path up to `proxy`, and what follows it.
+fn split(path: &str, namespaced: bool) -> (String, String) {
+    // /api/v1/nodes/NAME/proxy, /api/v1/namespaces/NS/pods/NAME/proxy
+    let segments = if namespaced { 8 } else { 6 };
+    let mut parts = path.splitn(segments, '/');
+    let prefix: Vec<&str> = parts.by_ref().take(segments - 1).collect();
+    let prefix = prefix.join("/");
+    let rest = path.strip_prefix(&prefix).unwrap_or_default().to_owned();
+    (prefix, rest)
+}
+
+/// `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT` (apimachinery `SplitSchemeNamePort`).
+#[derive(Debug, PartialEq, Eq)]
+struct Id<'a> {
+    scheme: &'a str,
+    name: &'a str,
+    port: &'a str,
+}
+
+impl<'a> Id<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let id = match parts.as_slice() {
+            [name] => Id { scheme: "", name, port: "" },
+            [name, port] => Id { scheme: "", name, port },
+            [scheme @ ("http" | "https" | ""), name, port] => Id { scheme, name, port },
+            _ => return None,
+        };
+        (!id.name.is_empty()).then_some(id)
+    }
+
+    fn of(text: &'a str, what: &str) -> Result<Self, ApiError> {
+        let id = Self::parse(text).ok_or_else(|| ApiError::bad_request(format!("invalid {what} request {text:?}")))?;
+        if id.scheme == "https" && what != "node" {
+            let message = format!("{what} {:?} cannot be reached over https through this API server: use http, or kubectl port-forward", id.name);
+            return Err(ApiError::new(501, "", message));
+        }
+        Ok(id)
+    }
+}
+
+fn node(api: &Api, name: &str, path: String) -> Result<Target, ApiError> {
+    let id = Id::of(name, "node")?;
+    let (address, port) = kubelet::location(api, id.name)?;
+    match id.port.parse::<u16>() {
+        Err(_) => Ok(Target::kubelet(address, port, path)),
+        Ok(own) if own == port => Ok(Target::kubelet(address, port, path)),
+        Ok(port) => Ok(Target { transport: Transport::Plain, address, port, path }),
+    }
+}
+
+fn pod(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
+    let id = Id::of(&call.info.name, "pod")?;
+    let kind = kinds::by_resource("", "v1", "pods").ok_or_else(ApiError::no_such_resource)?;
+    let pod = api.registry.get(kind, &call.info.namespace, id.name)?.value();
+    let first = || object::list(&pod, &["spec", "containers"]).iter().find_map(|container| {
+        object::list(container, &["ports"]).first().and_then(|port| object::integer(port, &["containerPort"]))
+    });
+    let port = if id.port.is_empty() { Some(first().unwrap_or(80)) } else { id.port.parse().ok() };
+    let port = port.and_then(|port| u16::try_from(port).ok()).ok_or_else(|| ApiError::bad_request(format!("invalid pod request {:?}", call.info.name)))?;
+    let address = object::text(&pod, &["status", "podIP"]).parse().ok().filter(allowed);
+    let address = address.ok_or_else(|| ApiError::bad_request("address not allowed"))?;
+    Ok(Target { transport: Transport::Plain, address, port, path })
+}
+
+/// Addresses of pods; not this machine's own, nor its link's.
+fn allowed(address: &IpAddr) -> bool {
+    let special = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !special && !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
+}
+
+fn service(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
+    let id = Id::of(&call.info.name, "service")?;
+    let unavailable = |message: String| ApiError::new(503, "ServiceUnavailable", message);
+    let kind = kinds::by_resource("", "v1", "services").ok_or_else(ApiError::no_such_resource)?;
+    let service = api.registry.get(kind, &call.info.namespace, id.name)?.value();
+    let ports = object::list(&service, &["spec", "ports"]);
+    let name = match id.port.parse::<i64>() {
+        Ok(number) => {
+            let found = ports.iter().find(|port| object::integer(port, &["port"]) == Some(number));
+            object::name_of(found.ok_or_else(|| unavailable(format!("no service port {number} found for service {:?}", id.name)))?)
+        }
+        Err(_) => id.port,
+    };
+    let slices = kinds::by_resource("discovery.k8s.io", "v1", "endpointslices").ok_or_else(ApiError::no_such_resource)?;
+    let (_, rows) = api.registry.store.list(&crate::registry::prefix(slices, &call.info.namespace));
+    let slices: Vec<Value> = rows.into_iter().map(|(_, entry)| entry.value()).collect();
+    let mut backends = backends(&slices, id.name, name);
+    if backends.is_empty() {
+        return Err(unavailable(format!("no endpoints available for service {:?}", call.info.name)));
+    }
+    let (address, port) = backends.swap_remove(rand::random_range(0..backends.len()));
+    Ok(Target { transport: Transport::Plain, address, port, path })
+}
+
+/// Ready backends of a Service's port by its name.
+fn backends(slices: &[Value], service: &str, port: &str) -> Vec<(IpAddr, u16)> {
+    let of_service = slices.iter().filter(|slice| {
+        object::lookup(slice, &["metadata", "labels"]).and_then(|labels| labels.get("kubernetes.io/service-name")).is_some_and(|name| name == service)
+    });
+    let mut found = Vec::new();
+    for slice in of_service {
+        let own = object::list(slice, &["ports"]).iter().find(|own| object::name_of(own) == port);
+        let Some(number) = own.and_then(|own| object::integer(own, &["port"])).and_then(|number| u16::try_from(number).ok()) else { continue };
+        let ready = object::list(slice, &["endpoints"]).iter().filter(|endpoint| {
+            object::lookup(endpoint, &["conditions", "ready"]).and_then(Value::as_bool).unwrap_or(true)
+        });
+        let addresses = ready.flat_map(|endpoint| object::list(endpoint, &["addresses"])).filter_map(|address| address.as_str()?.parse().ok());
+        found.extend(addresses.filter(allowed).map(|address| (address, number)));
+    }
+    found
+}
+
+async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &str) -> Result<Response<Body>, ApiError> {
+    let unreachable = |error: String| ApiError::new(503, "ServiceUnavailable", format!("error trying to reach service: {error}"));
+    let stream = super::dial(&api.kubelet, target).await.map_err(unreachable)?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a proxied connection ended");
+        }
+    });
+    let (parts, body) = request.into_parts();
+    let mut passed = Request::builder().method(parts.method).uri(&target.path).header(HOST, target.authority());
+    if let Some(headers) = passed.headers_mut() {
+        copy(&parts.headers, headers);
+        if let Ok(uri) = HeaderValue::try_from(format!("{prefix}{}", target.path.split('?').next().unwrap_or_default())) {
+            headers.insert("x-forwarded-uri", uri);
+        }
+        if let Some(host) = parts.headers.get(HOST).cloned().or_else(|| HeaderValue::try_from(parts.uri.authority()?.as_str()).ok()) {
+            headers.insert("x-forwarded-host", host);
+        }
+        headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+    }
+    let passed = passed.body(body).map_err(ApiError::internal)?;
+    let (parts, body) = sender.send_request(passed).await.map_err(|error| unreachable(error.to_string()))?.into_parts();
+    let mut response = Response::new(body.map_err(Into::into).boxed_unsync());
+    *response.status_mut() = parts.status;
+    copy(&parts.headers, response.headers_mut());
+    if let Some(location) = response.headers().get(LOCATION).and_then(|location| location.to_str().ok()).and_then(|to| redirect(to, target, prefix)) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+fn copy(from: &HeaderMap, to: &mut HeaderMap) {
+    for (name, value) in from.iter().filter(|(name, _)| !NOT_PASSED_ON.contains(name)) {
+        to.append(name, value.clone());
+    }
+}
+
+/// A redirect to another place of the same backend leads through here again.
+fn redirect(location: &str, target: &Target, prefix: &str) -> Option<HeaderValue> {
+    let path = location.strip_prefix("http://").and_then(|rest| rest.strip_prefix(&target.authority())).unwrap_or(location);
+    let ours = path.starts_with('/') && !path.starts_with("//") && !path.starts_with(prefix);
+    ours.then(|| HeaderValue::try_from(format!("{prefix}{path}")).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn paths_are_split_at_proxy() {
+        let path = "/api/v1/namespaces/a/pods/http:b:80/proxy";
+        assert_eq!(split(path, true), (path.to_owned(), String::new()));
+        assert_eq!(split(&format!("{path}/x//y%20z/"), true), (path.to_owned(), "/x//y%20z/".to_owned()));
+        assert_eq!(split("/api/v1/nodes/n/proxy/logs/", false), ("/api/v1/nodes/n/proxy".to_owned(), "/logs/".to_owned()));
+    }
+
+    #[test]
+    fn ids_are_read_as_upstream() {
+        assert_eq!(Id::parse("a"), Some(Id { scheme: "", name: "a", port: "" }));
+        assert_eq!(Id::parse("a:web"), Some(Id { scheme: "", name: "a", port: "web" }));
+        assert_eq!(Id::parse("http:a:"), Some(Id { scheme: "http", name: "a", port: "" }));
+        for wrong in ["", ":80", "ftp:a:1", "a:b:c:d"] {
+            assert_eq!(Id::parse(wrong), None, "{wrong}");
+        }
+        assert_eq!(Id::of("https:a:1", "pod").unwrap_err().code, 501);
+    }
+
+    #[test]
+    fn only_ready_backends_of_the_port_count() {
+        let slice = |service: &str, name: &str| {
+            json!({
+                "metadata": {"labels": {"kubernetes.io/service-name": service}}, "ports": [{"name": name, "port": 8080}],
+                "endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"], "conditions": {"ready": false}}, {"addresses": ["127.0.0.1"]}],
+            })
+        };
+        let slices = [slice("a", "web"), slice("a", "other"), slice("b", "web")];
+        assert_eq!(backends(&slices, "a", "web"), [("10.0.0.1".parse().unwrap(), 8080)]);
+        assert!(backends(&slices, "c", "web").is_empty());
+    }
+
+    #[test]
+    fn redirects_come_back() {
+        let target = Target { transport: Transport::Plain, address: "10.0.0.1".parse().unwrap(), port: 80, path: "/".into() };
+        assert_eq!(redirect("/x", &target, "/p").unwrap(), "/p/x");
+        assert_eq!(redirect("http://10.0.0.1:80/x?y", &target, "/p").unwrap(), "/p/x?y");
+        for kept in ["relative", "//host/x", "https://elsewhere/x", "/p/x"] {
+            assert_eq!(redirect(kept, &target, "/p"), None, "{kept}");
+        }
+    }
+}
