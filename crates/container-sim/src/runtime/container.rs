@@ -16,6 +16,9 @@ use crate::shim::{StartSpec, now, read_json, write_json};
 /// How long a killed container may take to disappear.
 const KILL: Duration = Duration::from_secs(10);
 
+/// How often to look whether a program that did not hear its stop signal could by now.
+const DEAF: Duration = Duration::from_millis(200);
+
 impl Runtime {
     pub(super) async fn create_container(&self, request: v1::CreateContainerRequest) -> Result<String, Status> {
         let config = request.config.ok_or_else(|| Status::invalid_argument("container config is missing"))?;
@@ -150,9 +153,23 @@ impl Runtime {
         }
         let Some(shim) = self.shim(&record.sandbox) else { return Ok(()) };
         if let Ok(timeout @ 1..) = u64::try_from(timeout) {
+            let deadline = tokio::time::Instant::now() + Duration::from_secs(timeout);
+            let pid = record.started.as_ref().map_or(0, |started| started.pid);
+            let mut caught = catches(pid, record.stop_signal);
             shim.signal(&record.id, record.stop_signal).await.map_err(|error| failed(&error))?;
-            if self.ended(&record.id, Duration::from_secs(timeout)).await {
-                return Ok(());
+            loop {
+                let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+                if self.ended(&record.id, if caught { left } else { left.min(DEAF) }).await {
+                    return Ok(());
+                }
+                if left.is_zero() {
+                    break;
+                }
+                // The kernel drops a signal that pid 1 has no handler for, and a program may have just begun to set it up.
+                if !caught && catches(pid, record.stop_signal) {
+                    caught = true;
+                    shim.signal(&record.id, record.stop_signal).await.map_err(|error| failed(&error))?;
+                }
             }
         }
         shim.signal(&record.id, nix::libc::SIGKILL).await.map_err(|error| failed(&error))?;
@@ -225,6 +242,13 @@ impl Runtime {
         write_json(&path, &StartSpec { limits, ..spec })?;
         self.records.write_container(record)
     }
+}
+
+/// Whether a process has a handler for a signal.
+fn catches(pid: i32, signal: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| (1..=64).contains(&signal) && mask >> (signal - 1) & 1 == 1)
 }
 
 /// Number of an image's stop signal; SIGTERM when it names none.

@@ -80,7 +80,8 @@ impl Runtime {
         let hostname = Some(record.config.hostname.clone()).filter(|name| !name.is_empty());
         std::fs::write(dir.join("hostname"), format!("{}\n", hostname.as_deref().unwrap_or(&self.config.node))).context("cannot write hostname")?;
         let sysctls = record.config.linux.iter().flat_map(|linux| linux.sysctls.clone()).collect();
-        let spec = ShimSpec { netns: self.network.path(&record), hostname, sysctls, os: self.config.os, host: self.config.host.clone() };
+        let host_ipc = namespace_options(&record.config).is_some_and(|options| options.ipc() == v1::NamespaceMode::Node);
+        let spec = ShimSpec { netns: self.network.path(&record), hostname, host_ipc, sysctls, os: self.config.os, host: self.config.host.clone() };
         write_json(&dir.join("shim.json"), &spec)?;
         record.shim_pid = shim::start(&dir).await?.pid;
         self.records.write_sandbox(&record)?;
@@ -151,10 +152,13 @@ impl Runtime {
     }
 }
 
+fn namespace_options(config: &v1::PodSandboxConfig) -> Option<&v1::NamespaceOption> {
+    config.linux.as_ref()?.security_context.as_ref()?.namespace_options.as_ref()
+}
+
 /// Whether the pod uses the node's network: by Linux namespace option, Windows namespace option, or as HostProcess pod.
 fn is_host_network(config: &v1::PodSandboxConfig) -> Result<bool, String> {
-    let linux = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
-    let options = linux.and_then(|security| security.namespace_options.as_ref());
+    let options = namespace_options(config);
     let node = v1::NamespaceMode::Node as i32;
     if options.is_some_and(|options| options.userns_options.as_ref().is_some_and(|users| users.mode == v1::NamespaceMode::Pod as i32)) {
         return Err("user namespaces of pods are not supported by this runtime: unset hostUsers".to_owned());

@@ -72,7 +72,7 @@ impl RuntimeService for Service {
             status: Some(v1::RuntimeStatus { conditions: vec![condition("RuntimeReady", None, ""), network] }),
             info,
             runtime_handlers: std::iter::once(String::new()).chain(isolation::handlers(self.0.config.os)).map(handler).collect(),
-            features: Some(v1::RuntimeFeatures { supplemental_groups_policy: false }),
+            features: Some(v1::RuntimeFeatures { supplemental_groups_policy: !self.0.config.os.is_windows() }),
         })
     }
 

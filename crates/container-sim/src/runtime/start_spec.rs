@@ -65,7 +65,7 @@ impl Runtime {
             tty: config.tty,
             own_pid_namespace: !os.is_windows() && own_pid_namespace(linux)?,
             limits: Limits::default(),
-            security: if os.is_windows() { windows_security() } else { security(linux, image) },
+            security: if os.is_windows() { windows_security() } else { security(linux, image)? },
         })
     }
 
@@ -140,17 +140,20 @@ fn windows_security() -> Security {
     Security { no_new_privs: true, ..Security::default() }
 }
 
-fn security(linux: Option<&v1::LinuxContainerSecurityContext>, image: &Image) -> Security {
+fn security(linux: Option<&v1::LinuxContainerSecurityContext>, image: &Image) -> Result<Security> {
     let list = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
     let Some(linux) = linux else {
-        return Security { masked_paths: list(MASKED), readonly_paths: list(READONLY), user: image.config.user.clone(), ..Security::default() };
+        return Ok(Security { masked_paths: list(MASKED), readonly_paths: list(READONLY), user: image.config.user.clone(), ..Security::default() });
     };
+    if linux.run_as_group.is_some() && linux.run_as_user.is_none() && linux.run_as_username.is_empty() {
+        bail!("runAsGroup is set without runAsUser: name the user too");
+    }
     let capabilities = linux.capabilities.clone().unwrap_or_default();
     let named = Some(linux.run_as_username.clone()).filter(|name| !name.is_empty());
     let number = linux.run_as_user.as_ref().map(|user| user.value.to_string());
     // An empty list is what a kubelet sends for `procMount: Unmasked`; ours and upstream's send the default list.
     let or = |paths: &[String], default: &[&str]| if paths.is_empty() && !linux.privileged { list(default) } else { paths.to_vec() };
-    Security {
+    Ok(Security {
         privileged: linux.privileged,
         no_new_privs: linux.no_new_privs,
         readonly_root: linux.readonly_rootfs,
@@ -161,7 +164,8 @@ fn security(linux: Option<&v1::LinuxContainerSecurityContext>, image: &Image) ->
         user: number.or(named).unwrap_or_else(|| image.config.user.clone()),
         group: linux.run_as_group.as_ref().and_then(|group| u32::try_from(group.value).ok()),
         groups: linux.supplemental_groups.iter().filter_map(|group| u32::try_from(*group).ok()).collect(),
-    }
+        strict_groups: linux.supplemental_groups_policy() == v1::SupplementalGroupsPolicy::Strict,
+    })
 }
 
 #[cfg(test)]

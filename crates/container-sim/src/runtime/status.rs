@@ -9,6 +9,7 @@ use super::limits::UNENFORCED;
 use super::record::{ContainerRecord, by_prefix, selected};
 use super::{Runtime, Sandbox};
 use crate::images::stand_in::LABEL;
+use crate::shim::Identity;
 
 impl Runtime {
     pub(super) fn sandbox_status(&self, sandbox: &Sandbox) -> v1::PodSandboxStatus {
@@ -73,7 +74,7 @@ impl Runtime {
             log_path: record.log_path.clone(),
             resources: Some(resources),
             image_id: record.image_id.clone(),
-            user: None,
+            user: record.started.as_ref().and_then(|started| started.user.as_ref()).map(user),
         }
     }
 
@@ -132,6 +133,11 @@ impl Runtime {
         };
         wanted.map(item).collect()
     }
+}
+
+fn user(user: &Identity) -> v1::ContainerUser {
+    let groups = user.groups.iter().map(|gid| i64::from(*gid)).collect();
+    v1::ContainerUser { linux: Some(v1::LinuxContainerUser { uid: user.uid.into(), gid: user.gid.into(), supplemental_groups: groups }) }
 }
 
 fn sandbox_state(sandbox: &Sandbox) -> v1::PodSandboxState {

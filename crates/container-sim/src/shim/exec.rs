@@ -46,7 +46,7 @@ fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<(Com
             }
             spec.limits.bound()?;
             let cwd = if let Program::Exec { cwd, .. } = &spec.program { cwd } else { "" };
-            program::linux(&spec, argv, cwd, tty)
+            program::linux(&spec, argv, cwd, tty, report)
         }
         RootSpec::Drives => bail!(
             "this container is Mullion's stand-in for a Windows program and holds no Windows programs to run: install Wine on this machine \

@@ -72,7 +72,7 @@ fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
             Ok(Ready::StandIn(options))
         }
         Program::Exec { argv, cwd } => {
-            let (command, path) = program::linux(&spec, argv, cwd, spec.tty)?;
+            let (command, path) = program::linux(&spec, argv, cwd, spec.tty, report)?;
             Ok(Ready::Exec(command, path))
         }
     }

@@ -59,7 +59,10 @@ pub(super) fn main(dir: &Path) -> Result<()> {
         let netns = File::open(path).with_context(|| format!("cannot open network namespace {}", path.display()))?;
         setns(netns, CloneFlags::CLONE_NEWNET).with_context(|| format!("cannot enter network namespace {}", path.display()))?;
     }
-    let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
+    let mut flags = CloneFlags::CLONE_NEWPID;
+    if !spec.host_ipc {
+        flags |= CloneFlags::CLONE_NEWIPC;
+    }
     if spec.hostname.is_some() {
         flags |= CloneFlags::CLONE_NEWUTS;
     }

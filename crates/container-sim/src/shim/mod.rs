@@ -39,7 +39,7 @@ pub(crate) use launch::start;
 pub(crate) use limits::Limits;
 pub use log::LogWriter;
 pub(crate) use wire::{AttachRequest, ExecRequest, Handed, Message, Request};
-pub use wire::{Exit, Started};
+pub use wire::{Exit, Identity, Started};
 
 /// Entry point of `mullion shim STAGE DIR`.
 pub fn shim_main(args: impl IntoIterator<Item = String>) -> ExitCode {
@@ -90,6 +90,9 @@ pub(crate) struct ShimSpec {
     pub netns: Option<PathBuf>,
     /// Host name of the pod; none keeps the node's.
     pub hostname: Option<String>,
+    /// Whether System V and POSIX queues are the node's.
+    #[serde(default)]
+    pub host_ipc: bool,
     /// Kernel settings of the pod's own namespaces, by their dotted names.
     pub sysctls: BTreeMap<String, String>,
     pub os: NodeOs,
@@ -169,6 +172,9 @@ pub(crate) struct Security {
     pub user: String,
     pub group: Option<u32>,
     pub groups: Vec<u32>,
+    /// Whether the groups that the image's `/etc/group` gives the user are left out.
+    #[serde(default)]
+    pub strict_groups: bool,
 }
 
 /// Nanoseconds since 1970.

@@ -68,7 +68,7 @@ fn own_streams(user: &User) -> Result<()> {
 }
 
 /// A Linux program, ready for exec, and its path. Called inside the container's root; privileges are gone afterwards.
-pub(super) fn linux(spec: &StartSpec, argv: &[impl AsRef<str>], cwd: &str, tty: bool) -> Result<(Command, PathBuf)> {
+pub(super) fn linux(spec: &StartSpec, argv: &[impl AsRef<str>], cwd: &str, tty: bool, report: &Report) -> Result<(Command, PathBuf)> {
     let (Some(name), cwd) = (argv.first().map(AsRef::as_ref), if cwd.is_empty() { "/" } else { cwd }) else {
         bail!("no command specified: neither the image nor the pod names one");
     };
@@ -87,6 +87,7 @@ pub(super) fn linux(spec: &StartSpec, argv: &[impl AsRef<str>], cwd: &str, tty: 
         command.env("TERM", "xterm");
     }
     own_streams(&user)?;
+    report.user(&user.identity());
     security::drop_privileges(&spec.security, &user)?;
     Ok((command, program))
 }

@@ -9,6 +9,8 @@ use anyhow::{Context as _, Result};
 use linux_sys::fdpass;
 use rustix::io::FdFlags;
 
+use super::Identity;
+
 /// In the new process: the number of its descriptor.
 const VARIABLE: &str = "MULLION_SHIM_REPORT";
 
@@ -17,6 +19,7 @@ const LONGEST: usize = 64 * 1024;
 
 const TERMINAL: &[u8] = b"terminal";
 const FAILED: &[u8] = b"failed ";
+const USER: &[u8] = b"user ";
 
 /// The side of the process.
 #[derive(Debug)]
@@ -37,6 +40,13 @@ impl Report {
         fdpass::send(&self.0, TERMINAL, &[master]).context("cannot hand over the terminal")
     }
 
+    /// Says whom the program will run as.
+    pub(super) fn user(&self, user: &Identity) {
+        let mut message = USER.to_vec();
+        message.extend(serde_json::to_vec(user).unwrap_or_default());
+        let _ = fdpass::send(&self.0, &message, &[]);
+    }
+
     /// Says why there will be no program.
     pub(super) fn failed(&self, reason: &str) {
         let mut message = FAILED.to_vec();
@@ -49,14 +59,14 @@ impl Report {
 #[derive(Debug)]
 pub(super) struct Reader {
     socket: OwnedFd,
-    terminal: Option<OwnedFd>,
-    reason: Option<String>,
+    outcome: Outcome,
 }
 
 /// How it went.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub terminal: Option<OwnedFd>,
+    pub user: Option<Identity>,
     /// Why there is no program, if so.
     pub reason: Option<String>,
 }
@@ -66,7 +76,7 @@ pub(super) fn channel(command: &mut std::process::Command) -> Result<(Reader, Ow
     let (ours, theirs) = fdpass::pair().context("cannot make a socket")?;
     rustix::fs::fcntl_setfl(&ours, rustix::fs::OFlags::NONBLOCK)?;
     hand_down(command, VARIABLE, &theirs)?;
-    Ok((Reader { socket: ours, terminal: None, reason: None }, theirs))
+    Ok((Reader { socket: ours, outcome: Outcome::default() }, theirs))
 }
 
 /// Lets the process inherit `fd`, under a number that it finds in its environment.
@@ -89,21 +99,28 @@ impl Reader {
         loop {
             match fdpass::receive(&self.socket, &mut buffer) {
                 Ok((0, _)) => break,
-                Ok((length, fds)) => match &buffer[..length] {
-                    TERMINAL => self.terminal = fds.into_iter().next(),
-                    message => {
-                        let reason = message.strip_prefix(FAILED).unwrap_or(message);
-                        self.reason = Some(String::from_utf8_lossy(reason).into_owned());
-                    }
-                },
+                Ok((length, fds)) => self.outcome.hear(&buffer[..length], fds),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(error) => {
-                    self.reason = Some(format!("cannot hear the container's first process: {error}"));
+                    self.outcome.reason = Some(format!("cannot hear the container's first process: {error}"));
                     break;
                 }
             }
         }
-        Some(Outcome { terminal: self.terminal.take(), reason: self.reason.take() })
+        Some(std::mem::take(&mut self.outcome))
+    }
+}
+
+impl Outcome {
+    fn hear(&mut self, message: &[u8], fds: Vec<OwnedFd>) {
+        if message == TERMINAL {
+            self.terminal = fds.into_iter().next();
+        } else if let Some(user) = message.strip_prefix(USER) {
+            self.user = serde_json::from_slice(user).ok();
+        } else {
+            let reason = message.strip_prefix(FAILED).unwrap_or(message);
+            self.reason = Some(String::from_utf8_lossy(reason).into_owned());
+        }
     }
 }
 

@@ -192,7 +192,8 @@ fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec) -> Result<()> {
     if (place.kind == FileKind::Directory) != (kind == FileKind::Directory) {
         bail!("a directory can only be mounted on a directory, and a file on a file");
     }
-    bind(&source, &fd_path(&place), false)?;
+    // With what is mounted below, as containerd; of which `readonly` protects the top alone.
+    bind(&source, &fd_path(&place), true)?;
     if spec.readonly {
         // Resolved again: the old handle lies below the new mount.
         remount_readonly(&fd_path(&inside.resolve(&target)?))?;

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::Security;
+use super::{Identity, Security};
 
 /// runc's and containerd's default set.
 const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
@@ -48,6 +48,11 @@ impl User {
         Ok(user)
     }
 
+    /// For the container's status.
+    pub(super) fn identity(&self) -> Identity {
+        Identity { uid: self.uid, gid: self.gid, groups: self.groups.clone() }
+    }
+
     fn read(security: &Security, passwd: &str, group: &str) -> Result<Self> {
         let (name, group_name) = security.user.split_once(':').map_or((security.user.as_str(), None), |(user, group)| (user, Some(group)));
         let line = |text: &str, column: usize, value: &str| -> Option<Vec<String>> {
@@ -71,8 +76,20 @@ impl User {
             },
             (None, None) => number(&entry, 3).unwrap_or(0),
         };
+        let mut groups = security.groups.clone();
+        if !security.strict_groups {
+            // What initgroups does; without a name the user is in no group of the file.
+            let name = entry.as_ref().and_then(|entry| entry.first().cloned());
+            let lines = group.lines().map(|line| line.split(':').collect::<Vec<_>>());
+            let listed = |line: &[&str]| name.as_ref().is_some_and(|name| line.get(3).is_some_and(|users| users.split(',').any(|user| user == name)));
+            let found = lines.filter(|line| listed(line)).filter_map(|line| line.get(2)?.parse::<u32>().ok());
+            groups.extend(found);
+        }
+        groups.insert(0, gid);
+        let mut seen = std::collections::BTreeSet::new();
+        groups.retain(|gid| seen.insert(*gid));
         let home = entry.and_then(|entry| entry.get(5).cloned()).filter(|home| !home.is_empty()).unwrap_or_else(|| "/".to_owned());
-        Ok(Self { uid, gid, groups: security.groups.clone(), home })
+        Ok(Self { uid, gid, groups, home })
     }
 }
 
@@ -125,7 +142,7 @@ pub(super) fn drop_privileges(security: &Security, user: &User) -> Result<()> {
     let denied = std::fs::read_to_string("/proc/self/setgroups").is_ok_and(|text| text.trim() == "deny");
     let groups: Vec<nix::unistd::Gid> = user.groups.iter().map(|gid| nix::unistd::Gid::from_raw(*gid)).collect();
     // An ordinary user's namespace may not change the list of groups at all.
-    if !denied && have.effective.contains(CapabilitySet::SETGID) && nix::unistd::setgroups(&groups).is_err() && !groups.is_empty() {
+    if !denied && have.effective.contains(CapabilitySet::SETGID) && nix::unistd::setgroups(&groups).is_err() && !security.groups.is_empty() {
         bail!("supplemental groups {:?} do not exist in this user namespace", user.groups);
     }
     let (uid, gid) = (nix::unistd::Uid::from_raw(user.uid), nix::unistd::Gid::from_raw(user.gid));
@@ -152,6 +169,18 @@ mod tests {
     fn user(text: &str) -> Result<(u32, u32, String)> {
         let security = Security { user: text.to_owned(), ..Security::default() };
         User::read(&security, PASSWD, GROUP).map(|user| (user.uid, user.gid, user.home))
+    }
+
+    #[test]
+    fn groups_of_the_image_are_added_unless_the_pod_forbids_it() {
+        let groups = |user: &str, strict_groups| {
+            let security = Security { user: user.to_owned(), groups: vec![7, 50], strict_groups, ..Security::default() };
+            User::read(&security, PASSWD, "root:x:0:\nstaff:x:50:a,web\nextra:x:60:web\n").unwrap().groups
+        };
+        assert_eq!(groups("web", false), [102, 7, 50, 60]);
+        assert_eq!(groups("101", false), [102, 7, 50, 60]);
+        assert_eq!(groups("web", true), [102, 7, 50]);
+        assert_eq!(groups("4711", false), [0, 7, 50]);
     }
 
     #[test]

@@ -85,6 +85,20 @@ pub struct Started {
     pub pid: i32,
     /// Nanoseconds since 1970.
     pub at: i64,
+    /// Whom a Linux program runs as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Identity>,
+}
+
+/// Whom a program runs as.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Identity {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// All its groups.
+    pub groups: Vec<u32>,
 }
 
 /// `exit.json`

@@ -63,7 +63,7 @@ impl Server {
         };
         let answer = match started {
             Ok(()) => {
-                let started = Started { pid: lab_pid(&container.pidfd).unwrap_or(0), at: now() };
+                let started = Started { pid: lab_pid(&container.pidfd).unwrap_or(0), at: now(), user: outcome.user };
                 match write_json(&dir.join("started.json"), &started) {
                     Ok(()) => Message::Started(started),
                     Err(error) => Message::Failed(format!("{error:#}")),
