@@ -21,6 +21,8 @@ pub struct Point {
 /// What one kubelet said once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
+    /// The latest moment that it speaks of.
+    at: i64,
     node: Point,
     containers: HashMap<ContainerKey, Point>,
 }
@@ -28,7 +30,7 @@ pub struct Reading {
 impl Reading {
     /// Reads `/metrics/resource`; lines without a time count as of `now` (milliseconds).
     pub fn parse(text: &str, now: i64) -> Self {
-        let mut reading = Self::default();
+        let (mut reading, mut latest) = (Self::default(), 0);
         for line in exposition::lines(text) {
             let point = if line.name.starts_with("node_") {
                 &mut reading.node
@@ -42,18 +44,19 @@ impl Reading {
                 "node_cpu_usage_seconds_total" | "container_cpu_usage_seconds_total" => {
                     point.cpu_seconds = Some(line.value);
                     point.at = line.at.unwrap_or(now);
+                    latest = latest.max(point.at);
                 }
                 "node_memory_working_set_bytes" | "container_memory_working_set_bytes" => point.memory_bytes = Some(line.value),
                 "container_start_time_seconds" => point.started = Some(line.value),
                 _ => {}
             }
         }
-        reading
+        Self { at: latest, ..reading }
     }
 
     /// Whether the counters have moved on since `earlier`.
     pub fn is_newer_than(&self, earlier: &Reading) -> bool {
-        self.node.at > earlier.node.at
+        self.at > earlier.at
     }
 }
 
@@ -120,7 +123,7 @@ pub fn of_pod<'a>(before: &Reading, after: &'a Reading, namespace: &str, pod: &s
             let start = || {
                 #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970")]
                 let at = (point.started? * 1000.0) as i64;
-                (at > before.node.at).then_some(Point { cpu_seconds: Some(0.0), at, ..Point::default() })
+                (at > before.at).then_some(Point { cpu_seconds: Some(0.0), at, ..Point::default() })
             };
             Some((key.2.as_str(), Usage::between(&earlier.or_else(start)?, point)?))
         })
