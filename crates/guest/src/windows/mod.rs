@@ -1,0 +1,9 @@
+//! Programs of Windows in containers: what their first process (`mullion-init.exe`, under Wine) is told, what it tells,
+//! and what it does.
+
+#[cfg(windows)]
+mod init;
+pub mod wire;
+
+#[cfg(windows)]
+pub use init::main;
