@@ -70,7 +70,8 @@ impl KubeletClient {
                 tracing::debug!(%error, "connection to a kubelet ended");
             }
         });
-        let request = Request::builder().method(Method::GET).uri(target).header("host", super::authority(address, port)).body(Full::<Bytes>::default());
+        let request =
+            Request::builder().method(Method::GET).uri(target).header("host", super::authority(address, port)).body(Full::<Bytes>::default());
         sender.send_request(request.map_err(|error| error.to_string())?).await.map_err(|error| error.to_string())
     }
 }

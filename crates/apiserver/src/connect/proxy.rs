@@ -101,11 +101,14 @@ fn pod(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
     let id = Id::of(&call.info.name, "pod")?;
     let kind = kinds::by_resource("", "v1", "pods").ok_or_else(ApiError::no_such_resource)?;
     let pod = api.registry.get(kind, &call.info.namespace, id.name)?.value();
-    let first = || object::list(&pod, &["spec", "containers"]).iter().find_map(|container| {
-        object::list(container, &["ports"]).first().and_then(|port| object::integer(port, &["containerPort"]))
-    });
+    let first = || {
+        object::list(&pod, &["spec", "containers"])
+            .iter()
+            .find_map(|container| object::list(container, &["ports"]).first().and_then(|port| object::integer(port, &["containerPort"])))
+    };
     let port = if id.port.is_empty() { Some(first().unwrap_or(80)) } else { id.port.parse().ok() };
-    let port = port.and_then(|port| u16::try_from(port).ok()).ok_or_else(|| ApiError::bad_request(format!("invalid pod request {:?}", call.info.name)))?;
+    let port =
+        port.and_then(|port| u16::try_from(port).ok()).ok_or_else(|| ApiError::bad_request(format!("invalid pod request {:?}", call.info.name)))?;
     let address = object::text(&pod, &["status", "podIP"]).parse().ok().filter(allowed);
     let address = address.ok_or_else(|| ApiError::bad_request("address not allowed"))?;
     Ok(Target { transport: Transport::Plain, address, port, path })
@@ -153,9 +156,9 @@ fn backends(slices: &[Value], service: &str, port: &str) -> Vec<(IpAddr, u16)> {
     for slice in of_service {
         let own = object::list(slice, &["ports"]).iter().find(|own| object::name_of(own) == port);
         let Some(number) = own.and_then(|own| object::integer(own, &["port"])).and_then(|number| u16::try_from(number).ok()) else { continue };
-        let ready = object::list(slice, &["endpoints"]).iter().filter(|endpoint| {
-            object::lookup(endpoint, &["conditions", "ready"]).and_then(Value::as_bool).unwrap_or(true)
-        });
+        let ready = object::list(slice, &["endpoints"])
+            .iter()
+            .filter(|endpoint| object::lookup(endpoint, &["conditions", "ready"]).and_then(Value::as_bool).unwrap_or(true));
         let addresses = ready.flat_map(|endpoint| object::list(endpoint, &["addresses"])).filter_map(|address| address.as_str()?.parse().ok());
         found.extend(addresses.filter(allowed).map(|address| (address, number)));
     }
@@ -165,7 +168,8 @@ fn backends(slices: &[Value], service: &str, port: &str) -> Vec<(IpAddr, u16)> {
 async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &str) -> Result<Response<Body>, ApiError> {
     let unreachable = |error: String| ApiError::new(503, "ServiceUnavailable", format!("error trying to reach service: {error}"));
     let stream = super::dial(&api.kubelet, target).await.map_err(unreachable)?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a proxied connection ended");

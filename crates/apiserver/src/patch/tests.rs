@@ -196,12 +196,12 @@ proptest! {
 
 #[test]
 fn copies_are_bounded() {
-    let object = serde_json::json!({"a": "x".repeat(1 << 20)});
-    let copies: Vec<serde_json::Value> = (0..8).map(|index| serde_json::json!({"op": "copy", "from": "", "path": format!("/c{index}")})).collect();
-    let error = super::json(&object, &copies.into()).unwrap_err();
+    let object = json!({"a": "x".repeat(1 << 20)});
+    let copies: Vec<Value> = (0..8).map(|index| json!({"op": "copy", "from": "", "path": format!("/c{index}")})).collect();
+    let error = json(&object, &copies.into()).unwrap_err();
     assert!(error.to_string().starts_with("Unable to complete the copy, the accumulated size increase of copy is"), "{error}");
-    let operations = serde_json::json!([{"op": "test", "path": "/a", "value": 1}]);
-    let many: Vec<serde_json::Value> = vec![operations[0].clone(); 10_001];
-    assert!(matches!(super::json(&object, &many.into()), Err(super::PatchError::TooLarge(_))));
-    assert!(matches!(super::json(&object, &serde_json::json!([1])), Err(super::PatchError::Malformed(_))));
+    let operations = json!([{"op": "test", "path": "/a", "value": 1}]);
+    let many: Vec<Value> = vec![operations[0].clone(); 10_001];
+    assert!(matches!(json(&object, &many.into()), Err(PatchError::TooLarge(_))));
+    assert!(matches!(json(&object, &json!([1])), Err(PatchError::Malformed(_))));
 }
