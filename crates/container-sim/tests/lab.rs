@@ -364,6 +364,7 @@ async fn compartments(dir: std::path::PathBuf) {
     for (pod, _) in &pods {
         node.remove(pod).await;
     }
+    cases::windows::shared(&node).await;
     cases::windows::many(&node).await;
     assert_eq!(guids(), 0, "no compartment is left");
     let hcn = hcn::HcnClient::connect(&hcn).unwrap();

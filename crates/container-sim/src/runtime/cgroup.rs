@@ -36,13 +36,30 @@ struct Parent {
     unified: bool,
 }
 
+/// Removes the control groups of a node whose containers have all ended, and whose runtime will not come back to do it:
+/// for whoever takes a cluster down. `state_dir` is what the runtime was told.
+pub fn remove_control_groups(state_dir: &Path) {
+    let (own, mounts) = own_groups();
+    let [memory, cpu] = ["memory", "cpu"].map(|controller| parent(controller, &own, &mounts));
+    Cgroups { prefix: prefix(state_dir), memory, cpu }.clean(&[]);
+}
+
+/// What this process is in, and where that can be seen.
+fn own_groups() -> (String, String) {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    (read("/proc/self/cgroup"), read("/proc/self/mountinfo"))
+}
+
+fn prefix(state_dir: &Path) -> String {
+    let id = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, state_dir.as_os_str().as_encoded_bytes()).simple().to_string();
+    format!("mullion-{}-", &id[..8])
+}
+
 impl Cgroups {
     /// Looks for what there is, and removes what runtimes of the same `state_dir` left, but for the groups of `alive`.
     pub(super) fn find(state_dir: &Path, alive: &[String]) -> Self {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let (own, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
-        let id = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, state_dir.as_os_str().as_encoded_bytes()).simple().to_string();
-        let prefix = format!("mullion-{}-", &id[..8]);
+        let (own, mounts) = own_groups();
+        let prefix = prefix(state_dir);
         let usable = |controller: &str| {
             let parent = parent(controller, &own, &mounts)?;
             parent.prepare(controller).ok()?;

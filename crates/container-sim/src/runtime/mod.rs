@@ -41,6 +41,7 @@ use crate::images::Store;
 use crate::shim::client::{Shim, Told};
 use crate::shim::{Exit, now};
 
+pub use cgroup::remove_control_groups;
 pub use environment::merge as merge_environment;
 pub(crate) use service::Service;
 

@@ -1,11 +1,12 @@
 //! What is particular to Windows nodes.
 
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cri::v1;
 
-use crate::support::{Node, container, windows_sandbox};
+use crate::support::{Node, container, http_at, until, windows_sandbox};
 
 const ANNOTATION: &str = "experimental.windows.kubernetes.io/isolation-type";
 
@@ -46,6 +47,36 @@ pub async fn isolation(dir: PathBuf) {
     let error = node.client.run_pod_sandbox(with("gvisor", "unknown")).await.unwrap_err().to_string();
     assert!(error.contains("no runtime for \"gvisor\" is configured") && error.contains("runhcs-wcow-process"), "{error}");
     assert!(node.client.list_pod_sandbox(Default::default()).await.unwrap().is_empty());
+}
+
+/// The containers of a pod have one compartment, whose end does not come with one of theirs.
+pub async fn shared(node: &Node) {
+    let redis = "redis:3.0-nanoserver";
+    node.pull(redis).await.unwrap();
+    let pod = node.run(v1::PodSandboxConfig { windows: None, ..windows_sandbox("both") }).await;
+    node.start(&pod, container("iis", "microsoft/iis", &[])).await;
+    let first = node.start(&pod, container("redis", redis, &[])).await;
+    let ip = node.sandbox(&pod).await.network.unwrap().ip;
+    let ping = || {
+        let mut stream = std::net::TcpStream::connect((ip.as_str(), 6379)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        stream.write_all(b"PING\r\n").ok()?;
+        let mut answer = [0; 7];
+        stream.read_exact(&mut answer).ok()?;
+        (&answer == b"+PONG\r\n").then_some(())
+    };
+    until("both answer at the pod's address", || ping().is_some() && http_at(&format!("{ip}:80"), "GET", "/hostname", "").is_some()).await;
+    node.client.stop_container(&first, Duration::ZERO).await.unwrap();
+    assert!(ping().is_none() && http_at(&format!("{ip}:80"), "GET", "/hostname", "").is_some(), "the other one goes on");
+    let again = v1::ContainerConfig { metadata: Some(v1::ContainerMetadata { name: "redis".into(), attempt: 1 }), ..container("redis", redis, &[]) };
+    node.start(&pod, again).await;
+    until("it answers again at the same address", || ping().is_some()).await;
+    assert_eq!(node.sandbox(&pod).await.network.unwrap().ip, ip);
+    let stats = node.client.pod_sandbox_stats(v1::PodSandboxStatsRequest { pod_sandbox_id: pod.clone() }).await.unwrap().windows.unwrap();
+    assert_eq!(stats.containers.len(), 2);
+    assert!(stats.process.unwrap().process_count.unwrap().value >= 2 && stats.memory.unwrap().working_set_bytes.unwrap().value > 0);
+    assert!(stats.network.unwrap().default_interface.unwrap().rx_bytes.unwrap().value > 0);
+    node.remove(&pod).await;
 }
 
 /// Many pods at once, each with its compartment, and all of them gone again.
