@@ -6,7 +6,7 @@
 //! by owner), InterPodAffinity and DefaultPreemption.
 //! Guarantees: a decision counts at once, before its binding is written, so that no node and no volume is given away twice; a pod that fits
 //! nowhere is looked at again when something changes that it may have waited for, the more important ones first.
-//! What it does not do: image locality, selectors of namespaces in affinity other than the empty one, more than one profile.
+//! What it does not do: image locality, more than one profile.
 
 mod bind;
 mod cache;
@@ -15,6 +15,7 @@ mod place;
 mod preempt;
 mod rows;
 mod volumes;
+mod world;
 
 use std::{
     cmp::Reverse,
@@ -29,15 +30,13 @@ use kube::Api;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    runner::{Next, Queue},
-    storage::rows::StorageViews,
-};
+use crate::runner::{Next, Queue};
 use cache::Cache;
 pub(crate) use place::{covers, tolerates};
 use preempt::{Budget, Sacrifice};
 use rows::{NodeRow, PodRow};
-use volumes::{Progress, Step, Storage};
+use volumes::{Progress, Step};
+use world::{Sources, World};
 
 /// Delays between attempts for one pod, however often the cluster changes (upstream: 1 s to 10 s; here a change is answered at once first).
 const FIRST_DELAY: Duration = Duration::from_millis(5);
@@ -86,7 +85,7 @@ struct Waiting {
 struct Scheduler {
     client: Client,
     pods: Informer<PodRow>,
-    storage: StorageViews,
+    sources: Sources,
     events: EventRecorder,
     state: Arc<Mutex<State>>,
 }
@@ -99,16 +98,16 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
 pub async fn run(client: Client, shutdown: CancellationToken) {
     let pods = Informer::start(Api::<Pod>::all(client.clone()), Selection::all(), |pod| Some(PodRow::new(pod)));
     let nodes = Informer::start(Api::<Node>::all(client.clone()), Selection::all(), |node| Some(NodeRow::new(node)));
-    let storage = StorageViews::start(&client);
+    let sources = Sources::start(&client);
     tokio::select! {
-        () = async { tokio::join!(pods.synced(), nodes.synced()); } => {}
+        () = async { tokio::join!(pods.synced(), nodes.synced(), sources.spaces.synced()); } => {}
         () = shutdown.cancelled() => return,
     }
     let (queue, state) = (Queue::<Key>::default(), Arc::new(Mutex::new(State::default())));
     watch(&pods, &nodes, &queue, &state);
-    watch_storage(&storage, &pods, &queue, &state);
+    watch_sources(&sources, &pods, &queue, &state);
     let events = EventRecorder::new(client.clone(), "default-scheduler", "");
-    let scheduler = Arc::new(Scheduler { client, pods, storage, events, state });
+    let scheduler = Arc::new(Scheduler { client, pods, sources, events, state });
     queue.run("scheduler", 32, shutdown, |key| schedule(scheduler.clone(), key)).await;
     drop(nodes);
 }
@@ -137,8 +136,11 @@ fn watch(pods: &Informer<PodRow>, nodes: &Informer<NodeRow>, queue: &Queue<Key>,
     });
 }
 
-/// Changes of storage concern pods with claims alone.
-fn watch_storage(storage: &StorageViews, pods: &Informer<PodRow>, queue: &Queue<Key>, state: &Arc<Mutex<State>>) {
+/// Changes of storage concern pods with claims, those of namespaces pods that look for company.
+fn watch_sources(sources: &Sources, pods: &Informer<PodRow>, queue: &Queue<Key>, state: &Arc<Mutex<State>>) {
+    let (keys, shared) = (queue.clone(), state.clone());
+    sources.spaces.subscribe(move |_| wake(&mut locked(&shared), &keys, |_, parked| parked.near));
+    let storage = &sources.storage;
     let (keys, shared, all) = (queue.clone(), state.clone(), pods.clone());
     storage.claims.subscribe(move |change| {
         let mut state = locked(&shared);
@@ -173,14 +175,14 @@ fn wake(state: &mut State, queue: &Queue<Key>, concerns: impl Fn(&Key, &Parked) 
 
 async fn schedule(scheduler: Arc<Scheduler>, key: Key) -> anyhow::Result<Next> {
     let Some(pod) = scheduler.pods.get(&key).filter(|pod| pod.is_pending()) else { return Ok(Next::Change) };
-    if !pod.claims.is_empty() && !scheduler.storage.are_synced() {
+    if !pod.claims.is_empty() && !scheduler.sources.storage.are_synced() {
         return Ok(Next::Within(STORAGE_STARTS));
     }
     let waiting = locked(&scheduler.state).waiting.get(&key).cloned();
     if let Some(waiting) = waiting {
         return scheduler.follow_up(&key, &pod, &waiting).await;
     }
-    let decision = decide(&mut locked(&scheduler.state), &scheduler.storage, &key, &pod);
+    let decision = decide(&mut locked(&scheduler.state), &scheduler.sources, &key, &pod);
     match decision {
         Decision::Placed => Ok(Next::Change),
         Decision::Bind { node, steps } if steps.is_empty() => scheduler.bind(&key, &pod, &node).await,
@@ -207,7 +209,7 @@ enum Decision {
 }
 
 /// Decides about a pod; its place is taken at once.
-fn decide(state: &mut State, views: &StorageViews, key: &Key, pod: &PodRow) -> Decision {
+fn decide(state: &mut State, sources: &Sources, key: &Key, pod: &PodRow) -> Decision {
     let held = state.preempting.get(key).cloned();
     if held.is_some() {
         // The place is held only so that nobody else takes it; the pod itself is judged afresh.
@@ -216,8 +218,8 @@ fn decide(state: &mut State, views: &StorageViews, key: &Key, pod: &PodRow) -> D
     if state.cache.has(key) {
         return Decision::Placed;
     }
-    let storage = Storage::of(pod, views, &state.given);
-    match place::place(pod, &storage, state.cache.nodes()) {
+    let world = World::of(pod, sources, &state.given);
+    match place::place(pod, &world, state.cache.nodes()) {
         Ok((node, steps)) => {
             state.preempting.remove(key);
             state.cache.assume(key, pod, &node);
@@ -264,14 +266,14 @@ enum Room {
 }
 
 /// Chooses who makes room; the place is held at once.
-fn make_room(state: &mut State, views: &StorageViews, key: &Key, pod: &PodRow, budgets: &[Budget]) -> Room {
+fn make_room(state: &mut State, sources: &Sources, key: &Key, pod: &PodRow, budgets: &[Budget]) -> Room {
     if state.cache.has(key) {
         return Room::Found;
     }
-    let storage = Storage::of(pod, views, &state.given);
-    let Err(unfit) = place::place(pod, &storage, state.cache.nodes()) else { return Room::Found };
+    let world = World::of(pod, sources, &state.given);
+    let Err(unfit) = place::place(pod, &world, state.cache.nodes()) else { return Room::Found };
     state.park(key, pod);
-    match preempt::sacrifice(pod, &storage, &state.cache, budgets, &unfit) {
+    match preempt::sacrifice(pod, &world, &state.cache, budgets, &unfit) {
         None => Room::None { why: unfit.to_string() },
         Some(sacrifice) => {
             for victim in &sacrifice.victims {

@@ -19,7 +19,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Budget, Progress, Room, Sacrifice, Scheduler, Storage, VOLUMES_TIMEOUT, Waiting, locked, make_room,
+    Budget, Progress, Room, Sacrifice, Scheduler, VOLUMES_TIMEOUT, Waiting, World, locked, make_room,
     rows::PodRow,
     volumes::{self, Step},
 };
@@ -61,14 +61,14 @@ impl Scheduler {
     async fn write(&self, step: &Step, node: &str) -> anyhow::Result<()> {
         match step {
             Step::Give { claim, volume } => {
-                let row = self.storage.claims.get(claim).context("the claim is gone")?;
-                let found = self.storage.volumes.get(Key::cluster(volume)).context("the volume is gone")?;
+                let row = self.sources.storage.claims.get(claim).context("the claim is gone")?;
+                let found = self.sources.storage.volumes.get(Key::cluster(volume)).context("the volume is gone")?;
                 let patch = storage::reservation(claim, &row, &found.version, found.claim.is_none());
                 let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
                 storage::patch_volume(&volumes, volume, &patch).await?;
             }
             Step::Make { claim } => {
-                let row = self.storage.claims.get(claim).context("the claim is gone")?;
+                let row = self.sources.storage.claims.get(claim).context("the claim is gone")?;
                 if row.selected_node.as_deref() == Some(node) {
                     return Ok(());
                 }
@@ -85,9 +85,9 @@ impl Scheduler {
     pub(super) async fn follow_up(&self, key: &Key, pod: &PodRow, waiting: &Waiting) -> anyhow::Result<Next> {
         let progress = {
             let state = locked(&self.state);
-            let storage = Storage::of(pod, &self.storage, &state.given);
+            let world = World::of(pod, &self.sources, &state.given);
             let row = state.cache.nodes().find(|(name, ..)| *name == waiting.node).map(|(_, row, _)| row);
-            volumes::progress(pod, &storage, &waiting.node, row)
+            volumes::progress(pod, &world, &waiting.node, row)
         };
         let left = VOLUMES_TIMEOUT.saturating_sub(waiting.since.elapsed());
         match progress {
@@ -110,7 +110,7 @@ impl Scheduler {
     pub(super) async fn preempt(&self, key: &Key, pod: &PodRow) -> anyhow::Result<Next> {
         let budgets = Api::<PodDisruptionBudget>::all(self.client.clone()).list(&ListParams::default()).await;
         let budgets: Vec<Budget> = budgets.context("looking for disruption budgets")?.items.iter().map(budget).collect();
-        let room = make_room(&mut locked(&self.state), &self.storage, key, pod, &budgets);
+        let room = make_room(&mut locked(&self.state), &self.sources, key, pod, &budgets);
         match room {
             // The pod's turn comes again at once.
             Room::Found => Ok(Next::Within(Duration::ZERO)),

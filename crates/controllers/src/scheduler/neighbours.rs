@@ -7,8 +7,9 @@ use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, TopologySpreadCo
 
 use super::{
     cache::Usage,
-    place::{Refusal, suits},
+    place::{Refusal, is_repelled, suits},
     rows::{NodeRow, PodRow},
+    world::Spaces,
 };
 use crate::selector::{Labels, Selector};
 
@@ -16,28 +17,29 @@ use crate::selector::{Labels, Selector};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Term {
     selector: Selector,
-    /// None: all namespaces.
-    namespaces: Option<Vec<String>>,
+    namespaces: Vec<String>,
+    /// Further namespaces, by their labels.
+    spaces: Option<Selector>,
     topology: String,
 }
 
 impl Term {
-    /// A compiled term of a pod in `ns`. A selector of namespaces counts only when it is the empty one, which means all of them.
+    /// A compiled term of a pod in `ns`.
     fn new(term: &PodAffinityTerm, ns: &str) -> Self {
-        let named = term.namespaces.clone().unwrap_or_default();
-        let everywhere = term.namespace_selector.as_ref().is_some_and(|selector| Selector::new(selector).is_empty());
-        let namespaces = match (everywhere, named.is_empty()) {
-            (true, _) => None,
-            (false, true) => Some(vec![ns.to_owned()]),
-            (false, false) => Some(named),
-        };
+        let mut namespaces = term.namespaces.clone().unwrap_or_default();
+        if namespaces.is_empty() && term.namespace_selector.is_none() {
+            namespaces.push(ns.to_owned());
+        }
+        let spaces = term.namespace_selector.as_ref().map(Selector::new);
         // No selector at all matches no pod.
         let selector = term.label_selector.as_ref().map_or_else(Selector::nothing, Selector::new);
-        Self { selector, namespaces, topology: term.topology_key.clone() }
+        Self { selector, namespaces, spaces, topology: term.topology_key.clone() }
     }
 
-    fn matches(&self, pod: &PodRow) -> bool {
-        self.namespaces.as_ref().is_none_or(|all| all.contains(&pod.ns)) && self.selector.matches(&pod.labels)
+    fn matches(&self, pod: &PodRow, spaces: &Spaces) -> bool {
+        let by_labels = |selector: &Selector| selector.is_empty() || spaces.get(&pod.ns).is_some_and(|labels| selector.matches(labels));
+        let space = self.namespaces.contains(&pod.ns) || self.spaces.as_ref().is_some_and(by_labels);
+        space && self.selector.matches(&pod.labels)
     }
 }
 
@@ -51,9 +53,17 @@ pub(super) struct Spread {
     topology: String,
     max_skew: i64,
     min_domains: usize,
+    /// Whether nodes count that the pod does not ask for, or that repel it.
+    unasked: bool,
+    repelling: bool,
 }
 
 impl Spread {
+    /// Whether a node is part of the count.
+    fn counts(&self, pod: &PodRow, name: &str, node: &NodeRow) -> bool {
+        (self.unasked || suits(pod, name, node)) && (self.repelling || !is_repelled(pod, node))
+    }
+
     fn new(constraint: &TopologySpreadConstraint, labels: &Labels) -> Self {
         let selector = constraint.label_selector.as_ref().map_or_else(Selector::nothing, Selector::new);
         let keys = constraint.match_label_keys.iter().flatten();
@@ -63,6 +73,8 @@ impl Spread {
             topology: constraint.topology_key.clone(),
             max_skew: constraint.max_skew.into(),
             min_domains: constraint.min_domains.and_then(|least| least.try_into().ok()).unwrap_or(1),
+            unasked: constraint.node_affinity_policy.as_deref() == Some("Ignore"),
+            repelling: constraint.node_taints_policy.as_deref() != Some("Honor"),
         }
     }
 }
@@ -137,7 +149,7 @@ pub(super) struct Neighbours {
 
 impl Neighbours {
     /// Looks at every placed pod once.
-    pub fn of<'a>(pod: &PodRow, nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)>) -> Self {
+    pub fn of<'a>(pod: &PodRow, spaces: &Spaces, nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)>) -> Self {
         let rules = &pod.rules;
         let mut all = Self {
             near: vec![Domains::new(); rules.near.len()],
@@ -147,41 +159,41 @@ impl Neighbours {
             ..Self::default()
         };
         for (name, node, usage) in nodes {
-            all.add_node(pod, name, node, usage);
+            all.add_node(pod, spaces, name, node, usage);
         }
-        all.first = all.near.iter().all(HashMap::is_empty) && rules.near.iter().all(|term| term.matches(pod));
+        all.first = all.near.iter().all(HashMap::is_empty) && rules.near.iter().all(|term| term.matches(pod, spaces));
         all
     }
 
-    fn add_node(&mut self, pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) {
+    fn add_node(&mut self, pod: &PodRow, spaces: &Spaces, name: &str, node: &NodeRow, usage: &Usage) {
         let rules = &pod.rules;
-        let eligible = suits(pod, name, node) && rules.spread.iter().all(|one| node.labels.contains_key(&one.topology));
+        let labelled = rules.spread.iter().all(|one| node.labels.contains_key(&one.topology));
         let members = |constraint: &Spread| {
             let matching = usage.members.iter().filter(|other| other.ns == pod.ns && !other.deleting && constraint.selector.matches(&other.labels));
             i64::try_from(matching.count()).unwrap_or(i64::MAX)
         };
-        for (constraint, domains) in rules.spread.iter().zip(&mut self.spread).filter(|_| eligible) {
+        for (constraint, domains) in rules.spread.iter().zip(&mut self.spread).filter(|(one, _)| labelled && one.counts(pod, name, node)) {
             // An empty domain counts too: it is the one with the fewest pods.
             *domains.entry(node.labels[&constraint.topology].clone()).or_default() += members(constraint);
         }
-        for (constraint, domains) in rules.soft_spread.iter().zip(&mut self.soft_spread).filter(|_| suits(pod, name, node)) {
+        for (constraint, domains) in rules.soft_spread.iter().zip(&mut self.soft_spread).filter(|(one, _)| one.counts(pod, name, node)) {
             if let Some(value) = node.labels.get(&constraint.topology) {
                 *domains.entry(value.clone()).or_default() += members(constraint);
             }
         }
         for other in &usage.members {
-            if !rules.near.is_empty() && rules.near.iter().all(|term| term.matches(other)) {
+            if !rules.near.is_empty() && rules.near.iter().all(|term| term.matches(other, spaces)) {
                 count(&rules.near, &mut self.near, node, |_| true);
             }
-            count(&rules.apart, &mut self.apart, node, |term| term.matches(other));
-            for term in other.rules.apart.iter().filter(|term| term.matches(pod)) {
+            count(&rules.apart, &mut self.apart, node, |term| term.matches(other, spaces));
+            for term in other.rules.apart.iter().filter(|term| term.matches(pod, spaces)) {
                 if let Some(value) = node.labels.get(&term.topology) {
                     self.unwanted.insert((term.topology.clone(), value.clone()));
                 }
             }
-            let wishes = rules.likes.iter().filter(|(_, term)| term.matches(other)).map(|(weight, term)| (*weight, term));
-            let theirs = other.rules.likes.iter().filter(|(_, term)| term.matches(pod)).map(|(weight, term)| (*weight, term));
-            let firm = other.rules.near.iter().filter(|term| term.matches(pod)).map(|term| (REQUIRED_WEIGHT, term));
+            let wishes = rules.likes.iter().filter(|(_, term)| term.matches(other, spaces)).map(|(weight, term)| (*weight, term));
+            let theirs = other.rules.likes.iter().filter(|(_, term)| term.matches(pod, spaces)).map(|(weight, term)| (*weight, term));
+            let firm = other.rules.near.iter().filter(|term| term.matches(pod, spaces)).map(|term| (REQUIRED_WEIGHT, term));
             for (weight, term) in wishes.chain(theirs).chain(firm) {
                 if let Some(value) = node.labels.get(&term.topology) {
                     *self.liking.entry((term.topology.clone(), value.clone())).or_default() += weight;

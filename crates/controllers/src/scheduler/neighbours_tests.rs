@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::scheduler::{cache::Cache, place::place, volumes::Storage};
+use crate::scheduler::{cache::Cache, place::place, world::World};
 
 fn pod(app: &str, rules: Value) -> PodRow {
     let mut spec = json!({"containers": []});
@@ -32,7 +32,7 @@ fn cluster(nodes: &[(&str, &str)]) -> Cache {
 fn places(cache: &mut Cache, pods: &[PodRow]) -> Vec<String> {
     let mut told = Vec::new();
     for (index, pod) in pods.iter().enumerate() {
-        match place(pod, &Storage::default(), cache.nodes()).map(|(node, _)| node) {
+        match place(pod, &World::default(), cache.nodes()).map(|(node, _)| node) {
             Ok(node) => {
                 cache.assume(&Key::new("shop", format!("p{}-{index}", told.len())), pod, &node);
                 told.push(node);
@@ -134,4 +134,36 @@ fn soft_spread_constraints() {
     let web = pod("web", json!({"topologySpreadConstraints": [constraint]}));
     let told = places(&mut cluster(&[("a", "one"), ("b", "one"), ("c", "two")]), &[web.clone(), web.clone(), web.clone(), web]);
     assert_eq!(told.iter().filter(|node| *node == "c").count(), 2, "{told:?}");
+}
+
+#[test]
+fn neighbours_in_namespaces_with_a_label() {
+    let term = json!([{
+        "labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname", "namespaceSelector": {"matchLabels": {"team": "data"}},
+    }]);
+    let web = pod("web", json!({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}));
+    let mut cache = cluster(&[("a", ""), ("b", "")]);
+    let mut db = pod("db", json!({}));
+    db.ns = "store".into();
+    cache.assume(&Key::new("store", "db"), &db, "b");
+    let mut world = World::default();
+    let choice = |world: &World| place(&web, world, cache.nodes()).map(|(node, _)| node).map_err(|_| ());
+    assert_eq!(choice(&world), Err(()));
+    world.spaces.insert("store".into(), Arc::new(Labels::from([("team".into(), "data".into())])));
+    assert_eq!(choice(&world), Ok("b".into()));
+}
+
+#[test]
+fn which_nodes_a_spread_counts() {
+    let web = |policies: Value| {
+        let mut constraint =
+            json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}});
+        constraint.as_object_mut().unwrap().extend(policies.as_object().unwrap().clone());
+        pod("web", json!({"topologySpreadConstraints": [constraint], "nodeSelector": {"zone": "one"}}))
+    };
+    let nodes = [("a", "one"), ("b", "two")];
+    let asked = web(json!({}));
+    assert_eq!(places(&mut cluster(&nodes), &[asked.clone(), asked]), ["a", "a"], "the other zone does not count");
+    let all = web(json!({"nodeAffinityPolicy": "Ignore"}));
+    assert_eq!(places(&mut cluster(&nodes), &[all.clone(), all])[1].split(": ").next(), Some("0/2 nodes are available"), "it does now");
 }

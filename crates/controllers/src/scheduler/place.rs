@@ -8,7 +8,8 @@ use super::{
     cache::Usage,
     neighbours::Neighbours,
     rows::{NodeRow, PodRow},
-    volumes::{Step, Storage, Volumes},
+    volumes::{Step, Volumes},
+    world::{Spaces, World},
 };
 
 /// Why one node refuses a pod.
@@ -95,19 +96,19 @@ fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
     parts.join(", ")
 }
 
-/// The best node for `pod`, whose claims are among `storage`, and what to write for them there.
+/// The best node for `pod`, whose claims are among `world`, and what to write for them there.
 pub(super) fn place<'a>(
     pod: &PodRow,
-    storage: &Storage,
+    world: &World,
     nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone,
 ) -> Result<(String, Vec<Step>), Unfit> {
-    let volumes = Volumes::of(pod, storage).map_err(|reason| {
+    let volumes = Volumes::of(pod, world).map_err(|reason| {
         let refusals = nodes.clone().map(|(name, ..)| (name.to_owned(), Refusal::hopeless(&reason))).collect();
         Unfit { refusals, overall: Some(reason) }
     })?;
     let mut refusals = Vec::new();
     let mut fitting = Vec::new();
-    let neighbours = Neighbours::of(pod, nodes.clone());
+    let neighbours = Neighbours::of(pod, &world.spaces, nodes.clone());
     let contended = volumes.are_contended(pod, nodes.clone());
     for (name, node, usage) in nodes {
         match judge(pod, &volumes, contended, &neighbours, (name, node, usage)) {
@@ -131,10 +132,11 @@ pub(super) fn place<'a>(
 pub(super) fn refusal<'a>(
     pod: &PodRow,
     volumes: &Volumes<'_>,
+    spaces: &Spaces,
     nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone,
     one: (&str, &NodeRow, &Usage),
 ) -> Option<Refusal> {
-    judge(pod, volumes, volumes.are_contended(pod, nodes.clone()), &Neighbours::of(pod, nodes), one)
+    judge(pod, volumes, volumes.are_contended(pod, nodes.clone()), &Neighbours::of(pod, spaces, nodes), one)
 }
 
 fn judge(
@@ -158,8 +160,7 @@ fn filter(pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) -> Option<Ref
     if node.unschedulable && !tolerates(&pod.tolerations, &cordon) {
         return hopeless("node(s) were unschedulable");
     }
-    let repels = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute") && !tolerates(&pod.tolerations, taint);
-    if node.taints.iter().any(|taint| repels(&taint)) {
+    if is_repelled(pod, node) {
         return hopeless("node(s) had untolerated taint(s)");
     }
     if !suits(pod, name, node) {
@@ -169,6 +170,12 @@ fn filter(pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) -> Option<Ref
         return Some(Refusal::curable("node(s) didn't have free ports for the requested pod ports"));
     }
     fit(pod, node, usage)
+}
+
+/// Whether a taint of the node keeps the pod away.
+pub(super) fn is_repelled(pod: &PodRow, node: &NodeRow) -> bool {
+    let firm = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+    node.taints.iter().filter(firm).any(|taint| !tolerates(&pod.tolerations, taint))
 }
 
 /// Whether the node is one that the pod asks for.

@@ -42,7 +42,7 @@ fn three() -> Cache {
 }
 
 fn choose(pod: &PodRow, cache: &Cache) -> Result<String, Unfit> {
-    place(pod, &Storage::default(), cache.nodes()).map(|(node, _)| node)
+    place(pod, &World::default(), cache.nodes()).map(|(node, _)| node)
 }
 
 fn on(os: &str) -> Selector {

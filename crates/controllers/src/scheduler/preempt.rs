@@ -9,7 +9,8 @@ use super::{
     cache::{Cache, Usage},
     place::{Unfit, refusal},
     rows::{NodeRow, PodRow},
-    volumes::{Storage, Volumes},
+    volumes::Volumes,
+    world::World,
 };
 use crate::selector::Selector;
 
@@ -34,12 +35,12 @@ pub(super) struct Sacrifice {
 type Member = (Key, Arc<PodRow>);
 
 /// The least sacrifice that lets `pod` in, if it may ask for one and one helps. `unfit` is why it fits nowhere as things are.
-pub(super) fn sacrifice(pod: &PodRow, storage: &Storage, cache: &Cache, budgets: &[Budget], unfit: &Unfit) -> Option<Sacrifice> {
-    let volumes = Volumes::of(pod, storage).ok()?;
+pub(super) fn sacrifice(pod: &PodRow, world: &World, cache: &Cache, budgets: &[Budget], unfit: &Unfit) -> Option<Sacrifice> {
+    let volumes = Volumes::of(pod, world).ok()?;
     let names = unfit.curable_nodes().take(CANDIDATES);
     let options = names.filter_map(|name| {
         let (_, node, _) = cache.nodes().find(|(other, ..)| *other == name)?;
-        let trial = Trial { pod, volumes: &volumes, cache, name, node };
+        let trial = Trial { pod, volumes: &volumes, world, cache, name, node };
         let (victims, violations) = trial.victims(budgets)?;
         Some((rank(&victims, violations), name, victims))
     });
@@ -58,6 +59,7 @@ fn rank(victims: &[Member], violations: usize) -> (usize, i32, i64, usize, Rever
 struct Trial<'a> {
     pod: &'a PodRow,
     volumes: &'a Volumes<'a>,
+    world: &'a World,
     cache: &'a Cache,
     name: &'a str,
     node: &'a NodeRow,
@@ -96,7 +98,7 @@ impl Trial<'_> {
     fn fits(&self, others: &[Member]) -> bool {
         let usage = Usage::of(others.iter().map(|(_, row)| row));
         let nodes = self.cache.nodes().map(|(name, node, present)| (name, node, if name == self.name { &usage } else { present }));
-        refusal(self.pod, self.volumes, nodes, (self.name, self.node, &usage)).is_none()
+        refusal(self.pod, self.volumes, &self.world.spaces, nodes, (self.name, self.node, &usage)).is_none()
     }
 }
 

@@ -35,7 +35,7 @@ fn cluster(nodes: &[(&str, &[Row<'_>])]) -> Cache {
 }
 
 fn who_goes(pod: &PodRow, cache: &Cache, budgets: &[Budget]) -> String {
-    let storage = Storage::default();
+    let storage = World::default();
     let unfit = place(pod, &storage, cache.nodes()).unwrap_err();
     sacrifice(pod, &storage, cache, budgets, &unfit).map_or("nobody".to_owned(), |found| {
         let victims: Vec<&str> = found.victims.iter().map(|key| key.name.as_str()).collect();

@@ -1,11 +1,7 @@
 //! What a pod's claims ask of its node, and what is written for them before it is bound: pure (upstream: plug-ins VolumeBinding,
 //! VolumeRestrictions).
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    fmt,
-    sync::Arc,
-};
+use std::{collections::HashSet, fmt};
 
 use cluster::Key;
 
@@ -13,41 +9,12 @@ use super::{
     cache::Usage,
     place::Refusal,
     rows::{NodeRow, PodRow},
+    world::World,
 };
 use crate::storage::{
     matching::{self, Place},
-    rows::{ClaimRow, ClassRow, StorageViews, VolumeRow},
+    rows::{ClaimRow, VolumeRow},
 };
-
-/// What there is of storage, and what the scheduler gave away before it is written.
-#[derive(Debug, Default)]
-pub(super) struct Storage {
-    pub claims: BTreeMap<Key, Arc<ClaimRow>>,
-    pub volumes: Vec<(Key, Arc<VolumeRow>)>,
-    pub classes: BTreeMap<String, Arc<ClassRow>>,
-    /// Volumes given to claims that the API does not show yet.
-    pub given: HashMap<String, Key>,
-}
-
-impl Storage {
-    /// What matters for this pod.
-    pub fn of(pod: &PodRow, views: &StorageViews, given: &HashMap<String, Key>) -> Self {
-        if pod.claims.is_empty() {
-            return Self::default();
-        }
-        let keys = pod.claims.iter().map(|claim| Key::new(&pod.ns, &claim.name));
-        Self {
-            claims: keys.filter_map(|key| views.claims.get(&key).map(|claim| (key, claim))).collect(),
-            volumes: views.volumes.snapshot(),
-            classes: views.classes.snapshot().into_iter().map(|(key, class)| (key.name, class)).collect(),
-            given: given.clone(),
-        }
-    }
-
-    fn volume(&self, name: &str) -> Option<&VolumeRow> {
-        self.volumes.iter().find(|(key, _)| key.name == name).map(|(_, volume)| volume.as_ref())
-    }
-}
 
 /// What to write before the pod can be bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,17 +53,17 @@ pub(super) struct Volumes<'a> {
     waiting: Vec<(Key, &'a ClaimRow)>,
     /// Claims that only one pod may use.
     exclusive: Vec<&'a str>,
-    storage: Option<&'a Storage>,
+    world: Option<&'a World>,
 }
 
 impl<'a> Volumes<'a> {
     /// Looks at the pod's claims; the error is why it fits nowhere, whatever the nodes are.
-    pub fn of(pod: &'a PodRow, storage: &'a Storage) -> Result<Self, String> {
-        let mut all = Self { storage: Some(storage), ..Self::default() };
+    pub fn of(pod: &'a PodRow, world: &'a World) -> Result<Self, String> {
+        let mut all = Self { world: Some(world), ..Self::default() };
         let mut immediate = false;
         for claim in &pod.claims {
             let (key, name) = (Key::new(&pod.ns, &claim.name), &claim.name);
-            let Some(row) = storage.claims.get(&key) else {
+            let Some(row) = world.claims.get(&key) else {
                 return Err(match claim.ephemeral {
                     true => format!("waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"),
                     false => format!("persistentvolumeclaim {name:?} not found"),
@@ -113,7 +80,7 @@ impl<'a> Volumes<'a> {
             }
             if row.is_bound() {
                 all.bound.push(&row.volume);
-            } else if row.volume.is_empty() && storage.classes.get(&row.class).is_some_and(|class| class.waits) {
+            } else if row.volume.is_empty() && world.classes.get(&row.class).is_some_and(|class| class.waits) {
                 all.waiting.push((key, row));
             } else {
                 immediate = true;
@@ -130,10 +97,10 @@ impl<'a> Volumes<'a> {
 
     /// Why a node cannot take the pod because of its volumes.
     pub fn refuse(&self, name: &str, node: &NodeRow) -> Option<Refusal> {
-        let storage = self.storage?;
+        let world = self.world?;
         let (mut missing, mut unreachable) = (false, false);
         for volume in &self.bound {
-            match storage.volume(volume) {
+            match world.volume(volume) {
                 None => missing = true,
                 Some(row) => unreachable |= !row.reaches(&node.labels),
             }
@@ -153,7 +120,7 @@ impl<'a> Volumes<'a> {
 
     /// What to write if the pod goes to this node; none if a claim cannot be served there.
     pub fn steps(&self, name: &str, node: &NodeRow) -> Option<Vec<Step>> {
-        let Some(storage) = self.storage else { return Some(Vec::new()) };
+        let Some(world) = self.world else { return Some(Vec::new()) };
         let mut steps = Vec::new();
         let mut taken: HashSet<String> = HashSet::new();
         // Small claims first, so that they leave large volumes to large claims.
@@ -167,14 +134,14 @@ impl<'a> Volumes<'a> {
                 steps.push(Step::Make { claim: key.clone() });
                 continue;
             }
-            let others = storage.given.iter().filter(|(_, owner)| *owner != key).map(|(volume, _)| volume.clone());
+            let others = world.given.iter().filter(|(_, owner)| *owner != key).map(|(volume, _)| volume.clone());
             let unavailable: HashSet<String> = taken.iter().cloned().chain(others).collect();
-            if let Some((volume, _)) = matching::find(key, claim, &storage.volumes, Place::Node(&node.labels), &unavailable) {
+            if let Some((volume, _)) = matching::find(key, claim, &world.volumes, Place::Node(&node.labels), &unavailable) {
                 taken.insert(volume.name.clone());
                 steps.push(Step::Give { claim: key.clone(), volume: volume.name.clone() });
                 continue;
             }
-            let class = storage.classes.get(&claim.class)?;
+            let class = world.classes.get(&claim.class)?;
             if !class.provisions() || !class.allows(&node.labels) {
                 return None;
             }
@@ -194,17 +161,17 @@ pub(super) enum Progress {
 }
 
 /// Whether all claims of a pod meant for `node` are bound to volumes that it reaches.
-pub(super) fn progress(pod: &PodRow, storage: &Storage, name: &str, node: Option<&NodeRow>) -> Progress {
+pub(super) fn progress(pod: &PodRow, world: &World, name: &str, node: Option<&NodeRow>) -> Progress {
     let Some(node) = node else { return Progress::Lost };
     let mut progress = Progress::Done;
     for claim in &pod.claims {
         let key = Key::new(&pod.ns, &claim.name);
-        let Some(row) = storage.claims.get(&key).filter(|row| !row.deleting) else { return Progress::Lost };
+        let Some(row) = world.claims.get(&key).filter(|row| !row.deleting) else { return Progress::Lost };
         if row.is_bound() {
-            if !storage.volume(&row.volume).is_some_and(|volume| volume.reaches(&node.labels)) {
+            if !world.volume(&row.volume).is_some_and(|volume| volume.reaches(&node.labels)) {
                 return Progress::Lost;
             }
-        } else if row.selected_node.as_deref() == Some(name) || is_given(storage, &key, row) {
+        } else if row.selected_node.as_deref() == Some(name) || is_given(world, &key, row) {
             progress = Progress::Waiting;
         } else {
             return Progress::Lost;
@@ -214,9 +181,9 @@ pub(super) fn progress(pod: &PodRow, storage: &Storage, name: &str, node: Option
 }
 
 /// Whether a volume was given to a claim, in the API or not there yet.
-fn is_given(storage: &Storage, key: &Key, claim: &ClaimRow) -> bool {
+fn is_given(world: &World, key: &Key, claim: &ClaimRow) -> bool {
     let written = |volume: &VolumeRow| volume.claim.as_ref().is_some_and(|owner| owner.uid == claim.uid);
-    storage.given.values().any(|owner| owner == key) || storage.volumes.iter().any(|(_, volume)| written(volume))
+    world.given.values().any(|owner| owner == key) || world.volumes.iter().any(|(_, volume)| written(volume))
 }
 
 #[cfg(test)]

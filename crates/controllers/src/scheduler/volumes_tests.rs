@@ -1,5 +1,7 @@
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 
+use std::sync::Arc;
+
 use super::*;
 use crate::{
     scheduler::{cache::Cache, place::place},
@@ -26,14 +28,14 @@ fn on(host: &str) -> Option<Vec<NodeTerm>> {
     Some(vec![NodeTerm::new(&NodeSelectorTerm { match_expressions: Some(vec![hostname]), match_fields: None })])
 }
 
-fn storage(claims: Vec<(&str, ClaimRow)>, volumes: Vec<(Key, Arc<VolumeRow>)>) -> Storage {
+fn storage(claims: Vec<(&str, ClaimRow)>, volumes: Vec<(Key, Arc<VolumeRow>)>) -> World {
     let waits = class("mullion.io/local", true);
     let fixed = class("kubernetes.io/no-provisioner", true);
-    Storage {
+    World {
         claims: claims.into_iter().map(|(name, row)| (Key::new("a", name), Arc::new(row))).collect(),
         volumes,
         classes: [("local".to_owned(), waits), ("fixed".to_owned(), fixed)].into(),
-        given: HashMap::new(),
+        ..World::default()
     }
 }
 

@@ -1,0 +1,68 @@
+//! What there is besides pods and nodes, as one decision sees it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use cluster::{Client, Informer, Key, Selection};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+
+use super::rows::PodRow;
+use crate::{
+    selector::Labels,
+    storage::rows::{ClaimRow, ClassRow, StorageViews, VolumeRow},
+};
+
+/// Labels of namespaces.
+pub(super) type Spaces = BTreeMap<String, Arc<Labels>>;
+
+/// The informers of it.
+#[derive(Clone)]
+pub(super) struct Sources {
+    pub storage: StorageViews,
+    pub spaces: Informer<Labels>,
+}
+
+impl Sources {
+    /// Starts them.
+    pub fn start(client: &Client) -> Self {
+        let labels = |namespace: &Namespace| Some(namespace.metadata.labels.clone().unwrap_or_default());
+        Self { storage: StorageViews::start(client), spaces: Informer::start(Api::<Namespace>::all(client.clone()), Selection::all(), labels) }
+    }
+}
+
+/// What there is of storage and namespaces, and what the scheduler gave away before it is written.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    pub claims: BTreeMap<Key, Arc<ClaimRow>>,
+    pub volumes: Vec<(Key, Arc<VolumeRow>)>,
+    pub classes: BTreeMap<String, Arc<ClassRow>>,
+    /// Volumes given to claims that the API does not show yet.
+    pub given: HashMap<String, Key>,
+    pub spaces: Spaces,
+}
+
+impl World {
+    /// What matters for this pod; storage only if it has claims.
+    pub fn of(pod: &PodRow, sources: &Sources, given: &HashMap<String, Key>) -> Self {
+        let spaces = sources.spaces.snapshot().into_iter().map(|(key, labels)| (key.name, labels)).collect();
+        if pod.claims.is_empty() {
+            return Self { spaces, ..Self::default() };
+        }
+        let (views, keys) = (&sources.storage, pod.claims.iter().map(|claim| Key::new(&pod.ns, &claim.name)));
+        Self {
+            claims: keys.filter_map(|key| views.claims.get(&key).map(|claim| (key, claim))).collect(),
+            volumes: views.volumes.snapshot(),
+            classes: views.classes.snapshot().into_iter().map(|(key, class)| (key.name, class)).collect(),
+            given: given.clone(),
+            spaces,
+        }
+    }
+
+    /// A volume by name.
+    pub fn volume(&self, name: &str) -> Option<&VolumeRow> {
+        self.volumes.iter().find(|(key, _)| key.name == name).map(|(_, volume)| volume.as_ref())
+    }
+}
