@@ -26,6 +26,20 @@ fn counts_generations(kind: &KindInfo) -> bool {
     )
 }
 
+/// Where apps/v1 keeps a field of extensions/v1beta1: how often a DaemonSet's template changed.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn is_daemon_set(kind: &KindInfo) -> bool {
+    kind.group == "apps" && kind.plural == "daemonsets"
+}
+
+fn count_template(object: &mut Value, generation: i64) {
+    let annotations = object::metadata(object).entry("annotations").or_insert_with(|| json!({}));
+    if let Some(annotations) = annotations.as_object_mut() {
+        annotations.insert(TEMPLATE_GENERATION.into(), generation.to_string().into());
+    }
+}
+
 /// Sets what a creation does not leave to the client.
 pub fn prepare_create(kind: &KindInfo, object: &mut Value) {
     if has_status(kind) && !matches!((kind.group, kind.plural), ("", "nodes")) {
@@ -36,6 +50,9 @@ pub fn prepare_create(kind: &KindInfo, object: &mut Value) {
     }
     if counts_generations(kind) {
         object::metadata(object).insert("generation".into(), 1.into());
+    }
+    if is_daemon_set(kind) {
+        count_template(object, 1);
     }
     match (kind.group, kind.plural) {
         ("", "pods") => {
@@ -99,6 +116,11 @@ pub fn prepare_update(kind: &KindInfo, part: Part, old: &Value, new: &mut Value)
             *new = kept;
         }
         Part::Internal => {}
+    }
+    if is_daemon_set(kind) {
+        let before = object::text(old, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().unwrap_or(1);
+        let changed = object::lookup(old, &["spec", "template"]) != object::lookup(new, &["spec", "template"]);
+        count_template(new, if changed { before + 1 } else { before });
     }
     if counts_generations(kind) && content_changed(kind, old, new) {
         let generation = object::integer(old, &["metadata", "generation"]).unwrap_or_default();
@@ -212,6 +234,23 @@ mod tests {
         let mut status = changed.clone();
         prepare_update(deployments, Part::Status, &old, &mut status);
         assert_eq!((&status["spec"], &status["status"], &status["metadata"]["generation"]), (&old["spec"], &changed["status"], &json!(1)));
+    }
+
+    #[test]
+    fn daemon_sets_count_their_templates() {
+        let sets = kind("apps", "v1", "daemonsets");
+        let mut set = json!({"metadata": {"name": "a"}, "spec": {"template": {"spec": {}}, "minReadySeconds": 1}});
+        prepare_create(sets, &mut set);
+        let counted = |set: &Value| set["metadata"]["annotations"][TEMPLATE_GENERATION].clone();
+        assert_eq!(counted(&set), "1");
+        let mut other = set.clone();
+        other["metadata"]["annotations"] = json!({"own": "kept"});
+        other["spec"]["minReadySeconds"] = 2.into();
+        prepare_update(sets, Part::Main, &set, &mut other);
+        assert_eq!((counted(&other), &other["metadata"]["generation"]), (json!("1"), &json!(2)));
+        other["spec"]["template"]["spec"]["hostNetwork"] = true.into();
+        prepare_update(sets, Part::Main, &set, &mut other);
+        assert_eq!((counted(&other), &other["metadata"]["annotations"]["own"]), (json!("2"), &json!("kept")));
     }
 
     #[test]

@@ -7,6 +7,8 @@ mod config;
 mod container;
 mod error;
 mod field;
+#[cfg(test)]
+mod kinds_tests;
 mod meta;
 mod names;
 mod network;

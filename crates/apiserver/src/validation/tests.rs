@@ -28,12 +28,12 @@ fn with(group: &str, plural: &str, mut object: Value, changes: &[(&str, Value)])
     object
 }
 
-fn problems(group: &str, plural: &str, object: Value, changes: &[(&str, Value)]) -> String {
+pub fn problems(group: &str, plural: &str, object: Value, changes: &[(&str, Value)]) -> String {
     let object = with(group, plural, object, changes);
     texts(create(info(group, plural), &object))
 }
 
-fn updated(group: &str, plural: &str, object: Value, changes: &[(&str, Value)]) -> String {
+pub fn updated(group: &str, plural: &str, object: Value, changes: &[(&str, Value)]) -> String {
     let old = with(group, plural, object, &[]);
     let new = with(group, plural, old.clone(), changes);
     texts(update(info(group, plural), &new, &old))
@@ -422,7 +422,12 @@ fn pod_updates_are_narrow() {
 #[test]
 fn deployments_are_checked() {
     let cases = [
-        ("/spec/selector", Value::Null, "spec.selector: Required value"),
+        (
+            "/spec/selector",
+            Value::Null,
+            "spec.selector: Required value\nspec.template.metadata.labels: Invalid value: {\"app\":\"iis\"}: `selector` does not match template \
+             `labels`",
+        ),
         ("/spec/selector", json!({}), "spec.selector: Invalid value: {}: empty selector is invalid for deployment"),
         (
             "/spec/selector/matchLabels",
