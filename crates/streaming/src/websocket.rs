@@ -13,8 +13,9 @@ use futures::{Sink as _, SinkExt as _, Stream as _, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use tokio_util::sync::{CancellationToken, PollSender};
 
 /// Largest message that is read; clients send some ten thousand bytes at once.
@@ -36,9 +37,14 @@ fn config() -> WebSocketConfig {
         .max_frame_size(Some(LARGEST))
 }
 
-fn failed(error: tokio_tungstenite::tungstenite::Error) -> io::Error {
+/// Clients take any other code, and none, for a failure.
+fn closing() -> Message {
+    Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() }))
+}
+
+fn failed(error: tungstenite::Error) -> io::Error {
     match error {
-        tokio_tungstenite::tungstenite::Error::Io(error) => error,
+        tungstenite::Error::Io(error) => error,
         other => io::Error::other(other),
     }
 }
@@ -47,6 +53,7 @@ fn failed(error: tokio_tungstenite::tungstenite::Error) -> io::Error {
 pub struct Tunnel<I> {
     socket: WebSocketStream<I>,
     unread: Bytes,
+    closed: bool,
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> Tunnel<I> {
@@ -61,7 +68,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Tunnel<I> {
     }
 
     async fn over(io: I, role: Role) -> Self {
-        Self { socket: WebSocketStream::from_raw_socket(io, role, Some(config())).await, unread: Bytes::new() }
+        Self { socket: WebSocketStream::from_raw_socket(io, role, Some(config())).await, unread: Bytes::new(), closed: false }
     }
 }
 
@@ -95,8 +102,14 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tunnel<I> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match ready!(Pin::new(&mut self.socket).poll_close(cx)) {
-            Err(tokio_tungstenite::tungstenite::Error::ConnectionClosed | tokio_tungstenite::tungstenite::Error::AlreadyClosed) => Poll::Ready(Ok(())),
+        if !self.closed {
+            ready!(Pin::new(&mut self.socket).poll_ready(cx)).map_err(failed)?;
+            self.closed = true;
+            // Fine when the peer has closed it.
+            let _ = Pin::new(&mut self.socket).start_send(closing());
+        }
+        match ready!(Pin::new(&mut self.socket).poll_flush(cx)) {
+            Err(tungstenite::Error::ConnectionClosed | tungstenite::Error::AlreadyClosed) => Poll::Ready(Ok(())),
             result => Poll::Ready(result.map_err(failed)),
         }
     }
@@ -176,7 +189,7 @@ impl Channels {
 
     /// Says that nothing more comes and waits up to `linger` for the client to have read everything and to end the connection.
     pub async fn close(mut self, linger: Duration) {
-        let _ = self.messages.send(Message::Close(None)).await;
+        let _ = self.messages.send(closing()).await;
         let _ = tokio::time::timeout(linger, &mut self.reader).await;
     }
 }
@@ -223,7 +236,7 @@ async fn write<I: AsyncRead + AsyncWrite + Unpin>(
     mut queue: mpsc::Receiver<Message>,
     held_up: &AtomicBool,
     gone: &CancellationToken,
-) -> Result<(), tokio_tungstenite::tungstenite::Error> {
+) -> Result<(), tungstenite::Error> {
     let mut tick = tokio::time::interval(SIGN_OF_LIFE);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
