@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use host::NodeOs;
 
+use crate::images::registry::Registries;
 pub use crate::shim::HostDirs;
 
 /// Settings of one node's runtime.
@@ -29,6 +30,8 @@ pub struct Config {
     pub cni: CniDirs,
     /// Logical processors of the simulated machine, of which Windows' CPU limits are shares.
     pub processors: u32,
+    /// How registries are reached.
+    pub registries: Registries,
     /// Whether stand-ins may answer for images that need a real Windows.
     pub stand_ins: bool,
 }

@@ -12,6 +12,7 @@ mod gc;
 pub mod layer;
 pub mod platform;
 pub mod reference;
+pub mod registry;
 pub mod stand_in;
 pub mod tarball;
 #[cfg(test)]
@@ -30,8 +31,9 @@ use thiserror::Error;
 
 use archive::{Archive, Found, digest_of};
 use config::RunConfig;
-use platform::{NoMatch, Platform};
+use platform::{Fit, NoMatch, Platform};
 use reference::{Reference, ReferenceError};
+use registry::{FetchOptions, RegistryError};
 use stand_in::StandIn;
 use tarball::{Limits, TarError};
 use unpack::Source;
@@ -92,13 +94,16 @@ pub enum ImageError {
         #[source]
         source: io::Error,
     },
-    /// Nothing by that name can be had. Begins as containerd's message does.
-    #[error("failed to pull and unpack image \"{reference}\": failed to resolve reference \"{reference}\": {reason}")]
-    Unresolved {
+    /// A registry. Worded as containerd does.
+    #[error("failed to pull and unpack image \"{reference}\": {}", .stage.words(reference))]
+    Pull {
         /// The full name.
         reference: String,
-        /// Why, and the way out.
-        reason: String,
+        /// What was being done.
+        stage: registry::Stage,
+        /// Why it failed.
+        #[source]
+        source: RegistryError,
     },
     /// The file system.
     #[error("cannot {operation} {path:?}")]
@@ -147,6 +152,9 @@ pub struct Image {
     /// Whether it was made here from the catalogue of stand-ins, not loaded or pulled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub catalogue: bool,
+    /// Whether a registry has it, and so may have a newer one by now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pulled: bool,
 }
 
 impl Image {
@@ -179,6 +187,14 @@ pub struct LoadOptions {
     pub hypervisor: bool,
 }
 
+/// What [`Store::pull`] may be told.
+pub struct PullOptions<'a> {
+    /// Whether stand-ins may answer for images that need a real Windows.
+    pub stand_ins: bool,
+    /// How to ask registries.
+    pub fetch: FetchOptions<'a>,
+}
+
 /// The images of one node.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -209,11 +225,6 @@ impl Store {
     /// The kind of node.
     pub fn os(&self) -> NodeOs {
         self.os
-    }
-
-    /// The same store, for a virtual machine of the node that runs another build.
-    pub fn for_guest(&self, os: NodeOs) -> Self {
-        Self { os, ..self.clone() }
     }
 
     /// Where the unpacked layers are.
@@ -254,6 +265,7 @@ impl Store {
                 config: image.config.config.clone(),
                 stand_in: None,
                 catalogue: false,
+                pulled: false,
             });
         }
         self.change(|index| images.iter().for_each(|image| insert(index, image.clone())))?;
@@ -358,33 +370,40 @@ impl Store {
         })
     }
 
-    /// What `PullImage` does: an image that is here is current; else a stand-in, where there is one and `stand_ins` allows it.
+    /// What `PullImage` does. An image that was loaded, or stands in, is current while it runs here; one that was pulled is
+    /// while its registry has no other, or cannot be asked. Then come stand-ins, where they are allowed, and registries.
     ///
     /// # Errors
-    /// In containerd's words, with the way out.
-    pub fn pull(&self, name: &str, stand_ins: bool, node: &str) -> Result<Image, ImageError> {
-        if let Some(image) = self.find(name)?.filter(|image| stand_ins || image.stand_in_name().is_none()) {
+    /// In containerd's words.
+    pub async fn pull(&self, name: &str, options: &PullOptions<'_>) -> Result<Image, ImageError> {
+        let reference: Reference = name.parse()?;
+        let here = self.find(name)?.filter(|image| options.stand_ins || image.stand_in_name().is_none());
+        let here = here.filter(|image| (options.fetch.fit)(&image.platform).is_some());
+        if let Some(image) = here.as_ref().filter(|image| !image.pulled || reference.digest.is_some()) {
+            return Ok(image.clone());
+        }
+        if let Some(image) = options.stand_ins.then(|| self.stand_in(&reference, options.fetch.fit)).transpose()?.flatten() {
             return Ok(image);
         }
-        let reference: Reference = name.parse()?;
-        let offer = stand_in::offer(&reference);
-        let load = format!("load the image from an archive with `mullion image load FILE --node {node}`");
-        let refuse = |reason: String| ImageError::Unresolved { reference: reference.to_string(), reason };
-        let Some(offer) = offer else {
-            let known = stand_in::names().collect::<Vec<_>>().join(", ");
-            let known = if stand_ins { format!(" (stand-ins exist for {known})") } else { String::new() };
-            return Err(refuse(format!("not found: this runtime does not reach registries; {load}{known}")));
-        };
-        if !stand_ins {
-            return Err(refuse(format!("stand-ins are switched off on this node; {load}, or switch stand-ins on")));
+        match (self.fetch(&reference, &options.fetch).await, here) {
+            (Err(ImageError::Pull { source: RegistryError::Unreachable { reason, .. }, .. }), Some(image)) => {
+                tracing::info!(image = name, reason, "the registry cannot be asked, the image that is here is used");
+                Ok(image)
+            }
+            (result, _) => result,
         }
-        let platform = platform::choose(&reference.to_string(), self.os, &offer.platforms, |platform| platform, &|platform| platform.fit(self.os))?;
-        let config = stand_in::config(&reference, offer.program, platform);
+    }
+
+    /// Makes the image of a stand-in, if there is one.
+    fn stand_in(&self, reference: &Reference, fit: Fit<'_>) -> Result<Option<Image>, ImageError> {
+        let Some(offer) = stand_in::offer(reference) else { return Ok(None) };
+        let platform = platform::choose(&reference.to_string(), self.os, &offer.platforms, |platform| platform, fit)?;
+        let config = stand_in::config(reference, offer.program, platform);
         let document = serde_json::to_vec(&config).unwrap_or_default();
         let id = digest_of(&document);
         let tag = reference.tag.is_some().then(|| Reference { digest: None, ..reference.clone() }.to_string());
         let image = Image {
-            digests: digests(std::slice::from_ref(&reference), &id).collect(),
+            digests: digests(std::slice::from_ref(reference), &id).collect(),
             tags: tag.into_iter().collect(),
             platform: platform.clone(),
             layers: Vec::new(),
@@ -392,10 +411,11 @@ impl Store {
             config: config.config,
             stand_in: offer.program,
             catalogue: true,
+            pulled: false,
             id,
         };
         self.change(|index| insert(index, image.clone()))?;
-        Ok(image)
+        Ok(Some(image))
     }
 
     /// Bytes of the images that this node refers to, layers counted once.

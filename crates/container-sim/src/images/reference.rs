@@ -37,6 +37,16 @@ impl Reference {
         self.tag.as_deref() == Some("latest")
     }
 
+    /// The registry: `docker.io`, `localhost:5000`.
+    pub fn domain(&self) -> &str {
+        self.repository.split_once('/').map_or("", |(domain, _)| domain)
+    }
+
+    /// The repository within its registry: `library/busybox`.
+    pub fn path(&self) -> &str {
+        self.repository.split_once('/').map_or("", |(_, path)| path)
+    }
+
     /// The repository as people write it: `busybox`, `microsoft/iis`, `mcr.microsoft.com/windows/servercore/iis`.
     pub fn familiar(&self) -> &str {
         let short = self.repository.strip_prefix("docker.io/").unwrap_or(&self.repository);

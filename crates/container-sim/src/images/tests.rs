@@ -9,7 +9,8 @@ use pod_rules::NodeOs;
 use serde_json::{Value, json};
 
 use super::archive::digest_of;
-use super::{ImageError, LoadOptions, Store, layer, tarball};
+use super::registry::FetchOptions;
+use super::{ImageError, LoadOptions, PullOptions, Store, layer, tarball};
 use tarball::{Limits, TarError};
 
 /// One member of a layer or archive under construction.
@@ -45,13 +46,19 @@ fn tarball(entries: &[Entry<'_>]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-fn gzip(data: &[u8]) -> Vec<u8> {
+/// An archive of files alone.
+pub(super) fn tarball_of(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let entries: Vec<Entry<'_>> = files.iter().map(|(name, data)| File(name, data)).collect();
+    tarball(&entries)
+}
+
+pub(super) fn gzip(data: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(data).unwrap();
     encoder.finish().unwrap()
 }
 
-fn config(os: &str, version: Option<&str>, diff_ids: &[String]) -> Vec<u8> {
+pub(super) fn config(os: &str, version: Option<&str>, diff_ids: &[String]) -> Vec<u8> {
     let mut config = json!({
         "architecture": super::platform::host_architecture(), "os": os,
         "config": { "Cmd": ["/bin/sh"], "Env": null, "Labels": null },
@@ -104,13 +111,13 @@ impl Oci {
     }
 }
 
-struct Fixture {
-    dir: tempfile::TempDir,
-    store: Store,
+pub(super) struct Fixture {
+    pub dir: tempfile::TempDir,
+    pub store: Store,
 }
 
 impl Fixture {
-    fn new(os: NodeOs) -> Self {
+    pub fn new(os: NodeOs) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("state"), &dir.path().join("cache"), os).unwrap();
         let system = dir.path().join("wine-template/drive_c/windows/system32");
@@ -135,12 +142,12 @@ impl Fixture {
         self.store.load(&self.file(data), &LoadOptions::default())
     }
 
-    fn layer(&self, diff_id: &str) -> PathBuf {
+    pub fn layer(&self, diff_id: &str) -> PathBuf {
         self.store.layers_dir().join(Store::layer_name(diff_id))
     }
 }
 
-fn message(error: impl std::error::Error) -> String {
+pub(super) fn message(error: impl std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -337,22 +344,33 @@ fn removals_become_overlay_whiteouts_and_flatten_honours_them() {
     assert!(exists("kept") && exists("d/b") && !exists("d/a") && !exists("gone"));
 }
 
-#[test]
-fn stand_ins_are_pulled_by_tag_and_only_when_allowed() {
+#[tokio::test]
+async fn stand_ins_are_pulled_by_tag_and_only_when_allowed() {
+    async fn pull(fixture: &Fixture, name: &str, stand_ins: bool, hypervisor: bool) -> Result<super::Image, String> {
+        let os = fixture.store.os();
+        let fit: super::platform::Fit<'_> = &|platform| if hypervisor { platform.fit_hypervisor(os) } else { platform.fit(os) };
+        let (registries, credentials) = Default::default();
+        let fetch = FetchOptions { registries: &registries, credentials: &credentials, fit, limits: Limits::default(), progress: &|_| {} };
+        fixture.store.pull(name, &PullOptions { stand_ins, fetch }).await.map_err(message)
+    }
     let windows = Fixture::new(NodeOs::Windows { build: 20348 });
-    let image = windows.store.pull("microsoft/iis", true, "win01").unwrap();
+    let image = pull(&windows, "microsoft/iis", true, false).await.unwrap();
     assert_eq!(image.platform.build(), Some(20348));
     assert_eq!(image.config.labels["mullion.io/stand-in"], "iis");
     assert!(windows.store.find("microsoft/iis:latest").unwrap().is_some());
-    let wrong = message(windows.store.pull("microsoft/iis:windowsservercore-1709", true, "win01").unwrap_err());
+    let base = pull(&windows, "microsoft/nanoserver", true, false).await.unwrap();
+    assert_eq!((base.stand_in, base.stand_in_name()), (None, Some("wine")));
+    let old = "microsoft/iis:windowsservercore-1709";
+    let wrong = pull(&windows, old, true, false).await.unwrap_err();
     assert!(wrong.contains("no match for platform in manifest") && wrong.contains("10.0.16299") && wrong.contains("20348"), "{wrong}");
-    let off = message(Fixture::new(NodeOs::Windows { build: 20348 }).store.pull("microsoft/iis", false, "win01").unwrap_err());
-    assert!(off.contains("stand-ins are switched off") && off.contains("mullion image load FILE --node win01"), "{off}");
+    assert_eq!(pull(&windows, old, true, true).await.unwrap().platform.build(), Some(16299), "with Hyper-V isolation");
+    assert!(pull(&windows, old, true, false).await.is_err(), "what is here does not run without");
     let linux = Fixture::new(NodeOs::Linux);
-    let os = message(linux.store.pull("microsoft/iis", true, "lin01").unwrap_err());
+    let os = pull(&linux, "microsoft/iis", true, false).await.unwrap_err();
     assert!(os.contains("no match for platform"), "{os}");
-    let unknown = message(linux.store.pull("nginx", true, "lin01").unwrap_err());
-    assert!(unknown.contains("failed to resolve reference \"docker.io/library/nginx:latest\"") && unknown.contains("image load"), "{unknown}");
+    // With stand-ins off the registry is asked, even for what is here as a stand-in.
+    let off = pull(&windows, "127.0.0.1:1/microsoft/iis", false, false).await.unwrap_err();
+    assert!(off.contains("failed to do request"), "{off}");
 }
 
 proptest::proptest! {

@@ -45,7 +45,7 @@ impl Store {
                 continue;
             }
             bytes += (source.size)(blob)?;
-            let id = if windows { chained(&ids, &blob.diff_id) } else { blob.diff_id.clone() };
+            let id = id_of(&ids, blob, windows);
             let unpacked =
                 if windows { self.unpack_windows(&id, &ids, blob, limits, source)? } else { self.unpack_linux(&id, blob, limits, source)? };
             match unpacked {
@@ -97,7 +97,7 @@ impl Store {
 
     /// Whether a layer need not be fetched, over those that are known to be below it.
     pub(super) fn has(&self, below: &[String], blob: &LayerBlob, windows: bool) -> Option<(String, Unpacked)> {
-        let id = if windows { chained(below, &blob.diff_id) } else { blob.diff_id.clone() };
+        let id = id_of(below, blob, windows);
         if self.layer_dir(&id).is_dir() {
             return Some((id, Unpacked::Layer));
         }
@@ -161,6 +161,11 @@ impl Store {
         stack.insert(0, self.layer_dir(&id));
         Ok(stack)
     }
+}
+
+/// The id of a layer over others.
+pub(super) fn id_of(below: &[String], blob: &LayerBlob, windows: bool) -> String {
+    if windows { chained(below, &blob.diff_id) } else { blob.diff_id.clone() }
 }
 
 /// The id of a Windows layer: how it is unpacked depends on those below.

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use anyhow::anyhow;
 use k8s_cri::v1;
-use pod_rules::NodeOs;
 use serde_json::json;
 use tonic::Status;
 
 use super::Runtime;
 use super::isolation::Isolation;
-use crate::images::platform::Platform;
+use crate::images::registry::{Credentials, FetchOptions, RegistryError};
 use crate::images::stand_in::LABEL;
-use crate::images::{Image, ImageError};
+use crate::images::tarball::Limits;
+use crate::images::{Image, ImageError, PullOptions};
 use crate::shim::now;
 
 /// Annotation on CRI's `ImageSpec` with the image's `os.version`.
@@ -66,30 +66,41 @@ impl Runtime {
         Ok(v1::ImageStatusResponse { image: found.map(|image| self.image(&image)), info })
     }
 
-    pub(super) fn pull_image(&self, request: &v1::PullImageRequest) -> Result<String, Status> {
-        let name = request.image.as_ref().map(|image| image.image.as_str()).unwrap_or_default();
-        let mut pulled = self.store.pull(name, self.config.stand_ins, &self.config.node);
-        // A pod with a virtual machine of its own runs what is older than the node.
-        if let Err(ImageError::NoMatch(no_match)) = &pulled
-            && let Some(os) = self.guest_for(request, &no_match.available)
-        {
-            pulled = self.store.for_guest(os).pull(name, self.config.stand_ins, &self.config.node);
-        }
+    pub(super) async fn pull_image(&self, request: v1::PullImageRequest) -> Result<String, Status> {
+        let spec = request.image.unwrap_or_default();
+        let name = spec.image.as_str();
+        let annotations = request.sandbox_config.map(|config| config.annotations).unwrap_or_default();
+        let os = self.config.os;
+        let isolation = Isolation::asked(os, &spec.runtime_handler, &annotations).map_err(Status::unknown)?;
+        let credentials = credentials(request.auth.unwrap_or_default());
+        let fetch = FetchOptions {
+            registries: &self.config.registries,
+            credentials: &credentials,
+            fit: &|platform| isolation.fit(os, platform),
+            limits: Limits::default(),
+            progress: &|_| {},
+        };
+        let pulled = self.store.pull(name, &PullOptions { stand_ins: self.config.stand_ins, fetch }).await;
         let image = pulled.map_err(|error| match error {
             ImageError::NoMatch(no_match) => Status::not_found(format!("failed to pull and unpack image {name:?}: {no_match}")),
-            other => status(other),
+            other => self.refused(name, other),
         })?;
         tracing::info!(image = name, id = image.id, stand_in = image.stand_in_name(), "image is here");
         Ok(image.id)
     }
 
-    /// The kind of guest that runs the best of these variants in the way that the pod of a request asks for.
-    fn guest_for(&self, request: &v1::PullImageRequest, available: &[Platform]) -> Option<NodeOs> {
-        let handler = request.image.as_ref().map(|image| image.runtime_handler.as_str()).unwrap_or_default();
-        let annotations = request.sandbox_config.as_ref().map(|sandbox| sandbox.annotations.clone()).unwrap_or_default();
-        let isolation = Isolation::asked(self.config.os, handler, &annotations).ok()?;
-        let best = available.iter().filter(|platform| isolation.fit(self.config.os, platform).is_some()).max_by_key(|platform| platform.build())?;
-        Some(NodeOs::Windows { build: best.build()? })
+    /// What a registry said, and the ways around it that a simulated node has.
+    fn refused(&self, name: &str, error: ImageError) -> Status {
+        let load = format!("load an archive with `mullion image load FILE --node {}`", self.config.node);
+        let hint = match &error {
+            ImageError::Pull { source: RegistryError::Unreachable { .. }, .. } => {
+                format!("; pull it with this machine's own network by `mullion image pull {name}`, or {load}")
+            }
+            ImageError::Pull { source: RegistryError::NotFound(_), .. } => format!("; {load}"),
+            _ => String::new(),
+        };
+        let status = status(error);
+        Status::new(status.code(), format!("{}{hint}", status.message()))
     }
 
     pub(super) fn remove_image(&self, request: &v1::RemoveImageRequest) -> Result<(), Status> {
@@ -108,9 +119,23 @@ impl Runtime {
     }
 }
 
+/// Who asks, as the kubelet tells it.
+fn credentials(auth: v1::AuthConfig) -> Credentials {
+    if !auth.registry_token.is_empty() {
+        return Credentials::Bearer(auth.registry_token);
+    }
+    if !auth.identity_token.is_empty() {
+        return Credentials::Identity(auth.identity_token);
+    }
+    if !auth.username.is_empty() {
+        return Credentials::Password { user: auth.username, password: auth.password };
+    }
+    Credentials::decode(&auth.auth).unwrap_or_default()
+}
+
 fn status(error: ImageError) -> Status {
     let code = match &error {
-        ImageError::Unresolved { .. } | ImageError::NoMatch(_) => tonic::Code::NotFound,
+        ImageError::NoMatch(_) | ImageError::Pull { source: RegistryError::NotFound(_), .. } => tonic::Code::NotFound,
         ImageError::Reference(_) => tonic::Code::InvalidArgument,
         _ => tonic::Code::Unknown,
     };

@@ -248,7 +248,7 @@ impl ImageService for Service {
     }
 
     async fn pull_image(&self, request: Request<v1::PullImageRequest>) -> Answer<v1::PullImageResponse> {
-        ok(v1::PullImageResponse { image_ref: self.0.pull_image(&request.into_inner())? })
+        ok(v1::PullImageResponse { image_ref: self.0.pull_image(request.into_inner()).await? })
     }
 
     async fn remove_image(&self, request: Request<v1::RemoveImageRequest>) -> Answer<v1::RemoveImageResponse> {

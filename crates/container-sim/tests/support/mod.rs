@@ -116,6 +116,7 @@ impl Node {
             hcn,
             cni: CniDirs { conf_dir: dir.join("net.d"), bin_dir: dir.join("bin") },
             processors: 8,
+            registries: container_sim::images::registry::Registries::default(),
             stand_ins,
         };
         let mut node = Self { config, client, task: None };
