@@ -79,6 +79,33 @@ async fn a_put_that_creates_needs_the_right_to_create() {
     server.stop().await;
 }
 
+/// A role for everything in a namespace gives nothing of what lies outside.
+#[tokio::test]
+async fn the_master_of_a_namespace_is_nobody_outside() {
+    let server = TestServer::start().await;
+    grant(&server, "boss", json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}])).await;
+    let node = json!({"metadata": {"name": "n1"}, "status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}});
+    assert_eq!(ask(&server, "admin", "POST", "/api/v1/nodes", &[], &node).await.0, 201);
+    for path in [
+        "/api/v1/namespaces/default/nodes/n1",
+        "/api/v1/namespaces/default/nodes/n1/proxy/metrics",
+        "/api/v1/namespaces/default/nodes/n1/status",
+        "/apis/metrics.k8s.io/v1beta1/namespaces/default/nodes",
+        "/api/v1/namespaces/default/persistentvolumes/x",
+        "/api/v1/namespaces/default/pods/p/status/more",
+    ] {
+        assert_eq!(ask(&server, "boss", "GET", path, &[], &Value::Null).await.0, 404, "{path}");
+    }
+    let review = json!({"spec": {"user": "admin", "resourceAttributes": {"namespace": "kube-system", "verb": "get", "resource": "secrets"}}});
+    let reviews = "/apis/authorization.k8s.io/v1/namespaces/default";
+    assert_eq!(ask(&server, "boss", "POST", &format!("{reviews}/subjectaccessreviews"), &[], &review).await.0, 404);
+    assert_eq!(ask(&server, "boss", "POST", &format!("{reviews}/localsubjectaccessreviews"), &[], &review).await.0, 422);
+    for path in ["/api/v1/nodes/n1/proxy/metrics", "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces/kube-system/secrets"] {
+        assert_eq!(ask(&server, "boss", "GET", path, &[], &Value::Null).await.0, 403, "{path}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_socket_into_a_pod_needs_the_right_to_create_it() {
     let server = TestServer::start().await;

@@ -67,7 +67,7 @@ where
     }
     let mut call = Call { info, user, query, headers: parts.headers.clone(), body: Bytes::new() };
     let answer = if let Some(kind) = connect::kind_of(&call) {
-        if let Err(error) = check_upgrade(&api, &call, &attributes) {
+        if let Err(error) = resource::check_place(kind, &call).and_then(|()| check_upgrade(&api, &call, &attributes)) {
             return respond::error(encoding, &error);
         }
         connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await

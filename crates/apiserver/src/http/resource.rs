@@ -68,12 +68,14 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
     Ok(response)
 }
 
-/// A namespaced kind is written below a namespace; a cluster-scoped one never lies below one.
-fn check_place(kind: &KindInfo, call: &Call) -> Result<(), ApiError> {
+/// A namespaced kind is written below a namespace; a cluster-scoped one never lies below one: whoever may do something to nodes in a
+/// namespace (by a role for everything there) may do nothing to nodes. Only a proxy's path goes on.
+pub fn check_place(kind: &KindInfo, call: &Call) -> Result<(), ApiError> {
     let info = &call.info;
     let below_namespace = !info.namespace.is_empty() && kind.plural != "namespaces";
     let named = !call.info.name.is_empty() && matches!(info.verb, "get" | "update" | "patch" | "delete");
-    if !kind.namespaced && below_namespace || kind.namespaced && info.namespace.is_empty() && named {
+    let goes_on = !info.rest.is_empty() && info.subresource != "proxy";
+    if goes_on || !kind.namespaced && below_namespace || kind.namespaced && info.namespace.is_empty() && named {
         return Err(ApiError::no_such_resource());
     }
     if kind.namespaced && info.namespace.is_empty() && matches!(info.verb, "create" | "deletecollection") {

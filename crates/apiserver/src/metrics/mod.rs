@@ -6,7 +6,7 @@ mod usage;
 
 use crate::connect::kubelet;
 use crate::http::respond::{self, Body};
-use crate::http::{Call, negotiate};
+use crate::http::{Call, negotiate, resource};
 use crate::kinds::{self, KindInfo};
 use crate::object;
 use crate::registry::read::Selection;
@@ -52,6 +52,7 @@ pub async fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, Api
     }
     let kind = kinds::METRICS.iter().find(|kind| kind.version == info.version && kind.plural == info.resource);
     let kind = kind.filter(|_| info.subresource.is_empty()).ok_or_else(ApiError::no_such_resource)?;
+    resource::check_place(kind, call)?;
     if !kind.verbs.contains(&info.verb) {
         return Err(ApiError::method_not_allowed(kind, info.verb));
     }

@@ -26,11 +26,24 @@ pub fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError>
     if !known || info.version != "v1" {
         return Ok(None);
     }
+    let local = resource == "localsubjectaccessreviews";
+    if local == info.namespace.is_empty() || !info.name.is_empty() {
+        return Err(ApiError::no_such_resource());
+    }
     if info.verb != "create" {
         let message = format!("{} is not supported on resources of kind {:?}", info.verb, format!("{resource}.{group}"));
         return Err(ApiError::new(405, "MethodNotAllowed", message));
     }
     let mut review = resource::body(call)?;
+    let asked = object::lookup(&review, &["spec", "resourceAttributes", "namespace"]);
+    if local && asked.is_none_or(|asked| *asked != info.namespace) {
+        let message = format!(
+            "LocalSubjectAccessReview.authorization.k8s.io \"\" is invalid: spec.resourceAttributes.namespace: Invalid value: {}: must match \
+             metadata.namespace",
+            asked.unwrap_or(&Value::Null)
+        );
+        return Err(ApiError::new(422, "Invalid", message));
+    }
     let status = match resource {
         "tokenreviews" => review_token(api, &review),
         "selfsubjectreviews" => json!({"userInfo": call.user.to_value()}),
