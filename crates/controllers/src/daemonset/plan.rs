@@ -89,8 +89,16 @@ pub(super) fn plan(input: &Input<'_>) -> Plan {
         plan.create.truncate(BURST);
         plan.delete.truncate(BURST);
     }
-    (plan.status, plan.recheck) = status(input, &by_node);
+    plan.status = status(input, &by_node);
+    plan.recheck = recheck(input);
     plan
+}
+
+/// When the next ready pod becomes available by time alone; that of an update counts as well as the old one beside it.
+fn recheck(input: &Input<'_>) -> Option<Duration> {
+    let least = SignedDuration::from_secs(input.view.min_ready_seconds.into());
+    let waiting = input.pods.iter().filter(|(_, pod)| !pod.deleting && !input.is_available(pod)).filter_map(|(_, pod)| pod.ready);
+    waiting.map(|since| Duration::try_from((since + least).duration_since(input.now)).unwrap_or_default()).min()
 }
 
 /// The pods by the node they are on or meant for, oldest first; ended ones that are being deleted no longer count.
@@ -242,9 +250,8 @@ fn surge_over<'a>(input: &Input<'_>, plan: &mut Plan, nodes: impl Iterator<Item 
     plan.create.extend(broken.into_iter().chain(candidates));
 }
 
-fn status(input: &Input<'_>, by_node: &BTreeMap<&str, Pods<'_>>) -> (DaemonSetStatus, Option<Duration>) {
+fn status(input: &Input<'_>, by_node: &BTreeMap<&str, Pods<'_>>) -> DaemonSetStatus {
     let (mut status, mut updated, mut available) = (DaemonSetStatus::default(), 0, 0);
-    let mut recheck: Option<Duration> = None;
     for (name, node) in input.nodes {
         let oldest = by_node.get(name.as_str()).and_then(|pods| pods.first());
         if !input.view.fate(name, node).run {
@@ -255,15 +262,8 @@ fn status(input: &Input<'_>, by_node: &BTreeMap<&str, Pods<'_>>) -> (DaemonSetSt
         let Some((_, pod)) = oldest else { continue };
         status.current_number_scheduled += 1;
         updated += i32::from(input.is_new(pod));
-        let Some(since) = pod.ready else { continue };
-        status.number_ready += 1;
-        if input.is_available(pod) {
-            available += 1;
-        } else {
-            let left = (since + SignedDuration::from_secs(input.view.min_ready_seconds.into())).duration_since(input.now);
-            let left = Duration::try_from(left).unwrap_or_default();
-            recheck = Some(recheck.map_or(left, |other| other.min(left)));
-        }
+        status.number_ready += i32::from(pod.ready.is_some());
+        available += i32::from(input.is_available(pod));
     }
     let nonzero = |count: i32| (count != 0).then_some(count);
     status.updated_number_scheduled = nonzero(updated);
@@ -272,7 +272,7 @@ fn status(input: &Input<'_>, by_node: &BTreeMap<&str, Pods<'_>>) -> (DaemonSetSt
     status.observed_generation = Some(input.view.generation);
     status.collision_count = input.view.status.collision_count;
     status.conditions.clone_from(&input.view.status.conditions);
-    (status, recheck)
+    status
 }
 
 #[cfg(test)]

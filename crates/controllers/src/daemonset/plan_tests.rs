@@ -168,6 +168,9 @@ fn the_status_counts_nodes() {
     assert_eq!(plan.to_string(), expected);
     assert_eq!(plan.status.number_unavailable, Some(2));
     assert_eq!(plan.recheck, Some(Duration::from_secs(50)));
+    let beside = vec![on("win1", "old", ready), on("win1", "new", fresh)];
+    let input = Input { pods: &beside, ..input };
+    assert_eq!(super::plan(&input).recheck, Some(Duration::from_secs(50)), "a new pod beside the old one will be available");
 }
 
 #[test]
