@@ -30,6 +30,7 @@ fn main() -> ExitCode {
             ("second_programs_are_killed_in_time_and_end_with_their_container", |dir| Box::pin(cases::exec::ends(dir))),
             ("sessions_hand_streams_and_terminals_over", |dir| Box::pin(cases::exec::sessions(dir))),
             ("clients_attach_to_running_containers", |dir| Box::pin(cases::exec::attach(dir))),
+            ("system_calls_are_filtered_as_asked", |dir| Box::pin(cases::confinement::filters(dir))),
             ("limits_hold_or_are_said_not_to", |dir| Box::pin(cases::limits::linux(dir))),
             ("windows_memory_limits_make_allocations_fail", |dir| Box::pin(cases::limits::windows(dir))),
             ("nothing_of_the_lab_is_within_reach_of_a_container", |dir| Box::pin(cases::confinement::reach(dir))),

@@ -1,6 +1,6 @@
 //! From a CRI request and an image to what a shim executes.
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use k8s_cri::v1;
 
 use super::Runtime;
@@ -9,7 +9,7 @@ use super::isolation::Isolation;
 use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
 use crate::images::{Image, Store};
-use crate::shim::{Limits, MountSource, MountSpec, Program, RootSpec, Security, StartSpec};
+use crate::shim::{Limits, MountSource, MountSpec, Profile, Program, RootSpec, Seccomp, Security, StartSpec};
 
 /// What containerd hides from containers that are not privileged.
 const MASKED: &[&str] = &[
@@ -25,6 +25,9 @@ const MASKED: &[&str] = &[
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
+/// Bytes of the largest seccomp profile that is read; Docker's default one has 12,000.
+const LARGEST_PROFILE: u64 = 1 << 20;
+
 /// What containerd protects from containers that are not privileged.
 const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -65,7 +68,7 @@ impl Runtime {
             tty: config.tty,
             own_pid_namespace: !os.is_windows() && own_pid_namespace(linux)?,
             limits: Limits::default(),
-            security: if os.is_windows() { windows_security() } else { security(linux, image)? },
+            security: if os.is_windows() { windows_security() } else { self.security(linux, image)? },
         })
     }
 
@@ -100,6 +103,58 @@ impl Runtime {
         // Parents before children, whatever the order of the request.
         mounts.sort_by_key(|mount| mount.target.matches(['/', '\\']).count());
         Ok(mounts)
+    }
+
+    fn security(&self, linux: Option<&v1::LinuxContainerSecurityContext>, image: &Image) -> Result<Security> {
+        let list = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+        let Some(linux) = linux else {
+            return Ok(Security {
+                masked_paths: list(MASKED),
+                readonly_paths: list(READONLY),
+                user: image.config.user.clone(),
+                ..Security::default()
+            });
+        };
+        if linux.run_as_group.is_some() && linux.run_as_user.is_none() && linux.run_as_username.is_empty() {
+            bail!("runAsGroup is set without runAsUser: name the user too");
+        }
+        let capabilities = linux.capabilities.clone().unwrap_or_default();
+        let named = Some(linux.run_as_username.clone()).filter(|name| !name.is_empty());
+        let number = linux.run_as_user.as_ref().map(|user| user.value.to_string());
+        // An empty list is what a kubelet sends for `procMount: Unmasked`; ours and upstream's send the default list.
+        let or = |paths: &[String], default: &[&str]| if paths.is_empty() && !linux.privileged { list(default) } else { paths.to_vec() };
+        Ok(Security {
+            privileged: linux.privileged,
+            no_new_privs: linux.no_new_privs,
+            readonly_root: linux.readonly_rootfs,
+            add_capabilities: capabilities.add_capabilities,
+            drop_capabilities: capabilities.drop_capabilities,
+            masked_paths: or(&linux.masked_paths, MASKED),
+            readonly_paths: or(&linux.readonly_paths, READONLY),
+            user: number.or(named).unwrap_or_else(|| image.config.user.clone()),
+            group: linux.run_as_group.as_ref().and_then(|group| u32::try_from(group.value).ok()),
+            groups: linux.supplemental_groups.iter().filter_map(|group| u32::try_from(*group).ok()).collect(),
+            seccomp: if linux.privileged { Seccomp::Unconfined } else { self.seccomp(linux)? },
+            strict_groups: linux.supplemental_groups_policy() == v1::SupplementalGroupsPolicy::Strict,
+        })
+    }
+
+    /// The filter that a container asks for; none named is none, as in containerd.
+    fn seccomp(&self, linux: &v1::LinuxContainerSecurityContext) -> Result<Seccomp> {
+        use v1::security_profile::ProfileType;
+        let Some(profile) = &linux.seccomp else { return Ok(Seccomp::Unconfined) };
+        Ok(match profile.profile_type() {
+            ProfileType::Unconfined => Seccomp::Unconfined,
+            ProfileType::RuntimeDefault => Seccomp::Default,
+            ProfileType::Localhost => {
+                let name = profile.localhost_ref.strip_prefix("localhost/").unwrap_or(&profile.localhost_ref);
+                let read = || {
+                    let host = self.config.host.open(self.config.os)?;
+                    Profile::parse(&host.read(&host.parse(name)?, LARGEST_PROFILE)?.context("there is no such file on the node")?)
+                };
+                Seccomp::Profile(read().with_context(|| format!("cannot load seccomp profile {name:?}"))?)
+            }
+        })
     }
 }
 
@@ -140,34 +195,6 @@ fn windows_security() -> Security {
     Security { no_new_privs: true, ..Security::default() }
 }
 
-fn security(linux: Option<&v1::LinuxContainerSecurityContext>, image: &Image) -> Result<Security> {
-    let list = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
-    let Some(linux) = linux else {
-        return Ok(Security { masked_paths: list(MASKED), readonly_paths: list(READONLY), user: image.config.user.clone(), ..Security::default() });
-    };
-    if linux.run_as_group.is_some() && linux.run_as_user.is_none() && linux.run_as_username.is_empty() {
-        bail!("runAsGroup is set without runAsUser: name the user too");
-    }
-    let capabilities = linux.capabilities.clone().unwrap_or_default();
-    let named = Some(linux.run_as_username.clone()).filter(|name| !name.is_empty());
-    let number = linux.run_as_user.as_ref().map(|user| user.value.to_string());
-    // An empty list is what a kubelet sends for `procMount: Unmasked`; ours and upstream's send the default list.
-    let or = |paths: &[String], default: &[&str]| if paths.is_empty() && !linux.privileged { list(default) } else { paths.to_vec() };
-    Ok(Security {
-        privileged: linux.privileged,
-        no_new_privs: linux.no_new_privs,
-        readonly_root: linux.readonly_rootfs,
-        add_capabilities: capabilities.add_capabilities,
-        drop_capabilities: capabilities.drop_capabilities,
-        masked_paths: or(&linux.masked_paths, MASKED),
-        readonly_paths: or(&linux.readonly_paths, READONLY),
-        user: number.or(named).unwrap_or_else(|| image.config.user.clone()),
-        group: linux.run_as_group.as_ref().and_then(|group| u32::try_from(group.value).ok()),
-        groups: linux.supplemental_groups.iter().filter_map(|group| u32::try_from(*group).ok()).collect(),
-        strict_groups: linux.supplemental_groups_policy() == v1::SupplementalGroupsPolicy::Strict,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +214,7 @@ mod tests {
             config,
             stand_in: None,
             catalogue: false,
+            pulled: false,
         }
     }
 

@@ -23,6 +23,7 @@ mod program;
 mod pump;
 mod report;
 mod root;
+mod seccomp;
 mod security;
 mod serve;
 mod stage;
@@ -38,6 +39,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use launch::start;
 pub(crate) use limits::Limits;
 pub use log::LogWriter;
+pub(crate) use seccomp::{Profile, Seccomp};
 pub(crate) use wire::{AttachRequest, ExecRequest, Handed, Message, Request};
 pub use wire::{Exit, Identity, Started};
 
@@ -175,6 +177,8 @@ pub(crate) struct Security {
     /// Whether the groups that the image's `/etc/group` gives the user are left out.
     #[serde(default)]
     pub strict_groups: bool,
+    #[serde(default)]
+    pub seccomp: Seccomp,
 }
 
 /// Nanoseconds since 1970.

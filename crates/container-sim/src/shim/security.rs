@@ -131,6 +131,10 @@ fn capability(name: &str) -> Result<CapabilitySet> {
 /// Gives up everything the container shall not have. Irreversible.
 pub(super) fn drop_privileges(security: &Security, user: &User) -> Result<()> {
     let kept = capabilities(security)?;
+    // Who keeps to `no_new_privs` may be bound last of all; others only while they have CAP_SYS_ADMIN.
+    if !security.no_new_privs {
+        security.seccomp.apply(kept)?;
+    }
     let have = rustix::thread::capabilities(None).context("cannot read capabilities")?;
     for bit in 0..64 {
         let one = CapabilitySet::from_bits_retain(1 << bit);
@@ -155,6 +159,7 @@ pub(super) fn drop_privileges(security: &Security, user: &User) -> Result<()> {
     }
     if security.no_new_privs {
         rustix::thread::set_no_new_privs(true).context("cannot set no_new_privs")?;
+        security.seccomp.apply(kept)?;
     }
     Ok(())
 }

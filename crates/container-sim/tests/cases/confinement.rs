@@ -59,3 +59,40 @@ pub async fn reach(dir: PathBuf) {
     assert!(fds.iter().all(|target| !target.starts_with(&dir)), "a stand-in holds descriptors of the lab: {fds:?}");
     node.remove(&pod).await;
 }
+
+pub async fn filters(dir: PathBuf) {
+    use cri::v1::security_profile::ProfileType;
+    let node = Node::linux(&dir).await;
+    node.store().load(&image_archive(&dir), &Default::default()).unwrap();
+    std::fs::create_dir_all(dir.join("host/profiles")).unwrap();
+    let profile = r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["chmod","fchmodat"],"action":"SCMP_ACT_ERRNO"}]}"#;
+    std::fs::write(dir.join("host/profiles/no-chmod.json"), profile).unwrap();
+    let pod = node.run(sandbox("filters")).await;
+    let with = |name: &str, kind: ProfileType, file: &str, no_new_privs: bool| {
+        let seccomp = Some(cri::v1::SecurityProfile { profile_type: kind as i32, localhost_ref: file.into() });
+        let security = cri::v1::LinuxContainerSecurityContext { seccomp, no_new_privs, ..Default::default() };
+        let linux = Some(cri::v1::LinuxContainerConfig { security_context: Some(security), resources: None });
+        cri::v1::ContainerConfig { linux, ..container(name, "demo:1", &["/bin/sleep", "1000"]) }
+    };
+    let run = async |id: &str, text: &str| {
+        let command = ["/bin/sh", "-c", text].map(str::to_owned);
+        node.client.exec_sync(id, &command, Duration::from_secs(10)).await.unwrap()
+    };
+    let mode = "grep Seccomp: /proc/1/status /proc/self/status | grep -c";
+    for (name, no_new_privs) in [("plain", false), ("no-new-privs", true)] {
+        let standard = node.start(&pod, with(name, ProfileType::RuntimeDefault, "", no_new_privs)).await;
+        assert_eq!(run(&standard, &format!("{mode} 2$")).await.stdout, b"2\n", "the first program and later ones");
+        assert_ne!(run(&standard, "unshare -U true").await.exit_code, 0);
+        assert_eq!(run(&standard, "chmod 700 /etc && echo still | cat && sleep 0.01").await.exit_code, 0, "ordinary programs do not notice");
+    }
+    let local = node.start(&pod, with("local", ProfileType::Localhost, "/profiles/no-chmod.json", false)).await;
+    let refused = run(&local, "chmod 700 /etc").await;
+    assert!(refused.exit_code != 0 && String::from_utf8(refused.stderr).unwrap().contains("Operation not permitted"));
+    let unconfined = node.start(&pod, with("free", ProfileType::Unconfined, "", false)).await;
+    assert_eq!(run(&unconfined, &format!("{mode} 0$")).await.stdout, b"2\n");
+    for (file, reason) in [("/profiles/missing.json", "no such file"), ("/etc/../../../../etc/passwd", "seccomp profile")] {
+        let error = node.create(&pod, with("wrong", ProfileType::Localhost, file, false)).await.unwrap_err().to_string();
+        assert!(error.contains("cannot load seccomp profile") && error.contains(reason), "{error}");
+    }
+    node.remove(&pod).await;
+}

@@ -299,7 +299,7 @@ pub fn image_archive(dir: &Path) -> PathBuf {
         file(builder, "etc/motd", 0o644, b"replaced above\n");
         for name in [
             "sh", "cat", "sleep", "true", "hostname", "id", "ls", "touch", "grep", "printf", "echo", "pwd", "test", "head", "tty", "stty", "mount",
-            "tail",
+            "tail", "chmod", "unshare",
         ] {
             let mut header = tar::Header::new_gnu();
             header.set_entry_type(tar::EntryType::Symlink);
