@@ -3,6 +3,7 @@
 mod common;
 
 use common::TestServer;
+use futures::StreamExt;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
@@ -91,6 +92,10 @@ async fn an_event_has_two_faces() {
     let list = get(&server, &format!("{new}?fieldSelector=regarding.kind%3DPod")).await;
     assert_eq!((&list["kind"], &list["items"][0]["series"]["count"]), (&json!("EventList"), &json!(2)));
     assert_eq!(list["apiVersion"], "events.k8s.io/v1");
+    let events: kube::Api<k8s_openapi::api::events::v1::Event> = kube::Api::namespaced(server.admin(), "default");
+    let mut watch = events.watch(&kube::api::WatchParams::default(), "0").await.unwrap().boxed();
+    let Some(Ok(kube::api::WatchEvent::Added(seen))) = watch.next().await else { panic!("no event") };
+    assert_eq!((seen.note.as_deref(), seen.regarding.unwrap().name.as_deref()), (Some("again"), Some("p")));
     let old = json!({"metadata": {"name": "o"}, "involvedObject": {"namespace": "default"}, "message": "m", "count": 3});
     assert_eq!(send(&server, "POST", core, &old).await.code, 201);
     assert_eq!(get(&server, &format!("{new}/o")).await["deprecatedCount"], 3);

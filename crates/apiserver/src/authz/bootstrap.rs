@@ -243,7 +243,7 @@ fn system_roles() -> Vec<(&'static str, Vec<Value>)> {
             vec![
                 rule(&[""], &["nodes"], READ),
                 rule(&[""], &["nodes"], &["proxy"]),
-                rule(&[""], &["nodes/log", "nodes/metrics", "nodes/proxy", "nodes/stats"], &["*"]),
+                rule(&[""], &["nodes/configz", "nodes/healthz", "nodes/log", "nodes/metrics", "nodes/pods", "nodes/proxy", "nodes/stats"], &["*"]),
             ],
         ),
         ("system:node-proxier", network.clone()),

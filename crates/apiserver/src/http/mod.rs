@@ -25,9 +25,13 @@ use path::RequestInfo;
 use query::Query;
 use respond::{Body, BoxError};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Largest body, as upstream's `MaxRequestBodyBytes`.
 const LARGEST_BODY: usize = 3 << 20;
+
+/// How long a client may take to send its body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request that has been read, authenticated and authorized.
 pub struct Call {
@@ -72,9 +76,12 @@ where
         }
         connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
     } else {
-        match read_body(body).await {
-            Ok(body) => call.body = body,
-            Err(error) => return respond::error(encoding, &error),
+        // Nobody reads what a reader sends: strangers may not fill memory with it.
+        if !matches!(call.info.verb, "get" | "head" | "list" | "watch") {
+            match read_body(body).await {
+                Ok(body) => call.body = body,
+                Err(error) => return respond::error(encoding, &error),
+            }
         }
         if call.info.is_resource { resource::serve(&api, &call).await } else { nonresource::serve(&api, &call) }
     };
@@ -117,7 +124,8 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    match Limited::new(body, LARGEST_BODY).collect().await {
+    let read = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, LARGEST_BODY).collect());
+    match read.await.map_err(|_| ApiError::new(408, "Timeout", "reading the request's body took too long"))? {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
             let message = format!("Request entity too large: limit is {LARGEST_BODY}");
