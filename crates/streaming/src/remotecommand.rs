@@ -138,7 +138,8 @@ pub struct Streams {
 }
 
 enum Ending {
-    Spdy { connection: Connection, error: spdy::Stream },
+    /// Clients take the end of what we never send on `stdin` and `resize` for the program's: it is kept until then.
+    Spdy { connection: Connection, error: spdy::Stream, silent: Vec<spdy::SendHalf> },
     WebSocket(Channels),
 }
 
@@ -149,9 +150,9 @@ impl Streams {
         // Ends of outputs come first, and nobody reads input any more.
         drop((self.stdin, self.stdout, self.stderr, self.sizes));
         match self.ending {
-            Ending::Spdy { connection, mut error } => {
+            Ending::Spdy { connection, mut error, silent } => {
                 let _ = error.send.write_all(&bytes).await;
-                drop(error);
+                drop((error, silent));
                 connection.close(LINGER).await;
             }
             Ending::WebSocket(channels) => {
@@ -292,9 +293,15 @@ impl Accepted {
         }
         let error = error.ok_or(Error::Gone)?;
         let (sender, sizes) = mpsc::channel(4);
-        if let Some(resize) = resize {
-            tokio::spawn(read_sizes(Box::new(resize.receive), sender));
+        let mut silent = Vec::new();
+        if let Some(spdy::Stream { receive, send, .. }) = resize {
+            silent.push(send);
+            tokio::spawn(read_sizes(Box::new(receive), sender));
         }
+        let stdin = stdin.map(|spdy::Stream { receive, send, .. }| {
+            silent.push(send);
+            Box::new(receive) as Input
+        });
         let gone = CancellationToken::new();
         let (ended, token) = (connection.ended(), gone.clone());
         tokio::spawn(async move {
@@ -302,12 +309,12 @@ impl Accepted {
             token.cancel();
         });
         Ok(Streams {
-            stdin: stdin.map(|stream| Box::new(stream.receive) as Input),
+            stdin,
             stdout: stdout.map(|stream| Box::new(stream.send) as Output),
             stderr: stderr.map(|stream| Box::new(stream.send) as Output),
             sizes,
             gone,
-            ending: Ending::Spdy { connection, error },
+            ending: Ending::Spdy { connection, error, silent },
             protocol: self.protocol,
         })
     }
