@@ -79,6 +79,25 @@ async fn a_put_that_creates_needs_the_right_to_create() {
     server.stop().await;
 }
 
+/// What an older version or an accident left out of a bootstrap role comes back with the next start, unless it is not to be updated.
+#[tokio::test]
+async fn bootstrap_roles_are_completed_at_the_start() {
+    let server = TestServer::start().await;
+    for (name, update) in [("system:kube-scheduler", "true"), ("system:kube-dns", "false")] {
+        let annotations = json!({"rbac.authorization.kubernetes.io/autoupdate": update});
+        let role =
+            json!({"metadata": {"name": name, "annotations": annotations}, "rules": [{"apiGroups": ["own"], "resources": ["x"], "verbs": ["get"]}]});
+        assert_eq!(ask(&server, "admin", "PUT", &format!("{RBAC}/clusterroles/{name}"), &[], &role).await.0, 200);
+    }
+    let server = server.restart().await;
+    for (name, completed) in [("system:kube-scheduler", true), ("system:kube-dns", false)] {
+        let rules = ask(&server, "admin", "GET", &format!("{RBAC}/clusterroles/{name}"), &[], &Value::Null).await.1["rules"].clone();
+        assert_eq!(rules[0]["apiGroups"], json!(["own"]), "what was added stays");
+        assert_eq!(rules.as_array().unwrap().len() > 1, completed, "{name}");
+    }
+    server.stop().await;
+}
+
 /// A role for everything in a namespace gives nothing of what lies outside.
 #[tokio::test]
 async fn the_master_of_a_namespace_is_nobody_outside() {

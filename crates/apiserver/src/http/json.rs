@@ -1,8 +1,9 @@
 //! A JSON reader that notices members which stand twice in one object: the last one counts, as everywhere, but strict clients want to know.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 /// Most repetitions that are named (sigs.k8s.io/json has the same limit).
@@ -11,23 +12,41 @@ const MOST: usize = 100;
 /// Reads a document; the second part names the members that stand twice, as `duplicate field "spec.replicas"`.
 pub fn read(body: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
     let place = Place::default();
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let value = Reader(&place).deserialize(&mut deserializer)?;
-    deserializer.end()?;
+    let value = read_noting(body, &place)?;
+    if !place.any.get() {
+        return Ok((value, Vec::new()));
+    }
+    // Only now is it worth knowing where.
+    let place = Place { named: true, ..Place::default() };
+    let value = read_noting(body, &place)?;
     Ok((value, place.found.into_inner()))
+}
+
+fn read_noting(body: &[u8], place: &Place) -> serde_json::Result<Value> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let value = Reader(place).deserialize(&mut deserializer)?;
+    deserializer.end().map(|()| value)
 }
 
 #[derive(Default)]
 struct Place {
+    /// Whether paths are kept.
+    named: bool,
+    /// Whether anything stands twice.
+    any: Cell<bool>,
     path: RefCell<String>,
     found: RefCell<Vec<String>>,
 }
 
 impl Place {
     /// Runs `read` one step further down.
-    fn below<T>(&self, step: &str, read: impl FnOnce() -> T) -> T {
+    fn below<T>(&self, step: impl FnOnce() -> String, read: impl FnOnce() -> T) -> T {
+        if !self.named {
+            return read();
+        }
+        let step = step();
         let length = self.path.borrow().len();
-        self.path.borrow_mut().push_str(step);
+        self.path.borrow_mut().push_str(&step);
         let result = read();
         self.path.borrow_mut().truncate(length);
         result
@@ -37,7 +56,12 @@ impl Place {
         if self.path.borrow().is_empty() { name.to_string() } else { format!(".{name}") }
     }
 
-    fn repeated(&self, step: &str) {
+    fn repeated(&self, name: &str) {
+        self.any.set(true);
+        if !self.named {
+            return;
+        }
+        let step = self.member(name);
         let mut found = self.found.borrow_mut();
         let text = format!("duplicate field \"{}{step}\"", self.path.borrow());
         if found.len() < MOST && !found.contains(&text) {
@@ -94,8 +118,8 @@ impl<'de> Visitor<'de> for Reader<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
         loop {
-            let step = format!("[{}]", list.len());
-            match self.0.below(&step, || items.next_element_seed(Reader(self.0)))? {
+            let index = list.len();
+            match self.0.below(|| format!("[{index}]"), || items.next_element_seed(Reader(self.0)))? {
                 Some(item) => list.push(item),
                 None => return Ok(Value::Array(list)),
             }
@@ -105,10 +129,13 @@ impl<'de> Visitor<'de> for Reader<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(name) = members.next_key::<String>()? {
-            let step = self.0.member(&name);
-            let value = self.0.below(&step, || members.next_value_seed(Reader(self.0)))?;
-            if map.insert(name, value).is_some() {
-                self.0.repeated(&step);
+            let value = self.0.below(|| self.0.member(&name), || members.next_value_seed(Reader(self.0)))?;
+            match map.entry(name) {
+                Entry::Vacant(entry) => drop(entry.insert(value)),
+                Entry::Occupied(mut entry) => {
+                    self.0.repeated(entry.key());
+                    entry.insert(value);
+                }
             }
         }
         Ok(Value::Object(map))

@@ -56,7 +56,7 @@ where
 {
     let accepted = negotiate::accept(request.headers());
     let encoding = accepted.as_ref().map_or(Encoding::Json, |accepted| accepted.encoding);
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
     tracing::trace!(verb = info.verb, path = info.path, "request");
@@ -69,11 +69,12 @@ where
     if let Err(error) = api.registry.authorizer.check(&attributes) {
         return respond::error(encoding, &error);
     }
-    let mut call = Call { info, user, query, headers: parts.headers.clone(), body: Bytes::new() };
+    let mut call = Call { info, user, query, headers: std::mem::take(&mut parts.headers), body: Bytes::new() };
     let answer = if let Some(kind) = connect::kind_of(&call) {
         if let Err(error) = resource::check_place(kind, &call).and_then(|()| check_upgrade(&api, &call, &attributes)) {
             return respond::error(encoding, &error);
         }
+        parts.headers.clone_from(&call.headers);
         connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
     } else {
         // Nobody reads what a reader sends: strangers may not fill memory with it.

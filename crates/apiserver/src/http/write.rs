@@ -123,7 +123,8 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
     let (document, repeated) = patch_document(&call.body)?;
     let kind = target.kind;
     let change = |current: &Value| {
-        let current = &events::outgoing(kind, current.clone());
+        let view = events::is_view(kind).then(|| events::outgoing(kind, current.clone()));
+        let current = view.as_ref().unwrap_or(current);
         let patched = match content_type.as_str() {
             JSON_PATCH => patch::json(current, &document),
             MERGE_PATCH => Ok(patch::merge(current, &document)),
