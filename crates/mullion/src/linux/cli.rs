@@ -9,6 +9,7 @@ use hcn::HnsVersion;
 use host::NodeOs;
 use ipnet::Ipv4Net;
 
+use super::image::{ImageArgs, RegistryArgs};
 use crate::feature_gates::FeatureGates;
 
 /// Commands for users first, then the processes of a one-machine cluster.
@@ -24,7 +25,7 @@ pub enum Command {
     Logs(LogsArgs),
     /// Pack all that helps to understand a cluster, without secrets, into one archive
     SupportBundle(SupportBundleArgs),
-    /// Load, list and remove images of a cluster's nodes
+    /// Load, pull, list, tag and remove images of a cluster's nodes
     Image(ImageArgs),
     /// Look into the Host Networking Service of a simulated Windows node
     Hns(HnsArgs),
@@ -86,6 +87,8 @@ pub struct UpArgs {
     /// Refuse images that only a stand-in could answer for
     #[arg(long)]
     pub no_stand_ins: bool,
+    #[command(flatten)]
+    pub registries: RegistryArgs,
 }
 
 /// A pod network between nodes.
@@ -153,53 +156,6 @@ pub struct StatusArgs {
     /// Output format
     #[arg(short, long)]
     pub output: Option<Output>,
-}
-
-/// `mullion image`.
-#[derive(Clone, Debug, Args)]
-pub struct ImageArgs {
-    #[command(subcommand)]
-    pub command: ImageCommand,
-}
-
-/// What to do with images.
-#[derive(Clone, Debug, Subcommand)]
-pub enum ImageCommand {
-    /// Load an OCI or docker archive on every node that it fits
-    Load {
-        /// The archive
-        archive: PathBuf,
-        /// Name for an archive that has none
-        #[arg(long)]
-        name: Option<String>,
-        #[command(flatten)]
-        at: ImageNodes,
-    },
-    /// List images
-    List {
-        /// Output format
-        #[arg(short, long)]
-        output: Option<Output>,
-        #[command(flatten)]
-        at: ImageNodes,
-    },
-    /// Remove an image
-    Rm {
-        /// Name or digest
-        image: String,
-        #[command(flatten)]
-        at: ImageNodes,
-    },
-}
-
-/// Which nodes' images.
-#[derive(Clone, Debug, Args)]
-pub struct ImageNodes {
-    #[command(flatten)]
-    pub dir: DirArgs,
-    /// Only this node
-    #[arg(long)]
-    pub node: Option<String>,
 }
 
 /// `mullion hns`.
@@ -289,6 +245,8 @@ pub struct ContainerSimArgs {
     pub processors: u32,
     #[arg(long)]
     pub no_stand_ins: bool,
+    #[command(flatten)]
+    pub registries: RegistryArgs,
 }
 
 /// The Host Networking Service of a simulated host.

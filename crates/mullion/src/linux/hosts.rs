@@ -23,7 +23,7 @@ pub fn container_sim(args: ContainerSimArgs) -> Result<(), Failure> {
         hcn: args.hcn,
         cni: CniDirs { conf_dir: args.cni_conf_dir, bin_dir: args.cni_bin_dir },
         processors: args.processors,
-        registries: container_sim::images::registry::Registries::default(),
+        registries: args.registries.into(),
         stand_ins: !args.no_stand_ins,
     };
     crate::agent_runtime()?.block_on(container_sim::run(config, crate::told_to_end())).map_err(Failure::from)

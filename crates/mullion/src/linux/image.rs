@@ -1,24 +1,47 @@
 //! `mullion image`: the images of a cluster's nodes. Works on the nodes' stores directly, whether the cluster runs or not.
 
+mod args;
+mod docker;
+
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow};
-use container_sim::images::{Image, LoadOptions, Store};
+use anyhow::{Context as _, anyhow};
+use container_sim::images::platform::Platform;
+use container_sim::images::reference::Reference;
+use container_sim::images::registry::{FetchOptions, Progress, Registries, RegistryError};
+use container_sim::images::{Image, ImageError, LoadOptions, PullOptions, Store};
+use indicatif::{ProgressBar, ProgressStyle};
 use lab::dir::{Cluster, Env};
 use serde_json::json;
 
-use super::cli::{ImageArgs, ImageCommand, ImageNodes, Output};
+pub use args::{ImageArgs, RegistryArgs};
+use args::{ImageCommand, ImageNodes, Take};
+
+use super::cli::Output;
 use super::up::{dirs, node_os};
-use crate::exit::Failure;
+use crate::exit::{Failure, USAGE};
+
+/// The archive is damaged, hostile or not an image archive; or larger than allowed.
+const ARCHIVE: u8 = 80;
+/// Nothing in it is for any of the nodes.
+const NO_MATCH: u8 = 81;
+/// The registry has no such image, wants credentials, or cannot be reached.
+const REGISTRY: u8 = 82;
+/// No node has the image.
+const NO_IMAGE: u8 = 83;
 
 /// Does what was asked, node by node.
 pub fn main(args: ImageArgs) -> Result<(), Failure> {
     match args.command {
-        ImageCommand::Load { archive, name, at } => load(&archive, name, &at),
-        ImageCommand::List { output, at } => list(output, &at),
-        ImageCommand::Rm { image, at } => remove(&image, &at),
+        ImageCommand::Load { archive, name, take, at } => load(&archive, name, &take, &at),
+        ImageCommand::Pull { image, registries, no_stand_ins, take, at } => pull(&image, &registries.into(), !no_stand_ins, &take, &at),
+        ImageCommand::List { output, at } => list(output.output, &at),
+        ImageCommand::Tag { image, new, at } => each(&image, &at, |store| Ok(store.tag(&image, &new)?.map(|_| format!("{image} is {new} too")))),
+        ImageCommand::Rm { image, at } => each(&image, &at, |store| {
+            let removed = store.untag(&image)? || store.remove(&image)?;
+            Ok(removed.then(|| format!("removed {image}")))
+        }),
     }
-    .map_err(Failure::from)
 }
 
 /// Where the unpacked layers of all clusters are.
@@ -26,59 +49,135 @@ pub fn cache_dir() -> std::path::PathBuf {
     Env::of_process().cache_dir().join("images")
 }
 
-fn stores(at: &ImageNodes) -> Result<Vec<(String, Store)>> {
+fn stores(at: &ImageNodes) -> Result<Vec<(String, Store)>, Failure> {
     let dirs = dirs(&at.dir)?;
     let cluster = Cluster::load(&dirs)?.ok_or_else(|| anyhow!("{} holds no cluster: start one with `mullion up`", dirs.dir.display()))?;
     let chosen: Vec<_> = cluster.nodes.iter().filter(|node| at.node.as_ref().is_none_or(|name| *name == node.name)).collect();
     if chosen.is_empty() {
         let names: Vec<_> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
-        return Err(anyhow!("there is no node {}: use one of {}", at.node.as_deref().unwrap_or_default(), names.join(", ")));
+        let error = anyhow!("there is no node {}: use one of {}", at.node.as_deref().unwrap_or_default(), names.join(", "));
+        return Err(Failure::new(USAGE, error));
     }
     let open = |node: &&lab::spec::NodeSpec| {
         let state = dirs.host(&node.name).join("images");
-        Ok((node.name.clone(), Store::open(&state, &cache_dir(), node_os(node.os))?))
+        Ok((node.name.clone(), Store::open(&state, &cache_dir(), node_os(node.os)).map_err(failure)?))
     };
     chosen.iter().map(open).collect()
 }
 
-fn load(archive: &Path, name: Option<String>, at: &ImageNodes) -> Result<()> {
-    let options = LoadOptions { name, ..LoadOptions::default() };
-    let mut fits = false;
-    let mut refusal = None;
-    for (node, store) in stores(at)? {
-        match store.load(archive, &options) {
-            Ok(images) => {
-                fits = true;
-                for image in images {
-                    println!("{node}: loaded {} ({})", names(&image), image.platform);
-                }
-            }
-            // An archive for Linux nodes fits no Windows node; only one that fits none is a mistake.
-            Err(error @ container_sim::images::ImageError::NoMatch(_)) => refusal = Some((node, error)),
-            Err(error) => return Err(error).with_context(|| format!("loading {} on node {node} failed", archive.display())),
+/// The exit code of what failed.
+fn failure(error: ImageError) -> Failure {
+    let code = match &error {
+        ImageError::Reference(_) => USAGE,
+        ImageError::NotAnImage { .. } | ImageError::Tar(_) | ImageError::Layer { .. } | ImageError::Digest { .. } | ImageError::Damaged { .. } => {
+            ARCHIVE
         }
+        ImageError::NoMatch(_) => NO_MATCH,
+        ImageError::Pull { .. } => REGISTRY,
+        _ => crate::exit::FAILED,
+    };
+    Failure::new(code, error)
+}
+
+fn on_node(failure: Failure, what: &str, node: &str) -> Failure {
+    Failure { error: failure.error.context(format!("{what} on node {node} failed")), ..failure }
+}
+
+/// What came of it on each node. An image for Linux fits no Windows node; only one that fits none is a mistake.
+#[derive(Default)]
+struct Taken {
+    images: Vec<(String, Image)>,
+    refused: Option<(String, ImageError)>,
+}
+
+impl Taken {
+    fn add(&mut self, node: &str, what: &str, result: Result<Vec<Image>, ImageError>) -> Result<(), Failure> {
+        match result {
+            Ok(images) => self.images.extend(images.into_iter().map(|image| (node.to_owned(), image))),
+            Err(error @ ImageError::NoMatch(_)) => self.refused = Some((node.to_owned(), error)),
+            Err(error) => return Err(on_node(failure(error), what, node)),
+        }
+        Ok(())
     }
-    match refusal {
-        Some((node, error)) if !fits => Err(error).with_context(|| format!("loading {} on node {node} failed", archive.display())),
-        _ => Ok(()),
+
+    fn report(self, what: &str, done: &str, output: Option<Output>) -> Result<(), Failure> {
+        if let (true, Some((node, error))) = (self.images.is_empty(), self.refused) {
+            return Err(on_node(failure(error), what, &node));
+        }
+        if output == Some(Output::Json) {
+            return print_json(&self.images);
+        }
+        for (node, image) in self.images {
+            let note = if image.stand_in_name().is_some() { ", a stand-in" } else { "" };
+            println!("{node}: {done} {} ({}{note})", names(&image), image.platform);
+        }
+        Ok(())
     }
+}
+
+fn load(archive: &Path, name: Option<String>, take: &Take, at: &ImageNodes) -> Result<(), Failure> {
+    let options = LoadOptions { name, limits: take.limits(), hypervisor: take.hyperv };
+    let what = format!("loading {}", archive.display());
+    let mut taken = Taken::default();
+    for (node, store) in stores(at)? {
+        taken.add(&node, &what, store.load(archive, &options))?;
+    }
+    taken.report(&what, "loaded", take.output.output)
+}
+
+fn pull(name: &str, registries: &Registries, stand_ins: bool, take: &Take, at: &ImageNodes) -> Result<(), Failure> {
+    let reference: Reference = name.parse().map_err(|error| failure(ImageError::Reference(error)))?;
+    let known = docker::credentials(reference.domain())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the event loop failed")?;
+    let what = format!("pulling {name}");
+    let mut taken = Taken::default();
+    for (node, store) in stores(at)? {
+        let bar = ProgressBar::new(0);
+        if let Ok(style) = ProgressStyle::with_template("{prefix} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(node.clone());
+        let os = store.os();
+        let fit = |platform: &Platform| if take.hyperv { platform.fit_hypervisor(os) } else { platform.fit(os) };
+        let progress = |progress: Progress| {
+            bar.set_length(progress.total);
+            bar.set_position(progress.done);
+        };
+        let fetch = FetchOptions { registries, credentials: &known.credentials, fit: &fit, limits: take.limits(), progress: &progress };
+        let pulled = runtime.block_on(store.pull(name, &PullOptions { stand_ins, fetch }));
+        bar.finish_and_clear();
+        let refused = matches!(&pulled, Err(ImageError::Pull { source: RegistryError::Denied(_) | RegistryError::Token { .. }, .. }));
+        let added = taken.add(&node, &what, pulled.map(|image| vec![image]));
+        added.map_err(|failure| match known.helper.as_ref().filter(|_| refused) {
+            Some(helper) => {
+                let hint = format!("credentials are with docker-credential-{helper}, which is not run: write them to `auths` of another config.json and set DOCKER_CONFIG");
+                Failure { error: failure.error.context(hint), ..failure }
+            }
+            None => failure,
+        })?;
+    }
+    taken.report(&what, "pulled", take.output.output)
 }
 
 fn names(image: &Image) -> String {
     if image.tags.is_empty() { image.id.clone() } else { image.tags.join(", ") }
 }
 
-fn list(output: Option<Output>, at: &ImageNodes) -> Result<()> {
+fn print_json(rows: &[(String, Image)]) -> Result<(), Failure> {
+    let rows: Vec<_> = rows.iter().map(|(node, image)| json!({"node": node, "image": image})).collect();
+    println!("{}", serde_json::to_string_pretty(&rows)?);
+    Ok(())
+}
+
+fn list(output: Option<Output>, at: &ImageNodes) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for (node, store) in stores(at)? {
-        for image in store.list()? {
+        for image in store.list().map_err(failure)? {
             rows.push((node.clone(), image));
         }
     }
     if output == Some(Output::Json) {
-        let rows: Vec<_> = rows.iter().map(|(node, image)| json!({"node": node, "image": image})).collect();
-        println!("{}", serde_json::to_string_pretty(&rows)?);
-        return Ok(());
+        return print_json(&rows);
     }
     let width = |f: fn(&(String, Image)) -> usize, least: usize| rows.iter().map(f).max().unwrap_or(0).max(least);
     let (node_width, name_width) = (width(|row| row.0.len(), 4), width(|row| names(&row.1).len(), 5));
@@ -90,13 +189,17 @@ fn list(output: Option<Output>, at: &ImageNodes) -> Result<()> {
     Ok(())
 }
 
-fn remove(image: &str, at: &ImageNodes) -> Result<()> {
-    let mut removed = false;
+/// Does something to an image on each node that has it; an error if none has.
+fn each(image: &str, at: &ImageNodes, change: impl Fn(&Store) -> Result<Option<String>, ImageError>) -> Result<(), Failure> {
+    let mut done = false;
     for (node, store) in stores(at)? {
-        if store.remove(image)? {
-            removed = true;
-            println!("{node}: removed {image}");
+        if let Some(text) = change(&store).map_err(failure)? {
+            done = true;
+            println!("{node}: {text}");
         }
     }
-    if removed { Ok(()) } else { Err(anyhow!("no node has image {image}: `mullion image list` shows what there is")) }
+    if done {
+        return Ok(());
+    }
+    Err(Failure::new(NO_IMAGE, anyhow!("no node has image {image}: `mullion image list` shows what there is")))
 }

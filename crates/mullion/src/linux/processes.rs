@@ -37,6 +37,8 @@ pub struct Inputs<'a> {
     pub identity: Uuid,
     /// Whether stand-ins answer for images that need a real Windows.
     pub stand_ins: bool,
+    /// How registries are reached.
+    pub registries: &'a super::image::RegistryArgs,
 }
 
 impl Inputs<'_> {
@@ -157,6 +159,12 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .path("cni-bin-dir", host.join("cni").join("bin"))
         .opt("processors", node.cpu)
         .flag("no-stand-ins", !inputs.stand_ins);
+    for mirror in &inputs.registries.registry_mirror {
+        argv = argv.opt("registry-mirror", mirror);
+    }
+    for registry in &inputs.registries.insecure_registry {
+        argv = argv.opt("insecure-registry", registry);
+    }
     if node.os != Os::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name));
     }

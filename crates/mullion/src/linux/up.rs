@@ -150,6 +150,7 @@ fn start_lab(args: &UpArgs, dirs: &Dirs, cluster: &Cluster, plan: &Plan, listene
         boot: Uuid::new_v4(),
         identity: Uuid::new_v5(&Uuid::NAMESPACE_OID, &ca),
         stand_ins: !args.no_stand_ins,
+        registries: &args.registries,
     };
     let config = LabConfig {
         dirs: dirs.clone(),
