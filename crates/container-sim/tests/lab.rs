@@ -31,6 +31,8 @@ fn main() -> ExitCode {
             ("sessions_hand_streams_and_terminals_over", |dir| Box::pin(cases::exec::sessions(dir))),
             ("clients_attach_to_running_containers", |dir| Box::pin(cases::exec::attach(dir))),
             ("system_calls_are_filtered_as_asked", |dir| Box::pin(cases::confinement::filters(dir))),
+            ("mounts_below_volumes_are_seen_as_asked", |dir| Box::pin(cases::volumes::propagation(dir))),
+            ("images_are_volumes_too", |dir| Box::pin(cases::volumes::images(dir))),
             ("limits_hold_or_are_said_not_to", |dir| Box::pin(cases::limits::linux(dir))),
             ("windows_memory_limits_make_allocations_fail", |dir| Box::pin(cases::limits::windows(dir))),
             ("nothing_of_the_lab_is_within_reach_of_a_container", |dir| Box::pin(cases::confinement::reach(dir))),
@@ -281,8 +283,8 @@ async fn refusals(dir: std::path::PathBuf) {
     let node = Node::windows(&dir, 20348, true).await;
     let error = node.pull("microsoft/iis:windowsservercore-1709").await.unwrap_err().to_string();
     assert!(error.contains("no match for platform in manifest") && error.contains("10.0.16299") && error.contains("10.0.20348"), "{error}");
-    let error = node.pull("example.com/shop/app:1").await.unwrap_err();
-    assert!(error.is_not_found() && error.to_string().contains("failed to resolve reference"), "{error}");
+    let error = node.pull("example.com/shop/app:1").await.unwrap_err().to_string();
+    assert!(error.contains("failed to resolve reference") && error.contains("mullion image load"), "{error}");
     let pod = node.run(support::windows_sandbox("refused")).await;
     let error = node.create(&pod, container("main", "example.com/shop/app:1", &[])).await.unwrap_err();
     assert!(error.is_not_found(), "{error}");

@@ -9,7 +9,7 @@ use super::isolation::Isolation;
 use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
 use crate::images::{Image, Store};
-use crate::shim::{Limits, MountSource, MountSpec, Profile, Program, RootSpec, Seccomp, Security, StartSpec};
+use crate::shim::{Limits, MountSource, MountSpec, Profile, Program, Propagation, RootSpec, Seccomp, Security, StartSpec};
 
 /// What containerd hides from containers that are not privileged.
 const MASKED: &[&str] = &[
@@ -83,12 +83,14 @@ impl Runtime {
                 own.push(("hostname", "/etc/hostname"));
             }
             for (name, target) in own.into_iter().filter(|(_, target)| !mentioned(target)) {
-                mounts.push(MountSpec { source: MountSource::Own(dir.join(name)), target: target.to_owned(), readonly: false });
+                let source = MountSource::Own(dir.join(name));
+                mounts.push(MountSpec { source, target: target.to_owned(), readonly: false, propagation: Propagation::None });
             }
         }
         for mount in &config.mounts {
-            if mount.image.is_some() {
-                bail!("volume at {:?}: image volumes are not supported by this runtime", mount.container_path);
+            if let Some(image) = &mount.image {
+                mounts.push(self.image_volume(mount, &image.image).with_context(|| format!("volume at {:?}", mount.container_path))?);
+                continue;
             }
             let pipe = |path: &str| os.is_windows() && (path.starts_with(r"\\") || path.starts_with("//"));
             if pipe(&mount.host_path) || pipe(&mount.container_path) {
@@ -98,6 +100,11 @@ impl Runtime {
                 source: MountSource::Node(mount.host_path.clone()),
                 target: pod_rules::container_path(os, &mount.container_path),
                 readonly: mount.readonly,
+                propagation: match mount.propagation() {
+                    v1::MountPropagation::PropagationPrivate => Propagation::None,
+                    v1::MountPropagation::PropagationHostToContainer => Propagation::FromNode,
+                    v1::MountPropagation::PropagationBidirectional => Propagation::Both,
+                },
             });
         }
         // Parents before children, whatever the order of the request.
@@ -154,6 +161,24 @@ impl Runtime {
                 };
                 Seccomp::Profile(read().with_context(|| format!("cannot load seccomp profile {name:?}"))?)
             }
+        })
+    }
+
+    /// The files of another image as a volume.
+    fn image_volume(&self, mount: &v1::Mount, name: &str) -> Result<MountSpec> {
+        if self.config.os.is_windows() {
+            bail!("image volumes do not exist on Windows");
+        }
+        if !mount.readonly {
+            bail!("image volumes can only be read: set readOnly");
+        }
+        let image = self.store.find(name)?.with_context(|| format!("image {name:?} is not here: pull it first"))?;
+        let layers = image.layers.iter().map(|diff_id| Store::layer_name(diff_id).to_owned()).collect();
+        Ok(MountSpec {
+            source: MountSource::Layers { layers_dir: self.store.layers_dir(), layers },
+            target: mount.container_path.clone(),
+            readonly: true,
+            propagation: Propagation::None,
         })
     }
 }

@@ -141,6 +141,20 @@ pub(crate) struct MountSpec {
     /// Path in the container, in its own form.
     pub target: String,
     pub readonly: bool,
+    #[serde(default)]
+    pub propagation: Propagation,
+}
+
+/// Whether mounts that are made below a volume later on are seen on the other side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Propagation {
+    #[default]
+    None,
+    /// The node's in the container.
+    FromNode,
+    /// And the container's on the node.
+    Both,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -150,6 +164,8 @@ pub(crate) enum MountSource {
     Node(String),
     /// A file that the runtime made.
     Own(PathBuf),
+    /// Layers of another image, lowest first; never to be written.
+    Layers { layers_dir: PathBuf, layers: Vec<String> },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

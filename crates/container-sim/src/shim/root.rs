@@ -1,7 +1,8 @@
 //! A container's root: put together in a mount namespace of its own, then made the only one there is.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -9,15 +10,19 @@ use anyhow::{Context as _, Result, bail};
 use host::{FileKind, HostRoot, Resolved};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statvfs::{FsFlags, statvfs};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
-use super::{MountSource, MountSpec, Program, RootSpec, StartSpec};
+use super::{MountSource, MountSpec, Program, Propagation, RootSpec, StartSpec};
 use crate::images::layer;
 
 const NONE: Option<&str> = None;
 
 /// Makes the root of the container in `dir` and moves into it. The mount namespace must be the caller's own.
 pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
-    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).context("cannot make mounts private")?;
+    let node = spec.host.open(spec.os)?;
+    let shared = shared_sources(&node, spec)?;
+    // What the node mounts later is seen; nothing goes the other way.
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE).context("cannot part the container's mounts from the node's")?;
     let target = dir.join("root");
     std::fs::create_dir_all(&target)?;
     let inside = match &spec.root {
@@ -33,9 +38,8 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
             HostRoot::windows(spec.os, drive_dirs(&target)?)?
         }
     };
-    let node = spec.host.open(spec.os)?;
     for mount in &spec.mounts {
-        attach(&node, &inside, mount).with_context(|| format!("cannot mount {}", mount.target))?;
+        attach(&node, &inside, mount, shared.get(&mount.target)).with_context(|| format!("cannot mount {}", mount.target))?;
     }
     if matches!(spec.root, RootSpec::Layers { .. }) {
         restrict(&inside, spec)?;
@@ -162,10 +166,27 @@ fn directory(inside: &HostRoot, path: &str) -> Result<Resolved> {
     Ok(inside.resolve(&path)?)
 }
 
+/// Copies of the mounts that shall stay peers of the node's own, by target: taken before the others are parted.
+fn shared_sources(node: &HostRoot, spec: &StartSpec) -> Result<BTreeMap<String, OwnedFd>> {
+    let mut copies = BTreeMap::new();
+    for mount in spec.mounts.iter().filter(|mount| mount.propagation == Propagation::Both) {
+        if let MountSource::Node(text) = &mount.source {
+            let path = node.parse(text)?;
+            node.create_dir_all(&path, 0o755)?;
+            let flags =
+                OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::AT_RECURSIVE;
+            let copy = open_tree(&node.resolve(&path)?.handle, "", flags).with_context(|| format!("cannot share {text}"))?;
+            copies.insert(mount.target.clone(), copy);
+        }
+    }
+    Ok(copies)
+}
+
 /// Mounts one volume, its target resolved inside the root, its source inside the node's.
-fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec) -> Result<()> {
+fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&OwnedFd>) -> Result<()> {
     let (source, kind, _held) = match &spec.source {
         MountSource::Own(path) => (path.clone(), FileKind::File, None),
+        MountSource::Layers { .. } => (PathBuf::new(), FileKind::Directory, None),
         MountSource::Node(text) => {
             let path = node.parse(text)?;
             if node.kind(&path)?.is_none() {
@@ -192,13 +213,37 @@ fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec) -> Result<()> {
     if (place.kind == FileKind::Directory) != (kind == FileKind::Directory) {
         bail!("a directory can only be mounted on a directory, and a file on a file");
     }
-    // With what is mounted below, as containerd; of which `readonly` protects the top alone.
-    bind(&source, &fd_path(&place), true)?;
+    match (&spec.source, shared) {
+        (MountSource::Layers { layers_dir, layers }, _) => return image_volume(layers_dir, layers, &fd_path(&place)),
+        (_, Some(copy)) => {
+            let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            move_mount(copy, "", &place.handle, "", whole).context("cannot share a mount with the node")?;
+        }
+        // With what is mounted below, as containerd; of which `readonly` protects the top alone.
+        _ => bind(&source, &fd_path(&place), true)?,
+    }
+    if spec.propagation == Propagation::None {
+        let made = inside.resolve(&target)?;
+        mount(NONE, &fd_path(&made), NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).context("cannot part a volume from the node's mounts")?;
+    }
     if spec.readonly {
         // Resolved again: the old handle lies below the new mount.
         remount_readonly(&fd_path(&inside.resolve(&target)?))?;
     }
     Ok(())
+}
+
+/// Mounts an image's files where nobody can write them.
+fn image_volume(layers_dir: &Path, layers: &[String], target: &Path) -> Result<()> {
+    std::fs::create_dir_all(layers_dir.join("empty"))?;
+    // An overlay without a writable layer wants two at least.
+    let lowers: Vec<&str> = layers.iter().rev().map(String::as_str).chain(["empty"]).collect();
+    let lowers = if lowers.len() < 2 { vec!["empty", "empty"] } else { lowers };
+    let target = File::open(target).context("cannot open the volume's place")?;
+    std::env::set_current_dir(layers_dir).with_context(|| format!("cannot enter {}", layers_dir.display()))?;
+    let options = format!("lowerdir={},userxattr", lowers.join(":"));
+    let place = format!("/proc/self/fd/{}", target.as_raw_fd());
+    mount(Some("overlay"), place.as_str(), Some("overlay"), MsFlags::MS_RDONLY, Some(options.as_str())).context("cannot mount an image as a volume")
 }
 
 /// Hides and protects what runc hides and protects.

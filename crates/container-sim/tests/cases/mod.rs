@@ -3,4 +3,5 @@
 pub mod confinement;
 pub mod exec;
 pub mod limits;
+pub mod volumes;
 pub mod windows;

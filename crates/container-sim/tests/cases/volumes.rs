@@ -1,0 +1,78 @@
+//! Volumes: what is mounted below them later, and images as volumes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cri::v1;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::support::{Node, container, image_archive, sandbox};
+
+const NONE: Option<&str> = None;
+
+pub async fn propagation(dir: PathBuf) {
+    let node = Node::linux(&dir).await;
+    node.store().load(&image_archive(&dir), &Default::default()).unwrap();
+    let volume = dir.join("host/volume");
+    for name in ["early", "late", "inner"] {
+        std::fs::create_dir_all(volume.join(name)).unwrap();
+    }
+    mount(Some(&volume), &volume, NONE, MsFlags::MS_BIND, NONE).unwrap();
+    mount(NONE, &volume, NONE, MsFlags::MS_SHARED, NONE).unwrap();
+    let tmpfs = |name: &str| {
+        mount(Some("tmpfs"), &volume.join(name), Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
+        std::fs::write(volume.join(name).join("seen"), "").unwrap();
+    };
+    tmpfs("early");
+    let pod = node.run(sandbox("propagation")).await;
+    let start = async |name: &str, propagation: v1::MountPropagation| {
+        let mut config = container(name, "demo:1", &["/bin/sleep", "1000"]);
+        let volume = v1::Mount { container_path: "/v".into(), host_path: "/volume".into(), propagation: propagation as i32, ..Default::default() };
+        config.mounts.push(volume);
+        let security = v1::LinuxContainerSecurityContext { privileged: true, ..Default::default() };
+        config.linux = Some(v1::LinuxContainerConfig { security_context: Some(security), resources: None });
+        node.start(&pod, config).await
+    };
+    let alone = start("alone", v1::MountPropagation::PropagationPrivate).await;
+    let hears = start("hears", v1::MountPropagation::PropagationHostToContainer).await;
+    let both = start("both", v1::MountPropagation::PropagationBidirectional).await;
+    tmpfs("late");
+    let run = async |id: &str, text: &str| {
+        let command = ["/bin/sh", "-c", text].map(str::to_owned);
+        node.client.exec_sync(id, &command, Duration::from_secs(10)).await.unwrap().exit_code == 0
+    };
+    for (id, early, late) in [(&alone, true, false), (&hears, true, true), (&both, true, true)] {
+        assert_eq!((run(id, "test -e /v/early/seen").await, run(id, "test -e /v/late/seen").await), (early, late));
+    }
+    for (id, reaches) in [(&alone, false), (&hears, false), (&both, true)] {
+        assert!(run(id, "mount -t tmpfs x /v/inner && touch /v/inner/seen").await);
+        assert_eq!(volume.join("inner/seen").exists(), reaches);
+    }
+    node.remove(&pod).await;
+    for path in [volume.join("inner"), volume.join("late"), volume.join("early"), volume] {
+        umount2(&path, MntFlags::MNT_DETACH).unwrap();
+    }
+}
+
+pub async fn images(dir: PathBuf) {
+    let node = Node::linux(&dir).await;
+    node.store().load(&image_archive(&dir), &Default::default()).unwrap();
+    let pod = node.run(sandbox("images")).await;
+    let image = |readonly, name: &str| {
+        let image = Some(v1::ImageSpec { image: name.into(), ..Default::default() });
+        let volume = v1::Mount { container_path: "/v".into(), readonly, image, ..Default::default() };
+        v1::ContainerConfig { mounts: vec![volume], ..container("main", "demo:1", &["/bin/sleep", "1000"]) }
+    };
+    let id = node.start(&pod, image(true, "demo:1")).await;
+    let text = "cat /v/etc/motd; /v/bin/busybox echo runs; touch /v/x 2>/dev/null || echo read-only";
+    let answer = node.client.exec_sync(&id, &["/bin/sh", "-c", text].map(str::to_owned), Duration::ZERO).await.unwrap();
+    assert_eq!(String::from_utf8(answer.stdout).unwrap(), "Mullion's test image\nruns\nread-only\n");
+    let error = node.create(&pod, v1::ContainerConfig { metadata: None, ..image(true, "demo:1") }).await.unwrap_err();
+    assert_eq!(error.kind(), cri::Kind::Invalid);
+    for (readonly, name, reason) in [(false, "demo:1", "can only be read"), (true, "demo:2", "is not here")] {
+        let named = v1::ContainerMetadata { name: reason.into(), attempt: 0 };
+        let error = node.create(&pod, v1::ContainerConfig { metadata: Some(named), ..image(readonly, name) }).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    node.remove(&pod).await;
+}
