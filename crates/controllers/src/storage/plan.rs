@@ -220,3 +220,7 @@ fn released(name: &str, volume: &VolumeRow) -> Vec<Action> {
 #[cfg(test)]
 #[path = "plan_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod model;
