@@ -212,7 +212,7 @@ fn roll(input: &Input<'_>, plan: &mut Plan, by_node: &BTreeMap<&str, Pods<'_>>) 
     if surge == 0 { replace(input, plan, nodes, unavailable) } else { surge_over(input, plan, nodes, surge) }
 }
 
-/// Deletes old pods: those not available anyway, and as many others as may be missing.
+/// Deletes old pods: those not available anyway (they do not count as missing, as upstream has it), and as many others as may be missing.
 fn replace<'a>(input: &Input<'_>, plan: &mut Plan, nodes: impl Iterator<Item = (&'a str, &'a Pods<'a>)>, most: usize) {
     let (mut missing, mut broken, mut candidates) = (0, Vec::new(), Vec::new());
     for (_, pods) in nodes {
@@ -278,3 +278,7 @@ fn status(input: &Input<'_>, by_node: &BTreeMap<&str, Pods<'_>>) -> DaemonSetSta
 #[cfg(test)]
 #[path = "plan_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod model;
