@@ -48,13 +48,11 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut r
 
 /// The path up to `proxy`, and what follows it.
 fn split(path: &str, namespaced: bool) -> (String, String) {
-    // /api/v1/nodes/NAME/proxy, /api/v1/namespaces/NS/pods/NAME/proxy
+    // /api/v1/nodes/NAME/proxy, /api/v1/namespaces/NS/pods/NAME/proxy; the first segment is empty.
     let segments = if namespaced { 8 } else { 6 };
-    let mut parts = path.splitn(segments, '/');
-    let prefix: Vec<&str> = parts.by_ref().take(segments - 1).collect();
-    let prefix = prefix.join("/");
-    let rest = path.strip_prefix(&prefix).unwrap_or_default().to_owned();
-    (prefix, rest)
+    let end = path.match_indices('/').nth(segments - 1).map_or(path.len(), |(at, _)| at);
+    let (prefix, rest) = path.split_at(end);
+    (prefix.to_owned(), rest.to_owned())
 }
 
 /// `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT` (apimachinery `SplitSchemeNamePort`).
