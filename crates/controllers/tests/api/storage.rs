@@ -1,7 +1,7 @@
 //! Claims and volumes against the real API server.
 
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount},
     storage::v1::StorageClass,
 };
 use kube::{
@@ -219,5 +219,29 @@ async fn bindings_survive_the_death_of_whoever_makes_them() {
         let pod = claim.replace("data", "web");
         assert_eq!(node(&cluster, &pod).await.as_ref(), Some(&node_of_volume), "the pod is where its volume is");
     }
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_namespace_takes_its_volumes_along() {
+    let mut cluster = Cluster::start().await;
+    let disks = tempfile::tempdir().unwrap();
+    cluster.add_node("win01", "windows").await;
+    cluster.start_local_volumes(disks.path().to_owned());
+    let classes: Api<StorageClass> = Api::all(cluster.admin());
+    eventually("the default class", async || classes.get_opt("mullion-local").await.unwrap()).await;
+    let namespaces: Api<Namespace> = Api::all(cluster.admin());
+    create(&namespaces, &object(json!({"metadata": {"name": "shop"}}))).await;
+    let pods: Api<Pod> = Api::namespaced(cluster.admin(), "shop");
+    create(&Api::namespaced(cluster.admin(), "shop"), &claim("data", None)).await;
+    eventually("the ServiceAccount", async || Api::<ServiceAccount>::namespaced(cluster.admin(), "shop").get_opt("default").await.unwrap()).await;
+    create(&pods, &pod("web", "data")).await;
+    eventually("the pod runs", async || pods.get("web").await.unwrap().status?.pod_ip).await;
+    let volumes: Api<PersistentVolume> = Api::all(cluster.admin());
+    assert_eq!(volumes.list(&ListParams::default()).await.unwrap().items.len(), 1);
+    namespaces.delete("shop", &DeleteParams::default()).await.unwrap();
+    eventually("the namespace is gone", async || namespaces.get_opt("shop").await.unwrap().is_none().then_some(())).await;
+    eventually("so is the volume", async || volumes.list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())).await;
+    assert_eq!(std::fs::read_dir(disks.path().join("win01")).unwrap().count(), 0, "and its directory");
     cluster.stop().await;
 }

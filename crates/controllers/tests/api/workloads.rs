@@ -231,8 +231,13 @@ async fn the_more_important_pod_gets_the_place() {
     eventually("the important one has a place", async || placed("first").await).await;
     let left = pods.list(&ListParams::default()).await.unwrap().items.len();
     assert_eq!(left, 3, "one made room");
-    let urgent = pods.get("first").await.unwrap();
-    assert_eq!(urgent.status.unwrap().nominated_node_name.as_deref(), Some("win01"));
+    let uid = pods.get("first").await.unwrap().metadata.uid.unwrap();
+    let told = format!("Preempted: Preempted by pod {uid} on node win01");
+    eventually("the one that went was told why", async || {
+        let events = [cluster.events("default", "one").await, cluster.events("default", "two").await].concat();
+        events.contains(&told).then_some(())
+    })
+    .await;
     assert_eq!(placed("three").await, None);
     cluster.stop().await;
 }
