@@ -137,3 +137,25 @@ async fn nobody_grants_what_they_do_not_hold() {
     assert!(text.contains("is attempting to grant RBAC permissions not currently held"), "{text}");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn large_documents_are_packed_and_kept_by_their_hash() {
+    let server = TestServer::start().await;
+    let get = async |path: &str, headers: &[(&str, &str)]| {
+        server.service("admin", &["system:masters"]).oneshot(request("GET", path, headers, "")).await.unwrap()
+    };
+    let (_, _, index) = admin(&server, "GET", "/openapi/v3", &Value::Null).await;
+    let url = index["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap();
+    let packed = get(url, &[("accept-encoding", "gzip")]).await;
+    assert_eq!((packed.status(), &packed.headers()["content-encoding"]), (StatusCode::OK, &"gzip".parse().unwrap()));
+    assert_eq!(packed.headers()["cache-control"], "public, immutable");
+    let tag = packed.headers()["etag"].to_str().unwrap().to_string();
+    let known = get("/openapi/v3/api/v1", &[("if-none-match", &tag)]).await;
+    assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
+    let stale = get("/openapi/v3/api/v1?hash=OLD", &[]).await;
+    assert_eq!((stale.status(), stale.headers()["location"].to_str().unwrap()), (StatusCode::MOVED_PERMANENTLY, url));
+    assert_eq!(get("/openapi/v3/apis/extensions/v1beta1", &[]).await.status(), StatusCode::NOT_FOUND);
+    let small = get("/api/v1/namespaces/default", &[("accept-encoding", "gzip")]).await;
+    assert!(!small.headers().contains_key("content-encoding"));
+    server.stop().await;
+}

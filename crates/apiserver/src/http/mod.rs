@@ -70,23 +70,17 @@ where
         return respond::error(encoding, &error);
     }
     let mut call = Call { info, user, query, headers: std::mem::take(&mut parts.headers), body: Bytes::new() };
-    let answer = if let Some(kind) = connect::kind_of(&call) {
-        if let Err(error) = resource::check_place(kind, &call).and_then(|()| check_upgrade(&api, &call, &attributes)) {
-            return respond::error(encoding, &error);
-        }
-        parts.headers.clone_from(&call.headers);
-        connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
-    } else {
-        // Nobody reads what a reader sends: strangers may not fill memory with it.
-        if !matches!(call.info.verb, "get" | "head" | "list" | "watch") {
-            match read_body(body).await {
-                Ok(body) => call.body = body,
-                Err(error) => return respond::error(encoding, &error),
+    let answer = match connect::kind_of(&call) {
+        Some(kind) => match resource::check_place(kind, &call).and_then(|()| check_upgrade(&api, &call, &attributes)) {
+            Ok(()) => {
+                parts.headers.clone_from(&call.headers);
+                connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
             }
-        }
-        if call.info.is_resource { resource::serve(&api, &call).await } else { nonresource::serve(&api, &call) }
+            Err(error) => Err(error),
+        },
+        None => serve(&api, &mut call, body).await,
     };
-    let answer = answer.unwrap_or_else(|error| {
+    answer.unwrap_or_else(|error| {
         if error.reason == "NotFound" && error.details.as_ref().is_some_and(|details| details.get("code").is_some()) {
             return respond::not_found();
         }
@@ -94,8 +88,22 @@ where
         let message = if call.info.resource == "secrets" { "not shown" } else { &error.message };
         tracing::debug!(path = call.info.path, verb = call.info.verb, code = error.code, message, "refused");
         respond::error(encoding, &error)
-    });
-    if call.info.verb == "get" || call.info.verb == "list" { compress::compress(&call.headers, answer).await } else { answer }
+    })
+}
+
+/// Answers what this server answers itself.
+async fn serve<B>(api: &Arc<Api>, call: &mut Call, body: B) -> Result<Response<Body>, ApiError>
+where
+    B: http_body::Body + Send,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    // Nobody reads what a reader sends: strangers may not fill memory with it.
+    if !matches!(call.info.verb, "get" | "head" | "list" | "watch") {
+        call.body = read_body(body).await?;
+    }
+    let answer = if call.info.is_resource { resource::serve(api, call).await? } else { nonresource::serve(api, call)? };
+    Ok(if matches!(call.info.verb, "get" | "list") { compress::compress(&call.headers, answer).await } else { answer })
 }
 
 /// A WebSocket is opened by GET whatever it does: who opens one into a pod needs the right to create it
