@@ -248,3 +248,33 @@ fn the_small_kinds_show_what_counts() {
         {"kind": "User", "name": "u"}, {"kind": "User", "name": "v"}, {"kind": "ServiceAccount", "namespace": "n", "name": "s"}]});
     assert_eq!(cells("rbac.authorization.k8s.io", "rolebindings", binding)[1..], ["Role/r", "2m30s", "u, v", "", "n/s"]);
 }
+
+#[test]
+fn storage_shows_what_is_bound_to_what() {
+    let volume = json!({"metadata": {}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": "Retain", "claimRef": {"namespace": "default", "name": "c"}, "storageClassName": "local",
+        "volumeMode": "Filesystem"}, "status": {"phase": "Bound"}});
+    assert_eq!(
+        cells("", "persistentvolumes", volume).join(" | "),
+        "x | 1Gi | RWO,RWX | Retain | Bound | default/c | local | <unset> |  | 2m30s | Filesystem"
+    );
+    let mut claim = json!({"metadata": {}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local"}, "status": {"phase": "Pending"}});
+    assert_eq!(cells("", "persistentvolumeclaims", claim.clone()).join(" | "), "x | Pending |  |  |  | local | <unset> | 2m30s | <unset>");
+    claim["spec"]["volumeName"] = "v".into();
+    claim["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]});
+    assert_eq!(cells("", "persistentvolumeclaims", claim).join(" | "), "x | Bound | v | 1Gi | RWO | local | <unset> | 2m30s | <unset>");
+    let class = json!({"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}, "provisioner": "p"});
+    assert_eq!(cells("storage.k8s.io", "storageclasses", class).join(" | "), "x (default) | p | Delete | Immediate | false | 2m30s");
+}
+
+#[test]
+fn daemon_sets_and_what_belongs_to_them() {
+    let set = json!({"metadata": {}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"spec": {"nodeSelector": {"kubernetes.io/os": "windows"},
+        "containers": [{"name": "c", "image": "i"}]}}}, "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 2, "numberReady": 1}});
+    assert_eq!(cells("apps", "daemonsets", set).join(" | "), "x | 2 | 2 | 1 | 0 | 0 | kubernetes.io/os=windows | 2m30s | c | i | a=b");
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "controller": true}]);
+    let revision = json!({"metadata": {"ownerReferences": owner}, "revision": 3});
+    assert_eq!(cells("apps", "controllerrevisions", revision).join(" | "), "x | daemonset.apps/d | 3 | 2m30s");
+    let budget = json!({"metadata": {}, "spec": {"maxUnavailable": "20%"}, "status": {"disruptionsAllowed": 1}});
+    assert_eq!(cells("policy", "poddisruptionbudgets", budget).join(" | "), "x | N/A | 20% | 1 | 2m30s");
+}
