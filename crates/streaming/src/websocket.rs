@@ -237,7 +237,7 @@ async fn write<I: AsyncRead + AsyncWrite + Unpin>(
     held_up: &AtomicBool,
     gone: &CancellationToken,
 ) -> Result<(), tungstenite::Error> {
-    let mut tick = tokio::time::interval(SIGN_OF_LIFE);
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + SIGN_OF_LIFE, SIGN_OF_LIFE);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
