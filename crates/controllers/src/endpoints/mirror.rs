@@ -42,8 +42,14 @@ impl Row {
         if skipped || meta.annotations.as_ref().is_some_and(|all| all.contains_key(LEADER)) {
             return None;
         }
-        let groups = endpoints.subsets.iter().flatten().flat_map(groups).collect();
-        Some(Self { uid: meta.uid.clone()?, labels, groups })
+        let mut all: Vec<Group> = Vec::new();
+        for group in endpoints.subsets.iter().flatten().flat_map(groups) {
+            match all.iter_mut().find(|one| one.family == group.family && one.ports == group.ports) {
+                Some(same) => same.members.extend(group.members),
+                None => all.push(group),
+            }
+        }
+        Some(Self { uid: meta.uid.clone()?, labels, groups: all })
     }
 }
 
@@ -139,7 +145,9 @@ mod tests {
             "notReadyAddresses": [{"ip": "10.1.2.4"}],
             "ports": [{"name": "sql", "port": 1433}],
         });
-        Row::new(&serde_json::from_value(json!({"metadata": meta, "subsets": [subset]})).unwrap())
+        let more = json!({"addresses": [{"ip": "10.1.2.5"}], "ports": [{"name": "sql", "port": 1433}]});
+        let other = json!({"addresses": [{"ip": "10.1.2.3"}], "ports": [{"name": "http", "port": 80}]});
+        Row::new(&serde_json::from_value(json!({"metadata": meta, "subsets": [subset, more, other]})).unwrap())
     }
 
     #[test]
@@ -147,7 +155,7 @@ mod tests {
         let found = row(json!({"uid": "u"})).unwrap();
         let actions = plan::plan(&Key::new("a", "db"), &Source::endpoints(&Key::new("a", "db"), "u", &found.labels), &found.groups, &[]);
         let told: Vec<String> = actions.iter().map(|action| action.to_string().split_once(": ").unwrap().1.to_owned()).collect();
-        assert_eq!(told, ["10.1.2.3 10.1.2.4(not ready)", "fd00::1"]);
+        assert_eq!(told, ["10.1.2.3 10.1.2.4(not ready) 10.1.2.5", "fd00::1", "10.1.2.3"], "one slice for each family and set of ports");
         for meta in [
             json!({"uid": "u", "labels": {SKIP: "true"}}),
             json!({"uid": "u", "labels": {MANAGED_BY: "endpoint-controller"}}),
