@@ -145,7 +145,26 @@ impl<'de> Visitor<'de> for Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
+
+    proptest! {
+        /// Whatever the text, the value is serde_json's.
+        #[test]
+        fn values_are_those_of_the_usual_reader(text in r#"[\[\]{}",:a-c0-9.e+\- \\tnu]{0,60}"#) {
+            let usual: Option<Value> = serde_json::from_str(&text).ok();
+            prop_assert_eq!(read(text.as_bytes()).ok().map(|(value, _)| value), usual);
+        }
+
+        /// A document without repetitions is read as it was written.
+        #[test]
+        fn documents_survive(numbers in proptest::collection::vec(any::<i64>(), 0..5), float in any::<f64>(), text in ".*") {
+            let document = json!({"numbers": numbers, "float": float, "text": text, "deep": [[{"a": null, "b": [true]}]]});
+            let (value, repeated) = read(document.to_string().as_bytes()).unwrap();
+            prop_assert_eq!(value, serde_json::from_str::<Value>(&document.to_string()).unwrap());
+            prop_assert!(repeated.is_empty());
+        }
+    }
 
     #[test]
     fn repetitions_are_named_and_the_last_counts() {

@@ -52,6 +52,17 @@ fn parse(line: &str) -> Option<Line<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in "[a-z_{}=\", 0-9.\n#]{0,200}") {
+            for line in lines(&text) {
+                let _ = (line.label("a"), line.label(""));
+                prop_assert!(line.value.is_finite());
+            }
+        }
+    }
 
     #[test]
     fn lines_are_taken_apart() {
