@@ -235,7 +235,18 @@ async fn restart(dir: std::path::PathBuf) {
     let after = node.status(&stays).await;
     assert_eq!((after.state, after.started_at), (v1::ContainerState::ContainerRunning as i32, before.started_at), "the pod was not touched");
     assert_eq!(node.status(&ends).await.exit_code, 5);
-    // It is in hand again: it stops when told.
+    // A sandbox that was never finished is not ready, and goes with its shim.
+    let half = node.run(sandbox("half")).await;
+    node.stop().await;
+    let file = dir.join("state/cri/sandboxes").join(&half).join("sandbox.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let shim = std::mem::replace(&mut record["shim_pid"], 0.into());
+    std::fs::write(&file, record.to_string()).unwrap();
+    node.restart().await;
+    assert_eq!(node.sandbox(&half).await.state, v1::PodSandboxState::SandboxNotready as i32);
+    until("its shim has ended", || !std::path::Path::new(&format!("/proc/{shim}/ns/net")).exists()).await;
+    node.remove(&half).await;
+    // The other one is in hand again: it stops when told.
     node.client.stop_container(&stays, Duration::ZERO).await.unwrap();
     assert_eq!(node.status(&stays).await.exit_code, 137);
     node.remove(&pod).await;

@@ -126,7 +126,13 @@ impl Runtime {
         let (sandboxes, containers) = self.records.load()?;
         for record in sandboxes {
             let dir = self.records.sandbox_dir(&record.id);
-            let shim = if record.stopped { None } else { self.find_shim(&dir, &record.id).await };
+            let mut shim = if record.stopped { None } else { self.find_shim(&dir, &record.id).await };
+            if record.shim_pid == 0
+                && let Some(unfinished) = shim.take()
+            {
+                // The runtime ended while it made this sandbox, whose addresses nobody knows: the kubelet makes another.
+                unfinished.shutdown().await;
+            }
             tracing::info!(sandbox = record.id, alive = shim.is_some(), "found a sandbox");
             let sandbox = Sandbox { record, shim, turn: Arc::default() };
             self.state().sandboxes.insert(sandbox.record.id.clone(), sandbox);
@@ -148,8 +154,7 @@ impl Runtime {
     /// The shim of a sandbox, if it lives and answers.
     async fn find_shim(&self, dir: &Path, sandbox: &str) -> Option<Shim> {
         let shim = Shim::connect(dir, sandbox, self.told.clone()).await.ok()?;
-        let alive = tokio::time::timeout(Duration::from_secs(5), shim.ping()).await;
-        matches!(alive, Ok(Ok(()))).then_some(shim)
+        shim.ping().await.is_ok().then_some(shim)
     }
 
     /// Takes what shims tell, as long as there is a runtime to tell it to.

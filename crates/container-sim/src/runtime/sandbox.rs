@@ -1,5 +1,6 @@
 //! Operations on sandboxes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,13 +109,16 @@ impl Runtime {
             return Ok(());
         }
         if let Some(shim) = shim {
-            for container in &running {
+            // All at once: each of them is told, then each is waited for.
+            let killed = running.iter().map(async |container| {
                 if shim.signal(container, nix::libc::SIGKILL).await.is_ok() {
                     self.ended(container, KILL).await;
                 }
-            }
+            });
+            futures::future::join_all(killed).await;
             shim.shutdown().await;
         }
+        end_shim(record.shim_pid, &self.records.sandbox_dir(id));
         self.network.detach(&record).await?;
         record.stopped = true;
         self.records.write_sandbox(&record)?;
@@ -149,6 +153,15 @@ impl Runtime {
             return Err(failed(&anyhow!("sandbox container {:?} is not running", sandbox.record.id)));
         }
         Ok(sandbox.record.clone())
+    }
+}
+
+/// Ends a shim that nobody could speak to. What has its number now may be another process.
+fn end_shim(pid: i32, dir: &Path) {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let is_it = command.split(|byte| *byte == 0).any(|argument| argument == dir.as_os_str().as_encoded_bytes());
+    if pid > 0 && is_it {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
     }
 }
 

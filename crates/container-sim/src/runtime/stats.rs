@@ -100,7 +100,8 @@ impl Runtime {
         };
         let limit = limits::amounts(self.config.os, &record.config, self.config.processors).memory;
         let dir = self.records.container_dir(&record.sandbox, &record.id);
-        let layer = dir.join(if self.config.os.is_windows() { "root" } else { "upper" });
+        // Over layers, as a copy of them, or without any.
+        let layer = ["upper", "flat", "root"].map(|name| dir.join(name)).into_iter().find(|path| path.is_dir()).unwrap_or(dir);
         let (bytes, files) = tree_size(&layer);
         v1::ContainerStats {
             attributes: Some(attributes),

@@ -24,7 +24,7 @@ impl Runtime {
             state: sandbox_state(sandbox) as i32,
             created_at: record.created_at,
             network: Some(network),
-            linux: Some(v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options }) }),
+            linux: (!self.config.os.is_windows()).then(|| v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options }) }),
             labels: record.config.labels.clone(),
             annotations: record.config.annotations.clone(),
             runtime_handler: record.runtime_handler.clone(),
@@ -84,6 +84,7 @@ impl Runtime {
             "pid": record.started.as_ref().map_or(0, |started| started.pid),
             "standIn": record.stand_in.map(|stand_in| format!("this container runs Mullion's stand-in {:?}, not the image's own program", stand_in.program())),
             "resources": record.holders.info(),
+            "config": record.config,
             "directory": self.records.container_dir(&record.sandbox, &record.id),
         });
         HashMap::from([("info".to_owned(), info.to_string())])

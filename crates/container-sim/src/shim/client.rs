@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Interest};
@@ -24,6 +25,9 @@ pub(crate) enum Told {
 }
 
 const GONE: &str = "the sandbox's shim is gone";
+
+/// How long a shim may take for what costs it nothing.
+const QUICK: Duration = Duration::from_secs(5);
 
 type Waiting = Arc<Mutex<VecDeque<oneshot::Sender<Message>>>>;
 
@@ -96,6 +100,11 @@ impl Shim {
         }
     }
 
+    /// For what a shim answers at once, if it lives.
+    async fn ask_quickly(&self, request: &Request) -> Result<Message> {
+        tokio::time::timeout(QUICK, self.ask(request)).await.context("the sandbox's shim does not answer")?
+    }
+
     /// Starts a container.
     pub(crate) async fn start(&self, id: &str) -> Result<Started> {
         match self.ask(&Request::Start { id: id.to_owned() }).await? {
@@ -106,22 +115,22 @@ impl Shim {
 
     /// Sends a signal to a container.
     pub(crate) async fn signal(&self, id: &str, signal: i32) -> Result<()> {
-        self.ask(&Request::Signal { id: id.to_owned(), signal }).await.map(|_| ())
+        self.ask_quickly(&Request::Signal { id: id.to_owned(), signal }).await.map(|_| ())
     }
 
     /// Makes the shim open a container's log again.
     pub(crate) async fn reopen(&self, id: &str) -> Result<()> {
-        self.ask(&Request::Reopen { id: id.to_owned() }).await.map(|_| ())
+        self.ask_quickly(&Request::Reopen { id: id.to_owned() }).await.map(|_| ())
     }
 
     /// Asks for a sign of life.
     pub(crate) async fn ping(&self) -> Result<()> {
-        self.ask(&Request::Ping).await.map(|_| ())
+        self.ask_quickly(&Request::Ping).await.map(|_| ())
     }
 
     /// Ends the shim and everything in it. Not hearing an answer is the answer.
     pub(crate) async fn shutdown(&self) {
-        let _ = self.ask(&Request::Shutdown).await;
+        let _ = self.ask_quickly(&Request::Shutdown).await;
     }
 }
 
