@@ -307,12 +307,19 @@ impl Context {
     async fn remove(&self, name: &str, volume: &VolumeRow) -> anyhow::Result<Next> {
         let windows = volume.host_path.as_ref().is_some_and(|path| path.as_bytes().get(1) == Some(&b':'));
         let (node, path) = (volume.node.as_deref().unwrap_or_default(), directory(windows, name));
-        let removed = self.on_disk(node, &path, |disks, node, path| disks.remove(node, path)).await;
-        if let Err(error) = removed {
-            let message = format!("removing {path} on node {node:?} failed: {error}");
+        let fail = |why: &str| {
+            let message = format!("removing {path} on node {node:?} failed: {why}");
             let object = reference("PersistentVolume", &Key::cluster(name), &volume.uid);
             self.events.event(&object, EventType::Warning, "VolumeFailedDelete", None, message.as_str());
-            anyhow::bail!(message);
+            message
+        };
+        // The annotation may be anybody's text: only a node that exists is a place.
+        if self.nodes.get(Key::cluster(node)).is_none() {
+            fail("there is no such node; it will be done when the node is back");
+            return Ok(Next::Change);
+        }
+        if let Err(error) = self.on_disk(node, &path, |disks, node, path| disks.remove(node, path)).await {
+            anyhow::bail!(fail(&error.to_string()));
         }
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         let preconditions = Some(Preconditions { uid: Some(volume.uid.clone()), resource_version: None });

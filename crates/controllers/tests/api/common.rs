@@ -35,7 +35,10 @@ impl LocalVolumes for Disks {
     }
 
     fn remove(&self, node: &str, path: &str) -> std::io::Result<()> {
-        std::fs::remove_dir_all(self.at(node, path))
+        match std::fs::remove_dir_all(self.at(node, path)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
