@@ -27,6 +27,21 @@ pub struct Dns {
 const TRY: Duration = Duration::from_secs(2);
 
 impl Dns {
+    /// Reads `resolv.conf`.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut dns = Self::default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace().map(str::to_owned);
+            match words.next().as_deref() {
+                Some("nameserver") => dns.servers.extend(words.next()),
+                Some("search") => dns.searches = words.collect(),
+                Some("options") => dns.options.extend(words),
+                _ => {}
+            }
+        }
+        dns
+    }
+
     fn ndots(&self) -> usize {
         self.options.iter().find_map(|option| option.strip_prefix("ndots:")).and_then(|dots| dots.parse().ok()).unwrap_or(1)
     }
@@ -70,6 +85,14 @@ impl Resolver {
         if !known.is_empty() {
             return Ok(known);
         }
+        self.look_up(name).await.map(|(_, addresses)| addresses)
+    }
+
+    /// The full name that a server knows, and its addresses.
+    ///
+    /// # Errors
+    /// As [`Resolver::resolve`].
+    pub(crate) async fn look_up(&self, name: &str) -> Result<(String, Vec<IpAddr>)> {
         if self.dns.servers.is_empty() {
             bail!("cannot resolve {name}: the pod has no DNS server");
         }
@@ -77,7 +100,7 @@ impl Resolver {
             for kind in [RecordType::A, RecordType::AAAA] {
                 let found = self.ask_all(&candidate, kind).await?;
                 if !found.is_empty() {
-                    return Ok(found);
+                    return Ok((candidate, found));
                 }
             }
         }
@@ -180,6 +203,12 @@ mod tests {
         assert_eq!(dns.candidates("a.b."), ["a.b"]);
         let plain = Dns { searches: vec!["x".into()], ..Dns::default() };
         assert_eq!(plain.candidates("a.b"), ["a.b", "a.b.x"]);
+    }
+
+    #[test]
+    fn resolver_settings_are_read() {
+        let dns = Dns::parse("# x\nnameserver 10.96.0.10\nsearch a b\noptions ndots:5\n");
+        assert_eq!(dns, Dns { servers: vec!["10.96.0.10".into()], searches: vec!["a".into(), "b".into()], options: vec!["ndots:5".into()] });
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod fetch;
 mod iis;
 mod pages;
 mod redis;
+pub mod tools;
 pub mod windows;
 
 use std::path::PathBuf;

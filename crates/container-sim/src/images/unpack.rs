@@ -9,12 +9,15 @@ use super::tarball::Limits;
 use super::windows::{self, Unpacked};
 use super::{ImageError, Store, io_error, layer};
 
+/// A layer on its way out of where it comes from.
+type Opened = Checked<Box<dyn Read>>;
+
 /// Where an image's layers come from.
 pub(super) struct Source<'a> {
     /// Bytes of the layer as it is stored, checked.
     pub size: &'a dyn Fn(&LayerBlob) -> Result<u64, ImageError>,
     /// The layer.
-    pub open: &'a dyn Fn(&LayerBlob) -> Result<Checked<Box<dyn Read>>, ImageError>,
+    pub open: &'a dyn Fn(&LayerBlob) -> Result<Opened, ImageError>,
 }
 
 /// Held while layers are unpacked and not yet in an index, so that nobody takes them for garbage.

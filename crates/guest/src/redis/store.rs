@@ -140,7 +140,7 @@ impl Store {
                 self.put(db, &args[1], args[2].clone(), None)?;
                 Reply::Integer(1)
             }
-            "mset" if args.len() % 2 == 0 => Reply::error("wrong number of arguments for MSET"),
+            "mset" if args.len().is_multiple_of(2) => Reply::error("wrong number of arguments for MSET"),
             "mset" => {
                 for pair in args[1..].chunks_exact(2) {
                     self.put(db, &pair[0], pair[1].clone(), None)?;

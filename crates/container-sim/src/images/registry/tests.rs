@@ -190,7 +190,7 @@ async fn the_variant_is_pulled_through_tokens_redirects_and_breaks() {
             let image = pull(&fixture, &name, &Credentials::Anonymous, &Registries::default()).await.unwrap();
             let file = if os == NODE { "drive_c/which" } else { "which" };
             assert_eq!(std::fs::read_to_string(fixture.layer(&image.layers[0]).join(file)).unwrap(), which, "{mood:?}");
-            assert_eq!(image.tags, [name.clone()]);
+            assert_eq!(image.tags, std::slice::from_ref(&name));
             assert!(fixture.store.find(&image.digests[0]).unwrap().is_some());
             assert_eq!(std::fs::read_dir(fixture.dir.path().join("cache/ingest")).unwrap().count(), 0, "nothing is left of the transfer");
         }

@@ -1,0 +1,77 @@
+//! The command-line tools that Windows has and Wine has not: `curl`, `tar`, `nslookup`; and `powershell`, which only says
+//! that it is not there. One executable is all of them, by the name it is called. (`ping` and `ipconfig` are Wine's.)
+
+mod curl;
+mod nslookup;
+mod tar;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Where a tool writes.
+pub struct Streams<'a> {
+    /// Standard input.
+    pub input: &'a mut dyn std::io::Read,
+    /// Standard output.
+    pub out: &'a mut dyn Write,
+    /// Standard error.
+    pub err: &'a mut dyn Write,
+}
+
+/// Runs the tool that the process was called as; none if it was not called as one.
+pub fn dispatch() -> Option<ExitCode> {
+    let mut args = std::env::args();
+    let name = args.next()?;
+    let args: Vec<String> = args.collect();
+    let (mut input, mut out, mut err) = (std::io::stdin().lock(), std::io::BufWriter::new(std::io::stdout()), std::io::stderr());
+    let code = run(stem(&name), &args, &mut Streams { input: &mut input, out: &mut out, err: &mut err })?;
+    // Whoever reads no further does not want to know.
+    let _ = out.flush();
+    Some(ExitCode::from(code))
+}
+
+/// `curl` of `C:\windows\system32\CURL.EXE`.
+fn stem(path: &str) -> &str {
+    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    name.rsplit_once('.').filter(|(_, extension)| extension.eq_ignore_ascii_case("exe")).map_or(name, |(stem, _)| stem)
+}
+
+fn run(name: &str, args: &[String], streams: &mut Streams<'_>) -> Option<u8> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "curl" => curl::main(args, streams),
+        "tar" => tar::main(args, streams),
+        "nslookup" => nslookup::main(args, streams),
+        "powershell" | "pwsh" => powershell(streams),
+        _ => return None,
+    })
+}
+
+fn powershell(streams: &mut Streams<'_>) -> u8 {
+    let _ = writeln!(
+        streams.err,
+        "powershell: there is no PowerShell in this container: it is Wine, not Windows. Use cmd /c, or programs of your own; \
+         curl, tar, ping and nslookup are there."
+    );
+    1
+}
+
+/// Runs something async: these programs have one thread.
+fn block_on<T>(future: impl Future<Output = T>) -> std::io::Result<T> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_are_found_by_name() {
+        assert_eq!(stem(r"C:\windows\system32\CURL.EXE"), "CURL");
+        assert_eq!(stem("tar"), "tar");
+        let mut err = Vec::new();
+        let mut streams = Streams { input: &mut std::io::empty(), out: &mut std::io::sink(), err: &mut err };
+        assert_eq!(run("PowerShell", &[], &mut streams), Some(1));
+        assert_eq!(run("mullion-init", &[], &mut streams), None);
+        assert!(String::from_utf8(err).unwrap().contains("no PowerShell"));
+    }
+}
