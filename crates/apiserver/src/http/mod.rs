@@ -17,7 +17,7 @@ use crate::connect;
 use crate::server::Api;
 use crate::status::ApiError;
 use bytes::{Buf, Bytes};
-use http::header::{AUTHORIZATION, UPGRADE};
+use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use negotiate::Encoding;
@@ -65,13 +65,12 @@ where
         Err(error) => return respond::error(encoding, &error),
     };
     let selector = query.text("fieldSelector");
-    let attributes = Attributes::of(&user, &info, &selector);
-    if let Err(error) = api.registry.authorizer.check(&attributes) {
+    if let Err(error) = api.registry.authorizer.check(&Attributes::of(&user, &info, &selector)) {
         return respond::error(encoding, &error);
     }
     let mut call = Call { info, user, query, headers: std::mem::take(&mut parts.headers), body: Bytes::new() };
     let answer = match connect::kind_of(&call) {
-        Some(kind) => match resource::check_place(kind, &call).and_then(|()| check_upgrade(&api, &call, &attributes)) {
+        Some(kind) => match resource::check_place(kind, &call) {
             Ok(()) => {
                 parts.headers.clone_from(&call.headers);
                 connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
@@ -104,17 +103,6 @@ where
     }
     let answer = if call.info.is_resource { resource::serve(api, call).await? } else { nonresource::serve(api, call)? };
     Ok(if matches!(call.info.verb, "get" | "list") { compress::compress(&call.headers, answer).await } else { answer })
-}
-
-/// A WebSocket is opened by GET whatever it does: who opens one into a pod needs the right to create it
-/// (`AuthorizePodWebsocketUpgradeCreatePermission`).
-fn check_upgrade(api: &Api, call: &Call, attributes: &Attributes) -> Result<(), ApiError> {
-    let into_pod = matches!(call.info.subresource.as_str(), "attach" | "exec" | "portforward");
-    let upgrades = call.headers.get(UPGRADE).and_then(|value| value.to_str().ok()).is_some_and(|value| value.eq_ignore_ascii_case("websocket"));
-    if !into_pod || !upgrades || call.info.verb != "get" {
-        return Ok(());
-    }
-    api.registry.authorizer.check(&Attributes { verb: "create".into(), ..attributes.clone() })
 }
 
 /// The body as it is, for those who pass it on.
