@@ -8,6 +8,7 @@
 
 mod auth;
 mod handlers;
+mod metrics;
 mod streams;
 
 use std::convert::Infallible;

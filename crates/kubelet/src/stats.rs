@@ -1,7 +1,5 @@
 //! `/stats/summary` and `/metrics`: what the runtime measures, and counts of our own.
 
-use std::fmt::Write;
-
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use cri::v1;
 use jiff::Timestamp;
@@ -85,27 +83,6 @@ pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
         },
         "pods": pods,
     }))
-}
-
-/// What metrics-server scrapes.
-pub(crate) async fn resource_metrics(agent: &Agent) -> String {
-    let (all, failed) = match container_stats(agent).await {
-        Ok(all) => (all, 0),
-        Err(_) => (Vec::new(), 1),
-    };
-    let mut out = String::from("# TYPE container_cpu_usage_seconds_total counter\n");
-    let mut memory = String::from("# TYPE container_memory_working_set_bytes gauge\n");
-    for s in &all {
-        let labels = format!("{{container={:?},namespace={:?},pod={:?}}}", label(s, CONTAINER_NAME), label(s, POD_NAMESPACE), label(s, POD_NAME));
-        if let Some(n) = s.cpu.as_ref().and_then(|c| value(&c.usage_core_nano_seconds)) {
-            let _ = writeln!(out, "container_cpu_usage_seconds_total{labels} {}", n as f64 / 1e9);
-        }
-        if let Some(n) = s.memory.as_ref().and_then(|m| value(&m.working_set_bytes)) {
-            let _ = writeln!(memory, "container_memory_working_set_bytes{labels} {n}");
-        }
-    }
-    let _ = write!(memory, "# TYPE resource_scrape_error gauge\nresource_scrape_error {failed}\n");
-    out + &memory
 }
 
 /// The agent's own metrics.

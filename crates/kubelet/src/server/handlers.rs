@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{Body, Server, json as answer_json, text};
+use super::{Body, Server, json as answer_json, metrics, text};
 use crate::logs::{self, Filter, Options};
 use crate::pod::State;
 use crate::stats;
@@ -36,7 +36,7 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str) -> Resp
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         },
         ["metrics"] => text(StatusCode::OK, stats::own_metrics(&server.agent)),
-        ["metrics", "resource"] => text(StatusCode::OK, stats::resource_metrics(&server.agent).await),
+        ["metrics", "resource"] => text(StatusCode::OK, metrics::resource(server).await),
         ["containerLogs", ns, pod, container] => container_logs(server, ns, pod, container, query).await,
         _ => text(StatusCode::NOT_FOUND, "404 page not found"),
     }
