@@ -1,7 +1,7 @@
 //! `mullion up`, `down` and `status`: the supervisor of a one-machine cluster.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -67,8 +67,19 @@ pub fn up(args: &UpArgs) -> Result<(), Failure> {
 /// A cluster whose nodes are Ready.
 struct Running {
     lab: Lab,
+    /// What goes when everything in the lab has ended.
+    _groups: ControlGroups,
     /// Ends with this process: nobody else may run on DIR.
     _lock: FileLock,
+}
+
+/// The control groups of the nodes' containers (by the state directories of their runtimes), removed in the end.
+struct ControlGroups(Vec<PathBuf>);
+
+impl Drop for ControlGroups {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|state_dir| container_sim::remove_control_groups(state_dir));
+    }
 }
 
 fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Running, Failure> {
@@ -113,7 +124,8 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     progress.ready(begin.elapsed(), &dirs, args.port, &kubeconfig);
     lab.set_extra("apiServer", format!("https://127.0.0.1:{}", args.port).into());
     lab.set_extra("kubeconfig", kubeconfig.display().to_string().into());
-    Ok(Running { lab, _lock: lock })
+    let groups = cluster.nodes.iter().map(|node| dirs.host(&node.name)).collect();
+    Ok(Running { lab, _groups: ControlGroups(groups), _lock: lock })
 }
 
 /// What DIR holds and what is asked for, as one.
@@ -211,7 +223,7 @@ fn log_hint(lab: &Lab, process: &str) -> String {
 
 /// Keeps the cluster until somebody ends it.
 fn serve(running: Running, mut progress: Progress) -> Result<(), Failure> {
-    let Running { lab, _lock } = running;
+    let Running { lab, _groups, _lock } = running;
     progress.running();
     loop {
         match lab.wait_event(Duration::from_secs(3600)) {
