@@ -22,6 +22,9 @@ pub(super) struct Amounts {
 /// Microseconds over which processor time is counted.
 const PERIOD: u64 = 100_000;
 
+/// Version 2's bound on swap.
+const SWAP: &str = "memory.swap.max";
+
 /// Where groups can be made.
 #[derive(Debug, Default)]
 pub(super) struct Cgroups {
@@ -115,7 +118,11 @@ impl Cgroups {
             }
             for (file, value) in files {
                 let path = dir.join(file);
-                std::fs::write(&path, &value).with_context(|| format!("cannot write {value:?} to {}", path.display()))?;
+                match std::fs::write(&path, &value) {
+                    // Kernels without accounting of swap do not have the file.
+                    Err(error) if file == SWAP && error.kind() == io::ErrorKind::NotFound => {}
+                    written => written.with_context(|| format!("cannot write {value:?} to {}", path.display()))?,
+                }
             }
             if !dirs.contains(&dir) {
                 dirs.push(dir);
@@ -156,7 +163,8 @@ impl Parent {
 
 fn memory_files(unified: bool, amounts: Amounts) -> Vec<(&'static str, String)> {
     let Some(bytes) = amounts.memory else { return Vec::new() };
-    if unified { vec![("memory.max", bytes.to_string())] } else { vec![("memory.limit_in_bytes", bytes.to_string())] }
+    // Kubernetes gives containers no swap unless a node is told to.
+    if unified { vec![("memory.max", bytes.to_string()), (SWAP, "0".to_owned())] } else { vec![("memory.limit_in_bytes", bytes.to_string())] }
 }
 
 fn cpu_files(unified: bool, amounts: Amounts) -> Vec<(&'static str, String)> {
@@ -226,7 +234,7 @@ mod tests {
     fn amounts_are_written_in_either_versions_words() {
         let amounts = Amounts { memory: Some(64 << 20), cpu_milli: Some(500), shares: Some(1024) };
         assert_eq!(memory_files(false, amounts), [("memory.limit_in_bytes", "67108864".into())]);
-        assert_eq!(memory_files(true, amounts), [("memory.max", "67108864".into())]);
+        assert_eq!(memory_files(true, amounts), [("memory.max", "67108864".into()), (SWAP, "0".into())]);
         let v1 = [("cpu.cfs_period_us", "100000".into()), ("cpu.cfs_quota_us", "50000".into()), ("cpu.shares", "1024".into())];
         assert_eq!(cpu_files(false, amounts), v1);
         assert_eq!(cpu_files(true, amounts), [("cpu.max", "50000 100000".into()), ("cpu.weight", "39".into())]);
