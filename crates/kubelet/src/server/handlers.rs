@@ -1,12 +1,14 @@
 //! What the server answers.
 
 use std::fs::File;
+use std::io::Seek as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cri::v1;
 use futures::StreamExt;
+use host::{HostRoot, PodPath};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
@@ -24,6 +26,8 @@ use crate::volumes::PodDirs;
 
 /// How often a followed log is looked at.
 const FOLLOW: Duration = Duration::from_millis(100);
+/// After how many looks at a log without news its container and its file are looked at too.
+const LOOKS: u32 = 5;
 
 pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str) -> Response<Body> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -82,14 +86,14 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
         Ok(parsed) => parsed,
         Err(why) => return text(StatusCode::BAD_REQUEST, why),
     };
-    let (id, file) = match find(server, &pod, container, previous).await {
+    let (id, path, file) = match find(server, &pod, container, previous).await {
         Ok(found) => found,
         Err(why) => return text(StatusCode::BAD_REQUEST, why),
     };
     let (sender, receiver) = mpsc::channel::<Bytes>(8);
-    let cri = agent.cri.clone();
+    let source = Source { cri: agent.cri.clone(), root: Arc::clone(&agent.root), id, path };
     tokio::spawn(async move {
-        if let Err(error) = send(cri, id, file, options, sender).await {
+        if let Err(error) = send(source, file, options, sender).await {
             tracing::debug!(%error, "reading a container log ended early");
         }
     });
@@ -100,8 +104,8 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
     answer
 }
 
-/// The container's id and its open log.
-async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Result<(String, File), String> {
+/// The container's id, and its log.
+async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Result<(String, PodPath, File), String> {
     let agent = &server.agent;
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let name = pod.metadata.name.clone().unwrap_or_default();
@@ -124,7 +128,7 @@ async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Re
     let dirs = PodDirs::new(&agent.root, &agent.dir, pod).map_err(|e| e.to_string())?;
     let path = dirs.logs.join(&format!("{container}/{}.log", chosen.restarts)).map_err(|e| e.to_string())?;
     let file = agent.root.open_read(&path).map_err(|e| e.to_string())?;
-    Ok((chosen.id.clone(), file))
+    Ok((chosen.id.clone(), path, file))
 }
 
 fn waiting(pod: &Pod, container: &str) -> String {
@@ -134,17 +138,43 @@ fn waiting(pod: &Pod, container: &str) -> String {
     state.and_then(|s| s.waiting.as_ref()).and_then(|w| w.reason.clone()).unwrap_or_else(|| "ContainerCreating".into())
 }
 
+/// Where a log comes from.
+struct Source {
+    cri: cri::Client,
+    root: Arc<HostRoot>,
+    id: String,
+    path: PodPath,
+}
+
+impl Source {
+    async fn is_running(&self) -> bool {
+        let request = v1::ContainerStatusRequest { container_id: self.id.clone(), ..Default::default() };
+        let status = self.cri.container_status(request).await.ok().and_then(|a| a.status);
+        status.is_some_and(|s| s.state == v1::ContainerState::ContainerRunning as i32)
+    }
+
+    /// The file that has taken the log's place since it was read up to `position`: after a rotation it is shorter.
+    fn successor(&self, position: u64) -> Option<File> {
+        let file = self.root.open_read(&self.path).ok()?;
+        (file.metadata().ok()?.len() < position).then_some(file)
+    }
+}
+
 /// Reads the log to its end, or for as long as the container runs and the reader stays.
-async fn send(cri: cri::Client, id: String, mut file: File, options: Options, out: mpsc::Sender<Bytes>) -> std::io::Result<()> {
+async fn send(source: Source, mut file: File, options: Options, out: mpsc::Sender<Bytes>) -> std::io::Result<()> {
     if let Some(lines) = options.tail {
         logs::seek_tail(&mut file, lines)?;
     }
     let follow = options.follow;
     let mut filter = Filter::new(options);
-    let mut running = follow;
+    let (mut running, mut looks, mut next) = (follow, 0, None);
     loop {
         let chunk = logs::read_chunk(&mut file)?;
         if chunk.is_empty() {
+            if let Some(next) = next.take() {
+                file = next;
+                continue;
+            }
             if !running {
                 return Ok(());
             }
@@ -152,10 +182,15 @@ async fn send(cri: cri::Client, id: String, mut file: File, options: Options, ou
                 () = out.closed() => return Ok(()),
                 () = tokio::time::sleep(FOLLOW) => {}
             }
-            // Once more after the end, for what was written meanwhile.
-            running = is_running(&cri, &id).await;
+            looks += 1;
+            if looks % LOOKS == 0 {
+                // Once more after the end, for what was written meanwhile.
+                running = source.is_running().await;
+                next = source.successor(file.stream_position()?);
+            }
             continue;
         }
+        looks = 0;
         let text = filter.push(&chunk);
         if !text.is_empty() && out.send(text).await.is_err() {
             return Ok(());
@@ -166,15 +201,23 @@ async fn send(cri: cri::Client, id: String, mut file: File, options: Options, ou
     }
 }
 
-async fn is_running(cri: &cri::Client, id: &str) -> bool {
-    let request = v1::ContainerStatusRequest { container_id: id.to_owned(), ..Default::default() };
-    let status = cri.container_status(request).await.ok().and_then(|a| a.status);
-    status.is_some_and(|s| s.state == v1::ContainerState::ContainerRunning as i32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_log_that_was_rotated_has_a_successor() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Arc::new(HostRoot::linux(dir.path()).unwrap());
+        let path = root.parse("/0.log").unwrap();
+        let source = Source { cri: cri::Client::connect("unix:///nowhere").unwrap(), root, id: String::new(), path };
+        assert!(source.successor(5).is_none(), "between the renaming and the new file");
+        std::fs::write(dir.path().join("0.log"), "12345").unwrap();
+        assert!(source.successor(5).is_none() && source.successor(3).is_none());
+        std::fs::rename(dir.path().join("0.log"), dir.path().join("0.log.old")).unwrap();
+        std::fs::write(dir.path().join("0.log"), "1").unwrap();
+        assert!(source.successor(5).is_some());
+    }
 
     #[test]
     fn queries() {
