@@ -127,43 +127,6 @@ impl Store {
             Err(error) => Err(io_error("rename a layer to", &target)(error)),
         }
     }
-
-    /// The directories that lie over `below` (the prefix without this image, highest first; the template last) in a
-    /// container of a Windows image, highest first: the registry that its layers make of the one below, if they change
-    /// it, and the layers.
-    ///
-    /// # Errors
-    /// When the registry cannot be read or written.
-    pub fn windows_layers(&self, layers: &[String], below: &[PathBuf]) -> Result<Vec<PathBuf>, ImageError> {
-        let dirs: Vec<PathBuf> = layers.iter().map(|id| self.layer_dir(id)).collect();
-        let mut stack: Vec<PathBuf> = dirs.iter().rev().cloned().collect();
-        if !dirs.iter().any(|dir| dir.join(windows::HIVES).is_dir()) {
-            return Ok(stack);
-        }
-        let read = |name: &str| {
-            let found = below.iter().map(|dir| dir.join(name)).find(|path| path.exists());
-            let found = found.unwrap_or_else(|| self.template.join(name));
-            std::fs::read(found).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        };
-        // Named by what it is made of: another template, build or layer makes another one.
-        let mut seed = layers.join(" ");
-        for name in ["system.reg", "user.reg"] {
-            let text = read(name).map_err(io_error("read the registry below", &self.template))?;
-            seed.push_str(&digest_of(text.as_bytes()));
-        }
-        let id = digest_of(format!("registry {seed}").as_bytes());
-        let _in_use = self.in_use()?;
-        self.fill(&id, |target| {
-            let files = windows::compose(&read, &dirs).map_err(io_error("merge the registry of", target))?;
-            for (name, text) in files {
-                let path = target.join(name);
-                std::fs::write(&path, text).map_err(io_error("write", &path))?;
-            }
-            Ok(Unpacked::Layer)
-        })?;
-        stack.insert(0, self.layer_dir(&id));
-        Ok(stack)
-    }
 }
 
 /// The id of a layer over others.
