@@ -7,13 +7,62 @@ use crate::kinds::KindInfo;
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
-use http::Response;
+use futures::TryStreamExt as _;
+use http::{Request, Response};
 use http_body_util::BodyExt;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use std::time::Duration;
+use streaming::upgrade::{self, Wire};
+use streaming::websocket::Tunnel;
+use tokio::io::AsyncWriteExt as _;
+use tokio_util::io::StreamReader;
 
 const OPTIONS: [&str; 7] = ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes"];
 
-/// `kubectl logs`.
-pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Response<Body>, ApiError> {
+/// The WebSocket subprotocol for a log: its bytes in messages.
+const BINARY: &str = "binary.k8s.io";
+/// How long a client may take to read the end of a log.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// `kubectl logs`; over WebSocket for those who ask so.
+pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    let response = read(api, call, kind).await?;
+    if upgrade::wanted(request.headers()) != Some(Wire::WebSocket) || !response.status().is_success() {
+        return Ok(response);
+    }
+    let switching = match upgrade::accept_websocket(request.headers(), &[BINARY], Some("")) {
+        Ok((switching, _)) => switching,
+        Err(refusal) => return Ok(refusal.map(respond::full)),
+    };
+    let (client, shutdown) = (hyper::upgrade::on(&mut request), api.shutdown.clone());
+    tokio::spawn(async move {
+        match client.await {
+            Ok(client) => drop(shutdown.run_until_cancelled(send(response.into_body(), TokioIo::new(client))).await),
+            Err(error) => tracing::debug!(%error, "a client did not take up its connection"),
+        }
+    });
+    Ok(switching.map(|()| respond::full("")))
+}
+
+/// The log as messages, until its end or the client's.
+async fn send(log: Body, client: TokioIo<Upgraded>) {
+    let log = log.into_data_stream().map_err(std::io::Error::other);
+    let mut log = StreamReader::new(log);
+    let (mut from, mut to) = tokio::io::split(Tunnel::server(client).await);
+    let sending = async {
+        let _ = tokio::io::copy_buf(&mut log, &mut to).await;
+        let _ = to.shutdown().await;
+        tokio::time::sleep(LINGER).await;
+    };
+    let mut nowhere = tokio::io::sink();
+    tokio::select! {
+        () = sending => {}
+        _ = tokio::io::copy(&mut from, &mut nowhere) => {}
+    }
+}
+
+async fn read(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Response<Body>, ApiError> {
     let pod = pod_of(api, call, kind)?;
     let container = container(&pod, &call.info.name, call.query.get("container").unwrap_or_default())?;
     let node = object::text(&pod, &["spec", "nodeName"]);

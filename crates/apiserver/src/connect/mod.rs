@@ -45,7 +45,7 @@ pub fn kind_of(call: &Call) -> Option<&'static KindInfo> {
 pub async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, request: Request<Body>) -> Result<Response<Body>, ApiError> {
     match (call.info.subresource.as_str(), request.method()) {
         ("proxy", _) => proxy::serve(api, call, kind, request).await,
-        ("log", &Method::GET) => log::serve(api, call, kind).await,
+        ("log", &Method::GET) => log::serve(api, call, kind, request).await,
         ("exec" | "attach" | "portforward", &Method::GET | &Method::POST) => stream::serve(api, call, kind, request).await,
         _ => Err(ApiError::method_not_allowed(kind, call.info.verb)),
     }
