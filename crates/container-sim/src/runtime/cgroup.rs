@@ -1,4 +1,6 @@
-//! Control groups, where this machine and its user allow to make any: version 1 or 2, below the runtime's own group.
+//! Control groups, where this machine and its user allow to make any: in version 1 below the runtime's own group, in
+//! version 2 below the nearest group above it that may have children with limits (those with processes of their own may
+//! not), such as a slice of the user's own service manager.
 //!
 //! One flat group per limited container and controller, `mullion-NODE-CONTAINER`; NODE tells ours from those of other
 //! runtimes, and what a runtime that was killed left behind goes when the next one starts.
@@ -37,14 +39,17 @@ pub(super) struct Cgroups {
 struct Parent {
     dir: PathBuf,
     unified: bool,
+    /// Whether it is this process's own group.
+    own: bool,
 }
 
 /// Removes the control groups of a node whose containers have all ended, and whose runtime will not come back to do it:
 /// for whoever takes a cluster down. `state_dir` is what the runtime was told.
 pub fn remove_control_groups(state_dir: &Path) {
     let (own, mounts) = own_groups();
-    let [memory, cpu] = ["memory", "cpu"].map(|controller| parent(controller, &own, &mounts));
-    Cgroups { prefix: prefix(state_dir), memory, cpu }.clean(&[]);
+    for parent in ["memory", "cpu"].into_iter().flat_map(|controller| parents(controller, &own, &mounts)) {
+        Cgroups { prefix: prefix(state_dir), memory: Some(parent), cpu: None }.clean(&[]);
+    }
 }
 
 /// What this process is in, and where that can be seen.
@@ -63,16 +68,7 @@ impl Cgroups {
     pub(super) fn find(state_dir: &Path, alive: &[String]) -> Self {
         let (own, mounts) = own_groups();
         let prefix = prefix(state_dir);
-        let usable = |controller: &str| {
-            let parent = parent(controller, &own, &mounts)?;
-            parent.prepare(controller).ok()?;
-            let probe = parent.dir.join(format!("{prefix}probe"));
-            std::fs::create_dir(&probe).or_else(|error| if probe.is_dir() { Ok(()) } else { Err(error) }).ok()?;
-            let settable = probe.join(if parent.unified { format!("{controller}.max") } else { "cgroup.procs".to_owned() });
-            let usable = std::fs::OpenOptions::new().write(true).open(settable).is_ok();
-            let _ = std::fs::remove_dir(&probe);
-            usable.then_some(parent)
-        };
+        let usable = |controller: &str| parents(controller, &own, &mounts).into_iter().find(|parent| parent.is_usable(controller, &prefix));
         let found = Self { memory: usable("memory"), cpu: usable("cpu"), prefix };
         found.clean(alive);
         found
@@ -147,17 +143,28 @@ impl Cgroups {
 }
 
 impl Parent {
-    /// In version 2 a group's children have the controllers that it lets them.
-    fn prepare(&self, controller: &str) -> io::Result<()> {
-        if !self.unified {
-            return Ok(());
+    /// Whether groups with limits can be made here, and this user's processes moved there.
+    fn is_usable(&self, controller: &str, prefix: &str) -> bool {
+        if self.unified && !self.lends(controller) {
+            return false;
         }
+        let probe = self.dir.join(format!("{prefix}probe"));
+        if std::fs::create_dir(&probe).is_err() && !probe.is_dir() {
+            return false;
+        }
+        let writable = |path: PathBuf| std::fs::OpenOptions::new().write(true).open(path).is_ok();
+        let settable = probe.join(if self.unified { format!("{controller}.max") } else { "cgroup.procs".to_owned() });
+        // Moving a process takes the right to do so in the group that its old and its new one have in common.
+        let usable = writable(settable) && (!self.unified || writable(self.dir.join("cgroup.procs")));
+        let _ = std::fs::remove_dir(&probe);
+        usable
+    }
+
+    /// In version 2 a group's children have the controllers that it lets them. Only our own group is told to.
+    fn lends(&self, controller: &str) -> bool {
         let file = self.dir.join("cgroup.subtree_control");
-        let given = std::fs::read_to_string(&file)?;
-        if given.split_whitespace().any(|name| name == controller) {
-            return Ok(());
-        }
-        std::fs::write(file, format!("+{controller}"))
+        let given = std::fs::read_to_string(&file).unwrap_or_default();
+        given.split_whitespace().any(|name| name == controller) || (self.own && std::fs::write(file, format!("+{controller}")).is_ok())
     }
 }
 
@@ -185,8 +192,8 @@ fn cpu_files(unified: bool, amounts: Amounts) -> Vec<(&'static str, String)> {
     files
 }
 
-/// The directory of this process's own group that has a controller.
-fn parent(controller: &str, own: &str, mounts: &str) -> Option<Parent> {
+/// Where groups with a controller might be made, best first.
+fn parents(controller: &str, own: &str, mounts: &str) -> Vec<Parent> {
     let group = |unified: bool| {
         own.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -195,6 +202,7 @@ fn parent(controller: &str, own: &str, mounts: &str) -> Option<Parent> {
             wanted.then_some(path)
         })
     };
+    // The mount point, and the group's way from there.
     let mounted = |unified: bool| {
         let group = group(unified)?;
         mounts.lines().find_map(|line| {
@@ -204,30 +212,38 @@ fn parent(controller: &str, own: &str, mounts: &str) -> Option<Parent> {
             let (kind, options) = (system.next()?, system.nth(1)?);
             let fits = if unified { kind == "cgroup2" } else { kind == "cgroup" && options.split(',').any(|name| name == controller) };
             let below = group.strip_prefix(mount.get(3)?.trim_end_matches('/'))?;
-            fits.then(|| Parent { dir: Path::new(mount[4]).join(below.trim_start_matches('/')), unified })
+            fits.then(|| (PathBuf::from(mount[4]), below.trim_matches('/').to_owned()))
         })
     };
-    mounted(false).or_else(|| {
-        mounted(true).filter(|parent| {
-            std::fs::read_to_string(parent.dir.join("cgroup.controllers")).is_ok_and(|text| text.split_whitespace().any(|name| name == controller))
-        })
-    })
+    if let Some((mount, below)) = mounted(false) {
+        return vec![Parent { dir: mount.join(below), unified: false, own: true }];
+    }
+    let Some((mount, below)) = mounted(true) else { return Vec::new() };
+    let own = mount.join(below);
+    let up = own.ancestors().take_while(|dir| dir.starts_with(&mount));
+    up.map(|dir| Parent { dir: dir.to_owned(), unified: true, own: dir == own }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const OWN: &str = "4:memory:/process_api/8cc\n2:cpu,cpuacct:/\n0::/user.slice\n";
+    const OWN: &str = "4:memory:/process_api/8cc\n2:cpu,cpuacct:/\n0::/user.slice/app.scope\n";
     const MOUNTS: &str = "30 24 0:27 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
                           31 24 0:28 /process_api /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n";
 
     #[test]
     fn groups_are_found_through_the_mount_table() {
-        let found = |controller| parent(controller, OWN, MOUNTS).map(|parent| (parent.dir, parent.unified));
-        assert_eq!(found("cpu"), Some(("/sys/fs/cgroup/cpu/".into(), false)));
-        assert_eq!(found("memory"), Some(("/sys/fs/cgroup/memory/8cc".into(), false)));
-        assert_eq!(found("pids"), None);
+        let found = |controller, mounts: &str| -> Vec<(String, bool, bool)> {
+            let parents = parents(controller, OWN, mounts);
+            parents.into_iter().map(|parent| (parent.dir.display().to_string(), parent.unified, parent.own)).collect()
+        };
+        assert_eq!(found("cpu", MOUNTS), [("/sys/fs/cgroup/cpu/".to_owned(), false, true)]);
+        assert_eq!(found("memory", MOUNTS), [("/sys/fs/cgroup/memory/8cc".to_owned(), false, true)]);
+        assert!(found("pids", MOUNTS).is_empty());
+        let unified = "35 24 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+        let up = [("/sys/fs/cgroup/user.slice/app.scope", true), ("/sys/fs/cgroup/user.slice", false), ("/sys/fs/cgroup", false)];
+        assert_eq!(found("memory", unified), up.map(|(dir, own)| (dir.to_owned(), true, own)));
     }
 
     #[test]
