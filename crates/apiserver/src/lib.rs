@@ -4,6 +4,9 @@
 //! A request passes authentication ([`authn`]), authorization ([`authz`]), admission, the kind's strategy ([`registry`]), validation, and
 //! the [`store`]; a watch reads the store's event window. Objects are plain JSON values; the kinds table says what is served.
 //!
+//! Two things are not stored objects: what leads to a node (logs, exec, proxies: `connect`), and what nodes and pods use (`metrics`, read
+//! from the kubelets when somebody asks).
+//!
 //! Not here: controllers, the scheduler, custom resources, server-side apply, protobuf answers.
 
 mod admission;

@@ -227,8 +227,9 @@ async fn sweep(api: Arc<Api>) {
 
 /// Most connections at once: a stranger who opens more keeps others out, but does not use up the process's descriptors.
 const MOST_CONNECTIONS: usize = 4096;
-/// How long a connection may be silent between requests, and a client may take to say what it wants (Go's `IdleTimeout` there).
-const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(90);
+/// How long a connection may be silent between requests, and a client may take to say what it wants. Longer than the 90 seconds after
+/// which clients of Go and hyper let an idle connection go: never do we close one that is about to be used.
+const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);
 
 async fn accept(api: Arc<Api>, listener: TcpListener, acceptor: TlsAcceptor, tasks: TaskTracker) {
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
