@@ -4,7 +4,7 @@ mod http;
 mod options;
 
 use super::Streams;
-use options::Options;
+use options::{Options, Target};
 
 /// What curl exits with.
 #[derive(Debug)]
@@ -67,8 +67,9 @@ fn transfer(options: &Options, url: &str, streams: &mut Streams<'_>) -> Result<(
     content.extend_from_slice(&answer.body);
     let broken = |error: std::io::Error| Failure::new(23, format!("Failed writing received data to disk/application: {error}"));
     match options.target(&answer.url)? {
-        Some(file) => std::fs::write(file, &content).map_err(broken)?,
-        None => streams.out.write_all(&content).and_then(|()| streams.out.flush()).map_err(broken)?,
+        Target::File(file) => std::fs::write(file, &content).map_err(broken)?,
+        Target::Nowhere => {}
+        Target::Output => streams.out.write_all(&content).and_then(|()| streams.out.flush()).map_err(broken)?,
     }
     if let Some(format) = &options.write_out {
         let text = format
@@ -148,7 +149,7 @@ mod tests {
         let url = format!("http://{address}/a?b=c");
         assert_eq!(curl(&["-s", &url]).1, "hello");
         assert_eq!(curl(&["-s", &address]).1, "hello world");
-        assert_eq!(curl(&["-sS", "-w", "\\n%{http_code}\\n", &url]).1, "until the end\n200\n");
+        assert_eq!(curl(&["-sS", "-o", "NUL", "-w", "%{http_code}\\n", &url]).1, "200\n");
         assert_eq!(curl(&["-sL", &url]).1, "this");
         let (code, out, err) = curl(&["-fsS", &url]);
         assert_eq!((code, out.as_str(), err.as_str()), (22, "", "curl: (22) The requested URL returned error: 404\n"));

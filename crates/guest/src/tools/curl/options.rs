@@ -44,6 +44,14 @@ pub(super) struct Options {
     pub method: Option<String>,
 }
 
+/// Where a transfer goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Output,
+    File(PathBuf),
+    Nowhere,
+}
+
 /// Long names of short options.
 const LONG: &[(char, &str)] = &[
     ('A', "user-agent"),
@@ -146,15 +154,20 @@ impl Options {
         Ok(())
     }
 
-    /// The file to write to; none for standard output. `NUL` is one too.
-    pub(super) fn target(&self, url: &str) -> Result<Option<PathBuf>, Failure> {
+    /// Where to write to.
+    pub(super) fn target(&self, url: &str) -> Result<Target, Failure> {
         if self.remote_name {
             let path = url.split(['?', '#']).next().unwrap_or_default();
             let name = path.rsplit('/').next().filter(|name| !name.is_empty() && path.matches('/').count() > 2);
             let name = name.ok_or_else(|| Failure::new(23, "Remote file name has no length"))?;
-            return Ok(Some(PathBuf::from(name)));
+            return Ok(Target::File(PathBuf::from(name)));
         }
-        Ok(self.output.as_ref().filter(|name| *name != "-").map(PathBuf::from))
+        Ok(match self.output.as_deref() {
+            None | Some("-") => Target::Output,
+            // Not a file that could be made anew.
+            Some(name) if name.eq_ignore_ascii_case("nul") || name == "/dev/null" => Target::Nowhere,
+            Some(name) => Target::File(name.into()),
+        })
     }
 }
 
