@@ -86,25 +86,23 @@ impl Runtime {
     }
 
     pub(super) async fn exec_sync(&self, request: v1::ExecSyncRequest) -> Result<v1::ExecSyncResponse, Status> {
-        let want = Want { stdin: false, stdout: true, stderr: true };
-        let session = self.open_exec(&request.container_id, request.cmd, false, want).await?;
-        let mut running = KillOnDrop(session.control);
-        let limit = u64::try_from(request.timeout).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
-        let mut gathered = Gathered::default();
-        let gathering = gather(&mut running.0, session.stdout, session.stderr, &mut gathered);
-        let exit = match limit {
-            None => gathering.await,
-            Some(limit) => match tokio::time::timeout(limit, gathering).await {
-                Ok(exit) => exit,
-                Err(_) => {
-                    // The kubelet's words for a probe begin after this code.
-                    let message = format!("failed to exec in container: timeout {}s exceeded: context deadline exceeded", limit.as_secs());
-                    return Err(Status::deadline_exceeded(message));
-                }
-            },
+        let run = async {
+            let want = Want { stdin: false, stdout: true, stderr: true };
+            let session = self.open_exec(&request.container_id, request.cmd, false, want).await?;
+            let mut running = KillOnDrop(session.control);
+            let mut gathered = Gathered::default();
+            let exit = gather(&mut running.0, session.stdout, session.stderr, &mut gathered).await;
+            let exit = exit.map_err(|error| failed(&error.context("failed to exec in container")))?;
+            Ok(v1::ExecSyncResponse { stdout: gathered.stdout, stderr: gathered.stderr, exit_code: exit.code })
         };
-        let exit = exit.map_err(|error| failed(&error.context("failed to exec in container")))?;
-        Ok(v1::ExecSyncResponse { stdout: gathered.stdout, stderr: gathered.stderr, exit_code: exit.code })
+        match u64::try_from(request.timeout) {
+            Ok(seconds @ 1..) => tokio::time::timeout(Duration::from_secs(seconds), run).await.unwrap_or_else(|_| {
+                // By this code a kubelet knows that a probe took too long.
+                let message = format!("failed to exec in container: timeout {seconds}s exceeded: context deadline exceeded");
+                Err(Status::deadline_exceeded(message))
+            }),
+            _ => run.await,
+        }
     }
 }
 
