@@ -95,10 +95,6 @@ impl Runtime {
             Some(_) if !self.config.stand_ins => {
                 Err(Status::failed_precondition(format!("image {name:?} is here as a stand-in only, and stand-ins are switched off on this node")))
             }
-            None if self.config.os.is_windows() => Err(Status::failed_precondition(format!(
-                "image {name:?} holds Windows programs, which this runtime cannot run: only stand-ins run on simulated Windows nodes ({})",
-                crate::images::stand_in::names().collect::<Vec<_>>().join(", ")
-            ))),
             _ => Ok(image),
         }
     }

@@ -9,7 +9,8 @@ use super::isolation::Isolation;
 use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
 use crate::images::{Image, Store};
-use crate::shim::{Limits, MountSource, MountSpec, Profile, Program, Propagation, RootSpec, Seccomp, Security, StartSpec};
+use crate::shim::{Limits, MountSource, MountSpec, Profile, Program, Propagation, RootSpec, Seccomp, Security, StartSpec, WineRoot};
+use crate::wine::{self, command};
 
 /// What containerd hides from containers that are not privileged.
 const MASKED: &[&str] = &[
@@ -46,11 +47,29 @@ impl Runtime {
         }
         let program = match image.stand_in {
             Some(stand_in) => Program::StandIn { name: stand_in.program().to_owned(), dns: dns(sandbox) },
-            None => Program::Exec { argv: argv(config, image), cwd: first_of(&config.working_dir, &image.config.working_dir) },
+            None => {
+                let (argv, cwd) = (argv(config, image), first_of(&config.working_dir, &image.config.working_dir));
+                if os.is_windows() {
+                    if argv.is_empty() {
+                        bail!("no command specified: neither the image nor the pod names one");
+                    }
+                    Program::Windows { line: command::line(&argv, image.config.args_escaped && begins_as_image(config, image)), cwd }
+                } else {
+                    Program::Exec { argv, cwd }
+                }
+            }
         };
         let linux = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
-        let root = if os.is_windows() {
-            RootSpec::Drives
+        let root = if let Some(build) = os.build() {
+            match (wine::template(&self.config.cache_dir), image.stand_in) {
+                (Ok(template), _) => RootSpec::Wine(WineRoot {
+                    lowers: wine::lowers(&self.store, &self.config.cache_dir, template, image, build)?,
+                    resolver: Some(self.records.sandbox_dir(&sandbox.id).join("resolv.conf")),
+                }),
+                // A program of ours needs drives only.
+                (Err(_), Some(_)) => RootSpec::Drives,
+                (Err(missing), None) => return Err(missing.context("this image holds Windows programs")),
+            }
         } else {
             let layers = image.layers.iter().map(|diff_id| Store::layer_name(diff_id).to_owned()).collect();
             RootSpec::Layers { layers_dir: self.store.layers_dir(), layers }
@@ -66,7 +85,8 @@ impl Runtime {
             stdin: config.stdin,
             stdin_once: config.stdin_once,
             tty: config.tty,
-            own_pid_namespace: !os.is_windows() && own_pid_namespace(linux)?,
+            // A Windows program's pid 1 is a process of the shim's, which ends all of Wine with it. Stand-ins adopt nobody.
+            own_pid_namespace: if os.is_windows() { image.stand_in.is_none() } else { own_pid_namespace(linux)? },
             limits: Limits::default(),
             security: if os.is_windows() { windows_security() } else { self.security(linux, image)? },
         })
@@ -203,6 +223,11 @@ fn argv(config: &v1::ContainerConfig, image: &Image) -> Vec<String> {
     }
     argv.append(&mut args);
     argv
+}
+
+/// Whether the first word of the command is the image's.
+fn begins_as_image(config: &v1::ContainerConfig, image: &Image) -> bool {
+    config.command.is_empty() && (!image.config.entrypoint.is_empty() || config.args.is_empty())
 }
 
 fn own_pid_namespace(linux: Option<&v1::LinuxContainerSecurityContext>) -> Result<bool> {

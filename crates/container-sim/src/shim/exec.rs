@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::sched::{CloneFlags, setns};
 
 use super::report::{self, Report};
-use super::{Program, RootSpec, StartSpec, init, program, read_json, stage};
+use super::{Program, RootSpec, StartSpec, init, program, read_json, stage, wine};
 
 /// Returns only after a failure that was reported. `dir` is the container's.
 pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
@@ -23,7 +23,11 @@ pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
         }
     };
     match prepare(dir, tty, argv, &report) {
-        Ok((command, program)) => init::exec(command, &program, &report),
+        Ok(Ready::Exec(command, program)) => init::exec(command, &program, &report),
+        Ok(Ready::Windows(spec, place)) => {
+            let cwd = if let Program::Windows { cwd, .. } = &spec.program { cwd } else { "" };
+            wine::line(&spec, &wine::second(argv), cwd, report, &place)
+        }
         Err(error) => {
             report.failed(&format!("{error:#}"));
             ExitCode::from(126)
@@ -31,9 +35,15 @@ pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
     }
 }
 
-fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<(Command, PathBuf)> {
+enum Ready {
+    Exec(Command, PathBuf),
+    Windows(Box<StartSpec>, wine::Place),
+}
+
+fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<Ready> {
+    let place = wine::Place::inherited()?;
     let container = report::inherited(stage::TARGET)?;
-    program::close_others(&[report.number(), std::os::fd::AsRawFd::as_raw_fd(&container)])?;
+    program::close_others(&[report.number(), place.number(), std::os::fd::AsRawFd::as_raw_fd(&container)])?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
     program::fresh_session()?;
     spec.limits.join()?;
@@ -46,7 +56,15 @@ fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<(Com
             }
             spec.limits.bound()?;
             let cwd = if let Program::Exec { cwd, .. } = &spec.program { cwd } else { "" };
-            program::linux(&spec, argv, cwd, tty, report)
+            program::linux(&spec, argv, cwd, tty, report).map(|(command, program)| Ready::Exec(command, program))
+        }
+        RootSpec::Wine(_) => {
+            enter()?;
+            if tty {
+                program::take_terminal(report)?;
+            }
+            spec.limits.bound()?;
+            Ok(Ready::Windows(Box::new(spec), place))
         }
         RootSpec::Drives => bail!(
             "this container is Mullion's stand-in for a Windows program and holds no Windows programs to run: install Wine on this machine \

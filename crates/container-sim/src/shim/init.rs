@@ -10,7 +10,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use super::report::Report;
-use super::{Program, RootSpec, StartSpec, program, read_json, root, security};
+use super::{Program, RootSpec, StartSpec, program, read_json, root, security, wine};
 
 /// Runs in the container's directory `dir`; returns only for a stand-in, or after a failure that was reported.
 pub(super) fn main(dir: &Path) -> ExitCode {
@@ -28,6 +28,10 @@ pub(super) fn main(dir: &Path) -> ExitCode {
             guest::run(options)
         }
         Ok(Ready::Exec(command, program)) => exec(command, &program, &report),
+        Ok(Ready::Windows(spec, place)) => match &spec.program {
+            Program::Windows { line, cwd } => wine::line(&spec, line, cwd, report, &place),
+            _ => ExitCode::FAILURE,
+        },
         Err(error) => {
             report.failed(&format!("{error:#}"));
             ExitCode::from(128)
@@ -45,22 +49,26 @@ pub(super) fn exec(mut command: Command, program: &Path, report: &Report) -> Exi
 enum Ready {
     Exec(Command, PathBuf),
     StandIn(guest::Options),
+    Windows(Box<StartSpec>, wine::Place),
 }
 
 fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
-    program::close_others(&[report.number()])?;
+    let place = wine::Place::inherited()?;
+    program::close_others(&[report.number(), place.number()])?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
     program::fresh_session()?;
     spec.limits.join()?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
-    let linux = matches!(spec.root, RootSpec::Layers { .. });
-    if spec.tty && !linux {
-        // A Windows root has no terminals of its own.
+    // A root of drives alone has no terminals of its own.
+    let own = !matches!(spec.root, RootSpec::Drives);
+    if spec.tty && !own {
         program::take_terminal(report)?;
     }
     root::enter(dir, &spec).context("cannot make the container's root")?;
-    if spec.tty && linux {
+    if spec.tty && own {
         program::take_terminal(report)?;
+    }
+    if spec.tty && matches!(spec.root, RootSpec::Layers { .. }) {
         console()?;
     }
     spec.limits.bound()?;
@@ -71,6 +79,7 @@ fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
             let options = guest::Options { program: name.parse().map_err(|error| anyhow!("{error}"))?, env: spec.env, dns: dns.clone() };
             Ok(Ready::StandIn(options))
         }
+        Program::Windows { .. } => Ok(Ready::Windows(Box::new(spec), place)),
         Program::Exec { argv, cwd } => {
             let (command, path) = program::linux(&spec, argv, cwd, spec.tty, report)?;
             Ok(Ready::Exec(command, path))

@@ -27,6 +27,7 @@ mod seccomp;
 mod security;
 mod serve;
 mod stage;
+mod wine;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -132,6 +133,17 @@ pub(crate) enum RootSpec {
     Layers { layers_dir: PathBuf, layers: Vec<String> },
     /// One directory per drive letter below the container's `root` directory.
     Drives,
+    /// Drives that Windows programs can use.
+    Wine(WineRoot),
+}
+
+/// A root in which Wine runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WineRoot {
+    /// What the Windows prefix is made of, highest first.
+    pub lowers: Vec<PathBuf>,
+    /// The pod's resolver file.
+    pub resolver: Option<PathBuf>,
 }
 
 /// Something that appears in a container.
@@ -173,6 +185,8 @@ pub(crate) enum MountSource {
 pub(crate) enum Program {
     /// The image's or the pod's command.
     Exec { argv: Vec<String>, cwd: String },
+    /// A command line of Windows.
+    Windows { line: String, cwd: String },
     /// A program of `guest`, in this same process.
     StandIn { name: String, dns: guest::Dns },
 }

@@ -37,6 +37,7 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
             bind(&target, &target, false)?;
             HostRoot::windows(spec.os, drive_dirs(&target)?)?
         }
+        RootSpec::Wine(wine) => super::wine::build(dir, &target, wine, spec)?,
     };
     for mount in &spec.mounts {
         attach(&node, &inside, mount, shared.get(&mount.target)).with_context(|| format!("cannot mount {}", mount.target))?;
@@ -44,7 +45,7 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
     if matches!(spec.root, RootSpec::Layers { .. }) {
         restrict(&inside, spec)?;
     }
-    if let Program::Exec { cwd, .. } = &spec.program
+    if let Program::Exec { cwd, .. } | Program::Windows { cwd, .. } = &spec.program
         && !cwd.is_empty()
     {
         // While the root can still be written.
@@ -98,7 +99,7 @@ fn layered(dir: &Path, layers_dir: &Path, layers: &[String], target: &Path) -> R
 }
 
 /// Overlay's options are separated by commas, directories by colons.
-fn escape(path: &Path) -> String {
+pub(super) fn escape(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,").replace(':', "\\:")
 }
 
@@ -127,7 +128,7 @@ fn drive_dirs(target: &Path) -> Result<Vec<(char, PathBuf)>> {
 }
 
 /// /proc, /dev and /sys as runc makes them by default.
-fn system_mounts(inside: &HostRoot, spec: &StartSpec) -> Result<()> {
+pub(super) fn system_mounts(inside: &HostRoot, spec: &StartSpec) -> Result<()> {
     let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let proc = directory(inside, "/proc")?;
     mount(Some("proc"), &fd_path(&proc), Some("proc"), quiet, NONE).context("cannot mount /proc")?;
@@ -198,7 +199,7 @@ fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&
         }
     };
     let target = inside.parse(&spec.target)?;
-    if target.components().is_empty() {
+    if target.components().is_empty() && target.drive().is_none_or(|letter| letter.eq_ignore_ascii_case(&'c')) {
         bail!("destination {:?} is the container's whole root or drive, which cannot be mounted over", spec.target);
     }
     if kind == FileKind::Directory {
@@ -272,13 +273,13 @@ fn restrict(inside: &HostRoot, spec: &StartSpec) -> Result<()> {
     Ok(())
 }
 
-fn bind(source: &Path, target: &Path, recursive: bool) -> Result<()> {
+pub(super) fn bind(source: &Path, target: &Path, recursive: bool) -> Result<()> {
     let flags = if recursive { MsFlags::MS_BIND | MsFlags::MS_REC } else { MsFlags::MS_BIND };
     mount(Some(source), target, NONE, flags, NONE).with_context(|| format!("cannot bind {}", source.display()))
 }
 
 /// Makes a bind mount read-only, keeping the flags that a user namespace may not take away.
-fn remount_readonly(path: &Path) -> Result<()> {
+pub(super) fn remount_readonly(path: &Path) -> Result<()> {
     let held = statvfs(path)?.flags();
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     for (is, flag) in [

@@ -20,6 +20,7 @@ use super::connection::{Connection, Gone, Purpose};
 use super::log::LogWriter;
 use super::pump::Stream;
 use super::stage::Ends;
+use super::wine::Watch;
 use super::{Exit, Message, Request, ShimSpec, StartSpec, launch, now, program, read_json, report, write_json};
 
 /// Name of the socket in the sandbox's directory. It is bound and reached by short relative names, since a socket's
@@ -84,6 +85,7 @@ struct Container {
     stdin_once: bool,
     starting: Option<Starting>,
     exited: bool,
+    watch: Watch,
 }
 
 /// A container whose program has not yet been executed.
@@ -95,6 +97,7 @@ struct Starting {
 struct SecondProgram {
     container: String,
     pid: Pid,
+    watch: Watch,
     /// None once it runs.
     starting: Option<(report::Reader, Ends)>,
 }
@@ -206,6 +209,7 @@ impl Server {
         if let Some(number) = self.programs.iter().find(|(_, program)| program.pid == pid).map(|(number, _)| *number) {
             self.program_started(number);
             if let Some(program) = self.programs.remove(&number) {
+                exit.code = program.watch.code().unwrap_or(exit.code);
                 self.say(number, &Message::Exited { id: program.container, exit });
             }
             return;
@@ -219,6 +223,7 @@ impl Server {
         let Some(container) = self.containers.get_mut(&id) else { return };
         container.exited = true;
         container.stdin = None;
+        exit.code = container.watch.code().unwrap_or(exit.code);
         for program in self.programs.values().filter(|program| program.container == id) {
             // Where the kernel does not end them with their namespace.
             let _ = killpg(program.pid, Signal::SIGKILL);

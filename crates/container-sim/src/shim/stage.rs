@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use rustix::fs::OFlags;
 
 use super::report;
+use super::wine::Watch;
 
 /// Which processes a new one sees.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(super) struct Launched {
     pub pidfd: OwnedFd,
     pub report: report::Reader,
     pub ends: Ends,
+    /// Where a Windows program's exit code arrives whole.
+    pub watch: Watch,
 }
 
 /// Name of the variable with the number of the descriptor by which `exec` finds its container.
@@ -59,6 +62,7 @@ pub(super) fn launch(stage: &str, dir: &Path, args: &[&str], streams: Streams, p
     command.arg0("mullion").args(["shim", stage]).arg(dir).args(args).env_clear();
     let ends = connect(&mut command, streams)?;
     let (report, theirs) = report::channel(&mut command)?;
+    let (watch, _place) = Watch::hand_down(&mut command)?;
     let _target = match pids {
         PidNamespace::Of(target) => {
             let target = target.try_clone()?;
@@ -80,7 +84,7 @@ pub(super) fn launch(stage: &str, dir: &Path, args: &[&str], streams: Streams, p
     let pid = i32::try_from(child.context("cannot start a process")?.id())?;
     let number = rustix::process::Pid::from_raw(pid).context("a process without a number")?;
     let pidfd = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty()).context("cannot hold a process")?;
-    Ok(Launched { pid: Pid::from_raw(pid), pidfd, report, ends })
+    Ok(Launched { pid: Pid::from_raw(pid), pidfd, report, ends, watch })
 }
 
 fn connect(command: &mut Command, streams: Streams) -> Result<Ends> {

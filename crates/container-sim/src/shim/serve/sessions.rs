@@ -24,7 +24,12 @@ impl Server {
         args.extend(request.argv.iter().map(String::as_str));
         let pids = PidNamespace::Of(&container.pidfd);
         let launched = stage::launch("exec", &dir, &args, streams, &pids, &self.own_pid_namespace)?;
-        let program = SecondProgram { container: request.id.clone(), pid: launched.pid, starting: Some((launched.report, launched.ends)) };
+        let program = SecondProgram {
+            container: request.id.clone(),
+            pid: launched.pid,
+            watch: launched.watch,
+            starting: Some((launched.report, launched.ends)),
+        };
         self.programs.insert(number, program);
         Ok(())
     }

@@ -29,7 +29,7 @@ impl Server {
         let log = LogWriter::open(place).context("cannot open the container's log")?;
         let streams = Streams { stdin: spec.stdin && !spec.tty, stdout: !spec.tty, stderr: !spec.tty };
         let pids = if spec.own_pid_namespace { PidNamespace::Own } else { PidNamespace::Shared };
-        let Launched { pid, pidfd, report, ends } = stage::launch("init", &dir, &[], streams, &pids, &self.own_pid_namespace)?;
+        let Launched { pid, pidfd, report, ends, watch } = stage::launch("init", &dir, &[], streams, &pids, &self.own_pid_namespace)?;
         let outputs = [(ends.stdout, "stdout"), (ends.stderr, "stderr")];
         let streams = outputs.into_iter().filter_map(|(fd, name)| fd.map(|fd| Stream::new(fd, name))).collect();
         let container = Container {
@@ -43,6 +43,7 @@ impl Server {
             stdin_once: spec.stdin_once,
             starting: Some(Starting { report, connection }),
             exited: false,
+            watch,
         };
         self.containers.insert(id.to_owned(), container);
         Ok(())

@@ -1,0 +1,13 @@
+//! Containers in which Windows programs run: their root, and how programs are started and watched there.
+//!
+//! The root is small: `/prefix` is the Windows that programs see (an overlay; drive C is `/prefix/drive_c`), `/usr` holds
+//! Wine, `/c` and the like lead stand-ins to the drives, `/tmp` takes Wine's own socket. The rest of the machine is gone.
+
+mod root;
+mod run;
+
+pub(super) use root::build;
+pub(super) use run::{Place, Watch, line, second};
+
+/// Where a container's prefix is inside.
+const PREFIX: &str = "/prefix";

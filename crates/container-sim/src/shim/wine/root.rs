@@ -1,0 +1,112 @@
+//! The root of a Wine container, before it is entered.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use host::HostRoot;
+use nix::mount::{MsFlags, mount};
+
+use super::super::root::{bind, escape, remount_readonly, system_mounts};
+use super::super::{StartSpec, WineRoot};
+use crate::wine;
+
+/// Directories of the machine with Wine and what it is linked to.
+const SYSTEM: &[&str] = &["usr", "lib", "lib64", "lib32", "bin", "opt"];
+
+/// Files of the machine that libraries read, if they are there.
+const SETTINGS: &[&str] = &["ld.so.cache", "localtime", "nsswitch.conf", "gai.conf"];
+
+/// Puts the root together in `target`, an empty directory; `dir` is the container's. Returns its drives.
+pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: &StartSpec) -> Result<HostRoot> {
+    mount(Some("tmpfs"), target, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=755,size=4m")).context("cannot mount the root")?;
+    for name in ["proc", "dev", "sys", "etc", "tmp", "prefix", "drives"] {
+        std::fs::create_dir(target.join(name))?;
+    }
+    system(target)?;
+    mount(Some("tmpfs"), &target.join("tmp"), Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777,size=64m"))
+        .context("cannot mount /tmp")?;
+    let prefix = target.join("prefix");
+    overlay(dir, &prefix, &wine.lowers)?;
+    settings(target, wine)?;
+    system_mounts(&HostRoot::linux(target)?, spec)?;
+    let drives = drives(target, &prefix, spec)?;
+    Ok(HostRoot::windows(spec.os, drives)?)
+}
+
+/// Wine and its libraries, read-only, in the places where they expect themselves.
+fn system(target: &Path) -> Result<()> {
+    for name in SYSTEM {
+        let (source, place) = (Path::new("/").join(name), target.join(name));
+        if let Ok(link) = std::fs::read_link(&source) {
+            symlink(link, &place)?;
+        } else if source.is_dir() {
+            std::fs::create_dir(&place)?;
+            bind(&source, &place, true)?;
+            remount_readonly(&place)?;
+        }
+    }
+    Ok(())
+}
+
+/// The Windows that the container sees: its own files over the lower ones.
+fn overlay(dir: &Path, prefix: &Path, lowers: &[PathBuf]) -> Result<()> {
+    let (upper, work) = (dir.join("upper"), dir.join("work"));
+    for made in [&upper, &work] {
+        std::fs::create_dir_all(made)?;
+    }
+    let lowers: Vec<String> = lowers.iter().map(|lower| escape(lower)).collect();
+    let options = format!("lowerdir={},upperdir={},workdir={},userxattr", lowers.join(":"), escape(&upper), escape(&work));
+    mount(Some("overlay"), prefix, Some("overlay"), MsFlags::empty(), Some(options.as_str())).with_context(|| {
+        format!("cannot lay the container's files over Windows' (Windows programs need a file system that overlayfs accepts for {})", dir.display())
+    })?;
+    // The kernel shuts out even the owner, who could then not remove the cluster's directory.
+    let inner = work.join("work");
+    std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o700)).with_context(|| format!("cannot open {}", inner.display()))
+}
+
+fn settings(target: &Path, wine: &WineRoot) -> Result<()> {
+    let etc = target.join("etc");
+    std::fs::write(etc.join("passwd"), "ContainerAdministrator:x:0:0::/prefix:/nonexistent\n")?;
+    std::fs::write(etc.join("group"), "Administrators:x:0:\n")?;
+    for name in SETTINGS {
+        // Copied, so that links and what becomes of them outside do not matter.
+        if let Ok(content) = std::fs::read(Path::new("/etc").join(name)) {
+            std::fs::write(etc.join(name), content)?;
+        }
+    }
+    let certificates = Path::new("/etc/ssl/certs");
+    if certificates.is_dir() {
+        let place = etc.join("ssl/certs");
+        std::fs::create_dir_all(&place)?;
+        bind(certificates, &place, false)?;
+        remount_readonly(&place)?;
+    }
+    if let Some(resolver) = &wine.resolver {
+        std::fs::copy(resolver, etc.join("resolv.conf")).with_context(|| format!("cannot copy {}", resolver.display()))?;
+    }
+    // Windows' own file, onto which the kubelet mounts the pod's.
+    symlink("/prefix/drive_c/windows/system32/drivers/etc/hosts", etc.join("hosts"))?;
+    Ok(())
+}
+
+/// The drives: C, and those on which something is mounted.
+fn drives(target: &Path, prefix: &Path, spec: &StartSpec) -> Result<Vec<(char, PathBuf)>> {
+    let mut drives = vec![('C', wine::drive(prefix))];
+    symlink("prefix/drive_c", target.join("c"))?;
+    for mount in &spec.mounts {
+        let Some((letter, _)) = mount.target.split_once(':') else { continue };
+        let Some(letter) = letter.chars().next().filter(char::is_ascii_alphabetic) else { continue };
+        let (upper, lower) = (letter.to_ascii_uppercase(), letter.to_ascii_lowercase());
+        if drives.iter().any(|(known, _)| *known == upper) {
+            continue;
+        }
+        let place = target.join("drives").join(lower.to_string());
+        std::fs::create_dir(&place)?;
+        symlink(format!("drives/{lower}"), target.join(lower.to_string()))?;
+        let _ = std::fs::remove_file(prefix.join("dosdevices").join(format!("{lower}:")));
+        symlink(format!("/drives/{lower}"), prefix.join("dosdevices").join(format!("{lower}:")))?;
+        drives.push((upper, place));
+    }
+    Ok(drives)
+}

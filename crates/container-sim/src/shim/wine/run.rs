@@ -1,0 +1,255 @@
+//! Starting a Windows program and staying beside it.
+//!
+//! This process, which is pid 1 of the container for its first program, starts Wine with `mullion-init.exe`, which starts
+//! the program and tells of it through a pipe: a Linux exit status has 8 bits, a Windows exit code 32. Orders go the other
+//! way through a file that has no name. When pid 1 ends, the kernel ends whatever else Wine has started.
+
+use std::fs::File;
+use std::io::{PipeWriter, Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::process::{Child, Command, ExitCode};
+
+use anyhow::{Context as _, Result};
+use guest::windows::wire::{self, Order, Report as Told};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::super::report::{self, Report};
+use super::super::security::{self, User};
+use super::super::{StartSpec, stage};
+use super::PREFIX;
+use crate::wine::{Loader, command, drive};
+
+/// Name of the variable with the descriptor by which the shim learns a whole exit code.
+const RESULT: &str = "MULLION_SHIM_RESULT";
+
+/// The shim's side of that descriptor.
+#[derive(Debug)]
+pub(in super::super) struct Watch(File);
+
+impl Watch {
+    /// A file without a name, to be inherited by `command`. The second descriptor is the process's.
+    pub(in super::super) fn hand_down(command: &mut Command) -> Result<(Self, OwnedFd)> {
+        let file = memfd_create(c"exit-code", MFdFlags::MFD_CLOEXEC).context("cannot make a file for the exit code")?;
+        let theirs = file.try_clone()?;
+        report::hand_down(command, RESULT, &theirs)?;
+        Ok((Self(file.into()), theirs))
+    }
+
+    /// The exit code of a Windows program that has ended; none where Linux says it all.
+    pub(in super::super) fn code(&self) -> Option<i32> {
+        let mut bytes = [0; 4];
+        self.0.read_exact_at(&mut bytes, 0).ok().map(|()| i32::from_le_bytes(bytes))
+    }
+}
+
+/// What the shim handed to this process for it, before other descriptors are closed.
+pub(in super::super) struct Place(File);
+
+impl Place {
+    pub(in super::super) fn inherited() -> Result<Self> {
+        report::inherited(RESULT).map(|fd| Self(fd.into()))
+    }
+
+    pub(in super::super) fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+/// The command line of a second program.
+pub(in super::super) fn second(argv: &[&str]) -> String {
+    command::join(argv)
+}
+
+/// Runs a command line until it has ended. Called inside the container's root; privileges are gone afterwards.
+pub(in super::super) fn line(spec: &StartSpec, line: &str, cwd: &str, report: Report, place: &Place) -> ExitCode {
+    match Running::start(spec, line, cwd) {
+        Ok(running) => running.watch(report, place),
+        Err(error) => {
+            report.failed(&format!("{error:#}"));
+            ExitCode::from(126)
+        }
+    }
+}
+
+struct Running {
+    wine: Child,
+    order: File,
+    reports: File,
+    signals: SignalFd,
+    /// Kept open: Wine opens it by name, at a time of its own choosing.
+    _theirs: PipeWriter,
+    /// What has been read of a line.
+    heard: Vec<u8>,
+    line: String,
+}
+
+impl Running {
+    fn start(spec: &StartSpec, line: &str, cwd: &str) -> Result<Self> {
+        let loader = Loader::find().context("Wine is gone from this machine: install it again (Debian: apt-get install wine64)")?;
+        let cwd = if cwd.is_empty() { r"C:\" } else { cwd };
+        let wanted = Order { command_line: line.to_owned(), cwd: cwd.replace('/', "\\"), env: spec.env.clone() };
+        let mut order = File::from(memfd_create(c"order", MFdFlags::MFD_CLOEXEC).context("cannot make a file for the order")?);
+        order.write_all(&wanted.encode())?;
+        let (reports, theirs) = std::io::pipe().context("cannot make a pipe")?;
+        let mut signals = SigSet::empty();
+        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT] {
+            signals.add(signal);
+        }
+        signals.thread_block().context("cannot block signals")?;
+        let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("cannot receive signals")?;
+        security::drop_privileges(&spec.security, &User::find(&spec.security)?)?;
+        let mine = std::process::id();
+        // Wine's own way to name files that are on no drive.
+        let path = |number: i32| format!(r"\\?\unix\proc\{mine}\fd\{number}");
+        let wine = Command::new(loader.wine)
+            .arg(r"C:\windows\system32\mullion-init.exe")
+            .args([path(order.as_raw_fd()), path(theirs.as_raw_fd())])
+            .current_dir(drive(PREFIX.as_ref()))
+            .env_clear()
+            .envs([
+                ("WINEPREFIX", PREFIX),
+                ("WINESERVER", loader.server),
+                ("WINEDEBUG", "-all"),
+                ("WINEDLLOVERRIDES", "mscoree,mshtml="),
+                ("HOME", PREFIX),
+                ("LC_ALL", "C.UTF-8"),
+                ("PATH", "/usr/bin:/bin"),
+            ])
+            .spawn()
+            .with_context(|| format!("cannot start {}", loader.wine))?;
+        let reports = File::from(stage::nonblocking(reports.into())?);
+        let null = File::options().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
+        // Only the program and its children hold the container's streams now, so that their end is seen.
+        nix::unistd::dup2_stdin(&null)?;
+        nix::unistd::dup2_stdout(&null)?;
+        nix::unistd::dup2_stderr(&null)?;
+        Ok(Self { wine, order, reports, signals, _theirs: theirs, heard: Vec::new(), line: line.to_owned() })
+    }
+
+    /// Until the program's end. The report ends when the program runs.
+    fn watch(mut self, report: Report, place: &Place) -> ExitCode {
+        let mut report = Some(report);
+        loop {
+            let gone = self.wait();
+            // What it has said before its end is still to be read.
+            for told in self.hear() {
+                match told {
+                    Told::Started => report = None,
+                    Told::Failed(code) => {
+                        if let Some(report) = report.take() {
+                            report.failed(&refused(&self.line, code));
+                        }
+                        return ExitCode::from(127);
+                    }
+                    Told::Exited(code) => {
+                        let _ = place.0.write_all_at(&code.to_le_bytes(), 0);
+                        return ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX));
+                    }
+                }
+            }
+            match gone {
+                Ok(None) => {}
+                Ok(Some(status)) => {
+                    if let Some(report) = report.take() {
+                        report.failed(&format!("Wine ended before the program began ({status:?}): the container's log may hold its words"));
+                    }
+                    return ExitCode::from(137);
+                }
+                Err(error) => {
+                    if let Some(report) = report.take() {
+                        report.failed(&format!("{error:#}"));
+                    }
+                    return ExitCode::FAILURE;
+                }
+            }
+        }
+    }
+
+    /// Waits for something to happen; returns how Wine's first process ended, if it has.
+    fn wait(&mut self) -> Result<Option<WaitStatus>> {
+        let mut polled = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN), PollFd::new(self.reports.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut polled, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno).context("cannot wait for events"),
+        }
+        let first = Pid::from_raw(i32::try_from(self.wine.id())?);
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            if i32::try_from(signal.ssi_signo) != Ok(Signal::SIGCHLD as i32) {
+                self.order.write_all_at(&[wire::STOP], 0).context("cannot pass the wish to stop on")?;
+                let _ = kill(first, Signal::SIGINT);
+            }
+        }
+        // Besides Wine's first process there are those that have lost their parents.
+        let mut ended = None;
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) | Err(nix::errno::Errno::ECHILD) => return Ok(ended),
+                Ok(status) if status.pid() == Some(first) => ended = Some(status),
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(errno).context("cannot wait for children"),
+            }
+        }
+    }
+
+    fn hear(&mut self) -> Vec<Told> {
+        let mut buffer = [0; 256];
+        while let Ok(count @ 1..) = self.reports.read(&mut buffer) {
+            self.heard.extend_from_slice(&buffer[..count]);
+        }
+        let mut told = Vec::new();
+        while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.heard.drain(..=end).collect();
+            told.extend(std::str::from_utf8(&line).ok().and_then(|line| Told::decode(line.trim_end())));
+        }
+        told
+    }
+}
+
+/// Why a program could not be started, in the words of hcsshim and Windows, and the way out.
+fn refused(line: &str, code: u32) -> String {
+    let program = command::program(line);
+    let (text, hint) = match code {
+        2 => ("The system cannot find the file specified.", "look whether the image has it, by its path or in a directory of Path"),
+        3 => ("The system cannot find the path specified.", "look whether the image has it"),
+        5 => ("Access is denied.", "it is a directory, or may not be executed"),
+        11 | 193 => ("%1 is not a valid Win32 application.", "it is not a program for 64-bit Windows"),
+        216 => ("This version of %1 is not compatible with the version of Windows you're running.", "it is for another kind of processor"),
+        267 => ("The directory name is invalid.", "the working directory is not a directory"),
+        _ => ("", ""),
+    };
+    let text = text.replace("%1", program);
+    let said = if text.is_empty() { format!("error {code}") } else { text };
+    let hint = if hint.is_empty() { String::new() } else { format!(" (program {program:?}: {hint})") };
+    format!("hcs::System::CreateProcess: failure in a Windows system call: {said} ({code:#x}){hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_said_as_windows_says_it() {
+        let said = refused(r#""C:\no such.exe" x"#, 2);
+        assert!(
+            said.starts_with("hcs::System::CreateProcess: failure in a Windows system call: The system cannot find the file specified. (0x2)"),
+            "{said}"
+        );
+        assert!(said.contains(r#""C:\\no such.exe""#) && said.contains("Path"), "{said}");
+        assert!(refused("a", 87).contains("error 87 (0x57)"));
+    }
+
+    #[test]
+    fn whole_exit_codes_arrive() {
+        let mut command = Command::new("true");
+        let (watch, theirs) = Watch::hand_down(&mut command).unwrap();
+        assert_eq!(watch.code(), None);
+        File::from(theirs).write_all_at(&0xC000_0005_u32.to_le_bytes(), 0).unwrap();
+        assert_eq!(watch.code(), Some(-1_073_741_819));
+    }
+}

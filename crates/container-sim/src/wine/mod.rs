@@ -1,0 +1,75 @@
+//! Windows programs: what runs them (Wine, and a template of a Windows that all containers share) and how they are named.
+//!
+//! A container's drive C is an overlay: its own files over the image's layers, over the registry of the node's build,
+//! over the template. How it is mounted and started is the shim's part (`shim::wine`); here is what comes before.
+
+pub mod command;
+mod registry;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::images::Image;
+use crate::images::Store;
+use crate::images::windows::{self, DRIVE};
+
+/// Where Wine's loader and server may be. Debian has no `wine64` on the path that could be started without a shell.
+const LOADERS: &[(&str, &str)] = &[
+    ("/usr/lib/wine/wine64", "/usr/lib/wine/wineserver64"),
+    ("/usr/bin/wine64", "/usr/bin/wineserver"),
+    ("/opt/wine-stable/bin/wine64", "/opt/wine-stable/bin/wineserver"),
+];
+
+/// The file that says that a template is complete.
+const STAMP: &str = "mullion-template";
+
+/// Wine on this machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loader {
+    pub wine: &'static str,
+    pub server: &'static str,
+}
+
+impl Loader {
+    /// The first that is installed.
+    pub(crate) fn find() -> Option<Self> {
+        let installed = |path: &str| Path::new(path).is_file();
+        LOADERS.iter().find(|(wine, server)| installed(wine) && installed(server)).map(|(wine, server)| Self { wine, server })
+    }
+}
+
+/// The template of `cache_dir`'s user, if Wine and it are there.
+pub(crate) fn template(cache_dir: &Path) -> Result<PathBuf> {
+    if Loader::find().is_none() {
+        bail!("Windows programs run under Wine, which this machine lacks: install it (Debian: apt-get install wine64), then run `make template`");
+    }
+    let template = cache_dir.with_file_name("wine-template");
+    if !template.join(STAMP).is_file() {
+        bail!("Windows programs run in a template of Windows that is not there ({}): run `make template`", template.display());
+    }
+    Ok(template)
+}
+
+/// The directories of which a container's prefix is made, highest first. Makes the one with the registry when it is missing.
+pub(crate) fn lowers(store: &Store, cache_dir: &Path, template: PathBuf, image: &Image, build: u32) -> Result<Vec<PathBuf>> {
+    // Lowest first, as the image has them.
+    let layers: Vec<PathBuf> = image.layers.iter().map(|id| store.layer_dir(id)).collect();
+    let name = registry::name(&template.join(STAMP), build, &image.layers)?;
+    let registry = cache_dir.join("registries").join(name);
+    if !registry.is_dir() {
+        registry::make(&registry, &template, build, &layers).with_context(|| format!("cannot make the registry of build {build}"))?;
+    }
+    let mut lowers: Vec<PathBuf> = layers.into_iter().rev().collect();
+    lowers.extend([registry, template]);
+    Ok(lowers)
+}
+
+/// The directory of a prefix that is drive C.
+pub(crate) fn drive(prefix: &Path) -> PathBuf {
+    prefix.join(DRIVE)
+}
+
+fn compose(template: &Path, layers: &[PathBuf]) -> std::io::Result<Vec<(&'static str, String)>> {
+    windows::compose(&|file| std::fs::read_to_string(template.join(file)), layers)
+}
