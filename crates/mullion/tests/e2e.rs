@@ -24,6 +24,8 @@ mod manifests;
 mod network;
 #[path = "e2e/pods.rs"]
 mod pods;
+#[path = "e2e/streams.rs"]
+mod streams;
 #[path = "e2e/support.rs"]
 mod support;
 #[path = "e2e/traces.rs"]
@@ -53,6 +55,13 @@ const STEPS: &[Step] = &[
     ("an impossible nodeSelector stays Pending", pods::impossible_selector),
     ("a changed manifest is rolled out", web::changed_manifest),
     ("host ports lead to pods of either system", network::host_ports),
+    ("exec runs programs over WebSocket and SPDY", streams::exec),
+    ("exec -it has a terminal", streams::terminal),
+    ("exec leaves nothing behind when interrupted", streams::interrupted),
+    ("cp copies into a pod and back", streams::copies),
+    ("run -i attaches", streams::attach),
+    ("port-forward carries many connections", streams::forwards),
+    ("the API server leads to pods and nodes, for those who may", streams::proxies),
     ("mullion logs prints what processes wrote", support::logs),
     ("mullion logs -f goes on", support::logs_follow),
     ("support-bundle holds all but secrets", support::bundle),

@@ -229,9 +229,16 @@ impl Cluster {
         }
     }
 
+    /// kubectl for this cluster.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.place.command(&self.kubectl);
+        command.env("KUBECONFIG", &self.kubeconfig).args(args);
+        command
+    }
+
     /// What kubectl says to `args`, with `stdin` for `-f -`.
     pub fn try_kubectl(&self, args: &[&str], stdin: &str) -> Said {
-        run(self.place.command(&self.kubectl).env("KUBECONFIG", &self.kubeconfig).args(args), stdin)
+        run(&mut self.command(args), stdin)
     }
 
     /// Standard output of a kubectl that must succeed.
