@@ -16,8 +16,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use k8s_cri::v1;
-use streaming::remotecommand::{self, Wanted};
 use streaming::portforward;
+use streaming::remotecommand::{self, Wanted};
 use tokio::net::TcpListener;
 use tonic::Status;
 
@@ -45,7 +45,8 @@ pub(crate) struct Server {
 impl Server {
     /// Serves until the tokio runtime ends.
     pub(crate) async fn start(runtime: Arc<Runtime>) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen on the loopback for exec, attach and port-forward")?;
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen on the loopback for exec, attach and port-forward")?;
         let address = listener.local_addr().context("cannot tell the streaming server's address")?;
         let tokens = Arc::new(Tokens::default());
         tokio::spawn(accept(runtime, listener, Arc::clone(&tokens)));
@@ -143,7 +144,9 @@ fn run(runtime: &Arc<Runtime>, request: &mut Request<Incoming>, wanted: Wanted, 
             Err(error) => return tracing::debug!(%error, "a client did not take up its connection"),
         };
         match accepted.streams(upgraded).await {
-            Ok(streams) => session::run(&runtime, program, Want { stdin: wanted.stdin, stdout: wanted.stdout, stderr: wanted.stderr }, wanted.tty, streams).await,
+            Ok(streams) => {
+                session::run(&runtime, program, Want { stdin: wanted.stdin, stdout: wanted.stdout, stderr: wanted.stderr }, wanted.tty, streams).await
+            }
             Err(error) => tracing::debug!(%error, "a client did not begin its streams"),
         }
     });

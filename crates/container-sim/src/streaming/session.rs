@@ -12,7 +12,7 @@ use crate::session::{self, Session, SessionControl, Want};
 /// How long output is waited for after the program's end, while a child of it holds its output open.
 const DRAIN: Duration = Duration::from_secs(2);
 /// How long a program may go on without its client, having been told by the ends of its streams.
-const ALONE: Duration = Duration::from_secs(10);
+const ALONE: Duration = Duration::from_secs(5);
 
 /// Whose streams.
 pub(super) enum Program {
@@ -39,7 +39,9 @@ pub(super) async fn run(runtime: &Runtime, program: Program, want: Want, tty: bo
         (Some(Err(error)), _) => Outcome::Failed(format!("{what}: {error:#}")),
         // How the container ended is in the pod's status.
         (Some(Ok(_)), Program::Attach { .. }) | (Some(Ok(0)), _) => Outcome::Success,
-        (Some(Ok(code)), Program::Exec { argv, .. }) => Outcome::Exit(code, format!("error executing command [{}], exit code {code}", argv.join(" "))),
+        (Some(Ok(code)), Program::Exec { argv, .. }) => {
+            Outcome::Exit(code, format!("error executing command [{}], exit code {code}", argv.join(" ")))
+        }
     };
     streams.finish(&outcome).await;
 }
