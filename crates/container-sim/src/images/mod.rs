@@ -158,6 +158,12 @@ pub struct Image {
 }
 
 impl Image {
+    /// The program of ours that answers in a container whose pod names this command: it stands for the image's own
+    /// program, not for another. (On Linux there is nothing else to run in such an image.)
+    pub fn stand_in_for(&self, command: &[String]) -> Option<StandIn> {
+        self.stand_in.filter(|_| self.platform.os != "windows" || command.is_empty())
+    }
+
     /// What answers instead of the image's own files, for labels: a program of ours, or Wine.
     pub fn stand_in_name(&self) -> Option<&'static str> {
         match self.stand_in {

@@ -56,7 +56,7 @@ impl Runtime {
             created_at: now(),
             image_id: image.id.clone(),
             image_ref: image.digests.first().cloned().unwrap_or_else(|| image.id.clone()),
-            stand_in: image.stand_in,
+            stand_in: image.stand_in_for(&config.command),
             stop_signal: stop_signal(&image.config.stop_signal),
             log_path: self.log_path(&sandbox.config.log_directory, &config.log_path),
             config,

@@ -8,6 +8,7 @@ use super::environment;
 use super::isolation::Isolation;
 use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
+use crate::images::windows::needs;
 use crate::images::{Image, Store};
 use crate::shim::{Limits, MountSource, MountSpec, Profile, Program, Propagation, RootSpec, Seccomp, Security, StartSpec, WineRoot};
 use crate::wine::{self, command};
@@ -45,13 +46,17 @@ impl Runtime {
         if config.tty && !os.is_windows() && !env.iter().any(|(name, _)| name == "TERM") {
             env.push(("TERM".to_owned(), "xterm".to_owned()));
         }
-        let program = match image.stand_in {
+        let stand_in = image.stand_in_for(&config.command);
+        let program = match stand_in {
             Some(stand_in) => Program::StandIn { name: stand_in.program().to_owned(), dns: dns(sandbox) },
             None => {
                 let (argv, cwd) = (argv(config, image), first_of(&config.working_dir, &image.config.working_dir));
                 if os.is_windows() {
                     if argv.is_empty() {
                         bail!("no command specified: neither the image nor the pod names one");
+                    }
+                    if let Some(reason) = needs::refusal(&argv) {
+                        bail!("{reason}");
                     }
                     Program::Windows { line: command::line(&argv, image.config.args_escaped && begins_as_image(config, image)), cwd }
                 } else {
@@ -61,7 +66,7 @@ impl Runtime {
         };
         let linux = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
         let root = if let Some(build) = os.build() {
-            match (wine::template(&self.config.cache_dir), image.stand_in) {
+            match (wine::template(&self.config.cache_dir), stand_in) {
                 (Ok(template), _) => RootSpec::Wine(WineRoot {
                     lowers: wine::lowers(&self.store, &self.config.cache_dir, template, image, build)?,
                     resolver: Some(self.records.sandbox_dir(&sandbox.id).join("resolv.conf")),
@@ -86,7 +91,7 @@ impl Runtime {
             stdin_once: config.stdin_once,
             tty: config.tty,
             // A Windows program's pid 1 is a process of the shim's, which ends all of Wine with it. Stand-ins adopt nobody.
-            own_pid_namespace: if os.is_windows() { image.stand_in.is_none() } else { own_pid_namespace(linux)? },
+            own_pid_namespace: if os.is_windows() { stand_in.is_none() } else { own_pid_namespace(linux)? },
             limits: Limits::default(),
             security: if os.is_windows() { windows_security() } else { self.security(linux, image)? },
         })

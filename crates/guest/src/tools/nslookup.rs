@@ -38,7 +38,12 @@ pub(super) fn main(args: &[String], streams: &mut Streams<'_>) -> u8 {
             0
         }
         Ok(Err(error)) => {
-            let reason = if format!("{error:#}").contains("no such name") { "Non-existent domain".to_owned() } else { format!("{error:#}") };
+            let text = format!("{error:#}");
+            let reason = match text.rsplit_once("the server answered ") {
+                Some((_, answer)) => answer,
+                None if text.contains("no such name") => "Non-existent domain",
+                None => &text,
+            };
             let _ = writeln!(streams.err, "*** UnKnown can't find {name}: {reason}");
             1
         }

@@ -5,6 +5,7 @@
 //! beside is left out. Layers of Microsoft's bases are not unpacked: the template stands for them.
 
 pub mod hive;
+pub mod needs;
 pub mod registry;
 mod spelling;
 
