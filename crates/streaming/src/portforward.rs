@@ -36,7 +36,8 @@ pub fn accept(headers: &HeaderMap) -> Result<Response<()>, Box<Response<String>>
 
 /// Whether a request is for SPDY inside WebSocket.
 pub fn is_tunnel(headers: &HeaderMap) -> bool {
-    upgrade::wanted(headers) == Some(Wire::WebSocket) && upgrade::values(headers, &http::header::SEC_WEBSOCKET_PROTOCOL).iter().any(|own| own == TUNNEL)
+    upgrade::wanted(headers) == Some(Wire::WebSocket)
+        && upgrade::values(headers, &http::header::SEC_WEBSOCKET_PROTOCOL).iter().any(|own| own == TUNNEL)
 }
 
 /// Serves a client until it leaves. `dial` connects to a port; its error is told to the client after `error forwarding port PORT to `.

@@ -139,7 +139,11 @@ pub struct Streams {
 
 enum Ending {
     /// Clients take the end of what we never send on `stdin` and `resize` for the program's: it is kept until then.
-    Spdy { connection: Connection, error: spdy::Stream, silent: Vec<spdy::SendHalf> },
+    Spdy {
+        connection: Connection,
+        error: spdy::Stream,
+        silent: Vec<spdy::SendHalf>,
+    },
     WebSocket(Channels),
 }
 

@@ -83,8 +83,11 @@ pub fn no_upgrade() -> Response<String> {
 pub fn accept_spdy(headers: &HeaderMap, supported: &[&'static str]) -> Result<(Response<()>, &'static str), Box<Response<String>>> {
     let offered = values(headers, &STREAM_PROTOCOL);
     let Some(protocol) = choose(&offered, supported, Some("")) else {
-        let text =
-            format!("unable to upgrade: unable to negotiate protocol: client supports [{}], server accepts [{}]", offered.join(" "), supported.join(" "));
+        let text = format!(
+            "unable to upgrade: unable to negotiate protocol: client supports [{}], server accepts [{}]",
+            offered.join(" "),
+            supported.join(" ")
+        );
         let mut response = refuse(StatusCode::FORBIDDEN, text);
         for own in supported {
             response.headers_mut().append(ACCEPTED_PROTOCOLS, HeaderValue::from_static(own));
@@ -204,7 +207,11 @@ where
 }
 
 /// The answer to a client that is being upgraded, as the server's was, and what copies bytes both ways between them.
-pub fn join<B>(client: &mut Request<B>, answer: &Response<()>, server: TokioIo<Upgraded>) -> (Response<()>, impl Future<Output = ()> + Send + use<B>) {
+pub fn join<B>(
+    client: &mut Request<B>,
+    answer: &Response<()>,
+    server: TokioIo<Upgraded>,
+) -> (Response<()>, impl Future<Output = ()> + Send + use<B>) {
     let upgrade = hyper::upgrade::on(client);
     let copying = async move {
         match upgrade.await {

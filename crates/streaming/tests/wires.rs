@@ -132,8 +132,7 @@ async fn a_program_over_spdy() {
             stdin.send.shutdown().await.unwrap();
         };
         let read = stdout.receive.read_to_end(&mut out);
-        let (_, read, errors, ended) =
-            tokio::join!(write, read, stderr.receive.read_to_string(&mut err), error.receive.read_to_string(&mut status));
+        let (_, read, errors, ended) = tokio::join!(write, read, stderr.receive.read_to_string(&mut err), error.receive.read_to_string(&mut status));
         (read.unwrap(), errors.unwrap(), ended.unwrap())
     })
     .await

@@ -101,7 +101,13 @@ fn render(rows: &[Row], node: Usage, failed: bool) -> String {
     family(&mut out, "container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds", {
         rows.iter().filter_map(|row| row.started.map(|started| format!("{} {started}", of(row))))
     });
-    family(&mut out, "node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds", cpu(String::new(), &node));
+    family(
+        &mut out,
+        "node_cpu_usage_seconds_total",
+        "counter",
+        "Cumulative cpu time consumed by the node in core-seconds",
+        cpu(String::new(), &node),
+    );
     family(&mut out, "node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes", memory(String::new(), &node));
     family(&mut out, "pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds", {
         pods.iter().filter_map(|(labels, usage)| cpu(labels.clone(), usage))
@@ -180,7 +186,8 @@ mod tests {
 
     #[test]
     fn starts_are_the_summarys() {
-        let summary = json!({"pods": [{"podRef": {"name": "p", "namespace": "n"}, "containers": [{"name": "c", "startTime": "1970-01-01T00:00:09Z"}]}]});
+        let summary =
+            json!({"pods": [{"podRef": {"name": "p", "namespace": "n"}, "containers": [{"name": "c", "startTime": "1970-01-01T00:00:09Z"}]}]});
         assert_eq!(start(&summary, "n", "p", "c"), Some(9.0));
         assert_eq!(start(&summary, "n", "q", "c"), None);
     }

@@ -156,7 +156,8 @@ async fn pass_through(request: &mut Request<Incoming>, url: &str) -> Result<Resp
         return Err("only http:// is understood; switch TLS of the runtime's streaming server off".to_owned());
     };
     let target = url.path_and_query().map_or("/", |target| target.as_str());
-    let connected = tokio::time::timeout(DIAL, TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80)))).await;
+    let connected =
+        tokio::time::timeout(DIAL, TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80)))).await;
     let stream = connected.map_err(|_| "connecting timed out".to_owned())?.map_err(|error| error.to_string())?;
     // Key strokes are small, and wait for nothing.
     let _ = stream.set_nodelay(true);
@@ -171,7 +172,9 @@ async fn pass_through(request: &mut Request<Incoming>, url: &str) -> Result<Resp
             let (parts, body) = response.into_parts();
             let bytes = body.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
             let mut answer = text(parts.status, String::from_utf8_lossy(&bytes));
-            for (name, value) in parts.headers.iter().filter(|(name, _)| name.as_str().starts_with("x-accepted-") || name.as_str().starts_with("sec-websocket")) {
+            for (name, value) in
+                parts.headers.iter().filter(|(name, _)| name.as_str().starts_with("x-accepted-") || name.as_str().starts_with("sec-websocket"))
+            {
                 answer.headers_mut().append(name, value.clone());
             }
             Ok(answer)

@@ -54,7 +54,8 @@ pub fn exec(cluster: &Cluster) {
     pod(cluster);
     let large: String = (0..200_000).map(|line| format!("{line}\n")).collect();
     for spdy in [false, true] {
-        let run = |args: &[&str], stdin: &str| crate::cluster::run(&mut kubectl(cluster, spdy, &[&["exec", "-i", "streams", "--"], args].concat()), stdin);
+        let run =
+            |args: &[&str], stdin: &str| crate::cluster::run(&mut kubectl(cluster, spdy, &[&["exec", "-i", "streams", "--"], args].concat()), stdin);
         let said = run(&["sh", "-c", "echo out; echo err >&2; exit 3"], "");
         assert_eq!((said.code, said.out.as_str()), (Some(3), "out\n"), "{}", said.err);
         assert_eq!(said.err, "err\ncommand terminated with exit code 3\n");
@@ -72,7 +73,8 @@ pub fn terminal(cluster: &Cluster) {
     pod(cluster);
     for spdy in [false, true] {
         let shown = kubectl(cluster, spdy, &["exec", "-it", "streams", "--", "sh", "-c", "stty size; read line; echo got $line; exit 5"]);
-        let line: Vec<String> = std::iter::once(shown.get_program()).chain(shown.get_args()).map(|word| format!("'{}'", word.to_string_lossy())).collect();
+        let line: Vec<String> =
+            std::iter::once(shown.get_program()).chain(shown.get_args()).map(|word| format!("'{}'", word.to_string_lossy())).collect();
         let mut command = cluster.place.command("script");
         command.args(["-qec", &format!("stty rows 33 cols 77; exec {}", line.join(" ")), "/dev/null"]);
         command.envs(shown.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -109,7 +111,8 @@ pub fn copies(cluster: &Cluster) {
 pub fn attach(cluster: &Cluster) {
     pod(cluster);
     let overrides = r#"{"spec": {"nodeSelector": {"kubernetes.io/os": "linux"}}}"#;
-    let args = ["run", "once", "--rm", "-i", "-q", "--restart=Never", "--image-pull-policy=Never", "--image", busybox::IMAGE, "--overrides", overrides];
+    let args =
+        ["run", "once", "--rm", "-i", "-q", "--restart=Never", "--image-pull-policy=Never", "--image", busybox::IMAGE, "--overrides", overrides];
     let said = cluster.try_kubectl(&[&args[..], &["--", "sh", "-c", "while read line; do echo got $line; done; exit 4"]].concat(), "one\ntwo\n");
     assert_eq!((said.code, said.out.as_str()), (Some(4), "got one\ngot two\n"), "{}", said.err);
 }
@@ -156,7 +159,8 @@ pub fn forwards(cluster: &Cluster) {
         let forward = Forward::start(cluster, spdy, "pod/streams");
         let idle = TcpStream::connect(("127.0.0.1", forward.port)).expect("a connection");
         std::thread::scope(|scope| {
-            let all: Vec<_> = (0..30).map(|_| scope.spawn(|| (0..5).map(|_| forward.page().expect("a page")).all(|page| page.ends_with("page\n")))).collect();
+            let all: Vec<_> =
+                (0..30).map(|_| scope.spawn(|| (0..5).map(|_| forward.page().expect("a page")).all(|page| page.ends_with("page\n")))).collect();
             assert!(all.into_iter().all(|thread| thread.join().expect("a thread")));
         });
         drop(idle);

@@ -500,7 +500,8 @@ impl Reader {
     async fn hold_back(&self, id: u32) {
         let full = || {
             let inner = self.shared.lock();
-            !inner.closed && inner.streams.get(&id).is_some_and(|state| !state.receiver_gone && state.inbound_len > self.shared.limits.window as usize)
+            !inner.closed
+                && inner.streams.get(&id).is_some_and(|state| !state.receiver_gone && state.inbound_len > self.shared.limits.window as usize)
         };
         let wait = async {
             while full() {
