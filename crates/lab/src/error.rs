@@ -24,6 +24,8 @@ pub enum ExitCode {
     Nftables = 68,
     /// Not enough room on the disk.
     Disk = 69,
+    /// There is no way to the outside (`--outside`).
+    Outside = 70,
     /// No cluster runs on DIR (`down`, `status`).
     NotRunning = 74,
     /// A cluster runs on DIR already.
@@ -91,6 +93,9 @@ pub enum LabError {
     /// No nf_tables.
     #[error("nf_tables is not usable here ({0}): load it with `sudo modprobe nf_tables nft_chain_nat`, or use a kernel that has it")]
     Nftables(String),
+    /// No way to the outside.
+    #[error("no way to the outside: {0}")]
+    Outside(String),
     /// The disk is full.
     #[error("{} MiB are free at {}, a cluster needs {} MiB: make room or choose another --dir", .free >> 20, .dir.display(), .needed >> 20)]
     Disk {
@@ -135,6 +140,7 @@ impl LabError {
             Self::Nftables(_) => ExitCode::Nftables,
             Self::Disk { .. } => ExitCode::Disk,
             Self::File { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => ExitCode::Disk,
+            Self::Outside(_) => ExitCode::Outside,
             Self::NotRunning(_) => ExitCode::NotRunning,
             Self::Running { .. } => ExitCode::Running,
             Self::RunDir { .. } | Self::File { .. } | Self::Init(_) => ExitCode::Failure,

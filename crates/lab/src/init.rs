@@ -8,7 +8,7 @@ mod process;
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -77,7 +77,8 @@ fn run(config: &Path, socket: &OwnedFd) -> Result<(), Failure> {
     let start = Instant::now();
     try_nftables()?;
     let hosts = network::build(&config)?;
-    tell(socket, &Event::NetworkReady { micros: start.elapsed().as_micros() as u64 })?;
+    let router_fd = hosts.get(network::ROUTER).map_or(-1, |ns| ns.as_fd().as_raw_fd());
+    tell(socket, &Event::NetworkReady { micros: start.elapsed().as_micros() as u64, router_fd })?;
     let fds = config.fds.iter().cloned().zip(fds).collect();
     let mut processes = Processes::new(config.processes, hosts, fds, Instant::now());
     let ending = watch(socket, &signals, &mut processes);

@@ -10,6 +10,7 @@
 //! | [`init`] | pid 1: the LAN, and keeping processes running | lab |
 //! | [`notify`] | "I am ready", said by a process | lab |
 //! | [`relay`] | carries connections from the real host's ports to nodes | lab |
+//! | [`outside`] | the way out of the LAN through pasta | real host |
 //! | [`protocol`] | what these say to each other | |
 //! | [`error`] | what goes wrong: messages and exit codes | |
 //!
@@ -43,6 +44,8 @@
 //!     hosts: plan.hosts.clone(),
 //!     processes: vec![control_plane, cri, node],
 //!     fds: vec![("api".into(), api.into())],
+//!     routes: Vec::new(),
+//!     outside: None,
 //!     init: vec!["/proc/self/exe".into(), "lab-init".into()], // calls init::main(last argument)
 //! })?;
 //! lab.end_on(signals).expect("a thread for signals");
@@ -75,6 +78,7 @@ pub mod dir;
 pub mod error;
 pub mod init;
 pub mod notify;
+pub mod outside;
 pub mod plan;
 pub mod preflight;
 pub mod protocol;

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Host;
@@ -18,6 +19,10 @@ pub struct InitConfig {
     pub gateway: Ipv4Addr,
     /// Prefix length of the LAN.
     pub prefix: u8,
+    /// Further networks and the hosts that know the way there, for the router.
+    pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
+    /// Whether the router is to translate what leaves by [`crate::outside::LINK`].
+    pub outside: bool,
     /// What runs.
     pub processes: Vec<ProcessSpec>,
     /// Names of the descriptors that come with this message, in order.
@@ -101,6 +106,8 @@ pub enum Event {
     NetworkReady {
         /// How long it took, in microseconds.
         micros: u64,
+        /// The router's network namespace, by the number of a descriptor of init's.
+        router_fd: i32,
     },
     /// nf_tables cannot be used in the lab.
     NoNftables {

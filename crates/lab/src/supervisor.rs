@@ -8,6 +8,7 @@ mod ports;
 
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ipnet::Ipv4Net;
 use linux_sys::fdpass;
 use linux_sys::signal::{Signal, Signals};
 use linux_sys::spawn::{Child, Namespaces, Spawn, Stdio, Step};
@@ -22,6 +24,7 @@ use linux_sys::spawn::{Child, Namespaces, Spawn, Stdio, Step};
 use crate::dir::Dirs;
 use crate::error::LabError;
 use crate::init::SOCKET;
+use crate::outside::{self, Outside};
 use crate::plan::{GATEWAY, Host, LAN};
 use crate::preflight;
 use crate::protocol::{Command, Event, InitConfig, ProcessSpec, ProcessStatus, Status};
@@ -46,6 +49,10 @@ pub struct LabConfig {
     pub processes: Vec<ProcessSpec>,
     /// Descriptors for processes, by name (the API server's listener). At most 16.
     pub fds: Vec<(String, OwnedFd)>,
+    /// Further networks and the hosts that know the way there, for the router.
+    pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
+    /// The way to the outside, if there is to be one.
+    pub outside: Option<outside::Settings>,
     /// Program and arguments that call [`crate::init::main`]; the path of init's configuration is
     /// added. `/proc/self/exe` is this program.
     pub init: Vec<String>,
@@ -64,6 +71,7 @@ pub struct Lab {
     control: control::Server,
     /// Closed last: whoever asked for the end waits for it.
     waiting: control::Waiting,
+    outside: Option<Outside>,
     ended: bool,
 }
 
@@ -104,11 +112,20 @@ pub fn start(config: LabConfig) -> Result<Lab, LabError> {
 }
 
 fn try_start(config: LabConfig) -> Result<Lab, LabError> {
-    let LabConfig { dirs, hosts, processes, fds, init } = config;
+    let LabConfig { dirs, hosts, processes, fds, routes, outside, init } = config;
     let shared = Arc::new(Shared::default());
     *shared.status() = first_status(&dirs, &processes);
     let (names, fds): (Vec<_>, Vec<_>) = fds.into_iter().unzip();
-    let init_config = InitConfig { run: dirs.run.clone(), hosts, gateway: GATEWAY, prefix: LAN.prefix_len(), processes, fds: names };
+    let init_config = InitConfig {
+        run: dirs.run.clone(),
+        hosts,
+        gateway: GATEWAY,
+        prefix: LAN.prefix_len(),
+        routes,
+        outside: outside.is_some(),
+        processes,
+        fds: names,
+    };
     let path = dirs.run.join("init.json");
     let text = serde_json::to_vec(&init_config).map_err(|e| LabError::Init(e.to_string()))?;
     fs::write(&path, text).map_err(LabError::file("write", &path))?;
@@ -126,8 +143,8 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let (thread_shared, thread_sender) = (Arc::clone(&shared), sender.clone());
     let read = move || read_events(&reader, &thread_shared, &thread_sender);
     thread::Builder::new().name("lab-events".into()).spawn(read).map_err(failed)?;
-    let mut lab = Lab { dirs, socket, init: child, events, sender, shared, ports, control, waiting, ended: false };
-    match lab.wait_network() {
+    let mut lab = Lab { dirs, socket, init: child, events, sender, shared, ports, control, waiting, outside: None, ended: false };
+    match lab.wait_network().and_then(|router| lab.open_outside(outside.as_ref(), router)) {
         Ok(()) => Ok(lab),
         Err(e) => {
             lab.end_now();
@@ -232,17 +249,25 @@ fn note(status: &mut Status, event: &Event) {
 }
 
 impl Lab {
-    fn wait_network(&mut self) -> Result<(), LabError> {
+    /// Returns the number of init's descriptor of the router's namespace.
+    fn wait_network(&mut self) -> Result<i32, LabError> {
         match self.events.recv_timeout(SET_UP) {
-            Ok(Event::NetworkReady { micros }) => {
+            Ok(Event::NetworkReady { micros, router_fd }) => {
                 tracing::debug!(micros, "namespaces and LAN are there");
-                Ok(())
+                Ok(router_fd)
             }
             Ok(Event::NoNftables { reason }) => Err(LabError::Nftables(reason)),
             Ok(Event::Failed { reason }) => Err(LabError::Init(reason)),
             Ok(other) => Err(LabError::Init(format!("{other:?}; see {}", self.dirs.log(None, "lab").display()))),
             Err(_) => Err(LabError::Init(format!("no network after {SET_UP:?}; see {}", self.dirs.log(None, "lab").display()))),
         }
+    }
+
+    fn open_outside(&mut self, settings: Option<&outside::Settings>, router: i32) -> Result<(), LabError> {
+        if let Some(settings) = settings {
+            self.outside = Some(Outside::start(settings, &self.dirs, self.init.pid(), router)?);
+        }
+        Ok(())
     }
 
     /// The next event, or `None` after `limit`. After [`Event::Ended`] nothing follows.
@@ -313,6 +338,7 @@ impl Lab {
     /// Ends init, and with it its pid namespace, and waits for that.
     fn end_now(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
+            self.outside = None;
             let _ = self.init.kill(Signal::SIGKILL);
             let _ = self.init.wait();
             self.ports.close();

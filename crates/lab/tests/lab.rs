@@ -113,7 +113,7 @@ impl Bench {
         fs::create_dir_all(&self.dirs.dir).unwrap();
         self.dirs.make_run(&nodes).unwrap();
         let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
-        LabConfig { dirs: self.dirs.clone(), hosts: plan.hosts, processes, fds: Vec::new(), init }
+        LabConfig { dirs: self.dirs.clone(), hosts: plan.hosts, processes, fds: Vec::new(), routes: Vec::new(), outside: None, init }
     }
 
     fn start(&self, processes: Vec<ProcessSpec>) -> Lab {
@@ -238,7 +238,8 @@ fn supervise(root: &Path) -> ExitCode {
     let _lock = dirs.lock().unwrap();
     dirs.make_run(&nodes).unwrap();
     let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
-    let config = LabConfig { dirs: dirs.clone(), hosts: plan.hosts, processes: vec![sleeper], fds: Vec::new(), init };
+    let config =
+        LabConfig { dirs: dirs.clone(), hosts: plan.hosts, processes: vec![sleeper], fds: Vec::new(), routes: Vec::new(), outside: None, init };
     let lab = supervisor::start(config).unwrap();
     lab.end_on(signals).unwrap();
     lab.wait_ready(&["sleep"], Duration::from_secs(10), |_| {}).unwrap();

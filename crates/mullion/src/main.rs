@@ -27,6 +27,7 @@ fn main() -> ExitCode {
     match args.next().as_deref() {
         Some("shim") => return container_sim::shim_main(args),
         Some("guest") => return guest::main(args),
+        Some("lab-outside") => return linux::up::keep_outside(args),
         Some("lab-probe") => return linux::support::probe(args),
         Some("lab-init") => return linux::up::init(args.next().unwrap_or_default().as_ref()),
         _ => {}

@@ -22,6 +22,8 @@ mod lives;
 mod manifests;
 #[path = "e2e/network.rs"]
 mod network;
+#[path = "e2e/outside.rs"]
+mod outside;
 #[path = "e2e/pods.rs"]
 mod pods;
 #[path = "e2e/streams.rs"]
@@ -62,6 +64,7 @@ const STEPS: &[Step] = &[
     ("run -i attaches", streams::attach),
     ("port-forward carries many connections", streams::forwards),
     ("the API server leads to pods and nodes, for those who may", streams::proxies),
+    ("packets to the outside are refused at once", outside::is_refused_at_once),
     ("mullion logs prints what processes wrote", support::logs),
     ("mullion logs -f goes on", support::logs_follow),
     ("support-bundle holds all but secrets", support::bundle),
@@ -88,6 +91,16 @@ fn a_killed_supervisor_takes_everything_with_it_and_up_resumes() {
 #[test]
 fn an_interrupt_ends_a_cluster_in_the_foreground() {
     lives::interrupted();
+}
+
+#[test]
+fn pods_reach_the_outside_where_the_user_allows_it() {
+    outside::is_reached();
+}
+
+#[test]
+fn a_way_to_the_outside_needs_its_package() {
+    outside::needs_its_package();
 }
 
 #[test]

@@ -7,10 +7,13 @@ use std::net::Ipv4Addr;
 use ipnet::IpNet;
 use linux_sys::netlink::{Link, Route, Rtnl};
 use linux_sys::ns::NetNs;
-use linux_sys::sysctl;
+use linux_sys::{nft, sysctl};
 
+use crate::outside;
 use crate::protocol::InitConfig;
 
+/// The host between the LAN and elsewhere.
+pub(super) const ROUTER: &str = "gw";
 /// The bridge in `gw` that is the LAN.
 const BRIDGE: &str = "lan0";
 /// Every host's adapter on the LAN.
@@ -32,7 +35,7 @@ const SWITCHES: [(&str, &str); 7] = [
 /// Makes namespaces, links, addresses and routes; returns the namespaces by host, `gw` among them.
 pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> {
     let mut hosts = BTreeMap::new();
-    let gw = make(config, "gw")?;
+    let gw = make(config, ROUTER)?;
     let router = enter(&gw)?;
     router.add_bridge(BRIDGE)?;
     let bridge = link(&router, BRIDGE)?;
@@ -59,9 +62,26 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
         link(&router, &port.name)?;
         hosts.insert(host.name.clone(), ns);
     }
-    link(&router, BRIDGE)?;
-    hosts.insert("gw".into(), gw);
+    let lan = link(&router, BRIDGE)?;
+    for (network, hop) in &config.routes {
+        router.add_route(&Route::new((*network).into()).via((*hop).into()).oif(lan.index))?;
+    }
+    // Whoever asks for the outside is told at once, not once a second, that there is no way.
+    sysctl::set_in(&gw, "net.ipv4.icmp_ratelimit", "0")?;
+    if config.outside {
+        translate(&gw)?;
+    }
+    hosts.insert(ROUTER.into(), gw);
     Ok(hosts)
+}
+
+/// What leaves the LAN has the router's address.
+fn translate(gw: &NetNs) -> io::Result<()> {
+    let table = nft::Table::new(nft::Family::Ip, "mullion-gw");
+    let mut batch = nft::Batch::new();
+    batch.add_table(&table).add_chain(&table, &nft::Chain::base("postrouting", nft::ChainType::Nat, nft::Hook::Postrouting, 100));
+    batch.add_rule(&table, "postrouting", nft::rule().oifname(outside::LINK).masquerade());
+    Ok(nft::Nft::open_in(gw)?.commit(&batch)?)
 }
 
 /// A host's namespace, pinned, and the directory for those of its pods.

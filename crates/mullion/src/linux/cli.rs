@@ -1,6 +1,6 @@
 //! What can be typed on Linux.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -81,6 +81,9 @@ pub struct UpArgs {
     /// Switches of the node agents, as HyperVContainer=true [default: what DIR holds]
     #[arg(long)]
     pub feature_gates: Option<FeatureGates>,
+    /// Let pods reach what this machine reaches, through pasta (package passt)
+    #[arg(long)]
+    pub outside: bool,
     /// Where the detached child tells how far it is
     #[arg(long, hide = true)]
     pub report_fd: Option<i32>,
@@ -214,6 +217,9 @@ pub struct ControlPlaneArgs {
     pub dns_ip: IpAddr,
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
+    /// Who is asked for names outside the cluster
+    #[arg(long)]
+    pub dns_upstream: Option<SocketAddr>,
 }
 
 /// The container runtime of a simulated host.

@@ -91,7 +91,7 @@ async fn dns_config(args: &ControlPlaneArgs) -> Result<dns::Config> {
         udp: tokio::net::UdpSocket::bind(at).await.with_context(failed)?,
         tcp: tokio::net::TcpListener::bind(at).await.with_context(failed)?,
         domain: args.cluster_domain.clone(),
-        upstream: None,
+        upstream: args.dns_upstream,
     })
 }
 

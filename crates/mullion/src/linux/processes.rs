@@ -1,5 +1,7 @@
 //! Which processes a cluster consists of, with what arguments. Pure.
 
+use std::net::SocketAddr;
+
 use hcn::HnsVersion;
 use lab::dir::{Cluster, Dirs};
 use lab::plan::{CONTROL_PLANE, LAN, Plan};
@@ -39,6 +41,8 @@ pub struct Inputs<'a> {
     pub stand_ins: bool,
     /// How registries are reached.
     pub registries: &'a super::image::RegistryArgs,
+    /// Whether there is a way to the outside.
+    pub outside: bool,
 }
 
 impl Inputs<'_> {
@@ -106,6 +110,7 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .opt("node-mask", addresses.node_mask)
         .opt("service-cidr", addresses.service_cidr)
         .opt("dns-ip", addresses.dns_ip);
+    let argv = if inputs.outside { argv.opt("dns-upstream", SocketAddr::from((lab::outside::DNS, 53))) } else { argv };
     let mut process = ProcessSpec::new(CONTROL_PLANE_PROCESS, "cp", argv.0, dirs.log(None, "control-plane"));
     process.fds = vec![(API_LISTENER.to_owned(), API_FD)];
     process.readiness = Readiness::Notify;

@@ -57,6 +57,12 @@ fn processes(status: &Status) -> String {
     if let Some(Value::String(kubeconfig)) = status.extra.get("kubeconfig") {
         text += &format!("kubeconfig   {kubeconfig}\n");
     }
+    text += match status.extra.get("outside") {
+        Some(Value::Bool(true)) => "outside      reached through pasta\n",
+        _ => {
+            "outside      not reached: packets of pods to other networks are answered with \"net unreachable\" (`mullion up --outside` lets them out)\n"
+        }
+    };
     text += &format!("supervisor   process {}; enter the lab: nsenter -t {} -U -m -p -n --preserve-credentials\n\n", status.supervisor, status.init);
     text += &format!("{:24} {:10} {:>8}  LAST EXIT\n", "PROCESS", "STATE", "RESTARTS");
     for process in &status.processes {

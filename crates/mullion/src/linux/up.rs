@@ -9,6 +9,7 @@ use anyhow::{Context as _, anyhow};
 use host::NodeOs;
 use lab::dir::{Cluster, Dirs, Env, Wanted};
 use lab::error::LabError;
+use lab::outside::Settings;
 use lab::plan::{AddressOptions, Plan};
 use lab::preflight;
 use lab::protocol::Event;
@@ -45,6 +46,11 @@ pub fn node_os(os: Os) -> NodeOs {
 /// `mullion lab-init`.
 pub fn init(config: &Path) -> ExitCode {
     lab::init::main(config)
+}
+
+/// `mullion lab-outside`.
+pub fn keep_outside(args: impl IntoIterator<Item = String>) -> ExitCode {
+    lab::outside::keeper(args)
 }
 
 /// `mullion up`.
@@ -92,6 +98,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     let listener = preflight::bind_api(args.port)?;
     preflight::disk(&dirs.dir)?;
     preflight::namespaces()?;
+    let outside = args.outside.then(outside).transpose()?;
     let lock = match lock {
         Some(lock) => lock,
         None => dirs.lock()?,
@@ -108,7 +115,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     }
     progress.step("made keys");
 
-    let (lab, boots) = start_lab(args, &dirs, &cluster, &plan, listener).inspect_err(|failure| {
+    let (lab, boots) = start_lab(args, &dirs, (&cluster, &plan), listener, outside).inspect_err(|failure| {
         // On a machine that cannot run it, a cluster that never was leaves nothing. Otherwise its logs may tell why.
         if fresh && matches!(failure.error.downcast_ref(), Some(LabError::Nftables(_) | LabError::Namespaces(_))) {
             drop(std::fs::remove_dir_all(&dirs.dir));
@@ -123,6 +130,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     }
     progress.ready(begin.elapsed(), &dirs, args.port, &kubeconfig);
     lab.set_extra("apiServer", format!("https://127.0.0.1:{}", args.port).into());
+    lab.set_extra("outside", args.outside.into());
     lab.set_extra("kubeconfig", kubeconfig.display().to_string().into());
     let groups = cluster.nodes.iter().map(|node| dirs.host(&node.name)).collect();
     Ok(Running { lab, _groups: ControlGroups(groups), _lock: lock })
@@ -148,10 +156,22 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan), LabError> {
     Cluster::reconcile(known, wanted, &spec::parse_list(DEFAULT_NODES)?, dirs)
 }
 
+/// pasta, kept by a copy of this program.
+fn outside() -> Result<Settings, LabError> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    Ok(Settings { pasta: lab::outside::find(&path)?, keeper: vec!["/proc/self/exe".to_owned(), "lab-outside".to_owned()] })
+}
+
 /// The lab, and the boot id of each node.
 type Started = (Lab, BTreeMap<String, String>);
 
-fn start_lab(args: &UpArgs, dirs: &Dirs, cluster: &Cluster, plan: &Plan, listener: std::net::TcpListener) -> Result<Started, Failure> {
+fn start_lab(
+    args: &UpArgs,
+    dirs: &Dirs,
+    (cluster, plan): (&Cluster, &Plan),
+    listener: std::net::TcpListener,
+    outside: Option<Settings>,
+) -> Result<Started, Failure> {
     let ca = std::fs::read(dirs.dir.join("pki").join("ca.crt")).context("reading the cluster's authority failed")?;
     let image_cache = image::cache_dir();
     let inputs = processes::Inputs {
@@ -163,12 +183,16 @@ fn start_lab(args: &UpArgs, dirs: &Dirs, cluster: &Cluster, plan: &Plan, listene
         identity: Uuid::new_v5(&Uuid::NAMESPACE_OID, &ca),
         stand_ins: !args.no_stand_ins,
         registries: &args.registries,
+        outside: args.outside,
     };
     let config = LabConfig {
         dirs: dirs.clone(),
         hosts: plan.hosts.clone(),
         processes: processes::list(&inputs),
         fds: vec![(processes::API_LISTENER.to_owned(), listener.into())],
+        // What comes back for pods: the control plane's host knows the way to each.
+        routes: vec![(plan.addresses.cluster_cidr, lab::plan::CONTROL_PLANE)],
+        outside,
         init: vec!["/proc/self/exe".to_owned(), "lab-init".to_owned()],
     };
     let boots = cluster.nodes.iter().map(|node| (node.name.clone(), inputs.boot_id(&node.name))).collect();

@@ -20,6 +20,11 @@ fn kill(signal: &str, pid: u32) {
     assert!(status.success(), "kill {signal} {pid}: {status}");
 }
 
+/// `kill -9` of the supervisor.
+pub fn kill_supervisor(cluster: &Cluster) {
+    kill("-9", Footprint::of(cluster).supervisor);
+}
+
 /// Kills what runs in a container, as a crash would; returns how many processes that were.
 pub fn kill_container(cluster: &Cluster, id: &str) -> usize {
     let command_line = |pid: u32| std::fs::read(format!("/proc/{pid}/cmdline")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());

@@ -57,6 +57,15 @@ fn naming(path: &Path) -> Vec<String> {
     processes().filter(|pid| *pid != std::process::id()).filter_map(|pid| command_line(pid).ok()).filter(|line| line.contains(&*path)).collect()
 }
 
+/// Processes of a program with `part` on their command line.
+pub fn running(program: &str, part: &str) -> Vec<String> {
+    naming(Path::new(part))
+        .into_iter()
+        .filter(|line| line.split([' ', '/']).any(|word| word == program))
+        .filter(|line| !line.contains("lab-outside"))
+        .collect()
+}
+
 /// The processes and namespaces of a running cluster.
 pub struct Footprint {
     pub supervisor: u32,

@@ -1,0 +1,201 @@
+//! The way out of the LAN, where the user allows it: pasta (package `passt`), attached to `gw` from the real host.
+//!
+//! pasta makes link [`LINK`] in `gw` and carries what leaves by it as the user's own connections; nothing of the real host's network
+//! changes. `gw` masquerades. Addresses of the real host's loopback are out of reach (`--no-map-gw`).
+//!
+//! A keeper between supervisor and pasta ends pasta when the supervisor is gone, however it ended: pasta itself outlives a signal at
+//! its parent's death, since it changes its credentials.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use linux_sys::fdpass;
+use linux_sys::signal::Signal;
+use linux_sys::spawn::{Child, Spawn, Stdio};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::dir::Dirs;
+use crate::error::LabError;
+
+/// The link in `gw`.
+pub const LINK: &str = "outside0";
+/// Questions to this address go to the real host's resolver.
+pub const DNS: Ipv4Addr = Ipv4Addr::new(169, 254, 64, 3);
+const ADDRESS: &str = "169.254.64.2";
+const ROUTER: &str = "169.254.64.1";
+const PREFIX: &str = "24";
+/// As on the LAN.
+const MTU: &str = "1500";
+
+/// The number by which the keeper finds the pipe whose end is the supervisor's.
+const PIPE: i32 = 3;
+/// How long pasta has to be ready.
+const READY: Duration = Duration::from_secs(5);
+/// How long after its end pasta is started again.
+const REST: Duration = Duration::from_secs(1);
+/// How long the keeper has to end.
+const STOP: Duration = Duration::from_millis(500);
+
+/// What is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// pasta, from [`find`].
+    pub pasta: PathBuf,
+    /// Program and arguments that call [`keeper`]; its own arguments are added.
+    pub keeper: Vec<String>,
+}
+
+/// Looks for pasta in the directories of `path`, and whether it may be used here.
+///
+/// # Errors
+/// [`LabError::Outside`] with the package to install, or the device to open.
+pub fn find(path: &std::ffi::OsStr) -> Result<PathBuf, LabError> {
+    let found = std::env::split_paths(path).map(|dir| dir.join("pasta")).find(|file| file.is_file());
+    let Some(pasta) = found else {
+        let text = "pasta is not installed: install package passt (`sudo apt-get install passt`), or leave --outside out";
+        return Err(LabError::Outside(text.into()));
+    };
+    match File::options().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) => Ok(pasta),
+        Err(e) => Err(LabError::Outside(format!(
+            "/dev/net/tun cannot be opened ({e}): let users open it (`sudo modprobe tun; sudo chmod a+rw /dev/net/tun`), or leave --outside out"
+        ))),
+    }
+}
+
+/// A running way out; it ends with the value.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    pipe: Option<OwnedFd>,
+    keeper: Child,
+}
+
+impl Outside {
+    /// Starts pasta for the namespace that is descriptor `router` of `init`; returns when it is ready. (Of init's: once inside the
+    /// lab, pasta may look at processes of the lab alone.)
+    pub fn start(settings: &Settings, dirs: &Dirs, init: u32, router: i32) -> Result<Self, LabError> {
+        let log = dirs.log(None, "outside");
+        let pid_file = dirs.run.join("pasta.pid");
+        let failed = |e: io::Error| LabError::Outside(format!("pasta cannot be started: {e}"));
+        let Some((program, args)) = settings.keeper.split_first() else {
+            return Err(LabError::Outside("no program keeps pasta".into()));
+        };
+        let (theirs, ours) = io::pipe().map_err(failed)?;
+        let keeper = Spawn::new(program)
+            .args(args)
+            .arg(&settings.pasta)
+            .arg(format!("/proc/{init}/ns/user"))
+            .arg(format!("/proc/{init}/fd/{router}"))
+            .arg(&pid_file)
+            .arg(&log)
+            .stdin(Stdio::Null)
+            .stdout(Stdio::Null)
+            .stderr(Stdio::Null)
+            .keep_fd(theirs.into(), PIPE)
+            .cwd("/")
+            .new_session()
+            .spawn()
+            .map_err(failed)?;
+        let outside = Self { pipe: Some(ours.into()), keeper };
+        let end = Instant::now() + READY;
+        // Bounded: only while starting.
+        while fs::read(&pid_file).map_or(true, |text| text.is_empty()) {
+            if outside.keeper.try_wait().map_err(failed)?.is_some() || Instant::now() > end {
+                return Err(LabError::Outside(format!("pasta did not start: {}; see {}", last_words(&log), log.display())));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(outside)
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        self.pipe = None;
+        if !self.keeper.pidfd().wait_end(STOP).unwrap_or(true) {
+            let _ = self.keeper.kill(Signal::SIGKILL);
+        }
+        let _ = self.keeper.wait();
+    }
+}
+
+/// What pasta said last; it complains of a missing system logger at every line.
+fn last_words(log: &Path) -> String {
+    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let said = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Failed to send"));
+    said.last().unwrap_or("it said nothing").to_owned()
+}
+
+/// The keeper: `PASTA USERNS NETNS PIDFILE LOG`. Call it first thing, before any thread exists.
+pub fn keeper(args: impl IntoIterator<Item = String>) -> ExitCode {
+    let args: Vec<String> = args.into_iter().collect();
+    let [pasta, user, net, pid_file, log] = args.as_slice() else { return ExitCode::FAILURE };
+    let Ok(supervisor) = fdpass::inherited(PIPE) else { return ExitCode::FAILURE };
+    loop {
+        let Ok(child) = launch(pasta, [user, net, pid_file], log) else { return ExitCode::FAILURE };
+        if wait(&supervisor, Some(&child), PollTimeout::NONE) {
+            let _ = child.kill(Signal::SIGKILL);
+            let _ = child.wait();
+            return ExitCode::SUCCESS;
+        }
+        let _ = child.wait();
+        // Never ready: the supervisor says why.
+        if fs::read(pid_file).map_or(true, |text| text.is_empty()) {
+            return ExitCode::FAILURE;
+        }
+        if wait(&supervisor, None, PollTimeout::try_from(REST).unwrap_or(PollTimeout::ZERO)) {
+            return ExitCode::SUCCESS;
+        }
+    }
+}
+
+/// Waits for the supervisor's end (true) or the child's, or for `limit`.
+fn wait(supervisor: &OwnedFd, child: Option<&Child>, limit: PollTimeout) -> bool {
+    loop {
+        let mut fds = vec![PollFd::new(supervisor.as_fd(), PollFlags::POLLIN)];
+        fds.extend(child.map(|child| PollFd::new(child.pidfd().as_fd(), PollFlags::POLLIN)));
+        if poll(&mut fds, limit).is_ok() {
+            return fds[0].any().unwrap_or(false);
+        }
+    }
+}
+
+fn launch(pasta: &str, [user, net, pid_file]: [&String; 3], log: &str) -> io::Result<Child> {
+    let log = OwnedFd::from(File::options().create(true).append(true).open(log)?);
+    let mut spawn = Spawn::new(pasta).args(["--foreground", "--quiet", "--ipv4-only", "--config-net", "--no-map-gw", "--no-dhcp", "--no-netns-quit"]);
+    spawn = spawn.args(["--userns", user, "--netns", net, "--pid", pid_file, "--ns-ifname", LINK, "--address", ADDRESS, "--netmask", PREFIX]);
+    spawn = spawn.args(["--gateway", ROUTER, "--mtu", MTU, "--dns-forward", &DNS.to_string()]);
+    // Nobody outside reaches in, and nobody inside the real host's loopback.
+    spawn = spawn.args(["--tcp-ports", "none", "--udp-ports", "none", "--tcp-ns", "none", "--udp-ns", "none"]);
+    if nix::unistd::geteuid().is_root() {
+        // It would become `nobody`, who may not enter the lab.
+        spawn = spawn.args(["--runas", "0:0"]);
+    }
+    spawn.stdin(Stdio::Null).stdout(Stdio::Fd(log.try_clone()?)).stderr(Stdio::Fd(log)).cwd("/").spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_pasta_is_named_with_its_package() {
+        let error = find("/nonexistent:/also-not".as_ref()).unwrap_err();
+        assert!(error.to_string().contains("install package passt"), "{error}");
+        assert_eq!(error.exit_code() as u8, 70);
+    }
+
+    #[test]
+    fn the_last_words_are_pastas_own() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "No external routable interface for IPv4\nFailed to send 40 bytes to syslog\n\n").unwrap();
+        assert_eq!(last_words(file.path()), "No external routable interface for IPv4");
+        assert_eq!(last_words(Path::new("/nonexistent")), "it said nothing");
+    }
+}
