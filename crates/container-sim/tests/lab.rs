@@ -30,6 +30,7 @@ fn main() -> ExitCode {
             ("second_programs_are_killed_in_time_and_end_with_their_container", |dir| Box::pin(cases::exec::ends(dir))),
             ("sessions_hand_streams_and_terminals_over", |dir| Box::pin(cases::exec::sessions(dir))),
             ("clients_attach_to_running_containers", |dir| Box::pin(cases::exec::attach(dir))),
+            ("a_program_whose_file_is_gone_starts_pods", |dir| Box::pin(cases::confinement::replaced(dir))),
             ("system_calls_are_filtered_as_asked", |dir| Box::pin(cases::confinement::filters(dir))),
             ("mounts_below_volumes_are_seen_as_asked", |dir| Box::pin(cases::volumes::propagation(dir))),
             ("images_are_volumes_too", |dir| Box::pin(cases::volumes::images(dir))),

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -95,17 +96,32 @@ const HOME: &str = "MULLION_SHIM_HOME";
 /// it may be theirs to write: it is the user's who started the lab. Whoever reaches it through this mount cannot.
 fn protect_program(dir: &Path) -> Result<(PathBuf, OwnedFd)> {
     let home = OwnedFd::from(File::open("/proc/self/ns/mnt").context("cannot open the mount namespace")?);
-    let program = std::fs::read_link("/proc/self/exe").context("cannot find this program")?;
+    let program = std::fs::read_link(SELF).context("cannot find this program")?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
     linux_sys::mount::make_rprivate()?;
-    let place = dir.join("program");
-    File::create(&place).with_context(|| format!("cannot make {}", place.display()))?;
-    linux_sys::mount::bind_ro(&program, &place).context("cannot protect this program from containers")?;
+    let place = dir.join(PROGRAM);
+    let same = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    let protected = if same(&program).ok() == same(Path::new(SELF)).ok() {
+        File::create(&place).with_context(|| format!("cannot make {}", place.display()))?;
+        linux_sys::mount::bind_ro(&program, &place)
+    } else {
+        // The file was replaced while this program runs, and what has no name cannot be mounted.
+        std::fs::copy(SELF, &place).with_context(|| format!("cannot copy this program to {}", place.display()))?;
+        linux_sys::mount::bind_ro(&place, &place)
+    };
+    protected.context("cannot protect this program from containers")?;
     Ok((place, home))
 }
 
+const SELF: &str = "/proc/self/exe";
+
+/// Where this program is mounted, in the sandbox's directory.
+const PROGRAM: &str = "program";
+
 /// What comes of it in the next stage: back to the node's mounts, on a program that cannot be written.
-pub(super) fn return_home() -> Result<()> {
+pub(super) fn return_home(dir: &Path) -> Result<()> {
     let home = report::inherited(HOME)?;
-    setns(home, CloneFlags::CLONE_NEWNS).context("cannot return to the node's mount namespace")
+    setns(home, CloneFlags::CLONE_NEWNS).context("cannot return to the node's mount namespace")?;
+    // Held by this process from now on; a name is not needed any more.
+    std::fs::remove_file(dir.join(PROGRAM)).context("cannot remove the program's place")
 }

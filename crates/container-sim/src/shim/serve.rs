@@ -28,7 +28,7 @@ use super::{Exit, Message, Request, ShimSpec, StartSpec, launch, now, program, r
 pub(super) const SOCKET: &str = "shim.sock";
 
 pub(super) fn main(dir: &Path) -> Result<()> {
-    launch::return_home()?;
+    launch::return_home(dir)?;
     program::close_others(&[])?;
     std::env::set_current_dir(dir).with_context(|| format!("cannot enter {}", dir.display()))?;
     let spec: ShimSpec = read_json(&dir.join("shim.json"))?;

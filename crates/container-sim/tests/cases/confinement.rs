@@ -60,6 +60,32 @@ pub async fn reach(dir: PathBuf) {
     node.remove(&pod).await;
 }
 
+/// A program whose file is gone (replaced by an update, while the cluster runs) still starts pods, from a copy that
+/// containers cannot write. Played by a copy of this executable, which removes itself.
+pub async fn replaced(dir: PathBuf) {
+    let own = std::env::current_exe().unwrap();
+    if own.file_name().is_none_or(|name| name != "copy") {
+        let copy = dir.join("copy");
+        std::fs::copy(own, &copy).unwrap();
+        let ended = std::process::Command::new(copy).args(["inside", "whose_file_is_gone"]).status().unwrap();
+        assert!(ended.success());
+        return;
+    }
+    std::fs::remove_file(own).unwrap();
+    let node = Node::linux(&dir).await;
+    node.store().load(&image_archive(&dir), &Default::default()).unwrap();
+    let pod = node.run(sandbox("replaced")).await;
+    let id = node.start(&pod, container("main", "demo:1", &["/bin/sleep", "1000"])).await;
+    let answer = node.client.exec_sync(&id, &["/bin/true".to_owned()], Duration::ZERO).await.unwrap();
+    assert_eq!(answer.exit_code, 0);
+    let request = cri::v1::PodSandboxStatusRequest { pod_sandbox_id: pod.clone(), verbose: true };
+    let info = node.client.pod_sandbox_status(request).await.unwrap().info["info"].clone();
+    let shim = serde_json::from_str::<serde_json::Value>(&info).unwrap()["pid"].as_i64().unwrap();
+    assert!(statvfs(&PathBuf::from(format!("/proc/{shim}/exe"))).unwrap().flags().contains(FsFlags::ST_RDONLY));
+    assert!(!dir.join("state/cri/sandboxes").join(&pod).join("program").exists(), "no copy is left to lie about");
+    node.remove(&pod).await;
+}
+
 pub async fn filters(dir: PathBuf) {
     use cri::v1::security_profile::ProfileType;
     let node = Node::linux(&dir).await;
