@@ -24,7 +24,7 @@ impl Runtime {
             state: sandbox_state(sandbox) as i32,
             created_at: record.created_at,
             network: Some(network),
-            linux: (!self.config.os.is_windows()).then(|| v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options }) }),
+            linux: (!self.config.os.is_windows()).then_some(v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options }) }),
             labels: record.config.labels.clone(),
             annotations: record.config.annotations.clone(),
             runtime_handler: record.runtime_handler.clone(),
