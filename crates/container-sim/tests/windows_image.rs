@@ -1,0 +1,136 @@
+//! A user's own Windows image from archive to program, as an ordinary user would run it. Wine is required; the template is
+//! built when it is missing.
+
+#[allow(dead_code, reason = "shared with tests/lab.rs, which uses the rest")]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use container_sim::images::LoadOptions;
+use container_sim::images::archive::digest_of;
+use serde_json::{Value, json};
+use support::{Node, container, describe, lab, run_all, windows_sandbox};
+
+/// `HKLM\Software\A` with a number `d`, among keys of every kind.
+const HIVE: &[u8] = include_bytes!("../../../fuzz/seeds/hive/kinds");
+const NAME: &str = "docker.io/example/app:1";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args();
+    let name = args.next().unwrap_or_default();
+    if cni::is_own_plugin(&name) {
+        return cni::plugin_main(&name);
+    }
+    let args: Vec<String> = args.collect();
+    match args.first().map(String::as_str) {
+        Some("shim") => container_sim::shim_main(args.into_iter().skip(1)),
+        Some("inside") => run_all(&[
+            ("an_image_of_layers_hives_and_a_base_runs", |dir| Box::pin(own(dir))),
+            ("a_pods_own_command_runs_in_the_image_of_a_stand_in", |dir| Box::pin(command(dir))),
+            ("what_needs_a_real_windows_is_refused_with_the_reason", |dir| Box::pin(refused(dir))),
+        ]),
+        _ => {
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/wine/template");
+            let status = std::process::Command::new(script).status().expect("tools/wine/template starts");
+            assert!(status.success(), "tools/wine/template failed: these tests need Wine (tools/setup)");
+            lab()
+        }
+    }
+}
+
+async fn node(dir: &Path) -> Node {
+    let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory")).join(".cache");
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("mullion");
+    std::os::unix::fs::symlink(cache.join("wine-template"), dir.join("wine-template")).unwrap();
+    Node::windows(dir, 20348, true).await
+}
+
+fn tarball(files: &[(String, &[u8])]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, data) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(data.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, name, *data).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+/// An OCI archive of an image over a base that it does not hold.
+fn archive(dir: &Path, layers: &[&[(&str, &[u8])]], mut config: Value) -> PathBuf {
+    let mut blobs: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut blob = |data: Vec<u8>| {
+        let (digest, size) = (digest_of(&data), data.len());
+        blobs.push((digest.replacen("sha256:", "blobs/sha256/", 1), data));
+        json!({ "digest": digest, "size": size })
+    };
+    let base = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip";
+    let mut descriptors = vec![json!({ "mediaType": base, "digest": digest_of(b"base"), "size": 1 })];
+    let mut diff_ids = vec![digest_of(b"unpacked base")];
+    for files in layers {
+        let files: Vec<(String, &[u8])> = files.iter().map(|(name, data)| ((*name).to_owned(), *data)).collect();
+        let tar = tarball(&files);
+        diff_ids.push(digest_of(&tar));
+        descriptors.push(blob(tar));
+    }
+    config["os"] = "windows".into();
+    config["architecture"] = "amd64".into();
+    config["os.version"] = "10.0.20348.1".into();
+    config["rootfs"] = json!({ "type": "layers", "diff_ids": diff_ids });
+    let config = blob(serde_json::to_vec(&config).unwrap());
+    let mut manifest = blob(serde_json::to_vec(&json!({ "schemaVersion": 2, "config": config, "layers": descriptors })).unwrap());
+    manifest["mediaType"] = "application/vnd.oci.image.manifest.v1+json".into();
+    manifest["annotations"] = json!({ "io.containerd.image.name": NAME });
+    let index = serde_json::to_vec(&json!({ "schemaVersion": 2, "manifests": [manifest] })).unwrap();
+    let mut files: Vec<(String, &[u8])> = vec![("index.json".to_owned(), &index)];
+    files.extend(blobs.iter().map(|(name, data)| (name.clone(), data.as_slice())));
+    let path = dir.join("image.tar");
+    std::fs::write(&path, tarball(&files)).unwrap();
+    path
+}
+
+fn log(dir: &Path, pod: &str) -> String {
+    std::fs::read_to_string(dir.join(format!("host/var/log/pods/{pod}/main/0.log"))).unwrap().replace('\r', "")
+}
+
+async fn own(dir: PathBuf) {
+    let node = node(&dir).await;
+    let script = b"@echo off\r\necho %WHO% in %CD%\r\ntype C:\\App\\data.txt\r\nif exist C:\\App\\gone.txt echo not gone\r\n\
+        reg query HKLM\\Software\\A /v d\r\nver\r\nexit 7\r\n";
+    let first: &[(&str, &[u8])] = &[("Files/App/run.bat", script), ("Files/App/data.txt", b"old\r\n"), ("Files/App/gone.txt", b"")];
+    let second: &[(&str, &[u8])] = &[("Files/APP/DATA.txt", b"new\r\n"), ("Files/app/.wh.gone.txt", b""), ("Hives/Software_Delta", HIVE)];
+    let config = json!({ "config": { "Entrypoint": ["cmd", "/c", "C:\\APP\\RUN.BAT"], "WorkingDir": "C:\\app", "Env": ["WHO=image"] } });
+    let images = node.store().load(&archive(&dir, &[first, second], config), &LoadOptions::default()).unwrap();
+    assert_eq!((images[0].tags.as_slice(), images[0].layers.len()), ([NAME.to_owned()].as_slice(), 2), "without the base");
+    let pod = node.run(windows_sandbox("own")).await;
+    let id = node.start(&pod, container("main", NAME, &[])).await;
+    let status = node.wait_exit(&id).await;
+    let log = log(&dir, "own");
+    assert_eq!(status.exit_code, 7, "{} {log}", describe(&status));
+    for words in ["image in C:\\App\n", "new\n", "REG_DWORD", "0x1\n", "10.0.20348"] {
+        assert!(log.to_lowercase().contains(&words.to_lowercase()), "{words:?} is missing in {log}");
+    }
+    assert!(!log.contains("old") && !log.contains("not gone"), "{log}");
+    node.remove(&pod).await;
+}
+
+async fn command(dir: PathBuf) {
+    let node = node(&dir).await;
+    node.pull("redis:3.0-nanoserver").await.unwrap();
+    let pod = node.run(windows_sandbox("command")).await;
+    let id = node.start(&pod, container("main", "redis:3.0-nanoserver", &["cmd", "/c", "echo mine& exit 3"])).await;
+    assert_eq!(node.wait_exit(&id).await.exit_code, 3);
+    assert!(log(&dir, "command").contains("mine"));
+    node.remove(&pod).await;
+}
+
+async fn refused(dir: PathBuf) {
+    let node = node(&dir).await;
+    let config = json!({ "config": { "Entrypoint": ["C:\\ServiceMonitor.exe", "w3svc"] } });
+    node.store().load(&archive(&dir, &[&[("Files/ServiceMonitor.exe", b"MZ")]], config), &LoadOptions::default()).unwrap();
+    let pod = node.run(windows_sandbox("refused")).await;
+    let error = node.create(&pod, container("main", NAME, &[])).await.unwrap_err().to_string();
+    assert!(error.contains("watches over w3svc") && error.contains("microsoft/iis"), "{error}");
+    node.remove(&pod).await;
+}
