@@ -36,7 +36,7 @@ unit:
 	cargo test -p mullion --bins --test layering --quiet
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
-e2e:
+e2e: template
 	cargo test -p mullion --test e2e --no-run
 	tools/e2e
 

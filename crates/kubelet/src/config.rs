@@ -68,6 +68,8 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// Taints for a new Node.
     pub taints: Vec<Taint>,
+    /// Feature switch `HyperVContainer`: a pod may ask for Hyper-V isolation by annotation (upstream 1.10 to 1.20).
+    pub hyper_v_container: bool,
     /// Cluster DNS servers.
     pub cluster_dns: Vec<IpAddr>,
     /// `cluster.local`.

@@ -19,9 +19,22 @@ pub(crate) struct NodeSide {
     pub os: NodeOs,
     pub node_name: String,
     pub capacity: Capacity,
+    /// Whether [`HYPER_V`] is obeyed.
+    pub hyper_v_container: bool,
     pub cluster_dns: Vec<String>,
     pub cluster_domain: String,
     pub resolver: Resolver,
+}
+
+/// Asks for Hyper-V isolation, with value `hyperv`, where feature switch `HyperVContainer` is on.
+const HYPER_V: &str = "experimental.windows.kubernetes.io/isolation-type";
+
+impl NodeSide {
+    /// Whether the runtime starts the pod in a virtual machine of its own, which runs images of older builds too.
+    pub(crate) fn isolates(&self, pod: &Pod) -> bool {
+        let asked = || pod.metadata.annotations.as_ref().and_then(|all| all.get(HYPER_V)).is_some_and(|value| value == "hyperv");
+        self.hyper_v_container && self.os.is_windows() && asked()
+    }
 }
 
 /// The image a container will run.
@@ -133,7 +146,13 @@ pub(crate) fn sandbox(node: &NodeSide, pod: &Pod, attempt: u32, logs: &PodPath) 
         dns_config: Some(dns(node, pod)),
         port_mappings: if is_host_network(pod) { Vec::new() } else { port_mappings },
         labels,
-        annotations: m.annotations.clone().unwrap_or_default().into_iter().collect(),
+        annotations: m
+            .annotations
+            .iter()
+            .flatten()
+            .filter(|(key, _)| node.hyper_v_container || *key != HYPER_V)
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect(),
         linux: Some(linux_sandbox(node.os, pod)),
         windows: node.os.is_windows().then(|| windows_sandbox(pod)),
     }
@@ -391,6 +410,7 @@ mod tests {
             os,
             node_name: "win01".into(),
             capacity: Capacity { cpu_millis: 8000, memory_bytes: 16 << 30, pods: 110, ephemeral_storage_bytes: 0 },
+            hyper_v_container: false,
             cluster_dns: vec!["10.96.0.10".into()],
             cluster_domain: "cluster.local".into(),
             resolver: Resolver { servers: vec!["1.1.1.1".into()], searches: vec!["corp".into()], options: vec![] },

@@ -368,6 +368,7 @@ mod tests {
                 os,
                 node_name: "win01".into(),
                 capacity,
+                hyper_v_container: false,
                 cluster_dns: vec![],
                 cluster_domain: String::new(),
                 resolver: Resolver::default(),

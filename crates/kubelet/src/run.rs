@@ -112,6 +112,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         os: config.os,
         node_name: config.node_name.clone(),
         capacity: config.capacity,
+        hyper_v_container: config.hyper_v_container,
         cluster_dns: config.cluster_dns.iter().map(ToString::to_string).collect(),
         cluster_domain: config.cluster_domain.clone(),
         resolver: config.resolver.clone(),

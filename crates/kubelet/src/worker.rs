@@ -121,7 +121,8 @@ impl Worker {
         let ran = status.and_then(|s| s.container_statuses.as_ref()).is_some_and(|l| !l.is_empty());
         if !ran && !self.ending() {
             let node = agent.node.get(cluster::Key::cluster(&agent.side.node_name));
-            let view = NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable };
+            let view =
+                NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable, isolated: agent.side.isolates(&self.pod) };
             let verdict = admit(&self.pod, &view, admitted.values().map(|p| &**p));
             if let Err(refusal) = verdict {
                 self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());

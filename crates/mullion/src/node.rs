@@ -198,6 +198,7 @@ fn kubelet_config(args: &NodeArgs, client: kube::Client) -> Result<kubelet::Conf
         capacity: capacity(args)?,
         labels: BTreeMap::new(),
         taints: Vec::new(),
+        hyper_v_container: args.feature_gates.hyper_v_container(),
         cluster_dns: vec![args.cluster_dns],
         cluster_domain: args.cluster_domain.clone(),
         resolver: kubelet::Resolver { servers: vec![host_dns(args.cluster_dns)], ..kubelet::Resolver::default() },

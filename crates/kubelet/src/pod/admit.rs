@@ -13,11 +13,16 @@ pub(crate) struct NodeView<'a> {
     /// The Node object, once known.
     pub node: Option<&'a Node>,
     pub allocatable: &'a Amounts,
+    /// Whether the pod runs in a virtual machine of its own: then the runtime decides which builds fit.
+    pub isolated: bool,
 }
 
 /// Checks a new pod against the node and the pods already on it.
 pub(crate) fn admit<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
-    admit_os(pod, node.os)?;
+    match admit_os(pod, node.os) {
+        Err(refusal) if !(node.isolated && refusal.reason == "ImageBuildMismatch") => return Err(refusal),
+        _ => {}
+    }
     resources(pod, node.allocatable, others.clone())?;
     host_ports(pod, others)?;
     let Some(object) = node.node else {
@@ -176,7 +181,7 @@ mod tests {
         }))
         .unwrap();
         let allocatable = Amounts::from([("cpu".to_owned(), Quantity::from_units(2)), ("pods".to_owned(), Quantity::from_units(2))]);
-        let view = NodeView { os: NodeOs::Windows { build: 20348 }, node: Some(&node), allocatable: &allocatable };
+        let view = NodeView { os: NodeOs::Windows { build: 20348 }, node: Some(&node), allocatable: &allocatable, isolated: false };
         admit(&pod(spec), &view, others.iter()).err().map(|r| (r.reason, r.message))
     }
 

@@ -110,6 +110,7 @@ impl World {
             facts: HostFacts::simulated(OS, "machine", &format!("boot-{}", self.boot)),
             capacity: Capacity { cpu_millis: 4000, memory_bytes: 8 << 30, pods: 20, ephemeral_storage_bytes: 0 },
             labels: Default::default(),
+            hyper_v_container: false,
             taints: vec![],
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),

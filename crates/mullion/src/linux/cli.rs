@@ -198,6 +198,9 @@ pub struct ControlPlaneArgs {
     /// Inherited descriptor that listens on the host's loopback
     #[arg(long)]
     pub listen_fd: i32,
+    /// Directory of the hosts' disks
+    #[arg(long)]
+    pub hosts_dir: PathBuf,
     /// The supervisor's socket for ports of the real host
     #[arg(long)]
     pub ports_socket: PathBuf,

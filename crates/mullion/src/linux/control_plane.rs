@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::cli::ControlPlaneArgs;
+use super::disks::Disks;
 use super::node_ports;
 use crate::exit::Failure;
 use crate::node::VERSION;
@@ -44,6 +45,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     let controllers = controllers::Config { cluster_cidr: args.cluster_cidr, node_mask: args.node_mask, root_ca_pem: read(&args.pki_dir, "ca.crt")? };
     tokio::select! {
         () = controllers::run(manager(), controllers, shutdown.clone()) => {}
+        () = controllers::run_local_volumes(manager(), Arc::new(Disks::new(args.hosts_dir.clone())), shutdown.clone()) => {}
         () = controllers::run_scheduler(client("system:kube-scheduler", &[]), shutdown.clone()) => {}
         end = dns::run(client("system:kube-dns", &[]), dns) => end.context("the cluster's DNS ended")?,
         end = pod_routes(manager(), &args) => end.context("keeping routes to pods ended")?,

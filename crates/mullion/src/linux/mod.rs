@@ -3,6 +3,7 @@
 pub mod cli;
 mod control_plane;
 mod detach;
+mod disks;
 mod hns;
 mod hosts;
 mod image;

@@ -102,6 +102,7 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
     let argv = Argv::new("control-plane")
         .path("pki-dir", dirs.dir.join("pki"))
         .path("store-dir", dirs.dir.join("store"))
+        .path("hosts-dir", dirs.dir.join("hosts"))
         .opt("listen-fd", API_FD)
         .path("ports-socket", dirs.ports_socket())
         .opt("address", CONTROL_PLANE)

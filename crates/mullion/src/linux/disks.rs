@@ -1,0 +1,68 @@
+//! Where local volumes live: directories on the nodes' disks, which on one machine are directories of DIR.
+
+use std::io;
+use std::path::PathBuf;
+
+use controllers::LocalVolumes;
+use host::{HostRoot, NodeOs, PodPath};
+
+/// `DIR/hosts`.
+pub struct Disks {
+    hosts: PathBuf,
+}
+
+impl Disks {
+    /// The disks of the hosts below `hosts`.
+    pub fn new(hosts: PathBuf) -> Self {
+        Self { hosts }
+    }
+
+    /// The disks of a node and a path on them, in the node's own form. A Windows host is known by its drives.
+    fn find(&self, node: &str, path: &str) -> io::Result<(HostRoot, PodPath)> {
+        let host = self.hosts.join(node);
+        let root = if host.join("root").is_dir() {
+            HostRoot::linux(host.join("root"))
+        } else {
+            HostRoot::windows(NodeOs::Windows { build: lab::spec::DEFAULT_BUILD }, [('C', host.join("c"))])
+        };
+        let root = root.map_err(io::Error::other)?;
+        let path = root.parse(path).map_err(io::Error::other)?;
+        Ok((root, path))
+    }
+}
+
+impl LocalVolumes for Disks {
+    fn create(&self, node: &str, path: &str) -> io::Result<()> {
+        let (root, path) = self.find(node, path)?;
+        root.create_dir_all(&path, 0o777).map_err(io::Error::other)
+    }
+
+    fn remove(&self, node: &str, path: &str) -> io::Result<()> {
+        let (root, path) = self.find(node, path)?;
+        root.remove_tree(&path).map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_are_made_and_removed_on_either_system() {
+        let dir = tempfile::tempdir().unwrap();
+        for made in ["lin/root", "win/c"] {
+            std::fs::create_dir_all(dir.path().join(made)).unwrap();
+        }
+        let disks = Disks::new(dir.path().to_owned());
+        for (node, path, place) in [("lin", "/var/lib/v/pv", "lin/root/var/lib/v/pv"), ("win", "C:\\var\\lib\\v\\pv", "win/c/var/lib/v/pv")] {
+            disks.create(node, path).unwrap();
+            disks.create(node, path).expect("that it is there is fine");
+            let place = dir.path().join(place);
+            std::fs::write(place.join("x"), "x").unwrap();
+            disks.remove(node, path).unwrap();
+            disks.remove(node, path).expect("that it is gone is fine");
+            assert!(!place.exists() && place.parent().unwrap().is_dir());
+        }
+        assert!(disks.create("nobody", "/x").is_err());
+    }
+}
