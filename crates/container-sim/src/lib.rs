@@ -19,7 +19,7 @@ mod session;
 pub mod shim;
 mod state;
 mod streaming;
-mod wine;
+pub mod wine;
 
 use std::sync::Arc;
 

@@ -6,9 +6,10 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use cri::v1;
-use support::{Node, container, describe, lab, run_all, windows_sandbox};
+use support::{Node, container, describe, get, lab, run_all, until, windows_sandbox};
 
 /// The base image for which Wine's own programs stand.
 const NANOSERVER: &str = "mcr.microsoft.com/windows/nanoserver:ltsc2022";
@@ -22,7 +23,17 @@ fn main() -> ExitCode {
     let args: Vec<String> = args.collect();
     match args.first().map(String::as_str) {
         Some("shim") => container_sim::shim_main(args.into_iter().skip(1)),
-        Some("inside") => run_all(&[("a_command_runs_and_its_whole_exit_code_arrives", |dir| Box::pin(command(dir)))]),
+        Some("inside") => run_all(&[
+            ("a_command_runs_and_its_whole_exit_code_arrives", |dir| Box::pin(command(dir))),
+            ("second_programs_share_the_session", |dir| Box::pin(exec(dir))),
+            ("programs_hear_of_a_stop_and_are_killed_in_time", |dir| Box::pin(stop(dir))),
+            ("volumes_lie_at_their_windows_paths", |dir| Box::pin(volumes(dir))),
+            ("programs_find_the_build_of_their_node", |dir| Box::pin(build(dir))),
+            ("what_cannot_start_is_said_as_windows_says_it", |dir| Box::pin(refusals(dir))),
+            ("a_terminal_holds_cmd_open", |dir| Box::pin(terminal(dir))),
+            ("cmd_runs_in_the_containers_of_stand_ins", |dir| Box::pin(stand_in(dir))),
+            ("pods_start_at_once_and_outlive_the_runtime", |dir| Box::pin(parallel(dir))),
+        ]),
         _ => {
             template();
             lab()
@@ -70,4 +81,204 @@ async fn command(dir: PathBuf) {
         assert!(log.iter().any(|known| known == line), "{line:?} is missing in {log:?}");
     }
     node.remove(&pod).await;
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Runs a second program; its exit code and output, without carriage returns.
+async fn second(node: &Node, id: &str, argv: &[&str]) -> (i32, String) {
+    let answer = node.client.exec_sync(id, &words(argv), Duration::from_secs(20)).await.unwrap();
+    let text = String::from_utf8_lossy(&answer.stdout).replace('\r', "") + &String::from_utf8_lossy(&answer.stderr).replace('\r', "");
+    (answer.exit_code, text)
+}
+
+/// Processes of the lab whose command line holds `text`.
+fn processes(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        if entry.file_name().to_string_lossy().parse::<u32>().is_ok() {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            if line.contains(text) {
+                found.push(line);
+            }
+        }
+    }
+    found
+}
+
+/// A container that waits for input that never comes, as `stdin: true` keeps cmd.exe.
+fn waiting(name: &str) -> v1::ContainerConfig {
+    v1::ContainerConfig { stdin: true, ..container(name, NANOSERVER, &["cmd"]) }
+}
+
+async fn exec(dir: PathBuf) {
+    let node = node(&dir, 20348).await;
+    let pod = node.run(windows_sandbox("execs")).await;
+    let mut request = waiting("main");
+    request.envs.push(v1::KeyValue { key: "GREETING".into(), value: "hello".into() });
+    request.working_dir = r"C:\app".into();
+    let id = node.start(&pod, request).await;
+    let (code, text) = second(&node, &id, &["cmd", "/c", "echo %greeting% %COMPUTERNAME% %USERNAME%&cd&echo made>made.txt&exit 259"]).await;
+    assert_eq!((code, text.as_str()), (259, "hello EXECS ContainerAdministrator\nC:\\app\n"));
+    // Files and programs of the same session.
+    let (code, text) = second(&node, &id, &["cmd", "/c", r"type C:\APP\MADE.TXT"]).await;
+    assert_eq!((code, text.as_str()), (0, "made\n"));
+    assert_eq!(processes("wineserver").len(), 1, "one session");
+    let (code, _) = second(&node, &id, &["cmd", "/c", "exit -1073741819"]).await;
+    assert_eq!(code, -1_073_741_819);
+    let (_, text) = second(&node, &id, &["cmd", "/c", "dir C:\\&hostname&whoami"]).await;
+    assert!(text.contains("windows") && text.contains("bytes free"), "{text}");
+    let (_, text) = second(&node, &id, &["curl", "--version"]).await;
+    assert!(text.starts_with("curl "), "{text}");
+    let error = node.client.exec_sync(&id, &words(&["no-such-program"]), Duration::ZERO).await.unwrap_err().to_string();
+    assert!(error.contains("The system cannot find the file specified") && error.contains("no-such-program"), "{error}");
+    // A round trip into a session that runs.
+    let mut fastest = Duration::MAX;
+    for _ in 0..5 {
+        let began = Instant::now();
+        second(&node, &id, &["cmd", "/c", "exit"]).await;
+        fastest = fastest.min(began.elapsed());
+    }
+    println!("  exec round trip {fastest:?}");
+    assert!(fastest < Duration::from_millis(400), "{fastest:?}");
+    // Nothing of the machine is in sight.
+    for path in [r"Z:\", r"\\?\unix\home", r"\\?\unix\root", r"\\?\unix\usr\bin\made"] {
+        let (code, text) = second(&node, &id, &["cmd", "/c", &format!("echo x>{path}&dir {path}")]).await;
+        assert_ne!(code, 0, "{path}: {text}");
+    }
+    node.remove(&pod).await;
+    until("nothing is left", || processes("wineserver").is_empty() && processes("services.exe").is_empty()).await;
+}
+
+async fn stop(dir: PathBuf) {
+    let node = node(&dir, 20348).await;
+    let pod = node.run(windows_sandbox("stops")).await;
+    let id = node.start(&pod, waiting("polite")).await;
+    let began = Instant::now();
+    node.client.stop_container(&id, Duration::from_secs(20)).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5), "a shutdown event ends cmd at once, not after {:?}", began.elapsed());
+    assert_eq!(node.status(&id).await.exit_code, 0);
+    let id = node.start(&pod, waiting("killed")).await;
+    node.client.stop_container(&id, Duration::ZERO).await.unwrap();
+    assert_eq!(node.status(&id).await.exit_code, 137);
+    until("nothing is left", || processes("wineserver").is_empty() && processes("mullion-init.exe").is_empty()).await;
+    node.remove(&pod).await;
+}
+
+async fn volumes(dir: PathBuf) {
+    let node = node(&dir, 20348).await;
+    for (path, text) in [("host/data/x.txt", "from C"), ("d/y.txt", "from D"), ("host/hosts", "10.0.0.7 elsewhere")] {
+        std::fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
+        std::fs::write(dir.join(path), format!("{text}\r\n")).unwrap();
+    }
+    let pod = node.run(windows_sandbox("volumes")).await;
+    let mut request = waiting("main");
+    for (host_path, container_path, readonly) in [
+        (r"C:\data", r"C:\Data\In", false),
+        (r"C:\data", "/fixed", true),
+        (r"D:\", r"D:\", false),
+        (r"C:\hosts", r"C:\Windows\System32\Drivers\etc\hosts", false),
+    ] {
+        request.mounts.push(v1::Mount { container_path: container_path.into(), host_path: host_path.into(), readonly, ..Default::default() });
+    }
+    let id = node.start(&pod, request).await;
+    let script = r"type c:\data\in\X.TXT&type C:\fixed\x.txt&type D:\y.txt&echo out>D:\out.txt&echo no>C:\fixed\no.txt&type %windir%\system32\drivers\etc\hosts&dir E:\";
+    let (code, text) = second(&node, &id, &["cmd", "/c", script]).await;
+    assert!(code != 0 && text.starts_with("from C\nfrom C\nfrom D\n") && text.contains("10.0.0.7 elsewhere"), "{code} {text}");
+    assert!(dir.join("d/out.txt").exists() && !dir.join("host/data/no.txt").exists());
+    // Case does not make a second directory.
+    let (_, text) = second(&node, &id, &["cmd", "/c", r"dir /b C:\"]).await;
+    assert_eq!(text.to_lowercase().matches("windows").count(), 1, "{text}");
+    // The machine has no E:, and says so.
+    let mut request = waiting("other");
+    request.mounts.push(v1::Mount { container_path: r"C:\e".into(), host_path: r"E:\x".into(), ..Default::default() });
+    let id = node.create(&pod, request).await.unwrap();
+    let error = node.client.start_container(v1::StartContainerRequest { container_id: id }).await.unwrap_err().to_string();
+    assert!(error.contains("E:"), "{error}");
+    node.remove(&pod).await;
+}
+
+async fn build(dir: PathBuf) {
+    let node = node(&dir, 17763).await;
+    let pod = node.run(windows_sandbox("old")).await;
+    let image = "mcr.microsoft.com/windows/nanoserver:1809";
+    let id = node.start(&pod, v1::ContainerConfig { stdin: true, ..container("main", image, &["cmd"]) }).await;
+    assert!(second(&node, &id, &["cmd", "/c", "ver"]).await.1.contains("Microsoft Windows 10.0.17763"));
+    let key = r"HKLM\Software\Microsoft\Windows NT\CurrentVersion";
+    let (_, text) = second(&node, &id, &["reg", "query", key, "/v", "ProductName"]).await;
+    assert!(text.contains("Windows Server 2019"), "{text}");
+    node.remove(&pod).await;
+}
+
+async fn refusals(dir: PathBuf) {
+    let node = node(&dir, 20348).await;
+    let pod = node.run(windows_sandbox("refused")).await;
+    let id = node.create(&pod, container("main", NANOSERVER, &[r"C:\none\app.exe", "-x"])).await.unwrap();
+    let error = node.client.start_container(v1::StartContainerRequest { container_id: id.clone() }).await.unwrap_err().to_string();
+    assert!(error.contains("hcs::System::CreateProcess") && error.contains("The system cannot find the"), "{error}");
+    let status = node.status(&id).await;
+    assert_eq!((status.exit_code, status.reason.as_str()), (128, "StartError"), "{}", describe(&status));
+    // What cannot run says why, whoever brings it.
+    std::fs::create_dir_all(dir.join("host/app")).unwrap();
+    std::fs::write(dir.join("host/app/ServiceMonitor.exe"), "MZ").unwrap();
+    std::fs::write(dir.join("host/app/linux.exe"), b"\x7fELF").unwrap();
+    for (program, reason) in [(r"C:\app\ServiceMonitor.exe", "part of IIS"), (r"C:\app\linux.exe", "not a Windows executable")] {
+        let mut request = container(if reason.contains("IIS") { "iis" } else { "elf" }, NANOSERVER, &[program]);
+        request.mounts.push(v1::Mount { container_path: r"C:\app".into(), host_path: r"C:\app".into(), ..Default::default() });
+        let id = node.create(&pod, request).await.unwrap();
+        let error = node.client.start_container(v1::StartContainerRequest { container_id: id }).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    node.remove(&pod).await;
+}
+
+async fn terminal(dir: PathBuf) {
+    let node = node(&dir, 20348).await;
+    let pod = node.run(windows_sandbox("tty")).await;
+    let id = node.start(&pod, v1::ContainerConfig { tty: true, ..waiting("main") }).await;
+    let (code, text) = second(&node, &id, &["cmd", "/c", "echo beside"]).await;
+    assert_eq!((code, text.as_str()), (0, "beside\n"));
+    until("cmd greets", || log(&dir, "tty", "main").join("\n").contains("Microsoft Windows")).await;
+    assert_eq!(node.status(&id).await.state, v1::ContainerState::ContainerRunning as i32);
+    node.remove(&pod).await;
+}
+
+async fn stand_in(dir: PathBuf) {
+    let node = node(&dir, 20348).await;
+    let iis = "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022";
+    node.pull(iis).await.unwrap();
+    let pod = node.run(windows_sandbox("iis")).await;
+    let id = node.start(&pod, container("web", iis, &[])).await;
+    until("it answers", || support::http("GET", "/", "").is_some()).await;
+    assert!(processes("wineserver").is_empty(), "Wine waits for somebody to want it");
+    let (code, text) = second(&node, &id, &["cmd", "/c", r"echo mine>C:\inetpub\wwwroot\mine.txt&ver"]).await;
+    assert!(code == 0 && text.contains("10.0.20348"), "{code} {text}");
+    assert!(get("/mine.txt").contains("mine"), "the same drive C");
+    until("Wine ends with its last program", || processes("wineserver").is_empty()).await;
+    node.remove(&pod).await;
+}
+
+async fn parallel(dir: PathBuf) {
+    let mut node = node(&dir, 20348).await;
+    let mut running = Vec::new();
+    for number in 0..3 {
+        let pod = node.run(windows_sandbox(&format!("pod{number}"))).await;
+        running.push((node.create(&pod, waiting("main")).await.unwrap(), pod));
+    }
+    let starts = running.iter().map(|(id, _)| node.client.start_container(v1::StartContainerRequest { container_id: id.clone() }));
+    let began = Instant::now();
+    for started in futures::future::join_all(starts).await {
+        started.unwrap();
+    }
+    println!("  three programs at once: {:?}", began.elapsed());
+    node.stop().await;
+    node.restart().await;
+    for (id, pod) in running {
+        assert_eq!(second(&node, &id, &["cmd", "/c", "exit 5"]).await.0, 5);
+        node.remove(&pod).await;
+    }
+    until("nothing is left", || processes("wineserver").is_empty()).await;
 }

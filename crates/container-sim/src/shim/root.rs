@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use host::{FileKind, HostRoot, Resolved};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statvfs::{FsFlags, statvfs};
+use pod_rules::PodPath;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::{MountSource, MountSpec, Program, Propagation, RootSpec, StartSpec};
@@ -25,22 +26,27 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE).context("cannot part the container's mounts from the node's")?;
     let target = dir.join("root");
     std::fs::create_dir_all(&target)?;
-    let inside = match &spec.root {
+    let drives = match &spec.root {
         RootSpec::Layers { layers_dir, layers } => {
             layered(dir, layers_dir, layers, &target)?;
-            let inside = HostRoot::linux(&target)?;
-            system_mounts(&inside, spec)?;
-            inside
+            system_mounts(&HostRoot::linux(&target)?, spec)?;
+            Vec::new()
         }
         RootSpec::Drives => {
             drives(&target, spec)?;
             bind(&target, &target, false)?;
-            HostRoot::windows(spec.os, drive_dirs(&target)?)?
+            drive_dirs(&target)?
         }
         RootSpec::Wine(wine) => super::wine::build(dir, &target, wine, spec)?,
     };
+    let open = || if drives.is_empty() { HostRoot::linux(&target) } else { HostRoot::windows(spec.os, drives.clone()) };
+    let mut inside = open()?;
     for mount in &spec.mounts {
         attach(&node, &inside, mount, shared.get(&mount.target)).with_context(|| format!("cannot mount {}", mount.target))?;
+        if inside.parse(&mount.target)?.components().is_empty() {
+            // What was open of the drive lies below the mount now.
+            inside = open()?;
+        }
     }
     if matches!(spec.root, RootSpec::Layers { .. }) {
         restrict(&inside, spec)?;
@@ -224,14 +230,23 @@ fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&
         _ => bind(&source, &fd_path(&place), true)?,
     }
     if spec.propagation == Propagation::None {
-        let made = inside.resolve(&target)?;
-        mount(NONE, &fd_path(&made), NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).context("cannot part a volume from the node's mounts")?;
+        mount(NONE, &fd_path(&top(inside, &target, &place)?), NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)
+            .context("cannot part a volume from the node's mounts")?;
     }
     if spec.readonly {
-        // Resolved again: the old handle lies below the new mount.
-        remount_readonly(&fd_path(&inside.resolve(&target)?))?;
+        remount_readonly(&fd_path(&top(inside, &target, &place)?))?;
     }
     Ok(())
+}
+
+/// What has just been mounted at `target`: the handle `place` lies below the new mount.
+fn top(inside: &HostRoot, target: &PodPath, place: &Resolved) -> Result<Resolved> {
+    if target.components().is_empty() {
+        // A whole drive, whose directory nobody but this process has seen yet.
+        let handle = File::open(&place.path).with_context(|| format!("cannot open {}", place.path.display()))?;
+        return Ok(Resolved { path: place.path.clone(), kind: place.kind, handle });
+    }
+    Ok(inside.resolve(target)?)
 }
 
 /// Mounts an image's files where nobody can write them.

@@ -4,6 +4,8 @@
 //! over the template. How it is mounted and started is the shim's part (`shim::wine`); here is what comes before.
 
 pub mod command;
+mod find;
+pub mod pe;
 mod registry;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::images::Image;
 use crate::images::Store;
 use crate::images::windows::{self, DRIVE};
+
+pub(crate) use find::unfit;
 
 /// Where Wine's loader and server may be. Debian has no `wine64` on the path that could be started without a shell.
 const LOADERS: &[(&str, &str)] = &[

@@ -14,11 +14,13 @@ use crate::wine;
 /// Directories of the machine with Wine and what it is linked to.
 const SYSTEM: &[&str] = &["usr", "lib", "lib64", "lib32", "bin", "opt"];
 
+const USELESS: &[&str] = &["libdbus-1.so.", "libX11.so.", "libcups.so."];
+
 /// Files of the machine that libraries read, if they are there.
 const SETTINGS: &[&str] = &["ld.so.cache", "localtime", "nsswitch.conf", "gai.conf"];
 
 /// Puts the root together in `target`, an empty directory; `dir` is the container's. Returns its drives.
-pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: &StartSpec) -> Result<HostRoot> {
+pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: &StartSpec) -> Result<Vec<(char, PathBuf)>> {
     mount(Some("tmpfs"), target, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=755,size=4m")).context("cannot mount the root")?;
     for name in ["proc", "dev", "sys", "etc", "tmp", "prefix", "drives"] {
         std::fs::create_dir(target.join(name))?;
@@ -30,8 +32,7 @@ pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: 
     overlay(dir, &prefix, &wine.lowers)?;
     settings(target, wine)?;
     system_mounts(&HostRoot::linux(target)?, spec)?;
-    let drives = drives(target, &prefix, spec)?;
-    Ok(HostRoot::windows(spec.os, drives)?)
+    drives(target, &prefix, spec)
 }
 
 /// Wine and its libraries, read-only, in the places where they expect themselves.
@@ -44,6 +45,22 @@ fn system(target: &Path) -> Result<()> {
             std::fs::create_dir(&place)?;
             bind(&source, &place, true)?;
             remount_readonly(&place)?;
+            hide(&place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes away libraries that Wine would load into its processes for nothing: there is no screen, no printer, and nobody to
+/// talk to about disks. Wine takes each of them for not installed.
+fn hide(system: &Path) -> Result<()> {
+    for dir in ["lib/x86_64-linux-gnu", "lib64", "lib"] {
+        for entry in std::fs::read_dir(system.join(dir)).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let useless = USELESS.iter().any(|library| name.to_string_lossy().starts_with(library));
+            if useless && entry.file_type()?.is_file() {
+                bind(Path::new("/dev/null"), &entry.path(), false)?;
+            }
         }
     }
     Ok(())
@@ -82,6 +99,9 @@ fn settings(target: &Path, wine: &WineRoot) -> Result<()> {
         bind(certificates, &place, false)?;
         remount_readonly(&place)?;
     }
+    // Wine's own fonts are enough; without this file each program would complain.
+    std::fs::create_dir(etc.join("fonts"))?;
+    std::fs::write(etc.join("fonts/fonts.conf"), "<?xml version=\"1.0\"?>\n<fontconfig><cachedir>/tmp/fonts</cachedir></fontconfig>\n")?;
     if let Some(resolver) = &wine.resolver {
         std::fs::copy(resolver, etc.join("resolv.conf")).with_context(|| format!("cannot copy {}", resolver.display()))?;
     }

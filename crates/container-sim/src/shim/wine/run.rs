@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command, ExitCode};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use guest::windows::wire::{self, Order, Report as Told};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -23,7 +23,7 @@ use super::super::report::{self, Report};
 use super::super::security::{self, User};
 use super::super::{StartSpec, stage};
 use super::PREFIX;
-use crate::wine::{Loader, command, drive};
+use crate::wine::{Loader, command, drive, unfit};
 
 /// Name of the variable with the descriptor by which the shim learns a whole exit code.
 const RESULT: &str = "MULLION_SHIM_RESULT";
@@ -93,6 +93,10 @@ impl Running {
     fn start(spec: &StartSpec, line: &str, cwd: &str) -> Result<Self> {
         let loader = Loader::find().context("Wine is gone from this machine: install it again (Debian: apt-get install wine64)")?;
         let cwd = if cwd.is_empty() { r"C:\" } else { cwd };
+        let path = spec.env.iter().find(|(name, _)| name.eq_ignore_ascii_case("path")).map_or("", |(_, value)| value);
+        if let Some(reason) = unfit(&guest::Drives::new("/"), line, cwd, path) {
+            bail!(reason);
+        }
         let wanted = Order { command_line: line.to_owned(), cwd: cwd.replace('/', "\\"), env: spec.env.clone() };
         let mut order = File::from(memfd_create(c"order", MFdFlags::MFD_CLOEXEC).context("cannot make a file for the order")?);
         order.write_all(&wanted.encode())?;

@@ -1,0 +1,81 @@
+//! Where a command line's program lies, as CreateProcess looks for it; only to judge the file before it is started.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use guest::Drives;
+
+use super::{command, pe};
+
+/// Why the program of a command line cannot run, if that can be told. `drives` are the container's.
+pub(crate) fn unfit(drives: &Drives, line: &str, cwd: &str, path: &str) -> Option<String> {
+    let program = command::program(line);
+    let (found, place) = candidates(program, cwd, path).into_iter().find_map(|name| {
+        let place: PathBuf = drives.path(&name).ok().filter(|place| place.is_file())?;
+        Some((name, place))
+    })?;
+    let file = found.rsplit('\\').next().unwrap_or_default();
+    if let Some(reason) = pe::known_unfit(file) {
+        return Some(format!("{found} cannot run on a simulated node: {reason}"));
+    }
+    // Scripts are cmd's to run.
+    if [".bat", ".cmd"].iter().any(|extension| file.to_ascii_lowercase().ends_with(extension)) {
+        return None;
+    }
+    let mut head = Vec::new();
+    File::open(place).ok()?.take(pe::HEAD).read_to_end(&mut head).ok()?;
+    pe::check(&head).err().map(|reason| format!("{found} cannot run on a simulated node: {reason}"))
+}
+
+/// Full names to try, in Windows' order, with `.exe` where there is no extension.
+fn candidates(program: &str, cwd: &str, path: &str) -> Vec<String> {
+    let program = program.replace('/', "\\");
+    let file = program.rsplit('\\').next().unwrap_or_default();
+    let program = if file.is_empty() || file.contains('.') { program.clone() } else { format!("{program}.exe") };
+    if program.get(1..2) == Some(":") {
+        return vec![program];
+    }
+    let cwd = if cwd.is_empty() { r"C:\" } else { cwd };
+    if let Some(rest) = program.strip_prefix('\\') {
+        return vec![format!(r"{}\{rest}", cwd.get(..2).unwrap_or("C:"))];
+    }
+    let below = |dir: &str| format!(r"{}\{program}", dir.trim_end_matches(['\\', '/']));
+    if program.contains('\\') {
+        return vec![below(cwd)];
+    }
+    let dirs = [r"C:\windows\system32", cwd, r"C:\windows"].into_iter().chain(path.split(';').filter(|dir| !dir.is_empty()));
+    dirs.map(below).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_looked_for_as_windows_does() {
+        let names = |program| candidates(program, r"C:\app", r"C:\tools\;D:\x");
+        assert_eq!(names("go"), [r"C:\windows\system32\go.exe", r"C:\app\go.exe", r"C:\windows\go.exe", r"C:\tools\go.exe", r"D:\x\go.exe"]);
+        assert_eq!(names("bin/go.exe"), [r"C:\app\bin\go.exe"]);
+        assert_eq!(names(r"\go"), [r"C:\go.exe"]);
+        assert_eq!(names("D:/go"), [r"D:\go.exe"]);
+    }
+
+    #[test]
+    fn files_are_judged_where_they_lie() {
+        let dir = tempfile::tempdir().unwrap();
+        let system = dir.path().join("c/Windows/System32");
+        std::fs::create_dir_all(&system).unwrap();
+        std::fs::create_dir_all(dir.path().join("c/app")).unwrap();
+        std::fs::write(dir.path().join("c/app/Tool.exe"), "#!/bin/sh\n").unwrap();
+        std::fs::write(dir.path().join("c/app/w3wp.exe"), "MZ").unwrap();
+        std::fs::write(dir.path().join("c/app/run.cmd"), "echo hello\n").unwrap();
+        let drives = Drives::new(dir.path());
+        let judged = |line: &str| unfit(&drives, line, r"C:\APP", "");
+        let said = judged("tool -x").unwrap();
+        assert!(said.starts_with(r"C:\APP\tool.exe cannot run") && said.contains("not a Windows executable"), "{said}");
+        assert!(judged(r#""C:\app\W3WP.exe""#).unwrap().contains("part of IIS"));
+        assert_eq!(judged("run.cmd"), None);
+        assert_eq!(judged("missing.exe"), None, "that is Windows' to say");
+    }
+}

@@ -1,0 +1,6 @@
+//! Headers of Windows programs, as images bring them.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|head: &[u8]| {
+    let _ = container_sim::wine::pe::check(head);
+});
