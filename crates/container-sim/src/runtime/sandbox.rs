@@ -139,6 +139,8 @@ impl Runtime {
         {
             let mut state = self.state();
             state.sandboxes.remove(&id);
+            // Those of containers that never ran are left, and of some whose processes ended later than their first one.
+            state.containers.values().filter(|container| container.sandbox == id).for_each(|container| self.cgroups.remove(&container.id));
             state.containers.retain(|_, container| container.sandbox != id);
         }
         let _ = self.events.send(event);

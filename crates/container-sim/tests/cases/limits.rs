@@ -68,6 +68,12 @@ pub async fn linux(dir: PathBuf) {
             .find_map(|path| std::fs::read_to_string(path).ok());
         assert_eq!(value.unwrap().trim(), (48u64 << 20).to_string());
     }
+    node.create(
+        &pod,
+        limited("never-started", &["/bin/true"], v1::LinuxContainerResources { memory_limit_in_bytes: 32 << 20, ..Default::default() }),
+    )
+    .await
+    .unwrap();
     node.remove(&pod).await;
     if enforced {
         let left = std::fs::read_to_string("/proc/self/cgroup").unwrap();
