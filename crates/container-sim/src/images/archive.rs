@@ -282,6 +282,11 @@ impl Archive {
         Checked::new(blob, layer).map_err(|source| ImageError::damaged(&self.path, source))
     }
 
+    /// Bytes of a layer as it lies here; none if it does not.
+    pub(super) fn size(&self, layer: &LayerBlob) -> u64 {
+        self.members.get(&layer.member).map_or(0, |(_, size)| *size)
+    }
+
     /// Checks a layer's member against the digest of its descriptor.
     ///
     /// # Errors

@@ -8,9 +8,12 @@ use std::collections::HashSet;
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::archive::digest_of;
 use super::{ImageError, Index, Store, io_error};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 impl Store {
     /// Notes in the cache that this store uses it.
@@ -49,7 +52,18 @@ impl Store {
                 removed += usize::from(!name.starts_with('.'));
             }
         }
+        self.forget_transfers();
         Ok(removed)
+    }
+
+    /// Removes what was fetched in part and nobody came back for within a day.
+    fn forget_transfers(&self) {
+        for entry in std::fs::read_dir(self.cache.join("ingest")).into_iter().flatten().flatten() {
+            let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
+            if age.is_some_and(|age| age > DAY) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     fn used_layers(&self) -> Result<HashSet<String>, ImageError> {

@@ -29,11 +29,11 @@ use pod_rules::NodeOs;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use archive::{Archive, Found, digest_of};
+use archive::{Archive, Found, LayerBlob, digest_of};
 use config::RunConfig;
 use platform::{Fit, NoMatch, Platform};
 use reference::{Reference, ReferenceError};
-use registry::{FetchOptions, RegistryError};
+use registry::{FetchOptions, Progress, RegistryError};
 use stand_in::StandIn;
 use tarball::{Limits, TarError};
 use unpack::Source;
@@ -249,6 +249,14 @@ impl Store {
     /// # Errors
     /// When the archive is refused or holds nothing for this node. Then the index is unchanged.
     pub fn load(&self, archive: &Path, options: &LoadOptions) -> Result<Vec<Image>, ImageError> {
+        self.load_with(archive, options, &|_| {})
+    }
+
+    /// As [`Store::load`], telling how far it is: in bytes of layers as they lie in the archive.
+    ///
+    /// # Errors
+    /// As [`Store::load`].
+    pub fn load_with(&self, archive: &Path, options: &LoadOptions, progress: &dyn Fn(Progress)) -> Result<Vec<Image>, ImageError> {
         let opened = Archive::open(archive, &self.cache, options.limits)?;
         let mut found = opened.images()?;
         if let Some(name) = &options.name {
@@ -256,7 +264,15 @@ impl Store {
             found.iter_mut().for_each(|image| image.names = vec![name.clone()]);
         }
         let chosen = self.choose(archive, &found, options.hypervisor)?;
-        let source = Source { size: &|blob| opened.verify(blob), open: &|blob| opened.layer(blob) };
+        let blobs = chosen.iter().flat_map(|image| &image.layers).filter(|blob| !blob.base);
+        let (total, done) = (blobs.map(|blob| opened.size(blob)).sum(), std::cell::Cell::new(0));
+        // Told when the next layer begins: what came before is unpacked.
+        let size = |blob: &LayerBlob| {
+            progress(Progress { done: done.get(), total });
+            done.set(done.get() + opened.size(blob));
+            opened.verify(blob)
+        };
+        let source = Source { size: &size, open: &|blob| opened.layer(blob) };
         let _in_use = self.in_use()?;
         let mut images = Vec::new();
         for image in chosen {

@@ -120,7 +120,10 @@ fn load(archive: &Path, name: Option<String>, take: &Take, at: &ImageNodes) -> R
     let what = format!("loading {}", archive.display());
     let mut taken = Taken::default();
     for (node, store) in stores(at)? {
-        taken.add(&node, &what, store.load(archive, &options))?;
+        let bar = bar(&node);
+        let loaded = store.load_with(archive, &options, &|progress| show(&bar, progress));
+        bar.finish_and_clear();
+        taken.add(&node, &what, loaded)?;
     }
     taken.report(&what, "loaded", take.output.output)
 }
@@ -132,17 +135,10 @@ fn pull(name: &str, registries: &Registries, stand_ins: bool, take: &Take, at: &
     let what = format!("pulling {name}");
     let mut taken = Taken::default();
     for (node, store) in stores(at)? {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{prefix} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec}") {
-            bar.set_style(style);
-        }
-        bar.set_prefix(node.clone());
+        let bar = bar(&node);
         let os = store.os();
         let fit = |platform: &Platform| if take.hyperv { platform.fit_hypervisor(os) } else { platform.fit(os) };
-        let progress = |progress: Progress| {
-            bar.set_length(progress.total);
-            bar.set_position(progress.done);
-        };
+        let progress = |progress| show(&bar, progress);
         let fetch = FetchOptions { registries, credentials: &known.credentials, fit: &fit, limits: take.limits(), progress: &progress };
         let pulled = runtime.block_on(store.pull(name, &PullOptions { stand_ins, fetch }));
         bar.finish_and_clear();
@@ -157,6 +153,20 @@ fn pull(name: &str, registries: &Registries, stand_ins: bool, take: &Take, at: &
         })?;
     }
     taken.report(&what, "pulled", take.output.output)
+}
+
+/// How far a node is; not drawn where nobody looks.
+fn bar(node: &str) -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{prefix} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec}") {
+        bar.set_style(style);
+    }
+    bar.with_prefix(node.to_owned())
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    bar.set_length(progress.total);
+    bar.set_position(progress.done);
 }
 
 fn names(image: &Image) -> String {

@@ -159,7 +159,14 @@ fn layers_are_shared_and_go_with_their_last_image() {
     let _held = fixture.store.in_use().unwrap();
     assert_eq!(other.collect_garbage().unwrap(), 0, "while somebody unpacks");
     drop(_held);
+    let ingest = fixture.dir.path().join("cache/ingest");
+    std::fs::create_dir_all(&ingest).unwrap();
+    for (name, age) in [("old", 25), ("new", 1)] {
+        let file = std::fs::File::create(ingest.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age * 3600)).unwrap();
+    }
     assert_eq!(other.collect_garbage().unwrap(), 1);
+    assert!(ingest.join("new").exists() && !ingest.join("old").exists(), "half-fetched layers wait for a day");
 }
 
 #[test]
