@@ -101,15 +101,11 @@ impl Client {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT));
         connector.enforce_http(false);
-        let builder = HttpsConnectorBuilder::new();
-        let builder = if endpoint.url.starts_with("https://") {
-            let provider = rustls::crypto::ring::default_provider();
-            builder
-                .with_provider_and_native_roots(provider)
-                .map_err(|error| RegistryError::Content(format!("no certificate authorities: {error}")))?
-        } else {
-            // Nothing is asked over TLS; redirects to TLS are refused below.
-            builder.with_tls_config(no_roots()?)
+        // Registries without TLS send to storage with TLS too; without any authority they do without.
+        let builder = match HttpsConnectorBuilder::new().with_provider_and_native_roots(rustls::crypto::ring::default_provider()) {
+            Ok(builder) => builder,
+            Err(_) if endpoint.url.starts_with("http://") => HttpsConnectorBuilder::new().with_tls_config(no_roots()?),
+            Err(error) => return Err(RegistryError::Content(format!("this machine has no certificate authorities: {error}"))),
         };
         let connector = builder.https_or_http().enable_http1().wrap_connector(connector);
         let http = HttpClient::builder(TokioExecutor::new()).build(connector);
