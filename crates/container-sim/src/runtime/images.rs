@@ -69,9 +69,10 @@ impl Runtime {
     pub(super) async fn pull_image(&self, request: v1::PullImageRequest) -> Result<String, Status> {
         let spec = request.image.unwrap_or_default();
         let name = spec.image.as_str();
-        let annotations = request.sandbox_config.map(|config| config.annotations).unwrap_or_default();
+        let sandbox = request.sandbox_config.unwrap_or_default();
         let os = self.config.os;
-        let isolation = Isolation::asked(os, &spec.runtime_handler, &annotations).map_err(Status::unknown)?;
+        let handler = if spec.runtime_handler.is_empty() { self.handler_of(&sandbox) } else { spec.runtime_handler };
+        let isolation = Isolation::asked(os, &handler, &sandbox.annotations).map_err(Status::unknown)?;
         let credentials = credentials(request.auth.unwrap_or_default());
         let fetch = FetchOptions {
             registries: &self.config.registries,
@@ -87,6 +88,15 @@ impl Runtime {
         })?;
         tracing::info!(image = name, id = image.id, stand_in = image.stand_in_name(), "image is here");
         Ok(image.id)
+    }
+
+    /// The handler of the pod that an image is pulled for: kubelets name it at the pod's own making alone.
+    fn handler_of(&self, config: &v1::PodSandboxConfig) -> String {
+        let Some(uid) = config.metadata.as_ref().map(|metadata| metadata.uid.as_str()).filter(|uid| !uid.is_empty()) else { return String::new() };
+        let state = self.state();
+        let of_pod = state.sandboxes.values().map(|sandbox| &sandbox.record);
+        let mut of_pod = of_pod.filter(|record| !record.stopped && record.config.metadata.as_ref().is_some_and(|metadata| metadata.uid == uid));
+        of_pod.next().map(|record| record.runtime_handler.clone()).unwrap_or_default()
     }
 
     /// What a registry said, and the ways around it that a simulated node has.

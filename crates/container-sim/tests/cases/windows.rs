@@ -41,6 +41,12 @@ pub async fn isolation(dir: PathBuf) {
     for (handler, runs) in [("runhcs-wcow-hypervisor", true), ("runhcs-wcow-hypervisor-16299", true), ("runhcs-wcow-hypervisor-17763", false)] {
         let pod = node.client.run_pod_sandbox(with(handler, handler)).await.unwrap();
         assert_eq!(node.sandbox(&pod).await.runtime_handler, handler);
+        // Kubelets say the handler when the pod is made, not when its image is pulled.
+        node.store().remove(old).unwrap();
+        assert_eq!(pull("", &windows_sandbox(handler)).await.is_ok(), runs, "{handler}");
+        if !runs {
+            pull("runhcs-wcow-hypervisor", &windows_sandbox(handler)).await.unwrap();
+        }
         assert_eq!(node.create(&pod, container("iis", old, &[])).await.is_ok(), runs, "{handler}");
         node.remove(&pod).await;
     }
