@@ -202,6 +202,18 @@ async fn a_stalled_stream_is_given_up_for_the_others() {
     assert_eq!(peer.next().await, Some(Frame::Ping(5)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_is_held_back_and_leaves_is_noticed() {
+    let (mut peer, mut server) = by_hand(Limits { window: 1000, ..Limits::default() });
+    peer.send(syn(1, BLOCK)).await;
+    let _unread = server.next().await.unwrap().accept().unwrap();
+    peer.send(Frame::Data { stream: 1, fin: false, payload: Bytes::from(vec![0; 5000]) }).await;
+    assert!(matches!(peer.next().await, Some(Frame::SynReply { .. })));
+    assert!(timeout(Duration::from_secs(60), server.ended()).await.is_err(), "it is there");
+    drop(peer);
+    timeout(Duration::from_secs(60), server.ended()).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_peer_that_knows_windows_must_keep_within_them() {
     let (mut peer, mut server) = by_hand(Limits { window: 1000, ..Limits::default() });

@@ -40,6 +40,9 @@ const BATCH: usize = 64 << 10;
 /// How long a peer may take to answer that it accepts a stream.
 const REPLY: Duration = Duration::from_secs(30);
 
+/// How often a peer that is held back is asked for a sign of life.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -229,6 +232,7 @@ impl Shared {
     fn end(&self) {
         self.lock().fail();
         self.work.notify_one();
+        self.drained.notify_one();
         self.ended.cancel();
     }
 }
@@ -505,7 +509,12 @@ impl Reader {
         };
         let wait = async {
             while full() {
-                self.shared.drained.notified().await;
+                if tokio::time::timeout(SIGN_OF_LIFE, self.shared.drained.notified()).await.is_err() {
+                    // Nothing is read meanwhile, not even that the peer is gone: writing to it tells.
+                    let id = if self.role == Role::Client { 1 } else { 2 };
+                    self.shared.lock().send(Frame::Ping(id));
+                    self.shared.work.notify_one();
+                }
             }
         };
         match self.shared.limits.stalled {
