@@ -54,6 +54,8 @@ pub(crate) struct ContainerSide<'a> {
     pub restarts: u32,
     pub env: Vec<(String, String)>,
     pub mounts: Vec<v1::Mount>,
+    /// The container whose processes this one sees (Linux).
+    pub target: Option<String>,
 }
 
 fn text(o: &Option<String>) -> String {
@@ -246,7 +248,14 @@ pub(crate) fn container(node: &NodeSide, pod: &Pod, c: &Container, side: Contain
     let (linux, windows) = if node.os.is_windows() {
         (None, Some(windows_container(node, pod, c, side.image)?))
     } else {
-        (Some(linux_container(node, pod, c, side.image)?), None)
+        let mut linux = linux_container(node, pod, c, side.image)?;
+        if let (Some(target), Some(security)) = (&side.target, &mut linux.security_context)
+            && let Some(options) = &mut security.namespace_options
+        {
+            options.pid = v1::NamespaceMode::Target as i32;
+            options.target_id.clone_from(target);
+        }
+        (Some(linux), None)
     };
     let working_dir = text(&c.working_dir);
     Ok(v1::ContainerConfig {
@@ -429,7 +438,7 @@ mod tests {
 
     fn config(os: NodeOs, pod: &Pod, image: ImageUse) -> Result<v1::ContainerConfig, String> {
         let env = vec![("V".to_owned(), "1".to_owned())];
-        let side = ContainerSide { image: &image, restarts: 2, env, mounts: vec![] };
+        let side = ContainerSide { image: &image, restarts: 2, env, mounts: vec![], target: None };
         container(&node(os), pod, &pod.spec.as_ref().unwrap().containers[0], side)
     }
 

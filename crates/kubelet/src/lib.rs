@@ -8,6 +8,7 @@
 //! labels at the next start. The agent starts no process and never touches the network.
 
 mod agent;
+mod claims;
 mod config;
 mod cri_config;
 mod env;

@@ -3,6 +3,7 @@
 //! One task per container that has probes; it ends with the container. Verdicts go to the pod's
 //! worker only when they change.
 
+mod grpc;
 mod run;
 
 use std::time::Duration;

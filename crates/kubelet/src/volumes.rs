@@ -78,6 +78,10 @@ pub(crate) fn set_up(root: &HostRoot, dirs: &PodDirs, pod: &Pod, content: &Conte
         let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
         let path = if let Some(host_path) = &volume.host_path {
             check_host_path(root, host_path).map_err(failed)?
+        } else if let Some(claimed) = content.claims.get(&volume.name) {
+            // Messages name the persistent volume, as upstream's.
+            let failed = |why: String| VolumeError { volume: claimed.volume.clone(), why };
+            check_host_path(root, &claimed.source).map_err(failed)?
         } else {
             let plugin = plugin(volume).ok_or_else(|| failed(unsupported(volume)))?;
             let path = dirs.volume(plugin, &volume.name).map_err(failed)?;
@@ -114,7 +118,7 @@ fn unsupported(volume: &Volume) -> String {
     let value = serde_json::to_value(volume).unwrap_or_default();
     let kind = value.as_object().and_then(|o| o.keys().find(|k| *k != "name").cloned());
     format!(
-        "volumes of type {} are not supported by this node agent; supported are emptyDir, hostPath, secret, configMap, downwardAPI and projected",
+        "volumes of type {} are not supported by this node agent; supported are emptyDir, hostPath, persistentVolumeClaim, ephemeral, secret, configMap, downwardAPI and projected",
         kind.as_deref().unwrap_or("(none)")
     )
 }

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod};
 use tokio::sync::mpsc;
 
+use crate::claims::Claims;
 use crate::agent::{Agent, key, uid};
 use crate::images::{ImageError, Ready};
 use crate::pod::admit::{NodeView, admit};
@@ -63,6 +64,8 @@ pub(crate) struct Worker {
     messages: BTreeMap<String, String>,
     /// Places of the volumes, once ready.
     places: BTreeMap<String, host::PodPath>,
+    /// What the pod's claims are bound to, once all are.
+    claims: Option<Claims>,
     /// Volume content may have changed.
     stale_volumes: bool,
     /// The last action did not touch the pod at the runtime: no need to ask again.
@@ -96,13 +99,14 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
         probers: BTreeMap::new(),
         messages: BTreeMap::new(),
         places: BTreeMap::new(),
+        claims: None,
         stale_volumes: false,
         unchanged: false,
         observed: Observed::default(),
         pod_ips: Vec::new(),
         retry_at: None,
     };
-    worker.admit();
+    worker.admit().await;
     worker.work().await;
     worker.agent.sources.release(&worker.uid);
     worker.agent.tokens.release(&worker.uid);
@@ -110,8 +114,11 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
 
 impl Worker {
     /// Decides once whether the node takes the pod. A pod that has run here is not asked again.
-    fn admit(&mut self) {
+    async fn admit(&mut self) {
         let agent = self.agent.clone();
+        // A class that cannot be read is reported when the sandbox is made.
+        let handler = self.handler().await.unwrap_or_default();
+        let isolated = agent.side.isolates(&self.pod) || (agent.side.os.is_windows() && handler.contains("hypervisor"));
         let mut admitted = agent.admitted();
         let status = self.pod.status.as_ref();
         let phase = status.and_then(|s| s.phase.as_deref());
@@ -122,7 +129,7 @@ impl Worker {
         if !ran && !self.ending() {
             let node = agent.node.get(cluster::Key::cluster(&agent.side.node_name));
             let view =
-                NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable, isolated: agent.side.isolates(&self.pod) };
+                NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable, isolated };
             let verdict = admit(&self.pod, &view, admitted.values().map(|p| &**p));
             if let Err(refusal) = verdict {
                 self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
@@ -181,7 +188,9 @@ impl Worker {
         }
         let health = self.agent.health.borrow().clone();
         let node = NodeInfo { host_ips: self.agent.host_ips.clone(), runtime: health.name };
+        let ephemeral = crate::pod::ephemeral(&self.pod);
         let input = Input {
+            ephemeral: &ephemeral,
             pod: &self.pod,
             observed: &observed,
             memory: &self.memory,
@@ -305,9 +314,15 @@ impl Worker {
     fn reference(&self, container: Option<&str>) -> ObjectReference {
         let m = &self.pod.metadata;
         let field = container.map(|name| {
-            let inits = self.pod.spec.iter().flat_map(|s| s.init_containers.iter().flatten());
-            let init = inits.into_iter().any(|c| c.name == name);
-            format!("spec.{}{{{name}}}", if init { "initContainers" } else { "containers" })
+            let spec = self.pod.spec.as_ref();
+            let init = spec.is_some_and(|s| s.init_containers.iter().flatten().any(|c| c.name == name));
+            let ephemeral = spec.is_some_and(|s| s.ephemeral_containers.iter().flatten().any(|c| c.name == name));
+            let list = match (init, ephemeral) {
+                (true, _) => "initContainers",
+                (_, true) => "ephemeralContainers",
+                _ => "containers",
+            };
+            format!("spec.{list}{{{name}}}")
         });
         ObjectReference {
             api_version: Some("v1".into()),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
 use pod_rules::{NodeOs, Quantity, Refusal, admit_os};
 
 use super::resources::{Amounts, pod_requests};
@@ -117,8 +117,15 @@ pub(crate) fn matches_node(pod: &Pod, node: &Node) -> bool {
     }
     let required =
         spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref()).and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    required.is_none_or(|r| matches_terms(r, node))
+}
+
+/// Whether one of the selector's terms fits the node.
+pub(crate) fn matches_terms(selector: &NodeSelector, node: &Node) -> bool {
+    let empty = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
     let name = node.metadata.name.as_deref().unwrap_or_default();
-    required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term(t, labels, name)))
+    selector.node_selector_terms.iter().any(|t| term(t, labels, name))
 }
 
 fn term(t: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> bool {

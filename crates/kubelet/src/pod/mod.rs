@@ -158,6 +158,8 @@ pub(crate) struct Input<'a> {
     pub network_ready: bool,
     /// The API does not know the pod any more.
     pub gone: bool,
+    /// The pod's ephemeral containers, as containers.
+    pub ephemeral: &'a [Spec],
     pub now: Timestamp,
     pub node: &'a NodeInfo,
 }
@@ -243,6 +245,13 @@ pub(crate) fn containers(spec: &PodSpec) -> impl DoubleEndedIterator<Item = (Kin
         (if sidecar { Kind::Sidecar } else { Kind::Init }, c)
     });
     inits.chain(spec.containers.iter().map(|c| (Kind::Main, c)))
+}
+
+/// The pod's ephemeral containers in the form of all others.
+pub(crate) fn ephemeral(pod: &Pod) -> Vec<Spec> {
+    let all = pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten());
+    // Every field of theirs but the target is one of a container.
+    all.filter_map(|e| serde_json::from_value(serde_json::to_value(e).ok()?).ok()).collect()
 }
 
 /// Hash of the fields whose change restarts a container.

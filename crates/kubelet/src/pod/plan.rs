@@ -133,6 +133,10 @@ impl Plan<'_> {
 
     fn containers(&mut self, spec: &PodSpec, sandbox: &Sandbox) {
         let i = self.input;
+        // They start once, whatever the others do, and never again.
+        for c in i.ephemeral.iter().filter(|c| i.observed.newest(&c.name).is_none_or(|o| o.state == State::Created)) {
+            self.start(c);
+        }
         let initialized = spec.containers.iter().any(|c| i.observed.newest_in(&c.name, &sandbox.id).is_some());
         for (kind, c) in containers(spec) {
             let here = i.observed.newest_in(&c.name, &sandbox.id);

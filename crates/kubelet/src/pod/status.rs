@@ -49,6 +49,8 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     let statuses = |list: Vec<(Kind, ContainerStatus)>| (!list.is_empty()).then(|| list.into_iter().map(|(_, s)| s).collect());
     status.init_container_statuses = statuses(inits);
     status.container_statuses = statuses(mains);
+    let ephemeral = |c: &Spec| ContainerStatus { ready: false, started: None, ..container(i, Kind::Init, c, waiting, ending, &old) };
+    status.ephemeral_container_statuses = (!i.ephemeral.is_empty()).then(|| i.ephemeral.iter().map(ephemeral).collect());
     status
 }
 
@@ -79,7 +81,8 @@ pub(super) fn started(i: &Input<'_>, c: &Spec, running: &Container) -> bool {
 fn old_status<'a>(i: &'a Input<'_>, name: &str) -> Option<&'a ContainerStatus> {
     let status = i.pod.status.as_ref()?;
     let inits = status.init_container_statuses.iter().flatten();
-    inits.chain(status.container_statuses.iter().flatten()).find(|s| s.name == name)
+    let others = status.container_statuses.iter().chain(&status.ephemeral_container_statuses).flatten();
+    inits.chain(others).find(|s| s.name == name)
 }
 
 fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod: &PodStatus) -> ContainerStatus {

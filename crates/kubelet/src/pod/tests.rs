@@ -88,7 +88,9 @@ impl World {
     }
 
     fn step(&self) -> Output {
+        let ephemeral = ephemeral(&self.pod);
         step(&Input {
+            ephemeral: &ephemeral,
             pod: &self.pod,
             observed: &self.observed,
             memory: &self.memory,

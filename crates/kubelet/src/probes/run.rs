@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pro
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
 
-use super::Verdict;
+use super::{Verdict, grpc};
 
 /// Where a container is probed.
 #[derive(Clone)]
@@ -40,6 +40,11 @@ pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
                     Err(e) => Verdict::Failure(format!("dial tcp {host}:{port}: {e}")),
                 },
                 None => Verdict::Unknown("the probe names no port of the container".into()),
+            }
+        } else if let Some(grpc) = &probe.grpc {
+            match u16::try_from(grpc.port) {
+                Ok(port) => grpc::check(&target.pod_ip, port, grpc.service.as_deref().unwrap_or_default()).await,
+                Err(_) => Verdict::Unknown(format!("the probe's port {} is none", grpc.port)),
             }
         } else {
             Verdict::Unknown("this kind of probe is not supported by this node agent".into())

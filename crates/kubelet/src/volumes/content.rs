@@ -6,6 +6,7 @@ use host::{FileKind, HostRoot, PodPath, VolumeFile};
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, ServiceAccountTokenProjection, Volume, VolumeProjection};
 
 use super::text;
+use crate::claims::Claims;
 use crate::env::{Facts, field_value, resource_value};
 use crate::sources::{Fetched, Kind};
 
@@ -23,6 +24,7 @@ pub(crate) struct Content<'a> {
     pub pod: &'a Pod,
     pub sources: &'a Fetched,
     pub tokens: &'a Tokens,
+    pub claims: &'a Claims,
     pub facts: &'a Facts,
 }
 

@@ -4,6 +4,7 @@ use host::NodeOs;
 use serde_json::json;
 
 use super::*;
+use crate::claims::Claims;
 use crate::env::Facts;
 use crate::sources::{Data, Fetched, Kind};
 
@@ -13,6 +14,7 @@ struct Fixture {
     sources: Fetched,
     tokens: Tokens,
     facts: Facts,
+    claims: Claims,
 }
 
 fn fixture() -> Fixture {
@@ -30,7 +32,7 @@ fn fixture() -> Fixture {
         ((Kind::ConfigMap, "kube-root-ca.crt".into()), data(&[("ca.crt", "CA")])),
     ]);
     let tokens = Tokens::from([((String::new(), 3607), "jwt".to_owned())]);
-    Fixture { dir, root, sources, tokens, facts: Facts::default() }
+    Fixture { dir, root, sources, tokens, facts: Facts::default(), claims: Claims::new() }
 }
 
 fn pod(volumes: serde_json::Value) -> Pod {
@@ -45,7 +47,7 @@ impl Fixture {
     }
 
     fn set_up(&self, pod: &Pod) -> Result<BTreeMap<String, PodPath>, String> {
-        let content = Content { pod, sources: &self.sources, tokens: &self.tokens, facts: &self.facts };
+        let content = Content { pod, sources: &self.sources, tokens: &self.tokens, facts: &self.facts, claims: &self.claims };
         set_up(&self.root, &self.dirs(pod), pod, &content).map_err(|e| e.to_string())
     }
 

@@ -13,6 +13,7 @@ use kube::api::{DeleteParams, Preconditions};
 
 use super::{Note, Worker};
 use crate::agent::key;
+use crate::claims::{self, Claims};
 use crate::cri_config;
 use crate::env::Facts;
 use crate::images::{self, ImageError, Policy, Ready};
@@ -75,7 +76,13 @@ impl Worker {
         let sources = self.fetch(objects).await?;
         let tokens = self.agent.tokens.get(&self.pod, &tokens, Timestamp::now()).await?;
         let facts = self.facts();
-        let content = Content { pod: &self.pod, sources: &sources, tokens: &tokens, facts: &facts };
+        if self.claims.is_none() {
+            let node = self.agent.node.get(cluster::Key::cluster(&self.agent.side.node_name));
+            self.claims = Some(claims::resolve(&self.agent.client, &self.pod, node.as_deref()).await?);
+        }
+        let none = Claims::new();
+        let claims = self.claims.as_ref().unwrap_or(&none);
+        let content = Content { pod: &self.pod, sources: &sources, tokens: &tokens, facts: &facts, claims };
         let places = volumes::set_up(&self.agent.root, &self.dirs, &self.pod, &content);
         self.places = places.map_err(|e| e.to_string())?;
         Ok(())
@@ -104,7 +111,7 @@ impl Worker {
         }
     }
 
-    async fn handler(&self) -> Result<String, String> {
+    pub(super) async fn handler(&self) -> Result<String, String> {
         let class = self.pod.spec.as_ref().and_then(|s| s.runtime_class_name.clone());
         let Some(class) = class.filter(|c| !c.is_empty()) else {
             return Ok(String::new());
@@ -162,7 +169,8 @@ impl Worker {
 
     pub(super) fn spec_of(&self, name: &str) -> Option<Container> {
         let spec = self.pod.spec.as_ref()?;
-        crate::pod::containers(spec).map(|(_, c)| c).find(|c| c.name == name).cloned()
+        let own = crate::pod::containers(spec).map(|(_, c)| c).find(|c| c.name == name).cloned();
+        own.or_else(|| crate::pod::ephemeral(&self.pod).into_iter().find(|c| c.name == name))
     }
 
     async fn ensure_image(&mut self, name: String) -> bool {

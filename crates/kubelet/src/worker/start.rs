@@ -101,10 +101,21 @@ impl Worker {
         let logs = self.dirs.logs.join(&c.name).map_err(|e| e.to_string())?;
         let made = self.agent.root.create_dir_all(&logs, 0o755);
         made.map_err(|e| e.to_string())?;
-        let side = ContainerSide { image, restarts, env, mounts };
+        let side = ContainerSide { image, restarts, env, mounts, target: self.debugged(&c.name)? };
         let config = cri_config::container(&self.agent.side, &self.pod, c, side)?;
         let sandbox = cri_config::sandbox(&self.agent.side, &self.pod, attempt, &self.dirs.logs);
         Ok((config, sandbox))
+    }
+
+    /// The running container whose processes an ephemeral container wants to see.
+    fn debugged(&self, name: &str) -> Result<Option<String>, String> {
+        let mut all = self.pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten());
+        let Some(target) = all.find(|e| e.name == name).and_then(|e| e.target_container_name.clone()).filter(|t| !t.is_empty()) else {
+            return Ok(None);
+        };
+        let found = self.observed.newest(&target).filter(|c| c.state == State::Running);
+        let found = found.ok_or_else(|| format!("unable to find target container {target}: it does not run"))?;
+        Ok(Some(found.id.clone()))
     }
 
     /// Runs the postStart hook; a container whose hook fails is stopped, and restarts as any that
@@ -158,7 +169,8 @@ impl Worker {
             let mount = MountOf { volume, path: place, container: &c.name, index };
             let source = volumes::mount_source(&self.agent.root, &self.dirs, &mount, &sub_path)?;
             let ours = volume.secret.is_some() || volume.config_map.is_some() || volume.projected.is_some() || volume.downward_api.is_some();
-            out.push(cri_config::mount(os, &m.mount_path, &source, ours || m.read_only == Some(true)));
+            let claimed_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
+            out.push(cri_config::mount(os, &m.mount_path, &source, ours || claimed_read_only || m.read_only == Some(true)));
         }
         self.own_mounts(c, restarts, &mut out)?;
         Ok(out)

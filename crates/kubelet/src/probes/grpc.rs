@@ -1,0 +1,117 @@
+//! The gRPC health check, `grpc.health.v1.Health/Check`, over plain HTTP/2 (upstream pkg/probe/grpc).
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
+use super::Verdict;
+
+/// Bytes of an answer at most.
+const ANSWER: usize = 10 << 10;
+/// `ServingStatus.SERVING`.
+const SERVING: u64 = 1;
+
+/// Asks the server at `host:port` for the health of `service` (empty: of the whole server).
+pub(super) async fn check(host: &str, port: u16, service: &str) -> Verdict {
+    match ask(host, port, service).await {
+        Ok((0, SERVING)) => Verdict::Success,
+        Ok((0, status)) => Verdict::Failure(format!("service unhealthy (responded with {:?})", status_name(status))),
+        Ok((12, _)) => Verdict::Failure("this server does not implement the grpc health protocol (grpc.health.v1.Health)".into()),
+        Ok((code, _)) => Verdict::Failure(format!("error: health rpc failed: grpc status {code}")),
+        Err(why) => Verdict::Failure(format!("error: health rpc failed: {why}")),
+    }
+}
+
+fn status_name(status: u64) -> &'static str {
+    match status {
+        0 => "UNKNOWN",
+        1 => "SERVING",
+        2 => "NOT_SERVING",
+        _ => "SERVICE_UNKNOWN",
+    }
+}
+
+/// The gRPC status code and, with code 0, the health.
+async fn ask(host: &str, port: u16, service: &str) -> Result<(u32, u64), String> {
+    let stream = TcpStream::connect((host, port)).await.map_err(|e| format!("dial tcp {host}:{port}: {e}"))?;
+    let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (mut sender, connection) = shaken.map_err(|e| e.to_string())?;
+    let driver = tokio::spawn(connection);
+    let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let request = http::Request::post(format!("http://{authority}/grpc.health.v1.Health/Check"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("user-agent", "kube-probe/1.36")
+        .body(Full::new(message(service)))
+        .map_err(|e| e.to_string())?;
+    let answer = async {
+        let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let early = code(answer.headers());
+        let body = Limited::new(answer.into_body(), ANSWER).collect().await.map_err(|e| e.to_string())?;
+        let code = body.trailers().and_then(code).or(early).ok_or("the server speaks HTTP/2 but not gRPC")?;
+        Ok((code, health(&body.to_bytes())))
+    };
+    let answer = answer.await;
+    driver.abort();
+    answer
+}
+
+fn code(headers: &http::HeaderMap) -> Option<u32> {
+    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+}
+
+/// A framed HealthCheckRequest: field 1 is the service.
+fn message(service: &str) -> Bytes {
+    let mut body = BytesMut::new();
+    if !service.is_empty() {
+        body.put_u8(0x0a);
+        put_varint(&mut body, service.len() as u64);
+        body.put_slice(service.as_bytes());
+    }
+    let mut out = BytesMut::new();
+    out.put_u8(0);
+    out.put_u32(body.len() as u32);
+    out.put_slice(&body);
+    out.freeze()
+}
+
+fn put_varint(out: &mut BytesMut, mut value: u64) {
+    while value >= 0x80 {
+        out.put_u8(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.put_u8(value as u8);
+}
+
+/// The status in a framed HealthCheckResponse: field 1, an enumeration; 0 when it is not there.
+fn health(frame: &[u8]) -> u64 {
+    match frame.get(5..) {
+        Some([0x08, value, ..]) => u64::from(*value),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames() {
+        assert_eq!(&message("")[..], [0, 0, 0, 0, 0]);
+        assert_eq!(&message("ab")[..], [0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
+        assert_eq!(message(&"x".repeat(200))[5..8], [0x0a, 0xc8, 1]);
+        assert_eq!(health(&[0, 0, 0, 0, 2, 8, 1]), SERVING);
+        assert_eq!(health(&[0, 0, 0, 0, 2, 8, 2]), 2);
+        assert_eq!((health(&[0, 0, 0, 0, 0]), health(&[])), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_fails() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        match check("127.0.0.1", free, "").await {
+            Verdict::Failure(why) => assert!(why.starts_with("error: health rpc failed: dial tcp"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
