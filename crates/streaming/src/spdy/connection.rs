@@ -40,8 +40,8 @@ const BATCH: usize = 64 << 10;
 /// How long a peer may take to answer that it accepts a stream.
 const REPLY: Duration = Duration::from_secs(30);
 
-/// How often a peer that is held back is asked for a sign of life.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+/// How often a peer that is held back is asked for a sign of life: each hop on the way needs two to notice that the next is gone.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(3);
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
