@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A registry on 127.0.0.1 with the images that critest asks for, made of busybox and small scripts.
 
-registry.py PORT: serves until it is ended. It stands for registry.k8s.io and gcr.io/k8s-staging-cri-tools, so run
-critest with --registry-prefix localhost:PORT. The images behave as critest expects of the real ones; they are not them:
+registry.py PORT: serves until it is ended. It is meant as a mirror of registry.k8s.io, k8s.gcr.io, gcr.io and docker.io
+(critest's own --registry-prefix loses tags). The images behave as critest expects of the real ones; they are not them:
 "nginx" and "httpd" are busybox' web server, and the one image that is asked for by the digest of upstream's cannot be made.
 """
 import gzip
@@ -80,7 +80,7 @@ class Images:
     def __init__(self):
         self.blobs, self.manifests = {}, {}
         self.base = layer(busybox_files())
-        for name in ("e2e-test-images/busybox:1.29-2", "busybox:1.28"):
+        for name in ("e2e-test-images/busybox:1.29-2", "library/busybox:1.28"):
             self.add(name, cmd=["sh"])
         web = lambda port: {"bin/nginx": (WEB % port).encode()}
         self.add("e2e-test-images/nginx:1.14-2", web(80), cmd=["/bin/nginx"])
