@@ -135,6 +135,9 @@ async fn exec(dir: PathBuf) {
     assert!(text.contains("curl"), "{text}");
     let error = node.client.exec_sync(&id, &words(&["no-such-program"]), Duration::ZERO).await.unwrap_err().to_string();
     assert!(error.contains("The system cannot find the file specified") && error.contains("no-such-program"), "{error}");
+    // Wine itself says nothing, even where a program asks for a desktop.
+    let (_, text) = second(&node, &id, &["nslookup", "localhost"]).await;
+    assert!(!text.contains("wine:") && !text.contains("explorer"), "{text}");
     // A round trip into a session that runs.
     let mut fastest = Duration::MAX;
     for _ in 0..5 {

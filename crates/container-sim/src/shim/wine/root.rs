@@ -14,7 +14,8 @@ use crate::wine;
 /// Directories of the machine with Wine and what it is linked to.
 const SYSTEM: &[&str] = &["usr", "lib", "lib64", "lib32", "bin", "opt"];
 
-const USELESS: &[&str] = &["libdbus-1.so.", "libX11.so.", "libcups.so.", "explorer.exe"];
+/// Libraries of the machine that do not pay here, by how their files' names begin.
+const USELESS: &[&str] = &["libdbus-1.so.", "libX11.so.", "libcups.so."];
 
 /// Files of the machine that libraries read, if they are there.
 const SETTINGS: &[&str] = &["ld.so.cache", "localtime", "nsswitch.conf", "gai.conf"];
@@ -51,10 +52,10 @@ fn system(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes away what Wine would load into its processes, or start beside them, for nothing: there is no screen, no printer,
-/// and nobody to talk to about disks. Wine takes each of them for not installed.
+/// Takes away libraries that Wine would load into its processes for nothing: there is no screen, no printer, and nobody to
+/// talk to about disks. Wine takes each of them for not installed.
 fn hide(system: &Path) -> Result<()> {
-    for dir in ["lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu/wine/x86_64-windows", "lib64", "lib"] {
+    for dir in ["lib/x86_64-linux-gnu", "lib64", "lib"] {
         for entry in std::fs::read_dir(system.join(dir)).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let useless = USELESS.iter().any(|library| name.to_string_lossy().starts_with(library));

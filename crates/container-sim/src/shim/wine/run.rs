@@ -120,7 +120,7 @@ impl Running {
                 ("WINEPREFIX", PREFIX),
                 ("WINESERVER", loader.server),
                 ("WINEDEBUG", "-all"),
-                ("WINEDLLOVERRIDES", "mscoree,mshtml="),
+                ("WINEDLLOVERRIDES", "mscoree,mshtml=;explorer.exe=n"),
                 ("HOME", PREFIX),
                 ("LC_ALL", "C.UTF-8"),
                 ("PATH", "/usr/bin:/bin"),
