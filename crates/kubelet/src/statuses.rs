@@ -18,9 +18,10 @@ use tokio::sync::{Notify, watch};
 use crate::pod::status::OWN_CONDITIONS;
 
 /// Status fields the agent writes; the others belong to someone else.
-const OWN_FIELDS: [&str; 12] = [
+const OWN_FIELDS: [&str; 13] = [
     "conditions",
     "containerStatuses",
+    "ephemeralContainerStatuses",
     "hostIP",
     "hostIPs",
     "initContainerStatuses",

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod};
 use tokio::sync::mpsc;
 
-use crate::claims::Claims;
 use crate::agent::{Agent, key, uid};
+use crate::claims::Claims;
 use crate::images::{ImageError, Ready};
 use crate::pod::admit::{NodeView, admit};
 use crate::pod::{Action, ImageState, Input, Memory, NodeInfo, Observed, Output, State, Volumes, step};
@@ -128,8 +128,7 @@ impl Worker {
         let ran = status.and_then(|s| s.container_statuses.as_ref()).is_some_and(|l| !l.is_empty());
         if !ran && !self.ending() {
             let node = agent.node.get(cluster::Key::cluster(&agent.side.node_name));
-            let view =
-                NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable, isolated };
+            let view = NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable, isolated };
             let verdict = admit(&self.pod, &view, admitted.values().map(|p| &**p));
             if let Err(refusal) = verdict {
                 self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());

@@ -382,3 +382,66 @@ async fn an_ended_container_leaves_its_message() {
     let message = status["containerStatuses"][0]["state"]["terminated"]["message"].as_str().unwrap();
     assert!(message.ends_with("says hello\n"), "{message}");
 }
+
+#[tokio::test]
+async fn a_claimed_volume_is_awaited_and_mounted() {
+    use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+    use kube::Api;
+    use kube::api::{Patch, PatchParams, PostParams};
+    let world = ready_world().await;
+    let mounted = json!([{"name": "data", "mountPath": "/data"}]);
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "claim", "readOnly": true}}]);
+    world.pod("uses", json!({"containers": [{"name": "c", "image": "serve:1", "volumeMounts": mounted}], "volumes": volumes})).await;
+    let missing = "error processing PVC default/claim: failed to fetch PVC from API server: persistentvolumeclaims \"claim\" not found";
+    world.eventually("the missing claim", async || world.events().await.iter().any(|e| e.starts_with("FailedMount:") && e.ends_with(missing))).await;
+
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.admin(), "default");
+    let claim = json!({"metadata": {"name": "claim"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": "pv",
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    let claim = claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+    let volumes: Api<PersistentVolume> = Api::all(world.admin());
+    let volume = json!({"metadata": {"name": "pv"}, "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+        "hostPath": {"path": "E:/"}, "claimRef": {"name": "claim", "namespace": "default", "uid": claim.metadata.uid}}});
+    volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
+    let bound = json!({"status": {"phase": "Bound"}});
+    claims.patch_status("claim", &PatchParams::default(), &Patch::Merge(&bound)).await.unwrap();
+    // The node has no drive E: and says so; a pod beside it, on C:, runs.
+    let drive = "MountVolume.SetUp failed for volume \"pv\" : no drive E: on this node; it has C";
+    world.eventually("the missing drive", async || world.events().await.iter().any(|e| e == &format!("FailedMount: {drive}"))).await;
+
+    let claim = json!({"metadata": {"name": "other"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": "local",
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    let claim = claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+    std::fs::create_dir(world.drive().join("disk")).unwrap();
+    let affinity =
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["windows"]}]}]}});
+    let volume = json!({"metadata": {"name": "local"}, "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+        "local": {"path": "C:\\disk"}, "nodeAffinity": affinity,
+        "claimRef": {"name": "other", "namespace": "default", "uid": claim.metadata.uid}}});
+    volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
+    claims.patch_status("other", &PatchParams::default(), &Patch::Merge(&bound)).await.unwrap();
+    let containers = json!([{"name": "d", "image": "serve:1", "volumeMounts": mounted}]);
+    let own = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "other", "readOnly": true}}]);
+    world.pod("runs", json!({"containers": containers, "volumes": own})).await;
+    world.until_running("runs").await;
+    let container = world.runtime.state.lock().unwrap().named("d").remove(0);
+    let mount = container.config.mounts.iter().find(|m| m.container_path == r"C:\data").unwrap();
+    assert_eq!((mount.host_path.as_str(), mount.readonly), (r"C:\disk", true));
+}
+
+#[tokio::test]
+async fn an_ephemeral_container_joins_once() {
+    let world = ready_world().await;
+    world.pod("web", json!({})).await;
+    world.until_running("web").await;
+    let mut pod = world.pods().get("web").await.unwrap();
+    let debugger = json!([{"name": "debugger", "image": "exit-0:1", "targetContainerName": "c"}]);
+    pod.spec.as_mut().unwrap().ephemeral_containers = serde_json::from_value(debugger).unwrap();
+    world.pods().replace_ephemeral_containers("web", &kube::api::PostParams::default(), &pod).await.unwrap();
+    let ended = |s: &serde_json::Value| s["ephemeralContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0;
+    let status = world.until("web", "an ended debugger", ended).await;
+    assert_eq!((status["phase"].as_str(), status["containerStatuses"][0]["restartCount"].as_i64()), (Some("Running"), Some(0)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(world.runtime.state.lock().unwrap().named("debugger").len(), 1, "it never starts again");
+    world.until_event("Started: Container started: debugger").await;
+}

@@ -114,4 +114,31 @@ mod tests {
             other => panic!("{other:?}"),
         }
     }
+
+    /// Serves the health protocol with one status, counting on hyper's HTTP/2.
+    async fn server(status: u8) -> u16 {
+        use http_body_util::StreamBody;
+        use hyper::body::Frame;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let answer = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| async move {
+                assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+                let trailers = http::HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), http::HeaderValue::from_static("0"))]);
+                let frames = [Frame::data(Bytes::from(vec![0, 0, 0, 0, 2, 8, status])), Frame::trailers(trailers)];
+                let body = StreamBody::new(futures::stream::iter(frames.map(Ok::<_, std::convert::Infallible>)));
+                Ok::<_, std::convert::Infallible>(http::Response::new(body))
+            });
+            let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), answer).await;
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn the_server_decides() {
+        assert_eq!(check("127.0.0.1", server(1).await, "").await, Verdict::Success);
+        let verdict = check("127.0.0.1", server(2).await, "db").await;
+        assert_eq!(verdict, Verdict::Failure("service unhealthy (responded with \"NOT_SERVING\")".into()));
+    }
 }
