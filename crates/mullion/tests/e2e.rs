@@ -2,7 +2,7 @@
 //!
 //! One cluster serves all steps of [`a_cluster_from_up_to_down`]; tests of how clusters end have their own.
 //! Environment: `MULLION_TEST_KUBECTL` names kubectl (default: the one on PATH), `MULLION_TEST_BIN` another mullion than
-//! the one built with the tests, `MULLION_TEST_STEP` runs only the steps whose names contain it.
+//! the one built with the tests, `MULLION_TEST_TEMPLATE` another Wine template than the user's, `MULLION_TEST_STEP` runs only the steps whose names contain it.
 
 #![cfg(target_os = "linux")]
 
@@ -26,6 +26,8 @@ mod network;
 mod outside;
 #[path = "e2e/pods.rs"]
 mod pods;
+#[path = "e2e/seeds.rs"]
+mod seeds;
 #[path = "e2e/streams.rs"]
 mod streams;
 #[path = "e2e/support.rs"]
@@ -81,6 +83,13 @@ fn a_cluster_from_up_to_down() {
     let failed = cluster::take(&cluster, STEPS);
     traces::down_leaves_nothing(&mut cluster);
     assert!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), STEPS.len(), failed.join("; "));
+}
+
+#[test]
+fn manifests_that_people_wrote() {
+    let cluster = Cluster::up_with(seeds::NODES, seeds::OPTIONS);
+    let failed = cluster::take(&cluster, seeds::STEPS);
+    assert!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), seeds::STEPS.len(), failed.join("; "));
 }
 
 #[test]
