@@ -31,7 +31,7 @@ test: unit e2e wine
 	@echo "all tests passed"
 
 # Units, parts against the simulator, agents in namespaces of their own (no root needed, never skipped).
-unit:
+unit: template
 	cargo test --workspace --exclude mullion --quiet
 	cargo test -p mullion --bins --test layering --quiet
 
@@ -45,11 +45,11 @@ wine: template
 	tools/wine/test
 
 # Figures, for docs/benchmarks.md.
-bench: setup build
+bench: setup build template
 	cargo run --release -p bench -- up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"
 
 # Long campaigns: parsers and rules with many random cases, and a cluster brought up and down again and again.
-soak: setup
+soak: setup template
 	PROPTEST_CASES=20000 cargo test --release -p hcn -p pod-rules -p dns -p cni -p apiserver -p service-proxy
 	cargo test -p mullion --test e2e --no-run
 	for round in $$(seq 1 $(or $(ROUNDS),20)); do tools/e2e || exit 1; done
