@@ -32,7 +32,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Where `unsafe` may stand.
-const MAY_BE_UNSAFE: &[&str] = &["crates/linux-sys/", "crates/host/", "crates/hcn/src/windows.rs", "crates/hcn/src/windows/"];
+const MAY_BE_UNSAFE: &[&str] = &[
+    "crates/linux-sys/",
+    "crates/host/",
+    "crates/hcn/src/windows.rs",
+    "crates/hcn/src/windows/",
+    // The first process of Windows programs in pods: jobs, console events and exact command lines have no safe form in std.
+    "crates/guest/src/windows/init.rs",
+];
 
 const LONGEST_FILE: usize = 800;
 
@@ -125,7 +132,7 @@ fn unsafe_stands_only_where_it_may() {
         let lines = content.lines().enumerate().filter(|(_, line)| has_word(line, "unsafe"));
         wrong.extend(lines.map(|(number, _)| format!("{path}:{}", number + 1)));
     }
-    assert!(wrong.is_empty(), "unsafe outside of linux-sys, host and hcn's windows.rs:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "unsafe outside of linux-sys, host, hcn's windows.rs and guest's init:\n{}", wrong.join("\n"));
 }
 
 #[test]

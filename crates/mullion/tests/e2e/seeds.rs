@@ -16,7 +16,7 @@ pub const OPTIONS: &[&str] = &["--feature-gates", "HyperVContainer=true"];
 pub const STEPS: &[Step] = &[
     ("overview: a ConfigMap's value in the environment", overview_config_map),
     ("overview: host path and emptyDir, through a crash", overview_volumes),
-    ("overview: a pod whose claim is misspelt", overview_claim),
+    ("overview: a volume of drive D through a claim", overview_claim),
     ("beta: pod as JSON, ConfigMap and pod", beta_pods),
     ("beta: host path, two emptyDirs", beta_volumes),
     ("beta: Secret and pod", beta_secret),
@@ -109,15 +109,27 @@ fn overview_volumes(cluster: &Cluster) {
     delete(cluster, &[seed!("overview/hostpath.yaml"), seed!("overview/empty.yaml")]);
 }
 
-/// The claim's name is wrong.
+/// The claim's name is wrong; then the claim would ask for the default class.
 fn overview_claim(cluster: &Cluster) {
+    for node in ["win01", "win16"] {
+        std::fs::write(cluster.drive(node, "d").join("x.txt"), "on drive D").expect("a file on drive D");
+    }
     for manifest in [seed!("overview/windows-pv.yaml"), seed!("overview/windows-pv-claim.yaml"), seed!("overview/redis-pvc.yaml")] {
         cluster.apply(manifest);
     }
     cluster.event("pod", "test-pd-hp5", "FailedScheduling", "persistentvolumeclaim \"task-pv-claim\" not found");
     assert_eq!(cluster.json(&["pod", "test-pd-hp5"])["status"]["phase"], "Pending");
     delete(cluster, &[seed!("overview/redis-pvc.yaml"), seed!("overview/windows-pv-claim.yaml")]);
-    delete(cluster, &[seed!("overview/windows-pv.yaml")]);
+
+    cluster.apply(seed!("overview/windows-pv-claim.repaired.yaml"));
+    cluster.apply(seed!("overview/redis-pvc.repaired.yaml"));
+    cluster.ready("pod/test-pd-hp5");
+    assert_eq!(cluster.json(&["pvc", "windows-pv-claim"])["spec"]["volumeName"], "gce-windows-pv");
+    assert_eq!(shown(cluster, "test-pd-hp5", "C:\\test-pd\\x.txt"), "on drive D");
+    delete(
+        cluster,
+        &[seed!("overview/redis-pvc.repaired.yaml"), seed!("overview/windows-pv-claim.repaired.yaml"), seed!("overview/windows-pv.yaml")],
+    );
 }
 
 fn beta_pods(cluster: &Cluster) {
