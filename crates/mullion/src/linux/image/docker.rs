@@ -49,7 +49,9 @@ pub fn credentials(registry: &str) -> Result<Known> {
 }
 
 fn look_up(config: &[u8], registry: &str) -> Result<Known> {
-    let config: Config = serde_json::from_slice(config)?;
+    // An object: serde would read an array as the fields in their order.
+    let config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(config)?;
+    let config: Config = serde_json::from_value(config.into())?;
     let same = |key: &str| {
         let host = key.trim_start_matches("https://").trim_start_matches("http://");
         let host = host.split('/').next().unwrap_or_default();
