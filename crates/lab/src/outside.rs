@@ -128,8 +128,8 @@ impl Drop for Outside {
 /// What pasta said last; it complains of a missing system logger at every line.
 fn last_words(log: &Path) -> String {
     let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let said = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Failed to send"));
-    said.last().unwrap_or("it said nothing").to_owned()
+    let mut said = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Failed to send"));
+    said.next_back().unwrap_or("it said nothing").to_owned()
 }
 
 /// The keeper: `PASTA USERNS NETNS PIDFILE LOG`. Call it first thing, before any thread exists.

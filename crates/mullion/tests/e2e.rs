@@ -14,6 +14,8 @@ mod busybox;
 mod cluster;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/deeds.rs"]
+mod deeds;
 #[path = "e2e/http.rs"]
 mod http;
 #[path = "e2e/lives.rs"]
@@ -66,6 +68,14 @@ const STEPS: &[Step] = &[
     ("run -i attaches", streams::attach),
     ("port-forward carries many connections", streams::forwards),
     ("the API server leads to pods and nodes, for those who may", streams::proxies),
+    ("a Windows program runs, with its whole exit code", deeds::windows_program),
+    ("edit changes a Deployment", deeds::edit),
+    ("top shows what nodes and pods use", deeds::top),
+    ("debug puts a container into a pod", deeds::debug),
+    ("a ConfigMap's volume is updated in place", deeds::updated_in_place),
+    ("a claim of the default class is kept on its node", deeds::claimed),
+    ("a rolling update fails no request", deeds::rolling_update),
+    ("drain moves pods to another node", deeds::drain),
     ("packets to the outside are refused at once", outside::is_refused_at_once),
     ("mullion logs prints what processes wrote", support::logs),
     ("mullion logs -f goes on", support::logs_follow),

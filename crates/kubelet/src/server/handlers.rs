@@ -78,7 +78,8 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
     let Some(pod) = agent.pods.get(cluster::Key::new(ns, name)) else {
         return text(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist\n"));
     };
-    let known = pod.spec.as_ref().is_some_and(|s| crate::pod::containers(s).any(|(_, c)| c.name == container));
+    let known = pod.spec.as_ref().is_some_and(|s| crate::pod::containers(s).any(|(_, c)| c.name == container))
+        || crate::pod::ephemeral(&pod).iter().any(|c| c.name == container);
     if !known {
         return text(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}\n"));
     }

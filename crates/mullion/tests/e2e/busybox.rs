@@ -5,6 +5,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::cluster::Cluster;
+
 /// The name under which the image is loaded.
 pub const IMAGE: &str = "docker.io/library/busybox:e2e";
 const APPLETS: &[&str] = &["awk", "httpd", "mkdir", "nc", "nslookup", "sh", "sleep"];
@@ -34,8 +36,15 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
+/// Gives the image to every node of its system; says what mullion said.
+pub fn load(cluster: &Cluster) -> String {
+    let archive = cluster.place.path().join("busybox.tar");
+    write_archive(&archive);
+    cluster.place.mullion(&["image", "load", &archive.to_string_lossy()]).ok("mullion image load")
+}
+
 /// Writes the archive to `path`.
-pub fn write_archive(path: &Path) {
+fn write_archive(path: &Path) {
     let program = std::fs::read("/bin/busybox").expect("/bin/busybox: install the package busybox-static");
     let mut tar = tar::Builder::new(Vec::new());
     let mut blob = |bytes: &[u8], media_type: &str| {

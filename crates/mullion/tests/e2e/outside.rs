@@ -25,6 +25,7 @@ fn script(cluster: &Cluster, name: &str, text: &str, argument: &str) -> String {
 
 /// Without `--outside`: an answer, not silence; and status says why.
 pub fn is_refused_at_once(cluster: &Cluster) {
+    busybox::load(cluster);
     cluster.apply(&manifests::web("homebound", "win01", "", ""));
     cluster.rolled_out("homebound");
     let port = cluster.node_port("homebound");
@@ -71,9 +72,7 @@ pub fn is_reached() {
         });
     }
     let cluster = Cluster::up_with("lin01:linux,win01:windows", &["--outside"]);
-    let archive = cluster.place.path().join("busybox.tar");
-    busybox::write_archive(&archive);
-    cluster.place.mullion(&["image", "load", &archive.to_string_lossy()]).ok("mullion image load");
+    busybox::load(&cluster);
     cluster.apply(&manifests::web("traveller", "win01", "", ""));
     cluster.rolled_out("traveller");
     let port = cluster.node_port("traveller");

@@ -16,9 +16,7 @@ const ALONE: Duration = Duration::from_secs(15);
 
 /// A pod that serves a page at 8080 and has what `kubectl cp` asks for.
 fn pod(cluster: &Cluster) {
-    let archive = cluster.place.path().join("streams.tar");
-    busybox::write_archive(&archive);
-    cluster.place.mullion(&["image", "load", &archive.to_string_lossy()]).ok("mullion image load");
+    busybox::load(cluster);
     let script = "cd /bin; for name in cat ps rm stty tar; do busybox ln -sf busybox $name; done; mkdir -p /tmp /www; echo page > /www/index.html; \
                   httpd -p 8080 -h /www; sleep 100000";
     cluster.apply(&format!(

@@ -42,9 +42,7 @@ done
 
 /// A Linux pod asks by address and by name; the answers are in its log.
 pub fn linux_pod_reaches_it(cluster: &Cluster) {
-    let archive = cluster.place.path().join("busybox.tar");
-    busybox::write_archive(&archive);
-    let loaded = cluster.place.mullion(&["image", "load", &archive.to_string_lossy()]).ok("mullion image load");
+    let loaded = busybox::load(cluster);
     assert!(loaded.contains("lin01") && !loaded.contains("win01"), "a Linux image is for Linux nodes: {loaded}");
     let service = cluster.json(&["service", "iis"]);
     let ip = service["spec"]["clusterIP"].as_str().expect("a ClusterIP");
