@@ -2,7 +2,6 @@
 
 mod process;
 mod up;
-mod windows;
 
 use clap::{Parser, Subcommand};
 
