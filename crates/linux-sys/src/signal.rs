@@ -11,6 +11,22 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 pub use nix::sys::signal::Signal;
 
+/// Gives every signal its default meaning again: what a program ignores, the programs it becomes ignore too, and a shell
+/// cannot even catch it (`nohup` ignores SIGHUP for all that it starts). SIGPIPE stays as it is: Rust's programs ignore it,
+/// and std gives it back to what they become. Call it where one thread is.
+///
+/// # Errors
+/// The kernel's; none is known.
+#[allow(unsafe_code)]
+pub fn reset() -> nix::Result<()> {
+    use nix::sys::signal::{SigHandler, signal};
+    for each in Signal::iterator().filter(|each| !matches!(each, Signal::SIGKILL | Signal::SIGSTOP | Signal::SIGPIPE)) {
+        // SAFETY: the default action runs no code of this process.
+        unsafe { signal(each, SigHandler::SigDfl) }?;
+    }
+    Ok(())
+}
+
 /// Signals that arrive on a descriptor instead of interrupting.
 #[derive(Debug)]
 pub struct Signals(SignalFd);

@@ -32,6 +32,7 @@ pub(super) fn close_others(keep: &[i32]) -> Result<()> {
 pub(super) fn fresh_session() -> Result<()> {
     // The shim blocks the signals it reads from a descriptor; programs start with none blocked.
     nix::sys::signal::SigSet::empty().thread_set_mask().context("cannot unblock signals")?;
+    linux_sys::signal::reset().context("cannot give signals their default meaning")?;
     // Ignored when this process leads a session already.
     let _ = nix::unistd::setsid();
     Ok(())
