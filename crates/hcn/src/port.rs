@@ -202,10 +202,18 @@ impl Event {
     pub const NAMESPACE_CREATE: u32 = 5;
     /// A namespace was deleted.
     pub const NAMESPACE_DELETE: u32 = 6;
+    /// A guest network service was made.
+    pub const GUEST_NETWORK_SERVICE_CREATE: u32 = 7;
+    /// A guest network service is gone.
+    pub const GUEST_NETWORK_SERVICE_DELETE: u32 = 8;
     /// An endpoint was attached.
     pub const ENDPOINT_ATTACHED: u32 = 9;
     /// An endpoint was detached.
     pub const ENDPOINT_DETACHED: u32 = 0x10;
+    /// A guest network service changed its state.
+    pub const GUEST_NETWORK_SERVICE_STATE_CHANGED: u32 = 0x11;
+    /// An interface of a guest network service changed its state.
+    pub const GUEST_NETWORK_SERVICE_INTERFACE_STATE_CHANGED: u32 = 0x12;
     /// The service went away: the registration and every handle are dead; register again and enumerate everything.
     pub const SERVICE_DISCONNECT: u32 = 0x0100_0000;
 }

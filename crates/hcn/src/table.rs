@@ -153,7 +153,7 @@ pub fn load_balancers_table(load_balancers: &[HostComputeLoadBalancer], endpoint
                 Some(address) => format!("{address}:{}", mapping.internal_port),
                 None => format!("gone({id})"),
             });
-            let affinity = match mapping.distribution_type {
+            let affinity = match mapping.distribution_type.0 {
                 0 => "",
                 1 => "source-ip-protocol",
                 _ => "source-ip",

@@ -189,6 +189,15 @@ fn extra() -> impl Strategy<Value = Map<String, Value>> {
     prop::collection::btree_map("x-[a-z]{1,4}", value(), 0..3).prop_map(|map| map.into_iter().collect())
 }
 
+fn health() -> impl Strategy<Value = Option<Box<Health>>> {
+    let health = (any::<u32>(), any::<u64>(), value()).prop_map(|(last_error_code, last_update_time, details)| Health {
+        data: HealthData { last_error_code, last_update_time, ..HealthData::default() },
+        details: (!details.is_null()).then(|| Box::new(details)),
+        ..Health::default()
+    });
+    prop::option::of(health.prop_map(Box::new))
+}
+
 fn strings() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec(text(), 0..3)
 }
@@ -223,7 +232,7 @@ prop_compose! {
 
 prop_compose! {
     fn subnet()(id in guid(), ip_address_prefix in text(), policies in network_policies(), routes in routes(), flags in any::<u32>(), extra in extra()) -> Subnet {
-        Subnet { id, ip_address_prefix, policies, routes, flags, extra, ..Subnet::default() }
+        Subnet { id, ip_address_prefix, policies, routes, flags: SubnetFlags(flags), extra, ..Subnet::default() }
     }
 }
 
@@ -247,11 +256,11 @@ prop_compose! {
     fn endpoint()(
         (id, host_compute_network, host_compute_namespace) in (guid(), guid(), guid()), name in text(), policies in endpoint_policies(),
         addresses in prop::collection::vec((text(), any::<u8>()), 0..3), dns in dns(), routes in routes(), flags in any::<u32>(),
-        state in any::<u32>(), health in value(), extra in extra(),
+        state in any::<u32>(), health in health(), additional in value(), extra in extra(),
     ) -> HostComputeEndpoint {
         let ip_configurations = addresses.into_iter().map(|(ip_address, prefix_length)| IpConfiguration { ip_address, prefix_length, ..IpConfiguration::default() });
         HostComputeEndpoint {
-            id, host_compute_network, host_compute_namespace, name, policies, dns, routes, state, health, extra,
+            id, host_compute_network, host_compute_namespace, name, policies, dns, routes, state, health, extra, additional_params: (!additional.is_null()).then(|| Box::new(additional)),
             ip_configurations: ip_configurations.collect(), flags: EndpointFlags(flags), ..HostComputeEndpoint::default()
         }
     }
@@ -264,7 +273,7 @@ prop_compose! {
         flags in any::<u32>(), extra in extra(),
     ) -> HostComputeLoadBalancer {
         let port_mappings = ports.into_iter().map(|(protocol, internal_port, external_port, distribution_type, flags, extra)| LoadBalancerPortMapping {
-            protocol: Protocol(protocol), internal_port, external_port, distribution_type, flags: PortMappingFlags(flags), extra,
+            protocol: Protocol(protocol), internal_port, external_port, distribution_type: DistributionType(distribution_type), flags: PortMappingFlags(flags), extra,
         });
         HostComputeLoadBalancer {
             id, host_compute_endpoints, frontend_vips, source_vip, extra,

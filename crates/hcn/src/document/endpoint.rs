@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{Dns, EndpointPolicy, Route, SchemaVersion};
+use super::{Dns, EndpointPolicy, Health, Route, SchemaVersion};
 use crate::guid::Guid;
 
 bits! {
@@ -30,6 +30,8 @@ bits! {
 pub struct EndpointState;
 
 impl EndpointState {
+    /// Being made.
+    pub const UNINITIALISED: u32 = 0;
     /// Exists, attached to nothing (remote endpoints stay here).
     pub const CREATED: u32 = 1;
     /// Attached to one compartment.
@@ -38,6 +40,10 @@ impl EndpointState {
     pub const ATTACHED_SHARING: u32 = 3;
     /// Was attached.
     pub const DETACHED: u32 = 4;
+    /// Something of it failed.
+    pub const DEGRADED: u32 = 5;
+    /// Being removed.
+    pub const DESTROYED: u32 = 6;
 }
 
 document! {
@@ -79,10 +85,10 @@ document! {
         mac_address: String = "MacAddress";
         /// Its switches.
         flags: EndpointFlags = "Flags";
-        /// What HNS last thought of it, as read.
-        health: Value = "Health";
+        /// What HNS last thought of it.
+        health: Option<Box<Health>> = "Health";
         /// Anything.
-        additional_params: Value = "AdditionalParams";
+        additional_params: Option<Box<Value>> = "AdditionalParams";
         /// See [`EndpointState`].
         state: u32 = "State";
         /// The schema of this document.

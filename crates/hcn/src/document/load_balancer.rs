@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::{Protocol, SchemaVersion, SdnRoute};
+use super::{Health, Protocol, SchemaVersion, SdnRoute, Token};
 use crate::guid::Guid;
 
 bits! {
@@ -33,16 +34,36 @@ bits! {
     }
 }
 
-/// Values of `DistributionType`.
-pub struct DistributionType;
+/// How a load balancer spreads connections. Travels as its number; names are read too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct DistributionType(pub u32);
 
 impl DistributionType {
-    /// Each connection by itself.
-    pub const PER_CONNECTION: u32 = 0;
+    /// Each connection by itself (the five-tuple).
+    pub const PER_CONNECTION: Self = Self(0);
     /// By client address and protocol.
-    pub const SOURCE_IP_PROTOCOL: u32 = 1;
+    pub const SOURCE_IP_PROTOCOL: Self = Self(1);
     /// By client address.
-    pub const SOURCE_IP: u32 = 2;
+    pub const SOURCE_IP: Self = Self(2);
+}
+
+impl PartialEq<u32> for DistributionType {
+    fn eq(&self, number: &u32) -> bool {
+        self.0 == *number
+    }
+}
+
+impl<'de> Deserialize<'de> for DistributionType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let token = Token::deserialize(deserializer)?;
+        match token.as_str().to_ascii_lowercase().as_str() {
+            "none" | "perconnection" => Ok(Self::PER_CONNECTION),
+            "sourceipprotocol" => Ok(Self::SOURCE_IP_PROTOCOL),
+            "sourceip" => Ok(Self::SOURCE_IP),
+            number => number.parse().map(Self).map_err(|_| serde::de::Error::custom(format!("{number:?} is no distribution of load"))),
+        }
+    }
 }
 
 document! {
@@ -55,7 +76,7 @@ document! {
         /// The frontend's port.
         external_port: u16 = "ExternalPort";
         /// See [`DistributionType`].
-        distribution_type: u32 = "DistributionType";
+        distribution_type: DistributionType = "DistributionType";
         /// Its switches.
         flags: PortMappingFlags = "Flags";
     }
@@ -84,8 +105,10 @@ document! {
         port_mappings: Vec<LoadBalancerPortMapping> = "PortMappings";
         /// Its switches.
         flags: LoadBalancerFlags = "Flags";
-        /// What HNS last thought of it, as read.
-        health: Value = "Health";
+        /// What HNS last thought of it.
+        health: Option<Box<Health>> = "Health";
+        /// Anything.
+        additional_params: Option<Box<Value>> = "AdditionalParams";
         /// 2 is normal.
         state: u32 = "State";
         /// The schema of this document.
@@ -123,6 +146,10 @@ document! {
         host_compute_endpoints: Vec<Guid> = "HostComputeEndpoints";
         /// Its rules.
         routes: Vec<SdnRoute> = "Routes" | "Setting";
+        /// What HNS last thought of it.
+        health: Option<Box<Health>> = "Health";
+        /// Anything.
+        additional_params: Option<Box<Value>> = "AdditionalParams";
         /// 1 is normal.
         state: u32 = "State";
         /// The schema of this document.

@@ -5,22 +5,30 @@
 //! Sources: the hcn schema page of Microsoft's Virtualization-Documentation and hnslib's `hcn` package.
 
 mod endpoint;
+mod guest;
 mod load_balancer;
 mod namespace;
 mod network;
 mod policy;
 mod request;
+mod service;
+mod settings;
+pub mod v1;
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 pub use endpoint::*;
+pub use guest::*;
 pub use load_balancer::*;
 pub use namespace::*;
 pub use network::*;
 pub use policy::*;
 pub use request::*;
+pub use service::*;
+pub use settings::*;
 
 /// The version of the schema that a document is written in. HNS gates features by its own version, not by this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -146,6 +154,26 @@ impl<'de> Deserialize<'de> for Protocol {
             "sctp" => Ok(Self::SCTP),
             number => number.parse().map(Self).map_err(|_| serde::de::Error::custom(format!("{number:?} is not an IP protocol"))),
         }
+    }
+}
+
+document! {
+    /// The last error of an object.
+    pub struct HealthData {
+        /// Its code.
+        last_error_code: u32 = "LastErrorCode";
+        /// When, in units of 100 ns since 1601 (FILETIME).
+        last_update_time: u64 = "LastUpdateTime";
+    }
+}
+
+document! {
+    /// What HNS last thought of an object.
+    pub struct Health {
+        /// The last error.
+        data: HealthData = "Data";
+        /// What lies under the object: `Resources`, `SharedContainers`, `LayeredOn`, `SwitchGuid`, `UtilityVM`, `VirtualMachine`.
+        details: Option<Box<Value>> = "Extra";
     }
 }
 

@@ -1,6 +1,8 @@
 //! Namespaces: network compartments.
 
-use super::SchemaVersion;
+use serde_json::Value;
+
+use super::{Health, SchemaVersion};
 use crate::guid::Guid;
 
 named! {
@@ -48,6 +50,12 @@ document! {
 }
 
 impl NamespaceResource {
+    /// A container.
+    pub fn container(id: &str) -> Self {
+        let data = NamespaceResourceData { id: id.to_owned(), ..NamespaceResourceData::default() };
+        Self { resource_type: NamespaceResourceType::Container, data, ..Self::default() }
+    }
+
     /// An endpoint.
     pub fn endpoint(id: Guid) -> Self {
         let data = NamespaceResourceData { id: id.to_string(), ..NamespaceResourceData::default() };
@@ -78,6 +86,10 @@ document! {
         create_with_compartment: bool = "CreateWithCompartment";
         /// Whether it is the host's own.
         is_default: bool = "IsDefault";
+        /// What HNS last thought of it.
+        health: Option<Box<Health>> = "Health";
+        /// Anything.
+        additional_params: Option<Box<Value>> = "AdditionalParams";
         /// 1 is normal.
         state: u32 = "State";
         /// The schema of this document.

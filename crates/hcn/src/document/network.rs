@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{Dns, NetworkPolicy, Route, SchemaVersion};
+use super::{Dns, Health, Isolation, NetworkPolicy, NetworkPolicyType, Route, SchemaVersion};
 use crate::guid::Guid;
 
 named! {
@@ -69,10 +69,54 @@ bits! {
         DISABLE_SHARING = 128 "DisableSharing",
         /// Firewall on.
         ENABLE_FIREWALL = 256 "EnableFirewall",
+        /// The switch's media state does not reach the host.
+        SUPPRESS_MEDIA_DISCONNECT = 512 "SuppressMediaDisconnect",
         /// No host port (HNS 15.1).
         DISABLE_HOST_PORT = 1024 "DisableHostPort",
+        /// The host takes packets for any of its addresses.
+        WEAK_HOST_RECEIVE = 2048 "WeakHostReceive",
+        /// The host sends from any of its addresses.
+        WEAK_HOST_SEND = 4096 "WeakHostSend",
         /// SR-IOV.
         ENABLE_IOV = 8192 "EnableIov",
+    }
+}
+
+bits! {
+    /// Switches of a subnet.
+    pub struct SubnetFlags {
+        /// The gateway's address is not reserved for HNS.
+        DO_NOT_RESERVE_GATEWAY_ADDRESS = 1 "DoNotReserveGatewayAddress",
+    }
+}
+
+bits! {
+    /// Switches of a part of a subnet.
+    pub struct IpSubnetFlags {
+        /// The last address is for broadcasts.
+        ENABLE_BROADCAST = 1 "EnableBroadcast",
+        /// The first address is nobody's.
+        RESERVE_NETWORK_ADDRESS = 2 "ReserveNetworkAddress",
+    }
+}
+
+document! {
+    /// A part of a subnet (schema 2.3).
+    pub struct IpSubnet {
+        /// Identifier.
+        id: Guid = "ID";
+        /// Who made it.
+        owner: String = "Owner";
+        /// Its name.
+        name: String = "Name";
+        /// The prefix, as `10.0.0.0/25`.
+        ip_address_prefix: String = "IpAddressPrefix";
+        /// Its switches.
+        flags: IpSubnetFlags = "Flags";
+        /// What HNS last thought of it.
+        health: Option<Box<Health>> = "Health";
+        /// 1 is normal.
+        state: u32 = "State";
     }
 }
 
@@ -81,16 +125,24 @@ document! {
     pub struct Subnet {
         /// Identifier.
         id: Guid = "ID";
+        /// Who made it.
+        owner: String = "Owner";
+        /// Its name.
+        name: String = "Name";
         /// The prefix, as `10.0.0.0/24`.
         ip_address_prefix: String = "IpAddressPrefix";
         /// `VLAN` or `VSID`.
         policies: Vec<NetworkPolicy> = "Policies";
         /// The default route's next hop is the gateway.
         routes: Vec<Route> = "Routes";
-        /// Parts of the subnet, as read.
-        ip_subnets: Vec<Value> = "IpSubnets";
-        /// 1: the gateway's address is not reserved.
-        flags: u32 = "Flags";
+        /// Parts of the subnet.
+        ip_subnets: Vec<IpSubnet> = "IpSubnets";
+        /// Its switches (schema 2.7).
+        flags: SubnetFlags = "Flags";
+        /// What HNS last thought of it.
+        health: Option<Box<Health>> = "Health";
+        /// 1 is normal.
+        state: u32 = "State";
     }
 }
 
@@ -165,14 +217,30 @@ document! {
         ipams: Vec<Ipam> = "Ipams";
         /// Its switches.
         flags: NetworkFlags = "Flags";
-        /// What HNS last thought of it, as read.
-        health: Value = "Health";
+        /// What HNS last thought of it.
+        health: Option<Box<Health>> = "Health";
         /// Anything.
-        additional_params: Value = "AdditionalParams";
+        additional_params: Option<Box<Value>> = "AdditionalParams";
         /// 1 is normal.
         state: u32 = "State";
         /// The schema of this document.
         schema_version: SchemaVersion = "SchemaVersion", always;
+    }
+}
+
+impl Subnet {
+    /// The number of its virtual network (`VSID`).
+    pub fn vsid(&self) -> Option<u32> {
+        self.isolation(&NetworkPolicyType::Vsid)
+    }
+
+    /// Its VLAN.
+    pub fn vlan(&self) -> Option<u32> {
+        self.isolation(&NetworkPolicyType::Vlan)
+    }
+
+    fn isolation(&self, policy_type: &NetworkPolicyType) -> Option<u32> {
+        self.policies.iter().find_map(|policy| policy.settings_as::<Isolation>(policy_type)).map(|settings| settings.isolation_id)
     }
 }
 

@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Protocol, Token};
+use super::{
+    Acl, DrMacAddress, NetAdapterName, OutBoundNat, PortMapping, ProviderAddress, RemoteSubnetRoute, SdnRoute, SetPolicy, TierAcl, VxlanPort,
+};
 
 named! {
     /// The types of network policies.
@@ -41,6 +43,8 @@ named! {
         LayerConstraint = "LayerConstraint" / 12,
         /// An access rule of the network.
         NetworkAcl = "NetworkACL" / 13,
+        /// An answered neighbour solicitation (Microsoft's scripts alone know it).
+        NeighborDiscovery = "NeighborDiscovery",
         /// A subnet's VLAN.
         Vlan = "VLAN",
         /// A subnet's virtual network number.
@@ -91,42 +95,6 @@ named! {
     }
 }
 
-bits! {
-    /// Switches of address translation.
-    pub struct NatFlags {
-        /// The host itself may use it.
-        LOCAL_ROUTED_VIP = 1 "LocalRoutedVip",
-        /// IPv6.
-        IPV6 = 2 "IPv6",
-        /// The client reserved the port.
-        EXTERNAL_PORT_RESERVED = 4 "ExternalPortReserved",
-    }
-}
-
-named! {
-    /// What an access rule does.
-    pub enum Action {
-        default Block;
-        /// Passes.
-        Allow = "Allow",
-        /// Drops.
-        Block = "Block",
-        /// Goes on with the next tier.
-        Pass = "Pass",
-    }
-}
-
-named! {
-    /// Seen from the endpoint.
-    pub enum Direction {
-        default In;
-        /// To the endpoint.
-        In = "In",
-        /// From the endpoint.
-        Out = "Out",
-    }
-}
-
 document! {
     /// A policy of a network or a subnet.
     pub struct NetworkPolicy {
@@ -144,124 +112,6 @@ document! {
         policy_type: EndpointPolicyType = "Type", always;
         /// Its settings, as the type has them.
         settings: Value = "Settings";
-    }
-}
-
-document! {
-    /// Settings of `OutBoundNAT`.
-    pub struct OutBoundNat {
-        /// The source that destinations see; absent is the host's address.
-        virtual_ip: String = "VirtualIP";
-        /// Destinations that are not translated. V1 calls it `ExceptionList`.
-        exceptions: Vec<String> = "Exceptions" | "ExceptionList";
-        /// Where given, only these destinations are translated.
-        destinations: Vec<String> = "Destinations";
-        /// Its switches.
-        flags: NatFlags = "Flags";
-        /// How many ports it may use.
-        max_port_pool_usage: u16 = "MaxPortPoolUsage";
-    }
-}
-
-document! {
-    /// Settings of `SDNRoute`.
-    pub struct SdnRoute {
-        /// The prefix.
-        destination_prefix: String = "DestinationPrefix";
-        /// The gateway.
-        next_hop: String = "NextHop";
-        /// The host routes the packet.
-        need_encap: bool = "NeedEncap";
-        /// HNS watches the endpoint.
-        automatic_endpoint_monitor: bool = "AutomaticEndpointMonitor";
-    }
-}
-
-document! {
-    /// Settings of an endpoint's `PortMapping`.
-    pub struct PortMapping {
-        /// TCP, UDP or another.
-        protocol: Protocol = "Protocol";
-        /// The endpoint's port.
-        internal_port: u16 = "InternalPort";
-        /// The host's port.
-        external_port: u16 = "ExternalPort";
-        /// The host's address; absent is any.
-        vip: String = "VIP";
-        /// Its switches.
-        flags: NatFlags = "Flags";
-    }
-}
-
-document! {
-    /// Settings of `ACL` and `NetworkACL`.
-    pub struct Acl {
-        /// Name of the rule.
-        id: String = "Id";
-        /// Protocol numbers joined by commas; none or "256" is any.
-        protocols: Token = "Protocols";
-        /// What it does.
-        action: Action = "Action", always;
-        /// Which packets.
-        direction: Direction = "Direction", always;
-        /// The endpoint's addresses or sets, joined by commas.
-        local_addresses: String = "LocalAddresses";
-        /// The peer's addresses or sets, joined by commas.
-        remote_addresses: String = "RemoteAddresses";
-        /// The endpoint's ports, joined by commas.
-        local_ports: Token = "LocalPorts";
-        /// The peer's ports, joined by commas.
-        remote_ports: Token = "RemotePorts";
-        /// `Host` or `Switch`.
-        rule_type: String = "RuleType";
-        /// Lower wins.
-        priority: u16 = "Priority";
-    }
-}
-
-document! {
-    /// Settings of a network's `RemoteSubnetRoute`.
-    pub struct RemoteSubnetRoute {
-        /// The prefix.
-        destination_prefix: String = "DestinationPrefix";
-        /// The virtual network's number.
-        isolation_id: u32 = "IsolationId";
-        /// The host behind which the prefix lives.
-        provider_address: String = "ProviderAddress";
-        /// That host's distributed router.
-        distributed_router_mac_address: String = "DistributedRouterMacAddress";
-    }
-}
-
-document! {
-    /// Settings of `ProviderAddress`.
-    pub struct ProviderAddress {
-        /// The host's address.
-        provider_address: String = "ProviderAddress";
-    }
-}
-
-document! {
-    /// Settings of a network's `NetAdapterName`.
-    pub struct NetAdapterName {
-        /// The physical adapter's alias, as `Ethernet`.
-        network_adapter_name: String = "NetworkAdapterName";
-    }
-}
-
-document! {
-    /// Settings of `InterfaceParameters`.
-    pub struct InterfaceParameters {
-        /// The interface's MTU in bytes.
-        mtu: u16 = "Mtu";
-    }
-}
-
-document! {
-    /// Settings of `EncapOverhead`.
-    pub struct EncapOverhead {
-        /// Bytes taken from the MTU.
-        overhead: u16 = "Overhead";
     }
 }
 
@@ -309,6 +159,31 @@ impl NetworkPolicy {
     /// Reads `NetAdapterName`.
     pub fn as_net_adapter_name(&self) -> Option<String> {
         Some(self.settings_as::<NetAdapterName>(&NetworkPolicyType::NetAdapterName)?.network_adapter_name)
+    }
+
+    /// `SetPolicy`.
+    pub fn set(settings: &SetPolicy) -> Self {
+        Self::new(NetworkPolicyType::SetPolicy, settings)
+    }
+
+    /// `DrMacAddress`: the distributed router's MAC.
+    pub fn dr_mac_address(mac: impl Into<String>) -> Self {
+        Self::new(NetworkPolicyType::DrMacAddress, &DrMacAddress { address: mac.into(), ..DrMacAddress::default() })
+    }
+
+    /// Reads `SetPolicy`.
+    pub fn as_set(&self) -> Option<SetPolicy> {
+        self.settings_as(&NetworkPolicyType::SetPolicy)
+    }
+
+    /// Reads `DrMacAddress`.
+    pub fn as_dr_mac_address(&self) -> Option<String> {
+        Some(self.settings_as::<DrMacAddress>(&NetworkPolicyType::DrMacAddress)?.address)
+    }
+
+    /// Reads `VxlanPort`.
+    pub fn as_vxlan_port(&self) -> Option<u16> {
+        Some(self.settings_as::<VxlanPort>(&NetworkPolicyType::VxlanPort)?.port)
     }
 
     /// Reads `RemoteSubnetRoute`.
@@ -365,6 +240,21 @@ impl EndpointPolicy {
     /// Reads `SDNRoute`.
     pub fn as_sdn_route(&self) -> Option<SdnRoute> {
         self.settings_as(&EndpointPolicyType::SdnRoute)
+    }
+
+    /// `ACL`: an access rule.
+    pub fn acl(settings: &Acl) -> Self {
+        Self::new(EndpointPolicyType::Acl, settings)
+    }
+
+    /// Reads `ACL`.
+    pub fn as_acl(&self) -> Option<Acl> {
+        self.settings_as(&EndpointPolicyType::Acl)
+    }
+
+    /// Reads `TierAcl`.
+    pub fn as_tier_acl(&self) -> Option<TierAcl> {
+        self.settings_as(&EndpointPolicyType::TierAcl)
     }
 
     /// Reads `PortMapping`.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{EndpointPolicy, NetworkPolicy, SchemaVersion, Token};
+use super::{EndpointPolicy, IpSubnet, NetworkPolicy, SchemaVersion, Subnet, Token};
 use crate::guid::Guid;
 
 named! {
@@ -68,6 +68,98 @@ impl ModifyRequest {
     }
 }
 
+named! {
+    /// What of a network a request changes.
+    pub enum NetworkResource {
+        default Policy;
+        /// Its policies: [`PolicySettings`].
+        Policy = "Policy" / 0,
+        /// Its name resolution: [`super::Dns`].
+        Dns = "DNS" / 1,
+        /// An extension of its switch: [`ExtensionSettings`].
+        Extension = "Extension" / 2,
+        /// Its subnets (schema 2.6): [`SubnetSettings`].
+        Subnet = "Subnet",
+        /// Parts of a subnet (schema 2.6): [`IpSubnetSettings`].
+        IpSubnet = "IPSubnet",
+    }
+}
+
+named! {
+    /// What of an endpoint a request changes.
+    pub enum EndpointResource {
+        default Port;
+        /// Its port at a virtual machine: [`PortSettings`].
+        Port = "Port" / 0,
+        /// Its policies: [`PolicySettings`].
+        Policy = "Policy" / 1,
+    }
+}
+
+document! {
+    /// Settings that change policies: of a network read the entries as [`NetworkPolicy`], of an endpoint as [`EndpointPolicy`].
+    pub struct PolicySettings {
+        /// The policies.
+        policies: Vec<Value> = "Policies";
+    }
+}
+
+document! {
+    /// Settings that switch an extension of a network's switch.
+    pub struct ExtensionSettings {
+        /// Which.
+        id: Guid = "Id";
+        /// On or off.
+        is_enabled: bool = "IsEnabled";
+    }
+}
+
+document! {
+    /// Settings that change subnets.
+    pub struct SubnetSettings {
+        /// The subnets.
+        subnets: Vec<Subnet> = "Subnets";
+    }
+}
+
+document! {
+    /// Settings that change parts of a subnet.
+    pub struct IpSubnetSettings {
+        /// The subnet.
+        subnet_id: Guid = "SubnetId";
+        /// Its parts.
+        ip_subnets: Vec<IpSubnet> = "IpSubnets";
+    }
+}
+
+document! {
+    /// Settings that connect an endpoint to a virtual machine.
+    pub struct PortSettings {
+        /// The switch's port.
+        port_id: Guid = "PortId";
+        /// `VIRTUAL-MACHINE--ENDPOINT`.
+        virtual_nic_name: String = "VirtualNicName";
+        /// The virtual machine.
+        virtual_machine_id: String = "VirtualMachineId";
+    }
+}
+
+document! {
+    /// Settings that note a container.
+    pub struct ContainerSettings {
+        /// Any text.
+        container_id: String = "ContainerId";
+    }
+}
+
+document! {
+    /// Settings that name an endpoint.
+    pub struct EndpointSettings {
+        /// Which.
+        endpoint_id: Guid = "EndpointId";
+    }
+}
+
 document! {
     /// A query: which objects, and how their properties are shaped.
     pub struct Query {
@@ -94,6 +186,12 @@ impl Query {
     /// Endpoints of a network.
     pub fn by_network(network: &Guid) -> Self {
         Self::by("VirtualNetwork", network)
+    }
+
+    /// Whether `text`, as it came with a call, asks for the old shape: no query, or one of schema 1.
+    pub fn asks_for_v1(text: Option<&str>) -> bool {
+        let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return true };
+        serde_json::from_str::<Self>(text).is_ok_and(|query| query.schema_version.major < 2)
     }
 
     /// The equality tests; an unreadable filter is an error text.
