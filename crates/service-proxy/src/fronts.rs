@@ -1,46 +1,43 @@
-//! From one Service and its slices to its front ends: ports, traffic policies, and which endpoints may answer.
+//! From one Service and its slices to its front ends: ports, traffic policies, topology, and which endpoints may answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use cluster::Key;
+use ipnet::IpNet;
 
-use crate::rows::{EndpointRow, ServicePort, ServiceRow, SliceRow};
-use crate::table::{Backend, Front, FrontKey, Kind, Unserved, Vip};
+use crate::rows::{NodeHint, ServicePort, ServiceRow, SliceRow};
+use crate::table::{Backend, Backends, Front, FrontKey, HealthCheck, IpFamily, Kind, Protocol, Unserved, Vip, Wanted};
 
-/// The front ends of one Service. IPv4 only for now.
-pub fn fronts(service: &Key, row: &ServiceRow, slices: &[Arc<SliceRow>]) -> Vec<(FrontKey, Front)> {
-    row.ports.iter().flat_map(|port| port_fronts(service, row, port, &Endpoints::of(port, slices))).collect()
+/// What decides about every Service alike: facts of this node, and configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// The zone of this node, for topology hints.
+    pub zone: Option<String>,
+    /// The addresses of this node: who may come from them may come from a load balancer's address too, which a node
+    /// that talks to itself has as its source.
+    pub node_ips: Vec<IpAddr>,
+    /// Load balancers ask at their own address how this node is, and HNS forwards that: on this port where the Service
+    /// has no `healthCheckNodePort`. Absent makes no such front ends.
+    pub forwarded_health_port: Option<u16>,
 }
 
-fn port_fronts(service: &Key, row: &ServiceRow, port: &ServicePort, endpoints: &Endpoints) -> Vec<(FrontKey, Front)> {
-    let label = if port.name.is_empty() { format!("{service}:{}", port.port) } else { format!("{service}:{}", port.name) };
-    let front = |vip: Vip, number: u16, kind: Kind| {
-        let local_only = if kind == Kind::ClusterIp { row.internal_local } else { row.external_local };
-        let everyone = endpoints.usable(|_| true);
-        let backends = if local_only { endpoints.usable(|e| e.local) } else { everyone.clone() };
-        let keep_client = local_only && kind != Kind::ClusterIp;
-        let unserved = if everyone.is_empty() { Unserved::Reject } else { Unserved::Drop };
-        let front = Front {
-            service: label.clone(),
-            kind,
-            backends,
-            inside: keep_client.then_some(everyone),
-            keep_client,
-            affinity: row.affinity,
-            unserved,
-            urgent: is_urgent(service),
-        };
-        (FrontKey { vip, protocol: port.protocol, port: number }, front)
-    };
-    let v4 = |ips: &[IpAddr]| ips.iter().copied().filter(IpAddr::is_ipv4).map(Vip::Address).collect::<Vec<_>>();
-    let mut list = Vec::new();
-    list.extend(v4(&row.cluster_ips).into_iter().map(|vip| front(vip, port.port, Kind::ClusterIp)));
-    list.extend(v4(&row.external_ips).into_iter().map(|vip| front(vip, port.port, Kind::ExternalIp)));
-    list.extend(v4(&row.load_balancer_ips).into_iter().map(|vip| front(vip, port.port, Kind::LoadBalancer)));
-    list.extend(port.node_port.map(|number| front(Vip::Node, number, Kind::NodePort)));
-    list
+/// What one Service wants of this node.
+pub fn wanted(service: &Key, row: &ServiceRow, slices: &[Arc<SliceRow>], terms: &Terms) -> Wanted {
+    let mut fronts = Vec::new();
+    for port in &row.ports {
+        for family in IpFamily::ALL.into_iter().filter(|family| row.cluster_ips.iter().any(|ip| IpFamily::of(*ip) == *family)) {
+            let name = if port.name.is_empty() { port.port.to_string() } else { port.name.clone() };
+            let label = format!("{service}:{name}").into();
+            let endpoints = Endpoints::of(port, family, slices, terms.zone.as_deref());
+            PortFronts { row, port, family, label, chosen: endpoints.choose(), urgent: is_urgent(service), terms }.list(&mut fronts);
+        }
+    }
+    let forwarded = terms.forwarded_health_port.map(|port| forwarded_health(row.health_port.unwrap_or(port), &fronts)).unwrap_or_default();
+    fronts.extend(forwarded);
+    let health_check = row.health_port.map(|port| HealthCheck { port, endpoints: ready_here(row, slices) });
+    Wanted { fronts, health_check }
 }
 
 /// Everything else needs names and the API server.
@@ -49,20 +46,130 @@ fn is_urgent(service: &Key) -> bool {
         || (service.ns == "default" && service.name == "kubernetes")
 }
 
-/// The endpoints of one Service port, one entry an address and port.
-struct Endpoints(BTreeMap<(IpAddr, u16), EndpointRow>);
+/// Ready endpoints on this node, in the Service's first family: a pod with two addresses counts once.
+fn ready_here(row: &ServiceRow, slices: &[Arc<SliceRow>]) -> usize {
+    let family = row.cluster_ips.first().map(|ip| IpFamily::of(*ip));
+    let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
+    let here = endpoints.filter(|e| e.local && e.ready && Some(IpFamily::of(e.address)) == family);
+    here.map(|e| e.address).collect::<BTreeSet<_>>().len()
+}
+
+/// One for each address of a load balancer that is served from here; a port of the Service comes first.
+fn forwarded_health(port: u16, fronts: &[(FrontKey, Front)]) -> Vec<(FrontKey, Front)> {
+    let served = fronts.iter().filter(|(_, front)| front.kind == Kind::LoadBalancer && !front.backends.is_empty());
+    let mut checks: BTreeMap<FrontKey, Front> = BTreeMap::new();
+    for (key, front) in served {
+        let key = FrontKey { protocol: Protocol::Tcp, port, ..*key };
+        checks.entry(key).or_insert_with(|| Front::new(front.service.clone(), Kind::HealthCheck));
+    }
+    checks.into_iter().filter(|(key, _)| fronts.iter().all(|(taken, _)| taken != key)).collect()
+}
+
+/// One port of a Service in one family.
+struct PortFronts<'a> {
+    row: &'a ServiceRow,
+    port: &'a ServicePort,
+    family: IpFamily,
+    label: Arc<str>,
+    chosen: Chosen,
+    urgent: bool,
+    terms: &'a Terms,
+}
+
+impl PortFronts<'_> {
+    fn list(&self, into: &mut Vec<(FrontKey, Front)>) {
+        let row = self.row;
+        for (kind, ips) in [(Kind::ClusterIp, &row.cluster_ips), (Kind::ExternalIp, &row.external_ips), (Kind::LoadBalancer, &row.load_balancer_ips)]
+        {
+            for ip in ips.iter().filter(|ip| IpFamily::of(**ip) == self.family) {
+                into.push((self.key(Vip::Address(*ip), self.port.port), self.front(kind, Some(*ip))));
+            }
+        }
+        if let Some(number) = self.port.node_port {
+            into.push((self.key(Vip::Node(self.family), number), self.front(Kind::NodePort, None)));
+        }
+    }
+
+    fn key(&self, vip: Vip, port: u16) -> FrontKey {
+        FrontKey { vip, protocol: self.port.protocol, port }
+    }
+
+    fn front(&self, kind: Kind, ip: Option<IpAddr>) -> Front {
+        let inner = kind == Kind::ClusterIp;
+        let local_only = if inner { self.row.internal_local } else { self.row.external_local };
+        let Chosen { everyone, here } = &self.chosen;
+        let keep_client = local_only && !inner;
+        Front {
+            service: self.label.clone(),
+            kind,
+            backends: if local_only { here.clone() } else { everyone.clone() },
+            inside: keep_client.then(|| everyone.clone()),
+            keep_client,
+            affinity: self.row.affinity,
+            sources: ip.filter(|_| kind == Kind::LoadBalancer).and_then(|ip| self.sources(ip)),
+            preserve_destination: self.row.preserve_destination && matches!(kind, Kind::NodePort | Kind::LoadBalancer),
+            unserved: if everyone.is_empty() { Unserved::Reject } else { Unserved::Drop },
+            urgent: self.urgent,
+        }
+    }
+
+    /// Who may come to a load balancer's address. Ranges of the other family only restrict nobody of this one, as upstream.
+    fn sources(&self, vip: IpAddr) -> Option<Arc<[IpNet]>> {
+        let ranges = self.row.sources.as_ref()?;
+        let mut ours: Vec<IpNet> = ranges.iter().copied().filter(|net| IpFamily::of(net.addr()) == self.family).collect();
+        if ours.is_empty() && !ranges.is_empty() {
+            return None;
+        }
+        if self.terms.node_ips.iter().any(|node| ours.iter().any(|net| net.contains(node))) {
+            ours.push(vip.into());
+            ours.sort();
+            ours.dedup();
+        }
+        Some(ours.into())
+    }
+}
+
+/// The endpoints that may answer at one port.
+struct Chosen {
+    /// Wherever they are.
+    everyone: Backends,
+    /// On this node.
+    here: Backends,
+}
+
+/// What the slices say of one address and port.
+#[derive(Clone, Copy, PartialEq)]
+struct Endpoint {
+    ready: bool,
+    /// Does not get new connections, but answers until it ends.
+    fading: bool,
+    local: bool,
+    node: NodeHint,
+    /// Whether it is meant for this node's zone; absent where nothing is said.
+    zone: Option<bool>,
+}
+
+/// The endpoints of one Service port in one family, one entry an address and port.
+struct Endpoints(BTreeMap<(IpAddr, u16), Endpoint>);
 
 impl Endpoints {
-    fn of(port: &ServicePort, slices: &[Arc<SliceRow>]) -> Self {
-        let mut map: BTreeMap<(IpAddr, u16), EndpointRow> = BTreeMap::new();
+    fn of(port: &ServicePort, family: IpFamily, slices: &[Arc<SliceRow>], zone: Option<&str>) -> Self {
+        let mut map: BTreeMap<(IpAddr, u16), Endpoint> = BTreeMap::new();
         for slice in slices {
             let ports = slice.ports.iter().filter(|p| p.name == port.name && p.protocol == port.protocol);
             for number in ports.map(|p| p.port) {
-                for endpoint in slice.endpoints.iter().filter(|e| e.address.is_ipv4()) {
+                for row in slice.endpoints.iter().filter(|e| IpFamily::of(e.address) == family) {
+                    let endpoint = Endpoint {
+                        ready: row.ready,
+                        fading: row.serving && row.terminating,
+                        local: row.local,
+                        node: row.nodes,
+                        zone: (row.zones != 0).then(|| zone.is_some_and(|zone| slice.is_for_zone(row, zone))),
+                    };
                     // While a slice is split or merged an endpoint may be in two; the readier entry is the newer one.
-                    let entry = map.entry((endpoint.address, number)).or_insert(*endpoint);
+                    let entry = map.entry((row.address, number)).or_insert(endpoint);
                     if endpoint.ready && !entry.ready {
-                        *entry = *endpoint;
+                        *entry = endpoint;
                     }
                 }
             }
@@ -70,14 +177,47 @@ impl Endpoints {
         Self(map)
     }
 
-    /// The ready ones that `admit` lets through; when there are none, those that still serve while they terminate.
-    fn usable(&self, admit: impl Fn(&EndpointRow) -> bool) -> Vec<Backend> {
-        let pick = |rule: &dyn Fn(&EndpointRow) -> bool| -> Vec<Backend> {
-            let chosen = self.0.iter().filter(|(_, e)| admit(e) && rule(e));
+    /// The ready ones where topology wants them; when nobody is ready, those that still serve while they terminate.
+    fn choose(&self) -> Chosen {
+        let pick = |rule: &dyn Fn(&Endpoint) -> bool| -> Backends {
+            let chosen = self.0.iter().filter(|(_, e)| rule(e));
             chosen.map(|(&(address, port), e)| Backend { address, port, local: e.local }).collect()
         };
-        let ready = pick(&|e| e.ready);
-        if ready.is_empty() { pick(&|e| e.serving && e.terminating) } else { ready }
+        let or_fading = |ready: Backends, fading: &dyn Fn(&Endpoint) -> bool| if ready.is_empty() { pick(fading) } else { ready };
+        let near = self.nearness();
+        let everyone = or_fading(pick(&|e| e.ready && near.admits(e)), &|e| e.fading);
+        let here = or_fading(pick(&|e| e.ready && e.local), &|e| e.fading && e.local);
+        let here = if here == everyone { everyone.clone() } else { here };
+        Chosen { everyone, here }
+    }
+
+    /// Hints count when every ready endpoint has one and one of them is meant for us; those for nodes before those for zones.
+    fn nearness(&self) -> Nearness {
+        let ready = || self.0.values().filter(|e| e.ready);
+        if ready().all(|e| e.node != NodeHint::None) && ready().any(|e| e.node == NodeHint::Here) {
+            Nearness::Node
+        } else if ready().all(|e| e.zone.is_some()) && ready().any(|e| e.zone == Some(true)) {
+            Nearness::Zone
+        } else {
+            Nearness::Anywhere
+        }
+    }
+}
+
+/// How far from this node back ends may be.
+enum Nearness {
+    Node,
+    Zone,
+    Anywhere,
+}
+
+impl Nearness {
+    fn admits(&self, endpoint: &Endpoint) -> bool {
+        match self {
+            Self::Node => endpoint.node == NodeHint::Here,
+            Self::Zone => endpoint.zone == Some(true),
+            Self::Anywhere => true,
+        }
     }
 }
 

@@ -17,7 +17,7 @@ mod run;
 mod table;
 
 pub use backend::{Failure, Outcome};
-pub use fronts::fronts;
-pub use rows::{EndpointRow, Inputs, ServicePort, ServiceRow, SlicePort, SliceRow};
+pub use fronts::{Terms, wanted};
+pub use rows::{EndpointRow, Inputs, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
-pub use table::{Backend, Change, Front, FrontKey, Kind, Protocol, Table, Unserved, Vip};
+pub use table::{Backend, Backends, Change, Front, FrontKey, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, Wanted};

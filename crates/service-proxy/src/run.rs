@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::backend::Outcome;
-use crate::fronts::fronts;
+use crate::fronts::{Terms, wanted};
 use crate::hns::Hns;
 use crate::rows::{Inputs, ServiceRow, SliceRow};
 use crate::table::{FrontKey, Table};
@@ -195,7 +195,7 @@ impl Loop {
         let dirty = with(&self.inputs, Inputs::take_dirty);
         for service in dirty {
             let rows = with(&self.inputs, |inputs| inputs.rows(&service));
-            let wanted = rows.map(|(row, slices)| fronts(&service, &row, &slices)).unwrap_or_default();
+            let wanted = rows.map(|(row, slices)| wanted(&service, &row, &slices, &Terms::default())).unwrap_or_default();
             for change in self.table.set_service(&service, wanted) {
                 tracing::debug!("{change}");
                 self.pending.insert(change.key);

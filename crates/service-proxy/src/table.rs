@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cluster::Key;
+use ipnet::IpNet;
 
 /// A transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,13 +50,32 @@ impl fmt::Display for Protocol {
     }
 }
 
+/// Version of the Internet Protocol: front end and back ends always agree in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IpFamily {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl IpFamily {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// That of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
 /// The address a front end listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Vip {
     /// One address.
     Address(IpAddr),
-    /// Every address of this node.
-    Node,
+    /// The addresses of this node, of one family, on which node ports listen.
+    Node(IpFamily),
 }
 
 /// What identifies a front end on a host.
@@ -69,12 +89,23 @@ pub struct FrontKey {
     pub port: u16,
 }
 
+impl FrontKey {
+    /// The family of its clients and back ends.
+    pub fn family(&self) -> IpFamily {
+        match self.vip {
+            Vip::Address(ip) => IpFamily::of(ip),
+            Vip::Node(family) => family,
+        }
+    }
+}
+
 impl fmt::Display for FrontKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.vip {
             Vip::Address(ip) if ip.is_ipv6() => write!(f, "[{ip}]:{}/{}", self.port, self.protocol),
             Vip::Address(ip) => write!(f, "{ip}:{}/{}", self.port, self.protocol),
-            Vip::Node => write!(f, "node:{}/{}", self.port, self.protocol),
+            Vip::Node(IpFamily::V4) => write!(f, "node:{}/{}", self.port, self.protocol),
+            Vip::Node(IpFamily::V6) => write!(f, "[node]:{}/{}", self.port, self.protocol),
         }
     }
 }
@@ -90,6 +121,9 @@ pub enum Kind {
     ExternalIp,
     /// `status.loadBalancer.ingress`
     LoadBalancer,
+    /// A load balancer's question, at its own address, how this node is: the node itself answers, on the key's port.
+    /// Only where [`Terms::forwarded_health_port`](crate::Terms) asks for it.
+    HealthCheck,
 }
 
 /// What happens to packets when no backend may take them.
@@ -122,35 +156,61 @@ impl fmt::Display for Backend {
     }
 }
 
+/// Back ends, sorted and without repetition; front ends that have the same share them.
+pub type Backends = Arc<[Backend]>;
+
 /// A front end: who answers, and under which rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Front {
     /// `NAMESPACE/SERVICE:PORT`, for people.
-    pub service: String,
+    pub service: Arc<str>,
     /// Where it comes from.
     pub kind: Kind,
-    /// Who answers, sorted and without repetition; the traffic policy is already applied.
-    pub backends: Vec<Backend>,
+    /// Who answers; traffic policy, topology hints and conditions are already applied.
+    pub backends: Backends,
     /// With external traffic policy `Local`: who answers clients inside the cluster, who may use every backend.
-    pub inside: Option<Vec<Backend>>,
+    pub inside: Option<Backends>,
     /// Backends must see the client's own address (external traffic policy `Local`).
     pub keep_client: bool,
     /// Session affinity by client address, with its timeout in seconds.
     pub affinity: Option<u32>,
+    /// Who may come (`loadBalancerSourceRanges`); absent is everybody. Others get silence.
+    pub sources: Option<Arc<[IpNet]>>,
+    /// Annotation `preserve-destination` of Windows: backends, local ones only, see the front end's own address.
+    pub preserve_destination: bool,
     /// What happens without backends.
     pub unserved: Unserved,
     /// Programmed before others: cluster DNS and the API server.
     pub urgent: bool,
 }
 
+impl Front {
+    /// A front end without back ends, with no rule of its own.
+    pub fn new(service: impl Into<Arc<str>>, kind: Kind) -> Self {
+        Self {
+            service: service.into(),
+            kind,
+            backends: Arc::new([]),
+            inside: None,
+            keep_client: false,
+            affinity: None,
+            sources: None,
+            preserve_destination: false,
+            unserved: Unserved::Reject,
+            urgent: false,
+        }
+    }
+}
+
 impl fmt::Display for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |backends: &[Backend]| backends.iter().map(Backend::to_string).collect::<Vec<_>>().join(" ");
         write!(f, "{} ({:?}) -> ", self.service, self.kind)?;
-        match (self.backends.is_empty(), self.unserved) {
-            (true, Unserved::Reject) => f.write_str("reject")?,
-            (true, Unserved::Drop) => f.write_str("drop")?,
-            (false, _) => f.write_str(&list(&self.backends))?,
+        match (self.kind, self.backends.is_empty(), self.unserved) {
+            (Kind::HealthCheck, ..) => f.write_str("this node")?,
+            (_, true, Unserved::Reject) => f.write_str("reject")?,
+            (_, true, Unserved::Drop) => f.write_str("drop")?,
+            (_, false, _) => f.write_str(&list(&self.backends))?,
         }
         if let Some(inside) = &self.inside {
             write!(f, "; inside -> {}", list(inside))?;
@@ -158,11 +218,38 @@ impl fmt::Display for Front {
         if self.keep_client {
             f.write_str("; keeps client")?;
         }
+        if self.preserve_destination {
+            f.write_str("; keeps destination")?;
+        }
         if let Some(seconds) = self.affinity {
             write!(f, "; sticky {seconds}s")?;
         }
+        if let Some(sources) = &self.sources {
+            write!(f, "; from {}", sources.iter().map(IpNet::to_string).collect::<Vec<_>>().join(" "))?;
+        }
+        if self.urgent {
+            f.write_str("; urgent")?;
+        }
         Ok(())
     }
+}
+
+/// What a load balancer may ask this node at `healthCheckNodePort`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The port.
+    pub port: u16,
+    /// How many ready endpoints of the Service are on this node.
+    pub endpoints: usize,
+}
+
+/// Everything that one Service wants of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its front ends.
+    pub fronts: Vec<(FrontKey, Front)>,
+    /// Its health check, when it has one.
+    pub health_check: Option<HealthCheck>,
 }
 
 /// A difference between two states of the table.
@@ -187,27 +274,41 @@ impl fmt::Display for Change {
     }
 }
 
+impl From<Vec<(FrontKey, Front)>> for Wanted {
+    fn from(fronts: Vec<(FrontKey, Front)>) -> Self {
+        Self { fronts, health_check: None }
+    }
+}
+
 /// Every front end of this node. Where two Services claim one, the first by name has it until it gives it up.
 #[derive(Debug, Default)]
 pub struct Table {
-    claims: BTreeMap<FrontKey, Vec<(Key, Arc<Front>)>>,
-    by_service: BTreeMap<Key, Vec<FrontKey>>,
+    claims: BTreeMap<FrontKey, Vec<(Arc<Key>, Arc<Front>)>>,
+    by_service: BTreeMap<Arc<Key>, Box<[FrontKey]>>,
+    health_checks: BTreeMap<Arc<Key>, HealthCheck>,
 }
 
 impl Table {
-    /// Replaces the front ends of one Service (none when it is gone) and returns what differs.
-    pub fn set_service(&mut self, service: &Key, fronts: Vec<(FrontKey, Front)>) -> Vec<Change> {
-        let before = self.by_service.remove(service).unwrap_or_default();
-        let mut wanted: BTreeMap<FrontKey, Front> = fronts.into_iter().collect();
-        let touched: BTreeSet<FrontKey> = before.iter().chain(wanted.keys()).copied().collect();
-        if !wanted.is_empty() {
-            self.by_service.insert(service.clone(), wanted.keys().copied().collect());
+    /// Replaces what one Service wants (nothing when it is gone) and returns what differs, in the order of keys.
+    pub fn set_service(&mut self, service: &Key, wanted: impl Into<Wanted>) -> Vec<Change> {
+        let wanted: Wanted = wanted.into();
+        let known = self.by_service.get_key_value(service).map(|(service, _)| service.clone());
+        let service = known.unwrap_or_else(|| Arc::new(service.clone()));
+        match wanted.health_check {
+            Some(check) => drop(self.health_checks.insert(service.clone(), check)),
+            None => drop(self.health_checks.remove(&service)),
         }
-        touched.into_iter().filter_map(|key| self.claim(service, key, wanted.remove(&key))).collect()
+        let before = self.by_service.remove(&service).unwrap_or_default();
+        let mut fronts: BTreeMap<FrontKey, Front> = wanted.fronts.into_iter().collect();
+        let touched: BTreeSet<FrontKey> = before.iter().chain(fronts.keys()).copied().collect();
+        if !fronts.is_empty() {
+            self.by_service.insert(service.clone(), fronts.keys().copied().collect());
+        }
+        touched.into_iter().filter_map(|key| self.claim(&service, key, fronts.remove(&key))).collect()
     }
 
-    fn claim(&mut self, service: &Key, key: FrontKey, front: Option<Front>) -> Option<Change> {
-        let claims = self.claims.entry(key).or_default();
+    fn claim(&mut self, service: &Arc<Key>, key: FrontKey, front: Option<Front>) -> Option<Change> {
+        let claims = self.claims.entry(key).or_insert_with(|| Vec::with_capacity(1));
         let old = claims.first().map(|(_, front)| front.clone());
         let at = claims.binary_search_by(|(claimant, _)| claimant.cmp(service));
         match (at, front) {
@@ -247,8 +348,15 @@ impl Table {
         self.claims.is_empty()
     }
 
+    /// The health checks of Services, by name.
+    pub fn health_checks(&self) -> impl Iterator<Item = (&Key, HealthCheck)> {
+        self.health_checks.iter().map(|(service, check)| (&**service, *check))
+    }
+
     /// The whole table as text, a line a front end: for `--dry-run`, logs and golden tests.
     pub fn render(&self) -> String {
-        self.iter().map(|(key, front)| format!("{key} {front}\n")).collect()
+        let fronts = self.iter().map(|(key, front)| format!("{key} {front}\n"));
+        let checks = self.health_checks().map(|(service, check)| format!("health :{} {service} {} ready here\n", check.port, check.endpoints));
+        fronts.chain(checks).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use hcn::document::DistributionType;
 use hcn::{Guid, HostComputeLoadBalancer, LoadBalancerFlags, PortMappingFlags, SupportedFeatures, owned_id};
 
-use crate::table::{Backend, Front, FrontKey, Kind, Protocol, Vip};
+use crate::table::{Backend, Front, FrontKey, IpFamily, Kind, Protocol, Vip};
 
 /// What this version of the service and the configuration allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,8 @@ pub fn front_key(document: &HostComputeLoadBalancer) -> Option<FrontKey> {
     let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|p| u32::from(p.number()) == mapping.protocol.0)?;
     let vip = match document.frontend_vips.first() {
         Some(text) => Vip::Address(text.parse().ok()?),
-        None => Vip::Node,
+        None if document.flags.0 & LoadBalancerFlags::IPV6.0 != 0 => Vip::Node(IpFamily::V6),
+        None => Vip::Node(IpFamily::V4),
     };
     Some(FrontKey { vip, protocol, port: mapping.external_port })
 }
@@ -53,7 +54,7 @@ pub fn front_key(document: &HostComputeLoadBalancer) -> Option<FrontKey> {
 /// Returns it with the backends that have it.
 pub fn backends_of_one_port(front: &Front) -> Option<(u16, Vec<Backend>)> {
     let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
-    for backend in &front.backends {
+    for backend in front.backends.iter() {
         *counts.entry(backend.port).or_default() += 1;
     }
     let (port, _) = counts.into_iter().rev().max_by_key(|(_, count)| *count)?;
@@ -64,7 +65,7 @@ pub fn backends_of_one_port(front: &Front) -> Option<(u16, Vec<Backend>)> {
 pub fn load_balancer(id: Guid, key: &FrontKey, front: &Front, internal_port: u16, endpoints: Vec<Guid>, rules: Rules) -> HostComputeLoadBalancer {
     let vip = match key.vip {
         Vip::Address(ip) => Some(ip),
-        Vip::Node => None,
+        Vip::Node(_) => None,
     };
     let protocol = hcn::Protocol(key.protocol.number().into());
     let mut document = HostComputeLoadBalancer::new(vip, protocol, key.port, internal_port, endpoints);
@@ -73,7 +74,7 @@ pub fn load_balancer(id: Guid, key: &FrontKey, front: &Front, internal_port: u16
     let (dsr, flags) = match front.kind {
         Kind::ClusterIp => (rules.cluster_ip_dsr, PortMappingFlags::default()),
         Kind::NodePort => (front.keep_client && rules.dsr, PortMappingFlags::LOCAL_ROUTED_VIP | PortMappingFlags::VIP_EXTERNAL_IP),
-        Kind::ExternalIp | Kind::LoadBalancer => (front.keep_client && rules.dsr, PortMappingFlags::VIP_EXTERNAL_IP),
+        Kind::ExternalIp | Kind::LoadBalancer | Kind::HealthCheck => (front.keep_client && rules.dsr, PortMappingFlags::VIP_EXTERNAL_IP),
     };
     mapping.flags = flags;
     if front.affinity.is_some() && rules.affinity {
@@ -82,7 +83,7 @@ pub fn load_balancer(id: Guid, key: &FrontKey, front: &Front, internal_port: u16
     if dsr {
         document.flags = document.flags | LoadBalancerFlags::DSR;
     }
-    if vip.is_some_and(|ip| ip.is_ipv6()) {
+    if key.family() == IpFamily::V6 {
         document.flags = document.flags | LoadBalancerFlags::IPV6;
     }
     document

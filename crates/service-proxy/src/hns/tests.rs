@@ -5,25 +5,17 @@ use hcn::document::{DistributionType, EndpointFlags, IpConfiguration};
 use hcn::{LoadBalancerFlags, PortMappingFlags};
 
 use super::*;
-use crate::table::{Backend, Front, Kind, Protocol, Unserved, Vip};
+use crate::table::{Backend, Front, IpFamily, Kind, Protocol, Vip};
 
 const UID: &str = "5c8d0000-0000-0000-0000-000000000001";
 
 fn key(vip: Option<&str>, port: u16) -> FrontKey {
-    FrontKey { vip: vip.map_or(Vip::Node, |ip| Vip::Address(ip.parse().unwrap())), protocol: Protocol::Tcp, port }
+    FrontKey { vip: vip.map_or(Vip::Node(IpFamily::V4), |ip| Vip::Address(ip.parse().unwrap())), protocol: Protocol::Tcp, port }
 }
 
 fn front(kind: Kind, backends: &[(&str, u16, bool)]) -> Front {
-    Front {
-        service: "default/web:80".into(),
-        kind,
-        backends: backends.iter().map(|&(ip, port, local)| Backend { address: ip.parse().unwrap(), port, local }).collect(),
-        inside: None,
-        keep_client: false,
-        affinity: None,
-        unserved: Unserved::Reject,
-        urgent: false,
-    }
+    let backends = backends.iter().map(|&(ip, port, local)| Backend { address: ip.parse().unwrap(), port, local }).collect();
+    Front { backends, ..Front::new("default/web:80", kind) }
 }
 
 fn table(fronts: Vec<(FrontKey, Front)>) -> Table {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::table::{Backend, Front, FrontKey, Kind, Unserved, Vip};
+use crate::table::{Backend, Front, FrontKey, IpFamily, Kind, Unserved, Vip};
 
 /// The sets and maps of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -155,7 +155,8 @@ pub fn elements(key: &FrontKey, front: &Front, node_ips: &[Ipv4Addr]) -> Element
     let vips: Vec<Ipv4Addr> = match key.vip {
         Vip::Address(IpAddr::V4(ip)) => vec![ip],
         Vip::Address(IpAddr::V6(_)) => Vec::new(),
-        Vip::Node => node_ips.to_vec(),
+        Vip::Node(IpFamily::V4) => node_ips.to_vec(),
+        Vip::Node(IpFamily::V6) => Vec::new(),
     };
     let masquerade = match (front.kind, front.keep_client) {
         (Kind::ClusterIp, _) => Masquerade::Outsiders,
@@ -207,16 +208,8 @@ mod tests {
     use crate::table::Protocol;
 
     fn front(kind: Kind, backends: &[(&str, u16, bool)]) -> Front {
-        Front {
-            service: "default/web:80".into(),
-            kind,
-            backends: backends.iter().map(|&(ip, port, local)| Backend { address: ip.parse().unwrap(), port, local }).collect(),
-            inside: None,
-            keep_client: false,
-            affinity: None,
-            unserved: Unserved::Reject,
-            urgent: false,
-        }
+        let backends = backends.iter().map(|&(ip, port, local)| Backend { address: ip.parse().unwrap(), port, local }).collect();
+        Front { backends, ..Front::new("default/web:80", kind) }
     }
 
     fn show(elements: &Elements) -> String {
@@ -236,11 +229,11 @@ mod tests {
         cluster-ips 0a600001 
         hairpins c0a80005c0a80005 
         ");
-        let node_port = FrontKey { vip: Vip::Node, protocol: Protocol::Udp, port: 30053 };
+        let node_port = FrontKey { vip: Vip::Node(IpFamily::V4), protocol: Protocol::Udp, port: 30053 };
         let mut local = front(Kind::NodePort, &[]);
         local.keep_client = true;
         local.unserved = Unserved::Drop;
-        local.inside = front(Kind::NodePort, &[("192.168.1.5", 53, false)]).backends.into();
+        local.inside = Some(front(Kind::NodePort, &[("192.168.1.5", 53, false)]).backends);
         let ips = ["10.240.0.11".parse().unwrap(), "10.250.0.11".parse().unwrap()];
         insta::assert_snapshot!(show(&elements(&node_port, &local, &ips)), @r"
         inside 0af0000b1100000075650000 01400000

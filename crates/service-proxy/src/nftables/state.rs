@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use super::elements::{Class, Elements, Set, elements};
-use crate::table::{Front, FrontKey, Table, Vip};
+use crate::table::{Front, FrontKey, IpFamily, Table, Vip};
 
 /// Elements to take out and to put in, in this order, in one transaction.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Programmed {
 
     /// Front ends to look at when `dirty` changed: on an address of the node a front end takes a port from a node port.
     fn affected(dirty: &BTreeSet<FrontKey>, node_ips: &[Ipv4Addr]) -> BTreeSet<FrontKey> {
-        let twins = dirty.iter().filter(|key| on_node(key, node_ips)).map(|key| FrontKey { vip: Vip::Node, ..*key });
+        let twins = dirty.iter().filter(|key| on_node(key, node_ips)).map(|key| FrontKey { vip: Vip::Node(IpFamily::V4), ..*key });
         dirty.iter().copied().chain(twins).collect()
     }
 
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::table::{Backend, Kind, Protocol, Unserved};
+    use crate::table::{Backend, Backends, Kind, Protocol};
 
     /// A kernel that refuses what nf_tables refuses: adding what is there, removing what is not.
     fn apply(kernel: &mut Elements, delta: &Delta) {
@@ -172,14 +172,14 @@ mod tests {
                 backends.sort();
                 backends.dedup_by_key(|b| b.address);
                 let (vip, kind) = match at {
-                    0 => (Vip::Node, Kind::NodePort),
+                    0 => (Vip::Node(IpFamily::V4), Kind::NodePort),
                     // One of the node's own addresses.
                     1 => (Vip::Address(Ipv4Addr::new(10, 240, 0, 11).into()), Kind::ExternalIp),
                     n => (Vip::Address(Ipv4Addr::new(10, 96, 0, n).into()), Kind::ClusterIp),
                 };
+                let backends: Backends = backends.into();
                 let inside = keep.then(|| backends.clone());
-                let front =
-                    Front { service: "s".into(), kind, backends, inside, keep_client: keep, affinity, unserved: Unserved::Reject, urgent: false };
+                let front = Front { backends, inside, keep_client: keep, affinity, ..Front::new("s", kind) };
                 (FrontKey { vip, protocol: Protocol::Tcp, port: 80 }, front)
             },
         );

@@ -8,7 +8,7 @@ use linux_sys::ns::{NetNs, in_lab};
 use linux_sys::sysctl;
 
 use super::*;
-use crate::table::{Backend, Front, Kind, Protocol, Unserved, Vip};
+use crate::table::{Backend, Front, IpFamily, Kind, Protocol, Unserved, Vip};
 
 /// The current namespace is the node: pods at 10.1.0.2… on a routed bridge, and a world beyond `up0`.
 struct Lab {
@@ -121,21 +121,13 @@ fn proxy() -> Nftables {
 }
 
 fn key(vip: &str, port: u16) -> FrontKey {
-    let vip = if vip == "node" { Vip::Node } else { Vip::Address(ip(vip)) };
+    let vip = if vip == "node" { Vip::Node(IpFamily::V4) } else { Vip::Address(ip(vip)) };
     FrontKey { vip, protocol: Protocol::Tcp, port }
 }
 
 fn front(kind: Kind, pods: &[u8]) -> Front {
-    Front {
-        service: "default/web:80".into(),
-        kind,
-        backends: pods.iter().map(|n| Backend { address: ip(&format!("10.1.0.{}", n + 2)), port: 8080, local: true }).collect(),
-        inside: None,
-        keep_client: false,
-        affinity: None,
-        unserved: Unserved::Reject,
-        urgent: false,
-    }
+    let backends = pods.iter().map(|n| Backend { address: ip(&format!("10.1.0.{}", n + 2)), port: 8080, local: true }).collect();
+    Front { backends, ..Front::new("default/web:80", kind) }
 }
 
 fn ask(to: &str) -> String {
@@ -226,7 +218,7 @@ fn backends_off_the_pod_network_get_the_nodes_address() {
         let mut lab = Lab::new(1);
         serve(&lab.world, 9);
         let mut api = front(Kind::ClusterIp, &[]);
-        api.backends = vec![Backend { address: ip("10.240.0.1"), port: 8080, local: false }];
+        api.backends = [Backend { address: ip("10.240.0.1"), port: 8080, local: false }].into();
         lab.set("kubernetes", vec![(key("10.96.0.1", 443), api)]);
         assert_eq!(asks(&lab.pods[0], "10.96.0.1:443"), "pod9 sees 10.240.0.11");
     });
@@ -288,7 +280,7 @@ fn a_change_is_small_connections_live_and_a_restart_adopts() {
         lab.set("many", many);
         let listener = lab.pods[1].run(|| TcpListener::bind("0.0.0.0:9000").unwrap()).unwrap();
         let mut long = front(Kind::ClusterIp, &[1]);
-        long.backends[0].port = 9000;
+        long.backends = long.backends.iter().map(|b| Backend { port: 9000, ..*b }).collect();
         lab.set("long", vec![(key("10.96.0.2", 80), long)]);
         let mut client = lab.pods[0].run(|| TcpStream::connect("10.96.0.2:80").unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
