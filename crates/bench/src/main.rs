@@ -2,6 +2,7 @@
 
 mod process;
 mod up;
+mod windows;
 
 use clap::{Parser, Subcommand};
 

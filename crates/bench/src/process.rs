@@ -1,9 +1,10 @@
 //! Processes of a program, and how much memory is theirs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 /// A process and its share of memory.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,6 +41,57 @@ pub fn list(exe: &Path) -> Result<Vec<Process>> {
     Ok(found)
 }
 
+/// The KiB that the pods of the cluster in `dir` hold beyond their programs: each shim and all below it, without processes
+/// named `program`. A shim is known by its arguments, since it has left the file system with its executable.
+///
+/// # Errors
+/// When `/proc` cannot be read, when no pod runs, or when no process is named `program`.
+pub fn of_pods(dir: &Path, program: &str) -> Result<u64> {
+    let (mut parents, mut members) = (Vec::new(), BTreeSet::new());
+    for entry in fs::read_dir("/proc").context("reading /proc failed")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
+        let line = arguments(pid);
+        if matches!(line.get(1..4), Some([shim, serve, sandbox]) if shim == "shim" && serve == "serve" && Path::new(sandbox).starts_with(dir)) {
+            members.insert(pid);
+        }
+        parents.push((pid, status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse::<u32>().ok())));
+    }
+    loop {
+        let before = members.len();
+        members.extend(
+            parents.iter().filter(|(_, parent)| parent.is_some_and(|parent| members.contains(&parent))).map(|(pid, _)| *pid).collect::<Vec<_>>(),
+        );
+        if members.len() == before {
+            break;
+        }
+    }
+    let all = members.len();
+    members.retain(|pid| !arguments(*pid).first().is_some_and(|name| is_named(name, program)));
+    if all == members.len() {
+        bail!("no pod runs {program}");
+    }
+    members.iter().map(|pid| share(*pid)).sum()
+}
+
+fn share(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let rollup = fs::read_to_string(&path).with_context(|| format!("reading {path} failed"))?;
+    // A process that has ended but not been waited for has no memory.
+    Ok(pss(&rollup).unwrap_or(0))
+}
+
+fn arguments(pid: u32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).trim_end_matches('\0').split('\0').map(str::to_owned).collect()
+}
+
+/// Whether a command's first word, with either system's separators, is `program`, with `.exe` or without.
+fn is_named(word: &str, program: &str) -> bool {
+    let name = word.rsplit(['/', '\\']).next().unwrap_or(word).to_ascii_lowercase();
+    name.trim_end_matches(".exe") == program.trim_end_matches(".exe")
+}
+
 /// Sub-command and node; `None` for what runs in or for a pod.
 fn role(arguments: &[&str]) -> Option<String> {
     let command = *arguments.get(1)?;
@@ -66,6 +118,12 @@ mod tests {
         assert_eq!(role(&["mullion", "control-plane"]).as_deref(), Some("control-plane"));
         assert_eq!(role(&["mullion", "shim", "--node", "win02"]), None);
         assert_eq!(role(&["win-bridge"]), None);
+    }
+
+    #[test]
+    fn programs_are_known_by_their_last_part() {
+        assert!(is_named(r"C:\windows\system32\CMD.EXE", "cmd.exe") && is_named("cmd", "cmd.exe"));
+        assert!(!is_named("services.exe", "cmd.exe"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::process::{self, Process};
+use crate::windows;
 
 /// One Windows web server and its NodePort.
 const IIS: &str = include_str!("../../../examples/iis.yaml");
@@ -21,7 +22,8 @@ const UP: Duration = Duration::from_millis(1500);
 const PSS_KIB: u64 = 120 * 1024;
 const ANSWER: Duration = Duration::from_millis(800);
 const DOWN: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long anything may take before it counts as failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is measured.
 #[derive(Debug, clap::Args)]
@@ -35,6 +37,18 @@ pub struct Args {
     /// How many clusters are brought up, one after the other; medians are printed
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Print only this table
+    #[arg(long)]
+    only: Option<Table>,
+}
+
+/// A table that can be printed alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Table {
+    /// A cluster's times and memory
+    Cluster,
+    /// Pods of the simulated Windows nodes
+    Windows,
 }
 
 /// What one cluster took.
@@ -45,18 +59,48 @@ struct Round {
     processes: Vec<Process>,
 }
 
+/// A cluster's times, and what was measured while it ran.
+struct Took<T> {
+    up: Duration,
+    measured: T,
+    down: Duration,
+}
+
 /// Measures and prints. A figure over its limit is an error, after the table.
 pub fn main(args: &Args) -> Result<()> {
     let mullion = args.mullion.canonicalize().with_context(|| format!("finding {} failed", args.mullion.display()))?;
-    // The first fills caches (unpacked layers, the program's own pages) and does not count.
-    round(&mullion, &args.kubectl)?;
-    let rounds = (0..args.rounds).map(|_| round(&mullion, &args.kubectl)).collect::<Result<Vec<_>>>()?;
-    let (table, exceeded) = report(rounds);
-    print!("{table}");
+    let mut exceeded = Vec::new();
+    if args.only != Some(Table::Windows) {
+        exceeded.extend(cluster(&mullion, args)?);
+    }
+    if args.only != Some(Table::Cluster) {
+        let (figures, own) = round(&mullion, |kubeconfig, home| {
+            windows::measure(&windows::Cluster { kubectl: &args.kubectl, kubeconfig, home, dir: &home.join("dir") })
+        })?
+        .measured;
+        let (table, over) = windows::report(&figures, own);
+        print!("\n{table}");
+        exceeded.extend(over);
+    }
     if !exceeded.is_empty() {
         bail!("over the limit: {}", exceeded.join(", "));
     }
     Ok(())
+}
+
+/// The first table; what is over its limit.
+fn cluster(mullion: &Path, args: &Args) -> Result<Vec<String>> {
+    let once = || {
+        let Took { up, measured: (answer, processes), down } =
+            round(mullion, |kubeconfig, home| Ok((answer(&args.kubectl, kubeconfig, home)?, process::list(mullion)?)))?;
+        Ok::<_, anyhow::Error>(Round { up, answer, down, processes })
+    };
+    // The first fills caches (unpacked layers, the program's own pages) and does not count.
+    once()?;
+    let rounds = (0..args.rounds).map(|_| once()).collect::<Result<Vec<_>>>()?;
+    let (table, exceeded) = report(rounds);
+    print!("{table}");
+    Ok(exceeded.into_iter().map(str::to_owned).collect())
 }
 
 fn report(rounds: Vec<Round>) -> (String, Vec<&'static str>) {
@@ -87,13 +131,14 @@ fn report(rounds: Vec<Round>) -> (String, Vec<&'static str>) {
     (text, rows.iter().filter(|row| !row.3).map(|row| row.0).collect())
 }
 
-fn median<T: Ord + Copy>(mut values: Vec<T>) -> T {
+/// The one in the middle.
+pub fn median<T: Ord + Copy>(mut values: Vec<T>) -> T {
     values.sort_unstable();
     values[values.len() / 2]
 }
 
 /// One cluster in a directory of its own; the caches stay the user's.
-fn round(mullion: &Path, kubectl: &Path) -> Result<Round> {
+fn round<T>(mullion: &Path, measure: impl FnOnce(&Path, &Path) -> Result<T>) -> Result<Took<T>> {
     let home = tempfile::Builder::new().prefix("mln").tempdir()?;
     let (dir, kubeconfig) = (home.path().join("dir"), home.path().join("kubeconfig"));
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string();
@@ -106,16 +151,13 @@ fn round(mullion: &Path, kubectl: &Path) -> Result<Round> {
     run(mullion_with("up").args(["--detach", "--port", &port, "--kubeconfig"]).arg(&kubeconfig), "")?;
     let up = begin.elapsed();
     // From here on a failure must not leave the cluster running.
-    let measured = (|| {
-        let answer = answer(kubectl, &kubeconfig, home.path())?;
-        Ok::<_, anyhow::Error>((answer, process::list(mullion)?))
-    })();
+    let measured = measure(&kubeconfig, home.path());
     let begin = Instant::now();
     let ended = run(&mut mullion_with("down"), "");
     let down = begin.elapsed();
-    let (answer, processes) = measured?;
+    let measured = measured?;
     ended?;
-    Ok(Round { up, answer, down, processes })
+    Ok(Took { up, measured, down })
 }
 
 /// From `kubectl apply` to the page.
@@ -146,7 +188,7 @@ fn page(port: u16) -> std::io::Result<String> {
 }
 
 /// Runs a command to its end; its output goes to a file, since what it leaves running would keep a pipe open.
-fn run(command: &mut Command, stdin: &str) -> Result<String> {
+pub fn run(command: &mut Command, stdin: &str) -> Result<String> {
     let (mut input, mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?, tempfile::tempfile()?);
     input.write_all(stdin.as_bytes())?;
     input.seek(SeekFrom::Start(0))?;

@@ -286,7 +286,7 @@ async fn parallel(dir: PathBuf) {
     assert!(parts.iter().all(|part| part.len() == 3) && processes("explorer").is_empty() && processes("conhost").is_empty(), "{parts:?}");
     let each = parts.iter().flatten().sum::<u64>() / 3;
     println!("  Wine beside each program: {each} KiB");
-    assert!(each < 22_000, "{parts:?}");
+    assert!(each < 14_000, "{parts:?}");
     node.stop().await;
     node.restart().await;
     for (id, pod) in running {

@@ -69,6 +69,7 @@ impl Runtime {
             match (wine::template(&self.config.cache_dir), stand_in) {
                 (Ok(template), _) => RootSpec::Wine(WineRoot {
                     lowers: wine::lowers(&self.store, &self.config.cache_dir, template, image, build)?,
+                    library: wine::library(&self.config.cache_dir)?,
                     resolver: Some(self.records.sandbox_dir(&sandbox.id).join("resolv.conf")),
                 }),
                 // A program of ours needs drives only.

@@ -142,6 +142,9 @@ pub(crate) enum RootSpec {
 pub(crate) struct WineRoot {
     /// What the Windows prefix is made of, highest first.
     pub lowers: Vec<PathBuf>,
+    /// A library of Wine's, and the one of the machine in whose place it is used.
+    #[serde(default)]
+    pub library: Option<(PathBuf, PathBuf)>,
     /// The pod's resolver file.
     pub resolver: Option<PathBuf>,
 }

@@ -5,6 +5,7 @@
 
 pub mod command;
 mod find;
+mod lean;
 pub mod pe;
 mod registry;
 
@@ -17,6 +18,7 @@ use crate::images::Store;
 use crate::images::windows::{self, DRIVE};
 
 pub(crate) use find::unfit;
+pub(crate) use lean::library;
 
 /// Where Wine's loader and server may be. Debian has no `wine64` on the path that could be started without a shell.
 const LOADERS: &[(&str, &str)] = &[

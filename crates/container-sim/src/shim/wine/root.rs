@@ -27,6 +27,11 @@ pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: 
         std::fs::create_dir(target.join(name))?;
     }
     system(target)?;
+    if let Some((library, machines)) = &wine.library {
+        let place = target.join(machines.strip_prefix("/").unwrap_or(machines));
+        bind(library, &place, false)?;
+        remount_readonly(&place)?;
+    }
     mount(Some("tmpfs"), &target.join("tmp"), Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777,size=64m"))
         .context("cannot mount /tmp")?;
     let prefix = target.join("prefix");
