@@ -3,7 +3,7 @@
 //! A UDP client that goes on sending keeps its first translation alive for ever; whoever changes translations of UDP makes the
 //! kernel forget those that no longer hold.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::socket::SockProtocol;
@@ -19,8 +19,8 @@ const GET: u16 = SUBSYSTEM | 1;
 const DELETE: u16 = SUBSYSTEM | 2;
 const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
 const ASK: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-/// `struct nfgenmsg` of IPv4.
-const HEADER: [u8; 4] = [libc::AF_INET as u8, 0, 0, 0];
+/// `struct nfgenmsg` of any IP version; what names a connection needs its own.
+const HEADER: [u8; 4] = [libc::AF_UNSPEC as u8, 0, 0, 0];
 /// CTA_TUPLE_ORIG and CTA_TUPLE_REPLY.
 const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
@@ -30,7 +30,7 @@ pub const UDP: u8 = 17;
 /// Number of TCP.
 pub const TCP: u8 = 6;
 
-/// An IPv4 connection. The reply's source differs from the original's destination where that was translated.
+/// A connection. The reply's source differs from the original's destination where that was translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// Number of the transport protocol.
@@ -68,7 +68,7 @@ impl Conntrack {
         ns.run(Self::open).map_err(|source| NetlinkError::Socket { what: "enter the namespace for", source })?
     }
 
-    /// IPv4 connections of a protocol that has ports.
+    /// Connections of a protocol that has ports.
     ///
     /// # Errors
     /// When the kernel has no conntrack or forbids it.
@@ -84,7 +84,9 @@ impl Conntrack {
     /// When the kernel refuses.
     pub fn forget(&self, flow: &Flow) -> Result<(), NetlinkError> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        match socket.request("forget a connection", |w, seq| w.message(DELETE, ASK, seq, &HEADER, |w| write(w, flow))) {
+        let family = if flow.source.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let header = [family as u8, 0, 0, 0];
+        match socket.request("forget a connection", |w, seq| w.message(DELETE, ASK, seq, &header, |w| write(w, flow))) {
             Err(error) if error.errno() == Some(libc::ENOENT) => Ok(()),
             other => other.map(drop),
         }
@@ -105,13 +107,15 @@ impl Conntrack {
     }
 }
 
-/// CTA_TUPLE_IP (1): CTA_IP_V4_SRC (1), CTA_IP_V4_DST (2); CTA_TUPLE_PROTO (2): number (1), source port (2), destination port (3).
+/// CTA_TUPLE_IP (1): source and destination in IPv4 (1, 2) or IPv6 (3, 4); CTA_TUPLE_PROTO (2): number (1), source port (2),
+/// destination port (3).
 fn write(w: &mut Writer, flow: &Flow) {
     w.nest(ORIGINAL, |w| {
         w.nest(1, |w| {
             for (kind, end) in [(1, flow.source), (2, flow.destination)] {
-                if let IpAddr::V4(ip) = end.ip() {
-                    w.attr(kind, &ip.octets());
+                match end.ip() {
+                    IpAddr::V4(ip) => w.attr(kind, &ip.octets()),
+                    IpAddr::V6(ip) => w.attr(kind + 2, &ip.octets()),
                 }
             }
         });
@@ -132,7 +136,9 @@ fn read(payload: &[u8]) -> Option<Flow> {
 
 fn tuple(body: &[u8]) -> Option<(u8, SocketAddr, SocketAddr)> {
     let (ip, proto) = (attr(body, 1)?, attr(body, 2)?);
-    let address = |kind| Some(Ipv4Addr::from(<[u8; 4]>::try_from(attr(ip, kind)?.get(..4)?).ok()?));
+    let v4 = |kind| Some(IpAddr::from(<[u8; 4]>::try_from(attr(ip, kind)?.get(..4)?).ok()?));
+    let v6 = |kind| Some(IpAddr::from(<[u8; 16]>::try_from(attr(ip, kind + 2)?.get(..16)?).ok()?));
+    let address = |kind| v4(kind).or_else(|| v6(kind));
     let port = |kind| Some(u16::from_be_bytes(attr(proto, kind)?.get(..2)?.try_into().ok()?));
     let end = |ip_kind, port_kind| Some(SocketAddr::from((address(ip_kind)?, port(port_kind)?)));
     Some((*attr(proto, 1)?.first()?, end(1, 2)?, end(2, 3)?))
@@ -145,16 +151,13 @@ mod tests {
     #[test]
     fn what_is_written_reads_back() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let flow = Flow {
-            protocol: UDP,
-            source: at("192.168.1.3:4000"),
-            destination: at("10.96.0.10:53"),
-            reply_source: at("10.240.0.2:53"),
-            reply_destination: at("192.168.1.3:4000"),
-        };
-        let mut w = Writer::default();
-        write(&mut w, &flow);
-        let original = attr(w.as_bytes(), ORIGINAL).unwrap();
-        assert_eq!(tuple(original), Some((UDP, flow.source, flow.destination)));
+        for (client, service) in [("192.168.1.3:4000", "10.96.0.10:53"), ("[fd00::3]:4000", "[fd00:96::a]:53")] {
+            let (source, destination) = (at(client), at(service));
+            let flow = Flow { protocol: UDP, source, destination, reply_source: destination, reply_destination: source };
+            let mut w = Writer::default();
+            write(&mut w, &flow);
+            let original = attr(w.as_bytes(), ORIGINAL).unwrap();
+            assert_eq!(tuple(original), Some((UDP, flow.source, flow.destination)));
+        }
     }
 }

@@ -41,8 +41,10 @@ pub use set::{Data, DataType, Element, Key, MapData, SetSpec};
 
 use crate::netlink::NetlinkError;
 use crate::netlink::socket::Socket;
-use crate::netlink::wire::Writer;
+use crate::netlink::wire::{Writer, attr, be32};
 use crate::ns::NetNs;
+
+const ASK: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
 
 /// Message types (linux/netfilter/nf_tables.h).
 mod msg {
@@ -61,6 +63,7 @@ mod msg {
     pub const NEW_ELEMENTS: u16 = 12;
     pub const GET_ELEMENTS: u16 = 13;
     pub const DEL_ELEMENTS: u16 = 14;
+    pub const GET_GENERATION: u16 = 16;
     pub const BATCH_BEGIN: u16 = 16;
     pub const BATCH_END: u16 = 17;
     /// A message type of the nf_tables subsystem.
@@ -336,6 +339,20 @@ impl Nft {
             self.transact(batch, range)?;
         }
         Ok(())
+    }
+
+    /// A number that every transaction of anybody in this namespace changes. Rules that add elements do not.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn generation(&self) -> Result<u32, NftError> {
+        let request = |w: &mut Writer, seq| w.message(msg::of(msg::GET_GENERATION), ASK, seq, &header(0, 0), |_| {});
+        let replies = self.socket().request("read the generation of the rules", request)?;
+        let number = replies.first().and_then(|payload| be32(attr(payload.get(4..)?, 1)?));
+        number.ok_or_else(|| {
+            let source = io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer has none");
+            NetlinkError::Exchange { operation: "read the generation of the rules".into(), source }.into()
+        })
     }
 
     fn socket(&self) -> std::sync::MutexGuard<'_, Socket> {

@@ -359,3 +359,28 @@ fn forgotten_datagrams_are_translated_anew() {
         assert!(arrives(&servers[1]));
     });
 }
+
+/// Whoever changes rules is noticed; packets that make rules add elements are not.
+#[test]
+fn the_generation_tells_that_somebody_changed_rules() {
+    in_lab("the_generation_tells_that_somebody_changed_rules", || {
+        let (nft, other) = (Nft::open().unwrap(), Nft::open().unwrap());
+        let t = Table::new(Family::Ip, "other");
+        let before = nft.generation().unwrap();
+        assert_eq!(nft.generation().unwrap(), before);
+        let mut b = Batch::new();
+        b.add_table(&t).add_set(&t, &SetSpec::set("seen", [DataType::InetService]).dynamic(16, None));
+        b.add_chain(&t, &Chain::base("out", ChainType::Filter, Hook::Output, 0));
+        b.add_rule(
+            &t,
+            "out",
+            rule().l4proto(17).load_dport(0).expr(Expr::Dynset { set: "seen".into(), op: DynsetOp::Update, key: 0, data: None, timeout: None }),
+        );
+        other.commit(&b).unwrap();
+        let after = nft.generation().unwrap();
+        assert_ne!(after, before);
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", "127.0.0.1:9").unwrap();
+        assert_eq!(nft.elements(&t, "seen").unwrap().len(), 1);
+        assert_eq!(nft.generation().unwrap(), after);
+    });
+}

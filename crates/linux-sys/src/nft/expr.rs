@@ -13,6 +13,8 @@ use crate::netlink::wire::Writer;
 #[allow(missing_docs)]
 pub enum MetaKey {
     Len = 0,
+    /// The class of traffic; may be set.
+    Priority = 2,
     Mark = 3,
     Iif = 4,
     Oif = 5,
@@ -40,6 +42,10 @@ pub enum CtKey {
     SrcIp = 19,
     /// IPv4 destination; needs a direction.
     DstIp = 20,
+    /// IPv6 source (4 slots); needs a direction.
+    SrcIp6 = 21,
+    /// IPv6 destination (4 slots); needs a direction.
+    DstIp6 = 22,
 }
 
 /// Where a payload offset counts from.
@@ -129,7 +135,7 @@ pub enum DynsetOp {
 pub enum Expr {
     /// Loads metadata.
     Meta { key: MetaKey, reg: u32 },
-    /// Sets metadata (the mark).
+    /// Sets metadata (the mark, the priority).
     MetaSet { key: MetaKey, reg: u32 },
     /// Loads bytes of the packet.
     Payload { base: PayloadBase, offset: u32, len: u32, reg: u32 },

@@ -21,6 +21,8 @@ pub enum DataType {
     InetService,
     /// A mark, or any number of ours: 4 bytes in host order.
     Mark,
+    /// A class of traffic: 4 bytes in host order.
+    ClassId,
     /// A link's name, 16 bytes filled with zeroes.
     IfName,
 }
@@ -34,6 +36,7 @@ impl DataType {
             Self::InetProto => 12,
             Self::InetService => 13,
             Self::Mark => 19,
+            Self::ClassId => 23,
             Self::IfName => 41,
         }
     }
@@ -42,7 +45,7 @@ impl DataType {
         match self {
             Self::InetProto => 1,
             Self::InetService => 2,
-            Self::Ipv4Addr | Self::Mark => 4,
+            Self::Ipv4Addr | Self::Mark | Self::ClassId => 4,
             Self::EtherAddr => 6,
             Self::Ipv6Addr | Self::IfName => 16,
         }
@@ -119,7 +122,7 @@ impl SetSpec {
         const HOST: u32 = 1;
         const NETWORK: u32 = 2;
         let order = |parts: &[DataType]| match parts {
-            [DataType::Mark | DataType::IfName] => HOST,
+            [DataType::Mark | DataType::ClassId | DataType::IfName] => HOST,
             _ => NETWORK,
         };
         let mut notes = vec![0, 4];
