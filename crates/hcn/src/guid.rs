@@ -71,6 +71,11 @@ impl<'de> Deserialize<'de> for Guid {
     }
 }
 
+/// The GUID of that number, the first digit printed being the highest.
+pub fn from_u128(number: u128) -> Guid {
+    Guid(Uuid::from_u128(number))
+}
+
 /// The namespace of identifiers below: a UUIDv5 of "mullion.hcn" in the DNS namespace, so that other users of UUIDv5 never collide with ours.
 fn owner_namespace(cluster_uid: &str) -> Uuid {
     Uuid::new_v5(&Uuid::new_v5(&Uuid::NAMESPACE_DNS, b"mullion.hcn"), cluster_uid.as_bytes())

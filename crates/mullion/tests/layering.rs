@@ -10,6 +10,7 @@ use serde_json::Value;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("hcn", &[]),
     ("hns-sim", &["hcn", "linux-sys"]),
+    ("hcn-dll", &["hcn"]),
     ("linux-sys", &[]),
     ("pod-rules", &[]),
     ("host", &["linux-sys", "pod-rules"]),
@@ -37,6 +38,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/host/",
     "crates/hcn/src/windows.rs",
     "crates/hcn/src/windows/",
+    "crates/hcn-dll/",
     // The first process of Windows programs in pods: jobs, console events and exact command lines have no safe form in std.
     "crates/guest/src/windows/init.rs",
 ];
