@@ -330,15 +330,24 @@ impl Nft {
     /// # Errors
     /// As [`Self::commit`].
     pub fn commit_in_parts(&self, batch: &Batch) -> Result<(), NftError> {
+        self.commit_counted(batch).map(drop)
+    }
+
+    /// Like [`Self::commit_in_parts`], and tells how many transactions that were: each changes [`Self::generation`] by one.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn commit_counted(&self, batch: &Batch) -> Result<usize, NftError> {
         let limit = {
             let socket = self.socket();
             socket.make_room(batch.datagram(0..batch.len()).len());
             socket.room().saturating_sub(2048)
         };
-        for range in batch.parts(limit) {
-            self.transact(batch, range)?;
+        let parts = batch.parts(limit);
+        for range in &parts {
+            self.transact(batch, range.clone())?;
         }
-        Ok(())
+        Ok(parts.len())
     }
 
     /// A number that every transaction of anybody in this namespace changes. Rules that add elements do not.

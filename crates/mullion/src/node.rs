@@ -166,8 +166,9 @@ fn linux_pod_network() -> Result<fabric::PodNetwork> {
 
 #[cfg(target_os = "linux")]
 fn linux_proxy(args: &NodeArgs) -> Result<service_proxy::BackendConfig> {
-    let IpAddr::V4(node_ip) = args.node_ip else { bail!("--node-ip {} must be an IPv4 address", args.node_ip) };
-    Ok(service_proxy::BackendConfig::Nftables(service_proxy::nftables::Settings { node_ips: vec![node_ip], cluster_cidr: args.cluster_cidr }))
+    use service_proxy::nftables::{Pods, Settings};
+    let settings = Settings { masquerade_leaving: true, ..Settings::new(vec![args.node_ip], Pods::Nets(vec![args.cluster_cidr])) };
+    Ok(service_proxy::BackendConfig::Nftables(settings))
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -49,7 +49,9 @@ fn a_service_listens_everywhere_it_says() {
     insta::assert_snapshot!(text, @r"
     10.96.0.7:80/tcp default/web:80 (ClusterIp) -> 10.1.0.5:8080@here 10.1.1.5:8080; sticky 10800s
     192.0.2.9:80/tcp default/web:80 (ExternalIp) -> 10.1.0.5:8080@here 10.1.1.5:8080; sticky 10800s
+    [fd00::7]:80/tcp default/web:80 (ClusterIp) -> reject; sticky 10800s
     node:30080/tcp default/web:80 (NodePort) -> 10.1.0.5:8080@here 10.1.1.5:8080; sticky 10800s
+    [node]:30080/tcp default/web:80 (NodePort) -> reject; sticky 10800s
     ");
 }
 

@@ -3,21 +3,83 @@
 //! Keys are concatenations as the kernel has them in its registers: each part padded to four bytes, addresses and
 //! ports in network order, numbers in the machine's own.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::Deref;
+
+use ipnet::IpNet;
 
 use crate::table::{Backend, Front, FrontKey, IpFamily, Kind, Unserved, Vip};
 
-/// The sets and maps of the table.
+/// A few bytes, held in place: there are very many of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes<const N: usize> {
+    len: u8,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> Bytes<N> {
+    /// None at all.
+    pub const EMPTY: Self = Self { len: 0, bytes: [0; N] };
+
+    /// Those of a slice, when there are no more than `N`.
+    pub fn of(slice: &[u8]) -> Option<Self> {
+        (slice.len() <= N).then(|| Self::EMPTY.and(slice))
+    }
+
+    /// With these at the end, as far as there is room.
+    fn and(mut self, more: &[u8]) -> Self {
+        for (to, from) in self.bytes.iter_mut().skip(self.len.into()).zip(more) {
+            *to = *from;
+            self.len += 1;
+        }
+        self
+    }
+
+    fn ip(self, ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => self.and(&ip.octets()),
+            IpAddr::V6(ip) => self.and(&ip.octets()),
+        }
+    }
+
+    fn port(self, port: u16) -> Self {
+        let [high, low] = port.to_be_bytes();
+        self.and(&[high, low, 0, 0])
+    }
+}
+
+impl<const N: usize> Deref for Bytes<N> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}
+
+impl<const N: usize> fmt::Debug for Bytes<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The key of an element; the longest is an IPv6 front end with a network.
+pub type ElementKey = Bytes<40>;
+/// What an element maps to: at most an IPv6 address with a port.
+pub type ElementData = Bytes<20>;
+
+/// What a set or map is for. In this order they lose elements, in the opposite one they gain them: nobody is led to what is
+/// not there, and nobody comes in before those who may are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Set {
+pub enum Role {
     /// address · protocol · port → class
     Frontends,
     /// The same for clients inside the cluster, where they may use more backends than others.
     Inside,
     /// address · protocol · port · slot → address · port
     Slots,
+    /// address · protocol · port of which not everybody is a client.
+    Guarded,
     /// address · protocol · port that nobody serves: clients are told.
     Rejected,
     /// address · protocol · port that others serve: silence.
@@ -28,35 +90,75 @@ pub enum Set {
     Hairpins,
     /// address · protocol · port whose clients stick to a backend for so many seconds.
     Sticky(u32),
+    /// address · protocol · port · network of so many bits whose members may be clients.
+    Allowed(u8),
+}
+
+/// A set or map of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Set {
+    /// What it is for.
+    pub role: Role,
+    /// Whose addresses are in it.
+    pub family: IpFamily,
+}
+
+impl Role {
+    /// The roles that are always there; others come with the first front end that needs them.
+    pub const FIXED: [Self; 8] =
+        [Self::Frontends, Self::Inside, Self::Slots, Self::Guarded, Self::Rejected, Self::Dropped, Self::ClusterIps, Self::Hairpins];
+
+    /// In one family.
+    pub fn of(self, family: IpFamily) -> Set {
+        Set { role: self, family }
+    }
+}
+
+/// What tells names of one family from those of the other.
+pub fn suffix(family: IpFamily) -> &'static str {
+    match family {
+        IpFamily::V4 => "",
+        IpFamily::V6 => "6",
+    }
 }
 
 impl Set {
-    /// The sets that are always there; those of sticky front ends come with the first of their timeout.
-    pub const FIXED: [Self; 7] = [Self::Frontends, Self::Inside, Self::Slots, Self::Rejected, Self::Dropped, Self::ClusterIps, Self::Hairpins];
+    /// The sets that are always there.
+    pub fn fixed() -> impl Iterator<Item = Self> {
+        IpFamily::ALL.into_iter().flat_map(|family| Role::FIXED.map(|role| role.of(family)))
+    }
 
     /// Its name in the kernel.
-    pub fn name(self) -> Cow<'static, str> {
-        Cow::Borrowed(match self {
-            Self::Frontends => "frontends",
-            Self::Inside => "inside",
-            Self::Slots => "slots",
-            Self::Rejected => "rejected",
-            Self::Dropped => "dropped",
-            Self::ClusterIps => "cluster-ips",
-            Self::Hairpins => "hairpins",
-            Self::Sticky(seconds) => return Cow::Owned(format!("sticky-{seconds}")),
-        })
+    pub fn name(self) -> String {
+        let suffix = suffix(self.family);
+        let name = match self.role {
+            Role::Frontends => "frontends",
+            Role::Inside => "inside",
+            Role::Slots => "slots",
+            Role::Guarded => "guarded",
+            Role::Rejected => "rejected",
+            Role::Dropped => "dropped",
+            Role::ClusterIps => "cluster-ips",
+            Role::Hairpins => "hairpins",
+            Role::Sticky(seconds) => return format!("sticky{suffix}-{seconds}"),
+            Role::Allowed(bits) => return format!("allowed{suffix}-{bits}"),
+        };
+        format!("{name}{suffix}")
     }
 
     /// The set of that name, when it is one of ours.
     pub fn from_name(name: &str) -> Option<Self> {
-        let fixed = Self::FIXED.into_iter().find(|set| set.name() == name);
-        fixed.or_else(|| name.strip_prefix("sticky-")?.parse().ok().map(Self::Sticky))
+        let numbered = |family: IpFamily| {
+            let after = |word: &str| name.strip_prefix(word)?.strip_prefix(suffix(family))?.strip_prefix('-')?.parse::<u32>().ok();
+            let role = after("sticky").map(Role::Sticky).or_else(|| Some(Role::Allowed(after("allowed")?.try_into().ok()?)))?;
+            Some(role.of(family))
+        };
+        Self::fixed().find(|set| set.name() == name).or_else(|| IpFamily::ALL.into_iter().find_map(numbered))
     }
 
     /// Whether elements of several front ends may be equal.
     pub fn is_shared(self) -> bool {
-        matches!(self, Self::ClusterIps | Self::Hairpins)
+        matches!(self.role, Role::ClusterIps | Role::Hairpins)
     }
 }
 
@@ -93,11 +195,11 @@ pub struct Class {
 pub const INSIDE_SLOTS: u32 = 0x1_0000;
 
 impl Class {
-    /// The map data that stands for the class, as one number that fits a mark:
+    /// The map data that stands for the class, as one number that fits a packet's priority:
     /// 12 bits count, 2 bits masquerade, 1 bit inside, 17 bits affinity.
-    pub fn data(self) -> Vec<u8> {
+    pub fn data(self) -> ElementData {
         let number = u32::from(self.count) | (self.masquerade as u32) << 12 | u32::from(self.inside) << 14 | self.affinity << 15;
-        number.to_ne_bytes().to_vec()
+        ElementData::EMPTY.and(&number.to_ne_bytes())
     }
 
     /// Reads [`Class::data`] back; none for what was not written by it.
@@ -113,7 +215,7 @@ impl Class {
     }
 
     /// The name of its chain.
-    pub fn chain(self) -> String {
+    pub fn chain(self, family: IpFamily) -> String {
         let masquerade = match self.masquerade {
             Masquerade::Never => "",
             Masquerade::Outsiders => "-masq-outsiders",
@@ -121,84 +223,93 @@ impl Class {
         };
         let inside = if self.inside { "-inside" } else { "" };
         let affinity = if self.affinity == 0 { String::new() } else { format!("-sticky-{}", self.affinity) };
-        format!("pick-{}{inside}{masquerade}{affinity}", self.count)
+        format!("pick{}-{}{inside}{masquerade}{affinity}", suffix(family), self.count)
     }
 }
 
-/// Elements by set and key, with the data of maps (empty for sets).
-pub type Elements = BTreeMap<(Set, Vec<u8>), Vec<u8>>;
+/// An element: where, which key, and the data of maps (empty for sets).
+pub type Item = (Set, ElementKey, ElementData);
+
+/// What elements depend on beside their front end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ground {
+    /// The addresses on which node ports listen.
+    pub node_ips: Vec<IpAddr>,
+    /// Every client of a ClusterIP gets this node's address.
+    pub masquerade_all: bool,
+}
 
 /// address · protocol · port
-pub fn front_bytes(ip: Ipv4Addr, protocol: u8, port: u16) -> Vec<u8> {
-    let [a, b, c, d] = ip.octets();
-    let [high, low] = port.to_be_bytes();
-    vec![a, b, c, d, protocol, 0, 0, 0, high, low, 0, 0]
+pub fn front_bytes(ip: IpAddr, protocol: u8, port: u16) -> ElementKey {
+    ElementKey::EMPTY.ip(ip).and(&[protocol, 0, 0, 0]).port(port)
 }
 
-/// address · port
-pub fn target_bytes(ip: Ipv4Addr, port: u16) -> Vec<u8> {
-    let [a, b, c, d] = ip.octets();
-    let [high, low] = port.to_be_bytes();
-    vec![a, b, c, d, high, low, 0, 0]
-}
-
-fn v4(backend: &Backend) -> Option<(Ipv4Addr, u16)> {
-    match backend.address {
-        IpAddr::V4(ip) => Some((ip, backend.port)),
-        IpAddr::V6(_) => None,
+/// The elements of one front end. A node port listens on those of the ground's addresses that `free` lets it have.
+pub fn elements(key: &FrontKey, front: &Front, ground: &Ground, free: impl Fn(IpAddr) -> bool) -> Vec<Item> {
+    let mut items = Vec::new();
+    if front.kind == Kind::HealthCheck {
+        // A request for the node itself: its own socket answers.
+        return items;
     }
+    match key.vip {
+        Vip::Address(ip) => at_address(&mut items, ip, key, front, ground),
+        Vip::Node(family) => {
+            for ip in ground.node_ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family && free(*ip)) {
+                at_address(&mut items, ip, key, front, ground);
+            }
+        }
+    }
+    items
 }
 
-/// The elements of one front end. A node port listens on each of `node_ips`.
-pub fn elements(key: &FrontKey, front: &Front, node_ips: &[Ipv4Addr]) -> Elements {
-    let mut elements = Elements::new();
-    let vips: Vec<Ipv4Addr> = match key.vip {
-        Vip::Address(IpAddr::V4(ip)) => vec![ip],
-        Vip::Address(IpAddr::V6(_)) => Vec::new(),
-        Vip::Node(IpFamily::V4) => node_ips.to_vec(),
-        Vip::Node(IpFamily::V6) => Vec::new(),
-    };
+fn at_address(items: &mut Vec<Item>, vip: IpAddr, key: &FrontKey, front: &Front, ground: &Ground) {
+    let family = IpFamily::of(vip);
+    let at = front_bytes(vip, key.protocol.number(), key.port);
+    let mut put = |role: Role, key: ElementKey| items.push((role.of(family), key, ElementData::EMPTY));
+    if front.kind == Kind::ClusterIp {
+        put(Role::ClusterIps, ElementKey::EMPTY.ip(vip));
+    }
+    let inside = front.inside.as_deref().unwrap_or_default();
+    if front.backends.is_empty() {
+        put(if front.unserved == Unserved::Reject { Role::Rejected } else { Role::Dropped }, at);
+    }
+    if let Some(sources) = front.sources.as_deref().filter(|_| !front.backends.is_empty() || !inside.is_empty()) {
+        put(Role::Guarded, at);
+        for net in sources.iter().map(IpNet::trunc) {
+            put(Role::Allowed(net.prefix_len()), at.ip(net.addr()));
+        }
+    }
+    if front.affinity.is_some() && !(front.backends.is_empty() && inside.is_empty()) {
+        put(Role::Sticky(affinity(front)), at);
+    }
     let masquerade = match (front.kind, front.keep_client) {
-        (Kind::ClusterIp, _) => Masquerade::Outsiders,
+        (Kind::ClusterIp, _) if !ground.masquerade_all => Masquerade::Outsiders,
         (_, true) => Masquerade::Never,
         (_, false) => Masquerade::Always,
     };
-    for vip in vips {
-        let at = front_bytes(vip, key.protocol.number(), key.port);
-        if front.kind == Kind::ClusterIp {
-            elements.insert((Set::ClusterIps, vip.octets().to_vec()), Vec::new());
-        }
-        serve(&mut elements, Set::Frontends, &at, &front.backends, front, masquerade);
-        if let Some(inside) = &front.inside {
-            serve(&mut elements, Set::Inside, &at, inside, front, Masquerade::Never);
-        }
-        if front.backends.is_empty() {
-            let set = if front.unserved == Unserved::Reject { Set::Rejected } else { Set::Dropped };
-            elements.insert((set, at), Vec::new());
-        }
-    }
-    elements
+    serve(items, Role::Frontends, at, &front.backends, front, masquerade);
+    // Pods keep their addresses; the node itself may have taken the front end's own.
+    serve(items, Role::Inside, at, inside, front, Masquerade::Outsiders);
 }
 
-fn serve(elements: &mut Elements, set: Set, at: &[u8], backends: &[Backend], front: &Front, masquerade: Masquerade) {
-    let targets: Vec<(Ipv4Addr, u16)> = backends.iter().filter_map(v4).take(MOST_BACKENDS).collect();
-    if targets.is_empty() {
-        return;
-    }
-    let inside = set == Set::Inside;
-    let affinity = front.affinity.unwrap_or(0).min(LONGEST_AFFINITY);
-    // The cast is exact: no more than MOST_BACKENDS are taken.
-    let class = Class { count: targets.len() as u16, masquerade, inside, affinity };
-    elements.insert((set, at.to_vec()), class.data());
-    if affinity != 0 {
-        elements.insert((Set::Sticky(affinity), at.to_vec()), Vec::new());
-    }
+fn affinity(front: &Front) -> u32 {
+    front.affinity.unwrap_or(0).min(LONGEST_AFFINITY)
+}
+
+fn serve(items: &mut Vec<Item>, role: Role, at: ElementKey, backends: &[Backend], front: &Front, masquerade: Masquerade) {
+    let Some(family) = backends.first().map(|b| IpFamily::of(b.address)) else { return };
+    let used = &backends[..backends.len().min(MOST_BACKENDS)];
+    let inside = role == Role::Inside;
+    // The cast is exact: no more than MOST_BACKENDS are used.
+    let class = Class { count: used.len() as u16, masquerade, inside, affinity: affinity(front) };
+    items.push((role.of(family), at, class.data()));
     let base = if inside { INSIDE_SLOTS } else { 0 };
-    for (slot, (ip, port)) in (base..).zip(targets) {
-        elements.insert((Set::Slots, [at, &slot.to_ne_bytes()].concat()), target_bytes(ip, port));
-    }
-    for (ip, _) in backends.iter().filter(|b| b.local).filter_map(v4) {
-        elements.insert((Set::Hairpins, [ip.octets(), ip.octets()].concat()), Vec::new());
+    for (slot, backend) in (base..).zip(used) {
+        let target = ElementData::EMPTY.ip(backend.address).port(backend.port);
+        items.push((Role::Slots.of(family), at.and(&slot.to_ne_bytes()), target));
+        if backend.local {
+            items.push((Role::Hairpins.of(family), ElementKey::EMPTY.ip(backend.address).ip(backend.address), ElementData::EMPTY));
+        }
     }
 }
 
@@ -212,17 +323,21 @@ mod tests {
         Front { backends, ..Front::new("default/web:80", kind) }
     }
 
-    fn show(elements: &Elements) -> String {
-        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        elements.iter().map(|((set, key), data)| format!("{} {} {}\n", set.name(), hex(key), hex(data))).collect()
+    fn show(key: &FrontKey, front: &Front, node_ips: &[&str]) -> String {
+        let ground = Ground { node_ips: node_ips.iter().map(|ip| ip.parse().unwrap()).collect(), masquerade_all: false };
+        let mut items = elements(key, front, &ground, |_| true);
+        items.sort();
+        items.iter().map(|(set, key, data)| format!("{} {key:?} {data:?}\n", set.name())).collect()
+    }
+
+    fn key(vip: &str, port: u16) -> FrontKey {
+        FrontKey { vip: Vip::Address(vip.parse().unwrap()), protocol: Protocol::Tcp, port }
     }
 
     #[test]
     #[cfg(target_endian = "little")]
     fn golden_elements() {
-        let key = FrontKey { vip: Vip::Address("10.96.0.1".parse().unwrap()), protocol: Protocol::Tcp, port: 80 };
-        let text = show(&elements(&key, &front(Kind::ClusterIp, &[("192.168.0.5", 8080, true), ("192.168.1.5", 80, false)]), &[]));
-        insta::assert_snapshot!(text, @r"
+        insta::assert_snapshot!(show(&key("10.96.0.1", 80), &front(Kind::ClusterIp, &[("192.168.0.5", 8080, true), ("192.168.1.5", 80, false)]), &[]), @r"
         frontends 0a6000010600000000500000 02100000
         slots 0a600001060000000050000000000000 c0a800051f900000
         slots 0a600001060000000050000001000000 c0a8010500500000
@@ -234,20 +349,30 @@ mod tests {
         local.keep_client = true;
         local.unserved = Unserved::Drop;
         local.inside = Some(front(Kind::NodePort, &[("192.168.1.5", 53, false)]).backends);
-        let ips = ["10.240.0.11".parse().unwrap(), "10.250.0.11".parse().unwrap()];
-        insta::assert_snapshot!(show(&elements(&node_port, &local, &ips)), @r"
-        inside 0af0000b1100000075650000 01400000
-        inside 0afa000b1100000075650000 01400000
+        insta::assert_snapshot!(show(&node_port, &local, &["10.240.0.11", "10.250.0.11", "fd00::1"]), @r"
+        inside 0af0000b1100000075650000 01500000
+        inside 0afa000b1100000075650000 01500000
         slots 0af0000b110000007565000000000100 c0a8010500350000
         slots 0afa000b110000007565000000000100 c0a8010500350000
         dropped 0af0000b1100000075650000 
         dropped 0afa000b1100000075650000 
         ");
-        assert!(elements(&node_port, &local, &[]).is_empty());
+        assert!(show(&node_port, &local, &[]).is_empty());
+        let mut guarded = front(Kind::LoadBalancer, &[("fd00:1::5", 80, false)]);
+        guarded.affinity = Some(60);
+        guarded.sources = Some(["fd00:9::/32".parse().unwrap(), "fd00::7/128".parse().unwrap()].into());
+        insta::assert_snapshot!(show(&key("fd00::9", 80), &guarded, &[]), @r"
+        frontends6 fd0000000000000000000000000000090600000000500000 01201e00
+        slots6 fd000000000000000000000000000009060000000050000000000000 fd00000100000000000000000000000500500000
+        guarded6 fd0000000000000000000000000000090600000000500000 
+        sticky6-60 fd0000000000000000000000000000090600000000500000 
+        allowed6-32 fd0000000000000000000000000000090600000000500000fd000009000000000000000000000000 
+        allowed6-128 fd0000000000000000000000000000090600000000500000fd000000000000000000000000000007 
+        ");
     }
 
     #[test]
-    fn classes_read_back_and_name_their_chains() {
+    fn classes_read_back_and_sets_are_known_by_their_names() {
         for masquerade in [Masquerade::Never, Masquerade::Outsiders, Masquerade::Always] {
             for inside in [false, true] {
                 let class = Class { count: 4095, masquerade, inside, affinity: 86_400 };
@@ -257,6 +382,14 @@ mod tests {
         assert_eq!(Class::from_data(&[255; 4]), None);
         assert_eq!(Class::from_data(&[]), None);
         let class = Class { count: 3, masquerade: Masquerade::Outsiders, inside: false, affinity: 60 };
-        assert_eq!(class.chain(), "pick-3-masq-outsiders-sticky-60");
+        assert_eq!(
+            (class.chain(IpFamily::V4), class.chain(IpFamily::V6)),
+            ("pick-3-masq-outsiders-sticky-60".into(), "pick6-3-masq-outsiders-sticky-60".into())
+        );
+        let numbered = IpFamily::ALL.into_iter().flat_map(|family| [Role::Sticky(60), Role::Allowed(24)].map(|role| role.of(family)));
+        for set in Set::fixed().chain(numbered) {
+            assert_eq!(Set::from_name(&set.name()), Some(set));
+        }
+        assert_eq!(Set::from_name("affinity-60"), None);
     }
 }

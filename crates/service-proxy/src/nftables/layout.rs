@@ -1,98 +1,244 @@
 //! The table's chains, sets and rules: what does not depend on any Service.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use linux_sys::nft::{
-    Batch, Chain, ChainType, CtKey, DataType, DynsetOp, Element, Expr, Family, Hook, RejectKind, Rule, SetSpec, Table, Verdict, ct_state, ct_status,
-    rule,
+    Batch, Chain, ChainType, CmpOp, CtKey, DataType, DynsetOp, Element, Expr, Family, FibFlags, FibResult, Hook, MetaKey, PayloadBase, RejectKind,
+    Rule, SetSpec, Table, Verdict, ct_state, ct_status, rule,
 };
 
-use super::elements::{Class, INSIDE_SLOTS, Masquerade, Set};
+use super::elements::{Class, INSIDE_SLOTS, Masquerade, Role, Set, suffix};
+use super::settings::{Pods, Settings};
+use crate::table::IpFamily;
 
 /// The table's name.
 pub const TABLE: &str = "mullion-proxy";
-/// From class to its chain.
-pub const CLASSES: &str = "classes";
 /// Raised whenever rules or sets change, so that another version's table is made anew.
-const VERSION: u32 = 1;
-/// Marks packets whose source must become the node's, as kube-proxy does.
-const MARK: u32 = 0x4000;
+const VERSION: u32 = 2;
 /// Most clients that stick to a backend at once, by timeout.
 const STICKY: u32 = 65_536;
-const UNSERVED: &str = "unserved";
-const CLASSIFY: &str = "classify";
-/// Where clients are noted that stick to a backend: one rule a timeout.
-pub const LEARN: &str = "learn";
 
-/// Our table. Family `inet`: its refusals tell the client, and IPv6 can join it.
+/// Our table. Family `inet`: both IP versions, and its refusals tell the client.
 pub fn table() -> Table {
     Table::new(Family::Inet, TABLE)
 }
 
-/// The map of clients that stick to a backend for `seconds`.
-pub fn affinity_map(seconds: u32) -> String {
-    format!("affinity-{seconds}")
+/// The names and rules of one IP version.
+#[derive(Clone, Copy, Debug)]
+pub struct Names(pub IpFamily);
+
+impl Names {
+    fn of(self, name: &str) -> String {
+        format!("{name}{}", suffix(self.0))
+    }
+
+    fn set(self, role: Role) -> String {
+        role.of(self.0).name()
+    }
+
+    /// From class to its chain.
+    pub fn classes(self) -> String {
+        self.of("classes")
+    }
+
+    /// Where clients are noted that stick to a backend: one rule a timeout.
+    pub fn learn(self) -> String {
+        self.of("learn")
+    }
+
+    /// Where clients of guarded front ends are let in: one rule a length of networks.
+    pub fn guard(self) -> String {
+        self.of("guard")
+    }
+
+    fn serve(self) -> String {
+        self.of("serve")
+    }
+
+    /// The map of clients that stick to a backend for `seconds`.
+    pub fn affinity(self, seconds: u32) -> String {
+        format!("{}-{seconds}", self.of("affinity"))
+    }
+
+    fn nft(self) -> Family {
+        match self.0 {
+            IpFamily::V4 => Family::Ip,
+            IpFamily::V6 => Family::Ip6,
+        }
+    }
+
+    /// A rule for packets of this version. Chains are entered by those alone, but nft(8) shows their headers' fields by name
+    /// only where the rule says so.
+    fn rule(self) -> Rule {
+        rule().nfproto(self.nft())
+    }
+
+    fn address(self) -> DataType {
+        match self.0 {
+            IpFamily::V4 => DataType::Ipv4Addr,
+            IpFamily::V6 => DataType::Ipv6Addr,
+        }
+    }
+
+    /// How many slots of the kernel's registers an address takes.
+    fn width(self) -> u32 {
+        match self.0 {
+            IpFamily::V4 => 1,
+            IpFamily::V6 => 4,
+        }
+    }
+
+    fn load_saddr(self, rule: Rule, reg: u32) -> Rule {
+        match self.0 {
+            IpFamily::V4 => rule.load_ip_saddr(reg),
+            IpFamily::V6 => rule.load_ip6_saddr(reg),
+        }
+    }
+
+    fn load_daddr(self, rule: Rule, reg: u32) -> Rule {
+        match self.0 {
+            IpFamily::V4 => rule.load_ip_daddr(reg),
+            IpFamily::V6 => rule.load_ip6_daddr(reg),
+        }
+    }
+
+    /// address · protocol · port, and where the next part of a key goes.
+    fn load_front(self, rule: Rule, reg: u32) -> (Rule, u32) {
+        let port = reg + self.width() + 1;
+        (self.load_daddr(rule, reg).load_l4proto(port - 1).load_dport(port), port + 1)
+    }
+
+    /// The kernel's form of a set.
+    fn spec(self, role: Role) -> SetSpec {
+        let name = self.set(role);
+        let front = || vec![self.address(), DataType::InetProto, DataType::InetService];
+        let and = |last: DataType| [front(), vec![last]].concat();
+        match role {
+            Role::Frontends | Role::Inside => SetSpec::map(name, front(), [DataType::ClassId]),
+            Role::Slots => SetSpec::map(name, and(DataType::Mark), [self.address(), DataType::InetService]),
+            Role::Guarded | Role::Rejected | Role::Dropped | Role::Sticky(_) => SetSpec::set(name, front()),
+            Role::ClusterIps => SetSpec::set(name, [self.address()]),
+            Role::Hairpins => SetSpec::set(name, [self.address(), self.address()]),
+            Role::Allowed(_) => SetSpec::set(name, and(self.address())),
+        }
+    }
 }
 
 /// The rules of the table for one configuration.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// Every pod's address lies here.
-    pub cluster_cidr: IpNet,
+    pods: Pods,
+    mark: u32,
+    masquerade_leaving: bool,
+    /// Node ports listen on 127.0.0.1 too.
+    localhost: bool,
 }
 
 impl Layout {
+    /// The layout for `settings`; `localhost` when node ports are to listen there.
+    pub fn new(settings: &Settings, localhost: bool) -> Self {
+        Self { pods: settings.pods.clone(), mark: settings.masquerade_mark, masquerade_leaving: settings.masquerade_leaving, localhost }
+    }
+
     /// A chain without rules, whose name tells version and configuration of the table.
-    pub fn stamp(&self) -> String {
+    fn stamp(&self) -> String {
         let mut hasher = DefaultHasher::new();
-        (VERSION, self.cluster_cidr).hash(&mut hasher);
+        (VERSION, self).hash(&mut hasher);
         format!("layout-{:016x}", hasher.finish())
     }
 
-    /// The base chains with their rules.
+    /// The chains with their rules, but for those that come with front ends.
     pub fn chains(&self) -> Vec<(Chain, Vec<Rule>)> {
-        let from_pods = rule().ip_saddr(self.cluster_cidr);
-        let inside = |rule: Rule| dispatch(rule, Set::Inside);
-        // What follows reads IPv4 headers.
-        let v4 = |rules: Vec<Rule>| std::iter::once(rule().nfproto(Family::Ip6).accept()).chain(rules).collect::<Vec<_>>();
-        let check = || vec![rule().ct_state(ct_state::NEW).jump(UNSERVED)];
+        let both = |chain: &str| IpFamily::ALL.map(|family| rule().nfproto(Names(family).nft()).jump(Names(family).of(chain)));
+        let new = |chain: &str| IpFamily::ALL.map(|family| rule().ct_state(ct_state::NEW).nfproto(Names(family).nft()).jump(Names(family).of(chain)));
+        let nat = |name: &str, hook: Hook, at: i32, to: &str| (Chain::base(name, ChainType::Nat, hook, at), both(to).to_vec());
+        let filter = |name: &str, hook: Hook| (Chain::base(name, ChainType::Filter, hook, 0), new("unserved").to_vec());
+        let mut chains = vec![(Chain::regular(self.stamp()), vec![])];
+        chains.extend(IpFamily::ALL.into_iter().flat_map(|family| self.family_chains(Names(family))));
+        chains.extend([
+            nat("prerouting", Hook::Prerouting, -100, "dispatch"),
+            nat("output", Hook::Output, -100, "dispatch"),
+            nat("postrouting", Hook::Postrouting, 100, "source"),
+            filter("filter-input", Hook::Input),
+            filter("filter-forward", Hook::Forward),
+            filter("filter-output", Hook::Output),
+        ]);
+        if self.localhost {
+            // The kernel now routes to 127.0.0.0/8 whatever comes with such an address: nobody outside may use that.
+            let outside = rule().ct_state(ct_state::NEW).nfproto(Family::Ip).iifname_not("lo").ip_daddr(LOOPBACK).drop();
+            chains.push((Chain::base("filter-localhost", ChainType::Filter, Hook::Prerouting, -110), vec![outside]));
+        }
+        chains
+    }
+
+    fn family_chains(&self, names: Names) -> Vec<(Chain, Vec<Rule>)> {
+        let guarded = || names.load_front(names.rule(), 0).0.lookup(names.set(Role::Guarded), 0);
+        // The class goes on as the packet's priority: nft(8) aborts when it has to show a rule that looks up in one map what
+        // another one gave, and marks belong to others.
+        let serve = |rule: Rule, role: Role| {
+            let (rule, next) = names.load_front(rule, 0);
+            rule.lookup_data(names.set(role), 0, next).expr(Expr::MetaSet { key: MetaKey::Priority, reg: next }).goto(names.of("classify"))
+        };
+        let mut served: Vec<Rule> = self.from_pods(names, true).map(|rule| serve(rule, Role::Inside)).into_iter().collect();
+        served.extend([serve(from_here(names), Role::Inside), serve(names.rule(), Role::Frontends)]);
+        let named = |name: String, rules: Vec<Rule>| (Chain::regular(name), rules);
         vec![
-            (Chain::regular(self.stamp()), vec![]),
-            (Chain::regular(CLASSIFY), vec![rule().load_mark(0).vmap(CLASSES, 0)]),
-            (Chain::regular(UNSERVED), unserved()),
-            (Chain::base("prerouting", ChainType::Nat, Hook::Prerouting, -100), v4(vec![inside(from_pods), dispatch(rule(), Set::Frontends)])),
-            (Chain::base("output", ChainType::Nat, Hook::Output, -100), v4(vec![inside(rule()), dispatch(rule(), Set::Frontends)])),
-            (Chain::base("postrouting", ChainType::Nat, Hook::Postrouting, 100), v4(self.masquerade())),
-            (Chain::base("filter-input", ChainType::Filter, Hook::Input, 0), v4(check())),
-            (Chain::base("filter-forward", ChainType::Filter, Hook::Forward, 0), v4(check())),
-            (Chain::base("filter-output", ChainType::Filter, Hook::Output, 0), v4(check())),
+            named(names.of("classify"), vec![rule().expr(Expr::Meta { key: MetaKey::Priority, reg: 0 }).vmap(names.classes(), 0)]),
+            named(names.serve(), served),
+            // Whom the guard lets in does not come back unless nobody serves him.
+            named(names.of("dispatch"), vec![guarded().jump(names.guard()), guarded().drop(), rule().goto(names.serve())]),
+            named(names.of("source"), self.source(names)),
+            named(names.of("unserved"), unserved(names)),
         ]
     }
 
-    fn masquerade(&self) -> Vec<Rule> {
-        let translated = || rule().ct_status(ct_status::DNAT);
-        vec![
-            translated().jump(LEARN),
-            rule().mark(MARK, MARK).set_mark(0, MARK).masquerade(),
+    /// Comes from a pod, or with `yes` false from anybody else; none where nobody can tell.
+    fn from_pods(&self, names: Names, yes: bool) -> Option<Rule> {
+        let interface = |name: &str, len: usize| {
+            let value = name.bytes().chain(std::iter::repeat(0)).take(len).collect();
+            let op = if yes { CmpOp::Eq } else { CmpOp::Neq };
+            names.rule().expr(Expr::Meta { key: MetaKey::IifName, reg: 12 }).expr(Expr::Cmp { op, reg: 12, value })
+        };
+        match &self.pods {
+            Pods::Unknown => None,
+            Pods::Nets(_) => self.pods.net(names.0).map(|net| if yes { names.rule().ip_saddr(net) } else { names.rule().ip_saddr_not(net) }),
+            Pods::Interface(name) => Some(interface(name, 16)),
+            Pods::InterfacePrefix(prefix) => Some(interface(prefix, prefix.len().min(15))),
+        }
+    }
+
+    /// Whose source becomes the node's.
+    fn source(&self, names: Names) -> Vec<Rule> {
+        let translated = || names.rule().ct_status(ct_status::DNAT);
+        let both = names.load_daddr(names.load_saddr(translated(), 0), names.width());
+        let mut rules = vec![
+            translated().jump(names.learn()),
+            rule().mark(self.mark, self.mark).set_mark(0, self.mark).masquerade(),
             // A backend that is its own client would answer itself directly.
-            translated().load_ip_saddr(0).load_ip_daddr(1).lookup(Set::Hairpins.name(), 0).masquerade(),
-            // A backend off the pod network may not know the way back to a pod.
-            translated().ip_saddr(self.cluster_cidr).ip_daddr_not(self.cluster_cidr).masquerade(),
-        ]
+            both.lookup(names.set(Role::Hairpins), 0).masquerade(),
+        ];
+        if let Some(net) = self.pods.net(names.0).filter(|_| self.masquerade_leaving) {
+            rules.push(translated().ip_saddr(net).ip_daddr_not(net).masquerade());
+        }
+        rules
     }
 
     /// Makes the table anew, without elements.
     pub fn build(&self, batch: &mut Batch) {
         let table = table();
         batch.destroy_table(&table).add_table(&table);
-        for set in Set::FIXED {
-            batch.add_set(&table, &spec(set));
+        for family in IpFamily::ALL {
+            let names = Names(family);
+            for role in Role::FIXED {
+                batch.add_set(&table, &names.spec(role));
+            }
+            batch.add_set(&table, &SetSpec::vmap(names.classes(), [DataType::ClassId]));
+            batch.add_chain(&table, &Chain::regular(names.learn())).add_chain(&table, &Chain::regular(names.guard()));
         }
-        batch.add_set(&table, &SetSpec::vmap(CLASSES, [DataType::Mark]));
         let chains = self.chains();
-        batch.add_chain(&table, &Chain::regular(LEARN));
         for (chain, _) in &chains {
             batch.add_chain(&table, chain);
         }
@@ -102,80 +248,126 @@ impl Layout {
             }
         }
     }
-}
 
-/// The kernel's form of a set.
-fn spec(set: Set) -> SetSpec {
-    use DataType::{InetProto, InetService, Ipv4Addr, Mark};
-    let front = vec![Ipv4Addr, InetProto, InetService];
-    match set {
-        Set::Frontends | Set::Inside => SetSpec::map(set.name(), front, [Mark]),
-        Set::Slots => SetSpec::map(set.name(), [Ipv4Addr, InetProto, InetService, Mark], [Ipv4Addr, InetService]),
-        Set::Rejected | Set::Dropped | Set::Sticky(_) => SetSpec::set(set.name(), front),
-        Set::ClusterIps => SetSpec::set(set.name(), [Ipv4Addr]),
-        Set::Hairpins => SetSpec::set(set.name(), [Ipv4Addr, Ipv4Addr]),
+    /// Adds the chain of a class, which may be there.
+    pub fn add_class(&self, batch: &mut Batch, family: IpFamily, class: Class) {
+        let table = table();
+        let chain = class.chain(family);
+        batch.add_chain(&table, &Chain::regular(&chain)).flush_chain(&table, &chain);
+        for rule in self.class_rules(Names(family), class) {
+            batch.add_rule(&table, &chain, rule);
+        }
+        let element = Element::new(class.data().to_vec()).data(Verdict::Goto(chain));
+        batch.add_elements(&table, &Names(family).classes(), &[element]);
+    }
+
+    fn class_rules(&self, names: Names, class: Class) -> Vec<Rule> {
+        let mut rules = vec![rule().load_value(0, [0; 4]).expr(Expr::MetaSet { key: MetaKey::Priority, reg: 0 })];
+        let marked = match class.masquerade {
+            Masquerade::Never => None,
+            Masquerade::Outsiders if class.inside => Some(self.from_pods(names, false).unwrap_or_else(|| from_here(names))),
+            Masquerade::Outsiders => self.from_pods(names, false),
+            Masquerade::Always => Some(rule()),
+        };
+        rules.extend(marked.map(|rule| rule.set_mark(self.mark, self.mark)));
+        let to_target = |rule: Rule, map: String, data: u32| rule.lookup_data(map, 0, data).dnat(names.nft(), data, Some(data + names.width()));
+        if class.affinity != 0 {
+            let (client, next) = names.load_front(names.load_saddr(names.rule(), 0), names.width());
+            rules.push(to_target(client, names.affinity(class.affinity), next));
+        }
+        let offset = if class.inside { INSIDE_SLOTS } else { 0 };
+        let (front, next) = names.load_front(names.rule(), 0);
+        let random = Expr::Numgen { random: true, modulus: class.count.into(), offset, reg: next };
+        rules.push(to_target(front.expr(random), names.set(Role::Slots), next + 1));
+        rules
+    }
+
+    /// Adds a set that comes with the first front end that needs it, and the rule that reads it. The set may be there, the
+    /// rule must not.
+    pub fn add_optional(&self, batch: &mut Batch, set: Set) {
+        let names = Names(set.family);
+        batch.add_set(&table(), &names.spec(set.role));
+        match set.role {
+            Role::Sticky(seconds) => add_affinity(batch, names, seconds),
+            Role::Allowed(bits) => {
+                let (front, next) = names.load_front(names.rule(), 0);
+                let source = names.load_saddr(front, next);
+                let masked = match mask(names, bits) {
+                    Some(mask) => source.expr(Expr::Bitwise { from: next, to: next, xor: vec![0; mask.len()], mask }),
+                    None => source,
+                };
+                batch.add_rule(&table(), &names.guard(), masked.lookup(set.name(), 0).goto(names.serve()).comment(set.name()));
+            }
+            _ => {}
+        }
     }
 }
 
-fn load_front(rule: Rule, at: u32) -> Rule {
-    rule.load_ip_daddr(at).load_l4proto(at + 1).load_dport(at + 2)
+const LOOPBACK: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8));
+
+/// Comes from an address of this host.
+fn from_here(names: Names) -> Rule {
+    const LOCAL: u32 = 2;
+    let flags = FibFlags { saddr: true, ..FibFlags::default() };
+    let load = Expr::Fib { flags, result: FibResult::AddrType, reg: 15 };
+    names.rule().expr(load).expr(Expr::Cmp { op: CmpOp::Eq, reg: 15, value: LOCAL.to_ne_bytes().to_vec() })
 }
 
-/// The class goes on as the packet's mark (whatever the mark was before): nft(8) aborts when it has to show a rule that
-/// looks up in one map what another one gave.
-fn dispatch(rule: Rule, set: Set) -> Rule {
-    load_front(rule, 0).lookup_data(set.name(), 0, 4).set_mark_from(4).goto(CLASSIFY)
+/// The bits of a network's length; none when all bits count.
+fn mask(names: Names, bits: u8) -> Option<Vec<u8>> {
+    let all = names.width() * 32;
+    let ones = u32::from(bits).min(all);
+    (ones < all).then(|| (0..all / 8).map(|byte| 0xff00u16.checked_shr(ones.saturating_sub(byte * 8).min(8)).unwrap_or(0) as u8).collect())
 }
 
 /// What was not translated although it is for a Service.
-fn unserved() -> Vec<Rule> {
+fn unserved(names: Names) -> Vec<Rule> {
+    let front = |role: Role| names.load_front(names.rule(), 0).0.lookup(names.set(role), 0);
     vec![
-        load_front(rule(), 0).lookup(Set::Dropped.name(), 0).drop(),
-        load_front(rule(), 0).lookup(Set::Rejected.name(), 0).reject(RejectKind::Port),
-        rule().load_ip_daddr(0).lookup(Set::ClusterIps.name(), 0).reject(RejectKind::Port),
+        front(Role::Dropped).drop(),
+        front(Role::Rejected).reject(RejectKind::Port),
+        names.load_daddr(names.rule(), 0).lookup(names.set(Role::ClusterIps), 0).reject(RejectKind::Port),
     ]
 }
 
-/// Adds the chain of a class, which may be there.
-pub fn add_class(batch: &mut Batch, class: Class, cluster_cidr: IpNet) {
+/// The map of clients that stick for `seconds`, and the rule that notes a client once its backend is known.
+fn add_affinity(batch: &mut Batch, names: Names, seconds: u32) {
+    use DataType::{InetProto, InetService};
     let table = table();
-    let chain = class.chain();
-    batch.add_chain(&table, &Chain::regular(&chain)).flush_chain(&table, &chain);
-    for rule in class_rules(class, cluster_cidr) {
-        batch.add_rule(&table, &chain, rule);
-    }
-    batch.add_elements(&table, CLASSES, &[Element::new(class.data()).data(Verdict::Goto(chain))]);
-}
-
-/// Adds what front ends need whose clients stick for `seconds`: the set of those front ends, the map of their clients,
-/// and the rule that notes a client once its backend is known. Set and map may be there, the rule must not.
-pub fn add_affinity(batch: &mut Batch, seconds: u32) {
-    use DataType::{InetProto, InetService, Ipv4Addr};
-    let table = table();
-    let sticky = Set::Sticky(seconds);
-    batch.add_set(&table, &spec(sticky));
-    let clients = SetSpec::map(affinity_map(seconds), [Ipv4Addr, Ipv4Addr, InetProto, InetService], [Ipv4Addr, InetService]);
+    let key = [names.address(), names.address(), InetProto, InetService];
+    let clients = SetSpec::map(names.affinity(seconds), key, [names.address(), InetService]);
     batch.add_set(&table, &clients.dynamic(STICKY, Some(Duration::from_secs(seconds.into()))));
+    let (source, destination) = match names.0 {
+        IpFamily::V4 => (CtKey::SrcIp, CtKey::DstIp),
+        IpFamily::V6 => (CtKey::SrcIp6, CtKey::DstIp6),
+    };
     let original = |rule: Rule, key: CtKey, reg: u32| rule.expr(Expr::Ct { key, reg, reply: Some(false) });
-    let front = |rule: Rule, at: u32| original(original(rule, CtKey::DstIp, at).load_l4proto(at + 1), CtKey::ProtoDst, at + 2);
-    let client = front(original(front(rule(), 8).lookup(sticky.name(), 8), CtKey::SrcIp, 0), 1);
-    let note = Expr::Dynset { set: affinity_map(seconds), op: DynsetOp::Update, key: 0, data: Some(4), timeout: None };
-    batch.add_rule(&table, LEARN, client.load_ip_daddr(4).load_dport(5).expr(note).comment(sticky.name()));
+    // client · address · protocol · port, as the client meant them; its front end alone is the key to who sticks.
+    let (front, protocol) = (names.width(), names.width() * 2);
+    let sticky = original(original(names.rule(), destination, front).load_l4proto(protocol), CtKey::ProtoDst, protocol + 1);
+    let client = original(sticky.lookup(names.set(Role::Sticky(seconds)), front), source, 0);
+    let target = protocol + 2;
+    let note = Expr::Dynset { set: names.affinity(seconds), op: DynsetOp::Update, key: 0, data: Some(target), timeout: None };
+    let port = Expr::Payload { base: PayloadBase::Transport, offset: 2, len: 2, reg: target + names.width() };
+    let noted = names.load_daddr(client, target).expr(port).expr(note);
+    batch.add_rule(&table, &names.learn(), noted.comment(names.set(Role::Sticky(seconds))));
 }
 
-fn class_rules(class: Class, cluster_cidr: IpNet) -> Vec<Rule> {
-    let mark = |rule: Rule, value: u32| rule.load_value(0, value.to_ne_bytes()).set_mark_from(0);
-    let mut rules = match class.masquerade {
-        Masquerade::Never => vec![mark(rule(), 0)],
-        Masquerade::Outsiders => vec![mark(rule(), 0), mark(rule().ip_saddr_not(cluster_cidr), MARK)],
-        Masquerade::Always => vec![mark(rule(), MARK)],
-    };
-    if class.affinity != 0 {
-        let client = load_front(rule().load_ip_saddr(0), 1);
-        rules.push(client.lookup_data(affinity_map(class.affinity), 0, 4).dnat(Family::Ip, 4, Some(5)));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_have_as_many_ones_as_the_network() {
+        for (family, bits, expected) in [
+            (IpFamily::V4, 0, Some(vec![0, 0, 0, 0])),
+            (IpFamily::V4, 9, Some(vec![255, 128, 0, 0])),
+            (IpFamily::V4, 24, Some(vec![255, 255, 255, 0])),
+            (IpFamily::V4, 32, None),
+            (IpFamily::V6, 20, Some([vec![255, 255, 240], vec![0; 13]].concat())),
+            (IpFamily::V6, 128, None),
+        ] {
+            assert_eq!(mask(Names(family), bits), expected, "{bits}");
+        }
     }
-    let offset = if class.inside { INSIDE_SLOTS } else { 0 };
-    let random = Expr::Numgen { random: true, modulus: class.count.into(), offset, reg: 3 };
-    rules.push(load_front(rule(), 0).expr(random).lookup_data(Set::Slots.name(), 0, 4).dnat(Family::Ip, 4, Some(5)));
-    rules
 }

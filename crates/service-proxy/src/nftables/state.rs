@@ -1,28 +1,37 @@
 //! What was programmed, and what must change in the kernel (pure).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::elements::{Class, Elements, Set, elements};
+use super::elements::{Class, ElementData, ElementKey, Ground, Item, Role, Set, elements};
 use crate::table::{Front, FrontKey, IpFamily, Table, Vip};
 
-/// Elements to take out and to put in, in this order, in one transaction.
+/// Elements of one set, in the order of keys.
+pub type Content = Vec<(ElementKey, ElementData)>;
+
+/// Elements to take out and to put in, in one transaction.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// Keys with the data that is there.
-    pub remove: Elements,
-    /// Keys with the data that should be there.
-    pub add: Elements,
+    /// With the data that is there.
+    pub remove: BTreeMap<Set, Content>,
+    /// With the data that should be there.
+    pub add: BTreeMap<Set, Content>,
 }
 
 impl Delta {
-    /// From what is there to what should be.
-    pub fn between(observed: &Elements, wanted: &Elements) -> Self {
-        let differs = |a: &Elements, b: &Elements| -> Elements {
-            a.iter().filter(|(key, data)| b.get(key) != Some(data)).map(|(key, data)| (key.clone(), data.clone())).collect()
-        };
-        Self { remove: differs(observed, wanted), add: differs(wanted, observed) }
+    /// From what is in `set` to what should be. Both in the order of keys, without repetition.
+    pub fn compare(&mut self, set: Set, observed: &Content, wanted: Content) {
+        let there = |list: &Content, item: &(ElementKey, ElementData)| list.binary_search(item).is_ok();
+        let remove: Content = observed.iter().filter(|item| !there(&wanted, item)).copied().collect();
+        let mut add = wanted;
+        add.retain(|item| !there(observed, item));
+        if !remove.is_empty() {
+            self.remove.insert(set, remove);
+        }
+        if !add.is_empty() {
+            self.add.insert(set, add);
+        }
     }
 
     /// Whether nothing changes.
@@ -30,11 +39,29 @@ impl Delta {
         self.remove.is_empty() && self.add.is_empty()
     }
 
-    /// The classes that added elements name.
-    pub fn classes(&self) -> BTreeSet<Class> {
-        let named = self.add.iter().filter(|((set, _), _)| matches!(set, Set::Frontends | Set::Inside));
-        named.filter_map(|(_, data)| Class::from_data(data)).collect()
+    /// How many elements change.
+    pub fn len(&self) -> usize {
+        self.remove.values().chain(self.add.values()).map(Vec::len).sum()
     }
+
+    /// The classes that added elements name.
+    pub fn classes(&self) -> BTreeSet<(IpFamily, Class)> {
+        let named = self.add.iter().filter(|(set, _)| matches!(set.role, Role::Frontends | Role::Inside));
+        named.flat_map(|(set, items)| items.iter().filter_map(|(_, data)| Some((set.family, Class::from_data(data)?)))).collect()
+    }
+}
+
+/// Puts items of sets in order; of equal ones one stays.
+pub fn by_set(items: impl IntoIterator<Item = Item>) -> BTreeMap<Set, Content> {
+    let mut sets: BTreeMap<Set, Content> = BTreeMap::new();
+    for (set, key, data) in items {
+        sets.entry(set).or_default().push((key, data));
+    }
+    for content in sets.values_mut() {
+        content.sort_unstable();
+        content.dedup();
+    }
+    sets
 }
 
 /// The front ends as they were programmed. A front end is kept by reference: its elements are derived again when it
@@ -43,59 +70,71 @@ impl Delta {
 pub struct Programmed {
     fronts: BTreeMap<FrontKey, Arc<Front>>,
     /// How many front ends mean an element of a shared set.
-    shared: HashMap<(Set, Vec<u8>), usize>,
+    shared: HashMap<(Set, ElementKey), u32>,
+    ground: Ground,
 }
 
 impl Programmed {
     /// Everything of `table`, as after a full pass.
-    pub fn of(table: &Table, node_ips: &[Ipv4Addr]) -> Self {
-        let mut programmed = Self::default();
+    pub fn of(table: &Table, ground: Ground) -> Self {
+        let mut programmed = Self { ground, ..Self::default() };
         let keys: BTreeSet<FrontKey> = table.iter().map(|(key, _)| *key).collect();
-        programmed.take(table, &keys, node_ips);
+        programmed.take(table, &keys);
         programmed
     }
 
+    /// What elements depend on beside front ends.
+    pub fn ground(&self) -> &Ground {
+        &self.ground
+    }
+
     /// Front ends to look at when `dirty` changed: on an address of the node a front end takes a port from a node port.
-    fn affected(dirty: &BTreeSet<FrontKey>, node_ips: &[Ipv4Addr]) -> BTreeSet<FrontKey> {
-        let twins = dirty.iter().filter(|key| on_node(key, node_ips)).map(|key| FrontKey { vip: Vip::Node(IpFamily::V4), ..*key });
+    fn affected(&self, dirty: &BTreeSet<FrontKey>) -> BTreeSet<FrontKey> {
+        let twins = dirty.iter().filter(|key| matches!(key.vip, Vip::Address(ip) if self.ground.node_ips.contains(&ip)));
+        let twins = twins.map(|key| FrontKey { vip: Vip::Node(key.family()), ..*key });
         dirty.iter().copied().chain(twins).collect()
     }
 
     /// What must change for `dirty` to be as `table` says.
-    pub fn delta(&self, table: &Table, dirty: &BTreeSet<FrontKey>, node_ips: &[Ipv4Addr]) -> Delta {
-        let (mut old, mut new) = (Elements::new(), Elements::new());
-        let mut counts: BTreeMap<(Set, Vec<u8>), isize> = BTreeMap::new();
-        for key in Self::affected(dirty, node_ips) {
-            let (before, after) = (self.before(&key, node_ips), Self::after(table, &key, node_ips));
+    pub fn delta(&self, table: &Table, dirty: &BTreeSet<FrontKey>) -> Delta {
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        let mut counts: BTreeMap<(Set, ElementKey), i64> = BTreeMap::new();
+        for key in self.affected(dirty) {
+            let (before, after) = (self.before(&key), items_of(table, &key, &self.ground));
             for (list, all, by) in [(before, &mut old, -1), (after, &mut new, 1)] {
-                for (element, data) in list {
-                    if element.0.is_shared() {
-                        *counts.entry(element).or_default() += by;
+                for item in list {
+                    if item.0.is_shared() {
+                        *counts.entry((item.0, item.1)).or_default() += by;
                     } else {
-                        all.insert(element, data);
+                        all.push(item);
                     }
                 }
             }
         }
-        let mut delta = Delta::between(&old, &new);
-        for (element, change) in counts {
-            let before = self.shared.get(&element).copied().unwrap_or(0);
-            match (before, before.checked_add_signed(change).unwrap_or(0)) {
-                (0, 1..) => drop(delta.add.insert(element, Vec::new())),
-                (1.., 0) => drop(delta.remove.insert(element, Vec::new())),
-                _ => {}
+        for ((set, key), change) in counts {
+            let before = i64::from(self.shared.get(&(set, key)).copied().unwrap_or(0));
+            for (list, count) in [(&mut old, before), (&mut new, before + change)] {
+                if count > 0 {
+                    list.push((set, key, ElementData::EMPTY));
+                }
             }
+        }
+        let (old, mut new) = (by_set(old), by_set(new));
+        let mut delta = Delta::default();
+        for set in old.keys().chain(new.keys()).copied().collect::<BTreeSet<_>>() {
+            let nothing = Content::new();
+            delta.compare(set, old.get(&set).unwrap_or(&nothing), new.remove(&set).unwrap_or_default());
         }
         delta
     }
 
     /// Notes that `dirty` is now as `table` says.
-    pub fn take(&mut self, table: &Table, dirty: &BTreeSet<FrontKey>, node_ips: &[Ipv4Addr]) {
-        let affected = Self::affected(dirty, node_ips);
+    pub fn take(&mut self, table: &Table, dirty: &BTreeSet<FrontKey>) {
+        let affected = self.affected(dirty);
         for key in &affected {
-            let (before, after) = (self.before(key, node_ips), Self::after(table, key, node_ips));
-            for (elements, up) in [(before, false), (after, true)] {
-                self.count(elements, up);
+            let (before, after) = (self.before(key), items_of(table, key, &self.ground));
+            for (items, up) in [(before, false), (after, true)] {
+                self.count(items, up);
             }
         }
         for key in affected {
@@ -106,112 +145,41 @@ impl Programmed {
         }
     }
 
-    /// The affinity timeout with which a front end was programmed.
-    pub fn affinity(&self, key: &FrontKey) -> Option<u32> {
-        self.fronts.get(key)?.affinity
+    /// A front end as it was programmed.
+    pub fn front(&self, key: &FrontKey) -> Option<&Arc<Front>> {
+        self.fronts.get(key)
     }
 
-    fn before(&self, key: &FrontKey, node_ips: &[Ipv4Addr]) -> Elements {
-        let front = self.fronts.get(key);
-        front.map(|front| elements(key, front, &free_ips(key, node_ips, |k| self.fronts.contains_key(k)))).unwrap_or_default()
+    fn before(&self, key: &FrontKey) -> Vec<Item> {
+        let Some(front) = self.fronts.get(key) else { return Vec::new() };
+        elements(key, front, &self.ground, |ip| !self.fronts.contains_key(&at(key, ip)))
     }
 
-    fn after(table: &Table, key: &FrontKey, node_ips: &[Ipv4Addr]) -> Elements {
-        let front = table.get(key);
-        front.map(|front| elements(key, front, &free_ips(key, node_ips, |k| table.get(k).is_some()))).unwrap_or_default()
-    }
-
-    fn count(&mut self, elements: Elements, up: bool) {
-        for element in elements.into_keys().filter(|(set, _)| set.is_shared()) {
-            let count = self.shared.entry(element.clone()).or_default();
+    fn count(&mut self, items: Vec<Item>, up: bool) {
+        for (set, key, _) in items.into_iter().filter(|(set, ..)| set.is_shared()) {
+            let count = self.shared.entry((set, key)).or_default();
             *count = if up { *count + 1 } else { count.saturating_sub(1) };
             if *count == 0 {
-                self.shared.remove(&element);
+                self.shared.remove(&(set, key));
             }
         }
     }
+}
+
+fn at(key: &FrontKey, ip: IpAddr) -> FrontKey {
+    FrontKey { vip: Vip::Address(ip), ..*key }
+}
+
+fn items_of(table: &Table, key: &FrontKey, ground: &Ground) -> Vec<Item> {
+    let Some(front) = table.get(key) else { return Vec::new() };
+    elements(key, front, ground, |ip| table.get(&at(key, ip)).is_none())
 }
 
 /// Every element that `table` means.
-pub fn all_elements(table: &Table, node_ips: &[Ipv4Addr]) -> Elements {
-    table.iter().flat_map(|(key, _)| Programmed::after(table, key, node_ips)).collect()
-}
-
-fn on_node(key: &FrontKey, node_ips: &[Ipv4Addr]) -> bool {
-    matches!(key.vip, Vip::Address(IpAddr::V4(ip)) if node_ips.contains(&ip))
-}
-
-/// The node's addresses on which no other front end has the same port.
-fn free_ips(key: &FrontKey, node_ips: &[Ipv4Addr], taken: impl Fn(&FrontKey) -> bool) -> Vec<Ipv4Addr> {
-    let at = |ip: Ipv4Addr| FrontKey { vip: Vip::Address(ip.into()), ..*key };
-    node_ips.iter().copied().filter(|ip| !taken(&at(*ip))).collect()
+pub fn all_elements(table: &Table, ground: &Ground) -> BTreeMap<Set, Content> {
+    by_set(table.iter().flat_map(|(key, _)| items_of(table, key, ground)))
 }
 
 #[cfg(test)]
-mod tests {
-    use cluster::Key;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::table::{Backend, Backends, Kind, Protocol};
-
-    /// A kernel that refuses what nf_tables refuses: adding what is there, removing what is not.
-    fn apply(kernel: &mut Elements, delta: &Delta) {
-        for (key, data) in &delta.remove {
-            assert_eq!(kernel.remove(key).as_ref(), Some(data), "removes what is there: {key:?}");
-        }
-        for (key, data) in &delta.add {
-            assert_eq!(kernel.insert(key.clone(), data.clone()), None, "adds what is not there: {key:?}");
-        }
-    }
-
-    fn service() -> impl Strategy<Value = Vec<(FrontKey, Front)>> {
-        let backend = (1u8..4, any::<bool>()).prop_map(|(n, local)| Backend { address: Ipv4Addr::new(192, 168, 0, n).into(), port: 80, local });
-        let front = (0u8..5, prop::collection::vec(backend, 0..4), prop::option::of(Just(60)), any::<bool>()).prop_map(
-            |(at, mut backends, affinity, keep)| {
-                backends.sort();
-                backends.dedup_by_key(|b| b.address);
-                let (vip, kind) = match at {
-                    0 => (Vip::Node(IpFamily::V4), Kind::NodePort),
-                    // One of the node's own addresses.
-                    1 => (Vip::Address(Ipv4Addr::new(10, 240, 0, 11).into()), Kind::ExternalIp),
-                    n => (Vip::Address(Ipv4Addr::new(10, 96, 0, n).into()), Kind::ClusterIp),
-                };
-                let backends: Backends = backends.into();
-                let inside = keep.then(|| backends.clone());
-                let front = Front { backends, inside, keep_client: keep, affinity, ..Front::new("s", kind) };
-                (FrontKey { vip, protocol: Protocol::Tcp, port: 80 }, front)
-            },
-        );
-        prop::collection::vec(front, 0..3)
-    }
-
-    proptest! {
-        #[test]
-        fn any_sequence_of_changes_ends_where_a_full_pass_would(changes in prop::collection::vec((0u8..4, service()), 1..30), batch in 1usize..4, ips in 1usize..3) {
-            let node_ips = &[Ipv4Addr::new(10, 240, 0, 11), Ipv4Addr::new(10, 250, 0, 11)][..ips];
-            let (mut table, mut programmed, mut kernel) = (Table::default(), Programmed::default(), Elements::new());
-            for chunk in changes.chunks(batch) {
-                let mut dirty = BTreeSet::new();
-                for (name, fronts) in chunk {
-                    let changed = table.set_service(&Key::new("ns", name.to_string()), fronts.clone());
-                    dirty.extend(changed.into_iter().map(|change| change.key));
-                }
-                let delta = programmed.delta(&table, &dirty, node_ips);
-                apply(&mut kernel, &delta);
-                programmed.take(&table, &dirty, node_ips);
-                prop_assert_eq!(&kernel, &all_elements(&table, node_ips));
-                prop_assert!(programmed.delta(&table, &dirty, node_ips).is_empty());
-            }
-        }
-    }
-
-    #[test]
-    fn a_full_pass_takes_out_what_is_foreign_to_the_table() {
-        let key = |n| (Set::ClusterIps, vec![10, 96, 0, n]);
-        let observed = Elements::from([(key(1), vec![]), ((Set::Frontends, vec![1]), vec![7])]);
-        let wanted = Elements::from([(key(2), vec![]), ((Set::Frontends, vec![1]), vec![8])]);
-        let delta = Delta::between(&observed, &wanted);
-        assert_eq!((delta.remove.len(), delta.add.len()), (2, 2), "changed data is removed and added");
-    }
-}
+#[path = "state_tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@ use linux_sys::netlink::{BridgePort, Route, Rtnl};
 use linux_sys::ns::{NetNs, in_lab};
 use linux_sys::sysctl;
 
+use super::elements::Role;
 use super::*;
 use crate::table::{Backend, Front, IpFamily, Kind, Protocol, Unserved, Vip};
 
@@ -117,7 +118,8 @@ fn serve(ns: &NetNs, n: usize) {
 }
 
 fn proxy() -> Nftables {
-    Nftables::new(Settings { node_ips: vec![NODE.parse().unwrap()], cluster_cidr: "10.1.0.0/16".parse().unwrap() })
+    let pods = Pods::Nets(vec!["10.1.0.0/16".parse().unwrap()]);
+    Nftables::new(Settings { masquerade_leaving: true, ..Settings::new(vec![NODE.parse().unwrap()], pods) })
 }
 
 fn key(vip: &str, port: u16) -> FrontKey {
@@ -208,7 +210,7 @@ fn node_ports_follow_the_traffic_policy() {
         assert_eq!(asks(&lab.pods[1], node), "pod0 sees 10.1.0.3", "inside the cluster every backend may answer");
         lab.set("web", vec![(key("node", 30080), local(&[]))]);
         assert_eq!(asks(&lab.world, node), "timed out", "no backend here: silence, so that a balancer looks elsewhere");
-        assert_eq!(ask(node), "pod0 sees 10.240.0.11");
+        assert_eq!(ask(node), "pod0 sees 10.1.0.1", "the node itself is inside too, but no pod");
     });
 }
 
@@ -311,7 +313,7 @@ fn damage_is_repaired() {
             nft.commit(&batch).unwrap();
         };
         let repair = |lab: &mut Lab| lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap().writes;
-        damage(&|batch| _ = batch.flush_set(&table(), &Set::Frontends.name()));
+        damage(&|batch| _ = batch.flush_set(&table(), &Role::Frontends.of(IpFamily::V4).name()));
         assert_ne!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
         assert_eq!(repair(&mut lab), 1);
         assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
