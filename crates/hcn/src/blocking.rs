@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::document::{
-    HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query, RequestType,
-    to_text,
+    EndpointStats, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query,
+    RequestType, to_text,
 };
 use crate::error::HcnError;
 use crate::features::{HnsVersion, SupportedFeatures};
@@ -75,13 +75,16 @@ impl Client {
         Self::of_this_host()
     }
 
+    /// This host's own service, by its DLL, whatever the environment says.
     #[cfg(windows)]
-    fn of_this_host() -> Result<Self, HcnError> {
-        Ok(Self::new(Arc::new(crate::windows::ComputeNetwork::load()?)))
+    pub fn of_this_host() -> Result<Self, HcnError> {
+        let port = Arc::new(crate::windows::ComputeNetwork::load()?);
+        Ok(Self::new(Arc::new(crate::bounded::Bounded::new(port, crate::bounded::Bounds::default()))))
     }
 
+    /// This host's own service: there is none on this system.
     #[cfg(not(windows))]
-    fn of_this_host() -> Result<Self, HcnError> {
+    pub fn of_this_host() -> Result<Self, HcnError> {
         Err(HcnError::Unavailable(
             "this system has no Host Networking Service: set MULLION_HCN to a simulator's address (unix:PATH or tcp:HOST:PORT), or run on Windows Server".into(),
         ))
@@ -245,6 +248,24 @@ impl Client {
         match self.hns_call("POST", &format!("/endpoints/{endpoint}/attach"), body) {
             Err(error) if error.is_already_attached() => Ok(()),
             other => other.map(drop),
+        }
+    }
+
+    /// Takes an endpoint's vNIC out of the host's own compartment. Having none is success.
+    pub fn detach_endpoint_from_host(&self, endpoint: &Guid) -> Result<(), HcnError> {
+        match self.hns_call("POST", &format!("/endpoints/{endpoint}/detach"), "") {
+            Err(error) if error.is_not_found() || error.hresult() == Some(crate::HResult::ENDPOINT_NOT_ATTACHED) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// An endpoint's counters (`HNSCall GET /endpointstats/ID`, which every version has); none where it is not attached or gone.
+    pub fn endpoint_stats(&self, endpoint: &Guid) -> Result<Option<EndpointStats>, HcnError> {
+        let path = format!("/endpointstats/{endpoint}");
+        match self.hns_call("GET", &path, "") {
+            Ok(output) => read(Function::HnsCall, &path, &output.to_string()).map(Some),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::blocking::Client;
 use crate::document::{
-    HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query,
+    EndpointStats, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query,
 };
 use crate::error::HcnError;
 use crate::features::SupportedFeatures;
@@ -169,6 +169,18 @@ impl HcnClient {
         self.run(|| format!("attaching endpoint {id} to the host"), move |client| client.attach_endpoint_to_host(&id)).await
     }
 
+    /// Takes an endpoint's vNIC out of the host's own compartment. Having none is success.
+    pub async fn detach_endpoint_from_host(&self, id: &Guid) -> Result<(), HcnError> {
+        let id = *id;
+        self.run(|| format!("detaching endpoint {id} from the host"), move |client| client.detach_endpoint_from_host(&id)).await
+    }
+
+    /// An endpoint's counters; none where it is not attached or gone.
+    pub async fn endpoint_stats(&self, id: &Guid) -> Result<Option<EndpointStats>, HcnError> {
+        let id = *id;
+        self.run(|| format!("reading the counters of endpoint {id}"), move |client| client.endpoint_stats(&id)).await
+    }
+
     /// All namespaces.
     pub async fn namespaces(&self) -> Result<Vec<HostComputeNamespace>, HcnError> {
         self.run(|| "listing namespaces".into(), |client| client.list(&Query::default())).await
@@ -217,6 +229,12 @@ impl HcnClient {
         self.run(|| "listing load balancers".into(), |client| client.list(&Query::default())).await
     }
 
+    /// The load balancer of that id.
+    pub async fn load_balancer(&self, id: &Guid) -> Result<Option<HostComputeLoadBalancer>, HcnError> {
+        let id = *id;
+        self.run(|| format!("reading load balancer {id}"), move |client| client.get(&id)).await
+    }
+
     /// Creates a load balancer with that id and reads it back.
     pub async fn create_load_balancer(&self, id: Guid, load_balancer: &HostComputeLoadBalancer) -> Result<HostComputeLoadBalancer, HcnError> {
         let load_balancer = load_balancer.clone();
@@ -239,6 +257,12 @@ impl HcnClient {
     /// All routing rules.
     pub async fn routes(&self) -> Result<Vec<HostComputeRoute>, HcnError> {
         self.run(|| "listing routes".into(), |client| client.list(&Query::default())).await
+    }
+
+    /// The routing rule of that id.
+    pub async fn route(&self, id: &Guid) -> Result<Option<HostComputeRoute>, HcnError> {
+        let id = *id;
+        self.run(|| format!("reading route {id}"), move |client| client.get(&id)).await
     }
 
     /// Creates a routing rule with that id and reads it back.

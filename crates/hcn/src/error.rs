@@ -157,11 +157,22 @@ impl fmt::Debug for HResult {
     }
 }
 
+/// What a person does about a code that says nothing about the object.
+fn way_out(hresult: HResult) -> &'static str {
+    match hresult {
+        HResult::SERVICE_DOES_NOT_EXIST => ": install the Containers feature (Install-WindowsFeature Containers) and restart",
+        HResult::SERVICE_NOT_ACTIVE | HResult::RPC_NOT_REGISTERED => ": start the Host Networking Service (Start-Service hns)",
+        HResult::PROC_NOT_FOUND | HResult::MODULE_NOT_FOUND => ": update this Windows (Windows Server 2019 with updates is the first to have it)",
+        HResult::ACCESS_DENIED => ": run as an administrator",
+        _ => "",
+    }
+}
+
 /// Why a typed call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HcnError {
     /// The service refused the call. Printed as Go clients print it, because people search for these strings.
-    #[error("hcn{} of {object} failed in Win32: {} ({hresult}) {}", function.to_string().trim_start_matches("Hcn"), hresult.message().unwrap_or("unknown code"), record.as_deref().unwrap_or_default())]
+    #[error("hcn{} of {object} failed in Win32: {} ({hresult}) {}{}", function.to_string().trim_start_matches("Hcn"), hresult.message().unwrap_or("unknown code"), record.as_deref().unwrap_or_default(), way_out(*hresult))]
     Call {
         /// The function that failed.
         function: Function,
@@ -264,6 +275,8 @@ mod tests {
             r#"hcnOpenNamespace of n1 failed in Win32: Element not found. (0x490) {"Success":false,"Error":"Element not found. ","ErrorCode":2147943568}"#
         );
         assert!(error.is_not_found() && !error.is_service_down());
+        let stopped = HcnError::call(Function::Open(Kind::Network), "n1", HResult::SERVICE_NOT_ACTIVE.into()).to_string();
+        assert!(stopped.contains("(0x426)") && stopped.ends_with("Start-Service hns)"), "{stopped}");
         assert_eq!(HResult::ADDR_INVALID_OR_RESERVED.to_string(), "0x803b002f");
         assert_eq!(HResult::ADDR_INVALID_OR_RESERVED.0, 2_151_350_319);
     }

@@ -2,13 +2,15 @@
 //!
 //! Layers, from the wire up: [`document`] (what HNS reads and writes), [`port`] (the call surface of
 //! computenetwork.dll: JSON in, JSON out, synchronous), [`remote`] (that surface over a socket),
-//! `windows` (that surface by the real DLL), [`blocking`] and [`client`] (typed calls over the surface), and [`conformance`] (what every
+//! `windows` (that surface by the real DLL), [`bounded`] (the surface with a time limit), [`blocking`] and
+//! [`client`] (typed calls over the surface), and [`conformance`] (what every
 //! service at the other side must do).
 
 #[macro_use]
 mod macros;
 
 pub mod blocking;
+pub mod bounded;
 pub mod client;
 pub mod conformance;
 pub mod document;

@@ -133,6 +133,42 @@ pub struct Args<'a> {
     pub path: Option<&'a str>,
 }
 
+/// The arguments of one call, kept beyond the caller's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedArgs {
+    network: Option<Handle>,
+    id: Option<Guid>,
+    handle: Option<Handle>,
+    settings: Option<String>,
+    query: Option<String>,
+    method: Option<String>,
+    path: Option<String>,
+}
+
+impl From<Args<'_>> for OwnedArgs {
+    fn from(args: Args<'_>) -> Self {
+        let own = |text: Option<&str>| text.map(str::to_owned);
+        let Args { network, id, handle, .. } = args;
+        Self { network, id, handle, settings: own(args.settings), query: own(args.query), method: own(args.method), path: own(args.path) }
+    }
+}
+
+impl OwnedArgs {
+    /// The arguments.
+    pub fn borrow(&self) -> Args<'_> {
+        let Self { network, id, handle, .. } = *self;
+        Args {
+            network,
+            id,
+            handle,
+            settings: self.settings.as_deref(),
+            query: self.query.as_deref(),
+            method: self.method.as_deref(),
+            path: self.path.as_deref(),
+        }
+    }
+}
+
 /// What a successful call gives back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {

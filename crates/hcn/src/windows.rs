@@ -4,7 +4,7 @@
 //! Strings and handles that the DLL gives are owned here and freed once.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -141,6 +141,15 @@ impl ComputeNetwork {
                  (Install-WindowsFeature Containers) on Windows Server 2019 or newer and restart, or set MULLION_HCN to a simulator's address"
             ))
         })?;
+        // The library came before its functions: Windows 10 1803 and Windows Server 2019 without updates have a part of them.
+        for needed in ["HcnEnumerateNetworks", "HcnCreateLoadBalancer", "HcnModifyNamespace"] {
+            // SAFETY: only looked for, never called.
+            if unsafe { network.export::<EnumerateFn>(needed) }.is_err() {
+                return Err(HcnError::Unavailable(format!(
+                    "this Windows's computenetwork.dll has no {needed}: update it (Windows Server 2019 with updates is the first to have it all)"
+                )));
+            }
+        }
         Ok(Self { network: Arc::new(network), vmcompute: Library::load("vmcompute.dll").ok(), handles: Mutex::default() })
     }
 
@@ -291,26 +300,41 @@ impl HostNetwork for ComputeNetwork {
     fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {
         // SAFETY: the signature is HcnRegisterServiceCallback's.
         let register = unsafe { self.network.export::<RegisterFn>("HcnRegisterServiceCallback")? };
-        let context = Box::into_raw(Box::new(sink));
+        let context = {
+            let mut sinks = SINKS.lock().unwrap_or_else(PoisonError::into_inner);
+            sinks.last += 1;
+            let context = sinks.last;
+            sinks.live.insert(context, sink);
+            context
+        };
         let mut raw: RawHandle = std::ptr::null_mut();
-        // SAFETY: `notify` has the callback's signature; `context` stays valid until the registration is dropped.
-        let code = unsafe { register(notify, context.cast(), &raw mut raw) };
-        let registration = Registration { library: self.network.clone(), raw: raw as usize, context: context as usize };
+        // SAFETY: `notify` has the callback's signature; its context is a number, never dereferenced.
+        let code = unsafe { register(notify, context as *mut c_void, &raw mut raw) };
+        let registration = Registration { library: self.network.clone(), raw: raw as usize, context };
         check(code, &ComText::empty())?;
         Ok(Subscription::new(registration))
     }
 }
 
+/// Who listens, by the number that is the callback's context: a callback that comes after its registration ended finds nobody, whatever
+/// the DLL promises about that.
+struct Sinks {
+    last: usize,
+    live: BTreeMap<usize, EventSink>,
+}
+
+static SINKS: Mutex<Sinks> = Mutex::new(Sinks { last: 0, live: BTreeMap::new() });
+
 /// Passes a notification on; runs on a thread of the DLL.
 unsafe extern "system" fn notify(event_type: u32, context: *mut c_void, status: i32, data: Text) {
-    // SAFETY: the context is the boxed sink of a live registration.
-    let sink = unsafe { &*context.cast::<EventSink>() };
+    let sink = SINKS.lock().unwrap_or_else(PoisonError::into_inner).live.get(&(context as usize)).cloned();
+    let Some(sink) = sink else { return };
     // SAFETY: the data is NUL-terminated UTF-16 during the call, or null.
     let data = (!data.is_null()).then(|| unsafe { read_wide(data) });
     sink(Event { event_type, status: HResult(status.cast_unsigned()), data });
 }
 
-/// A live callback; unregistered on drop, and its sink freed after that.
+/// A live callback; unregistered on drop.
 struct Registration {
     library: Arc<Library>,
     raw: usize,
@@ -319,14 +343,13 @@ struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        SINKS.lock().unwrap_or_else(PoisonError::into_inner).live.remove(&self.context);
         if self.raw != 0 {
             // SAFETY: the signature is HcnUnregisterServiceCallback's.
             let unregister = unsafe { self.library.export::<UnregisterFn>("HcnUnregisterServiceCallback") };
             let Ok(unregister) = unregister else { return };
-            // SAFETY: `raw` is our registration and is ended once; no callback runs after this returns.
+            // SAFETY: `raw` is our registration and is ended once.
             unsafe { unregister(self.raw as RawHandle) };
         }
-        // SAFETY: made by Box::into_raw in `subscribe` and freed here alone.
-        drop(unsafe { Box::from_raw(self.context as *mut EventSink) });
     }
 }

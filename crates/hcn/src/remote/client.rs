@@ -1,13 +1,14 @@
 //! The client half: calls from many threads over one connection, which is made when first needed and again after it was lost.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::{Address, Answer, Request, SUBSCRIBE, Stream, read_frame, write_frame};
 use crate::error::{HResult, HcnError};
-use crate::port::{Args, Event, EventSink, Function, HostNetwork, RawError, Reply, Subscription};
+use crate::port::{Args, Event, EventSink, Function, Handle, HostNetwork, RawError, Reply, Subscription};
 
 /// How long a call waits for its answer before the connection counts as dead.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
@@ -20,12 +21,29 @@ pub struct RemoteHcn {
     address: Address,
     token: Option<String>,
     connection: Mutex<Option<Arc<Connection>>>,
+    /// How many connections there were: handles of an earlier one are dead, though the next one gives the same numbers.
+    generation: AtomicU64,
+}
+
+/// A handle's number at the service takes the lower bits, the connection it belongs to the upper ones.
+const HANDLE_BITS: u32 = 40;
+
+/// A handle as callers see it.
+fn labelled(handle: Handle, generation: u64) -> Handle {
+    Handle(generation << HANDLE_BITS | handle.0)
+}
+
+/// A handle as the service knows it; one of an earlier connection is dead.
+fn at_service(handle: Handle, generation: u64) -> Result<Handle, RawError> {
+    let number = handle.0 & ((1 << HANDLE_BITS) - 1);
+    if handle.0 >> HANDLE_BITS == generation { Ok(Handle(number)) } else { Err(HResult::INVALID_HANDLE.into()) }
 }
 
 /// One connection with its reader thread, which ends with it.
 struct Connection {
     writer: Mutex<Stream>,
     state: Mutex<State>,
+    generation: u64,
 }
 
 #[derive(Default)]
@@ -51,7 +69,7 @@ impl RemoteHcn {
     /// As [`RemoteHcn::connect`], with that token.
     pub fn with_token(address: &str, token: Option<String>) -> Result<Self, HcnError> {
         let address = address.parse().map_err(HcnError::Unavailable)?;
-        Ok(Self { address, token, connection: Mutex::new(None) })
+        Ok(Self { address, token, connection: Mutex::new(None), generation: AtomicU64::new(0) })
     }
 
     fn connection(&self) -> Result<Arc<Connection>, RawError> {
@@ -66,7 +84,8 @@ impl RemoteHcn {
             write_frame(&mut stream, &hello).map_err(refused)?;
         }
         let reader = stream.try_clone().map_err(refused)?;
-        let connection = Arc::new(Connection { writer: Mutex::new(stream), state: Mutex::default() });
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let connection = Arc::new(Connection { writer: Mutex::new(stream), state: Mutex::default(), generation });
         let weak = Arc::downgrade(&connection);
         let thread = std::thread::Builder::new().name("hcn-reader".into()).stack_size(READER_STACK);
         thread.spawn(move || read_answers(reader, &weak)).map_err(refused)?;
@@ -178,7 +197,12 @@ impl Drop for Registration {
 
 impl HostNetwork for RemoteHcn {
     fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError> {
-        self.connection()?.exchange(function.to_string(), args)
+        let connection = self.connection()?;
+        let generation = connection.generation;
+        let local = |handle: Option<Handle>| handle.map(|handle| at_service(handle, generation)).transpose();
+        let args = Args { handle: local(args.handle)?, network: local(args.network)?, ..args };
+        let reply = connection.exchange(function.to_string(), args)?;
+        Ok(Reply { handle: reply.handle.map(|handle| labelled(handle, generation)), ..reply })
     }
 
     fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {

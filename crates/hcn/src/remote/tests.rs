@@ -50,7 +50,12 @@ fn calls_handles_and_errors_cross() {
     let echo = Arc::new(Echo::default());
     let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
     let args = Args { id: Some(Guid::NIL), settings: Some("{\"ü\":1}"), ..Args::default() };
-    assert_eq!(remote.call(Function::Open(Kind::Network), args).unwrap().handle, Some(Handle(7)));
+    let handle = remote.call(Function::Open(Kind::Network), args).unwrap().handle.unwrap();
+    let query = remote.call(Function::Query(Kind::Network), Args { handle: Some(handle), ..Args::default() }).unwrap().result.unwrap();
+    assert!(query.contains("Handle(7)"), "the service sees its own number: {query}");
+    // A handle of an earlier connection is dead, though the next connection gives the same numbers.
+    let earlier = Args { handle: Some(Handle(7)), ..Args::default() };
+    assert_eq!(remote.call(Function::Query(Kind::Network), earlier).unwrap_err().hresult, HResult::INVALID_HANDLE);
     let text = remote.call(Function::Create(Kind::Endpoint), args).unwrap().result.unwrap();
     assert_eq!(text, format!("HcnCreateEndpoint {args:?}"));
     let error = remote.call(Function::Delete(Kind::Network), args).unwrap_err();
