@@ -360,3 +360,7 @@ impl Table {
         fronts.chain(checks).collect()
     }
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
