@@ -1,158 +1,55 @@
-//! Faults, counters and the call log: what a test or a person asks of the simulator beside its service.
+//! What a test or a person asks of the simulator beside its service: faults, latencies, counters, the call log, restarts.
 //!
-//! Frames as in `hcn::remote`: `{"id","call","args"}` → `{"id","error","result"}`, with the calls `counters`, `calls`, `faults`, `add-fault`
-//! and `clear-faults`. They exist on the admin socket alone.
+//! Frames as in `hcn::remote`: `{"id","call","args"}` → `{"id","error","result"}`, on the admin socket alone. [`AdminClient`] is the typed
+//! client, and its methods are the list of calls.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use hcn::HnsVersion;
 use hcn::remote::{Address, Stream, read_frame, write_frame};
-use hcn::{Function, Guid, HResult, RawError};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::Simulator;
+use crate::switches::Shown;
 
-/// How many calls the log remembers.
-const LOG: usize = 1000;
+pub use crate::calls::{CallFilter, Counter, LoggedCall};
+pub use crate::faults::{ActiveFault, Fault, KINDS, RestartMode};
+pub use crate::latency::Latency;
 
-/// A fault: what happens to calls of a function.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Fault {
-    /// `slow-call` (waits `delay_ms`) or `fail-call` (fails with `hresult` before it has an effect).
-    pub name: String,
-    /// The function's exported name; none is every function.
-    pub call: Option<String>,
-    /// The object's id; none is every object.
-    pub id: Option<Guid>,
-    /// How long `slow-call` waits.
-    pub delay_ms: u64,
-    /// What `fail-call` answers.
-    pub hresult: Option<HResult>,
-    /// How many calls it still strikes; none is all.
-    pub count: Option<u32>,
+/// What the service is and holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of the service.
+    pub version: HnsVersion,
+    /// How many objects of each kind there are.
+    pub objects: BTreeMap<String, usize>,
+    /// How often it restarted since the process began.
+    pub restarts: u64,
+    /// Whether it answers.
+    pub running: bool,
+    /// What every draw of faults and latencies follows from.
+    pub seed: u64,
+    /// How long calls take.
+    pub latency: Latency,
+    /// How many faults are set.
+    pub faults: usize,
 }
 
-/// What befalls one call.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// How long it waits.
-    pub delay: Duration,
-    /// How it fails.
-    pub error: Option<HResult>,
-}
-
-/// One call as the log remembers it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LoggedCall {
-    /// Milliseconds since 1970.
-    pub time_ms: u64,
-    /// The function's exported name.
-    pub call: String,
-    /// The object, where the call named one.
-    pub id: Option<Guid>,
-    /// How long it took.
-    pub micros: u64,
-    /// How it ended.
-    pub hresult: HResult,
-}
-
-/// How often a function was called.
+/// How the service is to restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counter {
-    /// Calls.
-    pub calls: u64,
-    /// Those of them that failed.
-    pub failed: u64,
-    /// The time all of them took.
-    pub micros: u64,
-}
-
-/// Faults, counters and log.
-#[derive(Debug, Default)]
-pub struct Desk {
-    faults: Vec<Fault>,
-    counters: BTreeMap<Function, Counter>,
-    log: VecDeque<LoggedCall>,
-}
-
-impl Desk {
-    /// Adds a fault, after a look whether it can mean anything.
-    pub fn add_fault(&mut self, fault: Fault) -> Result<(), String> {
-        match (fault.name.as_str(), fault.hresult, fault.delay_ms) {
-            ("slow-call", None, 1..) | ("fail-call", Some(_), 0) => {}
-            ("slow-call", ..) => return Err("slow-call needs delay_ms, and no hresult".into()),
-            ("fail-call", ..) => return Err("fail-call needs hresult, and no delay_ms".into()),
-            (other, ..) => return Err(format!("there is no fault {other:?}: use slow-call or fail-call")),
-        }
-        if let Some(call) = &fault.call
-            && call.parse::<Function>().is_err()
-        {
-            return Err(format!("there is no function {call:?}"));
-        }
-        self.faults.push(fault);
-        Ok(())
-    }
-
-    /// What befalls a call; a fault with a count is used up by it.
-    pub fn judge(&mut self, function: Function, id: Option<Guid>) -> Verdict {
-        let mut verdict = Verdict::default();
-        if self.faults.is_empty() {
-            return verdict;
-        }
-        let name = function.to_string();
-        for fault in &mut self.faults {
-            let strikes = fault.call.as_ref().is_none_or(|call| *call == name) && fault.id.is_none_or(|wanted| Some(wanted) == id);
-            if !strikes || fault.count == Some(0) {
-                continue;
-            }
-            if let Some(count) = &mut fault.count {
-                *count -= 1;
-            }
-            verdict.delay += Duration::from_millis(fault.delay_ms);
-            verdict.error = verdict.error.or(fault.hresult);
-        }
-        self.faults.retain(|fault| fault.count != Some(0));
-        verdict
-    }
-
-    /// Notes how a call ended.
-    pub fn note<T>(&mut self, function: Function, id: Option<Guid>, took: Duration, outcome: &Result<T, RawError>) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let counter = self.counters.entry(function).or_default();
-        counter.calls += 1;
-        counter.failed += u64::from(outcome.is_err());
-        counter.micros += micros;
-        if self.log.len() == LOG {
-            self.log.pop_front();
-        }
-        let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        let hresult = outcome.as_ref().map_or_else(|error| error.hresult, |_| HResult::OK);
-        self.log.push_back(LoggedCall { time_ms, call: function.to_string(), id, micros, hresult });
-    }
-
-    fn answer(&mut self, call: &str, args: Value) -> Result<Value, String> {
-        match call {
-            "counters" => {
-                let counters: BTreeMap<String, Counter> = self.counters.iter().map(|(function, counter)| (function.to_string(), *counter)).collect();
-                Ok(json!(counters))
-            }
-            "calls" => Ok(json!(self.log)),
-            "faults" => Ok(json!(self.faults)),
-            "add-fault" => {
-                let fault = serde_json::from_value(args).map_err(|error| format!("that is no fault: {error}"))?;
-                self.add_fault(fault).map(|()| Value::Null)
-            }
-            "clear-faults" => {
-                self.faults.clear();
-                Ok(Value::Null)
-            }
-            other => Err(format!("there is no admin call {other:?}: use counters, calls, faults, add-fault or clear-faults")),
-        }
-    }
+#[serde(default, deny_unknown_fields)]
+pub struct Restart {
+    /// How it ends.
+    pub mode: RestartMode,
+    /// How long it is away.
+    pub away_ms: u64,
+    /// Whether it forgets everything (HNS.data deleted).
+    pub wipe: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -172,11 +69,50 @@ struct Answer {
     result: Value,
 }
 
+fn given<T: DeserializeOwned>(args: Value, what: &str) -> Result<T, String> {
+    serde_json::from_value(args).map_err(|error| format!("that is no {what}: {error}"))
+}
+
+fn answer(simulator: &Simulator, call: &str, args: Value) -> Result<Value, String> {
+    match call {
+        "status" => Ok(json!(simulator.status())),
+        "counters" => Ok(json!(simulator.desk().calls.counters())),
+        "reset-counters" => {
+            simulator.desk().calls.reset();
+            Ok(Value::Null)
+        }
+        "calls" => {
+            let filter: CallFilter = if args.is_null() { CallFilter::default() } else { given(args, "filter of calls")? };
+            Ok(json!(simulator.desk().calls.select(&filter)))
+        }
+        "faults" => Ok(json!(simulator.desk().faults.list())),
+        "add-fault" => simulator.add_fault(given(args, "fault")?).map(|number| json!(number)),
+        "remove-fault" => {
+            let number: u32 = given(args, "number of a fault")?;
+            if simulator.remove_fault(number) { Ok(Value::Null) } else { Err(format!("there is no fault number {number}")) }
+        }
+        "clear-faults" => {
+            simulator.clear_faults();
+            Ok(Value::Null)
+        }
+        "latency" => Ok(json!(simulator.desk().latency)),
+        "set-latency" => {
+            simulator.desk().latency = given(args, "latency")?;
+            Ok(Value::Null)
+        }
+        "switches" => Ok(json!(simulator.switches().list())),
+        "restart" => simulator.restart(given(args, "restart")?).map(|()| Value::Null),
+        other => Err(format!(
+            "there is no admin call {other:?}: use status, counters, reset-counters, calls, faults, add-fault, remove-fault, clear-faults, latency, \
+             set-latency, switches or restart"
+        )),
+    }
+}
+
 /// Serves one connection of the admin socket.
 pub fn serve(mut stream: Stream, simulator: &Simulator) -> io::Result<()> {
     while let Some(Request { id, call, args }) = read_frame(&mut stream)? {
-        let outcome = simulator.desk().answer(&call, args);
-        let answer = match outcome {
+        let answer = match answer(simulator, &call, args) {
             Ok(result) => Answer { id, result, ..Answer::default() },
             Err(error) => Answer { id, error: Some(error), ..Answer::default() },
         };
@@ -196,29 +132,85 @@ pub fn request(socket: &Path, call: &str, args: Value) -> io::Result<Value> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use hcn::Kind;
+/// A typed client of an admin socket. What the simulator refuses is an error of kind `InvalidInput`, with its text.
+#[derive(Clone, Debug)]
+pub struct AdminClient {
+    socket: PathBuf,
+}
 
-    #[test]
-    fn a_fault_strikes_what_it_names_and_is_used_up() {
-        let mut desk = Desk::default();
-        let create = Function::Create(Kind::Endpoint);
-        let fault = Fault {
-            name: "fail-call".into(),
-            call: Some("HcnCreateEndpoint".into()),
-            hresult: Some(HResult::RPC_CALL_FAILED),
-            count: Some(1),
-            ..Fault::default()
-        };
-        desk.add_fault(fault).unwrap();
-        desk.add_fault(Fault { name: "slow-call".into(), delay_ms: 5, ..Fault::default() }).unwrap();
-        let slow = Verdict { delay: Duration::from_millis(5), error: None };
-        assert_eq!(desk.judge(Function::Open(Kind::Endpoint), None), slow);
-        assert_eq!(desk.judge(create, None).error, Some(HResult::RPC_CALL_FAILED));
-        assert_eq!(desk.judge(create, None), slow);
-        assert!(desk.add_fault(Fault { name: "flood".into(), ..Fault::default() }).is_err());
-        assert!(desk.add_fault(Fault { name: "slow-call".into(), call: Some("HcnFly".into()), delay_ms: 1, ..Fault::default() }).is_err());
+impl AdminClient {
+    /// A client of the socket at that path; each request connects.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    fn ask<T: DeserializeOwned>(&self, call: &str, args: Value) -> io::Result<T> {
+        serde_json::from_value(request(&self.socket, call, args)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// What the service is and holds.
+    pub fn status(&self) -> io::Result<Status> {
+        self.ask("status", Value::Null)
+    }
+
+    /// How often each function was called.
+    pub fn counters(&self) -> io::Result<BTreeMap<String, Counter>> {
+        self.ask("counters", Value::Null)
+    }
+
+    /// Begins to count anew, with an empty log.
+    pub fn reset_counters(&self) -> io::Result<()> {
+        self.ask("reset-counters", Value::Null)
+    }
+
+    /// The latest calls, oldest first. [`CallFilter::since`] follows the log.
+    pub fn calls(&self, filter: &CallFilter) -> io::Result<Vec<LoggedCall>> {
+        self.ask("calls", json!(filter))
+    }
+
+    /// The faults that are set. [`KINDS`] has those that there are.
+    pub fn faults(&self) -> io::Result<Vec<ActiveFault>> {
+        self.ask("faults", Value::Null)
+    }
+
+    /// Sets a fault; answers its number. [`Fault`] is read from its text form with `parse`.
+    pub fn add_fault(&self, fault: &Fault) -> io::Result<u32> {
+        self.ask("add-fault", json!(fault))
+    }
+
+    /// Takes a fault back.
+    pub fn remove_fault(&self, number: u32) -> io::Result<()> {
+        self.ask("remove-fault", json!(number))
+    }
+
+    /// Takes every fault back; calls that hang fail.
+    pub fn clear_faults(&self) -> io::Result<()> {
+        self.ask("clear-faults", Value::Null)
+    }
+
+    /// How long calls take.
+    pub fn latency(&self) -> io::Result<Latency> {
+        self.ask("latency", Value::Null)
+    }
+
+    /// Says how long calls take.
+    pub fn set_latency(&self, latency: &Latency) -> io::Result<()> {
+        self.ask("set-latency", json!(latency))
+    }
+
+    /// The switches with their values and evidence.
+    pub fn switches(&self) -> io::Result<Vec<Shown>> {
+        self.ask("switches", Value::Null)
+    }
+
+    /// Restarts the service, or reboots its host, at once. Returns when it has ended; it answers again after `away`.
+    pub fn restart(&self, mode: RestartMode, away: Duration) -> io::Result<()> {
+        let away_ms = u64::try_from(away.as_millis()).unwrap_or(u64::MAX);
+        self.ask("restart", json!(Restart { mode, away_ms, wipe: false }))
+    }
+
+    /// Restarts the service with nothing.
+    pub fn wipe(&self) -> io::Result<()> {
+        self.ask("restart", json!(Restart { wipe: true, ..Restart::default() }))
     }
 }

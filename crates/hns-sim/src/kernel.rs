@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use hcn::HResult;
+use hcn::document::EndpointStats;
+use hcn::{Guid, HResult};
 
 use crate::fact::{Fact, Plan};
 
@@ -33,6 +34,11 @@ pub trait Kernel: Send {
 
     /// Makes a plan true. On an error, what was done of it is undone.
     fn apply(&mut self, plan: &Plan) -> Result<(), KernelError>;
+
+    /// The counters of an endpoint's port, where it has one.
+    fn stats(&self, _endpoint: &Guid) -> Option<EndpointStats> {
+        None
+    }
 }
 
 /// No kernel: the model alone, on any system. It models documents, rules and errors; no packet flows.

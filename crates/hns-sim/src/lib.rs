@@ -2,24 +2,29 @@
 //!
 //! A call goes through [`model`] (documents, rules, errors: pure), which stages changes of the [`state`]; [`realise`] says which [`fact`]s of
 //! the kernel each object means; the difference is a plan that prints; a [`kernel`] makes it true. The kernel of a simulated host is
-//! [`linux`]; [`kernel::NoKernel`] is the model alone. FIDELITY.md says what each behaviour rests on.
+//! [`linux`]; [`kernel::NoKernel`] is the model alone. docs/fidelity.md says what each behaviour rests on.
 
 pub mod admin;
+pub mod calls;
 pub mod fact;
+pub mod faults;
 pub mod kernel;
+pub mod latency;
 #[cfg(target_os = "linux")]
 pub mod linux;
 mod mac;
 pub mod model;
 pub mod realise;
+mod restart;
 pub mod server;
 mod simulator;
 pub mod state;
 pub mod store;
 pub mod switches;
+mod versions;
 
 pub use mac::Mac;
 pub use server::Config;
 #[cfg(target_os = "linux")]
 pub use server::run;
-pub use simulator::{Simulator, plan_changes};
+pub use simulator::{Desk, Options, Simulator};

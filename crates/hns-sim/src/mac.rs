@@ -21,6 +21,31 @@ impl Mac {
     }
 }
 
+impl Mac {
+    /// The first and the last address of a network's own pool.
+    pub fn pool(network: &Guid) -> [Self; 2] {
+        let [pool, page, ..] = *network.0.as_bytes();
+        [Self([0x00, 0x15, 0x5d, pool, page & 0xf0, 0x00]), Self([0x00, 0x15, 0x5d, pool, page | 0x0f, 0xff])]
+    }
+
+    /// The distributed router's address of an overlay.
+    pub fn router(network: &Guid) -> Self {
+        let [.., a, b, c] = *network.0.as_bytes();
+        Self([0x00, 0x15, 0x5d, a, b, c])
+    }
+
+    /// As a number.
+    pub fn to_number(self) -> u64 {
+        self.0.into_iter().fold(0, |number, byte| number << 8 | u64::from(byte))
+    }
+
+    /// From a number's low 48 bits.
+    pub fn from_number(number: u64) -> Self {
+        let [_, _, bytes @ ..] = number.to_be_bytes();
+        Self(bytes)
+    }
+}
+
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;

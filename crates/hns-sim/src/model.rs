@@ -1,23 +1,29 @@
 //! The service's rules, pure: a call and the state give an answer and the changes it makes, or an error.
 //!
-//! Sources of behaviour: hnslib, the hcn schema page, and what clients rely on; FIDELITY.md has the evidence for each.
+//! Sources of behaviour: hnslib, the hcn schema page, and what clients rely on; docs/fidelity.md has the evidence for each.
 
 use std::net::Ipv4Addr;
 
-use hcn::document::{Query, to_text};
-use hcn::{Args, Event, Guid, HResult, Kind, RawError};
+use hcn::document::{EndpointStats, Query, to_text};
+use hcn::{Args, Event, Guid, HResult, Kind, NetworkType, RawError};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::state::{Change, Object, State};
 use crate::switches::Switches;
 
+mod acls;
 mod balancers;
 mod endpoints;
 mod hnscall;
 mod namespaces;
 mod networks;
 mod policies;
+mod subnets;
+mod upset;
+mod view;
+
+pub(crate) use view::show;
 
 /// What the service knows about its host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,12 +37,19 @@ pub struct Host {
 pub struct Staged {
     /// Changes, in order.
     pub changes: Vec<Change>,
+    /// Events that clients are told before it is known whether the call succeeds.
+    pub announced: Vec<Event>,
     /// Events that clients are told afterwards.
     pub events: Vec<Event>,
     /// The object that the caller gets a handle of.
     pub opened: Option<(Kind, Guid)>,
     /// The text that the caller gets.
     pub text: Option<String>,
+}
+
+fn event(event_type: u32, id: Guid, flags: u32, data: Value) -> Event {
+    let data = serde_json::json!({"ID": id, "Flags": flags, "Data": data});
+    Event { event_type, status: HResult::OK, data: Some(data.to_string()) }
 }
 
 impl Staged {
@@ -48,10 +61,26 @@ impl Staged {
         Self { text: Some(text.into()), ..Self::default() }
     }
 
-    fn event(mut self, event_type: u32, id: Guid, data: Value) -> Self {
-        let data = serde_json::json!({"ID": id, "Flags": 0, "Data": data});
-        self.events.push(Event { event_type, status: HResult::OK, data: Some(data.to_string()) });
+    /// Clients hear of it when it is done.
+    fn event(mut self, event_type: u32, id: Guid, flags: u32, data: Value) -> Self {
+        self.events.push(event(event_type, id, flags, data));
         self
+    }
+
+    /// Clients hear of it before it is done, and also when it then fails.
+    fn announce(mut self, event_type: u32, id: Guid, flags: u32) -> Self {
+        self.announced.push(event(event_type, id, flags, Value::Null));
+        self
+    }
+
+    /// Attached endpoints get no adapter: they look attached, in the state of those that are not.
+    pub(crate) fn leave_out_adapters(&mut self) {
+        for change in &mut self.changes {
+            if let Some(Object::Endpoint(endpoint)) = &mut change.after {
+                endpoint.interface = None;
+                endpoint.document.state = hcn::EndpointState::CREATED;
+            }
+        }
     }
 }
 
@@ -64,12 +93,14 @@ pub struct Context<'a> {
     pub switches: &'a Switches,
     /// The host.
     pub host: &'a Host,
+    /// Reads an endpoint's counters, where it has an adapter.
+    pub stats: &'a dyn Fn(&Guid) -> Option<EndpointStats>,
 }
 
 type Result<T> = std::result::Result<T, RawError>;
 
 /// An error with HNS's own text for the code.
-fn error(hresult: HResult) -> RawError {
+pub(crate) fn failure(hresult: HResult) -> RawError {
     // FormatMessage ends its texts with a blank.
     RawError::with_record(hresult, &format!("{} ", hresult.message().unwrap_or("Unknown error.")))
 }
@@ -79,19 +110,34 @@ fn explained(hresult: HResult, explanation: &str) -> RawError {
     RawError::with_record(hresult, explanation)
 }
 
-/// Reads a document; no text is an empty one.
-fn read<T: DeserializeOwned>(settings: Option<&str>) -> Result<T> {
-    let text = settings.filter(|text| !text.trim().is_empty()).unwrap_or("{}");
-    serde_json::from_str(text).map_err(|cause| explained(HResult::INVALID_JSON, &format!("Invalid JSON document string. {cause}")))
+/// The error for text that is not the document it should be.
+fn unreadable(cause: &serde_json::Error) -> RawError {
+    let text = cause.to_string();
+    if text.contains("is not a GUID") {
+        return explained(HResult::GUID_CONVERSION_FAILURE, &format!("Failed to interpret a parameter as a GUID. {text}"));
+    }
+    explained(HResult::INVALID_JSON, &format!("Invalid JSON document string. {text}"))
 }
 
-/// The code for "no such object" of a kind.
-pub fn not_found(kind: Kind) -> RawError {
-    error(match kind {
-        Kind::Network => HResult::NETWORK_NOT_FOUND,
-        Kind::Endpoint => HResult::ENDPOINT_NOT_FOUND,
-        _ => HResult::ELEMENT_NOT_FOUND,
-    })
+/// Reads a document; no text is an empty one.
+fn read<T: DeserializeOwned>(settings: Option<&str>) -> Result<T> {
+    read_by(settings, |text| serde_json::from_str(text))
+}
+
+fn read_by<T>(settings: Option<&str>, reader: impl FnOnce(&str) -> serde_json::Result<T>) -> Result<T> {
+    let text = settings.filter(|text| !text.trim().is_empty()).unwrap_or("{}");
+    reader(text).map_err(|cause| unreadable(&cause))
+}
+
+/// Reads a document that may be of the older shape. What that shape does not know, the newer one may: it is read once more.
+fn read_either<T: DeserializeOwned + serde::Serialize>(settings: Option<&str>, reader: impl FnOnce(&str) -> serde_json::Result<T>) -> Result<T> {
+    let document = read_by(settings, reader)?;
+    read(Some(&to_text(&document)))
+}
+
+/// Reads the settings of a request.
+fn read_value<T: DeserializeOwned>(settings: &Value) -> Result<T> {
+    serde_json::from_value(settings.clone()).map_err(|cause| unreadable(&cause))
 }
 
 /// The id of a new object: the caller's, else the document's, else a random one.
@@ -99,60 +145,102 @@ fn new_id(args: &Args<'_>, document: Guid) -> Guid {
     [args.id.unwrap_or_default(), document].into_iter().find(|id| !id.is_nil()).unwrap_or_else(Guid::random)
 }
 
+/// Whether networks of that type are on the host's adapter, and so have its address as their ManagementIP.
+pub(crate) fn is_external(network_type: &NetworkType) -> bool {
+    has_vfp(network_type) || *network_type == NetworkType::Transparent
+}
+
+/// Whether the switch of networks of that type has the Virtual Filtering Platform on.
+pub(crate) fn has_vfp(network_type: &NetworkType) -> bool {
+    matches!(network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel | NetworkType::Overlay)
+}
+
+/// Whether networks of that type hide behind the host's address.
+pub(crate) fn is_nat(network_type: &NetworkType) -> bool {
+    matches!(network_type, NetworkType::Nat | NetworkType::Ics | NetworkType::ConstrainedIcs)
+}
+
 impl Context<'_> {
+    /// The error for "no such object" of a kind.
+    fn not_found(&self, kind: Kind) -> RawError {
+        failure(match kind {
+            Kind::Network if !self.switches.missing_is_element_not_found => HResult::NETWORK_NOT_FOUND,
+            Kind::Endpoint if !self.switches.missing_is_element_not_found => HResult::ENDPOINT_NOT_FOUND,
+            _ => HResult::ELEMENT_NOT_FOUND,
+        })
+    }
+
+    fn get(&self, kind: Kind, id: &Guid) -> Result<Object> {
+        if kind == Kind::GuestNetworkService {
+            return Err(failure(HResult::NOT_SUPPORTED));
+        }
+        self.state.get(kind, id).ok_or_else(|| self.not_found(kind))
+    }
+
     /// `HcnCreateX`; `network` is the open network of a new endpoint.
     pub fn create(&self, kind: Kind, args: &Args<'_>, network: Option<Guid>) -> Result<Staged> {
-        let mut staged = match kind {
+        match kind {
             Kind::Network => self.create_network(args),
             Kind::Endpoint => self.create_endpoint(args, network),
             Kind::Namespace => self.create_namespace(args),
             Kind::LoadBalancer => self.create_balancer(args),
             Kind::SdnRoute => self.create_route(args),
-            Kind::GuestNetworkService => Err(error(HResult::NOT_SUPPORTED)),
-        }?;
-        staged.opened = staged.changes.first().map(|change| (kind, change.id));
-        Ok(staged)
+            Kind::GuestNetworkService => Err(failure(HResult::NOT_SUPPORTED)),
+        }
     }
 
     /// `HcnOpenX`.
     pub fn open(&self, kind: Kind, args: &Args<'_>) -> Result<Staged> {
         let id = args.id.unwrap_or_default();
         if kind == Kind::GuestNetworkService {
-            return Err(error(HResult::NOT_SUPPORTED));
+            return Err(failure(HResult::NOT_SUPPORTED));
         }
         if !self.state.has(kind, &id) {
-            return Err(not_found(kind));
+            return Err(self.not_found(kind));
         }
         Ok(Staged { opened: Some((kind, id)), ..Staged::default() })
     }
 
     /// `HcnModifyX` of an open object.
     pub fn modify(&self, kind: Kind, id: Guid, settings: Option<&str>) -> Result<Staged> {
-        match self.state.get(kind, &id).ok_or_else(|| not_found(kind))? {
+        match self.get(kind, &id)? {
             Object::Network(network) => self.modify_network(id, network, &read(settings)?),
             Object::Endpoint(endpoint) => self.modify_endpoint(id, endpoint, &read(settings)?),
             Object::Namespace(namespace) => self.modify_namespace(id, namespace, &read(settings)?),
-            Object::Balancer(balancer) => self.modify_balancer(id, &balancer, settings),
-            Object::Route(_) => Err(error(HResult::NOT_IMPLEMENTED)),
+            Object::Balancer(_) => self.modify_balancer(id, settings),
+            Object::Route(_) => Err(failure(HResult::NOT_IMPLEMENTED)),
         }
     }
 
     /// `HcnDeleteX`.
     pub fn delete(&self, kind: Kind, args: &Args<'_>) -> Result<Staged> {
         let id = args.id.unwrap_or_default();
-        match self.state.get(kind, &id).ok_or_else(|| not_found(kind))? {
-            Object::Network(_) => Ok(self.delete_network(id)),
+        match self.get(kind, &id)? {
+            Object::Network(network) => Ok(self.delete_network(id, &network)),
             Object::Endpoint(endpoint) => Ok(self.delete_endpoint(id, &endpoint)),
             Object::Namespace(namespace) => self.delete_namespace(id, &namespace),
-            Object::Balancer(_) | Object::Route(_) => Ok(Staged::change(Change::delete(kind, id))),
+            Object::Balancer(balancer) => self.delete_balancer(id, &balancer),
+            Object::Route(_) => Ok(Staged::change(Change::delete(kind, id))),
         }
     }
 
-    /// `HcnQueryXProperties` of an open object.
+    /// `HcnQueryXProperties` of an open object: the older shape unless the query is of schema 2.
     pub fn query(&self, kind: Kind, id: Guid, query: Option<&str>) -> Result<Staged> {
-        // The query is read only to refuse what is no query.
         read::<Query>(query)?;
-        match self.state.get(kind, &id).ok_or_else(|| not_found(kind))? {
+        if Query::asks_for_v1(query) {
+            let object = self.get(kind, &id)?;
+            return Ok(Staged::text(self.older(id, &object).to_string()));
+        }
+        // The rows hold what is asked for: no need to read and write it again.
+        let row = match kind {
+            Kind::Endpoint => self.state.endpoints.get(&id).map(|row| row.text()),
+            Kind::LoadBalancer => self.state.balancers.get(&id).map(|row| row.text()),
+            _ => None,
+        };
+        if let Some(text) = row {
+            return Ok(Staged::text(text));
+        }
+        match self.get(kind, &id)? {
             Object::Network(network) => Ok(Staged::text(to_text(&network))),
             Object::Endpoint(endpoint) => Ok(Staged::text(to_text(&endpoint.document))),
             Object::Namespace(namespace) => Ok(Staged::text(to_text(&namespace))),
@@ -161,55 +249,111 @@ impl Context<'_> {
         }
     }
 
+    /// `HcnQueryEndpointStats` of an open endpoint.
+    pub fn endpoint_stats(&self, id: Guid) -> Result<Staged> {
+        Ok(Staged::text(to_text(&self.counters(id)?)))
+    }
+
+    /// `HcnQueryEndpointAddresses`: its answer is nowhere described.
+    pub fn endpoint_addresses(&self, _id: Guid) -> Result<Staged> {
+        Err(failure(HResult::NOT_IMPLEMENTED))
+    }
+
+    fn counters(&self, id: Guid) -> Result<EndpointStats> {
+        if !self.state.endpoints.contains_key(&id) {
+            return Err(self.not_found(Kind::Endpoint));
+        }
+        Ok(EndpointStats { endpoint_id: id, instance_id: id, ..(self.stats)(&id).unwrap_or_default() })
+    }
+
     /// `HcnEnumerateXs`: the ids of what the query's filter selects.
     pub fn enumerate(&self, kind: Kind, query: Option<&str>) -> Result<Staged> {
+        if kind == Kind::GuestNetworkService {
+            return Err(failure(HResult::NOT_SUPPORTED));
+        }
         let tests = read::<Query>(query)?.tests().map_err(|cause| explained(HResult::INVALID_JSON, &cause))?;
-        let tests: Vec<(String, String)> = tests.into_iter().map(|(member, wanted)| (member, plain(&wanted))).collect();
-        let state = self.state;
-        let ids: Vec<Guid> = match kind {
-            Kind::Network => select(state.networks.iter().map(|(id, it)| (*id, it.name.as_str(), it.state, it.flags.0, Guid::NIL)), &tests, state),
-            Kind::Endpoint => select(
-                state.endpoints.iter().map(|(id, it)| {
-                    let document = &it.document;
-                    (*id, document.name.as_str(), document.state, document.flags.0, document.host_compute_network)
-                }),
-                &tests,
-                state,
-            ),
-            Kind::Namespace => select(state.namespaces.iter().map(|(id, it)| (*id, it.name.as_str(), it.state, 0, Guid::NIL)), &tests, state),
-            Kind::LoadBalancer => select(
-                state.balancers.iter().map(|(id, it)| (*id, it.document.name.as_str(), it.document.state, it.document.flags.0, Guid::NIL)),
-                &tests,
-                state,
-            ),
-            Kind::SdnRoute => select(state.routes.iter().map(|(id, it)| (*id, it.name.as_str(), it.state, 0, Guid::NIL)), &tests, state),
-            Kind::GuestNetworkService => return Err(error(HResult::NOT_SUPPORTED)),
+        let tests: Vec<Test> = tests.iter().map(|(member, wanted)| Test::new(member, wanted)).collect();
+        let ids = self.select(kind, &tests);
+        let mut text = String::with_capacity(2 + ids.len() * 39);
+        text.push('[');
+        for (index, id) in ids.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            // Writing to a string cannot fail.
+            let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{comma}\"{id}\""));
+        }
+        text.push(']');
+        Ok(Staged::text(text))
+    }
+
+    /// The ids for which every test holds. The narrowest index gives the candidates.
+    fn select(&self, kind: Kind, tests: &[Test]) -> Vec<Guid> {
+        let index = self.state.index();
+        let narrow = tests.iter().find_map(|test| match test {
+            Test::Id(id) => Some(id.iter().copied().filter(|id| self.state.has(kind, id)).collect::<Vec<_>>()),
+            Test::Name(name) if !name.is_empty() => Some(index.named(kind, name).collect()),
+            _ => None,
+        });
+        let of_network = || {
+            tests.iter().find_map(|test| match test {
+                Test::Network(network) if kind == Kind::Endpoint => Some(network.iter().flat_map(|network| index.endpoints_of(*network)).collect()),
+                _ => None,
+            })
         };
-        Ok(Staged::text(serde_json::json!(ids).to_string()))
+        let candidates = narrow.or_else(of_network).unwrap_or_else(|| self.state.ids_of(kind));
+        candidates.into_iter().filter(|id| tests.iter().all(|test| self.holds(kind, id, test))).collect()
+    }
+
+    fn holds(&self, kind: Kind, id: &Guid, test: &Test) -> bool {
+        let state = self.state;
+        // Name, state, flags and network of the object.
+        let (object_state, flags, network) = match kind {
+            Kind::Network => state.networks.get(id).map(|it| (it.state, it.flags.0, Guid::NIL)),
+            Kind::Endpoint => state.endpoints.get(id).map(|it| (it.state, it.flags.0, it.network)),
+            Kind::Namespace => state.namespaces.get(id).map(|it| (it.state, 0, Guid::NIL)),
+            Kind::LoadBalancer => state.balancers.get(id).map(|it| (it.state, it.flags.0, it.network)),
+            Kind::SdnRoute => state.routes.get(id).map(|it| (it.state, 0, Guid::NIL)),
+            Kind::GuestNetworkService => None,
+        }
+        .unwrap_or_default();
+        match test {
+            Test::Id(wanted) => *wanted == Some(*id),
+            Test::Name(wanted) if wanted.is_empty() => !state.index().is_named(kind, id),
+            Test::Name(wanted) => state.index().named(kind, wanted).any(|named| named == *id),
+            Test::State(wanted) => *wanted == object_state.to_string(),
+            Test::Flags(wanted) => *wanted == flags.to_string(),
+            Test::Network(wanted) => *wanted == Some(network),
+            Test::NetworkName(wanted) => state.networks.get(&network).is_some_and(|network| network.name.eq_ignore_ascii_case(wanted)),
+            Test::Never => false,
+        }
     }
 }
 
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
+/// One member of a query's filter.
+enum Test {
+    Id(Option<Guid>),
+    Name(String),
+    State(String),
+    Flags(String),
+    Network(Option<Guid>),
+    NetworkName(String),
+    /// A property that cannot be filtered by equals nothing.
+    Never,
 }
 
-/// The ids of the rows (id, name, state, flags, network) for which every test holds.
-fn select<'a>(rows: impl Iterator<Item = (Guid, &'a str, u32, u32, Guid)>, tests: &[(String, String)], state: &State) -> Vec<Guid> {
-    let network_name = |network: Guid| state.networks.get(&network).map_or("", |network| network.name.as_str());
-    let holds = |row: &(Guid, &'a str, u32, u32, Guid)| {
-        let (id, name, object_state, flags, network) = *row;
-        tests.iter().all(|(member, wanted)| match member.to_ascii_lowercase().as_str() {
-            "id" => wanted.parse() == Ok(id),
-            "name" => wanted.eq_ignore_ascii_case(name),
-            "state" => *wanted == object_state.to_string(),
-            "flags" => *wanted == flags.to_string(),
-            "virtualnetwork" | "hostcomputenetwork" => wanted.parse() == Ok(network),
-            "virtualnetworkname" => wanted.eq_ignore_ascii_case(network_name(network)),
-            _ => false,
-        })
-    };
-    rows.filter(holds).map(|(id, ..)| id).collect()
+impl Test {
+    fn new(member: &str, wanted: &Value) -> Self {
+        let text = match wanted {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        match member.to_ascii_lowercase().as_str() {
+            "id" => Self::Id(text.parse().ok()),
+            "name" => Self::Name(text),
+            "state" => Self::State(text),
+            "flags" => Self::Flags(text),
+            "virtualnetwork" | "hostcomputenetwork" => Self::Network(text.parse().ok()),
+            "virtualnetworkname" => Self::NetworkName(text),
+            _ => Self::Never,
+        }
+    }
 }

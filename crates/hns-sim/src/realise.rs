@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use hcn::document::{DistributionType, EncapOverhead, EndpointPolicyType, InterfaceParameters};
-use hcn::{Guid, HostComputeNetwork, LoadBalancerFlags, LoadBalancerPortMapping, NatFlags, NetworkType, OutBoundNat, Protocol};
+use hcn::document::{Action, DistributionType, EncapOverhead, EndpointPolicyType, InterfaceParameters, NetworkPolicyType};
+use hcn::{
+    EndpointPolicy, Guid, HostComputeNetwork, Kind, LoadBalancerFlags, LoadBalancerPortMapping, NamespaceType, NatFlags, NetworkPolicy, NetworkType,
+    OutBoundNat, Protocol,
+};
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::fact::{BALANCED, Fact, Forwarding, Frontend, NatClass, ONLY_DESTINATIONS, Pick, Port, Spread, bridge_name, port_name};
-use crate::state::{Balancer, Endpoint, Object, State};
+use crate::state::{Balancer, Change, Endpoint, Object, State};
 use crate::switches::Switches;
 
 /// The facts of an object, given the networks of `state`.
@@ -21,12 +24,46 @@ pub fn facts(object: &Object, id: &Guid, state: &State, switches: &Switches) -> 
                 endpoint_facts(id, endpoint, network, &mut facts);
             }
         }
-        Object::Namespace(_) => drop(facts.insert(Fact::Compartment(*id))),
+        // The host's own compartment exists without a fact, and those of virtual machines are inside these.
+        Object::Namespace(namespace) if namespace.namespace_type == NamespaceType::Host => drop(facts.insert(Fact::Compartment(*id))),
+        Object::Namespace(_) => {}
         Object::Balancer(balancer) => balancer_facts(balancer, switches, &mut facts),
         // Every packet of a pod takes the host's path already, which is what these rules ask for.
         Object::Route(_) => {}
     }
     facts
+}
+
+/// Other objects whose facts a change may change: asked before it is made.
+pub fn dependents(change: &Change, state: &State) -> Vec<(Kind, Guid)> {
+    let (Kind::Network, Some(Object::Network(after))) = (change.kind, &change.after) else { return Vec::new() };
+    // What pods leave as is the host's address on the network.
+    let same = state.networks.get(&change.id).is_none_or(|before| before.management_ip() == after.management_ip());
+    if same { Vec::new() } else { state.index().endpoints_of(change.id).map(|id| (Kind::Endpoint, id)).collect() }
+}
+
+/// Whether packets of IPv6 meet what the model keeps.
+pub const HAS_IPV6: bool = false;
+
+/// Whether networks of that type are made real.
+pub fn is_real_network(network_type: &NetworkType) -> bool {
+    matches!(network_type, NetworkType::L2Bridge | NetworkType::Nat | NetworkType::Internal | NetworkType::Private)
+}
+
+/// Whether packets meet a network policy, or need not.
+pub fn is_real_network_policy(policy: &NetworkPolicy) -> bool {
+    !matches!(policy.policy_type, NetworkPolicyType::NetworkAcl | NetworkPolicyType::L4Proxy)
+}
+
+/// Whether packets meet an endpoint policy, or need not.
+pub fn is_real_endpoint_policy(policy: &EndpointPolicy) -> bool {
+    use EndpointPolicyType as Type;
+    match policy.policy_type {
+        // Everything passes here, so a rule that lets pass is kept.
+        Type::Acl => policy.as_acl().is_some_and(|acl| acl.action == Action::Allow),
+        Type::TierAcl | Type::L4Proxy | Type::L4WfpProxy | Type::Encryption | Type::Firewall => false,
+        _ => true,
+    }
 }
 
 fn v4(prefix: &str) -> Option<Ipv4Net> {
@@ -128,7 +165,7 @@ fn class_of(source: Ipv4Addr, exceptions: &BTreeSet<Ipv4Net>, destinations: &BTr
 
 fn port_mapping_facts(endpoint: &Endpoint, addresses: &[Ipv4Net], facts: &mut BTreeSet<Fact>) {
     let Some(address) = addresses.first() else { return };
-    for mapping in endpoint.document.policies.iter().filter_map(hcn::EndpointPolicy::as_port_mapping) {
+    for mapping in endpoint.document.policies.iter().filter_map(EndpointPolicy::as_port_mapping) {
         let frontend = Frontend { address: mapping.vip.parse().ok(), protocol: mapping.protocol, port: mapping.external_port };
         let pick = Pick {
             count: 1,
@@ -144,7 +181,12 @@ fn port_mapping_facts(endpoint: &Endpoint, addresses: &[Ipv4Net], facts: &mut BT
 }
 
 fn balancer_facts(balancer: &Balancer, switches: &Switches, facts: &mut BTreeSet<Fact>) {
-    let count = u16::try_from(balancer.backends.len()).unwrap_or(u16::MAX);
+    let backends = balancer.backends.iter().filter_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    });
+    let backends: Vec<Ipv4Addr> = backends.collect();
+    let count = u16::try_from(backends.len()).unwrap_or(u16::MAX);
     if count == 0 {
         return;
     }
@@ -160,7 +202,7 @@ fn balancer_facts(balancer: &Balancer, switches: &Switches, facts: &mut BTreeSet
             host: true,
         };
         facts.insert(Fact::Pick(pick));
-        for (slot, address) in (0..count).zip(&balancer.backends) {
+        for (slot, address) in (0..count).zip(&backends) {
             facts.insert(Fact::Backend { frontend, slot, address: *address, port: mapping.internal_port });
         }
         facts.insert(Fact::Frontend { frontend, pick });

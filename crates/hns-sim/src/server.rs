@@ -2,16 +2,19 @@
 //!
 //! Threads: one accepts on each socket, one serves each connection; the caller's waits for the signal to end.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use hcn::HnsVersion;
 use hcn::remote::{Address, Listener, Stream, serve_connection};
 
-use crate::{Simulator, admin};
+use crate::switches::Switches;
+use crate::{Options, Simulator, admin};
 
 /// Room for the stack of a connection's thread: documents are shallow, netlink messages live on the heap.
 const CONNECTION_STACK: usize = 512 << 10;
@@ -33,6 +36,10 @@ pub struct Config {
     pub hns_version: HnsVersion,
     /// The host's uplink, the adapter "Ethernet" of documents.
     pub uplink: String,
+    /// Settings of switches, as `NAME=VALUE`.
+    pub switches: Vec<String>,
+    /// Faults and latencies from the start.
+    pub options: Options,
 }
 
 /// Accepts connections of `listener` on a thread of its own, and serves each on another.
@@ -76,11 +83,39 @@ fn listen(path: &std::path::Path) -> anyhow::Result<Listener> {
 /// Serves `simulator` on both sockets until the process ends. Returns when both listen.
 pub fn serve(simulator: &Simulator, config: &Config) -> anyhow::Result<()> {
     let (service, desk) = (listen(&config.socket)?, listen(&config.admin_socket)?);
-    let sessions = simulator.clone();
-    accept("hcn", service, move |stream| serve_connection(stream, &sessions.session(), None))?;
+    let connections = Connections::default();
+    let mortal = Arc::downgrade(&connections);
+    simulator.on_restart(move || {
+        if let Some(connections) = mortal.upgrade() {
+            connections.lock().unwrap_or_else(PoisonError::into_inner).values().for_each(Stream::shutdown);
+        }
+    });
+    let (sessions, last) = (simulator.clone(), AtomicU64::new(0));
+    accept("hcn", service, move |stream| serve_mortal(stream, &sessions, &connections, last.fetch_add(1, Ordering::Relaxed)))?;
     let simulator = simulator.clone();
     accept("hcn-admin", desk, move |stream| admin::serve(stream, &simulator))?;
     Ok(())
+}
+
+/// The connections of a socket, by number: a restart of the service ends them all.
+type Connections = Arc<Mutex<HashMap<u64, Stream>>>;
+
+/// Serves a connection that [`Simulator::on_restart`] can end.
+fn serve_mortal(stream: Stream, simulator: &Simulator, connections: &Connections, number: u64) -> io::Result<()> {
+    let lock = || connections.lock().unwrap_or_else(PoisonError::into_inner);
+    lock().insert(number, stream.try_clone()?);
+    let served = serve_connection(stream, &simulator.session(), None);
+    lock().remove(&number);
+    served
+}
+
+impl Config {
+    /// The switches of the version, with the settings.
+    pub fn switches(&self) -> anyhow::Result<Switches> {
+        let mut switches = Switches::of(self.hns_version);
+        self.switches.iter().try_for_each(|setting| switches.set(setting)).map_err(anyhow::Error::msg)?;
+        Ok(switches)
+    }
 }
 
 impl fmt::Display for Config {
@@ -92,12 +127,12 @@ impl fmt::Display for Config {
 /// Runs the service in the current network namespace until SIGTERM or SIGINT. Compartments and their traffic stay.
 #[cfg(target_os = "linux")]
 pub fn run(config: &Config) -> anyhow::Result<()> {
-    use crate::{linux::LinuxKernel, store::Store, switches::Switches};
+    use crate::{linux::LinuxKernel, store::Store};
     use tokio::signal::unix::{SignalKind, signal};
 
     let (store, state) = Store::open(&config.state_dir)?;
     let kernel = LinuxKernel::open(&config.netns_dir, &config.uplink)?;
-    let simulator = Simulator::new(Box::new(kernel), Switches::of(config.hns_version), Some((store, state)))?;
+    let simulator = Simulator::with_options(Box::new(kernel), config.switches()?, Some((store, state)), config.options.clone())?;
     serve(&simulator, config)?;
     tracing::info!(%config, "the Host Networking Service answers");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;

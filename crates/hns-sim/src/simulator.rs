@@ -1,22 +1,60 @@
 //! The service: calls come in, the model decides, the kernel follows, the journal remembers, listeners hear of it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use hcn::document::{NetworkFlags, NetworkPolicyType};
 use hcn::port::EventSink;
-use hcn::{Args, Event, Function, Guid, HResult, Handle, HostNetwork, Kind, NetworkPolicy, NetworkType, RawError, Reply, Subscription};
+use hcn::{Event, Guid, HResult, HostNetwork, Kind, RawError};
 
-use crate::admin::Desk;
+use crate::admin::{Restart, Status};
+use crate::calls::Calls;
 use crate::fact::{Fact, Plan, Shared};
+use crate::faults::{Fault, Faults, RestartMode, Upset};
 use crate::kernel::Kernel;
-use crate::model::{Context, Host, Staged};
-use crate::realise::facts;
+use crate::latency::Latency;
+use crate::model::{Context, Host};
+use crate::realise::{dependents, facts};
+use crate::restart::{Ending, survivors};
 use crate::state::{Change, Object, State};
 use crate::store::Store;
 use crate::switches::Switches;
+
+mod session;
+
+use session::Session;
+
+/// What a simulated service starts with beside its kernel and its switches.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Faults that are set from the start.
+    pub faults: Vec<Fault>,
+    /// How long calls take.
+    pub latency: Latency,
+    /// What every draw of faults and latencies follows from.
+    pub seed: u64,
+}
+
+/// Faults, latencies, counters and the call log.
+#[derive(Debug, Default)]
+pub struct Desk {
+    /// The faults that are set.
+    pub faults: Faults,
+    /// Counters and log.
+    pub calls: Calls,
+    /// How long calls take.
+    pub latency: Latency,
+    seed: u64,
+    releases: u64,
+}
+
+impl Desk {
+    /// Sets a fault, after a look whether it can mean anything. Answers its number.
+    pub fn add_fault(&mut self, fault: Fault) -> Result<u32, String> {
+        self.faults.add(fault)
+    }
+}
 
 /// The simulated service. Clones are the same service; each [`Simulator::session`] has its own handles.
 #[derive(Clone)]
@@ -27,8 +65,14 @@ pub struct Simulator {
 struct Inner {
     core: Mutex<Core>,
     desk: Mutex<Desk>,
+    /// Told when calls that hang may end.
+    released: Condvar,
+    /// Held by a call while it takes its time, where calls serialise.
+    turn: Mutex<()>,
     sinks: Mutex<HashMap<u64, EventSink>>,
-    last_sink: AtomicU64,
+    hang_up: Mutex<Vec<Box<dyn Fn() + Send>>>,
+    last_number: AtomicU64,
+    restarts: AtomicU64,
 }
 
 struct Core {
@@ -38,39 +82,24 @@ struct Core {
     host: Host,
     kernel: Box<dyn Kernel>,
     store: Option<Store>,
+    away: Option<Away>,
+}
+
+/// The service is not there.
+struct Away {
+    until: Option<Instant>,
+    ending: Ending,
+    wipe: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What of a state survives a reboot of the host: networks, but those that say otherwise and NAT networks.
-fn after_reboot(state: State) -> State {
-    let kept = state
-        .networks
-        .into_iter()
-        .filter(|(_, network)| network.network_type != NetworkType::Nat && !network.flags.contains(NetworkFlags::ENABLE_NON_PERSISTENT));
-    let mut rebooted = State::default();
-    kept.for_each(|(id, network)| rebooted.apply(Change::put(id, Object::Network(network))));
-    rebooted
-}
-
-/// External networks follow the uplink's address.
-fn refresh_management(state: &mut State, host: &Host) {
-    for network in state.networks.values_mut().filter(|network| network.network_type == NetworkType::L2Bridge) {
-        network.policies.retain(|policy| policy.policy_type != NetworkPolicyType::ProviderAddress);
-        network.policies.extend(host.management.map(|address| NetworkPolicy::provider_address(address.into())));
-    }
-}
-
 /// Every fact of a state, and how often the shared ones are meant.
 fn all_facts(state: &State, switches: &Switches) -> (BTreeSet<Fact>, Shared) {
     let (mut all, mut shared) = (BTreeSet::new(), Shared::default());
-    let ids = (state.networks.keys().map(|id| (Kind::Network, *id)))
-        .chain(state.namespaces.keys().map(|id| (Kind::Namespace, *id)))
-        .chain(state.endpoints.keys().map(|id| (Kind::Endpoint, *id)))
-        .chain(state.balancers.keys().map(|id| (Kind::LoadBalancer, *id)));
-    for (kind, id) in ids {
+    for (kind, id) in state.ids() {
         if let Some(object) = state.get(kind, &id) {
             let facts = facts(&object, &id, state, switches);
             shared.commit(&BTreeSet::new(), &facts);
@@ -81,44 +110,162 @@ fn all_facts(state: &State, switches: &Switches) -> (BTreeSet<Fact>, Shared) {
 }
 
 impl Simulator {
+    /// Starts the service over `kernel` without faults or latencies: see [`Simulator::with_options`].
+    pub fn new(kernel: Box<dyn Kernel>, switches: Switches, store: Option<(Store, State)>) -> anyhow::Result<Self> {
+        Self::with_options(kernel, switches, store, Options::default())
+    }
+
     /// Starts the service over `kernel`. With a store, what an earlier run kept comes back: everything after a restart of the service, the
     /// networks after a reboot of the host; then the kernel is brought to what the state says, without breaking what is right already.
-    pub fn new(mut kernel: Box<dyn Kernel>, switches: Switches, store: Option<(Store, State)>) -> anyhow::Result<Self> {
+    pub fn with_options(kernel: Box<dyn Kernel>, switches: Switches, store: Option<(Store, State)>, options: Options) -> anyhow::Result<Self> {
+        let mut desk = Desk { faults: Faults::new(options.seed), latency: options.latency, seed: options.seed, ..Desk::default() };
+        for fault in options.faults {
+            desk.faults.add(fault).map_err(anyhow::Error::msg)?;
+        }
+        let mode = if kernel.survived()? { RestartMode::Clean } else { RestartMode::Reboot };
+        let ending = Ending { mode, losses: desk.faults.losses(), seed: options.seed };
         let host = Host { management: kernel.management() };
-        let (mut store, mut state) = store.map_or((None, State::default()), |(store, state)| (Some(store), state));
-        if !kernel.survived()? {
-            state = after_reboot(state);
-        }
-        refresh_management(&mut state, &host);
-        let (all, shared) = all_facts(&state, &switches);
-        kernel.reconcile(&all)?;
-        if let Some(store) = &mut store {
-            store.replace(&state)?;
-        }
-        let core = Core { state, shared, switches, host, kernel, store };
-        let inner = Inner { core: Mutex::new(core), desk: Mutex::default(), sinks: Mutex::default(), last_sink: AtomicU64::new(0) };
+        let (store, state) = store.map_or((None, State::default()), |(store, state)| (Some(store), state));
+        let mut core = Core { state: State::default(), shared: Shared::default(), switches, host, kernel, store, away: None };
+        core.rise(survivors(&state, &ending, core.switches.version, &core.host))?;
+        let inner = Inner {
+            core: Mutex::new(core),
+            desk: Mutex::new(desk),
+            released: Condvar::new(),
+            turn: Mutex::default(),
+            sinks: Mutex::default(),
+            hang_up: Mutex::default(),
+            last_number: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A client's session; its handles die with it.
+    /// A client's session; its handles die with it, and with the service.
     pub fn session(&self) -> Arc<dyn HostNetwork> {
-        Arc::new(Session { service: self.clone(), handles: Mutex::default() })
+        Arc::new(Session::new(self.clone()))
     }
 
-    /// Faults, counters and the call log.
+    /// Faults, latencies, counters and the call log.
     pub fn desk(&self) -> MutexGuard<'_, Desk> {
         lock(&self.inner.desk)
     }
 
     /// A copy of what the service keeps.
     pub fn state(&self) -> State {
-        lock(&self.inner.core).state.clone()
+        self.with_state(State::clone)
+    }
+
+    /// Reads what the service keeps, without a copy. No call is answered meanwhile.
+    pub fn with_state<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+        read(&lock(&self.inner.core).state)
+    }
+
+    /// How the service behaves where that is not sure.
+    pub fn switches(&self) -> Switches {
+        lock(&self.inner.core).switches.clone()
     }
 
     /// Every kernel fact that the state means.
     pub fn facts(&self) -> BTreeSet<Fact> {
         let core = lock(&self.inner.core);
         all_facts(&core.state, &core.switches).0
+    }
+
+    /// What the service is and holds.
+    pub fn status(&self) -> Status {
+        let (version, objects, running) = {
+            let core = lock(&self.inner.core);
+            let state = &core.state;
+            let counts = [
+                (Kind::Network, state.networks.len()),
+                (Kind::Endpoint, state.endpoints.len()),
+                (Kind::Namespace, state.namespaces.len()),
+                (Kind::LoadBalancer, state.balancers.len()),
+                (Kind::SdnRoute, state.routes.len()),
+            ];
+            let objects: BTreeMap<_, _> = counts.into_iter().map(|(kind, count)| (kind.as_str().to_owned(), count)).collect();
+            let running = core.away.as_ref().is_none_or(|away| away.until.is_some_and(|until| until <= Instant::now()));
+            (core.switches.version, objects, running)
+        };
+        let restarts = self.inner.restarts.load(Ordering::Relaxed);
+        let desk = self.desk();
+        Status { version, objects, restarts, running, seed: desk.seed, latency: desk.latency, faults: desk.faults.list().len() }
+    }
+
+    /// Sets a fault. Answers its number.
+    pub fn add_fault(&self, fault: Fault) -> Result<u32, String> {
+        self.desk().add_fault(fault)
+    }
+
+    /// Takes a fault back. Calls that hang look again whether they still must.
+    pub fn remove_fault(&self, number: u32) -> bool {
+        let removed = {
+            let mut desk = self.desk();
+            let hung = desk.faults.hangs();
+            let removed = desk.faults.remove(number);
+            if hung && !desk.faults.hangs() {
+                desk.releases += 1;
+            }
+            removed
+        };
+        self.inner.released.notify_all();
+        removed
+    }
+
+    /// Takes every fault back; calls that hang fail.
+    pub fn clear_faults(&self) {
+        let mut desk = self.desk();
+        desk.faults.clear();
+        desk.releases += 1;
+        drop(desk);
+        self.inner.released.notify_all();
+    }
+
+    /// Waits until a fault lets go of the call.
+    fn hang(&self) -> RawError {
+        let mut desk = self.desk();
+        let ticket = desk.releases;
+        while desk.releases == ticket {
+            desk = self.inner.released.wait(desk).unwrap_or_else(PoisonError::into_inner);
+        }
+        HResult::RPC_CALL_FAILED.into()
+    }
+
+    /// Restarts the service, or reboots its host: handles and registrations die, connections end, and what does not survive is gone. While
+    /// it is away every call answers 0x800706d9.
+    pub fn restart(&self, restart: Restart) -> Result<(), String> {
+        let ending = {
+            let mut desk = self.desk();
+            desk.releases += 1;
+            Ending { mode: restart.mode, losses: desk.faults.losses(), seed: desk.seed ^ self.inner.restarts.load(Ordering::Relaxed) }
+        };
+        self.inner.released.notify_all();
+        let away = Duration::from_millis(restart.away_ms);
+        {
+            let mut core = lock(&self.inner.core);
+            core.away = Some(Away { until: Some(Instant::now() + away), ending, wipe: restart.wipe });
+            if away.is_zero() {
+                core.wake().map_err(|error| format!("the service cannot start again: {}", error.record.unwrap_or_default()))?;
+            }
+        }
+        self.disconnect();
+        Ok(())
+    }
+
+    /// Ends every registration and connection.
+    fn disconnect(&self) {
+        self.inner.restarts.fetch_add(1, Ordering::Relaxed);
+        let sinks = std::mem::take(&mut *lock(&self.inner.sinks));
+        for sink in sinks.into_values() {
+            sink(Event { event_type: Event::SERVICE_DISCONNECT, status: HResult::OK, data: None });
+        }
+        lock(&self.inner.hang_up).iter().for_each(|hang_up| hang_up());
+    }
+
+    /// Has `hang_up` called whenever the service restarts: it ends connections.
+    pub(crate) fn on_restart(&self, hang_up: impl Fn() + Send + 'static) {
+        lock(&self.inner.hang_up).push(Box::new(hang_up));
     }
 
     fn tell(&self, events: Vec<Event>) {
@@ -130,11 +277,63 @@ impl Simulator {
             sinks.iter().for_each(|sink| sink(event.clone()));
         }
     }
+
+    /// Does what a fault does to the service; an error is the call's.
+    fn upset(&self, upset: Upset, fault: &Fault, subject: Option<Guid>) -> Result<(), RawError> {
+        let subject = fault.id.or(subject);
+        let mode = fault.mode.unwrap_or_default();
+        let wipe = upset == Upset::Wipe;
+        match upset {
+            Upset::Restart | Upset::Wipe => {
+                self.restart(Restart { mode, away_ms: fault.delay_ms, wipe }).map_err(|error| RawError::with_record(HResult::FAIL, &error))?;
+                Err(HResult::RPC_CALL_FAILED.into())
+            }
+            Upset::Corrupt => {
+                lock(&self.inner.core).away = Some(Away { until: None, ending: Ending::default(), wipe: true });
+                self.disconnect();
+                Err(HResult::RPC_CALL_FAILED.into())
+            }
+            Upset::LoseObject | Upset::LosePolicies | Upset::NewNetwork => {
+                let mut core = lock(&self.inner.core);
+                let staged = core.with_context(|context| context.upset(upset, subject));
+                core.commit(&staged.changes)
+            }
+        }
+    }
 }
 
 impl Core {
-    fn context(&self) -> Context<'_> {
-        Context { state: &self.state, switches: &self.switches, host: &self.host }
+    /// Runs a rule over the state.
+    fn with_context<T>(&self, rule: impl FnOnce(Context<'_>) -> T) -> T {
+        let stats = |endpoint: &Guid| self.kernel.stats(endpoint);
+        rule(Context { state: &self.state, switches: &self.switches, host: &self.host, stats: &stats })
+    }
+
+    /// Takes over a state: the kernel is brought to it, and the journal written anew.
+    fn rise(&mut self, state: State) -> anyhow::Result<()> {
+        let (all, shared) = all_facts(&state, &self.switches);
+        self.kernel.reconcile(&all)?;
+        if let Some(store) = &mut self.store {
+            store.replace(&state)?;
+        }
+        (self.state, self.shared) = (state, shared);
+        Ok(())
+    }
+
+    /// Comes back where it is time to.
+    fn wake(&mut self) -> Result<(), RawError> {
+        let Some(away) = self.away.take() else { return Ok(()) };
+        if away.until.is_none_or(|until| until > Instant::now()) {
+            self.away = Some(away);
+            return Err(HResult::RPC_NOT_REGISTERED.into());
+        }
+        self.host = Host { management: self.kernel.management() };
+        let state = if away.wipe { State::default() } else { survivors(&self.state, &away.ending, self.switches.version, &self.host) };
+        self.rise(state).map_err(|error| {
+            tracing::error!(error = &*error as &dyn std::error::Error, "the service cannot start again");
+            self.away = Some(away);
+            RawError::with_record(HResult::SERVICE_NOT_ACTIVE, &format!("{error:#}"))
+        })
     }
 
     /// Brings changes into the state, the kernel and the journal; on an error nothing has changed.
@@ -142,17 +341,16 @@ impl Core {
         if changes.is_empty() {
             return Ok(());
         }
-        let (plan, shared) = plan_changes(&self.state, &self.shared, changes, &self.switches);
-        if !plan.is_empty() {
-            tracing::debug!(plan = %plan, "the kernel changes");
-            self.kernel.apply(&plan).map_err(|error| {
+        let transaction = Transaction::begin(&mut self.state, &mut self.shared, changes, &self.switches);
+        if !transaction.plan.is_empty() {
+            tracing::debug!(plan = %transaction.plan, "the kernel changes");
+            if let Err(error) = self.kernel.apply(&transaction.plan) {
+                transaction.roll_back(&mut self.state, &mut self.shared);
                 tracing::warn!(error = &error as &dyn std::error::Error, "the kernel refused a change");
                 let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
-                RawError::with_record(error.hresult, &format!("{error}{cause}"))
-            })?;
+                return Err(RawError::with_record(error.hresult, &format!("{error}{cause}")));
+            }
         }
-        changes.iter().for_each(|change| self.state.apply(change.clone()));
-        self.shared = shared;
         if let Some(store) = &mut self.store
             && let Err(error) = store.append(changes, &self.state)
         {
@@ -163,129 +361,66 @@ impl Core {
     }
 }
 
-/// What changes mean for the kernel, and the shared facts after them. Pure.
-pub fn plan_changes(state: &State, shared: &Shared, changes: &[Change], switches: &Switches) -> (Plan, Shared) {
-    let mut shared = shared.clone();
+/// Changes that are in the state and not yet in the kernel.
+pub struct Transaction {
+    /// What they mean for the kernel.
+    pub plan: Plan,
+    undo: Vec<Change>,
+    meant: Vec<(BTreeSet<Fact>, BTreeSet<Fact>)>,
+}
+
+impl Transaction {
+    /// Makes changes in a state. Its cost follows what they touch.
+    pub fn begin(state: &mut State, shared: &mut Shared, changes: &[Change], switches: &Switches) -> Self {
+        let mut touched: Vec<(Kind, Guid)> = Vec::new();
+        let mut undo: Vec<Change> = Vec::with_capacity(changes.len());
+        let mut seen = BTreeSet::new();
+        for change in changes {
+            if seen.insert((change.kind, change.id)) {
+                touched.push((change.kind, change.id));
+                undo.push(Change { kind: change.kind, id: change.id, after: state.get(change.kind, &change.id) });
+            }
+        }
+        for change in changes {
+            touched.extend(dependents(change, state).into_iter().filter(|object| seen.insert(*object)));
+        }
+        let meant = |state: &State, kind, id: &Guid, object: Option<&Object>| match object {
+            Some(object) => facts(object, id, state, switches),
+            None => state.get(kind, id).map_or_else(BTreeSet::new, |object| facts(&object, id, state, switches)),
+        };
+        let before: Vec<_> = touched
+            .iter()
+            .enumerate()
+            .map(|(index, (kind, id))| meant(state, *kind, id, undo.get(index).and_then(|change| change.after.as_ref())))
+            .collect();
+        changes.iter().for_each(|change| state.apply(change.clone()));
+        let after: Vec<_> = touched.iter().map(|(kind, id)| meant(state, *kind, id, None)).collect();
+        let meant: Vec<_> = before.into_iter().zip(after).collect();
+        Self { plan: plan(shared, &meant), undo, meant }
+    }
+
+    /// Takes the changes back.
+    pub fn roll_back(self, state: &mut State, shared: &mut Shared) {
+        for (before, after) in self.meant.iter().rev() {
+            shared.commit(after, before);
+        }
+        self.undo.into_iter().rev().for_each(|change| state.apply(change));
+    }
+}
+
+/// What the difference of facts means for the kernel; notes the shared ones.
+fn plan(shared: &mut Shared, meant: &[(BTreeSet<Fact>, BTreeSet<Fact>)]) -> Plan {
     let (mut remove, mut add) = (BTreeSet::new(), BTreeSet::new());
-    for change in changes {
-        let meant = |object: Option<&Object>| object.map_or_else(BTreeSet::new, |object| facts(object, &change.id, state, switches));
-        let (before, after) = (meant(state.get(change.kind, &change.id).as_ref()), meant(change.after.as_ref()));
-        let plan = shared.plan(&before, &after);
-        shared.commit(&before, &after);
+    for (before, after) in meant {
+        let plan = shared.plan(before, after);
+        shared.commit(before, after);
         remove.extend(plan.remove);
         add.extend(plan.add);
     }
     // What one object gives up and another takes over stays.
     let kept: BTreeSet<Fact> = remove.intersection(&add).cloned().collect();
-    let plan = Plan {
+    Plan {
         remove: remove.into_iter().rev().filter(|fact| !kept.contains(fact)).collect(),
         add: add.into_iter().filter(|fact| !kept.contains(fact)).collect(),
-    };
-    (plan, shared)
-}
-
-/// One client's view of the service.
-struct Session {
-    service: Simulator,
-    handles: Mutex<Handles>,
-}
-
-#[derive(Default)]
-struct Handles {
-    last: u64,
-    open: HashMap<u64, (Kind, Guid)>,
-}
-
-impl Session {
-    fn object(&self, kind: Kind, handle: Option<Handle>) -> Result<Guid, RawError> {
-        match handle.and_then(|handle| lock(&self.handles).open.get(&handle.0).copied()) {
-            Some((of, id)) if of == kind => Ok(id),
-            _ => Err(HResult::INVALID_HANDLE.into()),
-        }
-    }
-
-    /// The object that a call is about, where it names one.
-    fn subject(&self, args: &Args<'_>) -> Option<Guid> {
-        let handle = || lock(&self.handles).open.get(&args.handle?.0).map(|(_, id)| *id);
-        args.id.or_else(handle)
-    }
-
-    fn execute(&self, function: Function, args: &Args<'_>) -> Result<Reply, RawError> {
-        if let Function::Close(kind) = function {
-            self.object(kind, args.handle)?;
-            lock(&self.handles).open.remove(&args.handle.unwrap_or(Handle(0)).0);
-            return Ok(Reply::default());
-        }
-        let mut core = lock(&self.service.inner.core);
-        if !core.switches.features().api_v2 && function != Function::HnsCall {
-            return Err(HResult::PROC_NOT_FOUND.into());
-        }
-        let staged = self.stage(core.context(), function, args)?;
-        core.commit(&staged.changes)?;
-        drop(core);
-        self.service.tell(staged.events);
-        let handle = staged.opened.map(|object| {
-            let mut handles = lock(&self.handles);
-            handles.last += 1;
-            let number = handles.last;
-            handles.open.insert(number, object);
-            Handle(number)
-        });
-        Ok(Reply { handle, result: staged.text })
-    }
-
-    fn stage(&self, context: Context<'_>, function: Function, args: &Args<'_>) -> Result<Staged, RawError> {
-        match function {
-            Function::Enumerate(kind) => context.enumerate(kind, args.query),
-            Function::Create(Kind::Endpoint) => {
-                let network = self.object(Kind::Network, args.network)?;
-                context.create(Kind::Endpoint, args, Some(network))
-            }
-            Function::Create(kind) => context.create(kind, args, None),
-            Function::Open(kind) => context.open(kind, args),
-            Function::Modify(kind) => context.modify(kind, self.object(kind, args.handle)?, args.settings),
-            Function::Query(kind) => context.query(kind, self.object(kind, args.handle)?, args.query),
-            Function::Delete(kind) => context.delete(kind, args),
-            Function::HnsCall => Ok(context.hns_call(args)),
-            Function::Close(_) | Function::QueryEndpointStats | Function::QueryEndpointAddresses => Err(HResult::NOT_IMPLEMENTED.into()),
-        }
-    }
-}
-
-impl HostNetwork for Session {
-    fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError> {
-        let subject = self.subject(&args);
-        let verdict = self.service.desk().judge(function, subject);
-        let started = Instant::now();
-        if !verdict.delay.is_zero() {
-            std::thread::sleep(verdict.delay);
-        }
-        let outcome = match verdict.error {
-            Some(hresult) => Err(RawError::with_record(hresult, hresult.message().unwrap_or("Injected fault."))),
-            None => self.execute(function, &args),
-        };
-        self.service.desk().note(function, subject, started.elapsed(), &outcome);
-        outcome
-    }
-
-    fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {
-        let inner = &self.service.inner;
-        let id = inner.last_sink.fetch_add(1, Ordering::Relaxed);
-        lock(&inner.sinks).insert(id, sink);
-        Ok(Subscription::new(Registration { inner: Arc::downgrade(inner), id }))
-    }
-}
-
-/// Ends one registration.
-struct Registration {
-    inner: Weak<Inner>,
-    id: u64,
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if let Some(inner) = self.inner.upgrade() {
-            lock(&inner.sinks).remove(&self.id);
-        }
     }
 }

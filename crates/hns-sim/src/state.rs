@@ -1,14 +1,25 @@
 //! What the service keeps: the documents, and what it knows beside them.
+//!
+//! Reading: `state.networks`, `namespaces` and `routes` hold documents; endpoints and load balancers are rows, read whole by
+//! [`State::endpoint`] and [`State::balancer`]. Writing: [`State::apply`] alone, which keeps the indexes.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use hcn::{Guid, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, Kind, NetworkType};
-use ipnet::Ipv4Net;
+use hcn::document::{NamespaceResource, NamespaceResourceType, to_text};
+use hcn::{
+    EndpointFlags, Guid, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, Kind,
+    LoadBalancerFlags, LoadBalancerPortMapping, NatFlags, Protocol,
+};
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
 use crate::fact::Frontend;
 use crate::mac::Mac;
+
+mod index;
+
+pub use index::{Index, is_address, sets_of};
 
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,18 +35,33 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// An endpoint that is attached to nothing.
+    pub fn detached(document: HostComputeEndpoint) -> Self {
+        Self { document, on_host: false, interface: None }
+    }
+
     /// Its IPv4 addresses with their lengths.
     pub fn addresses(&self) -> impl Iterator<Item = Ipv4Net> {
+        self.all_addresses().filter_map(|address| match address {
+            IpNet::V4(address) => Some(address),
+            IpNet::V6(_) => None,
+        })
+    }
+
+    /// Its addresses of both families with their lengths.
+    pub fn all_addresses(&self) -> impl Iterator<Item = IpNet> {
         self.document.ip_configurations.iter().filter_map(|ip| {
-            let address = ip.ip_address.parse::<Ipv4Addr>().ok()?;
-            Ipv4Net::new(address, if ip.prefix_length == 0 { 32 } else { ip.prefix_length }).ok()
+            let address: IpAddr = ip.ip_address.parse().ok()?;
+            let longest = if address.is_ipv4() { 32 } else { 128 };
+            IpNet::new(address, if ip.prefix_length == 0 { longest } else { ip.prefix_length }).ok()
         })
     }
 
     /// The host ports that its port mappings take.
-    pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
+    pub fn listeners(&self) -> impl Iterator<Item = Listener> {
         let mappings = self.document.policies.iter().filter_map(hcn::EndpointPolicy::as_port_mapping);
-        mappings.map(|mapping| Frontend { address: mapping.vip.parse().ok(), protocol: mapping.protocol, port: mapping.external_port })
+        mappings
+            .map(|mapping| Listener::new(mapping.vip.parse().ok(), mapping.flags.contains(NatFlags::IPV6), mapping.protocol, mapping.external_port))
     }
 
     /// Its MAC.
@@ -49,21 +75,63 @@ impl Endpoint {
 pub struct Balancer {
     /// Its document.
     pub document: HostComputeLoadBalancer,
+    /// The network of its backends; nil once that is gone, and then it listens nowhere.
+    #[serde(default)]
+    pub network: Guid,
     /// Its backends' addresses as they were when it was written: an endpoint's later delete leaves them, and traffic to them is lost.
-    pub backends: Vec<Ipv4Addr>,
+    pub backends: Vec<IpAddr>,
 }
 
 impl Balancer {
     /// What it listens on.
-    pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
-        let vips: Vec<Option<Ipv4Addr>> = if self.document.frontend_vips.is_empty() {
-            vec![None]
-        } else {
-            self.document.frontend_vips.iter().filter_map(|vip| vip.parse().ok()).map(Some).collect()
+    pub fn listeners(&self) -> impl Iterator<Item = Listener> {
+        let ipv6 = self.document.flags.contains(LoadBalancerFlags::IPV6);
+        let vips: Vec<Option<IpAddr>> = match self.document.frontend_vips.as_slice() {
+            _ if self.network.is_nil() => Vec::new(),
+            [] => vec![None],
+            vips => vips.iter().filter_map(|vip| vip.parse().ok()).map(Some).collect(),
         };
-        let frontend =
-            move |address, mapping: &hcn::LoadBalancerPortMapping| Frontend { address, protocol: mapping.protocol, port: mapping.external_port };
-        self.document.port_mappings.iter().flat_map(move |mapping| vips.clone().into_iter().map(move |address| frontend(address, mapping)))
+        let listener = move |address, mapping: &LoadBalancerPortMapping| Listener::new(address, ipv6, mapping.protocol, mapping.external_port);
+        self.document.port_mappings.iter().flat_map(move |mapping| vips.clone().into_iter().map(move |address| listener(address, mapping)))
+    }
+
+    /// What it listens on in IPv4.
+    pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
+        self.listeners().filter_map(|listener| listener.frontend())
+    }
+}
+
+/// The endpoint that a resource of a namespace is.
+pub fn endpoint_of(resource: &NamespaceResource) -> Option<Guid> {
+    (resource.resource_type == NamespaceResourceType::Endpoint).then(|| resource.data.id.parse().ok()).flatten()
+}
+
+/// What only one load balancer or port mapping may listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Listener {
+    /// The address; none is any address of the host.
+    pub address: Option<IpAddr>,
+    /// The family, where there is no address.
+    pub ipv6: bool,
+    /// TCP, UDP or another.
+    pub protocol: Protocol,
+    /// The port.
+    pub port: u16,
+}
+
+impl Listener {
+    fn new(address: Option<IpAddr>, ipv6: bool, protocol: Protocol, port: u16) -> Self {
+        Self { address, ipv6: address.map_or(ipv6, |address| address.is_ipv6()), protocol, port }
+    }
+
+    /// The same as packets of IPv4 meet it.
+    pub fn frontend(&self) -> Option<Frontend> {
+        let address = match self.address {
+            Some(IpAddr::V4(address)) => Some(address),
+            None if !self.ipv6 => None,
+            _ => return None,
+        };
+        Some(Frontend { address, protocol: self.protocol, port: self.port })
     }
 }
 
@@ -118,27 +186,126 @@ impl Object {
     }
 }
 
+/// An endpoint as the state holds it: thousands of remote ones exist, so the document is kept as the text that queries answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndpointRow {
+    text: Box<str>,
+    /// Its network.
+    pub network: Guid,
+    /// Its first IPv4 address.
+    pub v4: Option<Ipv4Addr>,
+    /// Its first IPv6 address.
+    pub v6: Option<Ipv6Addr>,
+    /// Its switches.
+    pub flags: EndpointFlags,
+    /// See [`hcn::EndpointState`].
+    pub state: u32,
+    /// Whether it is attached to the host's own compartment.
+    pub on_host: bool,
+    /// Its interface's name in its namespace.
+    pub interface: Option<Box<str>>,
+}
+
+impl EndpointRow {
+    fn new(endpoint: &Endpoint) -> Self {
+        let (mut v4, mut v6) = (None, None);
+        for address in endpoint.all_addresses() {
+            match address.addr() {
+                IpAddr::V4(address) => v4 = v4.or(Some(address)),
+                IpAddr::V6(address) => v6 = v6.or(Some(address)),
+            }
+        }
+        let document = &endpoint.document;
+        Self {
+            text: to_text(document).into(),
+            network: document.host_compute_network,
+            v4,
+            v6,
+            flags: document.flags,
+            state: document.state,
+            on_host: endpoint.on_host,
+            interface: endpoint.interface.as_deref().map(Into::into),
+        }
+    }
+
+    /// Its document's text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Its document.
+    ///
+    /// # Panics
+    /// Never: the text was written from a document.
+    pub fn document(&self) -> HostComputeEndpoint {
+        serde_json::from_str(&self.text).expect("a document's text is read back")
+    }
+
+    /// The endpoint.
+    pub fn read(&self) -> Endpoint {
+        Endpoint { document: self.document(), on_host: self.on_host, interface: self.interface.as_deref().map(str::to_owned) }
+    }
+
+    /// Whether it lives on another host.
+    pub fn is_remote(&self) -> bool {
+        self.flags.contains(EndpointFlags::REMOTE)
+    }
+}
+
+/// A load balancer as the state holds it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BalancerRow {
+    text: Box<str>,
+    /// The network of its backends; nil once that is gone.
+    pub network: Guid,
+    /// See [`Balancer::backends`].
+    pub backends: Box<[IpAddr]>,
+    /// Its switches.
+    pub flags: LoadBalancerFlags,
+    /// 2 is normal.
+    pub state: u32,
+}
+
+impl BalancerRow {
+    fn new(balancer: &Balancer) -> Self {
+        Self {
+            text: to_text(&balancer.document).into(),
+            network: balancer.network,
+            backends: balancer.backends.as_slice().into(),
+            flags: balancer.document.flags,
+            state: balancer.document.state,
+        }
+    }
+
+    /// Its document's text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The load balancer.
+    ///
+    /// # Panics
+    /// Never: the text was written from a document.
+    pub fn read(&self) -> Balancer {
+        let document = serde_json::from_str(&self.text).expect("a document's text is read back");
+        Balancer { document, network: self.network, backends: self.backends.to_vec() }
+    }
+}
+
 /// Everything the service keeps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// Networks.
     pub networks: BTreeMap<Guid, HostComputeNetwork>,
     /// Endpoints, local and remote.
-    pub endpoints: BTreeMap<Guid, Endpoint>,
+    pub endpoints: BTreeMap<Guid, EndpointRow>,
     /// Namespaces.
     pub namespaces: BTreeMap<Guid, HostComputeNamespace>,
     /// Load balancers.
-    pub balancers: BTreeMap<Guid, Balancer>,
+    pub balancers: BTreeMap<Guid, BalancerRow>,
     /// Routing rules.
     pub routes: BTreeMap<Guid, HostComputeRoute>,
-    /// Which load balancer, or endpoint with a port mapping, listens on a frontend.
-    frontends: BTreeMap<Frontend, Guid>,
-    /// Which local endpoint has an address of a network.
-    addresses: BTreeMap<(Guid, Ipv4Addr), Guid>,
-    /// Which local endpoint has a MAC of a network.
-    macs: BTreeMap<(Guid, Mac), Guid>,
-    /// Which endpoints are of a network.
-    members: BTreeSet<(Guid, Guid)>,
+    index: Index,
 }
 
 impl State {
@@ -146,12 +313,22 @@ impl State {
     pub fn get(&self, kind: Kind, id: &Guid) -> Option<Object> {
         match kind {
             Kind::Network => self.networks.get(id).cloned().map(Object::Network),
-            Kind::Endpoint => self.endpoints.get(id).cloned().map(Object::Endpoint),
+            Kind::Endpoint => self.endpoint(id).map(Object::Endpoint),
             Kind::Namespace => self.namespaces.get(id).cloned().map(Object::Namespace),
-            Kind::LoadBalancer => self.balancers.get(id).cloned().map(Object::Balancer),
+            Kind::LoadBalancer => self.balancer(id).map(Object::Balancer),
             Kind::SdnRoute => self.routes.get(id).cloned().map(Object::Route),
             Kind::GuestNetworkService => None,
         }
+    }
+
+    /// The endpoint of that id.
+    pub fn endpoint(&self, id: &Guid) -> Option<Endpoint> {
+        self.endpoints.get(id).map(EndpointRow::read)
+    }
+
+    /// The load balancer of that id.
+    pub fn balancer(&self, id: &Guid) -> Option<Balancer> {
+        self.balancers.get(id).map(BalancerRow::read)
     }
 
     /// Whether there is an object of that kind and id.
@@ -166,29 +343,40 @@ impl State {
         }
     }
 
-    /// The network of that name.
-    pub fn network_named(&self, name: &str) -> Option<&HostComputeNetwork> {
-        self.networks.values().find(|network| network.name.eq_ignore_ascii_case(name))
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.networks.len() + self.endpoints.len() + self.namespaces.len() + self.balancers.len() + self.routes.len()
     }
 
-    /// The load balancer, or endpoint with a port mapping, that listens there.
-    pub fn listener(&self, frontend: &Frontend) -> Option<Guid> {
-        self.frontends.get(frontend).copied()
+    /// Whether there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
-    /// The local endpoint that has that address on that network.
-    pub fn local_endpoint_at(&self, network: Guid, address: Ipv4Addr) -> Option<Guid> {
-        self.addresses.get(&(network, address)).copied()
+    /// Every object's kind and id, in the order in which they can be made.
+    pub fn ids(&self) -> impl Iterator<Item = (Kind, Guid)> {
+        (self.networks.keys().map(|id| (Kind::Network, *id)))
+            .chain(self.namespaces.keys().map(|id| (Kind::Namespace, *id)))
+            .chain(self.endpoints.keys().map(|id| (Kind::Endpoint, *id)))
+            .chain(self.balancers.keys().map(|id| (Kind::LoadBalancer, *id)))
+            .chain(self.routes.keys().map(|id| (Kind::SdnRoute, *id)))
     }
 
-    /// The local endpoint that has that MAC on that network.
-    pub fn local_endpoint_with(&self, network: Guid, mac: Mac) -> Option<Guid> {
-        self.macs.get(&(network, mac)).copied()
+    /// The ids of a kind, in order.
+    pub fn ids_of(&self, kind: Kind) -> Vec<Guid> {
+        match kind {
+            Kind::Network => self.networks.keys().copied().collect(),
+            Kind::Endpoint => self.endpoints.keys().copied().collect(),
+            Kind::Namespace => self.namespaces.keys().copied().collect(),
+            Kind::LoadBalancer => self.balancers.keys().copied().collect(),
+            Kind::SdnRoute => self.routes.keys().copied().collect(),
+            Kind::GuestNetworkService => Vec::new(),
+        }
     }
 
-    /// The endpoints of a network, local and remote.
-    pub fn endpoints_of(&self, network: Guid) -> impl Iterator<Item = Guid> {
-        self.members.range((network, Guid::NIL)..).take_while(move |(of, _)| *of == network).map(|(_, endpoint)| *endpoint)
+    /// The indexes over the objects.
+    pub fn index(&self) -> &Index {
+        &self.index
     }
 
     /// Makes a change.
@@ -197,24 +385,22 @@ impl State {
         self.unindex(kind, &id);
         match after {
             None => self.remove(kind, &id),
-            Some(Object::Network(network)) => drop(self.networks.insert(id, network)),
-            Some(Object::Namespace(namespace)) => drop(self.namespaces.insert(id, namespace)),
-            Some(Object::Route(route)) => drop(self.routes.insert(id, route)),
-            Some(Object::Endpoint(endpoint)) => {
-                let network = endpoint.document.host_compute_network;
-                self.members.insert((network, id));
-                if !endpoint.document.is_remote() {
-                    self.addresses.extend(endpoint.addresses().map(|address| ((network, address.addr()), id)));
-                    self.macs.extend(endpoint.mac().map(|mac| ((network, mac), id)));
+            Some(object) => {
+                self.index.add(id, &object);
+                match object {
+                    Object::Network(network) => drop(self.networks.insert(id, network)),
+                    Object::Namespace(namespace) => drop(self.namespaces.insert(id, namespace)),
+                    Object::Route(route) => drop(self.routes.insert(id, route)),
+                    Object::Endpoint(endpoint) => drop(self.endpoints.insert(id, EndpointRow::new(&endpoint))),
+                    Object::Balancer(balancer) => drop(self.balancers.insert(id, BalancerRow::new(&balancer))),
                 }
-                self.frontends.extend(endpoint.frontends().map(|frontend| (frontend, id)));
-                self.endpoints.insert(id, endpoint);
-            }
-            Some(Object::Balancer(balancer)) => {
-                self.frontends.extend(balancer.frontends().map(|frontend| (frontend, id)));
-                self.balancers.insert(id, balancer);
             }
         }
+    }
+
+    /// A listener that nobody owns and nobody can have until the host reboots.
+    pub fn leak(&mut self, listener: Listener) {
+        self.index.leak(listener);
     }
 
     fn remove(&mut self, kind: Kind, id: &Guid) {
@@ -229,32 +415,11 @@ impl State {
     }
 
     fn unindex(&mut self, kind: Kind, id: &Guid) {
-        let mut frontends = Vec::new();
-        if let (Kind::Endpoint, Some(endpoint)) = (kind, self.endpoints.get(id)) {
-            let network = endpoint.document.host_compute_network;
-            self.members.remove(&(network, *id));
-            for address in endpoint.addresses() {
-                if self.addresses.get(&(network, address.addr())) == Some(id) {
-                    self.addresses.remove(&(network, address.addr()));
-                }
-            }
-            if let Some(mac) = endpoint.mac().filter(|mac| self.macs.get(&(network, *mac)) == Some(id)) {
-                self.macs.remove(&(network, mac));
-            }
-            frontends.extend(endpoint.frontends());
-        }
-        if let (Kind::LoadBalancer, Some(balancer)) = (kind, self.balancers.get(id)) {
-            frontends.extend(balancer.frontends());
-        }
-        for frontend in frontends {
-            if self.frontends.get(&frontend) == Some(id) {
-                self.frontends.remove(&frontend);
-            }
+        // Networks can be large: what is indexed of them is cheap to take out without a copy.
+        if let (Kind::Network, Some(network)) = (kind, self.networks.get(id)) {
+            self.index.remove_network(*id, network);
+        } else if let Some(object) = self.get(kind, id) {
+            self.index.remove(*id, &object);
         }
     }
-}
-
-/// Whether the simulator makes networks of that type real.
-pub fn is_real(network_type: &NetworkType) -> bool {
-    matches!(network_type, NetworkType::L2Bridge | NetworkType::Nat | NetworkType::Internal | NetworkType::Private)
 }

@@ -7,11 +7,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use hcn::{Guid, Kind};
+use hcn::{Guid, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::state::{Change, Object, State};
+use crate::state::{Balancer, Change, Endpoint, Object, State};
 
 /// The version of the journal's form.
 const FORMAT: u32 = 1;
@@ -55,12 +55,31 @@ struct Header {
     format: u32,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Line {
     kind: String,
     id: Guid,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     after: Option<Value>,
+}
+
+/// A line as it is written: straight from the objects.
+#[derive(Serialize)]
+struct Written<'a> {
+    kind: &'a str,
+    id: Guid,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<WrittenObject<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum WrittenObject<'a> {
+    Network(&'a HostComputeNetwork),
+    Endpoint(&'a Endpoint),
+    Namespace(&'a HostComputeNamespace),
+    Balancer(&'a Balancer),
+    Route(&'a HostComputeRoute),
 }
 
 /// The journal.
@@ -70,16 +89,16 @@ pub struct Store {
     lines: usize,
 }
 
-fn to_line(change: &Change) -> Result<Line, serde_json::Error> {
-    let after = match &change.after {
-        None => None,
-        Some(Object::Network(it)) => Some(serde_json::to_value(it)?),
-        Some(Object::Endpoint(it)) => Some(serde_json::to_value(it)?),
-        Some(Object::Namespace(it)) => Some(serde_json::to_value(it)?),
-        Some(Object::Balancer(it)) => Some(serde_json::to_value(it)?),
-        Some(Object::Route(it)) => Some(serde_json::to_value(it)?),
-    };
-    Ok(Line { kind: change.kind.as_str().to_owned(), id: change.id, after })
+fn write_line(writer: &mut impl Write, change: &Change) -> io::Result<()> {
+    let after = change.after.as_ref().map(|object| match object {
+        Object::Network(it) => WrittenObject::Network(it),
+        Object::Endpoint(it) => WrittenObject::Endpoint(it),
+        Object::Namespace(it) => WrittenObject::Namespace(it),
+        Object::Balancer(it) => WrittenObject::Balancer(it),
+        Object::Route(it) => WrittenObject::Route(it),
+    });
+    serde_json::to_writer(&mut *writer, &Written { kind: change.kind.as_str(), id: change.id, after })?;
+    writer.write_all(b"\n")
 }
 
 fn from_line(line: Line) -> Result<Change, serde_json::Error> {
@@ -114,21 +133,15 @@ impl Store {
 
     /// Notes changes that led to `state`.
     pub fn append(&mut self, changes: &[Change], state: &State) -> Result<(), StoreError> {
-        let live = state.networks.len() + state.endpoints.len() + state.namespaces.len() + state.balancers.len() + state.routes.len();
-        let written = if self.lines > 2 * live + SLACK {
+        let written = if self.lines > 2 * state.len() + SLACK {
             rewrite(&self.path, state).map(|(file, lines)| {
                 self.file = file;
                 self.lines = lines;
             })
         } else {
             let mut bytes = Vec::new();
-            let made = changes.iter().try_for_each(|change| {
-                serde_json::to_writer(&mut bytes, &to_line(change)?)?;
-                bytes.push(b'\n');
-                Ok::<_, serde_json::Error>(())
-            });
             self.lines += changes.len();
-            made.map_err(io::Error::from).and_then(|()| self.file.write_all(&bytes))
+            changes.iter().try_for_each(|change| write_line(&mut bytes, change)).and_then(|()| self.file.write_all(&bytes))
         };
         written.map_err(|source| StoreError::Io { path: self.path.clone(), source })
     }
@@ -170,15 +183,11 @@ fn rewrite(path: &Path, state: &State) -> io::Result<(File, usize)> {
     serde_json::to_writer(&mut writer, &Header { format: FORMAT })?;
     writer.write_all(b"\n")?;
     let mut lines = 1;
-    let objects = (state.networks.iter().map(|(id, it)| Change::put(*id, Object::Network(it.clone()))))
-        .chain(state.endpoints.iter().map(|(id, it)| Change::put(*id, Object::Endpoint(it.clone()))))
-        .chain(state.namespaces.iter().map(|(id, it)| Change::put(*id, Object::Namespace(it.clone()))))
-        .chain(state.balancers.iter().map(|(id, it)| Change::put(*id, Object::Balancer(it.clone()))))
-        .chain(state.routes.iter().map(|(id, it)| Change::put(*id, Object::Route(it.clone()))));
-    for change in objects {
-        serde_json::to_writer(&mut writer, &to_line(&change)?)?;
-        writer.write_all(b"\n")?;
-        lines += 1;
+    for (kind, id) in state.ids() {
+        if let Some(object) = state.get(kind, &id) {
+            write_line(&mut writer, &Change::put(id, object))?;
+            lines += 1;
+        }
     }
     writer.into_inner().map_err(io::IntoInnerError::into_error)?;
     fs::rename(&fresh, path)?;

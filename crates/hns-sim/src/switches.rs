@@ -1,40 +1,190 @@
-//! Behaviours of Windows that nobody here has seen on Windows: each is a switch, and FIDELITY.md says what it rests on.
+//! Behaviours of Windows that nobody here has seen on Windows: each is a switch, with what it rests on.
+//!
+//! Evidence letters as in docs/fidelity.md: D documentation, C client code, U user report, I our inference.
+
+use std::fmt::Display;
+use std::str::FromStr;
 
 use hcn::{HResult, HnsVersion, SupportedFeatures};
+use serde::{Deserialize, Serialize};
 
-/// How the simulated service behaves where the evidence is thin.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Switches {
-    /// The version of the service; it gates features.
-    pub version: HnsVersion,
-    /// Load balancers with the DSR flag keep the client's address. Off: they translate the source like the others.
-    pub direct_server_return: bool,
-    /// What a load balancer gets whose address, protocol and port another one has.
-    pub duplicate_load_balancer: HResult,
-    /// What a local endpoint gets whose address or MAC another local endpoint of the network has.
-    pub duplicate_address: HResult,
-    /// An endpoint may not have its subnet's gateway address.
-    pub reserve_gateway: bool,
-    /// Removing a policy that is not there is an error (0x803b0008) instead of nothing.
-    pub removing_absent_policy_fails: bool,
+use crate::faults::code;
+
+/// How a switch's value is read and shown.
+trait Value: Sized {
+    fn read(text: &str) -> Result<Self, String>;
+    fn show(&self) -> String;
+}
+
+impl Value for HResult {
+    fn read(text: &str) -> Result<Self, String> {
+        code(text)
+    }
+    fn show(&self) -> String {
+        format!("{:#010x}", self.0)
+    }
+}
+
+fn plain<T: FromStr>(text: &str, wanted: impl Display) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is not {wanted}"))
+}
+
+impl Value for bool {
+    fn read(text: &str) -> Result<Self, String> {
+        plain(text, "true or false")
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for usize {
+    fn read(text: &str) -> Result<Self, String> {
+        plain(text, "a number")
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// A switch as people see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What it says, and its evidence.
+    pub doc: String,
+}
+
+macro_rules! switches {
+    ($version:ident; $( $(#[doc = $doc:literal])* $name:ident: $ty:ty = $default:expr; )*) => {
+        /// How the simulated service behaves where the evidence is thin.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Switches {
+            /// The version of the service; it gates features.
+            pub version: HnsVersion,
+            $( $(#[doc = $doc])* pub $name: $ty, )*
+        }
+
+        impl Switches {
+            /// The defaults of a version.
+            pub fn of($version: HnsVersion) -> Self {
+                Self { version: $version, $( $name: $default, )* }
+            }
+
+            /// Sets a switch by its text, `name=value`; dashes and underscores are the same.
+            pub fn set(&mut self, text: &str) -> Result<(), String> {
+                let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is no switch: write it as NAME=VALUE"))?;
+                match name.replace('-', "_").as_str() {
+                    $( stringify!($name) => self.$name = <$ty as Value>::read(value)?, )*
+                    _ => {
+                        let names = [$( stringify!($name) ),*].join(", ").replace('_', "-");
+                        return Err(format!("there is no switch {name:?}: use one of {names}"));
+                    }
+                }
+                Ok(())
+            }
+
+            /// Every switch with its value and what it rests on.
+            pub fn list(&self) -> Vec<Shown> {
+                vec![$( Shown {
+                    name: stringify!($name).replace('_', "-"),
+                    value: self.$name.show(),
+                    doc: concat!($( $doc ),*).trim().to_owned(),
+                }, )*]
+            }
+        }
+    };
+}
+
+switches! { version;
+    /// Load balancers with the DSR flag keep the client's address. Off: they translate the source like the others. (C, D: kube-proxy, Learn;
+    /// where the translation happens is an inference)
+    direct_server_return: bool = false;
+    /// What a load balancer gets whose address, protocol and port another one has. (U: k8s PR#137530 shows 0x803b0013, k8s#139519 0x800700b7
+    /// on newer builds; that the border is HNS 15 is an inference)
+    duplicate_load_balancer: HResult = if version.major >= 15 { HResult::ALREADY_EXISTS } else { HResult::PORT_ALREADY_EXISTS };
+    /// What a local endpoint gets whose address or MAC another local endpoint of the network has. (U: k8s#74766 shows 0x80071392; some builds
+    /// answer 0x803b002f)
+    duplicate_address: HResult = HResult::OBJECT_ALREADY_EXISTS;
+    /// An endpoint may not have its subnet's gateway address, unless the subnet's flag 1 says so. (C for NAT and overlay: hnslib; an inference
+    /// for L2Bridge)
+    reserve_gateway: bool = true;
+    /// Removing a policy that is not there is an error (0x803b0008) instead of nothing. (U: success on some builds)
+    removing_absent_policy_fails: bool = true;
+    /// What the kernel below cannot do is stored and returned as the service does it. Off: it is refused with 0x803b0015, so that nothing
+    /// is promised that no packet meets. (I: Windows enforces it)
+    store_unenforced: bool = true;
+    /// Update of an endpoint's policies replaces all of them, not only those of the types that are given. (C: Azure NPM sends the others
+    /// along; U: the registry's HNSUpdatePolicyForEndpointChange hints at a change)
+    update_replaces_policies: bool = true;
+    /// A new local endpoint without access rules shows Allow In and Allow Out at priority 65500. (C: on some builds)
+    implicit_acls: bool = false;
+    /// A load balancer whose network is gone can be deleted; else 0x803b0001, and it stays until the service restarts. (U: libnetwork#2524 and
+    /// aks-engine#3956 since a 2019-10 update; that it holds its port no longer is an inference)
+    orphaned_load_balancer_deletable: bool = version < HnsVersion::new(9, 3);
+    /// A second namespace of type HostDefault is refused with 0x803b0029. (I: the code exists for it, but hnslib's tests create such namespaces)
+    second_default_namespace_refused: bool = false;
+    /// What a load balancer without a backend, or with an unknown one, gets. (U: k8s#100384 shows 0x803b001c; winkernel's sources 0x803b000d)
+    load_balancer_without_endpoint: HResult = HResult::INVALID_JSON_REFERENCE;
+    /// An overlay's load balancer without DSR needs a SourceVIP that a local endpoint has; else 0x803b002f. (C: kube-proxy makes that endpoint
+    /// first; that its absence is refused is an inference)
+    source_vip_must_exist: bool = true;
+    /// The most backends of a load balancer; more get 0x80070057. (U: k8s#98680 shows 64 on old builds; about 1024 later)
+    most_backends: usize = if version.major < 10 { 64 } else { 1024 };
+    /// What an overlay's subnet without a VSID of at least 4096 gets. (D, U: 0x80070057 or 0x803b0030)
+    bad_isolation_id: HResult = HResult::INVALID_PARAMETER;
+    /// What a network gets whose adapter is in a switch of another type (Transparent beside L2Bridge, L2Tunnel or Overlay). (U: 0x80070057
+    /// or 0x803b0006)
+    adapter_in_use: HResult = HResult::INVALID_PARAMETER;
+    /// Opening or deleting a missing network or endpoint answers 0x80070490, not their own codes. (U: on some builds)
+    missing_is_element_not_found: bool = false;
+    /// What removing an endpoint from a namespace gets that is in none. (U: antrea#2301 shows 0x80070490; 0x803b0034 is the natural code)
+    removing_detached: HResult = HResult::ELEMENT_NOT_FOUND;
+    /// A local and a remote endpoint of a network may have one address. (U: k8s#130963 calls it a bug of 2019 and 2022)
+    local_and_remote_share_address: bool = true;
+    /// The host has IPv6; without it, creates that need it answer 0x80070490. (U: facts §5.2 ipv6-off)
+    ipv6: bool = true;
+    /// Internet connection sharing can run; else ICS networks get 0x803b002a. (D)
+    connection_sharing: bool = true;
+    /// Calls wait for each other: the latency model counts for the whole service, not for each caller. (U, I: internal locks)
+    calls_serialise: bool = true;
+    /// Setting the policies of a network by Update keeps what it does not name: sets are replaced by id, others by type. (C: Azure NPM updates
+    /// single sets; for other types an inference)
+    network_update_merges: bool = true;
+    /// What removing a set gets that an access rule or another set names. (I: the natural code)
+    set_in_use: HResult = HResult::ENTITY_HAS_REFERENCES;
+    /// What a policy, network type or member gets that the version does not have. (I: the code for an unknown type)
+    unknown_to_version: HResult = HResult::INVALID_POLICY_TYPE;
 }
 
 impl Switches {
-    /// The defaults of a version.
-    pub fn of(version: HnsVersion) -> Self {
-        let newer = version.major >= 15;
-        Self {
-            version,
-            direct_server_return: false,
-            duplicate_load_balancer: if newer { HResult::ALREADY_EXISTS } else { HResult::PORT_ALREADY_EXISTS },
-            duplicate_address: HResult::OBJECT_ALREADY_EXISTS,
-            reserve_gateway: true,
-            removing_absent_policy_fails: true,
-        }
-    }
-
     /// What the version can do.
     pub fn features(&self) -> SupportedFeatures {
         SupportedFeatures::of(self.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_are_set_by_name_and_show_their_evidence() {
+        let mut switches = Switches::of(HnsVersion::new(13, 3));
+        switches.set("duplicate-address=0x803b002f").unwrap();
+        switches.set("ipv6=false").unwrap();
+        switches.set("most_backends=7").unwrap();
+        assert_eq!((switches.duplicate_address, switches.ipv6, switches.most_backends), (HResult::ADDR_INVALID_OR_RESERVED, false, 7));
+        for bad in ["ipv6", "ipv6=maybe", "weather=fine", "most-backends=-1", "duplicate-address=soon"] {
+            assert!(switches.set(bad).is_err(), "{bad}");
+        }
+        for shown in switches.list() {
+            assert!(["(C", "(D", "(U", "(I"].iter().any(|letter| shown.doc.contains(letter)), "{} has no evidence", shown.name);
+            let mut other = Switches::of(HnsVersion::new(13, 3));
+            other.set(&format!("{}={}", shown.name, shown.value)).unwrap();
+        }
     }
 }

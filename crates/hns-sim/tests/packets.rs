@@ -315,6 +315,8 @@ fn the_process_answers_on_its_sockets() {
             admin_socket: path("win01.hcn-admin"),
             hns_version: WS2022,
             uplink: "eth0".into(),
+            switches: Vec::new(),
+            options: hns_sim::Options::default(),
         };
         let address = format!("unix:{}", config.socket.display());
         let admin = config.admin_socket.clone();

@@ -29,6 +29,8 @@ fn config(directory: &Path) -> Config {
         admin_socket: directory.join("win01.hcn-admin"),
         hns_version: HnsVersion::new(15, 5),
         uplink: "eth0".into(),
+        switches: Vec::new(),
+        options: hns_sim::Options::default(),
     }
 }
 

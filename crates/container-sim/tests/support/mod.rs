@@ -359,6 +359,8 @@ pub fn hns(dir: &Path) -> String {
         admin_socket: dir.join("hcn-admin"),
         hns_version: hcn::HnsVersion::of_build(20348),
         uplink: "eth0".into(),
+        switches: Vec::new(),
+        options: hns_sim::Options::default(),
     };
     let kernel = hns_sim::linux::LinuxKernel::open(&config.netns_dir, &config.uplink).unwrap();
     let simulator = hns_sim::Simulator::new(Box::new(kernel), hns_sim::switches::Switches::of(config.hns_version), None).unwrap();

@@ -1,0 +1,90 @@
+use super::*;
+use hcn::Kind;
+
+fn called(function: Function, id: Option<Guid>) -> Called<'static> {
+    Called { function, id, texts: [Some(r#"{"Name":"Pod"}"#), None, None] }
+}
+
+#[test]
+fn a_fault_strikes_what_it_names_and_is_used_up() {
+    let mut faults = Faults::new(1);
+    let create = called(Function::Create(Kind::Endpoint), None);
+    let number = faults.add("fail-call=0x6be,call=HcnCreate*,text=pod,skip=1,count=1".parse().unwrap()).unwrap();
+    faults.add("slow-call=5ms".parse().unwrap()).unwrap();
+    let slow = |verdict: Verdict| verdict.error.is_none() && verdict.delay == Duration::from_millis(5);
+    assert!(slow(faults.judge(&called(Function::Open(Kind::Endpoint), None))));
+    assert!(slow(faults.judge(&Called { texts: [None; 3], ..create })), "another text");
+    assert!(slow(faults.judge(&create)), "the first is let pass");
+    let struck = faults.judge(&create);
+    assert_eq!((struck.error, struck.names), (Some(HResult::RPC_CALL_FAILED), vec!["fail-call", "slow-call"]));
+    assert!(slow(faults.judge(&create)), "used up");
+    assert!(!faults.remove(number) && faults.list().len() == 1);
+    let id = Guid::random();
+    faults.add(Fault { id: Some(id), ..Fault::named("port-exists") }).unwrap();
+    let create = Function::Create(Kind::LoadBalancer);
+    assert_eq!(faults.judge(&called(create, Some(id))).error, Some(HResult::PORT_ALREADY_EXISTS));
+    assert_eq!(faults.judge(&called(create, Some(Guid::NIL))).error, None);
+}
+
+#[test]
+fn probability_follows_the_seed() {
+    let draws = |seed| {
+        let mut faults = Faults::new(seed);
+        faults.add("svc-down,probability=0.25".parse().unwrap()).unwrap();
+        (0..400).map(|_| faults.judge(&called(Function::HnsCall, None)).error.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(draws(7), draws(7));
+    assert_ne!(draws(7), draws(8));
+    let struck = draws(7).into_iter().filter(|struck| *struck).count();
+    assert!((60..140).contains(&struck), "{struck}");
+}
+
+#[test]
+fn texts_round_trip_and_nonsense_is_refused() {
+    for kind in KINDS {
+        let text = match kind.action {
+            Action::Delay => format!("{},delay=200ms,count=3", kind.name),
+            Action::Fail => format!("{},code=0x803b0013,probability=0.5", kind.name),
+            Action::Upset(Upset::Restart) => format!("{},mode=crash,delay=120000ms", kind.name),
+            _ => kind.name.to_owned(),
+        };
+        let fault: Fault = text.parse().unwrap();
+        assert_eq!(fault.to_string(), text);
+        assert_eq!(serde_json::from_value::<Fault>(serde_json::to_value(&fault).unwrap()).unwrap(), fault);
+        assert!(!kind.what.is_empty() && !kind.evidence.is_empty());
+        for call in kind.calls.split(' ').filter(|call| !call.is_empty()) {
+            assert!(Function::all().any(|function| matches(call, &function.to_string())), "{call}");
+        }
+        assert_eq!(KINDS.iter().filter(|other| other.name == kind.name).count(), 1, "{}", kind.name);
+    }
+    for bad in [
+        "flood",
+        "slow-call",
+        "fail-call",
+        "slow-call=5",
+        "wipe=now",
+        "hang,code=0x5",
+        "svc-down,call=HcnFly",
+        "svc-down,probability=2",
+        "svc-down,delay=1s",
+        "hns-restart=slowly",
+        "svc-down,color=red",
+        "svc-down,count",
+        "fail-call=0x0",
+        "hang,mode=crash",
+        "",
+    ] {
+        assert!(bad.parse::<Fault>().is_err(), "{bad}");
+    }
+    assert_eq!("fail-call=HCN_E_PORT_ALREADY_EXISTS".parse::<Fault>().unwrap().hresult, Some(HResult::PORT_ALREADY_EXISTS));
+}
+
+#[test]
+fn starts_have_their_own_faults() {
+    let mut faults = Faults::new(0);
+    faults.add("network-lost-on-reboot,count=1".parse().unwrap()).unwrap();
+    faults.add("restart-drops-dsr".parse().unwrap()).unwrap();
+    assert_eq!(faults.judge(&called(Function::HnsCall, None)), Verdict::default());
+    assert_eq!(faults.losses(), [Loss::Networks, Loss::DirectServerReturn]);
+    assert_eq!(faults.losses(), [Loss::DirectServerReturn]);
+}

@@ -1,0 +1,116 @@
+//! What survives a restart of the service, a crash of it, and a reboot of its host. Pure.
+
+use std::net::IpAddr;
+
+use hcn::document::{NetworkFlags, NetworkPolicyType};
+use hcn::{EndpointState, Guid, HnsVersion, HostComputeNetwork, LoadBalancerFlags, NamespaceResource, NetworkPolicy, NetworkType};
+
+use crate::faults::{Loss, RestartMode};
+use crate::latency::mix;
+use crate::model::{Host, is_external};
+use crate::state::{Change, Endpoint, Object, State, endpoint_of};
+
+/// From this version on, NAT networks do not survive a reboot.
+const NAT_IS_TRANSIENT: HnsVersion = HnsVersion::new(9, 0);
+
+/// How the service ended, and what goes wrong as it starts again.
+#[derive(Clone, Debug, Default)]
+pub struct Ending {
+    /// How it ended.
+    pub mode: RestartMode,
+    /// What goes wrong.
+    pub losses: Vec<Loss>,
+    /// Which endpoints a crash loses follows from it.
+    pub seed: u64,
+}
+
+impl Ending {
+    fn loses(&self, loss: Loss) -> bool {
+        self.losses.contains(&loss)
+    }
+
+    fn keeps_network(&self, network: &HostComputeNetwork, version: HnsVersion) -> bool {
+        let transient =
+            network.flags.contains(NetworkFlags::ENABLE_NON_PERSISTENT) || network.network_type == NetworkType::Nat && version >= NAT_IS_TRANSIENT;
+        !self.loses(Loss::Networks) && !(self.mode == RestartMode::Reboot && transient)
+    }
+
+    fn keeps_endpoint(&self, id: &Guid) -> bool {
+        !self.loses(Loss::Endpoints)
+            && match self.mode {
+                RestartMode::Clean => true,
+                RestartMode::Crash => mix(self.seed ^ id.0.as_u64_pair().1) & 1 == 0,
+                RestartMode::Reboot => self.loses(Loss::StaleEndpoints),
+            }
+    }
+}
+
+/// What of a state is there when the service has started again.
+pub fn survivors(state: &State, ending: &Ending, version: HnsVersion, host: &Host) -> State {
+    let mut kept = State::default();
+    let reboot = ending.mode == RestartMode::Reboot;
+    for (id, network) in state.networks.iter().filter(|(_, network)| ending.keeps_network(network, version)) {
+        let mut network = network.clone();
+        if reboot {
+            network.policies.retain(|policy| policy.policy_type != NetworkPolicyType::SetPolicy);
+        }
+        refresh_management(&mut network, host);
+        kept.apply(Change::put(*id, Object::Network(network)));
+    }
+    for (id, row) in state.endpoints.iter().filter(|(id, _)| ending.keeps_endpoint(id)) {
+        if !kept.networks.contains_key(&row.network) {
+            continue;
+        }
+        let mut endpoint = row.read();
+        if reboot && !endpoint.document.is_remote() {
+            endpoint = unplugged(endpoint);
+        }
+        kept.apply(Change::put(*id, Object::Endpoint(endpoint)));
+    }
+    if !reboot {
+        for (id, namespace) in &state.namespaces {
+            let mut namespace = namespace.clone();
+            let held = |resource: &NamespaceResource| endpoint_of(resource).is_none_or(|endpoint| kept.endpoints.contains_key(&endpoint));
+            namespace.resources.retain(held);
+            kept.apply(Change::put(*id, Object::Namespace(namespace)));
+        }
+        keep_balancers(state, ending, &mut kept);
+    }
+    if ending.mode == RestartMode::Clean {
+        state.routes.iter().for_each(|(id, route)| kept.apply(Change::put(*id, Object::Route(route.clone()))));
+    }
+    kept
+}
+
+fn keep_balancers(state: &State, ending: &Ending, kept: &mut State) {
+    for (id, row) in &state.balancers {
+        if !kept.networks.contains_key(&row.network) {
+            continue;
+        }
+        let mut balancer = row.read();
+        if ending.loses(Loss::Listeners) {
+            balancer.listeners().for_each(|listener| kept.leak(listener));
+        } else if ending.mode == RestartMode::Clean && !ending.loses(Loss::Balancers) {
+            if ending.loses(Loss::DirectServerReturn) {
+                balancer.document.flags = LoadBalancerFlags(balancer.document.flags.0 & !LoadBalancerFlags::DSR.0);
+            }
+            kept.apply(Change::put(*id, Object::Balancer(balancer)));
+        }
+    }
+}
+
+/// An endpoint that came back from a reboot without what it was plugged into.
+fn unplugged(mut endpoint: Endpoint) -> Endpoint {
+    endpoint.document.host_compute_namespace = Guid::NIL;
+    endpoint.document.state = EndpointState::CREATED;
+    Endpoint::detached(endpoint.document)
+}
+
+/// External networks follow the uplink's address.
+fn refresh_management(network: &mut HostComputeNetwork, host: &Host) {
+    if !is_external(&network.network_type) || network.management_ip() == host.management.map(IpAddr::V4) {
+        return;
+    }
+    network.policies.retain(|policy| policy.policy_type != NetworkPolicyType::ProviderAddress);
+    network.policies.extend(host.management.map(|address| NetworkPolicy::provider_address(address.into())));
+}
