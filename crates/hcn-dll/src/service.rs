@@ -10,7 +10,8 @@ static SERVICE: OnceLock<Result<RemoteHcn, String>> = OnceLock::new();
 fn connect() -> Result<RemoteHcn, String> {
     let address =
         std::env::var("MULLION_HCN").map_err(|_| "set MULLION_HCN to the address of a simulated host's service, tcp:HOST:PORT".to_owned())?;
-    RemoteHcn::connect(&address).map_err(|error| error.to_string())
+    let address = address.strip_prefix(hcn::blocking::DLL).unwrap_or(&address);
+    RemoteHcn::connect(address).map_err(|error| error.to_string())
 }
 
 /// The service, or why there is none: the code that Windows gives where the service is not installed.

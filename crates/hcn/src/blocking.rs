@@ -39,6 +39,9 @@ impl Object for HostComputeRoute {
     const KIND: Kind = Kind::SdnRoute;
 }
 
+/// What an address in `MULLION_HCN` begins with that is for the DLL of a Wine prefix.
+pub const DLL: &str = "dll:";
+
 /// The typed client.
 #[derive(Clone)]
 pub struct Client {
@@ -67,12 +70,18 @@ impl Client {
         Self { port }
     }
 
-    /// The service that the environment names: `MULLION_HCN` (with `MULLION_HCN_TOKEN`), else the DLL on Windows.
+    /// The service that the environment names: `MULLION_HCN` (with `MULLION_HCN_TOKEN`), else the DLL on Windows. An address that begins
+    /// with `dll:` is for the DLL of a Wine prefix, and the way to it leads through that DLL.
     pub fn from_env() -> Result<Self, HcnError> {
-        if let Ok(address) = std::env::var("MULLION_HCN") {
-            return Ok(Self::new(Arc::new(crate::remote::RemoteHcn::connect(&address)?)));
+        match std::env::var("MULLION_HCN") {
+            Ok(address) if !address.starts_with(DLL) => Self::connect(&address),
+            _ => Self::of_this_host(),
         }
-        Self::of_this_host()
+    }
+
+    /// The service at `address` (`unix:PATH` or `tcp:HOST:PORT`). It need not run yet: each call connects when it must.
+    pub fn connect(address: &str) -> Result<Self, HcnError> {
+        Ok(Self::new(Arc::new(crate::remote::RemoteHcn::connect(address)?)))
     }
 
     /// This host's own service, by its DLL, whatever the environment says.

@@ -44,7 +44,7 @@ impl HcnClient {
 
     /// The service at `address` (`unix:PATH` or `tcp:HOST:PORT`). It need not run yet: each call connects when it must.
     pub fn connect(address: &str) -> Result<Self, HcnError> {
-        Ok(Self::new(Arc::new(crate::remote::RemoteHcn::connect(address)?)))
+        Client::connect(address).map(Self::over)
     }
 
     fn over(client: Client) -> Self {

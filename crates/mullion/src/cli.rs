@@ -22,6 +22,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the node: node agent, service proxy and pod network in one process
     Node(Box<NodeArgs>),
+    /// Look into a Host Networking Service, judge it, and make a simulated one fail
+    Hns(crate::hns::HnsArgs),
     #[cfg(target_os = "linux")]
     #[command(flatten)]
     Linux(crate::linux::cli::Command),

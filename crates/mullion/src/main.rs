@@ -6,6 +6,7 @@
 mod cli;
 mod exit;
 mod feature_gates;
+mod hns;
 mod node;
 
 #[cfg(target_os = "linux")]
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
 fn run(command: cli::Command) -> Result<(), exit::Failure> {
     match command {
         cli::Command::Node(args) => node::main(args),
+        cli::Command::Hns(args) => hns::main(&args),
         #[cfg(target_os = "linux")]
         cli::Command::Linux(command) => linux::main(command),
     }

@@ -226,11 +226,11 @@ fn stored(bench: &Bench<'_>) -> Check {
     let limit = Qos { maximum_outgoing_bandwidth_in_bytes: 12_500_000, ..Qos::default() };
     let vlan = Isolation { isolation_id: 7, ..Isolation::default() };
     let name = PortName { name: "conformance".into(), ..PortName::default() };
-    let policies = [
-        EndpointPolicy::new(EndpointPolicyType::Qos, &limit),
-        EndpointPolicy::new(EndpointPolicyType::Vlan, &vlan),
-        EndpointPolicy::new(EndpointPolicyType::PortName, &name),
-    ];
+    let mut policies = vec![EndpointPolicy::new(EndpointPolicyType::Qos, &limit), EndpointPolicy::new(EndpointPolicyType::PortName, &name)];
+    // Endpoints have it since schema 2.4, which came with HNS 10 or 11.
+    if bench.features.version.major >= 11 {
+        policies.push(EndpointPolicy::new(EndpointPolicyType::Vlan, &vlan));
+    }
     let document = policies.iter().cloned().fold(bench.endpoint_document()?, HostComputeEndpoint::with_policy);
     let made = bench.create_endpoint(&document)?;
     for policy in &policies {

@@ -27,8 +27,6 @@ pub enum Command {
     SupportBundle(SupportBundleArgs),
     /// Load, pull, list, tag and remove images of a cluster's nodes
     Image(ImageArgs),
-    /// Look into the Host Networking Service of a simulated Windows node
-    Hns(HnsArgs),
     #[command(hide = true)]
     ControlPlane(Box<ControlPlaneArgs>),
     #[command(hide = true)]
@@ -159,31 +157,6 @@ pub struct StatusArgs {
     /// Output format
     #[arg(short, long)]
     pub output: Option<Output>,
-}
-
-/// `mullion hns`.
-#[derive(Clone, Debug, Args)]
-pub struct HnsArgs {
-    #[command(subcommand)]
-    pub command: HnsCommand,
-}
-
-/// What to look at.
-#[derive(Clone, Debug, Subcommand)]
-pub enum HnsCommand {
-    /// List networks, endpoints, loadbalancers or namespaces
-    List {
-        /// Which objects
-        listing: hcn::table::Listing,
-        /// The Windows node
-        #[arg(long)]
-        node: String,
-        /// Output format
-        #[arg(short, long)]
-        output: Option<Output>,
-        #[command(flatten)]
-        dir: DirArgs,
-    },
 }
 
 /// The control plane of a one-machine cluster.

@@ -4,7 +4,6 @@ pub mod cli;
 mod control_plane;
 mod detach;
 mod disks;
-mod hns;
 mod hosts;
 mod image;
 mod keys;
@@ -29,7 +28,6 @@ pub fn main(command: Command) -> Result<(), Failure> {
         Command::SupportBundle(args) => support::main(&args),
         Command::Logs(args) => logs::main(&args),
         Command::Image(args) => image::main(args),
-        Command::Hns(args) => hns::main(&args),
         Command::ControlPlane(args) => control_plane::main(*args),
         Command::ContainerSim(args) => hosts::container_sim(*args),
         Command::HnsSim(args) => hosts::hns_sim(args),

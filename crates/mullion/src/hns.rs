@@ -1,0 +1,124 @@
+//! `mullion hns`: a look into a Host Networking Service, its judge, and, where it is simulated, what can be done to it.
+
+mod conformance;
+#[cfg(target_os = "linux")]
+mod relay;
+#[cfg(target_os = "linux")]
+mod simulated;
+#[cfg(target_os = "linux")]
+mod wine;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand, ValueEnum};
+use hcn::blocking::Client;
+
+use crate::exit::Failure;
+
+/// `mullion hns`.
+#[derive(Clone, Debug, Args)]
+pub struct HnsArgs {
+    #[command(subcommand)]
+    command: HnsCommand,
+}
+
+/// How answers are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For programs
+    Json,
+}
+
+/// Which service.
+#[derive(Clone, Debug, Args)]
+pub struct Target {
+    /// The service at unix:PATH or tcp:HOST:PORT [default: what MULLION_HCN says on Linux, this host's own on Windows]
+    #[arg(long)]
+    hcn: Option<String>,
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    node: Node,
+}
+
+/// A Windows node of a one-machine cluster.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Debug, Args)]
+pub struct Node {
+    /// The Windows node of the cluster
+    #[arg(long, conflicts_with = "hcn")]
+    node: Option<String>,
+    #[command(flatten)]
+    dir: crate::linux::cli::DirArgs,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+enum HnsCommand {
+    /// List networks, endpoints, loadbalancers or namespaces
+    List {
+        /// Which objects
+        listing: hcn::table::Listing,
+        #[command(flatten)]
+        target: Target,
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+    },
+    /// Judge a service by the conformance suite
+    Conformance(conformance::ConformanceArgs),
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    Simulated(simulated::SimulatedCommand),
+    /// Offer a node's service over TCP, for programs that cannot use unix sockets (Wine)
+    #[cfg(target_os = "linux")]
+    Relay(relay::RelayArgs),
+    /// Make a Wine prefix whose Windows programs meet a simulated host
+    #[cfg(target_os = "linux")]
+    WinePrefix(wine::WinePrefixArgs),
+}
+
+/// Does what was asked.
+pub fn main(args: &HnsArgs) -> Result<(), Failure> {
+    match &args.command {
+        HnsCommand::List { listing, target, output } => {
+            let text = hcn::table::render(&target.client()?, *listing, *output == Some(Output::Json));
+            print!("{}", text.with_context(|| format!("listing {} failed", listing.as_str()))?);
+            Ok(())
+        }
+        HnsCommand::Conformance(args) => conformance::main(args),
+        #[cfg(target_os = "linux")]
+        HnsCommand::Simulated(command) => simulated::main(command),
+        #[cfg(target_os = "linux")]
+        HnsCommand::Relay(args) => relay::main(args),
+        #[cfg(target_os = "linux")]
+        HnsCommand::WinePrefix(args) => wine::main(args),
+    }
+}
+
+impl Target {
+    /// A client of the service.
+    fn client(&self) -> Result<Client, Failure> {
+        if let Some(address) = &self.hcn {
+            return Ok(Client::connect(address)?);
+        }
+        #[cfg(target_os = "linux")]
+        if let Some(node) = &self.node.node {
+            return Ok(Client::connect(&format!("unix:{}", socket(node, "hcn", &self.node.dir)?.display()))?);
+        }
+        Ok(if cfg!(windows) { Client::of_this_host()? } else { Client::from_env().context("give --node NODE or --hcn ADDRESS")? })
+    }
+}
+
+/// A socket of a node's service.
+#[cfg(target_os = "linux")]
+fn socket(node: &str, suffix: &str, dir: &crate::linux::cli::DirArgs) -> Result<std::path::PathBuf, Failure> {
+    let dirs = crate::linux::up::dirs(dir)?;
+    let socket = dirs.socket(node, suffix);
+    if !socket.exists() {
+        let error = anyhow::anyhow!(
+            "node {node} of {} has no Host Networking Service: `mullion status` lists the Windows nodes that run",
+            dirs.dir.display()
+        );
+        return Err(error.into());
+    }
+    Ok(socket)
+}

@@ -1,0 +1,45 @@
+//! `mullion hns relay`: a node's service over TCP, behind a token.
+//!
+//! Programs under Wine cannot use unix sockets. Each connection has one of its own at the service, so that handles die with their program.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Args;
+use hcn::Guid;
+use hcn::remote::{Address, RemoteHcn, Session, serve_connection};
+
+use super::simulated::OfNode;
+use crate::exit::Failure;
+
+/// What to offer, and where.
+#[derive(Clone, Debug, Args)]
+pub struct RelayArgs {
+    #[command(flatten)]
+    node: OfNode,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: String,
+}
+
+/// Serves until the process is told to end. What programs need in their environment is printed first.
+pub fn main(args: &RelayArgs) -> Result<(), Failure> {
+    crate::init_logs();
+    let socket = format!("unix:{}", super::socket(&args.node.node, "hcn", &args.node.dir)?.display());
+    let listener = Address::Tcp(args.listen.clone()).listen().with_context(|| format!("cannot listen on {}", args.listen))?;
+    let address = listener.tcp_address().context("the listener has no address")?;
+    let token = Guid::random().to_string();
+    println!("MULLION_HCN=tcp:{address}");
+    println!("MULLION_HCN_TOKEN={token}");
+    loop {
+        let stream = listener.accept().with_context(|| format!("cannot accept on {address}"))?;
+        let session: Session = Arc::new(RemoteHcn::connect(&socket)?);
+        let token = token.clone();
+        let serve = move || {
+            if let Err(error) = serve_connection(stream, &session, Some(&token)) {
+                tracing::debug!(%error, "a program's connection broke");
+            }
+        };
+        std::thread::Builder::new().name("relay".into()).spawn(serve).context("no thread for a connection")?;
+    }
+}

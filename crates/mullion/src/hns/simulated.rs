@@ -1,0 +1,289 @@
+//! What can be asked of a simulated service and done to it, over its admin socket: calls, counters, rules, faults, latencies, restarts.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::{Args, Subcommand};
+use hcn::Guid;
+use hns_sim::admin::{ActiveFault, AdminClient, CallFilter, Counter, Fault, KINDS, Latency, LoggedCall, RestartMode};
+use serde::Serialize;
+use serde_json::json;
+
+use super::Output;
+use crate::exit::Failure;
+use crate::linux::cli::DirArgs;
+
+/// How often `--follow` asks.
+const FOLLOW: Duration = Duration::from_millis(500);
+
+/// A Windows node of a one-machine cluster.
+#[derive(Clone, Debug, Args)]
+pub struct OfNode {
+    /// The Windows node
+    #[arg(long)]
+    pub node: String,
+    #[command(flatten)]
+    pub dir: DirArgs,
+}
+
+/// What to ask or do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SimulatedCommand {
+    /// Show the latest calls of a node's service
+    Calls {
+        #[command(flatten)]
+        node: OfNode,
+        /// Only this function, as HcnCreateEndpoint
+        #[arg(long)]
+        call: Option<String>,
+        /// Only this object
+        #[arg(long)]
+        id: Option<Guid>,
+        /// Only calls that failed
+        #[arg(long)]
+        failed: bool,
+        /// At most so many
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        /// Go on with those that come
+        #[arg(short, long)]
+        follow: bool,
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+    },
+    /// Count the calls of a node's service, by function
+    Counters {
+        #[command(flatten)]
+        node: OfNode,
+        /// Begin anew afterwards
+        #[arg(long)]
+        reset: bool,
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+    },
+    /// Dump the rules of a switch's ports: layers, groups and rules as Microsoft's scripts name them
+    Vfp {
+        #[command(flatten)]
+        node: OfNode,
+        /// Only the port of this endpoint, by GUID or name
+        #[arg(long)]
+        endpoint: Option<String>,
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+    },
+    /// Make a node's service fail as the real one is known to
+    Fault {
+        #[command(subcommand)]
+        command: FaultCommand,
+    },
+    /// Show or set how long calls take: read=2ms,write=20ms,jitter=5ms,balancer=50us, windows, or none
+    Latency {
+        #[command(flatten)]
+        node: OfNode,
+        /// The new latencies
+        latency: Option<Latency>,
+    },
+    /// Restart a node's service
+    Restart {
+        #[command(flatten)]
+        node: OfNode,
+        /// How it ends: clean, crash or reboot
+        #[arg(long, default_value_t)]
+        mode: RestartMode,
+        /// How long it is away
+        #[arg(long, default_value = "0", value_parser = hns_sim::latency::duration)]
+        away: Duration,
+        /// Forget everything, as when HNS.data was deleted
+        #[arg(long)]
+        wipe: bool,
+    },
+}
+
+/// What to do about faults.
+#[derive(Clone, Debug, Subcommand)]
+pub enum FaultCommand {
+    /// Name the faults that there are
+    Names,
+    /// List the faults that are set
+    List {
+        #[command(flatten)]
+        node: OfNode,
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+    },
+    /// Set a fault: NAME[=VALUE][,KEY=VALUE…] with keys call, id, text, delay, code, mode, probability, count, skip
+    Add {
+        #[command(flatten)]
+        node: OfNode,
+        /// For example slow-call=200ms,call=HcnCreateEndpoint,probability=0.1,count=5
+        fault: Fault,
+    },
+    /// Take a fault back
+    Remove {
+        #[command(flatten)]
+        node: OfNode,
+        /// Its number in the list
+        number: u32,
+    },
+    /// Take every fault back
+    Clear {
+        #[command(flatten)]
+        node: OfNode,
+    },
+}
+
+/// A client of a node's admin socket.
+pub fn admin(node: &str, dir: &DirArgs) -> Result<AdminClient, Failure> {
+    Ok(AdminClient::new(super::socket(node, "hcn-admin", dir)?))
+}
+
+impl OfNode {
+    fn admin(&self) -> Result<AdminClient, Failure> {
+        admin(&self.node, &self.dir)
+    }
+
+    /// What went wrong on which node.
+    fn judged<T>(&self, outcome: io::Result<T>) -> Result<T, Failure> {
+        outcome.map_err(|error| match error.kind() {
+            // What the simulator refuses it explains.
+            ErrorKind::InvalidInput => anyhow!("{}: {error}", self.node).into(),
+            _ => anyhow!(error).context(format!("the service of node {} does not answer", self.node)).into(),
+        })
+    }
+}
+
+/// Does what was asked.
+pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
+    match command {
+        SimulatedCommand::Calls { node, call, id, failed, limit, follow, output } => {
+            let filter = CallFilter { since: 0, call: call.clone(), id: *id, failed: *failed, limit: Some(*limit) };
+            calls(node, filter, *follow, *output)
+        }
+        SimulatedCommand::Counters { node, reset, output } => {
+            let admin = node.admin()?;
+            let counters = node.judged(admin.counters())?;
+            show(*output, &counters, || counters_table(&counters))?;
+            if *reset { node.judged(admin.reset_counters()) } else { Ok(()) }
+        }
+        SimulatedCommand::Vfp { node, endpoint, output } => vfp(node, endpoint.as_deref(), *output),
+        SimulatedCommand::Fault { command } => fault(command),
+        SimulatedCommand::Latency { node, latency } => {
+            let admin = node.admin()?;
+            if let Some(latency) = latency {
+                node.judged(admin.set_latency(latency))?;
+            }
+            println!("{}", node.judged(admin.latency())?);
+            Ok(())
+        }
+        SimulatedCommand::Restart { node, mode, away, wipe } => {
+            let admin = node.admin()?;
+            node.judged(if *wipe { admin.wipe() } else { admin.restart(*mode, *away) })
+        }
+    }
+}
+
+/// Prints for people or for programs.
+fn show<T: Serialize>(output: Option<Output>, answer: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
+    match output {
+        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(answer)?),
+        None => print!("{}", table()),
+    }
+    Ok(())
+}
+
+fn calls(node: &OfNode, mut filter: CallFilter, follow: bool, output: Option<Output>) -> Result<(), Failure> {
+    let admin = node.admin()?;
+    loop {
+        let calls = node.judged(admin.calls(&filter))?;
+        if !follow {
+            return show(output, &calls, || calls.iter().map(call_line).collect());
+        }
+        for call in &calls {
+            match output {
+                Some(Output::Json) => println!("{}", serde_json::to_string(call)?),
+                None => print!("{}", call_line(call)),
+            }
+            filter.since = call.number;
+        }
+        std::thread::sleep(FOLLOW);
+    }
+}
+
+/// Number, time, session, function, object, how long, how it ended, what struck it.
+fn call_line(call: &LoggedCall) -> String {
+    let time = jiff::Timestamp::from_millisecond(i64::try_from(call.time_ms).unwrap_or_default()).unwrap_or_default();
+    let object = call.path.clone().or_else(|| call.id.map(|id| id.to_string())).unwrap_or_default();
+    let millis = Duration::from_micros(call.micros).as_secs_f64() * 1e3;
+    let end = call.hresult.name().map_or_else(|| format!("{:?}", call.hresult), str::to_owned);
+    let faults = if call.faults.is_empty() { String::new() } else { format!("  [{}]", call.faults.join(", ")) };
+    format!("{:>6} {time:.3} #{:<3} {:<32} {object:<37} {millis:>9.3} ms  {end}{faults}\n", call.number, call.session, call.call)
+}
+
+fn counters_table(counters: &std::collections::BTreeMap<String, Counter>) -> String {
+    let width = counters.keys().map(String::len).max().unwrap_or(8).max(8);
+    let mut text = format!("{:<width$} {:>9} {:>8} {:>8} {:>12} {:>12}\n", "FUNCTION", "CALLS", "FAILED", "STRUCK", "MEAN", "SLOWEST");
+    for (name, counter) in counters {
+        let mean = counter.micros as f64 / counter.calls.max(1) as f64 / 1e3;
+        let slowest = counter.slowest_micros as f64 / 1e3;
+        let Counter { calls, failed, struck, .. } = counter;
+        text.push_str(&format!("{name:<width$} {calls:>9} {failed:>8} {struck:>8} {mean:>9.3} ms {slowest:>9.3} ms\n"));
+    }
+    text
+}
+
+fn vfp(node: &OfNode, endpoint: Option<&str>, output: Option<Output>) -> Result<(), Failure> {
+    let socket = super::socket(&node.node, "hcn-admin", &node.dir)?;
+    let endpoint = endpoint.map(|endpoint| find(node, endpoint)).transpose()?;
+    let ask = |form: &str| node.judged(hns_sim::admin::request(Path::new(&socket), "vfp", json!({"endpoint": endpoint, "form": form})));
+    match output {
+        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&ask("json")?)?),
+        None => print!("{}", ask("text")?.as_str().unwrap_or_default()),
+    }
+    Ok(())
+}
+
+/// The endpoint of that GUID or name.
+fn find(node: &OfNode, endpoint: &str) -> Result<Guid, Failure> {
+    if let Ok(id) = endpoint.parse() {
+        return Ok(id);
+    }
+    let socket = super::socket(&node.node, "hcn", &node.dir)?;
+    let client = hcn::blocking::Client::connect(&format!("unix:{}", socket.display()))?;
+    let found = client.get_by_name::<hcn::HostComputeEndpoint>(endpoint)?;
+    let found = found.with_context(|| format!("node {} has no endpoint {endpoint}: `mullion hns list endpoints` lists them", node.node))?;
+    Ok(found.id)
+}
+
+/// Number, text form, how often it struck.
+fn fault_line(active: &ActiveFault) -> String {
+    format!("{:>4}  {}  (struck {} calls)\n", active.number, active.fault, active.struck)
+}
+
+fn fault(command: &FaultCommand) -> Result<(), Failure> {
+    match command {
+        FaultCommand::Names => {
+            let width = KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or(0);
+            for kind in KINDS {
+                println!("{:<width$}  {} ({})", kind.name, kind.what, kind.evidence);
+            }
+            Ok(())
+        }
+        FaultCommand::List { node, output } => {
+            let faults = node.judged(node.admin()?.faults())?;
+            show(*output, &faults, || faults.iter().map(fault_line).collect())
+        }
+        FaultCommand::Add { node, fault } => {
+            let number = node.judged(node.admin()?.add_fault(fault))?;
+            println!("{number}");
+            Ok(())
+        }
+        FaultCommand::Remove { node, number } => node.judged(node.admin()?.remove_fault(*number)),
+        FaultCommand::Clear { node } => node.judged(node.admin()?.clear_faults()),
+    }
+}
