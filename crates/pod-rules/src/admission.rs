@@ -18,9 +18,9 @@ pub struct Refusal {
 
 /// Checks `spec.os`, the pod's own `kubernetes.io/os` label (upstream reads the label here; the
 /// node selector belongs to the general predicates) and the builds that image tags announce.
-/// HostProcess pods may use images of any build; a RuntimeClass may mean Hyper-V isolation, so
-/// the runtime decides there.
-pub fn admit_os(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
+/// HostProcess pods may use images of any build. `isolated` is Hyper-V isolation, where older
+/// images run; of any other RuntimeClass the runtime alone knows what it means.
+pub fn admit_os(pod: &Pod, os: NodeOs, isolated: bool) -> Result<(), Refusal> {
     let label = pod.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
     if label.is_some_and(|l| l != os.name()) {
         return Err(Refusal {
@@ -32,7 +32,7 @@ pub fn admit_os(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
     if spec.os.as_ref().is_some_and(|o| o.name != os.name()) {
         return Err(Refusal { reason: "PodOSNotSupported", message: "Failed to admit pod as the OS field doesn't match node OS".into() });
     }
-    if spec.runtime_class_name.is_some() || is_host_process(pod) {
+    if (spec.runtime_class_name.is_some() && !isolated) || is_host_process(pod) {
         return Ok(());
     }
     let inits = spec.init_containers.iter().flatten();
@@ -40,7 +40,8 @@ pub fn admit_os(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
         let Some(image) = &container.image else {
             continue;
         };
-        match_image(os, image).map_err(|m| Refusal { reason: "ImageBuildMismatch", message: format!("container {:?}: {m}", container.name) })?;
+        match_image(os, isolated, image)
+            .map_err(|m| Refusal { reason: "ImageBuildMismatch", message: format!("container {:?}: {m}", container.name) })?;
     }
     Ok(())
 }
@@ -63,7 +64,7 @@ mod tests {
 
     fn reason(pod: serde_json::Value, os: NodeOs) -> Option<&'static str> {
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        admit_os(&pod, os).err().map(|r| r.reason)
+        admit_os(&pod, os, false).err().map(|r| r.reason)
     }
 
     #[test]
@@ -84,6 +85,11 @@ mod tests {
         let mut hpc = old;
         json_merge(&mut hpc, json!({"spec": {"securityContext": {"windowsOptions": {"hostProcess": true}}}}));
         assert_eq!(reason(hpc, win), None);
+        for (image, refused) in [("microsoft/nanoserver:1709", false), ("mcr.microsoft.com/windows/nanoserver:ltsc2025", true)] {
+            let spec = json!({"runtimeClassName": "hyperv", "containers": [{"name": "c", "image": image}]});
+            let isolated: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+            assert_eq!(admit_os(&isolated, win, true).is_err(), refused, "{image} in a virtual machine");
+        }
     }
 
     fn json_merge(a: &mut serde_json::Value, b: serde_json::Value) {

@@ -12,16 +12,26 @@ pub struct BuildMismatch {
     pub node_build: u32,
     /// The image as the pod names it, where known.
     pub image: Option<String>,
+    /// The pod runs in a virtual machine of its own (Hyper-V isolation).
+    pub isolated: bool,
 }
 
 impl BuildMismatch {
-    /// One line that names both builds and the two ways out.
+    /// One line that names both builds and the ways out.
     fn message(&self) -> String {
         let image = self.image.as_deref().map(|i| format!(" {i:?}")).unwrap_or_default();
         let tag = |build| release(build).map_or_else(|| build.to_string(), |r| r.tags[0].to_owned());
+        let rule = if self.isolated { "Hyper-V isolation runs no image newer than its node" } else { "process isolation needs matching builds" };
+        // A newer image has no guest that fits.
+        let guest = if !self.isolated && self.image_build < self.node_build {
+            ", or run the pod under Hyper-V isolation (a RuntimeClass with handler runhcs-wcow-hypervisor)"
+        } else {
+            ""
+        };
+        let or = if guest.is_empty() { " or" } else { "" };
         format!(
-            "image{image} is built for {}, but this node runs {}: process isolation needs matching builds. \
-             Use the image's {} variant, or add nodeSelector node.kubernetes.io/windows-build: \"10.0.{}\" to run on a matching node",
+            "image{image} is built for {}, but this node runs {}: {rule}. \
+             Use the image's {} variant,{or} add nodeSelector node.kubernetes.io/windows-build: \"10.0.{}\" to run on a matching node{guest}",
             describe_build(self.image_build),
             describe_build(self.node_build),
             tag(self.node_build),
@@ -42,7 +52,12 @@ pub fn match_build(node_build: u32, image_build: u32) -> Result<(), BuildMismatc
     if (oldest..=node_build).contains(&image_build) {
         return Ok(());
     }
-    Err(BuildMismatch { image_build, node_build, image: None })
+    Err(BuildMismatch { image_build, node_build, image: None, isolated: false })
+}
+
+/// Whether a host of `node_build` runs an image of `image_build` in a virtual machine: every build up to its own.
+fn match_guest(node_build: u32, image_build: u32) -> Result<(), BuildMismatch> {
+    if image_build <= node_build { Ok(()) } else { Err(BuildMismatch { image_build, node_build, image: None, isolated: true }) }
 }
 
 /// The Windows build that an image reference's tag announces: a release name
@@ -70,10 +85,10 @@ fn split_reference(reference: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Checks a pod's image against a node before anything is pulled. A bare number like `1809` is
+/// Checks a pod's image against a node before anything is pulled; `isolated` is Hyper-V isolation. A bare number like `1809` is
 /// believed only where the repository is known to use it for Windows releases, so that
 /// `shop/app:1809` is left to the runtime, which knows the manifest.
-pub fn match_image(os: NodeOs, reference: &str) -> Result<(), BuildMismatch> {
+pub fn match_image(os: NodeOs, isolated: bool, reference: &str) -> Result<(), BuildMismatch> {
     let NodeOs::Windows { build: node_build } = os else {
         return Ok(());
     };
@@ -85,7 +100,8 @@ pub fn match_image(os: NodeOs, reference: &str) -> Result<(), BuildMismatch> {
     if bare_number && !names_windows(repository) {
         return Ok(());
     }
-    match_build(node_build, build).map_err(|m| BuildMismatch { image: Some(reference.to_owned()), ..m })
+    let rule = if isolated { match_guest } else { match_build };
+    rule(node_build, build).map_err(|m| BuildMismatch { image: Some(reference.to_owned()), ..m })
 }
 
 fn names_windows(repository: &str) -> bool {
@@ -135,15 +151,24 @@ mod tests {
     #[test]
     fn refusal_names_both_builds_and_the_fix() {
         let os = NodeOs::Windows { build: 20348 };
-        let refusal = match_image(os, "mcr.microsoft.com/windows/nanoserver:1809").unwrap_err();
+        let refusal = match_image(os, false, "mcr.microsoft.com/windows/nanoserver:1809").unwrap_err();
         assert_eq!(
             refusal.to_string(),
             "image \"mcr.microsoft.com/windows/nanoserver:1809\" is built for Windows Server 2019 (build 17763), \
              but this node runs Windows Server 2022 (build 20348): process isolation needs matching builds. \
-             Use the image's ltsc2022 variant, or add nodeSelector node.kubernetes.io/windows-build: \"10.0.17763\" \
-             to run on a matching node"
+             Use the image's ltsc2022 variant, add nodeSelector node.kubernetes.io/windows-build: \"10.0.17763\" to run on a matching node, \
+             or run the pod under Hyper-V isolation (a RuntimeClass with handler runhcs-wcow-hypervisor)"
         );
-        assert_eq!(match_image(os, "shop/app:1809"), Ok(()));
-        assert_eq!(match_image(NodeOs::Linux, "mcr.microsoft.com/windows/nanoserver:1809"), Ok(()));
+        assert_eq!(match_image(os, true, "mcr.microsoft.com/windows/nanoserver:1809"), Ok(()));
+        for (isolated, rule) in [(false, "process isolation needs matching builds"), (true, "Hyper-V isolation runs no image newer than its node")] {
+            let newer = match_image(os, isolated, "mcr.microsoft.com/windows/nanoserver:ltsc2025").unwrap_err().to_string();
+            assert!(
+                newer.contains(rule)
+                    && newer.ends_with("variant, or add nodeSelector node.kubernetes.io/windows-build: \"10.0.26100\" to run on a matching node"),
+                "{newer}"
+            );
+        }
+        assert_eq!(match_image(os, false, "shop/app:1809"), Ok(()));
+        assert_eq!(match_image(NodeOs::Linux, false, "mcr.microsoft.com/windows/nanoserver:1809"), Ok(()));
     }
 }

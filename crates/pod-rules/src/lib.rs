@@ -1,5 +1,5 @@
 //! Pure rules about pods and nodes that the node agent, the API server and the linter share:
-//! operating systems and Windows builds, image match, OS admission, quantities, environment
+//! operating systems and Windows builds, image names and their match, OS admission, quantities, environment
 //! expansion, path forms and QoS classes. No I/O, no clock.
 
 pub mod admission;
@@ -9,6 +9,7 @@ pub mod os;
 pub mod path;
 pub mod qos;
 pub mod quantity;
+pub mod reference;
 
 pub use admission::{Refusal, admit_os};
 pub use expand::expand;
@@ -17,3 +18,4 @@ pub use os::{NodeOs, WINDOWS_RELEASES, WindowsRelease, release};
 pub use path::{PathError, PodPath, container_path};
 pub use qos::qos_class;
 pub use quantity::{Quantity, QuantityError};
+pub use reference::{Reference, ReferenceError};

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::config::ImageConfig;
 use super::platform::Platform;
-use super::reference::{Reference, is_digest};
+use pod_rules::reference::{Reference, is_digest};
 use super::tarball::{self, Kind, Limits, TarError};
 use super::{ImageError, io_error};
 

@@ -11,7 +11,6 @@ pub mod config;
 mod gc;
 pub mod layer;
 pub mod platform;
-pub mod reference;
 pub mod registry;
 pub mod stand_in;
 pub mod tarball;
@@ -25,14 +24,13 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use pod_rules::NodeOs;
+use pod_rules::{NodeOs, Reference, ReferenceError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use archive::{Archive, Found, LayerBlob, digest_of};
 use config::RunConfig;
 use platform::{Fit, NoMatch, Platform};
-use reference::{Reference, ReferenceError};
 use registry::{FetchOptions, Progress, RegistryError};
 use stand_in::StandIn;
 use tarball::{Limits, TarError};

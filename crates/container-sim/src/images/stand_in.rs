@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::ImageConfig;
 use super::platform::Platform;
-use super::reference::Reference;
+use pod_rules::Reference;
 
 /// Label and annotation on every stand-in.
 pub const LABEL: &str = "mullion.io/stand-in";

@@ -13,16 +13,13 @@ pub(crate) struct NodeView<'a> {
     /// The Node object, once known.
     pub node: Option<&'a Node>,
     pub allocatable: &'a Amounts,
-    /// Whether the pod runs in a virtual machine of its own: then the runtime decides which builds fit.
+    /// Whether the pod runs in a virtual machine of its own, where images of older builds fit too.
     pub isolated: bool,
 }
 
 /// Checks a new pod against the node and the pods already on it.
 pub(crate) fn admit<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
-    match admit_os(pod, node.os) {
-        Err(refusal) if !(node.isolated && refusal.reason == "ImageBuildMismatch") => return Err(refusal),
-        _ => {}
-    }
+    admit_os(pod, node.os, node.isolated)?;
     resources(pod, node.allocatable, others.clone())?;
     host_ports(pod, others)?;
     let Some(object) = node.node else {

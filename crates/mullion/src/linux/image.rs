@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use container_sim::images::platform::Platform;
-use container_sim::images::reference::Reference;
+use pod_rules::Reference;
 use container_sim::images::registry::{FetchOptions, Progress, Registries, RegistryError};
 use container_sim::images::{Image, ImageError, LoadOptions, PullOptions, Store};
 use indicatif::{ProgressBar, ProgressStyle};

@@ -25,7 +25,7 @@ pub use settings::{Credentials, Mirror, Registries};
 use super::archive::{Checked, Descriptor, Found, Index, LayerBlob, MAX_DEPTH, MAX_DOCUMENT, Manifest, digest_of};
 use super::config::ImageConfig;
 use super::platform::{self, Fit, Platform};
-use super::reference::Reference;
+use pod_rules::reference::{self, Reference};
 use super::tarball::Limits;
 use super::unpack::Source;
 use super::windows::Unpacked;
@@ -274,7 +274,7 @@ fn media_type(headers: &HeaderMap) -> String {
 }
 
 async fn document(client: &mut Client, digest: &str) -> Result<Vec<u8>, RegistryError> {
-    if !super::reference::is_digest(digest) {
+    if !reference::is_digest(digest) {
         return Err(RegistryError::Content(format!("{digest:?} is not a sha256 digest")));
     }
     let path = format!("blobs/{digest}");

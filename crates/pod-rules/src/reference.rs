@@ -26,7 +26,7 @@ pub struct ReferenceError {
 
 impl ReferenceError {
     /// A name for an image may have a tag, not a digest.
-    pub(super) fn digest(name: &str) -> Self {
+    pub fn digest(name: &str) -> Self {
         Self { name: name.to_owned(), reason: "refusing to create a tag with a digest reference" }
     }
 }
