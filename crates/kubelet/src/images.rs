@@ -77,6 +77,9 @@ impl Images {
 
     /// Whether the policy is met without a pull: the reference, or None when it must be pulled.
     pub(crate) async fn present(&self, image: &str, policy: Policy) -> Result<Option<String>, ImageError> {
+        if let Err(error) = image.parse::<pod_rules::Reference>() {
+            return Err(ImageError { reason: "InvalidImageName", message: format!("Failed to apply default image tag {image:?}: {error}") });
+        }
         let found = self
             .status(image)
             .await

@@ -12,6 +12,7 @@ mod claims;
 mod config;
 mod cri_config;
 mod env;
+mod go_time;
 mod health;
 mod images;
 mod logs;

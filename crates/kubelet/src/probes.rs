@@ -8,7 +8,7 @@ mod run;
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Probe};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Probe};
 use tokio::task::AbortHandle;
 
 use crate::pod::Health;
@@ -65,15 +65,24 @@ pub(crate) fn has_probes(c: &Container) -> bool {
     c.startup_probe.is_some() || c.liveness_probe.is_some() || c.readiness_probe.is_some()
 }
 
-/// Starts probing a container. `since` is how long it has run already.
-pub(crate) fn start(c: Container, target: Target, since: Duration, tell: impl Fn(News) + Send + Sync + 'static) -> Prober {
-    Prober(tokio::spawn(follow(c, target, since, tell)).abort_handle())
+/// What holds of a container before its first probe: what the last status said of this very
+/// container, so that an agent's restart changes nothing; else not started and not ready.
+pub(crate) fn first_health(c: &Container, id: &str, old: Option<&ContainerStatus>) -> Health {
+    let same = old.filter(|o| o.container_id.as_deref().and_then(|i| i.split_once("://")).is_some_and(|(_, i)| i == id));
+    Health {
+        started: c.startup_probe.is_none() || same.is_some_and(|o| o.started == Some(true)),
+        ready: c.readiness_probe.is_none() || same.is_some_and(|o| o.ready),
+        alive: true,
+    }
 }
 
-async fn follow(c: Container, target: Target, since: Duration, tell: impl Fn(News) + Send + Sync) {
-    let mut health = Health { started: c.startup_probe.is_none(), ready: c.readiness_probe.is_none(), alive: true };
-    tell(News::Health(health));
-    if let Some(probe) = &c.startup_probe {
+/// Starts probing a container whose state is `health`. `since` is how long it has run already.
+pub(crate) fn start(c: Container, target: Target, health: Health, since: Duration, tell: impl Fn(News) + Send + Sync + 'static) -> Prober {
+    Prober(tokio::spawn(follow(c, target, health, since, tell)).abort_handle())
+}
+
+async fn follow(c: Container, target: Target, mut health: Health, since: Duration, tell: impl Fn(News) + Send + Sync) {
+    if let Some(probe) = c.startup_probe.as_ref().filter(|_| !health.started) {
         let mut count = Counter::new(probe, false);
         delay(probe, since).await;
         loop {
@@ -198,6 +207,20 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_same_container_keeps_its_health_over_a_restart_of_the_agent() {
+        let probed = Container { readiness_probe: Some(Probe::default()), startup_probe: Some(Probe::default()), ..Default::default() };
+        let old = ContainerStatus { container_id: Some("containerd://a".into()), ready: true, started: Some(true), ..Default::default() };
+        let of = |c: &Container, id: &str, old| {
+            let h = first_health(c, id, old);
+            (h.started, h.ready)
+        };
+        assert_eq!(of(&probed, "a", Some(&old)), (true, true));
+        assert_eq!(of(&probed, "b", Some(&old)), (false, false), "another container begins anew");
+        assert_eq!(of(&probed, "a", None), (false, false));
+        assert_eq!(of(&Container::default(), "a", None), (true, true), "nothing to ask");
+    }
 
     #[test]
     fn thresholds() {

@@ -294,8 +294,10 @@ impl Worker {
             let target = self.target(spec, &c.id);
             let ran = c.started_at.map(|at| Timestamp::now().duration_since(at));
             let since = ran.and_then(|d| Duration::try_from(d).ok()).unwrap_or_default();
+            let health = probes::first_health(spec, &c.id, crate::pod::status::old(&self.pod, &c.name));
+            self.memory.health.insert(c.id.clone(), health);
             let (tell, id) = (self.tell.clone(), c.id.clone());
-            let prober = probes::start(spec.clone(), target, since, move |news| {
+            let prober = probes::start(spec.clone(), target, health, since, move |news| {
                 let _ = tell.send(Note::Probe(id.clone(), news));
             });
             self.probers.insert(c.id.clone(), prober);

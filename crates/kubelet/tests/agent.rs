@@ -124,6 +124,12 @@ async fn images_are_pulled_or_refused() {
     let reason = |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"].clone();
     let status = world.until("gone", "ErrImagePull", |s| reason(s) == "ErrImagePull").await;
     assert!(status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap().contains("not found"));
+    let backed = world.until("gone", "ImagePullBackOff", |s| reason(s) == "ImagePullBackOff").await;
+    let message = backed["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("Back-off pulling image \"missing:1\": ErrImagePull: "), "{message}");
+    world.pod("misnamed", json!({"containers": [{"name": "c", "image": "UPPER/case"}]})).await;
+    world.until("misnamed", "InvalidImageName", |s| reason(s) == "InvalidImageName").await;
+    world.until_event("InspectFailed: Failed to apply default image tag \"UPPER/case\": couldn't parse image name \"UPPER/case\": invalid reference format: repository name must be lowercase").await;
     world.pod("never", json!({"containers": [{"name": "c", "image": "absent:1", "imagePullPolicy": "Never"}]})).await;
     world.until("never", "ErrImageNeverPull", |s| reason(s) == "ErrImageNeverPull").await;
     world.pod("build", json!({"containers": [{"name": "c", "image": "mcr.microsoft.com/windows/nanoserver:1809"}]})).await;
@@ -317,7 +323,7 @@ async fn http_server(code: std::sync::Arc<std::sync::atomic::AtomicU16>) -> u16 
 
 #[tokio::test]
 async fn readiness_follows_its_probe() {
-    let world = ready_world().await;
+    let mut world = ready_world().await;
     let code = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(503));
     let port = http_server(code.clone()).await;
     let probe = json!({"httpGet": {"host": "127.0.0.1", "port": port, "path": "/ready"}, "periodSeconds": 1, "failureThreshold": 1});
@@ -331,6 +337,12 @@ async fn readiness_follows_its_probe() {
     assert_eq!(world.status("web").await["containerStatuses"][0]["ready"], false);
     code.store(200, std::sync::atomic::Ordering::Relaxed);
     world.until_running("web").await;
+    let version = async |world: &World| world.pods().get("web").await.unwrap().metadata.resource_version;
+    let before = version(&world).await;
+    world.stop_agent().await;
+    world.start_agent();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(version(&world).await, before, "an agent that starts again takes no readiness away");
     code.store(500, std::sync::atomic::Ordering::Relaxed);
     world.until("web", "unready", |s| s["containerStatuses"][0]["ready"] == false).await;
 }

@@ -127,6 +127,7 @@ pub(crate) struct Failure {
     /// CamelCase, as shown in `waiting.reason`.
     pub reason: String,
     pub message: String,
+    pub failed_at: Timestamp,
     pub retry_at: Timestamp,
     /// How often in a row.
     pub count: u32,
@@ -184,6 +185,8 @@ pub(crate) enum Action {
     StopSandbox { id: String },
     /// Find or pull the image of a container.
     EnsureImage { container: String },
+    /// Say that the next pull of a container's image waits.
+    BackOffPull { container: String },
     /// Create and start a container. `restarts` 0 is the first time.
     Start { container: String, restarts: u32 },
     /// Stop a container with a grace in seconds.
@@ -215,6 +218,7 @@ impl fmt::Display for Action {
             Action::CreateSandbox { attempt } => write!(f, "create sandbox, attempt {attempt}"),
             Action::StopSandbox { id } => write!(f, "stop sandbox {id}"),
             Action::EnsureImage { container } => write!(f, "get image of {container}"),
+            Action::BackOffPull { container } => write!(f, "wait before pulling the image of {container} again"),
             Action::Start { container, restarts } => write!(f, "start {container}, restart {restarts}"),
             Action::Kill { id, container, grace, why } => {
                 write!(f, "stop {container} ({id}) within {grace} s: {why:?}")
@@ -291,7 +295,7 @@ impl Failure {
         let count = before.map_or(0, |f| f.count) + 1;
         let delay = first.as_millis_f64() * 2f64.powi((count - 1).min(30) as i32);
         let delay = SignedDuration::from_millis(delay.min(max.as_millis_f64()) as i64);
-        Failure { reason: reason.to_owned(), message, retry_at: now + delay, count }
+        Failure { reason: reason.to_owned(), message, failed_at: now, retry_at: now + delay, count }
     }
 }
 

@@ -1,12 +1,17 @@
 //! One step of the pod machine.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container as Spec, PodSpec};
 
 use super::{
     Action, Container, ImageState, Input, Kind, Output, Sandbox, State, Volumes, Why, container_hash, containers, grace, is_deleted, is_host_network,
     status,
 };
+use crate::go_time::go_duration;
+
+/// How long a failed pull is shown as ErrImagePull before it becomes ImagePullBackOff; upstream's
+/// next look at the pod, which comes about then.
+const BACK_OFF_NOTICE: SignedDuration = SignedDuration::from_secs(2);
 
 /// Decides what happens next to one pod.
 pub(crate) fn step(input: &Input<'_>) -> Output {
@@ -222,7 +227,7 @@ impl Plan<'_> {
                 let meta = &i.pod.metadata;
                 let message = format!(
                     "back-off {} restarting failed container={} pod={}_{}({})",
-                    go_duration(wait.as_secs()),
+                    go_duration(wait.unsigned_abs()),
                     c.name,
                     meta.name.as_deref().unwrap_or_default(),
                     meta.namespace.as_deref().unwrap_or_default(),
@@ -248,8 +253,14 @@ impl Plan<'_> {
             Some(ImageState::Pulling) => {}
             Some(ImageState::Failed(f)) => {
                 self.wait(c, &f.reason, f.message.clone());
+                let notice = f.failed_at + BACK_OFF_NOTICE;
                 if f.retry_at > i.now {
                     self.wake_at(f.retry_at);
+                    if f.reason == "ErrImagePull" && notice > i.now {
+                        self.wake_at(notice);
+                    } else if f.reason == "ErrImagePull" {
+                        self.actions.push(Action::BackOffPull { container: c.name.clone() });
+                    }
                 } else {
                     self.actions.push(Action::EnsureImage { container: c.name.clone() });
                 }
@@ -328,9 +339,4 @@ fn probe_grace(i: &Input<'_>, c: &Spec, why: Why) -> i64 {
     let own = probe.as_ref().and_then(|p| p.termination_grace_period_seconds);
     let spec = i.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
     own.or(spec).unwrap_or(30).max(1)
-}
-
-/// `10s`, `1m20s`, `5m0s`, as Go prints durations.
-fn go_duration(seconds: i64) -> String {
-    if seconds < 60 { format!("{seconds}s") } else { format!("{}m{}s", seconds / 60, seconds % 60) }
 }

@@ -2,8 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
-    Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, PodCondition,
-    PodIP, PodSpec, PodStatus,
+    Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, Pod,
+    PodCondition, PodIP, PodSpec, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -79,7 +79,12 @@ pub(super) fn started(i: &Input<'_>, c: &Spec, running: &Container) -> bool {
 }
 
 fn old_status<'a>(i: &'a Input<'_>, name: &str) -> Option<&'a ContainerStatus> {
-    let status = i.pod.status.as_ref()?;
+    old(i.pod, name)
+}
+
+/// What the pod's status says of a container.
+pub(crate) fn old<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
     let inits = status.init_container_statuses.iter().flatten();
     let others = status.container_statuses.iter().chain(&status.ephemeral_container_statuses).flatten();
     inits.chain(others).find(|s| s.name == name)

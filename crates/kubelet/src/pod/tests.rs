@@ -265,7 +265,14 @@ fn images_and_failures_wait_with_their_reason() {
     w.memory.images.insert("c".into(), ImageState::Pulling);
     assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ContainerCreating last=- ready=false n=0"));
     let limits = (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
-    let failure = Failure::next(None, "ImagePullBackOff", "Back-off".into(), t(95), limits);
+    let failed = Failure::next(None, "ErrImagePull", "not found".into(), t(95), limits);
+    w.memory.images.insert("c".into(), ImageState::Failed(failed.clone()));
+    w.now = 96;
+    assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ErrImagePull last=- ready=false n=0"));
+    assert_eq!(w.step().wake, Some(t(97)));
+    w.now = 97;
+    assert_eq!(w.plan(), ["wait before pulling the image of c again"]);
+    let failure = Failure { reason: "ImagePullBackOff".into(), ..failed };
     w.memory.images.insert("c".into(), ImageState::Failed(failure.clone()));
     assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ImagePullBackOff last=- ready=false n=0"));
     assert_eq!(w.step().wake, Some(t(105)));

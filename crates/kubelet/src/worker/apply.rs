@@ -16,6 +16,7 @@ use crate::agent::key;
 use crate::claims::{self, Claims};
 use crate::cri_config;
 use crate::env::Facts;
+use crate::go_time::go_duration;
 use crate::images::{self, ImageError, Policy, Ready};
 use crate::pod::{Action, Failure, ImageState, Volumes, Why};
 use crate::probes;
@@ -38,6 +39,7 @@ impl Worker {
             Action::CreateSandbox { attempt } => self.create_sandbox(attempt).await,
             Action::StopSandbox { id } => self.stop_sandbox(id).await,
             Action::EnsureImage { container } => self.ensure_image(container).await,
+            Action::BackOffPull { container } => self.back_off_pull(&container),
             Action::Start { container, restarts } => self.start_container(&container, restarts).await,
             Action::Kill { id, container, grace, why } => self.kill(id, container, grace, why),
             Action::Remove { id } => self.remove(id).await,
@@ -211,8 +213,18 @@ impl Worker {
         if wanted.is_empty() {
             return Vec::new();
         }
-        // A missing pull secret is no error: the image may be public.
-        let fetched = self.fetch(wanted).await.unwrap_or_default();
+        // A missing pull secret is no error: the image may be public, or another secret serve it.
+        let (mut fetched, mut lost) = (Fetched::new(), Vec::new());
+        for (kind, name) in wanted {
+            match self.fetch(vec![(kind, name.clone())]).await {
+                Ok(found) if found.values().all(Option::is_some) => fetched.extend(found),
+                _ => lost.push(name),
+            }
+        }
+        if !lost.is_empty() {
+            let message = format!("Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.", lost.join(", "));
+            self.event(None, EventType::Warning, "FailedToRetrieveImagePullSecret", message);
+        }
         let items: Vec<_> = fetched.values().flatten().map(|d| &d.items).collect();
         images::credentials(image, &items)
     }
@@ -224,7 +236,9 @@ impl Worker {
                 self.memory.pull_failures.remove(&name);
                 if let Some((own, whole)) = ready.pulled {
                     let message = format!(
-                        "Successfully pulled image {image:?} in {own:.3?} ({whole:.3?} including waiting). Image size: {} bytes.",
+                        "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {} bytes.",
+                        go_duration(own),
+                        go_duration(whole),
                         ready.size
                     );
                     self.event(Some(&name), EventType::Normal, "Pulled", message);
@@ -236,27 +250,32 @@ impl Worker {
     }
 
     fn pull_failed(&mut self, name: &str, image: &str, error: ImageError) {
-        if error.reason == "ErrImagePull" {
-            let message = format!("Failed to pull image {image:?}: {}", error.message);
-            self.event(Some(name), EventType::Warning, "Failed", message);
-        } else {
-            self.event(Some(name), EventType::Warning, error.reason, error.message.clone());
-        }
+        let (reason, message) = match error.reason {
+            "ErrImagePull" => ("Failed", format!("Failed to pull image {image:?}: {}", error.message)),
+            "InvalidImageName" | "ImageInspectError" => ("InspectFailed", error.message.clone()),
+            reason => (reason, error.message.clone()),
+        };
+        self.event(Some(name), EventType::Warning, reason, message);
         self.event(Some(name), EventType::Warning, "Failed", format!("Error: {}", error.reason));
         let before = match self.memory.images.get(name) {
             Some(ImageState::Failed(f)) => Some(f.clone()),
             _ => self.memory.pull_failures.remove(name),
         };
-        let now = Timestamp::now();
-        let mut failure = Failure::next(before.as_ref(), error.reason, error.message, now, PULL_WAITS);
-        if before.is_some() && error.reason == "ErrImagePull" {
-            let message = format!("Back-off pulling image {image:?}: ErrImagePull: {}", failure.message);
-            self.event(Some(name), EventType::Normal, "BackOff", format!("Back-off pulling image {image:?}"));
-            self.event(Some(name), EventType::Warning, "Failed", "Error: ImagePullBackOff");
-            failure.reason = "ImagePullBackOff".into();
-            failure.message = message;
-        }
+        let failure = Failure::next(before.as_ref(), error.reason, error.message, Timestamp::now(), PULL_WAITS);
         self.image_state(name, ImageState::Failed(failure));
+    }
+
+    /// A failed pull becomes a back-off, with what failed in its message.
+    fn back_off_pull(&mut self, name: &str) -> bool {
+        let image = self.spec_of(name).and_then(|c| c.image).unwrap_or_default();
+        let Some(ImageState::Failed(failure)) = self.memory.images.get_mut(name) else {
+            return false;
+        };
+        failure.reason = "ImagePullBackOff".into();
+        failure.message = format!("Back-off pulling image {image:?}: ErrImagePull: {}", failure.message);
+        self.event(Some(name), EventType::Normal, "BackOff", format!("Back-off pulling image {image:?}"));
+        self.event(Some(name), EventType::Warning, "Failed", "Error: ImagePullBackOff");
+        true
     }
 
     fn kill(&mut self, id: String, name: String, grace: i64, why: Why) -> bool {
