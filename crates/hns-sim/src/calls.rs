@@ -97,7 +97,7 @@ pub struct Noted<'a> {
 
 impl Calls {
     /// The number of the next call.
-    pub fn next(&mut self) -> u64 {
+    pub fn begin(&mut self) -> u64 {
         self.last += 1;
         self.last
     }

@@ -4,7 +4,7 @@
 
 use std::net::Ipv4Addr;
 
-use hcn::document::{EndpointStats, Query, to_text};
+use hcn::document::{EndpointStats, Query, to_text, v1};
 use hcn::{Args, Event, Guid, HResult, Kind, NetworkType, RawError};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -130,9 +130,9 @@ fn read_by<T>(settings: Option<&str>, reader: impl FnOnce(&str) -> serde_json::R
 }
 
 /// Reads a document that may be of the older shape. What that shape does not know, the newer one may: it is read once more.
-fn read_either<T: DeserializeOwned + serde::Serialize>(settings: Option<&str>, reader: impl FnOnce(&str) -> serde_json::Result<T>) -> Result<T> {
-    let document = read_by(settings, reader)?;
-    read(Some(&to_text(&document)))
+fn read_either<T: DeserializeOwned + serde::Serialize>(settings: Option<&str>, older: impl FnOnce(&str) -> serde_json::Result<T>) -> Result<T> {
+    let members: serde_json::Map<String, Value> = read(settings)?;
+    if v1::is_v1(&members) { read(Some(&to_text(&read_by(settings, older)?))) } else { read(settings) }
 }
 
 /// Reads the settings of a request.

@@ -32,7 +32,7 @@ impl Ending {
     fn keeps_network(&self, network: &HostComputeNetwork, version: HnsVersion) -> bool {
         let transient =
             network.flags.contains(NetworkFlags::ENABLE_NON_PERSISTENT) || network.network_type == NetworkType::Nat && version >= NAT_IS_TRANSIENT;
-        !self.loses(Loss::Networks) && !(self.mode == RestartMode::Reboot && transient)
+        !(self.loses(Loss::Networks) || self.mode == RestartMode::Reboot && transient)
     }
 
     fn keeps_endpoint(&self, id: &Guid) -> bool {

@@ -181,7 +181,7 @@ impl HostNetwork for Session {
         let (number, verdict) = {
             let mut desk = self.service.desk();
             let called = Called { function, id, texts: [args.settings, args.query, args.path] };
-            (desk.calls.next(), desk.faults.judge(&called))
+            (desk.calls.begin(), desk.faults.judge(&called))
         };
         let outcome = self.suffer(number, function, &args, id, &verdict);
         let path = (function == Function::HnsCall).then(|| format!("{} {}", args.method.unwrap_or_default(), args.path.unwrap_or_default()));

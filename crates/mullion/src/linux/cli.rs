@@ -248,4 +248,16 @@ pub struct HnsSimArgs {
     pub hns_version: HnsVersion,
     #[arg(long, default_value = "eth0")]
     pub uplink: String,
+    /// A fault from the start, as `mullion hns fault` takes it; may be repeated
+    #[arg(long = "fault", value_name = "NAME[=VALUE][,KEY=VALUE...]")]
+    pub faults: Vec<hns_sim::faults::Fault>,
+    /// How long calls take: windows, none, or read=2ms,write=20ms,jitter=5ms,balancer=50us
+    #[arg(long, default_value = "none")]
+    pub latency: hns_sim::latency::Latency,
+    /// What every draw of faults and latencies follows from
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// How Windows behaves where that is not sure (docs/fidelity.md); may be repeated
+    #[arg(long = "switch", value_name = "NAME=VALUE")]
+    pub switches: Vec<String>,
 }

@@ -50,8 +50,8 @@ pub fn hns_sim(args: HnsSimArgs) -> Result<(), Failure> {
         admin_socket: args.admin_socket,
         hns_version: args.hns_version,
         uplink: args.uplink,
-        switches: Vec::new(),
-        options: hns_sim::Options::default(),
+        switches: args.switches,
+        options: hns_sim::Options { faults: args.faults, latency: args.latency, seed: args.seed },
     };
     hns_sim::run(&config).map_err(Failure::from)
 }
