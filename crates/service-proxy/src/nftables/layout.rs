@@ -322,11 +322,17 @@ fn mask(names: Names, bits: u8) -> Option<Vec<u8>> {
 
 /// What was not translated although it is for a Service.
 fn unserved(names: Names) -> Vec<Rule> {
-    let front = |role: Role| names.load_front(names.rule(), 0).0.lookup(names.set(role), 0);
+    const TCP: u8 = 6;
+    let front = |rule: Rule, role: Role| names.load_front(rule, 0).0.lookup(names.set(role), 0);
+    let cluster_ip = |rule: Rule| names.load_daddr(rule, 0).lookup(names.set(Role::ClusterIps), 0);
+    // A client of TCP on this node may hold its socket when an ICMP message comes back, and then ignores it for a second.
+    let tcp = || names.rule().l4proto(TCP);
     vec![
-        front(Role::Dropped).drop(),
-        front(Role::Rejected).reject(RejectKind::Port),
-        names.load_daddr(names.rule(), 0).lookup(names.set(Role::ClusterIps), 0).reject(RejectKind::Port),
+        front(names.rule(), Role::Dropped).drop(),
+        front(tcp(), Role::Rejected).reject(RejectKind::TcpReset),
+        front(names.rule(), Role::Rejected).reject(RejectKind::Port),
+        cluster_ip(tcp()).reject(RejectKind::TcpReset),
+        cluster_ip(names.rule()).reject(RejectKind::Port),
     ]
 }
 

@@ -20,6 +20,7 @@ struct Lab {
 }
 
 const NODE: &str = "10.240.0.11";
+const NODE6: &str = "fd00:240::11";
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -47,15 +48,20 @@ impl Lab {
     /// As stock Debian runs: without bridge netfilter, so ports are isolated and the node forwards between them.
     fn new(pods: u8) -> Self {
         // A kernel that does not know the switch does not have bridge netfilter either.
-        let _ = sysctl::set("net.bridge.bridge-nf-call-iptables", "0");
+        for name in ["iptables", "ip6tables"] {
+            let _ = sysctl::set(&format!("net.bridge.bridge-nf-call-{name}"), "0");
+        }
         Self::with_ports(pods, true)
     }
 
     fn with_ports(pods: u8, isolated: bool) -> Self {
         let node = Rtnl::open().unwrap();
-        sysctl::set("net.ipv4.ip_forward", "1").unwrap();
+        for (name, value) in [("ipv4.ip_forward", "1"), ("ipv6.conf.all.forwarding", "1"), ("ipv6.conf.default.accept_dad", "0")] {
+            sysctl::set(&format!("net.{name}"), value).unwrap();
+        }
         node.add_bridge("pods0").unwrap();
         let bridge = address(&node, "pods0", "10.1.0.1/24");
+        address(&node, "pods0", "fd00:1::1/64");
         for (name, value) in [
             ("conf/pods0/proxy_arp_pvlan", if isolated { "1" } else { "0" }),
             ("neigh/pods0/proxy_delay", "0"),
@@ -67,6 +73,9 @@ impl Lab {
         let pods = (0..pods)
             .map(|n| {
                 let ns = NetNs::new_anonymous().unwrap();
+                for name in ["accept_dad", "accept_redirects"] {
+                    sysctl::set_in(&ns, &format!("net.ipv6.conf.default.{name}"), "0").unwrap();
+                }
                 let name = format!("pod{n}");
                 node.add_veth(&name, "eth0", Some(&ns)).unwrap();
                 let port = node.link(&name).unwrap().unwrap().index;
@@ -76,19 +85,29 @@ impl Lab {
                 let inside = Rtnl::open_in(&ns).unwrap();
                 address(&inside, "eth0", &format!("10.1.0.{}/24", n + 2));
                 default_route(&inside, "10.1.0.1");
+                // IPv6 has no proxy for neighbours of an isolated port: everything goes through the node.
+                let eth0 = address(&inside, "eth0", &format!("fd00:1::{}/128", n + 2));
+                inside.add_route(&Route::new("fd00:1::1/128".parse().unwrap()).oif(eth0)).unwrap();
+                inside.add_route(&Route::new("::/0".parse().unwrap()).via(ip("fd00:1::1")).oif(eth0)).unwrap();
                 settle(&inside);
                 ns
             })
             .collect();
         let world = NetNs::new_anonymous().unwrap();
+        sysctl::set_in(&world, "net.ipv6.conf.default.accept_dad", "0").unwrap();
         node.add_veth("up0", "world0", Some(&world)).unwrap();
         address(&node, "up0", &format!("{NODE}/24"));
+        address(&node, "up0", &format!("{NODE6}/64"));
         let outside = Rtnl::open_in(&world).unwrap();
         address(&outside, "world0", "10.240.0.1/24");
+        address(&outside, "world0", "fd00:240::1/64");
         // The world reaches Services through the node, but knows no way to pods.
         settle(&outside);
-        outside.add_route(&Route::new("10.96.0.0/16".parse().unwrap()).via(ip(NODE))).unwrap();
+        for (net, via) in [("10.96.0.0/16", NODE), ("192.0.2.0/24", NODE), ("fd00:96::/64", NODE6)] {
+            outside.add_route(&Route::new(net.parse().unwrap()).via(ip(via))).unwrap();
+        }
         default_route(&node, "10.240.0.1");
+        node.add_route(&Route::new("::/0".parse().unwrap()).via(ip("fd00:240::1"))).unwrap();
         settle(&node);
         Self { pods, world, proxy: proxy(), table: Table::default() }
     }
@@ -108,18 +127,22 @@ impl Lab {
 }
 
 fn serve(ns: &NetNs, n: usize) {
-    let listener = ns.run(|| TcpListener::bind("0.0.0.0:8080").unwrap()).unwrap();
+    let listener = ns.run(|| TcpListener::bind("[::]:8080").unwrap()).unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            let peer = stream.peer_addr().unwrap().ip();
+            let peer = stream.peer_addr().unwrap().ip().to_canonical();
             let _ = stream.write_all(format!("pod{n} sees {peer}").as_bytes());
         }
     });
 }
 
+fn settings() -> Settings {
+    let pods = Pods::Nets(vec!["10.1.0.0/16".parse().unwrap(), "fd00:1::/64".parse().unwrap()]);
+    Settings { masquerade_leaving: true, ..Settings::new(vec![ip(NODE), ip(NODE6)], pods) }
+}
+
 fn proxy() -> Nftables {
-    let pods = Pods::Nets(vec!["10.1.0.0/16".parse().unwrap()]);
-    Nftables::new(Settings { masquerade_leaving: true, ..Settings::new(vec![NODE.parse().unwrap()], pods) })
+    Nftables::new(settings())
 }
 
 fn key(vip: &str, port: u16) -> FrontKey {
@@ -147,6 +170,8 @@ fn ask(to: &str) -> String {
 fn asks(ns: &NetNs, to: &str) -> String {
     ns.run(|| ask(to)).unwrap()
 }
+
+mod features;
 
 const WEB: &str = "10.96.0.1:80";
 
