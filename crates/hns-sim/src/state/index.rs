@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use hcn::document::{Acl, EndpointPolicyType};
-use hcn::{Guid, HostComputeNetwork, Kind};
+use hcn::{Guid, HostComputeNetwork, Kind, NamespaceType};
 
 use super::{Endpoint, Listener, Object};
 use crate::mac::Mac;
@@ -69,7 +69,7 @@ impl Index {
         self.sets.contains_key(&(network, key(set)))
     }
 
-    /// The highest number of a compartment.
+    /// The highest number of a compartment of this host, beside its own.
     pub fn highest_compartment(&self) -> Option<u32> {
         self.compartments.last().copied()
     }
@@ -83,7 +83,7 @@ impl Index {
             Object::Network(network) => self.add_name(Kind::Network, &network.name, id),
             Object::Namespace(namespace) => {
                 self.add_name(Kind::Namespace, &namespace.name, id);
-                self.compartments.insert(namespace.namespace_id);
+                self.compartments.extend((namespace.namespace_type == NamespaceType::Host).then_some(namespace.namespace_id));
             }
             Object::Endpoint(endpoint) => {
                 let network = endpoint.document.host_compute_network;
@@ -116,7 +116,9 @@ impl Index {
             Object::Network(network) => self.remove_network(id, network),
             Object::Namespace(namespace) => {
                 self.remove_name(Kind::Namespace, &namespace.name, id);
-                self.compartments.remove(&namespace.namespace_id);
+                if namespace.namespace_type == NamespaceType::Host {
+                    self.compartments.remove(&namespace.namespace_id);
+                }
             }
             Object::Endpoint(endpoint) => self.remove_endpoint(id, endpoint),
             Object::Balancer(balancer) => {

@@ -1,0 +1,389 @@
+//! What holds after any calls: references are valid, what must be unique is, a refused call changes nothing, and the kernel is told exactly
+//! what the state means, also when it refuses now and then.
+//!
+//! Runs follow from a seed, which a failure names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use hcn::document::*;
+use hcn::{Args, Function, Guid, HResult, Handle, HnsVersion, HostNetwork, Kind};
+use hns_sim::Simulator;
+use hns_sim::fact::{Fact, Plan};
+use hns_sim::kernel::{Kernel, KernelError};
+use hns_sim::latency::mix;
+use hns_sim::state::{Change, State};
+use hns_sim::switches::Switches;
+use serde_json::{Value, json};
+
+const SEEDS: u64 = 60;
+const CALLS: usize = 120;
+
+/// Numbers that follow from a seed.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = mix(self.0);
+        (self.0 % limit as u64) as usize
+    }
+
+    fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+
+    fn now_and_then(&mut self, of: usize) -> bool {
+        self.below(of) == 0
+    }
+}
+
+/// Holds the facts it was told, and refuses now and then.
+struct Strict {
+    facts: Arc<Mutex<BTreeSet<Fact>>>,
+    draws: Draws,
+}
+
+impl Kernel for Strict {
+    fn management(&self) -> Option<std::net::Ipv4Addr> {
+        Some([10, 240, 0, 11].into())
+    }
+
+    fn survived(&self) -> Result<bool, KernelError> {
+        Ok(true)
+    }
+
+    fn reconcile(&mut self, facts: &BTreeSet<Fact>) -> Result<(), KernelError> {
+        *self.facts.lock().unwrap() = facts.clone();
+        Ok(())
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<(), KernelError> {
+        if self.draws.now_and_then(8) {
+            return Err(KernelError { action: plan.to_string(), hresult: HResult::FAIL, source: std::io::ErrorKind::StorageFull.into() });
+        }
+        let mut facts = self.facts.lock().unwrap();
+        for fact in &plan.remove {
+            assert!(facts.remove(fact), "the kernel shall remove what it has not: {fact}");
+        }
+        for fact in &plan.add {
+            assert!(facts.insert(fact.clone()), "the kernel shall add what it has: {fact}");
+        }
+        Ok(())
+    }
+}
+
+fn id(number: usize) -> Guid {
+    format!("{number:02x}000000-0000-4000-8000-0000000000{number:02x}").parse().unwrap()
+}
+
+const TYPES: [&str; 9] = ["NAT", "ICS", "Transparent", "L2Bridge", "L2Tunnel", "Overlay", "Private", "Internal", "Mirrored"];
+
+fn network(draws: &mut Draws) -> Value {
+    let third = draws.below(3);
+    let vsid = *draws.one(&[4096, 4097, 7]);
+    json!({
+        "Name": draws.one(&["a", "b", "A", ""]),
+        "Type": draws.one(&TYPES),
+        "Flags": draws.one(&[0, 8, 1024]),
+        "Ipams": [{"Type": "Static", "Subnets": [{
+            "IpAddressPrefix": format!("10.0.{third}.0/24"),
+            "Policies": [{"Type": "VSID", "Settings": {"IsolationId": vsid}}],
+            "Routes": [{"NextHop": format!("10.0.{third}.1"), "DestinationPrefix": "0.0.0.0/0"}],
+        }]}],
+        "Policies": network_policies(draws),
+        "SchemaVersion": {"Major": 2, "Minor": 0},
+    })
+}
+
+fn network_policies(draws: &mut Draws) -> Value {
+    let all = [
+        json!({"Type": "SetPolicy", "Settings": {"Id": "s1", "Name": "s1", "PolicyType": "IPSET", "Values": "10.0.0.7"}}),
+        json!({"Type": "SetPolicy", "Settings": {"Id": "s2", "Name": "s2", "PolicyType": "NESTEDIPSET", "Values": "s1"}}),
+        json!({"Type": "RemoteSubnetRoute", "Settings": {"DestinationPrefix": "10.1.0.0/24", "IsolationId": 4096, "ProviderAddress": "10.240.0.12", "DistributedRouterMacAddress": "00-15-5D-00-00-01"}}),
+        json!({"Type": "HostRoute", "Settings": {}}),
+        json!({"Type": "Warp"}),
+    ];
+    (0..draws.below(3)).map(|_| draws.one(&all).clone()).collect()
+}
+
+fn endpoint(draws: &mut Draws) -> Value {
+    let address = format!("10.0.{}.{}", draws.below(3), draws.below(6));
+    let ips = if draws.now_and_then(3) { json!([]) } else { json!([{"IpAddress": address}]) };
+    json!({
+        "Name": draws.one(&["", "pod", "pod"]),
+        "IpConfigurations": ips,
+        "MacAddress": draws.one(&["", "", "00-15-5d-00-00-07"]),
+        "Flags": draws.one(&[0, 0, 1]),
+        "Policies": endpoint_policies(draws),
+        "SchemaVersion": {"Major": 2, "Minor": 0},
+    })
+}
+
+fn endpoint_policies(draws: &mut Draws) -> Value {
+    let port = draws.below(3) + 8000;
+    let all = [
+        json!({"Type": "PortMapping", "Settings": {"Protocol": 6, "InternalPort": 80, "ExternalPort": port}}),
+        json!({"Type": "ACL", "Settings": {"Action": "Block", "Direction": "In", "RemoteAddresses": "s1"}}),
+        json!({"Type": "ACL", "Settings": {"Action": "Allow", "Direction": "Out", "Protocols": "6", "RemotePorts": "80-90"}}),
+        json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": ["10.0.0.0/8"]}}),
+        json!({"Type": "InterfaceParameters", "Settings": {"Mtu": 1400}}),
+    ];
+    (0..draws.below(3)).map(|_| draws.one(&all).clone()).collect()
+}
+
+fn balancer(draws: &mut Draws) -> Value {
+    let backends: Vec<Guid> = (0..draws.below(3)).map(|_| id(0x20 + draws.below(6))).collect();
+    let vips: &[&str] = if draws.now_and_then(2) { &[] } else { &["10.96.0.1"] };
+    let (port, flags) = (80 + draws.below(3), draws.below(2));
+    json!({
+        "HostComputeEndpoints": backends, "FrontendVIPs": vips, "Flags": flags,
+        "PortMappings": [{"Protocol": 6, "InternalPort": 8080, "ExternalPort": port}],
+        "SchemaVersion": {"Major": 2, "Minor": 0},
+    })
+}
+
+fn request(draws: &mut Draws, kind: Kind) -> Value {
+    let request = *draws.one(&["Add", "Remove", "Update", "Refresh", "Reset"]);
+    match kind {
+        Kind::Network => {
+            let subnet = json!({"Subnets": [{"IpAddressPrefix": format!("10.0.{}.0/24", draws.below(3))}]});
+            let policies = json!({"Policies": network_policies(draws)});
+            let choices = [("Policy", policies), ("Subnet", subnet), ("DNS", json!({"Domain": "x"}))];
+            let (what, settings) = draws.one(&choices);
+            json!({"ResourceType": what, "RequestType": request, "Settings": settings})
+        }
+        Kind::Endpoint => json!({"ResourceType": "Policy", "RequestType": request, "Settings": {"Policies": endpoint_policies(draws)}}),
+        Kind::Namespace => {
+            let choices = [("Endpoint", json!({"EndpointId": id(0x20 + draws.below(6))})), ("Container", json!({"ContainerId": "c"}))];
+            let (what, settings) = draws.one(&choices);
+            json!({"ResourceType": what, "RequestType": request, "Settings": settings})
+        }
+        _ => balancer(draws),
+    }
+}
+
+/// Puts something else in the place of a random part.
+fn spoil(draws: &mut Draws, value: &mut Value) {
+    let others = [
+        json!(null),
+        json!(-1),
+        json!(7),
+        json!(1e300),
+        json!("x"),
+        json!(""),
+        json!([]),
+        json!({}),
+        json!([[{"Type": {}}]]),
+        json!({"Type": "ACL", "Settings": 7}),
+        json!("ffffffff-ffff-ffff-ffff-ffffffffffff"),
+        json!("10.0.0.0/99"),
+        json!(u64::MAX),
+    ];
+    let parts: Vec<String> = match value {
+        Value::Object(members) => members.keys().cloned().collect(),
+        Value::Array(values) => (0..values.len()).map(|index| index.to_string()).collect(),
+        _ => Vec::new(),
+    };
+    if parts.is_empty() || draws.now_and_then(3) {
+        *value = draws.one(&others).clone();
+        return;
+    }
+    let part = draws.one(&parts).clone();
+    let inner = match value {
+        Value::Object(members) => members.get_mut(&part),
+        Value::Array(values) => values.get_mut(part.parse::<usize>().unwrap()),
+        _ => None,
+    };
+    spoil(draws, inner.unwrap());
+}
+
+/// A random call; handles are opened for it and closed after it.
+fn call(draws: &mut Draws, session: &Arc<dyn HostNetwork>) -> (String, Result<(), hcn::RawError>) {
+    let kinds =
+        [Kind::Network, Kind::Endpoint, Kind::Endpoint, Kind::Endpoint, Kind::Namespace, Kind::LoadBalancer, Kind::LoadBalancer, Kind::SdnRoute];
+    let kind = *draws.one(&kinds);
+    let base = match kind {
+        Kind::Network => 0x10,
+        Kind::Endpoint => 0x20,
+        Kind::Namespace => 0x30,
+        Kind::LoadBalancer => 0x40,
+        _ => 0x50,
+    };
+    let own = id(base + draws.below(if kind == Kind::Network { 3 } else { 6 }));
+    let open = |kind, id| session.call(Function::Open(kind), Args { id: Some(id), ..Args::default() }).ok().and_then(|reply| reply.handle);
+    let verb = draws.below(12);
+    let mut document = match (verb, kind) {
+        (0..6, Kind::Network) => network(draws),
+        (0..6, Kind::Endpoint) => endpoint(draws),
+        (0..6, Kind::LoadBalancer) => balancer(draws),
+        (0..6, Kind::SdnRoute) => json!({"HostComputeEndpoints": [id(0x20)], "Setting": [{"DestinationPrefix": "10.9.0.0/16"}]}),
+        (0..6, _) => json!({"Type": draws.one(&["Host", "Host", "HostDefault", "Guest"])}),
+        _ => request(draws, kind),
+    };
+    if draws.now_and_then(5) {
+        spoil(draws, &mut document);
+    }
+    let settings = document.to_string();
+    let mut handles: Vec<(Kind, Handle)> = Vec::new();
+    let mut args = Args { id: Some(own), settings: Some(&settings), ..Args::default() };
+    let path = format!("/endpoints/{own}/{}", draws.one(&["attach", "detach"]));
+    let function = match verb {
+        0..6 => {
+            args.network = open(Kind::Network, id(0x10 + draws.below(3)));
+            handles.extend(args.network.map(|handle| (Kind::Network, handle)));
+            Function::Create(kind)
+        }
+        6..9 => {
+            args.handle = open(kind, own);
+            handles.extend(args.handle.map(|handle| (kind, handle)));
+            Function::Modify(kind)
+        }
+        9..11 => Function::Delete(kind),
+        _ => {
+            args = Args { method: Some("POST"), path: Some(&path), settings: Some(r#"{"SystemType":"Host"}"#), ..Args::default() };
+            Function::HnsCall
+        }
+    };
+    let outcome = session.call(function, args);
+    let text = format!("{function} {own} {settings} -> {outcome:?}");
+    let outcome = outcome.map(|reply| {
+        if let (Function::Create(kind), Some(handle)) = (function, reply.handle) {
+            handles.push((kind, handle));
+        }
+    });
+    for (kind, handle) in handles {
+        session.call(Function::Close(kind), Args { handle: Some(handle), ..Args::default() }).unwrap();
+    }
+    (text, outcome)
+}
+
+/// A state made anew of the objects of another.
+fn rebuilt(state: &State) -> State {
+    let mut fresh = State::default();
+    for (kind, id) in state.ids() {
+        fresh.apply(Change { kind, id, after: state.get(kind, &id) });
+    }
+    fresh
+}
+
+fn check(state: &State) {
+    assert!(rebuilt(state) == *state, "the indexes are not what the objects say");
+    let mut addresses = BTreeMap::new();
+    for (id, row) in &state.endpoints {
+        let endpoint = row.read();
+        assert!(state.networks.contains_key(&row.network), "endpoint {id} has no network");
+        let namespace = endpoint.document.host_compute_namespace;
+        if !namespace.is_nil() {
+            assert!(state.namespaces[&namespace].endpoints().any(|held| held == *id), "endpoint {id} is not in its namespace");
+        }
+        if !row.is_remote() {
+            for address in endpoint.all_addresses() {
+                assert_eq!(addresses.insert((row.network, address.addr()), *id), None, "two endpoints have {address}");
+            }
+            assert_eq!(state.index().local_endpoint_with(row.network, endpoint.mac().unwrap()), Some(*id), "two endpoints have one MAC");
+        }
+        for listener in endpoint.listeners() {
+            assert_eq!(state.index().listener(&listener), Some(*id), "{listener:?} is taken twice");
+        }
+    }
+    for (id, namespace) in &state.namespaces {
+        for endpoint in namespace.endpoints() {
+            assert_eq!(state.endpoint(&endpoint).unwrap().document.host_compute_namespace, *id);
+        }
+    }
+    for (id, row) in &state.balancers {
+        assert!(row.network.is_nil() || state.networks.contains_key(&row.network));
+        assert!(row.read().listeners().all(|listener| state.index().listener(&listener) == Some(*id)), "a frontend is taken twice");
+    }
+    let names: BTreeSet<String> = state.networks.values().filter(|it| !it.name.is_empty()).map(|it| it.name.to_ascii_lowercase()).collect();
+    assert_eq!(names.len(), state.networks.values().filter(|it| !it.name.is_empty()).count(), "two networks have one name");
+    for network in state.networks.values() {
+        let sets: BTreeSet<String> = network.policies.iter().filter_map(NetworkPolicy::as_set).map(|set| set.id).collect();
+        let nested = network.policies.iter().filter_map(NetworkPolicy::as_set).filter(|set| set.policy_type == SetPolicyType::NestedIpSet);
+        assert!(nested.flat_map(|set| set.members().map(str::to_owned).collect::<Vec<_>>()).all(|member| sets.contains(&member)));
+    }
+}
+
+/// One run; answers how many of its calls did something.
+fn run(seed: u64) -> usize {
+    let mut draws = Draws(mix(seed));
+    let version = *draws.one(&[HnsVersion::new(9, 5), HnsVersion::new(13, 3), HnsVersion::new(15, 4), HnsVersion::new(16, 0)]);
+    let facts = Arc::new(Mutex::new(BTreeSet::new()));
+    let kernel = Strict { facts: facts.clone(), draws: Draws(seed) };
+    let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None).unwrap();
+    let session = simulator.session();
+    let (mut last, mut done) = (String::new(), 0);
+    for number in 0..CALLS {
+        let before = simulator.state();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let (text, outcome) = call(&mut draws, &session);
+            last = text;
+            let after = simulator.state();
+            done += usize::from(after != before);
+            if let Err(error) = outcome {
+                assert!(after == before, "a refused call changed the state");
+                if error.hresult != HResult::INVALID_HANDLE {
+                    let record: ErrorRecord = serde_json::from_str(error.record.as_deref().unwrap_or("no record")).unwrap();
+                    assert_eq!(record.hresult(), Some(error.hresult));
+                }
+            }
+            check(&after);
+            assert!(*facts.lock().unwrap() == simulator.facts(), "the kernel has not what the state means");
+        }));
+        assert!(outcome.is_ok(), "seed {seed}, call {number}: {last}");
+    }
+    done
+}
+
+#[test]
+fn any_calls_keep_the_state_whole() {
+    let done: usize = (0..SEEDS).map(run).sum();
+    assert!(done > SEEDS as usize * CALLS / 5, "only {done} calls changed something");
+}
+
+#[test]
+fn any_text_at_any_call_is_answered() {
+    let kernel = hns_sim::kernel::NoKernel { management: Some([10, 240, 0, 11].into()), survived: false };
+    let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(15, 5)), None).unwrap();
+    let session = simulator.session();
+    let mut draws = Draws(7);
+    let paths = ["/networks/", "/endpoints/", "/policylists/", "/namespaces/", "/endpointstats/", "/globals/version", "/warp"];
+    for round in 0..1500 {
+        let mut document = match draws.below(5) {
+            0 => network(&mut draws),
+            1 => endpoint(&mut draws),
+            2 => balancer(&mut draws),
+            3 => {
+                json!({"ID": id(draws.below(9)), "References": ["/endpoints/x"], "Policies": [{"Type": "ELB", "VIPs": ["10.0.0.1"], "Protocol": 6}]})
+            }
+            _ => json!({"Filter": "{\"Name\":7}", "SchemaVersion": {"Major": draws.below(3)}, "Flags": 1}),
+        };
+        for _ in 0..draws.below(4) {
+            spoil(&mut draws, &mut document);
+        }
+        let mut text = document.to_string();
+        if draws.now_and_then(6) {
+            text.truncate(draws.below(text.len() + 1));
+        }
+        let all: Vec<Function> = Function::all().collect();
+        let function = *draws.one(&all);
+        let handle = draws.below(4) as u64;
+        let path = format!("{}{}", draws.one(&paths), *draws.one(&["", "x", "10000000-0000-4000-8000-000000000010", "a/b/c"]));
+        let args = Args {
+            id: Some(id(draws.below(9))),
+            handle: Some(Handle(handle)),
+            network: Some(Handle(handle)),
+            settings: Some(&text),
+            query: Some(&text),
+            method: Some(*draws.one(&["GET", "POST", "DELETE", "PATCH"])),
+            path: Some(&path),
+        };
+        let before = simulator.state();
+        let outcome = session.call(function, args);
+        if outcome.is_err() {
+            assert!(simulator.state() == before, "round {round}: {function} {text}");
+        }
+        check(&simulator.state());
+    }
+}
