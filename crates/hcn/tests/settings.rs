@@ -318,7 +318,7 @@ fn either_shape_is_told_by_its_schema_and_members() {
     assert_eq!(read.policies[1].as_provider_address(), Some([10, 0, 0, 4].into()));
     assert!(v1::endpoint("[]").is_err() && v1::network("{").is_err());
     assert_eq!(
-        v1::endpoint(r#"{"IPAddress":"10.0.0.7","Policies":[{"Type":"ROUTE","DestinationPrefix":"10.96.0.0/12","EncapEnabled":true}]}"#)
+        v1::endpoint(r#"{"IPAddress":"10.0.0.7","Policies":[{"Type":"ROUTE","DestinationPrefix":"10.96.0.0/12","NeedEncap":true}]}"#)
             .unwrap()
             .policies[0]
             .as_sdn_route()

@@ -24,7 +24,7 @@ document! {
 const RENAMED: [(&str, &str, &str, &str); 8] = [
     ("OutBoundNAT", "ExceptionList", "OutBoundNAT", "Exceptions"),
     ("OutBoundNAT", "VIP", "OutBoundNAT", "VirtualIP"),
-    ("ROUTE", "EncapEnabled", "SDNRoute", "NeedEncap"),
+    ("ROUTE", "", "SDNRoute", ""),
     ("PA", "PA", "ProviderAddress", "ProviderAddress"),
     ("NAT", "", "PortMapping", ""),
     ("PROXY", "", "L4Proxy", ""),

@@ -21,29 +21,14 @@ pub struct RemoteHcn {
     address: Address,
     token: Option<String>,
     connection: Mutex<Option<Arc<Connection>>>,
-    /// How many connections there were: handles of an earlier one are dead, though the next one gives the same numbers.
-    generation: AtomicU64,
-}
-
-/// A handle's number at the service takes the lower bits, the connection it belongs to the upper ones.
-const HANDLE_BITS: u32 = 40;
-
-/// A handle as callers see it.
-fn labelled(handle: Handle, generation: u64) -> Handle {
-    Handle(generation << HANDLE_BITS | handle.0)
-}
-
-/// A handle as the service knows it; one of an earlier connection is dead.
-fn at_service(handle: Handle, generation: u64) -> Result<Handle, RawError> {
-    let number = handle.0 & ((1 << HANDLE_BITS) - 1);
-    if handle.0 >> HANDLE_BITS == generation { Ok(Handle(number)) } else { Err(HResult::INVALID_HANDLE.into()) }
+    /// Handles that callers got, over all connections: one of an earlier connection is dead, though the next one gives the same numbers.
+    last_handle: AtomicU64,
 }
 
 /// One connection with its reader thread, which ends with it.
 struct Connection {
     writer: Mutex<Stream>,
     state: Mutex<State>,
-    generation: u64,
 }
 
 #[derive(Default)]
@@ -51,6 +36,8 @@ struct State {
     last_id: u64,
     closed: bool,
     waiting: HashMap<u64, SyncSender<Answer>>,
+    /// The service's handles, by the numbers that callers have.
+    handles: HashMap<u64, Handle>,
     sinks: HashMap<u64, EventSink>,
 }
 
@@ -69,7 +56,7 @@ impl RemoteHcn {
     /// As [`RemoteHcn::connect`], with that token.
     pub fn with_token(address: &str, token: Option<String>) -> Result<Self, HcnError> {
         let address = address.parse().map_err(HcnError::Unavailable)?;
-        Ok(Self { address, token, connection: Mutex::new(None), generation: AtomicU64::new(0) })
+        Ok(Self { address, token, connection: Mutex::new(None), last_handle: AtomicU64::new(0) })
     }
 
     fn connection(&self) -> Result<Arc<Connection>, RawError> {
@@ -84,8 +71,7 @@ impl RemoteHcn {
             write_frame(&mut stream, &hello).map_err(refused)?;
         }
         let reader = stream.try_clone().map_err(refused)?;
-        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        let connection = Arc::new(Connection { writer: Mutex::new(stream), state: Mutex::default(), generation });
+        let connection = Arc::new(Connection { writer: Mutex::new(stream), state: Mutex::default() });
         let weak = Arc::downgrade(&connection);
         let thread = std::thread::Builder::new().name("hcn-reader".into()).stack_size(READER_STACK);
         thread.spawn(move || read_answers(reader, &weak)).map_err(refused)?;
@@ -148,6 +134,12 @@ impl Connection {
         }
     }
 
+    /// The service's handle for the number that a caller has.
+    fn at_service(&self, handle: Option<Handle>) -> Result<Option<Handle>, RawError> {
+        let find = |handle: Handle| lock(&self.state).handles.get(&handle.0).copied().ok_or(HResult::INVALID_HANDLE.into());
+        handle.map(find).transpose()
+    }
+
     fn exchange(&self, call: String, args: Args<'_>) -> Result<Reply, RawError> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let id = {
@@ -198,11 +190,19 @@ impl Drop for Registration {
 impl HostNetwork for RemoteHcn {
     fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError> {
         let connection = self.connection()?;
-        let generation = connection.generation;
-        let local = |handle: Option<Handle>| handle.map(|handle| at_service(handle, generation)).transpose();
-        let args = Args { handle: local(args.handle)?, network: local(args.network)?, ..args };
+        let own = args.handle;
+        let args = Args { handle: connection.at_service(own)?, network: connection.at_service(args.network)?, ..args };
         let reply = connection.exchange(function.to_string(), args)?;
-        Ok(Reply { handle: reply.handle.map(|handle| labelled(handle, generation)), ..reply })
+        let mut state = lock(&connection.state);
+        if let (Function::Close(_), Some(closed)) = (function, own) {
+            state.handles.remove(&closed.0);
+        }
+        let handle = reply.handle.map(|handle| {
+            let number = self.last_handle.fetch_add(1, Ordering::Relaxed) + 1;
+            state.handles.insert(number, handle);
+            Handle(number)
+        });
+        Ok(Reply { handle, ..reply })
     }
 
     fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {

@@ -53,9 +53,9 @@ fn calls_handles_and_errors_cross() {
     let handle = remote.call(Function::Open(Kind::Network), args).unwrap().handle.unwrap();
     let query = remote.call(Function::Query(Kind::Network), Args { handle: Some(handle), ..Args::default() }).unwrap().result.unwrap();
     assert!(query.contains("Handle(7)"), "the service sees its own number: {query}");
-    // A handle of an earlier connection is dead, though the next connection gives the same numbers.
-    let earlier = Args { handle: Some(Handle(7)), ..Args::default() };
-    assert_eq!(remote.call(Function::Query(Kind::Network), earlier).unwrap_err().hresult, HResult::INVALID_HANDLE);
+    // The service's own numbers mean nothing to callers: a handle of an earlier connection is dead, though the next gives the same numbers.
+    let foreign = Args { handle: Some(Handle(7)), ..Args::default() };
+    assert_eq!(remote.call(Function::Query(Kind::Network), foreign).unwrap_err().hresult, HResult::INVALID_HANDLE);
     let text = remote.call(Function::Create(Kind::Endpoint), args).unwrap().result.unwrap();
     assert_eq!(text, format!("HcnCreateEndpoint {args:?}"));
     let error = remote.call(Function::Delete(Kind::Network), args).unwrap_err();
