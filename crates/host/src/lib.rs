@@ -1,10 +1,17 @@
 //! What differs between operating systems, behind small ports: files of a node's root by typed
-//! pod paths ([`HostRoot`]), facts about the machine ([`HostFacts`]) and its routes ([`Routes`]).
+//! pod paths ([`HostRoot`]), facts about the machine ([`HostFacts`]), its routes ([`Routes`]) and
+//! addresses of its interfaces ([`Addresses`]).
 
+mod addresses;
 mod facts;
 mod root;
 mod routes;
 
+#[cfg(target_os = "linux")]
+pub use addresses::LinuxAddresses;
+#[cfg(windows)]
+pub use addresses::WindowsAddresses;
+pub use addresses::{Addresses, AddressesError, HostAddress};
 pub use facts::HostFacts;
 pub use pod_rules::{NodeOs, PathError, PodPath};
 pub use root::{FileKind, HostError, HostRoot, Resolved, Space, VolumeFile};

@@ -199,6 +199,14 @@ impl HostRoot {
         self.root(path)?.write_file(path.components(), bytes, mode).map_err(error("write", path))
     }
 
+    /// Gives a file another name in its directory, over what has that name.
+    pub fn rename(&self, path: &PodPath, to: &PodPath) -> Result<(), HostError> {
+        if path.drive() != to.drive() || path.parent() != to.parent() {
+            return Err(error("rename", path)(io::ErrorKind::CrossesDevices.into()));
+        }
+        self.root(path)?.rename(path.components(), to.components()).map_err(error("rename", path))
+    }
+
     /// Names and kinds in a directory, sorted; links are not followed. Empty when it does not
     /// exist.
     pub fn read_dir(&self, path: &PodPath) -> Result<Vec<(String, FileKind)>, HostError> {

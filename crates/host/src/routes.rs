@@ -16,6 +16,8 @@ mod imp;
 pub use imp::LinuxRoutes;
 #[cfg(windows)]
 pub use imp::WindowsRoutes;
+#[cfg(windows)]
+pub(crate) use imp::{address_in, address_out, check};
 
 /// Our mark on Linux: the routing protocol number of every route we add.
 pub const OUR_PROTOCOL: u8 = 0x4d;

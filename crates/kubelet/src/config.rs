@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
 
 use host::{HostFacts, HostRoot, NodeOs};
 use k8s_openapi::api::core::v1::Taint;
+
+use crate::eviction::EvictionHard;
 
 /// Declared size of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +32,23 @@ pub struct Resolver {
     pub searches: Vec<String>,
     /// Options such as `ndots:5`.
     pub options: Vec<String>,
+}
+
+/// When container logs are rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogRotation {
+    /// Bytes from which on a log is rotated (upstream's `containerLogMaxSize`).
+    pub max_size: u64,
+    /// Files a container keeps, the current one included (`containerLogMaxFiles`).
+    pub max_files: u32,
+    /// How often they are looked at (`containerLogMonitorInterval`).
+    pub interval: Duration,
+}
+
+impl Default for LogRotation {
+    fn default() -> Self {
+        LogRotation { max_size: 10 << 20, max_files: 5, interval: Duration::from_secs(10) }
+    }
 }
 
 /// The server on :10250.
@@ -70,6 +90,10 @@ pub struct Config {
     pub taints: Vec<Taint>,
     /// Feature switch `HyperVContainer`: a pod may ask for Hyper-V isolation by annotation (upstream 1.10 to 1.20).
     pub hyper_v_container: bool,
+    /// What has to stay free on the node.
+    pub eviction_hard: EvictionHard,
+    /// When container logs are rotated.
+    pub logs: LogRotation,
     /// Cluster DNS servers.
     pub cluster_dns: Vec<IpAddr>,
     /// `cluster.local`.

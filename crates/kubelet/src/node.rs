@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::cri_config::NodeSide;
+use crate::eviction::Threshold;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
 use crate::pod::resources::Amounts;
@@ -27,8 +28,6 @@ use crate::pod::resources::Amounts;
 const REPORT: Duration = Duration::from_secs(5 * 60);
 /// It is computed at least this often.
 const COMPUTE: Duration = Duration::from_secs(10);
-/// Hard eviction threshold of memory, kept out of allocatable.
-const MEMORY_RESERVE: u64 = 100 << 20;
 
 /// Everything the Node says that does not change while the agent runs.
 pub(crate) struct NodeFacts {
@@ -53,10 +52,11 @@ impl NodeFacts {
             ("ephemeral-storage".to_owned(), Quantity::from_bytes(storage as i64)),
         ]);
         let mut allocatable = capacity.clone();
-        let memory = declared.memory_bytes.saturating_sub(MEMORY_RESERVE);
+        // What hard eviction keeps free is not for pods.
+        let free = config.eviction_hard;
+        let memory = declared.memory_bytes.saturating_sub(free.memory.of(declared.memory_bytes));
         allocatable.insert("memory".into(), Quantity::from_bytes(memory as i64));
-        // Hard eviction keeps a tenth of the file system free.
-        allocatable.insert("ephemeral-storage".into(), Quantity::from_units((storage - storage / 10) as i64));
+        allocatable.insert("ephemeral-storage".into(), Quantity::from_units(storage.saturating_sub(free.nodefs.of(storage)) as i64));
         NodeFacts {
             side,
             facts: config.facts.clone(),
@@ -109,7 +109,7 @@ impl NodeFacts {
     }
 
     /// The status as it should read; times of conditions come from `old` where they still hold.
-    pub(crate) fn status(&self, health: &RuntimeHealth, images: &[v1::Image], disk_full: Option<String>, old: &NodeStatus, now: Timestamp) -> Value {
+    pub(crate) fn status(&self, health: &RuntimeHealth, images: &[v1::Image], disk_full: bool, old: &NodeStatus, now: Timestamp) -> Value {
         let mut addresses: Vec<Value> = self.addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
         addresses.push(json!({"type": "Hostname", "address": self.name()}));
         let quantities = |a: &Amounts| -> BTreeMap<String, String> { a.iter().map(|(k, q)| (k.clone(), q.to_string())).collect() };
@@ -137,12 +137,13 @@ impl NodeFacts {
         })
     }
 
-    fn conditions(&self, health: &RuntimeHealth, disk_full: Option<String>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
+    fn conditions(&self, health: &RuntimeHealth, disk_full: bool, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
         let ready = health.runtime_ready && health.network_ready;
         let message = if ready { "kubelet is posting ready status".to_owned() } else { health.messages.join(", ") };
-        let disk = match &disk_full {
-            None => ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned()),
-            Some(_) => ("True", "KubeletHasDiskPressure", "kubelet has disk pressure".to_owned()),
+        let disk = if disk_full {
+            ("True", "KubeletHasDiskPressure", "kubelet has disk pressure".to_owned())
+        } else {
+            ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned())
         };
         let list = [
             ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
@@ -202,6 +203,8 @@ pub(crate) struct NodeKeeper {
     pub node: Informer<Node>,
     pub images: Images,
     pub recorder: EventRecorder,
+    /// Less than that free is disk pressure.
+    pub nodefs: Threshold,
     pub space: Arc<dyn Fn() -> Option<host::Space> + Send + Sync>,
 }
 
@@ -224,9 +227,8 @@ impl NodeKeeper {
         self.recorder.event(&self.reference(""), type_, reason, None, message);
     }
 
-    fn disk_full(&self) -> Option<String> {
-        let space = (self.space)()?;
-        (space.capacity > 0 && space.available < space.capacity / 50).then(|| "the file system is almost full".to_owned())
+    fn disk_full(&self) -> bool {
+        (self.space)().is_some_and(|space| space.available < self.nodefs.of(space.capacity))
     }
 
     async fn compute(&self, old: &NodeStatus) -> Value {
@@ -402,7 +404,7 @@ mod tests {
         assert_eq!(labels["node.kubernetes.io/windows-build"], "10.0.20348");
         assert_eq!(labels["beta.kubernetes.io/os"], "windows");
         let now = Timestamp::from_second(1_700_000_000).unwrap();
-        let s = f.status(&health(true), &[], None, &NodeStatus::default(), now);
+        let s = f.status(&health(true), &[], false, &NodeStatus::default(), now);
         assert_eq!(s["nodeInfo"]["osImage"], "Windows Server 2022 Datacenter");
         assert_eq!(s["nodeInfo"]["containerRuntimeVersion"], "sim://0.1.0");
         assert_eq!(s["capacity"]["cpu"], "8");
@@ -415,19 +417,19 @@ mod tests {
     fn readiness_keeps_its_times_and_foreign_conditions() {
         let f = facts();
         let at = |s: i64| Timestamp::from_second(1_700_000_000 + s).unwrap();
-        let first = f.status(&health(false), &[], None, &NodeStatus::default(), at(0));
+        let first = f.status(&health(false), &[], false, &NodeStatus::default(), at(0));
         assert!(!ready(&first));
         let mut old: NodeStatus = serde_json::from_value(first.clone()).unwrap();
         old.conditions.as_mut().unwrap().push(NodeCondition { type_: "NetworkUnavailable".into(), status: "False".into(), ..Default::default() });
-        let again = f.status(&health(false), &[], None, &old, at(5));
+        let again = f.status(&health(false), &[], false, &old, at(5));
         let ready_of = |s: &Value| s["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone();
         assert_eq!(ready_of(&again)["lastTransitionTime"], ready_of(&first)["lastTransitionTime"]);
         assert_eq!(ready_of(&again)["message"], "container runtime network not ready: x");
         assert!(again["conditions"].as_array().unwrap().iter().any(|c| c["type"] == "NetworkUnavailable"));
-        let later = f.status(&health(true), &[], None, &old, at(9));
+        let later = f.status(&health(true), &[], false, &old, at(9));
         assert!(ready(&later) && differs(&later, &again));
         assert_eq!(ready_of(&later)["lastTransitionTime"], "2023-11-14T22:13:29Z");
-        let beat = f.status(&health(true), &[], None, &serde_json::from_value(later.clone()).unwrap(), at(19));
+        let beat = f.status(&health(true), &[], false, &serde_json::from_value(later.clone()).unwrap(), at(19));
         assert!(!differs(&beat, &later), "a heartbeat alone is no change");
     }
 

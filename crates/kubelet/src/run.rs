@@ -6,6 +6,7 @@ use std::time::Duration;
 use cluster::{EventRecorder, Informer, Selection};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Api;
+use pod_rules::Quantity;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -17,6 +18,7 @@ use crate::cri_config::NodeSide;
 use crate::health::{self, RuntimeHealth};
 use crate::images::Images;
 use crate::node::{NodeFacts, NodeKeeper};
+use crate::rotation;
 use crate::server::{self, Auth, Server};
 use crate::services;
 use crate::sources::{Sources, Waker};
@@ -149,6 +151,7 @@ async fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         node: ground.node.clone(),
         images: Images::new(ground.cri.clone()),
         recorder: ground.recorder.clone(),
+        nodefs: config.eviction_hard.nodefs,
         space: Arc::new(move || root.space(&dir).ok()),
     };
     let registered = keeper.register().await;
@@ -189,6 +192,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         started: jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default(),
         admitted: Mutex::default(),
     });
+    tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), config.logs)));
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));
@@ -232,7 +236,9 @@ fn configz(config: &Config) -> serde_json::Value {
         "maxPods": config.capacity.pods,
         "podPidsLimit": -1,
         "containerRuntimeEndpoint": config.cri_endpoint,
-        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "10%"},
+        "evictionHard": {"memory.available": config.eviction_hard.memory.to_string(), "nodefs.available": config.eviction_hard.nodefs.to_string()},
+        "containerLogMaxSize": Quantity::from_bytes(config.logs.max_size as i64).to_string(),
+        "containerLogMaxFiles": config.logs.max_files,
         "nodeStatusUpdateFrequency": "10s",
         "nodeStatusReportFrequency": "5m0s",
         "nodeLeaseDurationSeconds": 40,

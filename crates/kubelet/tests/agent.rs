@@ -304,6 +304,30 @@ async fn starting_a_pod_costs_the_agent_little() {
 }
 
 /// Answers one HTTP request after another with what `code` holds.
+#[tokio::test]
+async fn a_large_log_is_rotated() {
+    let world = ready_world().await;
+    world.pod("web", json!({})).await;
+    world.until_running("web").await;
+    let container = world.runtime.state.lock().unwrap().named("c").remove(0);
+    let sandbox = world.runtime.state.lock().unwrap().sandboxes[&container.sandbox].clone();
+    let log = world.runtime.path(&sandbox.config.log_directory).join(&container.config.log_path);
+    let dir = log.parent().unwrap();
+    for old in ["0.log.20250101-000000.gz", "0.log.20250102-000000", "1.log.20250102-000000"] {
+        std::fs::write(dir.join(old), "old").unwrap();
+    }
+    std::fs::write(&log, "x".repeat(999)).unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(std::fs::metadata(&log).unwrap().len(), 999, "not large enough yet");
+    std::fs::write(&log, "x".repeat(1000)).unwrap();
+    world.eventually("a fresh log", async || std::fs::metadata(&log).is_ok_and(|m| m.len() == 0)).await;
+    let mut names: Vec<String> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let rotated = names.remove(2);
+    assert_eq!(names, ["0.log", "0.log.20250102-000000.gz", "1.log.20250102-000000"].map(str::to_owned), "{rotated}");
+    assert_eq!(std::fs::metadata(dir.join(&rotated)).unwrap().len(), 1000, "{rotated}");
+}
+
 async fn http_server(code: std::sync::Arc<std::sync::atomic::AtomicU16>) -> u16 {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -118,6 +118,15 @@ pub struct NodeArgs {
     /// Switches by upstream's names, as HyperVContainer=true
     #[arg(long, default_value_t)]
     pub feature_gates: FeatureGates,
+    /// What has to stay free, as memory.available<100Mi,nodefs.available<10%; below the latter the node says DiskPressure
+    #[arg(long, default_value_t)]
+    pub eviction_hard: kubelet::EvictionHard,
+    /// Size from which on a container's log is rotated
+    #[arg(long, default_value = "10Mi")]
+    pub container_log_max_size: String,
+    /// Log files a container keeps, the current one included
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
+    pub container_log_max_files: u32,
     /// Leave a part out
     #[arg(long)]
     pub without: Vec<Part>,

@@ -200,6 +200,8 @@ fn kubelet_config(args: &NodeArgs, client: kube::Client) -> Result<kubelet::Conf
         labels: BTreeMap::new(),
         taints: Vec::new(),
         hyper_v_container: args.feature_gates.hyper_v_container(),
+        eviction_hard: args.eviction_hard,
+        logs: log_rotation(args)?,
         cluster_dns: vec![args.cluster_dns],
         cluster_domain: args.cluster_domain.clone(),
         resolver: kubelet::Resolver { servers: vec![host_dns(args.cluster_dns)], ..kubelet::Resolver::default() },
@@ -219,10 +221,17 @@ fn host_dns(cluster_dns: IpAddr) -> String {
     cluster_dns.to_string()
 }
 
+fn quantity(what: &str, text: &str) -> Result<pod_rules::Quantity> {
+    pod_rules::Quantity::parse(text).with_context(|| format!("{what} {text:?} is no quantity: write it as 8, 500m or 16Gi"))
+}
+
+fn log_rotation(args: &NodeArgs) -> Result<kubelet::LogRotation> {
+    let size = quantity("--container-log-max-size", &args.container_log_max_size)?.value();
+    let max_size = u64::try_from(size).context("--container-log-max-size must not be negative")?;
+    Ok(kubelet::LogRotation { max_size, max_files: args.container_log_max_files, ..kubelet::LogRotation::default() })
+}
+
 fn capacity(args: &NodeArgs) -> Result<kubelet::Capacity> {
-    let quantity = |what: &str, text: &str| {
-        pod_rules::Quantity::parse(text).with_context(|| format!("{what} {text:?} is no quantity: write it as 8, 500m or 16Gi"))
-    };
     let memory = quantity("--memory", &args.memory)?.value();
     Ok(kubelet::Capacity {
         cpu_millis: quantity("--cpu", &args.cpu)?.milli_value(),

@@ -133,6 +133,11 @@ impl Root {
         Ok(renameat(&dir, temporary.as_str(), &dir, name.as_str())?)
     }
 
+    pub(super) fn rename(&self, path: &[String], to: &[String]) -> io::Result<()> {
+        let ((dir, name), (target, new)) = (self.parent(path)?, self.parent(to)?);
+        Ok(renameat(&dir, name.as_str(), &target, new.as_str())?)
+    }
+
     pub(super) fn read_dir(&self, path: &[String]) -> io::Result<Vec<(String, FileKind)>> {
         list(self.open_in(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)
     }

@@ -70,6 +70,10 @@ impl Root {
         fs::rename(&temporary, &target)
     }
 
+    pub(super) fn rename(&self, path: &[String], to: &[String]) -> io::Result<()> {
+        fs::rename(self.checked(path)?, self.checked(to)?)
+    }
+
     pub(super) fn read_dir(&self, path: &[String]) -> io::Result<Vec<(String, FileKind)>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.checked(path)?)? {

@@ -73,7 +73,7 @@ impl Routes for WindowsRoutes {
     }
 }
 
-fn check(code: u32) -> io::Result<()> {
+pub(crate) fn check(code: u32) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code as i32)) }
 }
 
@@ -94,7 +94,7 @@ fn row_of(route: &HostRoute) -> MIB_IPFORWARD_ROW2 {
     row
 }
 
-fn address_in(address: IpAddr) -> SOCKADDR_INET {
+pub(crate) fn address_in(address: IpAddr) -> SOCKADDR_INET {
     let mut out = SOCKADDR_INET::default();
     match address {
         IpAddr::V4(a) => {
@@ -109,7 +109,7 @@ fn address_in(address: IpAddr) -> SOCKADDR_INET {
     out
 }
 
-fn address_out(address: &SOCKADDR_INET) -> Option<IpAddr> {
+pub(crate) fn address_out(address: &SOCKADDR_INET) -> Option<IpAddr> {
     // SAFETY: every variant of the union starts with the family, which says which one it is.
     unsafe {
         match address.si_family {

@@ -11,7 +11,7 @@ use host::{HostFacts, HostRoot, NodeOs};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret, ServiceAccount};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kubelet::{Capacity, Config, Resolver, ServerConfig};
+use kubelet::{Capacity, Config, LogRotation, Resolver, ServerConfig};
 use pki::{Ca, CertRequest};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -111,6 +111,8 @@ impl World {
             capacity: Capacity { cpu_millis: 4000, memory_bytes: 8 << 30, pods: 20, ephemeral_storage_bytes: 0 },
             labels: Default::default(),
             hyper_v_container: false,
+            eviction_hard: "nodefs.available<0%".parse().unwrap(),
+            logs: LogRotation { max_size: 1000, max_files: 3, interval: Duration::from_millis(200) },
             taints: vec![],
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),

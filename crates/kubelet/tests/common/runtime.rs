@@ -157,6 +157,11 @@ fn sandbox_status(s: &Sandbox) -> v1::PodSandboxStatus {
     }
 }
 
+/// Where a container's log is, as the node writes it.
+fn log_path(state: &State, c: &Container) -> String {
+    format!("{}/{}", state.sandboxes[&c.sandbox].config.log_directory, c.config.log_path)
+}
+
 fn container_status(c: &Container) -> v1::ContainerStatus {
     v1::ContainerStatus {
         id: c.id.clone(),
@@ -378,11 +383,20 @@ service! { RuntimeService {
         Ok(Response::new(v1::ListContainersResponse { containers: containers.collect() }))
     }
 
+    async fn reopen_container_log(&self, r: Request<v1::ReopenContainerLogRequest>) -> Answer<v1::ReopenContainerLogResponse> {
+        let id = r.into_inner().container_id;
+        let state = self.state.lock().unwrap();
+        let c = state.containers.get(&id).ok_or_else(|| no("container", &id))?;
+        std::fs::write(self.path(&log_path(&state, c)), "").map_err(|e| Status::internal(e.to_string()))?;
+        Ok(Response::new(v1::ReopenContainerLogResponse {}))
+    }
+
     async fn container_status(&self, r: Request<v1::ContainerStatusRequest>) -> Answer<v1::ContainerStatusResponse> {
         let id = r.into_inner().container_id;
         let state = self.state.lock().unwrap();
         let c = state.containers.get(&id).ok_or_else(|| no("container", &id))?;
-        Ok(Response::new(v1::ContainerStatusResponse { status: Some(container_status(c)), ..Default::default() }))
+        let status = v1::ContainerStatus { log_path: log_path(&state, c), ..container_status(c) };
+        Ok(Response::new(v1::ContainerStatusResponse { status: Some(status), ..Default::default() }))
     }
 
     type GetContainerEventsStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;
@@ -393,7 +407,6 @@ service! { RuntimeService {
     }
 } rest {
     update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse;
-    reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse;
     exec(ExecRequest) -> ExecResponse;
     attach(AttachRequest) -> AttachResponse;
     port_forward(PortForwardRequest) -> PortForwardResponse;

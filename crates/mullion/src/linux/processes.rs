@@ -18,6 +18,8 @@ pub const CONTROL_PLANE_PROCESS: &str = "control-plane";
 pub const API_LISTENER: &str = "api";
 /// The number it inherits it by.
 const API_FD: i32 = 3;
+/// As kind has it: no pressure by a full disk.
+const EVICTION_HARD: &str = "memory.available<100Mi,nodefs.available<0%";
 
 /// Agents and plug-ins speak the second API of the Host Networking Service, which earlier builds lack. Their hosts get the service of
 /// this build, unless the specification says otherwise.
@@ -211,7 +213,9 @@ fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .opt("cpu", node.cpu)
         .opt("memory", node.mem)
         .opt("machine-id", Uuid::new_v5(&inputs.identity, name.as_bytes()))
-        .opt("boot-id", inputs.boot_id(name));
+        .opt("boot-id", inputs.boot_id(name))
+        // The disk is the user's own, as full as they like it: no node of theirs is under pressure.
+        .opt("eviction-hard", EVICTION_HARD);
     if !inputs.cluster.feature_gates.is_empty() {
         argv = argv.opt("feature-gates", &inputs.cluster.feature_gates);
     }

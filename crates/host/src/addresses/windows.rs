@@ -1,0 +1,82 @@
+//! Addresses through IP Helper. Windows keeps no owner of an address: ours are those that stand alone (no prefix) and are
+//! never a source of what this machine sends by itself, which nobody else sets together.
+#![allow(unsafe_code)]
+
+use std::net::IpAddr;
+use std::ptr;
+
+use windows_sys::Win32::Foundation::{ERROR_NOT_FOUND, ERROR_OBJECT_ALREADY_EXISTS};
+use windows_sys::Win32::NetworkManagement::IpHelper::{
+    CreateUnicastIpAddressEntry, DeleteUnicastIpAddressEntry, FreeMibTable, GetUnicastIpAddressTable, InitializeUnicastIpAddressEntry,
+    MIB_UNICASTIPADDRESS_ROW, MIB_UNICASTIPADDRESS_TABLE,
+};
+use windows_sys::Win32::Networking::WinSock::{AF_UNSPEC, IpDadStatePreferred};
+
+use super::{Addresses, AddressesError, HostAddress, failed, missing};
+use crate::routes::{Routes, WindowsRoutes, address_in, address_out, check};
+
+/// The addresses of one interface (default compartment).
+#[derive(Debug)]
+pub struct WindowsAddresses {
+    index: u32,
+    name: String,
+}
+
+impl WindowsAddresses {
+    /// Those of the interface with the alias `name`.
+    pub fn open(name: &str) -> Result<Self, AddressesError> {
+        let found = WindowsRoutes.interface(name).map_err(|error| failed(error.operation)(error.source))?;
+        Ok(Self { index: found.ok_or_else(|| missing(name))?, name: name.to_owned() })
+    }
+
+    fn row(&self, ip: IpAddr) -> MIB_UNICASTIPADDRESS_ROW {
+        let mut row = MIB_UNICASTIPADDRESS_ROW::default();
+        // SAFETY: `row` is a valid structure for the call to fill with defaults.
+        unsafe { InitializeUnicastIpAddressEntry(&mut row) };
+        row.InterfaceIndex = self.index;
+        row.Address = address_in(ip);
+        row.OnLinkPrefixLength = if ip.is_ipv4() { 32 } else { 128 };
+        // Usable at once: nobody else has an address of a Service.
+        row.DadState = IpDadStatePreferred;
+        row.SkipAsSource = true;
+        row
+    }
+}
+
+impl Addresses for WindowsAddresses {
+    fn list(&self) -> Result<Vec<HostAddress>, AddressesError> {
+        let mut table: *mut MIB_UNICASTIPADDRESS_TABLE = ptr::null_mut();
+        // SAFETY: `table` is a valid place for the pointer that the call returns.
+        check(unsafe { GetUnicastIpAddressTable(AF_UNSPEC, &mut table) }).map_err(failed(format!("list addresses of {}", self.name)))?;
+        // SAFETY: on success the table holds NumEntries rows, valid until FreeMibTable.
+        let rows = unsafe { std::slice::from_raw_parts((*table).Table.as_ptr(), (*table).NumEntries as usize) };
+        let here = rows.iter().filter(|row| row.InterfaceIndex == self.index);
+        let addresses = here.filter_map(|row| Some(host_address(address_out(&row.Address)?, row))).collect();
+        // SAFETY: the table came from GetUnicastIpAddressTable and `rows` is not used again.
+        unsafe { FreeMibTable(table.cast()) };
+        Ok(addresses)
+    }
+
+    fn add(&self, ip: IpAddr) -> Result<(), AddressesError> {
+        let row = self.row(ip);
+        // SAFETY: `row` was initialised by InitializeUnicastIpAddressEntry and filled in.
+        match unsafe { CreateUnicastIpAddressEntry(&row) } {
+            0 | ERROR_OBJECT_ALREADY_EXISTS => Ok(()),
+            code => check(code).map_err(failed(format!("add {ip} to {}", self.name))),
+        }
+    }
+
+    fn delete(&self, ip: IpAddr) -> Result<(), AddressesError> {
+        let row = self.row(ip);
+        // SAFETY: as in `add`.
+        match unsafe { DeleteUnicastIpAddressEntry(&row) } {
+            0 | ERROR_NOT_FOUND => Ok(()),
+            code => check(code).map_err(failed(format!("delete {ip} of {}", self.name))),
+        }
+    }
+}
+
+fn host_address(ip: IpAddr, row: &MIB_UNICASTIPADDRESS_ROW) -> HostAddress {
+    let alone = row.OnLinkPrefixLength == if ip.is_ipv4() { 32 } else { 128 };
+    HostAddress { ip, ours: alone && row.SkipAsSource }
+}

@@ -1,0 +1,193 @@
+//! Rotation of container logs (upstream pkg/kubelet/logs/container_log_manager.go): a log that has
+//! grown large is renamed with a time, the runtime opens a new one, and older ones are compressed.
+//!
+//! Guarantees: nothing but `LOG.*` beside a running container's log is touched, and a log whose
+//! successor cannot be opened gets its name back.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use cri::v1;
+use flate2::{Compression, write::GzEncoder};
+use host::{HostRoot, PodPath};
+use jiff::{Timestamp, tz::TimeZone};
+
+use crate::config::LogRotation;
+
+const COMPRESSED: &str = ".gz";
+/// Of a compression that is not finished.
+const UNFINISHED: &str = ".tmp";
+
+/// What happens to one rotated log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Remove(String),
+    Compress(String),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Remove(name) => write!(f, "remove {name}"),
+            Step::Compress(name) => write!(f, "compress {name}"),
+        }
+    }
+}
+
+/// What has to happen beside `log` before it is rotated, so that at most `files` remain afterwards.
+fn plan(log: &str, names: &[String], files: u32) -> Vec<Step> {
+    let prefix = format!("{log}.");
+    let mut steps = Vec::new();
+    let mut kept = Vec::new();
+    for name in names.iter().filter(|name| name.starts_with(&prefix)) {
+        let half_done = name.ends_with(UNFINISHED) || (!name.ends_with(COMPRESSED) && names.contains(&format!("{name}{COMPRESSED}")));
+        if half_done {
+            steps.push(Step::Remove(name.clone()));
+        } else {
+            kept.push(name.clone());
+        }
+    }
+    // Names end with their time: the oldest first. The log itself and the one about to be renamed count too.
+    kept.sort();
+    let surplus = kept.len().saturating_sub(files.saturating_sub(2) as usize);
+    steps.extend(kept.drain(..surplus).map(Step::Remove));
+    steps.extend(kept.into_iter().filter(|name| !name.ends_with(COMPRESSED)).map(Step::Compress));
+    steps
+}
+
+/// Looks after the logs of running containers, for ever.
+pub(crate) async fn keep(client: cri::Client, root: Arc<HostRoot>, settings: LogRotation) {
+    loop {
+        tokio::time::sleep(settings.interval).await;
+        if let Err(error) = pass(&client, &root, settings).await {
+            tracing::warn!(%error, "looking for large container logs failed; trying again");
+        }
+    }
+}
+
+async fn pass(client: &cri::Client, root: &Arc<HostRoot>, settings: LogRotation) -> Result<(), cri::Error> {
+    let running = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 };
+    let filter = v1::ContainerFilter { state: Some(running), ..Default::default() };
+    for container in client.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await? {
+        let id = container.id;
+        let request = v1::ContainerStatusRequest { container_id: id.clone(), ..Default::default() };
+        let Some(path) = client.container_status(request).await.ok().and_then(|answer| answer.status).map(|status| status.log_path) else {
+            continue;
+        };
+        // A container without a log has no path.
+        if path.is_empty() {
+            continue;
+        }
+        let outcome = match root.parse(&path) {
+            Ok(log) => rotate(client, root, &id, &log, settings).await,
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(container = id, log = path, error, "rotating a container's log failed; trying again");
+        }
+    }
+    Ok(())
+}
+
+async fn rotate(client: &cri::Client, root: &Arc<HostRoot>, id: &str, log: &PodPath, settings: LogRotation) -> Result<(), String> {
+    let size = root.open_read(log).and_then(|file| file.metadata().map_err(|source| failed("measure", log, source)));
+    let size = match size {
+        Ok(metadata) => metadata.len(),
+        // Somebody took it away: the runtime writes into nothing until it opens a new one.
+        Err(error) if error.is_not_found() => return reopen(client, id).await,
+        Err(error) => return Err(error.to_string()),
+    };
+    if size < settings.max_size {
+        return Ok(());
+    }
+    let (tree, path) = (root.clone(), log.clone());
+    let tidied = tokio::task::spawn_blocking(move || tidy(&tree, &path, settings.max_files)).await;
+    tidied.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let time = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%d-%H%M%S").to_string();
+    let rotated = sibling(log, &format!("{}.{time}", name(log)))?;
+    root.rename(log, &rotated).map_err(|error| error.to_string())?;
+    if let Err(why) = reopen(client, id).await {
+        root.rename(&rotated, log).map_err(|error| format!("{why}; giving the log its name back failed too: {error}"))?;
+        return Err(why);
+    }
+    tracing::debug!(container = id, %log, size, "rotated a container's log");
+    Ok(())
+}
+
+async fn reopen(client: &cri::Client, id: &str) -> Result<(), String> {
+    let request = v1::ReopenContainerLogRequest { container_id: id.to_owned() };
+    client.reopen_container_log(request).await.map_err(|error| format!("the runtime did not reopen the log: {}", error.message()))
+}
+
+/// Makes room beside a log.
+fn tidy(root: &HostRoot, log: &PodPath, files: u32) -> Result<(), host::HostError> {
+    let Some(dir) = log.parent() else { return Ok(()) };
+    let names: Vec<String> = root.read_dir(&dir)?.into_iter().map(|(name, _)| name).collect();
+    for step in plan(name(log), &names, files) {
+        tracing::debug!(%dir, "{step}");
+        match step {
+            Step::Remove(name) => root.remove_tree(&dir.join(&name)?)?,
+            Step::Compress(name) => compress(root, &dir, &name)?,
+        }
+    }
+    Ok(())
+}
+
+fn compress(root: &HostRoot, dir: &PodPath, name: &str) -> Result<(), host::HostError> {
+    let (plain, done) = (dir.join(name)?, dir.join(&format!("{name}{COMPRESSED}"))?);
+    let unfinished = dir.join(&format!("{name}{UNFINISHED}"))?;
+    let mut source = root.open_read(&plain)?;
+    let mut packer = GzEncoder::new(root.open_append(&unfinished, 0o640)?, Compression::default());
+    io::copy(&mut source, &mut packer).and_then(|_| packer.finish()).map_err(|source| failed("compress", &plain, source))?;
+    root.rename(&unfinished, &done)?;
+    root.remove_tree(&plain)
+}
+
+fn failed(operation: &'static str, path: &PodPath, source: io::Error) -> host::HostError {
+    host::HostError::Io { operation, path: path.to_string(), source }
+}
+
+fn name(path: &PodPath) -> &str {
+    path.components().last().map_or("", String::as_str)
+}
+
+fn sibling(path: &PodPath, name: &str) -> Result<PodPath, String> {
+    let dir = path.parent().ok_or_else(|| format!("{path} has no directory"))?;
+    dir.join(name).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_and_what_is_compressed() {
+        for (names, files, want) in [
+            (&["0.log", "1.log.20260101-000000"][..], 5, &[][..]),
+            (&["0.log", "0.log.20260101-000000"], 5, &["compress 0.log.20260101-000000"]),
+            (&["0.log", "0.log.a.gz", "0.log.b", "0.log.b.tmp"], 5, &["remove 0.log.b.tmp", "compress 0.log.b"]),
+            (&["0.log", "0.log.b", "0.log.b.gz"], 5, &["remove 0.log.b"]),
+            (&["0.log", "0.log.a.gz", "0.log.b.gz", "0.log.c.gz", "0.log.d"], 5, &["remove 0.log.a.gz", "compress 0.log.d"]),
+            (&["0.log", "0.log.a"], 2, &["remove 0.log.a"]),
+        ] {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let steps: Vec<String> = plan("0.log", &names, files).iter().map(Step::to_string).collect();
+            assert_eq!(steps, want, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_compressed_log_holds_what_the_plain_one_did() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::linux(dir.path()).unwrap();
+        std::fs::write(dir.path().join("0.log.a"), "text\n".repeat(1000)).unwrap();
+        std::fs::write(dir.path().join("0.log"), "").unwrap();
+        tidy(&root, &root.parse("/0.log").unwrap(), 5).unwrap();
+        let mut text = String::new();
+        let packed = std::fs::File::open(dir.path().join("0.log.a.gz")).unwrap();
+        io::Read::read_to_string(&mut flate2::read::GzDecoder::new(packed), &mut text).unwrap();
+        assert_eq!(text, "text\n".repeat(1000));
+        assert!(!dir.path().join("0.log.a").exists());
+    }
+}
