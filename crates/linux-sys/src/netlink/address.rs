@@ -29,27 +29,44 @@ fn body(w: &mut Writer, address: IpNet) {
     }
 }
 
+/// Who put the address there: kernels keep it since 5.18 and leave it out when it is 0.
+const IFA_PROTO: u16 = 11;
+
 impl Rtnl {
     /// The addresses of a link with their prefix lengths.
     pub fn addrs(&self, index: u32) -> Result<Vec<IpNet>> {
+        Ok(self.marked_addrs(index)?.into_iter().map(|(net, _)| net).collect())
+    }
+
+    /// The addresses of a link, each with the number of who put it there (0 unknown).
+    pub fn marked_addrs(&self, index: u32) -> Result<Vec<(IpNet, u8)>> {
         let all = self.dump("list addresses", libc::RTM_GETADDR, &[0; 8], |payload| {
             let (prefix, owner) = (*payload.get(1)?, wire::u32_at(payload, 4)?);
             let attrs = payload.get(8..)?;
             // IFA_LOCAL is this side's address; IPv6 has it only on point-to-point links.
             let ip = wire::attr(attrs, libc::IFA_LOCAL).or_else(|| wire::attr(attrs, libc::IFA_ADDRESS))?;
-            Some((owner, IpNet::new(read_ip(ip)?, prefix).ok()?))
+            let mark = wire::attr(attrs, IFA_PROTO).and_then(|bytes| bytes.first().copied()).unwrap_or(0);
+            Some((owner, (IpNet::new(read_ip(ip)?, prefix).ok()?, mark)))
         })?;
-        Ok(all.into_iter().filter(|(owner, _)| *owner == index).map(|(_, net)| net).collect())
+        Ok(all.into_iter().filter(|(owner, _)| *owner == index).map(|(_, marked)| marked).collect())
     }
 
     /// Gives a link an address; that it has it already is fine. IPv6 addresses are usable at once
     /// (no duplicate address detection: our links have no strangers).
     pub fn add_addr(&self, index: u32, address: IpNet) -> Result<()> {
+        self.add_marked_addr(index, address, 0)
+    }
+
+    /// Like [`Self::add_addr`], with the number of who puts it there.
+    pub fn add_marked_addr(&self, index: u32, address: IpNet, mark: u8) -> Result<()> {
         let name = format!("add address {address} to link {index}");
         let done = self.change(&name, libc::RTM_NEWADDR, CREATE, &header(address, index), |w| {
             body(w, address);
             if address.addr().is_ipv6() {
                 w.attr_u32(libc::IFA_FLAGS, IFA_F_NODAD);
+            }
+            if mark != 0 {
+                w.attr_u8(IFA_PROTO, mark);
             }
         });
         match done {
