@@ -17,8 +17,8 @@ use hns_sim::state::{Change, State};
 use hns_sim::switches::Switches;
 use serde_json::{Value, json};
 
-const SEEDS: u64 = 60;
-const CALLS: usize = 120;
+const SEEDS: u64 = 40;
+const CALLS: usize = 150;
 
 /// Numbers that follow from a seed.
 struct Draws(u64);
@@ -80,12 +80,12 @@ fn id(number: usize) -> Guid {
 const TYPES: [&str; 9] = ["NAT", "ICS", "Transparent", "L2Bridge", "L2Tunnel", "Overlay", "Private", "Internal", "Mirrored"];
 
 fn network(draws: &mut Draws) -> Value {
-    let third = draws.below(3);
-    let vsid = *draws.one(&[4096, 4097, 7]);
+    let third = draws.below(2);
+    let vsid = *draws.one(&[4096, 4096, 4096, 4097, 7]);
     json!({
-        "Name": draws.one(&["a", "b", "A", ""]),
+        "Name": draws.one(&["a", "A", "", "", "", ""]),
         "Type": draws.one(&TYPES),
-        "Flags": draws.one(&[0, 8, 1024]),
+        "Flags": draws.one(&[0, 0, 0, 8, 1024]),
         "Ipams": [{"Type": "Static", "Subnets": [{
             "IpAddressPrefix": format!("10.0.{third}.0/24"),
             "Policies": [{"Type": "VSID", "Settings": {"IsolationId": vsid}}],
@@ -104,16 +104,16 @@ fn network_policies(draws: &mut Draws) -> Value {
         json!({"Type": "HostRoute", "Settings": {}}),
         json!({"Type": "Warp"}),
     ];
-    (0..draws.below(3)).map(|_| draws.one(&all).clone()).collect()
+    (0..[0, 0, 1, 1, 2][draws.below(5)]).map(|_| draws.one(&all).clone()).collect()
 }
 
 fn endpoint(draws: &mut Draws) -> Value {
-    let address = format!("10.0.{}.{}", draws.below(3), draws.below(6));
-    let ips = if draws.now_and_then(3) { json!([]) } else { json!([{"IpAddress": address}]) };
+    let address = format!("10.0.{}.{}", draws.below(2), draws.below(20));
+    let ips = if draws.now_and_then(2) { json!([]) } else { json!([{"IpAddress": address}]) };
     json!({
         "Name": draws.one(&["", "pod", "pod"]),
         "IpConfigurations": ips,
-        "MacAddress": draws.one(&["", "", "00-15-5d-00-00-07"]),
+        "MacAddress": draws.one(&["", "", "", "", "00-15-5d-00-00-07"]),
         "Flags": draws.one(&[0, 0, 1]),
         "Policies": endpoint_policies(draws),
         "SchemaVersion": {"Major": 2, "Minor": 0},
@@ -129,11 +129,11 @@ fn endpoint_policies(draws: &mut Draws) -> Value {
         json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": ["10.0.0.0/8"]}}),
         json!({"Type": "InterfaceParameters", "Settings": {"Mtu": 1400}}),
     ];
-    (0..draws.below(3)).map(|_| draws.one(&all).clone()).collect()
+    (0..[0, 0, 1, 1, 2][draws.below(5)]).map(|_| draws.one(&all).clone()).collect()
 }
 
-fn balancer(draws: &mut Draws) -> Value {
-    let backends: Vec<Guid> = (0..draws.below(3)).map(|_| id(0x20 + draws.below(6))).collect();
+fn balancer(draws: &mut Draws, state: &State) -> Value {
+    let backends: Vec<Guid> = (0..1 + draws.below(2)).map(|_| some(draws, state, Kind::Endpoint)).collect();
     let vips: &[&str] = if draws.now_and_then(2) { &[] } else { &["10.96.0.1"] };
     let (port, flags) = (80 + draws.below(3), draws.below(2));
     json!({
@@ -143,8 +143,26 @@ fn balancer(draws: &mut Draws) -> Value {
     })
 }
 
-fn request(draws: &mut Draws, kind: Kind) -> Value {
-    let request = *draws.one(&["Add", "Remove", "Update", "Refresh", "Reset"]);
+/// Mostly an object that exists.
+fn some(draws: &mut Draws, state: &State, kind: Kind) -> Guid {
+    let ids = state.ids_of(kind);
+    if ids.is_empty() || draws.now_and_then(6) { new(draws, kind) } else { *draws.one(&ids) }
+}
+
+/// An id that an object of the kind may get.
+fn new(draws: &mut Draws, kind: Kind) -> Guid {
+    let base = match kind {
+        Kind::Network => 0x10,
+        Kind::Endpoint => 0x20,
+        Kind::Namespace => 0x50,
+        Kind::LoadBalancer => 0x60,
+        _ => 0x70,
+    };
+    id(base + draws.below(if kind == Kind::Network { 4 } else { 14 }))
+}
+
+fn request(draws: &mut Draws, kind: Kind, state: &State) -> Value {
+    let request = *draws.one(&["Add", "Add", "Remove", "Update", "Refresh", "Reset"]);
     match kind {
         Kind::Network => {
             let subnet = json!({"Subnets": [{"IpAddressPrefix": format!("10.0.{}.0/24", draws.below(3))}]});
@@ -155,11 +173,11 @@ fn request(draws: &mut Draws, kind: Kind) -> Value {
         }
         Kind::Endpoint => json!({"ResourceType": "Policy", "RequestType": request, "Settings": {"Policies": endpoint_policies(draws)}}),
         Kind::Namespace => {
-            let choices = [("Endpoint", json!({"EndpointId": id(0x20 + draws.below(6))})), ("Container", json!({"ContainerId": "c"}))];
+            let choices = [("Endpoint", json!({"EndpointId": some(draws, state, Kind::Endpoint)})), ("Container", json!({"ContainerId": "c"}))];
             let (what, settings) = draws.one(&choices);
             json!({"ResourceType": what, "RequestType": request, "Settings": settings})
         }
-        _ => balancer(draws),
+        _ => balancer(draws, state),
     }
 }
 
@@ -199,47 +217,42 @@ fn spoil(draws: &mut Draws, value: &mut Value) {
 }
 
 /// A random call; handles are opened for it and closed after it.
-fn call(draws: &mut Draws, session: &Arc<dyn HostNetwork>) -> (String, Result<(), hcn::RawError>) {
+fn call(draws: &mut Draws, session: &Arc<dyn HostNetwork>, state: &State) -> (String, Result<(), hcn::RawError>) {
     let kinds =
         [Kind::Network, Kind::Endpoint, Kind::Endpoint, Kind::Endpoint, Kind::Namespace, Kind::LoadBalancer, Kind::LoadBalancer, Kind::SdnRoute];
     let kind = *draws.one(&kinds);
-    let base = match kind {
-        Kind::Network => 0x10,
-        Kind::Endpoint => 0x20,
-        Kind::Namespace => 0x30,
-        Kind::LoadBalancer => 0x40,
-        _ => 0x50,
-    };
-    let own = id(base + draws.below(if kind == Kind::Network { 3 } else { 6 }));
     let open = |kind, id| session.call(Function::Open(kind), Args { id: Some(id), ..Args::default() }).ok().and_then(|reply| reply.handle);
     let verb = draws.below(12);
+    let own = if verb < 6 { new(draws, kind) } else { some(draws, state, kind) };
     let mut document = match (verb, kind) {
         (0..6, Kind::Network) => network(draws),
         (0..6, Kind::Endpoint) => endpoint(draws),
-        (0..6, Kind::LoadBalancer) => balancer(draws),
-        (0..6, Kind::SdnRoute) => json!({"HostComputeEndpoints": [id(0x20)], "Setting": [{"DestinationPrefix": "10.9.0.0/16"}]}),
+        (0..6, Kind::LoadBalancer) => balancer(draws, state),
+        (0..6, Kind::SdnRoute) => {
+            json!({"HostComputeEndpoints": [some(draws, state, Kind::Endpoint)], "Setting": [{"DestinationPrefix": "10.9.0.0/16"}]})
+        }
         (0..6, _) => json!({"Type": draws.one(&["Host", "Host", "HostDefault", "Guest"])}),
-        _ => request(draws, kind),
+        _ => request(draws, kind, state),
     };
-    if draws.now_and_then(5) {
+    if draws.now_and_then(8) {
         spoil(draws, &mut document);
     }
     let settings = document.to_string();
     let mut handles: Vec<(Kind, Handle)> = Vec::new();
     let mut args = Args { id: Some(own), settings: Some(&settings), ..Args::default() };
-    let path = format!("/endpoints/{own}/{}", draws.one(&["attach", "detach"]));
+    let path = format!("/endpoints/{}/{}", some(draws, state, Kind::Endpoint), draws.one(&["attach", "detach"]));
     let function = match verb {
         0..6 => {
-            args.network = open(Kind::Network, id(0x10 + draws.below(3)));
+            args.network = open(Kind::Network, some(draws, state, Kind::Network));
             handles.extend(args.network.map(|handle| (Kind::Network, handle)));
             Function::Create(kind)
         }
-        6..9 => {
+        6..9 | 10 => {
             args.handle = open(kind, own);
             handles.extend(args.handle.map(|handle| (kind, handle)));
-            Function::Modify(kind)
+            if verb == 10 { Function::Query(kind) } else { Function::Modify(kind) }
         }
-        9..11 => Function::Delete(kind),
+        9 => Function::Delete(kind),
         _ => {
             args = Args { method: Some("POST"), path: Some(&path), settings: Some(r#"{"SystemType":"Host"}"#), ..Args::default() };
             Function::HnsCall
@@ -317,7 +330,7 @@ fn run(seed: u64) -> usize {
     for number in 0..CALLS {
         let before = simulator.state();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let (text, outcome) = call(&mut draws, &session);
+            let (text, outcome) = call(&mut draws, &session, &before);
             last = text;
             let after = simulator.state();
             done += usize::from(after != before);
@@ -353,7 +366,7 @@ fn any_text_at_any_call_is_answered() {
         let mut document = match draws.below(5) {
             0 => network(&mut draws),
             1 => endpoint(&mut draws),
-            2 => balancer(&mut draws),
+            2 => balancer(&mut draws, &simulator.state()),
             3 => {
                 json!({"ID": id(draws.below(9)), "References": ["/endpoints/x"], "Policies": [{"Type": "ELB", "VIPs": ["10.0.0.1"], "Protocol": 6}]})
             }

@@ -84,16 +84,22 @@ impl Context<'_> {
             let [third, fourth] = u16::try_from((start + step) % 256 * 16).unwrap_or_default().to_be_bytes();
             Ipv4Net::new_assert([172, 16 + third, fourth, 0].into(), 20)
         });
-        let free = |prefix: &Ipv4Net| !self.is_translated(&IpNet::V4(*prefix));
+        let free = |prefix: &Ipv4Net| !self.is_translated(&IpNet::V4(*prefix), id);
         let prefix = prefixes.into_iter().find(free).ok_or_else(|| explained(HResult::INVALID_PREFIX, "No prefix is free."))?;
         Ok(Subnet::new(prefix.into(), IpAddr::V4((u32::from(prefix.network()) + 1).into())))
     }
 
-    /// Whether a NAT network has a part of the prefix.
-    fn is_translated(&self, prefix: &IpNet) -> bool {
+    /// Whether a NAT network other than `own` has a part of the prefix.
+    fn is_translated(&self, prefix: &IpNet, own: &Guid) -> bool {
         let overlaps = |other: IpNet| other.contains(prefix) || prefix.contains(&other);
-        let networks = self.state.networks.values().filter(|network| is_nat(&network.network_type));
-        networks.into_iter().any(|network| network.subnets().filter_map(Subnet::prefix).any(overlaps))
+        let networks = self.state.networks.iter().filter(|(id, network)| *id != own && is_nat(&network.network_type));
+        networks.into_iter().any(|(_, network)| network.subnets().filter_map(Subnet::prefix).any(overlaps))
+    }
+
+    /// Prefixes of networks that hide behind the host must differ.
+    pub(super) fn check_prefix(&self, own: &Guid, network_type: &NetworkType, subnet: &Subnet) -> Result<()> {
+        let taken = is_nat(network_type) && subnet.prefix().is_some_and(|prefix| self.is_translated(&prefix, own));
+        if taken { Err(failure(HResult::DUPLICATE_NAME)) } else { Ok(()) }
     }
 
     fn check_addresses(&self, network: &HostComputeNetwork) -> Result<()> {
@@ -107,9 +113,7 @@ impl Context<'_> {
         }
         for subnet in network.subnets() {
             self.check_subnet(network_type, subnet)?;
-            if is_nat(network_type) && subnet.prefix().is_some_and(|prefix| self.is_translated(&prefix)) {
-                return Err(failure(HResult::DUPLICATE_NAME));
-            }
+            self.check_prefix(&network.id, network_type, subnet)?;
         }
         Ok(())
     }

@@ -89,6 +89,7 @@ impl Context<'_> {
             match (&request.request_type, place) {
                 (RequestType::Add, None) => {
                     self.check_subnet(&network.network_type, &given)?;
+                    self.check_prefix(&network.id, &network.network_type, &given)?;
                     name_subnet(&network.id, network.subnets().count(), &mut given);
                     if network.ipams.is_empty() {
                         network.ipams.push(Ipam::default());
@@ -98,6 +99,7 @@ impl Context<'_> {
                 (RequestType::Add, Some(_)) => return Err(failure(HResult::OBJECT_ALREADY_EXISTS)),
                 (RequestType::Update, Some(place)) => {
                     self.check_subnet(&network.network_type, &given)?;
+                    self.check_prefix(&network.id, &network.network_type, &given)?;
                     (given.id, given.state) = (place.id, 1);
                     *place = given;
                 }
