@@ -174,6 +174,24 @@ async fn streams(dir: std::path::PathBuf) {
     assert_eq!(status.exit_code, 0, "{} {}", describe(&status), log("shared"));
     assert!(log("shared").contains("F shared"));
     assert_eq!(std::fs::read_to_string(dir.join("host/message")).unwrap(), "gone\n");
+    // A debugger sees the processes of the container that it names, and can signal them.
+    let debugger = |name: &str, target: &str, script: &str| {
+        let options = v1::NamespaceOption { pid: v1::NamespaceMode::Target as i32, target_id: target.into(), ..Default::default() };
+        let security = v1::LinuxContainerSecurityContext { namespace_options: Some(options), ..Default::default() };
+        let linux = Some(v1::LinuxContainerConfig { security_context: Some(security), resources: None });
+        v1::ContainerConfig { linux, ..container(name, "demo:1", &["/bin/sh", "-c", script]) }
+    };
+    let looks = node.start(&pod, debugger("looks", &held, "cat /proc/1/comm; test $$ != 1 && echo beside it")).await;
+    assert_eq!(node.wait_exit(&looks).await.exit_code, 0, "{}", log("looks"));
+    assert!(log("looks").contains("F cat\n") && log("looks").contains("F beside it\n"), "{}", log("looks"));
+    assert_eq!(node.status(&held).await.state, v1::ContainerState::ContainerRunning as i32, "the debugger's end is its own");
+    let stays = node.start(&pod, debugger("stays", &held, "sleep 1000")).await;
+    node.client.stop_container(&held, Duration::ZERO).await.unwrap();
+    assert_eq!(node.wait_exit(&stays).await.exit_code, 137, "processes end with their namespace");
+    for (target, reason) in [(held.as_str(), "is not running"), ("nobody", "is not in this pod")] {
+        let error = node.create(&pod, debugger("late", target, "true")).await.unwrap_err().to_string();
+        assert!(error.contains("invalid target container") && error.contains(reason), "{error}");
+    }
     node.remove(&pod).await;
 }
 

@@ -13,9 +13,9 @@ use sha2::{Digest, Sha256};
 
 use super::config::ImageConfig;
 use super::platform::Platform;
-use pod_rules::reference::{Reference, is_digest};
 use super::tarball::{self, Kind, Limits, TarError};
 use super::{ImageError, io_error};
+use pod_rules::reference::{Reference, is_digest};
 
 /// Largest manifest or configuration document.
 pub(super) const MAX_DOCUMENT: u64 = 4 << 20;

@@ -10,7 +10,7 @@ use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
 use crate::images::windows::needs;
 use crate::images::{Image, Store};
-use crate::shim::{Limits, MountSource, MountSpec, Profile, Program, Propagation, RootSpec, Seccomp, Security, StartSpec, WineRoot};
+use crate::shim::{Limits, MountSource, MountSpec, Pids, Profile, Program, Propagation, RootSpec, Seccomp, Security, StartSpec, WineRoot};
 use crate::wine::{self, command};
 
 /// What containerd hides from containers that are not privileged.
@@ -92,7 +92,11 @@ impl Runtime {
             stdin_once: config.stdin_once,
             tty: config.tty,
             // A Windows program's pid 1 is a process of the shim's, which ends all of Wine with it. Stand-ins adopt nobody.
-            own_pid_namespace: if os.is_windows() { stand_in.is_none() } else { own_pid_namespace(linux)? },
+            pids: match (os.is_windows(), stand_in) {
+                (true, None) => Pids::Own,
+                (true, Some(_)) => Pids::Pod,
+                (false, _) => self.pids(&sandbox.id, linux)?,
+            },
             limits: Limits::default(),
             security: if os.is_windows() { windows_security() } else { self.security(linux, image)? },
         })
@@ -172,6 +176,24 @@ impl Runtime {
         })
     }
 
+    /// Whose processes a container asks to see.
+    fn pids(&self, sandbox: &str, linux: Option<&v1::LinuxContainerSecurityContext>) -> Result<Pids> {
+        let Some(options) = linux.and_then(|security| security.namespace_options.as_ref()) else { return Ok(Pids::Own) };
+        match options.pid() {
+            v1::NamespaceMode::Container => Ok(Pids::Own),
+            v1::NamespaceMode::Pod => Ok(Pids::Pod),
+            v1::NamespaceMode::Node => bail!("hostPID is not supported by this runtime: its pods live in pid namespaces of their own"),
+            v1::NamespaceMode::Target => {
+                let target = self.container(&options.target_id).filter(|target| target.sandbox == sandbox);
+                let target = target.with_context(|| format!("invalid target container: {:?} is not in this pod", options.target_id))?;
+                if !target.is_running() {
+                    bail!("invalid target container: {:?} is not running", target.id);
+                }
+                Ok(Pids::Container(target.id))
+            }
+        }
+    }
+
     /// The filter that a container asks for; none named is none, as in containerd.
     fn seccomp(&self, linux: &v1::LinuxContainerSecurityContext) -> Result<Seccomp> {
         use v1::security_profile::ProfileType;
@@ -234,16 +256,6 @@ fn argv(config: &v1::ContainerConfig, image: &Image) -> Vec<String> {
 /// Whether the first word of the command is the image's.
 fn begins_as_image(config: &v1::ContainerConfig, image: &Image) -> bool {
     config.command.is_empty() && (!image.config.entrypoint.is_empty() || config.args.is_empty())
-}
-
-fn own_pid_namespace(linux: Option<&v1::LinuxContainerSecurityContext>) -> Result<bool> {
-    let mode = linux.and_then(|security| security.namespace_options.as_ref()).map(v1::NamespaceOption::pid);
-    match mode {
-        None | Some(v1::NamespaceMode::Container) => Ok(true),
-        Some(v1::NamespaceMode::Pod) => Ok(false),
-        Some(v1::NamespaceMode::Node) => bail!("hostPID is not supported by this runtime: its pods live in pid namespaces of their own"),
-        Some(v1::NamespaceMode::Target) => bail!("sharing the pid namespace of one container is not supported by this runtime"),
-    }
 }
 
 /// A stand-in needs its port, its files and no more.

@@ -118,11 +118,25 @@ pub(crate) struct StartSpec {
     #[serde(default)]
     pub stdin_once: bool,
     pub tty: bool,
-    /// A pid namespace of its own, with the program as pid 1.
-    pub own_pid_namespace: bool,
+    /// Which processes the program sees. Read at the start only.
+    #[serde(default)]
+    pub pids: Pids,
     pub security: Security,
     #[serde(default)]
     pub limits: Limits,
+}
+
+/// Which processes a container's program sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Pids {
+    /// Its own, in a pid namespace where it is pid 1.
+    #[default]
+    Own,
+    /// Those of the pod.
+    Pod,
+    /// Those of the running container with this id.
+    Container(String),
 }
 
 /// How a container's root is put together.

@@ -7,11 +7,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use container_sim::images::platform::Platform;
-use pod_rules::Reference;
 use container_sim::images::registry::{FetchOptions, Progress, Registries, RegistryError};
 use container_sim::images::{Image, ImageError, LoadOptions, PullOptions, Store};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::dir::{Cluster, Env};
+use pod_rules::Reference;
 use serde_json::json;
 
 pub use args::{ImageArgs, RegistryArgs};

@@ -25,13 +25,13 @@ pub use settings::{Credentials, Mirror, Registries};
 use super::archive::{Checked, Descriptor, Found, Index, LayerBlob, MAX_DEPTH, MAX_DOCUMENT, Manifest, digest_of};
 use super::config::ImageConfig;
 use super::platform::{self, Fit, Platform};
-use pod_rules::reference::{self, Reference};
 use super::tarball::Limits;
 use super::unpack::Source;
 use super::windows::Unpacked;
 use super::{Image, ImageError, Store, digests, insert, io_error};
 use client::{Client, MANIFESTS};
 use download::Blob;
+use pod_rules::reference::{self, Reference};
 
 /// How far a pull is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -101,7 +101,7 @@ impl Server {
         Ok(())
     }
 
-    fn running(&self, id: &str) -> Result<&Container> {
+    pub(super) fn running(&self, id: &str) -> Result<&Container> {
         let container = self.containers.get(id).context("the container is not running")?;
         if container.exited || container.starting.is_some() {
             bail!("the container is not running");

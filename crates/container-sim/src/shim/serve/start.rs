@@ -8,7 +8,7 @@ use super::{Container, Server, Starting};
 use crate::shim::log::LogWriter;
 use crate::shim::pump::Stream;
 use crate::shim::stage::{self, Launched, PidNamespace, Streams, nonblocking};
-use crate::shim::{Message, StartSpec, Started, now, read_json, write_json};
+use crate::shim::{Message, Pids, StartSpec, Started, now, read_json, write_json};
 
 impl Server {
     /// Begins to start a container; the answer follows when its program runs or has failed to.
@@ -28,7 +28,14 @@ impl Server {
         };
         let log = LogWriter::open(place).context("cannot open the container's log")?;
         let streams = Streams { stdin: spec.stdin && !spec.tty, stdout: !spec.tty, stderr: !spec.tty };
-        let pids = if spec.own_pid_namespace { PidNamespace::Own } else { PidNamespace::Shared };
+        let pids = match &spec.pids {
+            Pids::Own => PidNamespace::Own,
+            Pids::Pod => PidNamespace::Shared,
+            Pids::Container(target) => {
+                let target = self.running(target).with_context(|| format!("cannot share the processes of container {target:?}"))?;
+                PidNamespace::Of(&target.pidfd)
+            }
+        };
         let Launched { pid, pidfd, report, ends, watch } = stage::launch("init", &dir, &[], streams, &pids, &self.own_pid_namespace)?;
         let outputs = [(ends.stdout, "stdout"), (ends.stderr, "stderr")];
         let streams = outputs.into_iter().filter_map(|(fd, name)| fd.map(|fd| Stream::new(fd, name))).collect();
