@@ -154,8 +154,12 @@ impl NodeSpec {
             "drive" | "hns" if !windows => return Err(bad("only Windows nodes have it")),
             "drive" => self.drive = Some(read_drive(value).ok_or_else(|| bad("write one letter from D to Z; drive C is there anyway"))?),
             "hns" => {
-                let version = value.split_once('.').filter(|(a, b)| a.parse::<u16>().is_ok() && b.parse::<u16>().is_ok());
-                version.ok_or_else(|| bad("write MAJOR.MINOR, as 13.2"))?;
+                let mut parts = value.split('+');
+                let version = parts.next().and_then(|version| version.split_once('.'));
+                let numbers = version.is_some_and(|(a, b)| a.parse::<u16>().is_ok() && b.parse::<u16>().is_ok());
+                if !numbers || parts.any(|switch| !switch.contains('=')) {
+                    return Err(bad("write MAJOR.MINOR, as 13.2, with +SWITCH=VALUE for each behaviour to change"));
+                }
                 self.hns = Some(value.to_owned());
             }
             "runtime" if value.is_empty() => return Err(bad("write an endpoint, as unix:///run/containerd/containerd.sock")),
@@ -242,6 +246,7 @@ mod tests {
             ("a:linux:drive=D", "drive=D: only Windows nodes have it"),
             ("a:windows:drive=C", "drive=C: write one letter from D to Z"),
             ("a:windows:hns=new", "hns=new: write MAJOR.MINOR"),
+            ("a:windows:hns=13.2+ipv6", "hns=13.2+ipv6: write MAJOR.MINOR, as 13.2, with +SWITCH=VALUE"),
             ("a:linux:colour=red", r#"has the unknown setting "colour": use cpu, mem, drive, hns, runtime"#),
             ("a:windows:20348:fast", r#""fast" is no setting"#),
         ];

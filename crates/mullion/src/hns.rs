@@ -95,17 +95,36 @@ pub fn main(args: &HnsArgs) -> Result<(), Failure> {
 }
 
 impl Target {
-    /// A client of the service.
-    fn client(&self) -> Result<Client, Failure> {
-        if let Some(address) = &self.hcn {
-            return Ok(Client::connect(address)?);
-        }
+    /// The address that was given, or that of the node that was.
+    fn address(&self) -> Result<Option<String>, Failure> {
         #[cfg(target_os = "linux")]
         if let Some(node) = &self.node.node {
-            return Ok(Client::connect(&format!("unix:{}", socket(node, "hcn", &self.node.dir)?.display()))?);
+            return Ok(Some(format!("unix:{}", socket(node, "hcn", &self.node.dir)?.display())));
+        }
+        Ok(self.hcn.clone())
+    }
+
+    /// A client of the service.
+    fn client(&self) -> Result<Client, Failure> {
+        if let Some(address) = self.address()? {
+            return Ok(Client::connect(&address)?);
         }
         Ok(if cfg!(windows) { Client::of_this_host()? } else { Client::from_env().context("give --node NODE or --hcn ADDRESS")? })
     }
+}
+
+/// Refuses switches of simulated services that there are not, before anything starts.
+#[cfg(target_os = "linux")]
+pub fn check_switches(nodes: &[lab::spec::NodeSpec]) -> Result<(), Failure> {
+    for node in nodes {
+        let Some((version, switches)) = node.hns.as_deref().and_then(|hns| hns.split_once('+')) else { continue };
+        let wrong = |error: String| Failure::new(crate::exit::USAGE, anyhow::anyhow!("node {}: {error}", node.name));
+        let mut known = hns_sim::switches::Switches::of(version.parse().map_err(wrong)?);
+        for switch in switches.split('+') {
+            known.set(switch).map_err(wrong)?;
+        }
+    }
+    Ok(())
 }
 
 /// A socket of a node's service.

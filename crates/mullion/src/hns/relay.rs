@@ -1,4 +1,4 @@
-//! `mullion hns relay`: a node's service over TCP, behind a token.
+//! `mullion hns relay`: a simulated service over TCP, behind a token.
 //!
 //! Programs under Wine cannot use unix sockets. Each connection has one of its own at the service, so that handles die with their program.
 
@@ -9,14 +9,14 @@ use clap::Args;
 use hcn::Guid;
 use hcn::remote::{Address, RemoteHcn, Session, serve_connection};
 
-use super::simulated::OfNode;
+use super::Target;
 use crate::exit::Failure;
 
 /// What to offer, and where.
 #[derive(Clone, Debug, Args)]
 pub struct RelayArgs {
     #[command(flatten)]
-    node: OfNode,
+    target: Target,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: String,
@@ -25,7 +25,7 @@ pub struct RelayArgs {
 /// Serves until the process is told to end. What programs need in their environment is printed first.
 pub fn main(args: &RelayArgs) -> Result<(), Failure> {
     crate::init_logs();
-    let socket = format!("unix:{}", super::socket(&args.node.node, "hcn", &args.node.dir)?.display());
+    let service = args.target.address()?.context("which service? Give --node NODE (`mullion status` lists them) or --hcn ADDRESS")?;
     let listener = Address::Tcp(args.listen.clone()).listen().with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.tcp_address().context("the listener has no address")?;
     let token = Guid::random().to_string();
@@ -33,7 +33,7 @@ pub fn main(args: &RelayArgs) -> Result<(), Failure> {
     println!("MULLION_HCN_TOKEN={token}");
     loop {
         let stream = listener.accept().with_context(|| format!("cannot accept on {address}"))?;
-        let session: Session = Arc::new(RemoteHcn::connect(&socket)?);
+        let session: Session = Arc::new(RemoteHcn::connect(&service)?);
         let token = token.clone();
         let serve = move || {
             if let Err(error) = serve_connection(stream, &session, Some(&token)) {

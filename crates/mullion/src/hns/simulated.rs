@@ -81,6 +81,14 @@ pub enum SimulatedCommand {
         #[command(subcommand)]
         command: FaultCommand,
     },
+    /// Show the behaviours of a node's service that rest on thin evidence, with what they rest on (the node's hns=VERSION+NAME=VALUE sets them)
+    Switches {
+        #[command(flatten)]
+        node: OfNode,
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+    },
     /// Show or set how long calls take: read=2ms,write=20ms,jitter=5ms,balancer=50us, windows, or none
     Latency {
         #[command(flatten)]
@@ -173,6 +181,10 @@ pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
         }
         SimulatedCommand::Vfp { node, endpoint, output } => vfp(node, endpoint.as_deref(), *output),
         SimulatedCommand::Fault { command } => fault(command),
+        SimulatedCommand::Switches { node, output } => {
+            let switches = node.judged(node.admin()?.switches())?;
+            show(*output, &switches, || switches.iter().map(|switch| format!("{}={}\n    {}\n", switch.name, switch.value, switch.doc)).collect())
+        }
         SimulatedCommand::Latency { node, latency } => {
             let admin = node.admin()?;
             if let Some(latency) = latency {

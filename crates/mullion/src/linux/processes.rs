@@ -122,19 +122,28 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
 
 fn hns_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     let (dirs, name) = (inputs.dirs, &node.name);
+    let mut switches = Vec::new();
     let version = match (&node.hns, node.os) {
-        (Some(version), _) => version.clone(),
+        (Some(hns), _) => {
+            let mut parts = hns.split('+').map(str::to_owned);
+            let version = parts.next().unwrap_or_default();
+            switches.extend(parts);
+            version
+        }
         (None, Os::Windows { build }) => HnsVersion::of_build(build.max(FIRST_WITH_V2)).to_string(),
         (None, Os::Linux) => HnsVersion::of_build(0).to_string(),
     };
     let socket = dirs.socket(name, "hcn");
-    let argv = Argv::new("hns-sim")
+    let mut argv = Argv::new("hns-sim")
         .opt("node", name)
         .path("netns-dir", dirs.pod_netns_dir(name))
         .path("state-dir", dirs.host(name).join("hns"))
         .path("socket", &socket)
         .path("admin-socket", dirs.socket(name, "hcn-admin"))
         .opt("hns-version", version);
+    for switch in switches {
+        argv = argv.opt("switch", switch);
+    }
     let mut process = ProcessSpec::new(format!("{name}/hns-sim"), name, argv.0, dirs.log(Some(name), "hns-sim"));
     process.readiness = Readiness::Socket(socket);
     process

@@ -92,6 +92,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     let begin = Instant::now();
     let dirs = dirs(&args.dir)?;
     let (cluster, plan) = plan(args, &dirs)?;
+    crate::hns::check_switches(&cluster.nodes)?;
     let fresh = !dirs.dir.exists();
     // Whoever runs here already also holds the port: the better reason first.
     let lock = if dirs.dir.exists() { Some(dirs.lock()?) } else { None };
