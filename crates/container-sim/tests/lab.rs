@@ -344,7 +344,7 @@ async fn refusals(dir: std::path::PathBuf) {
 }
 
 async fn network(dir: std::path::PathBuf) {
-    let node = Node::linux(&dir).await;
+    let mut node = Node::linux(&dir).await;
     let ready = |status: v1::StatusResponse| status.status.unwrap().conditions.into_iter().find(|c| c.r#type == "NetworkReady").unwrap();
     let condition = ready(node.client.status(Default::default()).await.unwrap());
     assert!(!condition.status && condition.reason == "NetworkPluginNotReady" && condition.message.contains("cni plugin not initialized"));
@@ -371,6 +371,17 @@ async fn network(dir: std::path::PathBuf) {
     let calls = std::fs::read_to_string(dir.join("calls")).unwrap();
     let path = dir.join("ns").join(&pod);
     assert!(calls.contains(&format!("ADD {pod} {} eth0", path.display())) && calls.contains(&format!("DEL {pod}")), "{calls}");
+    // A runtime that starts frees what belongs to no sandbox that it knows, and nothing else.
+    let (kept, lost) = (
+        node.run(v1::PodSandboxConfig { linux: None, ..sandbox("kept") }).await,
+        node.run(v1::PodSandboxConfig { linux: None, ..sandbox("lost") }).await,
+    );
+    node.stop().await;
+    std::fs::remove_dir_all(dir.join("state/cri/sandboxes").join(&lost)).unwrap();
+    node.restart().await;
+    let calls = std::fs::read_to_string(dir.join("calls")).unwrap();
+    assert!(calls.contains(&format!("DEL {lost}")) && !calls.contains(&format!("DEL {kept}")), "{calls}");
+    node.remove(&kept).await;
 }
 
 async fn compartments(dir: std::path::PathBuf) {

@@ -131,6 +131,6 @@ async fn refused(dir: PathBuf) {
     node.store().load(&archive(&dir, &[&[("Files/ServiceMonitor.exe", b"MZ")]], config), &LoadOptions::default()).unwrap();
     let pod = node.run(windows_sandbox("refused")).await;
     let error = node.create(&pod, container("main", NAME, &[])).await.unwrap_err().to_string();
-    assert!(error.contains("watches over w3svc") && error.contains("microsoft/iis"), "{error}");
+    assert!(error.contains("it is part of IIS") && error.contains("microsoft/iis"), "{error}");
     node.remove(&pod).await;
 }

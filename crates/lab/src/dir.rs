@@ -245,6 +245,12 @@ pub struct Cluster {
     /// Switches of the node agents, as `HyperVContainer=true`.
     #[serde(default)]
     pub feature_gates: String,
+    /// Where images are asked for first, as `docker.io=http://10.0.0.1:5000`.
+    #[serde(default)]
+    pub registry_mirrors: Vec<String>,
+    /// Registries without TLS.
+    #[serde(default)]
+    pub insecure_registries: Vec<String>,
     /// The nodes' addresses on the LAN: they stay when the cluster is resumed.
     pub node_addresses: BTreeMap<String, Ipv4Addr>,
 }
@@ -260,6 +266,10 @@ pub struct Wanted {
     pub addresses: Option<AddressOptions>,
     /// `--feature-gates`.
     pub feature_gates: Option<String>,
+    /// `--registry-mirror`; those given replace all that are remembered.
+    pub registry_mirrors: Option<Vec<String>>,
+    /// `--insecure-registry`, alike.
+    pub insecure_registries: Option<Vec<String>>,
 }
 
 impl Cluster {
@@ -313,10 +323,14 @@ impl Cluster {
             network: wanted.network.unwrap_or_else(|| "host-gateway".into()),
             addresses: wanted.addresses.unwrap_or_default(),
             feature_gates: String::new(),
+            registry_mirrors: Vec::new(),
+            insecure_registries: Vec::new(),
             node_addresses: BTreeMap::new(),
         });
         // They change how nodes behave, not what the cluster is: a resumed one may have others.
         cluster.feature_gates = wanted.feature_gates.unwrap_or(cluster.feature_gates);
+        cluster.registry_mirrors = wanted.registry_mirrors.unwrap_or(cluster.registry_mirrors);
+        cluster.insecure_registries = wanted.insecure_registries.unwrap_or(cluster.insecure_registries);
         let plan = Plan::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses)?;
         cluster.node_addresses = plan.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
         Ok((cluster, plan))
@@ -404,6 +418,12 @@ mod tests {
         assert_eq!(known.as_ref(), Some(&cluster));
         let again = Cluster::reconcile(known.clone(), Wanted::default(), &[], &dirs).unwrap();
         assert_eq!(again, (cluster, plan), "resumed without options");
+        let mirrors = |list: &[&str]| Wanted { registry_mirrors: Some(list.iter().map(|m| (*m).to_owned()).collect()), ..Wanted::default() };
+        let (mirrored, _) = Cluster::reconcile(known.clone(), mirrors(&["docker.io=http://a"]), &[], &dirs).unwrap();
+        let (later, _) = Cluster::reconcile(Some(mirrored), Wanted::default(), &[], &dirs).unwrap();
+        assert_eq!(later.registry_mirrors, ["docker.io=http://a"], "remembered");
+        let (other, _) = Cluster::reconcile(Some(later), mirrors(&["docker.io=http://b"]), &[], &dirs).unwrap();
+        assert_eq!(other.registry_mirrors, ["docker.io=http://b"], "replaced");
         let refused = |wanted| Cluster::reconcile(known.clone(), wanted, &[], &dirs).unwrap_err().to_string();
         let nodes = Wanted { nodes: Some(parse_list("b:linux").unwrap()), ..Wanted::default() };
         assert!(refused(nodes).contains("holds a cluster with --nodes lin01:linux,win01:windows:20348: leave the option out"));

@@ -10,7 +10,7 @@ use super::cgroup::{Amounts, Cgroups};
 use crate::shim::Limits;
 
 /// Annotation of CRI's container status with the limits that nothing enforces.
-pub(super) const UNENFORCED: &str = "mullion.io/unenforced-limits";
+pub const UNENFORCED: &str = "mullion.io/unenforced-limits";
 
 /// Who holds a container to a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -43,6 +43,7 @@ use crate::shim::{Exit, now};
 
 pub use cgroup::remove_control_groups;
 pub use environment::merge as merge_environment;
+pub use limits::UNENFORCED;
 pub(crate) use service::Service;
 
 /// Events kept for a subscriber that is slow; one that falls behind further is cut off and has to list again.
@@ -113,6 +114,9 @@ impl Runtime {
             samples: Mutex::default(),
         });
         runtime.recover().await?;
+        // Before anybody can ask for a sandbox that the plug-ins would not know to be valid.
+        let known: Vec<SandboxRecord> = runtime.state().sandboxes.values().map(|sandbox| sandbox.record.clone()).collect();
+        runtime.network.collect(&known).await;
         tokio::spawn(Self::listen(Arc::downgrade(&runtime), hear));
         Ok(runtime)
     }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use cni::runtime::{Attachment, Runtime as Cni};
@@ -25,6 +26,12 @@ pub(crate) enum Netns {
     Hcn(Guid),
 }
 
+/// What a pod calls its interface.
+const INTERFACE: &str = "eth0";
+
+/// How long freeing what is left over may hold up the start.
+const COLLECTION: Duration = Duration::from_secs(5);
+
 /// Connects sandboxes. It alone calls CNI.
 pub(crate) struct Network {
     os: NodeOs,
@@ -44,6 +51,22 @@ impl Network {
     /// Why pods cannot be connected yet, if so: there is no network configuration.
     pub(crate) fn not_ready(&self) -> Option<String> {
         self.cni.network().err().map(|error| error.to_string())
+    }
+
+    /// Lets plug-ins free what belongs to none of these sandboxes: addresses and endpoints that were left when somebody
+    /// ended halfway. Nothing is done before there is a configuration.
+    pub(crate) async fn collect(&self, sandboxes: &[SandboxRecord]) {
+        if self.not_ready().is_some() {
+            return;
+        }
+        let valid: Vec<_> = sandboxes.iter().map(|sandbox| (sandbox.id.clone(), INTERFACE.to_owned())).collect();
+        let done = tokio::time::timeout(COLLECTION, self.cni.gc(&valid)).await;
+        let error = match done {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => format!("{:#}", anyhow!(error)),
+            Err(_) => format!("the plug-ins did not end within {} s", COLLECTION.as_secs()),
+        };
+        tracing::warn!(error, "freeing addresses and endpoints of former sandboxes failed; the next start tries again");
     }
 
     /// The namespace a new sandbox shall have.
@@ -139,7 +162,7 @@ impl Network {
         Attachment {
             container_id: sandbox.id.clone(),
             netns,
-            ifname: "eth0".to_owned(),
+            ifname: INTERFACE.to_owned(),
             args: args.map(|(name, value)| (name.to_owned(), value)).to_vec(),
             port_mappings: port_mappings(sandbox),
             dns,

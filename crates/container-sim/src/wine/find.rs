@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use guest::Drives;
 
 use super::{command, pe};
+use crate::images::windows::needs;
 
 /// Why the program of a command line cannot run, if that can be told. `drives` are the container's.
 pub(crate) fn unfit(drives: &Drives, line: &str, cwd: &str, path: &str) -> Option<String> {
@@ -16,7 +17,7 @@ pub(crate) fn unfit(drives: &Drives, line: &str, cwd: &str, path: &str) -> Optio
         Some((name, place))
     })?;
     let file = found.rsplit('\\').next().unwrap_or_default();
-    if let Some(reason) = pe::known_unfit(file) {
+    if let Some(reason) = needs::known(file) {
         return Some(format!("{found} cannot run on a simulated node: {reason}"));
     }
     // Scripts are cmd's to run.

@@ -57,6 +57,11 @@ pub(crate) fn template(cache_dir: &Path) -> Result<PathBuf> {
     Ok(template)
 }
 
+/// Why Windows programs cannot run on this machine, and what to do about it.
+pub fn missing(cache_dir: &Path) -> Option<String> {
+    template(cache_dir).err().map(|error| format!("{error:#}"))
+}
+
 /// The directories of which a container's prefix is made, highest first. Makes the one with the registry when it is missing.
 pub(crate) fn lowers(store: &Store, cache_dir: &Path, template: PathBuf, image: &Image, build: u32) -> Result<Vec<PathBuf>> {
     // Lowest first, as the image has them.

@@ -94,18 +94,6 @@ fn headers(bytes: &Bytes<'_>, coff: usize) -> Option<Result<(), Unfit>> {
     })
 }
 
-/// Programs that are Windows itself, by file name, and what to do instead.
-pub fn known_unfit(name: &str) -> Option<&'static str> {
-    Some(match name.to_ascii_lowercase().as_str() {
-        "servicemonitor.exe" | "w3wp.exe" | "iisexpress.exe" => {
-            "it is part of IIS, which needs the services and drivers of a real Windows: the images of IIS itself have a stand-in here \
-             (mcr.microsoft.com/windows/servercore/iis), whose content can be mounted at C:\\inetpub\\wwwroot"
-        }
-        "sqlservr.exe" => "it is SQL Server, which needs services and drivers of a real Windows",
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,7 +128,6 @@ mod tests {
         assert_eq!(check(b"#!/bin/sh\n"), Err(Unfit::NotExecutable));
         assert_eq!(check(b""), Err(Unfit::NotExecutable));
         assert_eq!(check(b"MZ"), Err(Unfit::Dos));
-        assert!(known_unfit("ServiceMonitor.exe").is_some() && known_unfit("cmd.exe").is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod disks;
 mod hosts;
 mod image;
 mod keys;
+mod lacks;
 mod logs;
 mod node_ports;
 mod nodes;

@@ -41,8 +41,6 @@ pub struct Inputs<'a> {
     pub identity: Uuid,
     /// Whether stand-ins answer for images that need a real Windows.
     pub stand_ins: bool,
-    /// How registries are reached.
-    pub registries: &'a super::image::RegistryArgs,
     /// Whether there is a way to the outside.
     pub outside: bool,
 }
@@ -176,10 +174,10 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .path("cni-bin-dir", host.join("cni").join("bin"))
         .opt("processors", node.cpu)
         .flag("no-stand-ins", !inputs.stand_ins);
-    for mirror in &inputs.registries.registry_mirror {
+    for mirror in &inputs.cluster.registry_mirrors {
         argv = argv.opt("registry-mirror", mirror);
     }
-    for registry in &inputs.registries.insecure_registry {
+    for registry in &inputs.cluster.insecure_registries {
         argv = argv.opt("insecure-registry", registry);
     }
     if node.os != Os::Linux {

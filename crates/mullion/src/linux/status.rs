@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::cli::{Output, StatusArgs};
 use super::processes::FIRST_WITH_V2;
-use super::{nodes, up};
+use super::{lacks, nodes, up};
 use crate::exit::Failure;
 
 /// Prints how the cluster is; not running is a failure with its own exit code.
@@ -18,12 +18,14 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     let status = supervisor::status(&dirs)?;
     let cluster = Cluster::load(&dirs)?;
     let nodes = nodes::list(&dirs.dir.join("pki").join("admin.conf"));
+    let lacks = cluster.as_ref().map(|cluster| lacks::list(cluster, &dirs)).unwrap_or_default();
     if args.output == Some(Output::Json) {
         let mut document = serde_json::to_value(&status).context("the status cannot be printed")?;
         document["nodes"] = match &nodes {
             Ok(nodes) => nodes.iter().map(|node| json!({"name": node.metadata.name, "ready": nodes::is_ready(node)})).collect(),
             Err(error) => json!({"error": format!("{error:#}")}),
         };
+        document["lacks"] = lacks.into();
         println!("{}", serde_json::to_string_pretty(&document).context("the status cannot be printed")?);
         return Ok(());
     }
@@ -41,6 +43,9 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
                 node.name
             );
         }
+    }
+    for line in lacks {
+        println!("{line}");
     }
     for port in status.ports.iter().filter(|port| port.error.is_some()) {
         println!("port {} of this machine is not served: {}", port.port, port.error.as_deref().unwrap_or_default());

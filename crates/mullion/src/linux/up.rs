@@ -153,8 +153,15 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan), LabError> {
         network: args.network.map(|Network::HostGateway| "host-gateway".to_owned()),
         addresses: asked.then_some(addresses),
         feature_gates: args.feature_gates.as_ref().map(ToString::to_string),
+        registry_mirrors: some(args.registries.registry_mirror.iter().map(ToString::to_string).collect()),
+        insecure_registries: some(args.registries.insecure_registry.clone()),
     };
     Cluster::reconcile(known, wanted, &spec::parse_list(DEFAULT_NODES)?, dirs)
+}
+
+/// None given means: those that are remembered.
+fn some(list: Vec<String>) -> Option<Vec<String>> {
+    (!list.is_empty()).then_some(list)
 }
 
 /// pasta, kept by a copy of this program.
@@ -183,7 +190,6 @@ fn start_lab(
         boot: Uuid::new_v4(),
         identity: Uuid::new_v5(&Uuid::NAMESPACE_OID, &ca),
         stand_ins: !args.no_stand_ins,
-        registries: &args.registries,
         outside: args.outside,
     };
     let config = LabConfig {

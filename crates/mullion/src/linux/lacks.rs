@@ -1,0 +1,54 @@
+//! What this machine cannot give a cluster's pods, for `mullion status`: told before somebody wonders.
+
+use std::time::Duration;
+
+use cri::v1;
+use lab::dir::{Cluster, Dirs};
+use lab::spec::Os;
+
+use super::image::cache_dir;
+
+/// How long a node's runtime may take to list its containers.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// One line for each thing that is lacking.
+pub fn list(cluster: &Cluster, dirs: &Dirs) -> Vec<String> {
+    let windows = cluster.nodes.iter().any(|node| node.os != Os::Linux);
+    let wine = windows.then(|| container_sim::wine::missing(&cache_dir())).flatten();
+    let mut lines: Vec<String> = wine.into_iter().map(|why| format!("Only stand-ins run on Windows nodes. {why}.")).collect();
+    let Ok(runtime) = crate::agent_runtime() else { return lines };
+    for node in cluster.nodes.iter().filter(|node| node.runtime.is_none()) {
+        let endpoint = format!("unix://{}", dirs.socket(&node.name, "cri").display());
+        // A runtime that does not answer is listed as a process that is not ready.
+        let limits = runtime.block_on(async { tokio::time::timeout(ANSWER, unenforced(&endpoint)).await });
+        lines.extend(limits.ok().and_then(Result::ok).and_then(|limits| line(&node.name, &limits)));
+    }
+    lines
+}
+
+/// The limits that nobody enforces, of each running container that has some: `cpu`, `cpu,memory`.
+async fn unenforced(endpoint: &str) -> anyhow::Result<Vec<String>> {
+    let running = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 };
+    let filter = v1::ContainerFilter { state: Some(running), ..Default::default() };
+    let containers = cri::Client::connect(endpoint)?.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await?;
+    Ok(containers.into_iter().filter_map(|mut container| container.annotations.remove(container_sim::UNENFORCED)).collect())
+}
+
+fn line(node: &str, limits: &[String]) -> Option<String> {
+    let kinds: std::collections::BTreeSet<&str> = limits.iter().flat_map(|limits| limits.split(',')).collect();
+    let kinds = kinds.into_iter().collect::<Vec<_>>().join(" and ");
+    let containers = if limits.len() == 1 { "container" } else { "containers" };
+    let why = "this user's processes have no control groups here (docs/limits.md says where they would)";
+    (!limits.is_empty()).then(|| format!("{node}: limits of {} {containers} are reported, not enforced ({kinds}): {why}.", limits.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn limits_are_counted_by_node() {
+        let line = |limits: &[&str]| super::line("win01", &limits.iter().map(|limit| (*limit).to_owned()).collect::<Vec<_>>());
+        assert_eq!(line(&[]), None);
+        assert!(line(&["cpu"]).unwrap().starts_with("win01: limits of 1 container are reported, not enforced (cpu): "));
+        assert!(line(&["cpu,memory", "memory"]).unwrap().starts_with("win01: limits of 2 containers are reported, not enforced (cpu and memory): "));
+    }
+}
