@@ -222,11 +222,10 @@ impl Simulator {
         self.inner.released.notify_all();
     }
 
-    /// Waits until a fault lets go of the call.
-    fn hang(&self) -> RawError {
+    /// Waits until a fault lets go of the call, which it took hold of when there had been `releases` releases.
+    fn hang(&self, releases: u64) -> RawError {
         let mut desk = self.desk();
-        let ticket = desk.releases;
-        while desk.releases == ticket {
+        while desk.releases == releases {
             desk = self.inner.released.wait(desk).unwrap_or_else(PoisonError::into_inner);
         }
         HResult::RPC_CALL_FAILED.into()

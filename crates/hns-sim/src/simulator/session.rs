@@ -20,6 +20,16 @@ pub(super) struct Session {
     handles: Mutex<Handles>,
 }
 
+/// What is known of a call before it is made.
+struct Call {
+    number: u64,
+    /// The object it is about.
+    subject: Option<Guid>,
+    verdict: Verdict,
+    /// How often hanging calls had been released.
+    releases: u64,
+}
+
 #[derive(Default)]
 struct Handles {
     /// How often the service had restarted when they were opened: older ones are dead.
@@ -98,13 +108,14 @@ impl Session {
     }
 
     /// A call with what befalls it.
-    fn suffer(&self, number: u64, function: Function, args: &Args<'_>, subject: Option<Guid>, verdict: &Verdict) -> Result<Reply, RawError> {
-        self.take_time(number, function, args, verdict);
+    fn suffer(&self, call: &Call, function: Function, args: &Args<'_>) -> Result<Reply, RawError> {
+        let verdict = &call.verdict;
+        self.take_time(call.number, function, args, verdict);
         for (upset, fault) in &verdict.upsets {
-            self.service.upset(*upset, fault, subject)?;
+            self.service.upset(*upset, fault, call.subject)?;
         }
         if verdict.hang {
-            return Err(self.service.hang());
+            return Err(self.service.hang(call.releases));
         }
         if let Some(hresult) = verdict.error {
             return Err(failure(hresult));
@@ -178,17 +189,17 @@ impl HostNetwork for Session {
     fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError> {
         let id = self.subject(&args);
         let started = Instant::now();
-        let (number, verdict) = {
+        let call = {
             let mut desk = self.service.desk();
             let called = Called { function, id, texts: [args.settings, args.query, args.path] };
-            (desk.calls.begin(), desk.faults.judge(&called))
+            Call { number: desk.calls.begin(), subject: id, verdict: desk.faults.judge(&called), releases: desk.releases }
         };
-        let outcome = self.suffer(number, function, &args, id, &verdict);
+        let outcome = self.suffer(&call, function, &args);
         let path = (function == Function::HnsCall).then(|| format!("{} {}", args.method.unwrap_or_default(), args.path.unwrap_or_default()));
         let hresult = outcome.as_ref().map_or_else(|error| error.hresult, |_| HResult::OK);
         let took: Duration = started.elapsed();
-        let noted = Noted { session: self.number, function, id, path, took, hresult, faults: &verdict.names };
-        self.service.desk().calls.note(number, noted);
+        let noted = Noted { session: self.number, function, id, path, took, hresult, faults: &call.verdict.names };
+        self.service.desk().calls.note(call.number, noted);
         outcome
     }
 
