@@ -18,10 +18,14 @@ mod commands;
 mod deeds;
 #[path = "e2e/http.rs"]
 mod http;
+#[path = "e2e/images.rs"]
+mod images;
 #[path = "e2e/lives.rs"]
 mod lives;
 #[path = "e2e/manifests.rs"]
 mod manifests;
+#[path = "e2e/neighbours.rs"]
+mod neighbours;
 #[path = "e2e/network.rs"]
 mod network;
 #[path = "e2e/outside.rs"]
@@ -63,6 +67,7 @@ const STEPS: &[Step] = &[
     ("host ports lead to pods of either system", network::host_ports),
     ("exec runs programs over WebSocket and SPDY", streams::exec),
     ("exec -it has a terminal", streams::terminal),
+    ("exec -it has a console in a Windows container", streams::windows_console),
     ("exec leaves nothing behind when interrupted", streams::interrupted),
     ("cp copies into a pod and back", streams::copies),
     ("run -i attaches", streams::attach),
@@ -76,6 +81,8 @@ const STEPS: &[Step] = &[
     ("a claim of the default class is kept on its node", deeds::claimed),
     ("a rolling update fails no request", deeds::rolling_update),
     ("drain moves pods to another node", deeds::drain),
+    ("images are loaded, named, listed and removed", images::managed),
+    ("a second cluster runs beside it", neighbours::side_by_side),
     ("packets to the outside are refused at once", outside::is_refused_at_once),
     ("mullion logs prints what processes wrote", support::logs),
     ("mullion logs -f goes on", support::logs_follow),
@@ -105,6 +112,11 @@ fn manifests_that_people_wrote() {
 #[test]
 fn a_killed_supervisor_takes_everything_with_it_and_up_resumes() {
     lives::killed_and_resumed();
+}
+
+#[test]
+fn the_demo_cluster_keeps_pods_off_its_master() {
+    neighbours::demo();
 }
 
 #[test]

@@ -172,7 +172,8 @@ pub struct Cluster {
     kubeconfig: PathBuf,
     kubectl: PathBuf,
     up: bool,
-    _one: MutexGuard<'static, ()>,
+    /// Whoever holds it may start clusters; one beside another needs none of its own.
+    _one: Option<MutexGuard<'static, ()>>,
 }
 
 impl Cluster {
@@ -183,14 +184,24 @@ impl Cluster {
 
     /// A cluster with further options of `up`.
     pub fn up_with(nodes: &str, options: &[&str]) -> Self {
+        let mut cluster = Self::new(Some(ONE.lock().unwrap_or_else(PoisonError::into_inner)));
+        cluster.start_with(nodes, options);
+        cluster
+    }
+
+    /// A second cluster at the same time. Its NodePorts have to be chosen, so that they are not this one's.
+    pub fn beside(&self, nodes: &str) -> Self {
+        let mut cluster = Self::new(None);
+        cluster.start_with(nodes, &[]);
+        cluster
+    }
+
+    fn new(one: Option<MutexGuard<'static, ()>>) -> Self {
         let place = Place::new();
         let kubeconfig = place.path().join("kubeconfig");
         let kubectl = std::env::var_os("MULLION_TEST_KUBECTL").map_or_else(|| "kubectl".into(), PathBuf::from);
         let host_network = crate::traces::host_network();
-        let mut cluster =
-            Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false, _one: ONE.lock().unwrap_or_else(PoisonError::into_inner) };
-        cluster.start_with(nodes, options);
-        cluster
+        Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false, _one: one }
     }
 
     /// Starts it, or starts it again.

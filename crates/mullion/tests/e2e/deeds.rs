@@ -68,14 +68,15 @@ pub fn top(cluster: &Cluster) {
     });
 }
 
-/// A container put into a running pod, beside the one that is looked at.
+/// A container put into a running pod, which sees the processes of the one that is looked at.
 pub fn debug(cluster: &Cluster) {
     idle(cluster);
     let image = format!("--image={}", busybox::IMAGE);
-    cluster.kubectl(&["debug", "idle", &image, "--image-pull-policy=Never", "--container=look", "--", "sh", "-c", "echo looked; sleep 100000"]);
+    let script = "busybox tr '\\0' ' ' < /proc/1/cmdline; echo; sleep 100000";
+    cluster.kubectl(&["debug", "idle", &image, "--image-pull-policy=Never", "--target=main", "--container=look", "--", "sh", "-c", script]);
     until("the debugger's output", PATIENCE, || {
         let said = cluster.try_kubectl(&["logs", "idle", "-c", "look"], "");
-        if said.out == "looked\n" { Ok(()) } else { Err(format!("{said:?}")) }
+        if said.out.contains("sleep 100000") { Ok(()) } else { Err(format!("{said:?}")) }
     });
     let status = cluster.json(&["pod", "idle"])["status"].clone();
     assert!(status["ephemeralContainerStatuses"][0]["state"]["running"].is_object(), "{status}");

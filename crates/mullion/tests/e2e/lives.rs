@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::busybox;
 use crate::cluster::{Cluster, PATIENCE, mullion, until};
 use crate::http::page;
 use crate::manifests;
@@ -65,10 +66,31 @@ impl Kept {
     }
 }
 
+/// A Windows pod with a claim: it leaves a file there, and says whether it found one.
+const KEEPER: &str = r"apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: kept}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: keeper}
+spec:
+  nodeSelector: {kubernetes.io/os: windows}
+  volumes: [{name: v, persistentVolumeClaim: {claimName: kept}}]
+  containers:
+  - name: main
+    image: mcr.microsoft.com/windows/nanoserver:ltsc2022
+    command: [cmd, /c, 'if exist C:\data\file (type C:\data\file) else (echo kept> C:\data\file) & ping -n 100000 127.0.0.1 > nul']
+    volumeMounts: [{name: v, mountPath: 'C:\data'}]
+";
+
 /// `kill -9` of the supervisor, then `up` on the same directory.
 pub fn killed_and_resumed() {
     let mut cluster = Cluster::up(NODES);
+    cluster.apply(KEEPER);
     cluster.apply(manifests::IIS);
+    cluster.ready("pod/keeper");
     cluster.rolled_out("iis");
     page(cluster.node_port("iis"), "/");
     let before = Kept::of(&cluster);
@@ -85,6 +107,10 @@ pub fn killed_and_resumed() {
     assert_eq!((after.node_port, &after.cluster_ip, &after.pod_cidr), (before.node_port, &before.cluster_ip, &before.pod_cidr));
     assert_eq!((&after.pod, &after.pod_uid, &after.node_uid), (&before.pod, &before.pod_uid, &before.node_uid), "the very same objects");
     assert_ne!(after.boot, before.boot, "a reboot");
+    until("the claimed volume's old content", PATIENCE, || match cluster.try_kubectl(&["logs", "keeper"], "") {
+        said if said.out.trim() == "kept" => Ok(()),
+        said => Err(format!("{said:?}")),
+    });
     let footprint = Footprint::of(&cluster);
     cluster.down().ok("mullion down");
     footprint.is_gone(&cluster);
@@ -111,9 +137,16 @@ pub fn interrupted() {
     footprint.is_gone(&cluster);
 }
 
-/// Each process alone is killed; it comes back, and the pod with its container stays.
+/// What the Linux pod runs: one connection, and a request on it every half second.
+const CALLER: &str = r#"
+while sleep 0.5; do printf 'GET /hostname HTTP/1.1\r\nHost: iis\r\n\r\n'; done | nc "$1" 80
+echo closed
+"#;
+
+/// Each process alone is killed; it comes back, the pod with its container stays, and so does a connection to it.
 pub fn restarted_processes() {
-    let cluster = Cluster::up(NODES);
+    let cluster = Cluster::up(&format!("{NODES},lin01:linux"));
+    busybox::load(&cluster);
     cluster.apply(manifests::IIS);
     cluster.rolled_out("iis");
     let port = cluster.node_port("iis");
@@ -121,6 +154,11 @@ pub fn restarted_processes() {
     let before = Kept::of(&cluster);
     let container = |cluster: &Cluster| cluster.pods("iis")[0]["status"]["containerStatuses"][0]["containerID"].clone();
     let running = container(&cluster);
+    let service = cluster.json(&["service", "iis"]);
+    cluster.apply(&manifests::script("caller", CALLER, service["spec"]["clusterIP"].as_str().unwrap_or_default()));
+    let answers = || cluster.kubectl(&["logs", "caller"]).matches("HTTP/1.1 200").count();
+    cluster.ready("pod/caller");
+    until("a first answer", PATIENCE, || if answers() > 0 { Ok(()) } else { Err("none".to_owned()) });
     let names: Vec<String> = processes(&cluster).iter().map(|process| process["name"].as_str().unwrap_or_default().to_owned()).collect();
     assert!(names.len() >= 4, "control plane, network service, runtime, node: {names:?}");
     for name in &names {
@@ -133,6 +171,11 @@ pub fn restarted_processes() {
         });
         page(port, "/");
     }
+    let heard = answers();
+    until("further answers on the same connection", PATIENCE, || match (answers(), cluster.kubectl(&["logs", "caller"])) {
+        (count, log) if count > heard && !log.contains("closed") => Ok(()),
+        (count, log) => Err(format!("{count} answers, {heard} before: {log}")),
+    });
     // A change that needs every one of them.
     cluster.apply(&manifests::web("after", "win01", "", ""));
     cluster.rolled_out("after");

@@ -66,20 +66,60 @@ pub fn exec(cluster: &Cluster) {
     assert!(said.code == Some(1) && said.err.contains("container other is not valid for pod streams"), "{}", said.err);
 }
 
-/// A terminal as large as the user's, which `script` gives to kubectl.
+/// kubectl with a terminal, as large as the user's, which `script` gives to it.
+fn at_terminal(cluster: &Cluster, spdy: bool, args: &[&str]) -> Command {
+    let shown = kubectl(cluster, spdy, args);
+    let line: Vec<String> =
+        std::iter::once(shown.get_program()).chain(shown.get_args()).map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let mut command = cluster.place.command("script");
+    command.args(["-qec", &format!("stty rows 33 cols 77; exec {}", line.join(" ")), "/dev/null"]);
+    command.envs(shown.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
+/// The size of the user's terminal, a line typed into it, and the exit code.
 pub fn terminal(cluster: &Cluster) {
     pod(cluster);
     for spdy in [false, true] {
-        let shown = kubectl(cluster, spdy, &["exec", "-it", "streams", "--", "sh", "-c", "stty size; read line; echo got $line; exit 5"]);
-        let line: Vec<String> =
-            std::iter::once(shown.get_program()).chain(shown.get_args()).map(|word| format!("'{}'", word.to_string_lossy())).collect();
-        let mut command = cluster.place.command("script");
-        command.args(["-qec", &format!("stty rows 33 cols 77; exec {}", line.join(" ")), "/dev/null"]);
-        command.envs(shown.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let mut command = at_terminal(cluster, spdy, &["exec", "-it", "streams", "--", "sh", "-c", "stty size; read line; echo got $line; exit 5"]);
         let said = crate::cluster::run(&mut command, "typed\n");
         assert!(said.out.contains("33 77") && said.out.contains("got typed"), "{said:?}");
         assert_eq!(said.code, Some(5), "{said:?}");
     }
+}
+
+/// The prompt of Windows' own shell, in a container where it waits already: commands typed there run there.
+pub fn windows_console(cluster: &Cluster) {
+    cluster.apply(
+        "apiVersion: v1
+kind: Pod
+metadata: {name: console}
+spec:
+  nodeSelector: {kubernetes.io/hostname: win01}
+  containers:
+  - {name: main, image: 'mcr.microsoft.com/windows/nanoserver:ltsc2022', command: [cmd], stdin: true, tty: true}
+",
+    );
+    cluster.ready("pod/console");
+    let shown = cluster.place.path().join("console");
+    let screen = std::fs::File::create(&shown).expect("a file");
+    let mut command = at_terminal(cluster, false, &["exec", "-it", "console", "--", "cmd"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(screen).spawn().expect("script");
+    let mut keys = child.stdin.take().expect("its input");
+    let shows = |what: &str, text: &str| {
+        until(what, PATIENCE, || {
+            let screen = String::from_utf8_lossy(&std::fs::read(&shown).expect("the screen")).into_owned();
+            if screen.contains(text) { Ok(()) } else { Err(screen) }
+        });
+    };
+    // Whoever types sees the prompt first, and the Enter key is a carriage return.
+    shows("the prompt", "C:\\>");
+    keys.write_all(b"echo typed on %COMPUTERNAME%\r").expect("typed keys");
+    shows("what the command says", "typed on CONSOLE");
+    keys.write_all(b"exit 7\r").expect("typed keys");
+    let status = until("the shell's end", PATIENCE, || child.try_wait().expect("a child").ok_or_else(|| "it runs".to_owned()));
+    assert_eq!(status.code(), Some(7), "{status}");
+    cluster.kubectl(&["delete", "pod", "console", "--grace-period=0", "--force"]);
 }
 
 /// A program whose client is gone ends too.
