@@ -12,12 +12,15 @@ mod fronts;
 pub mod hns;
 #[cfg(target_os = "linux")]
 pub mod nftables;
+mod node_ports;
 mod rows;
 mod run;
 mod table;
+pub mod userspace;
 
 pub use backend::{Failure, Outcome};
 pub use fronts::{Terms, wanted};
+pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, Inputs, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
 pub use table::{Backend, Backends, Change, Front, FrontKey, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, Wanted};

@@ -22,11 +22,12 @@ use linux_sys::nft::{Batch, Nft, NftError};
 use linux_sys::sysctl;
 
 use crate::backend::Outcome;
+use crate::node_ports::NodePorts;
 use crate::table::{FrontKey, Protocol, Table};
 use elements::Ground;
 use kernel::Kernel;
 use layout::{Layout, table};
-pub use settings::{NodePorts, Pods, Settings};
+pub use settings::{Pods, Settings};
 
 /// Keeps the kernel's table equal to ours, in the network namespace of the thread that first syncs.
 pub struct Nftables {

@@ -1,0 +1,169 @@
+//! Addresses of Services on an interface of this host, as long as anybody needs them.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use host::{Addresses, AddressesError};
+
+/// The addresses that we put on one interface.
+pub struct Pool {
+    interface: Option<Arc<dyn Addresses>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many need each address.
+    needed: HashMap<IpAddr, usize>,
+    /// Addresses that the interface has from others.
+    foreign: HashSet<IpAddr>,
+    /// Those that we put there in this life: not every system keeps our mark.
+    added: HashSet<IpAddr>,
+}
+
+/// An address is there while this lives.
+pub struct Lease {
+    pool: Arc<Pool>,
+    ip: IpAddr,
+}
+
+fn text(error: &AddressesError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+impl Pool {
+    /// Addresses go to `interface`; without one, only those that the host has anyway can be listened on.
+    pub fn new(interface: Option<Arc<dyn Addresses>>) -> Arc<Self> {
+        Arc::new(Self { interface, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has `ip` on the interface until the lease ends.
+    pub fn lease(self: &Arc<Self>, ip: IpAddr) -> Result<Lease, String> {
+        let mut state = self.state();
+        if !state.needed.contains_key(&ip)
+            && !state.foreign.contains(&ip)
+            && let Some(interface) = &self.interface
+        {
+            interface.add(ip).map_err(|error| text(&error))?;
+            state.added.insert(ip);
+        }
+        *state.needed.entry(ip).or_default() += 1;
+        Ok(Lease { pool: self.clone(), ip })
+    }
+
+    /// Whether there is an interface for addresses.
+    pub fn has_interface(&self) -> bool {
+        self.interface.is_some()
+    }
+
+    /// Makes the interface what it should be: what is needed is there, and what an earlier life left behind is not.
+    /// Returns how many addresses were added and removed.
+    pub fn repair(&self) -> Result<usize, String> {
+        let Some(interface) = &self.interface else { return Ok(0) };
+        let mut state = self.state();
+        let there = interface.list().map_err(|error| text(&error))?;
+        state.foreign = there.iter().filter(|address| !address.ours && !state.added.contains(&address.ip)).map(|address| address.ip).collect();
+        let lost: Vec<IpAddr> = state.needed.keys().filter(|ip| !there.iter().any(|address| address.ip == **ip)).copied().collect();
+        let left = there.iter().filter(|address| address.ours && !state.needed.contains_key(&address.ip));
+        let mut count = 0;
+        for address in left {
+            interface.delete(address.ip).map_err(|error| text(&error))?;
+            count += 1;
+        }
+        for ip in lost {
+            interface.add(ip).map_err(|error| text(&error))?;
+            state.added.insert(ip);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Takes every address of ours away, needed or not.
+    pub fn clear(&self) {
+        let mut state = self.state();
+        let foreign = std::mem::take(&mut state.foreign);
+        state.added.clear();
+        for ip in std::mem::take(&mut state.needed).into_keys().filter(|ip| !foreign.contains(ip)) {
+            self.remove(ip);
+        }
+    }
+
+    fn remove(&self, ip: IpAddr) {
+        if let Some(interface) = &self.interface
+            && let Err(error) = interface.delete(ip)
+        {
+            tracing::warn!("{}; it stays until the proxy is started again", text(&error));
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut state = self.pool.state();
+        let Some(count) = state.needed.get_mut(&self.ip) else { return };
+        *count -= 1;
+        if *count == 0 {
+            state.needed.remove(&self.ip);
+            state.added.remove(&self.ip);
+            if !state.foreign.contains(&self.ip) {
+                self.pool.remove(self.ip);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use host::HostAddress;
+
+    use super::*;
+
+    /// An interface in memory: addresses, and whether they are ours.
+    #[derive(Default)]
+    struct Interface(Mutex<BTreeMap<IpAddr, bool>>);
+
+    impl Addresses for Interface {
+        fn list(&self) -> Result<Vec<HostAddress>, AddressesError> {
+            Ok(self.0.lock().unwrap().iter().map(|(ip, ours)| HostAddress { ip: *ip, ours: *ours }).collect())
+        }
+
+        fn add(&self, ip: IpAddr) -> Result<(), AddressesError> {
+            assert_eq!(self.0.lock().unwrap().insert(ip, true), None, "{ip} is added once");
+            Ok(())
+        }
+
+        fn delete(&self, ip: IpAddr) -> Result<(), AddressesError> {
+            assert_eq!(self.0.lock().unwrap().remove(&ip), Some(true), "{ip} is ours");
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_address_stays_while_it_is_needed_and_others_stay_for_ever() {
+        let [a, b, left] = ["10.96.0.1", "10.96.0.2", "10.96.0.3"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        let interface = Arc::new(Interface(Mutex::new([(b, false), (left, true)].into())));
+        let there = || interface.0.lock().unwrap().keys().copied().collect::<Vec<_>>();
+        let pool = Pool::new(Some(interface.clone()));
+        assert_eq!(pool.repair(), Ok(1), "what an earlier life left behind goes");
+        let (first, second, foreign) = (pool.lease(a).unwrap(), pool.lease(a).unwrap(), pool.lease(b).unwrap());
+        drop(first);
+        assert_eq!(there(), [a, b]);
+        interface.0.lock().unwrap().remove(&a);
+        assert_eq!((pool.repair(), there()), (Ok(1), vec![a, b]), "taken away by somebody else");
+        drop((second, foreign));
+        assert_eq!(there(), [b]);
+        let _held = pool.lease(a).unwrap();
+        pool.clear();
+        assert_eq!(there(), [b]);
+    }
+}

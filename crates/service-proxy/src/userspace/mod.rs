@@ -1,0 +1,245 @@
+//! The backend for any system: this process listens where Services are, and carries bytes itself.
+//!
+//! A Service's addresses are put on an interface of this host while it is served, by calls of the system, and taken away
+//! with its last connection. TCP is relayed, on Linux by splice, so that bytes never enter this process; datagrams go over a
+//! socket for each client. Changes of a front end reach new connections; those that there are go on.
+//! Not here: SCTP, and the client's own address, which backends do not see.
+
+mod addresses;
+mod pick;
+mod relay;
+mod tcp;
+mod udp;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use host::Addresses;
+use ipnet::IpNet;
+use tokio::net::UdpSocket;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backend::{Failure, Outcome};
+use crate::node_ports::NodePorts;
+use crate::table::{Front, FrontKey, IpFamily, Kind, Protocol, Table, Vip};
+use addresses::{Lease, Pool};
+use pick::{Balancer, Inside};
+use relay::Pipes;
+
+/// What the backend needs to know of the node and of the configuration.
+pub struct Settings {
+    /// Where addresses of Services are put; without one, only node ports and addresses that the host has are served.
+    pub interface: Option<Arc<dyn Addresses>>,
+    /// The node's own addresses, the primary one of each family first.
+    pub node_ips: Vec<IpAddr>,
+    /// On which of them node ports listen; 127.0.0.1 may be one.
+    pub node_ports: NodePorts,
+    /// Every pod's address lies in these.
+    pub pods: Vec<IpNet>,
+    /// Datagrams of a client that paused for so long may go to another backend.
+    pub udp_idle: Duration,
+}
+
+/// What all connections share.
+struct Shared {
+    inside: Inside,
+    udp_idle: Duration,
+    pipes: Pipes,
+    connections: TaskTracker,
+    /// Ends connections.
+    cut: CancellationToken,
+}
+
+/// A front end while it is served.
+struct Service {
+    name: Arc<str>,
+    balancer: Mutex<Balancer>,
+}
+
+impl Service {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn balancer(&self) -> MutexGuard<'_, Balancer> {
+        self.balancer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Running {
+    service: Arc<Service>,
+    sockets: BTreeMap<SocketAddr, Listening>,
+}
+
+/// Listens while it lives.
+struct Listening(AbortHandle);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Serves the table from this process.
+pub struct Userspace {
+    pool: Arc<Pool>,
+    node_ports: Vec<IpAddr>,
+    shared: Arc<Shared>,
+    running: BTreeMap<FrontKey, Running>,
+}
+
+impl Userspace {
+    /// A backend that has not touched anything yet.
+    pub fn new(settings: Settings) -> Self {
+        raise_limits();
+        let host: Vec<IpAddr> = settings.node_ips.iter().copied().chain([Ipv4Addr::LOCALHOST.into()]).collect();
+        let shared = Shared {
+            inside: Inside { pods: settings.pods, node: settings.node_ips.clone() },
+            udp_idle: settings.udp_idle,
+            pipes: Pipes::default(),
+            connections: TaskTracker::new(),
+            cut: CancellationToken::new(),
+        };
+        let node_ports = settings.node_ports.pick(&settings.node_ips, &host);
+        Self { pool: Pool::new(settings.interface), node_ports, shared: Arc::new(shared), running: BTreeMap::new() }
+    }
+
+    /// Makes the front ends of `dirty` what the table says, or with `full` every one, and the interface's addresses too.
+    /// Must be called within a tokio runtime.
+    pub fn sync(&mut self, wanted: &Table, dirty: &BTreeSet<FrontKey>, full: bool) -> Result<Outcome, String> {
+        let mut outcome = Outcome::default();
+        if full {
+            outcome.writes += self.pool.repair()?;
+        }
+        let mut keys: Vec<FrontKey> = if full {
+            let there = self.running.keys().chain(wanted.iter().map(|(key, _)| key));
+            there.copied().collect::<BTreeSet<_>>().into_iter().collect()
+        } else {
+            dirty.iter().copied().collect()
+        };
+        // What goes makes room for what comes; names and the API server come first.
+        keys.sort_by_key(|key| wanted.get(key).map(|front| !front.urgent));
+        for key in keys {
+            match wanted.get(&key).filter(|front| is_served(front)) {
+                Some(front) => self.serve(key, front, &mut outcome),
+                None => outcome.writes += self.running.remove(&key).map_or(0, |running| running.sockets.len()),
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn serve(&mut self, key: FrontKey, front: &Arc<Front>, outcome: &mut Outcome) {
+        let mut fail = |reason: String| outcome.failures.push(Failure { key, reason });
+        if key.protocol == Protocol::Sctp {
+            self.running.remove(&key);
+            return fail("SCTP is not carried in user space; choose mode nftables or kernelspace, or another port".into());
+        }
+        let running = self.running.entry(key).or_insert_with(|| Running {
+            service: Arc::new(Service { name: front.service.clone(), balancer: Mutex::new(Balancer::new(front.clone())) }),
+            sockets: BTreeMap::new(),
+        });
+        running.service.balancer().update(front.clone());
+        let places = places(&key, &self.node_ports);
+        running.sockets.retain(|at, _| places.contains(at));
+        for at in places {
+            if running.sockets.contains_key(&at) {
+                continue;
+            }
+            match open(at, key, &running.service, &self.shared, &self.pool) {
+                Ok(listening) => {
+                    running.sockets.insert(at, listening);
+                    outcome.writes += 1;
+                }
+                Err(reason) => fail(reason),
+            }
+        }
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.len()
+    }
+
+    /// Takes no more connections, waits until those that there are end or `limit` has passed, and takes the addresses away.
+    /// Returns how many connections were cut.
+    pub async fn drain(mut self, limit: Duration) -> usize {
+        self.running.clear();
+        self.shared.connections.close();
+        let _ = tokio::time::timeout(limit, self.shared.connections.wait()).await;
+        let cut = self.shared.connections.len();
+        self.shared.cut.cancel();
+        self.shared.connections.wait().await;
+        cut
+    }
+}
+
+impl Drop for Userspace {
+    fn drop(&mut self) {
+        self.running.clear();
+        self.shared.cut.cancel();
+        self.pool.clear();
+    }
+}
+
+/// Without backends nobody listens: the host refuses by itself. The node's own sockets answer what asks for its health.
+fn is_served(front: &Front) -> bool {
+    front.kind != Kind::HealthCheck && !(front.backends.is_empty() && front.inside.as_deref().unwrap_or_default().is_empty())
+}
+
+/// Where a front end listens.
+fn places(key: &FrontKey, node_ports: &[IpAddr]) -> Vec<SocketAddr> {
+    match key.vip {
+        Vip::Address(ip) => vec![SocketAddr::new(ip, key.port)],
+        Vip::Node(family) => node_ports.iter().filter(|ip| IpFamily::of(**ip) == family).map(|ip| SocketAddr::new(*ip, key.port)).collect(),
+    }
+}
+
+fn open(at: SocketAddr, key: FrontKey, service: &Arc<Service>, shared: &Arc<Shared>, pool: &Arc<Pool>) -> Result<Listening, String> {
+    let lease: Option<Arc<Lease>> = match key.vip {
+        Vip::Address(ip) => Some(Arc::new(pool.lease(ip)?)),
+        Vip::Node(_) => None,
+    };
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => format!("{at} is taken by another program; end it, or change the Service's port"),
+        std::io::ErrorKind::AddrNotAvailable if !pool.has_interface() => {
+            format!("this host has no address {}; name an interface for addresses of Services: --service-interface", at.ip())
+        }
+        _ => format!("cannot listen on {at}: {error}"),
+    };
+    let (service, shared) = (service.clone(), shared.clone());
+    let task = match key.protocol {
+        Protocol::Udp => {
+            let open = || -> std::io::Result<UdpSocket> {
+                let socket = std::net::UdpSocket::bind(at)?;
+                socket.set_nonblocking(true)?;
+                UdpSocket::from_std(socket)
+            };
+            let socket = Arc::new(open().map_err(failed)?);
+            tokio::spawn(async move {
+                udp::serve(socket, service, shared).await;
+                drop(lease);
+            })
+        }
+        _ => tokio::spawn(tcp::serve(lease, tcp::listen(at).map_err(failed)?, service, shared)),
+    };
+    Ok(Listening(task.abort_handle()))
+}
+
+/// Each connection needs two file descriptors: as many as the system allows.
+fn raise_limits() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+            tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

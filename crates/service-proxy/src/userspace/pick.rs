@@ -1,0 +1,179 @@
+//! Who answers a client (pure).
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+
+use crate::table::{Backend, Front, Unserved};
+
+/// Most clients of one front end that are remembered.
+const MOST_CLIENTS: usize = 65_536;
+
+/// How clients inside the cluster are told from others.
+#[derive(Clone, Debug, Default)]
+pub struct Inside {
+    /// Every pod's address lies in these.
+    pub pods: Vec<IpNet>,
+    /// The node's own addresses.
+    pub node: Vec<IpAddr>,
+}
+
+impl Inside {
+    /// Whether `client` is a pod or the node.
+    pub fn has(&self, client: IpAddr) -> bool {
+        client.is_loopback() || self.node.contains(&client) || self.pods.iter().any(|net| net.contains(&client))
+    }
+}
+
+/// What becomes of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// This one answers.
+    Backend(Backend),
+    /// Nobody does, and the client is told.
+    Refuse,
+    /// The client is not to hear anything.
+    Ignore,
+}
+
+/// Picks backends of one front end: in turn, but for clients that stick.
+#[derive(Debug)]
+pub struct Balancer {
+    front: Arc<Front>,
+    turn: usize,
+    sticky: HashMap<IpAddr, (Backend, Instant)>,
+}
+
+impl Balancer {
+    /// For a front end, as it is now.
+    pub fn new(front: Arc<Front>) -> Self {
+        Self { front, turn: 0, sticky: HashMap::new() }
+    }
+
+    /// The front end changed: clients of backends that went no longer stick.
+    pub fn update(&mut self, front: Arc<Front>) {
+        let stays = |backend: &Backend| front.backends.contains(backend) || front.inside.as_deref().unwrap_or_default().contains(backend);
+        self.sticky.retain(|_, (backend, _)| front.affinity.is_some() && stays(backend));
+        self.front = front;
+    }
+
+    /// Who answers `client`, where those in `failed` did not.
+    pub fn choose(&mut self, client: IpAddr, inside: &Inside, now: Instant, failed: &[Backend]) -> Choice {
+        if self.front.sources.as_ref().is_some_and(|nets| !nets.iter().any(|net| net.contains(&client))) {
+            return Choice::Ignore;
+        }
+        let backends = self.list(client, inside);
+        let Some(timeout) = self.front.affinity.map(|seconds| Duration::from_secs(seconds.into())) else {
+            return self.next(&backends, failed);
+        };
+        let known = self.sticky.get(&client).filter(|(backend, seen)| now.duration_since(*seen) < timeout && backends.contains(backend));
+        let choice = match known {
+            Some((backend, _)) if !failed.contains(backend) => Choice::Backend(*backend),
+            _ => self.next(&backends, failed),
+        };
+        if let Choice::Backend(backend) = choice {
+            if self.sticky.len() >= MOST_CLIENTS {
+                self.sticky.retain(|_, (_, seen)| now.duration_since(*seen) < timeout);
+            }
+            self.sticky.insert(client, (backend, now));
+        }
+        choice
+    }
+
+    /// Whether `backend` may (still) answer `client`.
+    pub fn admits(&self, client: IpAddr, inside: &Inside, backend: &Backend) -> bool {
+        self.list(client, inside).contains(backend)
+    }
+
+    fn list(&self, client: IpAddr, inside: &Inside) -> Arc<[Backend]> {
+        match &self.front.inside {
+            Some(everyone) if inside.has(client) => everyone.clone(),
+            _ => self.front.backends.clone(),
+        }
+    }
+
+    fn next(&mut self, backends: &[Backend], failed: &[Backend]) -> Choice {
+        let at = self.turn;
+        self.turn = self.turn.wrapping_add(1);
+        let turns = (0..backends.len()).map(|n| backends[at.wrapping_add(n) % backends.len()]);
+        match (turns.into_iter().find(|backend| !failed.contains(backend)), self.front.unserved) {
+            (Some(backend), _) => Choice::Backend(backend),
+            (None, Unserved::Drop) if failed.is_empty() => Choice::Ignore,
+            (None, _) => Choice::Refuse,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Kind;
+
+    fn backend(n: u8) -> Backend {
+        Backend { address: [10, 1, 0, n].into(), port: 80, local: false }
+    }
+
+    fn front(list: &[u8]) -> Front {
+        Front { backends: list.iter().map(|n| backend(*n)).collect(), ..Front::new("default/web:80", Kind::ClusterIp) }
+    }
+
+    fn inside() -> Inside {
+        Inside { pods: vec!["10.1.0.0/16".parse().unwrap()], node: vec!["10.240.0.11".parse().unwrap()] }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn picks(balancer: &mut Balancer, client: &str, times: usize) -> Vec<Choice> {
+        (0..times).map(|_| balancer.choose(ip(client), &inside(), Instant::now(), &[])).collect()
+    }
+
+    #[test]
+    fn backends_take_turns_and_failed_ones_are_passed_over() {
+        let mut balancer = Balancer::new(Arc::new(front(&[1, 2, 3])));
+        assert_eq!(picks(&mut balancer, "10.9.0.1", 4), [1, 2, 3, 1].map(|n| Choice::Backend(backend(n))));
+        let failed = [backend(2), backend(3)];
+        assert_eq!(balancer.choose(ip("10.9.0.1"), &inside(), Instant::now(), &failed), Choice::Backend(backend(1)));
+        assert_eq!(balancer.choose(ip("10.9.0.1"), &inside(), Instant::now(), &[1, 2, 3].map(backend)), Choice::Refuse);
+    }
+
+    #[test]
+    fn clients_stick_until_time_or_their_backend_goes() {
+        let sticky = |list: &[u8]| Arc::new(Front { affinity: Some(60), ..front(list) });
+        let mut balancer = Balancer::new(sticky(&[1, 2, 3]));
+        let (start, client) = (Instant::now(), ip("10.9.0.1"));
+        let at = |balancer: &mut Balancer, seconds| balancer.choose(client, &inside(), start + Duration::from_secs(seconds), &[]);
+        assert_eq!(
+            [at(&mut balancer, 0), at(&mut balancer, 59), at(&mut balancer, 100)],
+            [Choice::Backend(backend(1)); 3],
+            "each connection renews it"
+        );
+        assert_eq!(at(&mut balancer, 160), Choice::Backend(backend(2)), "it ended");
+        balancer.update(sticky(&[1, 3]));
+        assert_ne!(at(&mut balancer, 161), Choice::Backend(backend(2)));
+        assert!(balancer.admits(client, &inside(), &backend(1)) && !balancer.admits(client, &inside(), &backend(2)));
+    }
+
+    #[test]
+    fn policies_and_ranges_decide_who_is_heard() {
+        let local = Front { inside: Some(front(&[7]).backends), unserved: Unserved::Drop, ..front(&[]) };
+        let mut balancer = Balancer::new(Arc::new(local));
+        for (client, expected) in [
+            ("10.9.0.1", Choice::Ignore),
+            ("10.1.0.9", Choice::Backend(backend(7))),
+            ("10.240.0.11", Choice::Backend(backend(7))),
+            ("127.0.0.1", Choice::Backend(backend(7))),
+        ] {
+            assert_eq!(picks(&mut balancer, client, 1), [expected], "{client}");
+        }
+        assert_eq!(picks(&mut Balancer::new(Arc::new(front(&[]))), "10.9.0.1", 1), [Choice::Refuse]);
+        let guarded = Front { sources: Some(["192.0.2.0/24".parse().unwrap()].into()), ..front(&[1]) };
+        let mut balancer = Balancer::new(Arc::new(guarded));
+        assert_eq!(picks(&mut balancer, "192.0.2.9", 1), [Choice::Backend(backend(1))]);
+        assert_eq!(picks(&mut balancer, "198.51.100.9", 1), [Choice::Ignore]);
+    }
+}

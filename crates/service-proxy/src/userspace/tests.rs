@@ -1,0 +1,302 @@
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket as StdUdp};
+use std::time::Instant;
+
+use cluster::Key;
+use host::LinuxAddresses;
+use linux_sys::netlink::Rtnl;
+use linux_sys::ns::in_lab;
+
+use super::*;
+use crate::table::{Backend, Unserved};
+
+/// The host has an interface for Services, and backends at addresses of the loopback.
+struct Lab {
+    table: Table,
+    proxy: Option<Userspace>,
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn proxy() -> Userspace {
+    Userspace::new(Settings {
+        interface: Some(Arc::new(LinuxAddresses::open("svc0").unwrap())),
+        node_ips: vec![ip("10.240.0.11")],
+        node_ports: NodePorts::Nets(vec!["127.0.0.0/8".parse().unwrap(), "10.240.0.0/16".parse().unwrap()]),
+        pods: vec!["10.1.0.0/16".parse().unwrap()],
+        udp_idle: Duration::from_millis(300),
+    })
+}
+
+fn there() -> Vec<String> {
+    let rtnl = Rtnl::open().unwrap();
+    let index = rtnl.link("svc0").unwrap().unwrap().index;
+    let all = rtnl.addrs(index).unwrap();
+    all.iter().map(|net| net.addr()).filter(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())).map(|ip| ip.to_string()).collect()
+}
+
+impl Lab {
+    fn new() -> Self {
+        let rtnl = Rtnl::open().unwrap();
+        rtnl.add_bridge("svc0").unwrap();
+        let index = rtnl.link("svc0").unwrap().unwrap().index;
+        rtnl.add_addr(index, "10.240.0.11/24".parse().unwrap()).unwrap();
+        rtnl.set_up(index).unwrap();
+        let mut lab = Self { table: Table::default(), proxy: Some(proxy()) };
+        lab.sync(true);
+        lab
+    }
+
+    fn sync(&mut self, full: bool) -> Outcome {
+        self.proxy.as_mut().unwrap().sync(&self.table, &BTreeSet::new(), full).unwrap()
+    }
+
+    fn set(&mut self, service: &str, fronts: Vec<(FrontKey, Front)>) -> Outcome {
+        let changes = self.table.set_service(&Key::new("default", service), fronts);
+        let dirty = changes.into_iter().map(|change| change.key).collect();
+        self.proxy.as_mut().unwrap().sync(&self.table, &dirty, false).unwrap()
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn key(vip: &str, port: u16) -> FrontKey {
+    let vip = if vip == "node" { Vip::Node(IpFamily::V4) } else { Vip::Address(ip(vip)) };
+    FrontKey { vip, protocol: Protocol::Tcp, port }
+}
+
+fn front(backends: &[SocketAddr]) -> Front {
+    let backends = backends.iter().map(|at| Backend { address: at.ip(), port: at.port(), local: true }).collect();
+    Front { backends, ..Front::new("default/web:80", Kind::ClusterIp) }
+}
+
+/// Says its name, then what it hears, until the other side is done; then that it heard so.
+fn server(name: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut buffer = [0; 65_536];
+                let mut talk = || -> std::io::Result<()> {
+                    stream.write_all(name.as_bytes())?;
+                    loop {
+                        match stream.read(&mut buffer)? {
+                            0 => return stream.write_all(b"."),
+                            n => stream.write_all(&buffer[..n])?,
+                        }
+                    }
+                };
+                let _ = talk();
+            });
+        }
+    });
+    at
+}
+
+fn ask(to: &str) -> String {
+    let talk = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&to.parse().unwrap(), Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"-hello")?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    talk().unwrap_or_else(|error| error.kind().to_string())
+}
+
+/// Waits until nobody takes connections at these any more: listeners end a moment after they are told to.
+fn settle(all: &[&str]) {
+    for at in all {
+        let start = Instant::now();
+        while !ask(at).contains("refused") && !ask(at).contains("unreachable") {
+            assert!(start.elapsed() < Duration::from_secs(5), "{at}: {}", ask(at));
+        }
+    }
+}
+
+#[test]
+fn connections_are_carried_both_ways_and_addresses_come_and_go() {
+    in_lab("userspace::tests::connections_are_carried_both_ways_and_addresses_come_and_go", || {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let (a, b) = (server("a"), server("b"));
+        let mut lab = Lab::new();
+        let served =
+            lab.set("web", vec![(key("10.96.0.1", 80), front(&[a, b])), (key("fd00:96::1", 80), front(&[a])), (key("node", 30080), front(&[b]))]);
+        assert_eq!((served.writes, served.failures), (4, vec![]), "two node ports: of the node and of localhost");
+        assert_eq!(there(), ["10.240.0.11", "10.96.0.1", "fd00:96::1"]);
+        let mut answers = [ask("10.96.0.1:80"), ask("10.96.0.1:80")];
+        answers.sort();
+        assert_eq!(answers, ["a-hello.", "b-hello."], "the end of what a client says is told, the answer comes back");
+        // The kernel routes to a new address of IPv6 a moment after it took it.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!([ask("[fd00:96::1]:80"), ask("10.240.0.11:30080"), ask("127.0.0.1:30080")], ["a-hello.", "b-hello.", "b-hello."]);
+        assert_eq!(ask("10.96.0.1:81"), "connection refused");
+        // Much more than any buffer on the way.
+        let mut stream = TcpStream::connect("[fd00:96::1]:80").unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut writer = stream.try_clone().unwrap();
+        let sent: Vec<u8> = (0..8_000_000u32).flat_map(u32::to_le_bytes).collect();
+        let copy = sent.clone();
+        let writing = std::thread::spawn(move || writer.write_all(&copy).and_then(|()| writer.shutdown(std::net::Shutdown::Write)));
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        writing.join().unwrap().unwrap();
+        assert!(heard[0] == b'a' && heard[1..heard.len() - 1] == sent, "{} bytes of {}", heard.len(), sent.len() + 2);
+        // Nobody serves; then the Service goes.
+        lab.set("web", vec![(key("10.96.0.1", 80), front(&[])), (key("fd00:96::1", 80), front(&[a]))]);
+        settle(&["10.96.0.1:80", "127.0.0.1:30080"]);
+        lab.set("web", vec![]);
+        runtime.block_on(lab.proxy.take().unwrap().drain(Duration::ZERO));
+        assert_eq!(there(), ["10.240.0.11"]);
+    });
+}
+
+#[test]
+fn dead_backends_are_passed_over_and_odd_fronts_say_why_they_are_not_served() {
+    in_lab("userspace::tests::dead_backends_are_passed_over_and_odd_fronts_say_why_they_are_not_served", || {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let mut lab = Lab::new();
+        let dead: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        lab.set("web", vec![(key("10.96.0.1", 80), front(&[dead, server("a"), "127.0.0.1:10".parse().unwrap()]))]);
+        assert!((0..6).all(|_| ask("10.96.0.1:80") == "a-hello."));
+        lab.set("web", vec![(key("10.96.0.1", 80), front(&[dead]))]);
+        assert_eq!(ask("10.96.0.1:80"), "connection reset");
+        let guarded = Front { sources: Some(["192.0.2.0/24".parse().unwrap()].into()), ..front(&[server("a")]) };
+        lab.set("web", vec![(key("10.96.0.1", 80), guarded)]);
+        assert_eq!(ask("10.96.0.1:80"), "connection reset", "a stranger");
+        let _taken = TcpListener::bind("10.240.0.11:30080").unwrap();
+        let sctp = FrontKey { protocol: Protocol::Sctp, ..key("10.96.0.1", 80) };
+        let reasons = lab.set("odd", vec![(sctp, front(&[dead])), (key("node", 30080), front(&[dead]))]).failures;
+        let reasons: Vec<String> = reasons.iter().map(|failure| format!("{}: {}", failure.key, failure.reason)).collect();
+        assert!(reasons[0].contains("10.96.0.1:80/sctp: SCTP is not carried"), "{reasons:?}");
+        assert!(reasons[1].contains("10.240.0.11:30080 is taken by another program"), "{reasons:?}");
+        let nowhere =
+            Userspace::new(Settings { interface: None, node_ips: vec![], node_ports: NodePorts::Primary, pods: vec![], udp_idle: Duration::ZERO })
+                .sync(&lab.table, &[key("10.96.0.9", 80)].into(), false);
+        assert_eq!(nowhere.unwrap(), Outcome::default(), "not in the table");
+        lab.set("web", vec![]);
+        lab.table.set_service(&Key::new("default", "web"), vec![(key("10.96.0.9", 80), front(&[dead]))]);
+        let mut bare =
+            Userspace::new(Settings { interface: None, node_ips: vec![], node_ports: NodePorts::Primary, pods: vec![], udp_idle: Duration::ZERO });
+        let failures = bare.sync(&lab.table, &[key("10.96.0.9", 80)].into(), false).unwrap().failures;
+        assert!(failures[0].reason.contains("--service-interface"), "{failures:?}");
+    });
+}
+
+fn echo(name: &'static str) -> SocketAddr {
+    let socket = StdUdp::bind("127.0.0.1:0").unwrap();
+    let at = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((n, peer)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&[name.as_bytes(), &buffer[..n]].concat(), peer);
+        }
+    });
+    at
+}
+
+#[test]
+fn datagrams_find_their_way_back_and_follow_their_service() {
+    in_lab("userspace::tests::datagrams_find_their_way_back_and_follow_their_service", || {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let mut lab = Lab::new();
+        let dns = FrontKey { protocol: Protocol::Udp, ..key("10.96.0.10", 53) };
+        let (a, b) = (echo("a"), echo("b"));
+        lab.set("dns", vec![(dns, front(&[a]))]);
+        let client = || {
+            let socket = StdUdp::bind("10.240.0.11:0").unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            // A connected socket hears nobody but the Service.
+            socket.connect("10.96.0.10:53").unwrap();
+            socket
+        };
+        let says = |socket: &StdUdp, text: &str| {
+            let mut buffer = [0; 64];
+            socket.send(text.as_bytes()).unwrap();
+            socket.recv(&mut buffer).map_or_else(|error| error.kind().to_string(), |n| String::from_utf8_lossy(&buffer[..n]).into_owned())
+        };
+        let clients: Vec<StdUdp> = (0..50).map(|_| client()).collect();
+        for (n, client) in clients.iter().enumerate() {
+            assert_eq!(says(client, &n.to_string()), format!("a{n}"));
+        }
+        lab.set("dns", vec![(dns, front(&[b]))]);
+        assert_eq!(says(&clients[7], "again"), "bagain", "its backend went");
+        // An idle session ends, and its socket with it.
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        std::thread::sleep(Duration::from_millis(900));
+        says(&clients[7], "awake");
+        assert!(open() + 45 < before, "{} of {before}", open());
+        lab.set("dns", vec![(dns, Front { unserved: Unserved::Drop, ..front(&[]) })]);
+        assert!(clients[7].send(b"x").and_then(|_| clients[7].recv(&mut [0; 8])).is_err());
+    });
+}
+
+#[test]
+fn connections_outlive_changes_and_draining_waits_for_them() {
+    in_lab("userspace::tests::connections_outlive_changes_and_draining_waits_for_them", || {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let mut lab = Lab::new();
+        let (a, b) = (server("a"), server("b"));
+        lab.set("web", vec![(key("10.96.0.1", 80), front(&[a]))]);
+        let open = || {
+            let mut stream = TcpStream::connect("10.96.0.1:80").unwrap();
+            stream.read_exact(&mut [0; 1]).unwrap();
+            stream
+        };
+        let (mut first, second) = (open(), open());
+        let lives = |stream: &mut TcpStream| stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0; 1]).is_ok();
+        lab.set("web", vec![(key("10.96.0.1", 80), front(&[b]))]);
+        assert!(lives(&mut first), "its backend is no longer listed");
+        lab.set("web", vec![]);
+        assert!(lives(&mut first) && there().contains(&"10.96.0.1".to_owned()), "the address stays for it");
+        settle(&["10.96.0.1:80"]);
+        let start = Instant::now();
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(first);
+        });
+        let cut = runtime.block_on(lab.proxy.take().unwrap().drain(Duration::from_millis(500)));
+        ending.join().unwrap();
+        assert_eq!(cut, 1, "one ended by itself, one was cut");
+        assert!((400..2000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+        assert_eq!(there(), ["10.240.0.11"]);
+        drop(second);
+    });
+}
+
+#[test]
+fn what_a_killed_proxy_left_is_taken_over_or_away() {
+    in_lab("userspace::tests::what_a_killed_proxy_left_is_taken_over_or_away", || {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let left = LinuxAddresses::open("lo").unwrap();
+        drop(left);
+        let mut lab = Lab::new();
+        let interface = LinuxAddresses::open("svc0").unwrap();
+        for address in ["10.96.0.1", "10.96.0.2"] {
+            interface.add(ip(address)).unwrap();
+        }
+        lab.set("web", vec![(key("10.96.0.1", 80), front(&[server("a")]))]);
+        lab.sync(true);
+        assert_eq!(there(), ["10.240.0.11", "10.96.0.1"]);
+        assert_eq!(ask("10.96.0.1:80"), "a-hello.");
+        interface.delete(ip("10.96.0.1")).unwrap();
+        assert_eq!(lab.sync(true).writes, 1, "taken away behind our back");
+        assert_eq!(ask("10.96.0.1:80"), "a-hello.");
+        assert_eq!(lab.sync(true).writes, 0);
+        drop(lab.proxy.take());
+        assert_eq!(there(), ["10.240.0.11"], "also without draining");
+    });
+}
