@@ -161,8 +161,14 @@ fn endpoints_follow_the_address_rules() {
         bench.client.create_endpoint(&id(1), id(7), &HostComputeEndpoint::default().with_policy(EndpointPolicy::port_mapping(&mapping))),
         HResult::INVALID_INTERNAL_PORT,
     );
-    let stored = HostComputeEndpoint::default().with_policy(EndpointPolicy::acl(&Acl::default()));
-    bench.client.create_endpoint(&id(1), id(7), &stored).unwrap();
+    // What no packet meets is stored as the service does it, or refused where promises shall hold.
+    let encrypted = HostComputeEndpoint::default().with_policy(EndpointPolicy::new(EndpointPolicyType::Encryption, &Encryption::default()));
+    bench.client.create_endpoint(&id(1), id(7), &encrypted).unwrap();
+    let mut switches = Switches::of(WS2022);
+    switches.set("store-unenforced=false").unwrap();
+    let strict = Client::new(Simulator::new(Box::new(Recorder::default()), switches, None).unwrap().session());
+    strict.create(id(1), &network("mullion")).unwrap();
+    fails(strict.create_endpoint(&id(1), id(7), &encrypted), HResult::REQUEST_UNSUPPORTED);
 }
 
 #[test]
