@@ -131,7 +131,10 @@ fn fabric_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: 
 
 fn proxy_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<service_proxy::Config> {
     let backend = match hcn {
-        Some(client) => service_proxy::BackendConfig::Hcn { client, network: NETWORK.to_owned(), dsr: false },
+        Some(client) => {
+            let settings = service_proxy::hns::Settings { dsr: false, node_ips: vec![args.node_ip], ..service_proxy::hns::Settings::new(NETWORK) };
+            service_proxy::BackendConfig::Hcn { client, settings }
+        }
         None => linux_proxy(args)?,
     };
     Ok(service_proxy::Config {

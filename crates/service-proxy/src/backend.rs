@@ -1,6 +1,13 @@
-//! What the loop and the backends tell each other.
+//! What keeps a host equal to the table: the Host Networking Service by a queue of its own, everything else by passes.
 
-use crate::table::FrontKey;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cluster::Backoff;
+use tokio::time::Instant;
+
+use crate::hns::{Gap, Happening, Hns};
+use crate::table::{FrontKey, Table};
 
 /// A front end that could not be made what the table says; it is retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,4 +25,180 @@ pub struct Outcome {
     pub writes: usize,
     /// What is left to do.
     pub failures: Vec<Failure>,
+}
+
+/// How far a backend is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The host was read, and every front end was tried once.
+    pub ready: bool,
+    /// Front ends that wait or are under way.
+    pub pending: usize,
+    /// Those that are not what they should be, with the reason.
+    pub behind: BTreeMap<FrontKey, String>,
+    /// What the host cannot do, by front end.
+    pub gaps: BTreeMap<FrontKey, Vec<Gap>>,
+    /// Why the host cannot be read or written at all.
+    pub unavailable: Option<String>,
+    /// How many writes reached the host.
+    pub writes: u64,
+}
+
+pub(crate) enum Backend {
+    Hns(Box<Hns>),
+    #[cfg(target_os = "linux")]
+    Nftables(Passes<crate::nftables::Nftables>),
+}
+
+/// Something that happened to a backend.
+pub(crate) enum Turn {
+    Hns(Happening),
+    #[cfg(target_os = "linux")]
+    Pass,
+}
+
+impl Backend {
+    /// These front ends changed in the table.
+    pub fn touch(&mut self, keys: impl IntoIterator<Item = FrontKey>, table: &Table) {
+        match self {
+            Self::Hns(hns) => hns.touch(keys, table),
+            #[cfg(target_os = "linux")]
+            Self::Nftables(passes) => passes.dirty.extend(keys),
+        }
+    }
+
+    /// Begins what can be begun.
+    pub fn begin(&mut self, table: &Table) {
+        match self {
+            Self::Hns(hns) => hns.begin(table),
+            #[cfg(target_os = "linux")]
+            Self::Nftables(_) => {}
+        }
+    }
+
+    /// Waits for the next thing to happen. May be dropped and called again at any time.
+    pub async fn turn(&mut self) -> Turn {
+        match self {
+            Self::Hns(hns) => Turn::Hns(hns.happening().await),
+            #[cfg(target_os = "linux")]
+            Self::Nftables(passes) => {
+                passes.due().await;
+                Turn::Pass
+            }
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn take(&mut self, turn: Turn, table: &Table) {
+        match (self, turn) {
+            (Self::Hns(hns), Turn::Hns(happening)) => hns.take(happening, table),
+            #[cfg(target_os = "linux")]
+            (Self::Nftables(passes), Turn::Pass) => passes.pass(table, |nftables, dirty, full| nftables.sync(table, dirty, full)),
+            #[cfg(target_os = "linux")]
+            _ => {}
+        }
+    }
+
+    /// How far it is, when people may see a difference.
+    pub fn news(&mut self) -> Option<Progress> {
+        match self {
+            Self::Hns(hns) => hns.take_news().then(|| {
+                let engine = hns.engine();
+                Progress {
+                    ready: engine.was_up_to_date(),
+                    pending: engine.pending(),
+                    behind: engine.behind().clone(),
+                    gaps: engine.gaps().clone(),
+                    unavailable: engine.unavailable().map(str::to_owned),
+                    writes: engine.writes(),
+                }
+            }),
+            #[cfg(target_os = "linux")]
+            Self::Nftables(passes) => std::mem::take(&mut passes.news).then(|| passes.progress.clone()),
+        }
+    }
+
+    /// How many front ends wait or are under way, and how many writes there were.
+    pub fn pending(&self) -> (usize, u64) {
+        match self {
+            Self::Hns(hns) => (hns.engine().pending(), hns.engine().writes()),
+            #[cfg(target_os = "linux")]
+            Self::Nftables(passes) => (passes.dirty.len(), passes.progress.writes),
+        }
+    }
+}
+
+/// Retries begin after this and double up to [`SLOWEST`].
+const QUICKEST: Duration = Duration::from_millis(200);
+const SLOWEST: Duration = Duration::from_secs(10);
+
+/// A backend that makes what changed true in one pass, and compares everything now and then.
+pub(crate) struct Passes<B> {
+    backend: B,
+    dirty: BTreeSet<FrontKey>,
+    /// A pass failed and is tried again then.
+    retry: Option<Instant>,
+    full_due: bool,
+    next_full: Instant,
+    full_pass: Duration,
+    backoff: Backoff,
+    progress: Progress,
+    news: bool,
+}
+
+impl<B> Passes<B> {
+    /// Passes of `backend`, the first over everything.
+    pub fn new(backend: B, full_pass: Duration) -> Self {
+        Self {
+            backend,
+            dirty: BTreeSet::new(),
+            retry: None,
+            full_due: true,
+            next_full: Instant::now() + full_pass,
+            full_pass,
+            backoff: Backoff::new(QUICKEST, SLOWEST),
+            progress: Progress::default(),
+            news: false,
+        }
+    }
+
+    async fn due(&self) {
+        match self.retry {
+            Some(retry) => tokio::time::sleep_until(retry).await,
+            None if self.full_due || !self.dirty.is_empty() => {}
+            None => tokio::time::sleep_until(self.next_full).await,
+        }
+    }
+
+    fn pass(&mut self, table: &Table, sync: impl FnOnce(&mut B, &BTreeSet<FrontKey>, bool) -> Result<Outcome, String>) {
+        let now = Instant::now();
+        let full = self.full_due || now >= self.next_full;
+        let dirty = std::mem::take(&mut self.dirty);
+        self.retry = None;
+        match sync(&mut self.backend, &dirty, full) {
+            Ok(outcome) => {
+                if full {
+                    (self.full_due, self.next_full) = (false, now + self.full_pass);
+                }
+                if outcome.writes > 0 {
+                    tracing::info!(writes = outcome.writes, fronts = table.len(), behind = outcome.failures.len(), "programmed services");
+                }
+                self.dirty = outcome.failures.iter().map(|failure| failure.key).collect();
+                self.progress.behind = outcome.failures.into_iter().map(|failure| (failure.key, failure.reason)).collect();
+                self.progress.writes += outcome.writes as u64;
+                (self.progress.ready, self.progress.unavailable) = (true, None);
+            }
+            Err(reason) => {
+                (self.dirty, self.full_due) = (dirty, full);
+                self.progress.unavailable = Some(reason);
+            }
+        }
+        if self.dirty.is_empty() && self.progress.unavailable.is_none() {
+            self.backoff.reset();
+        } else {
+            self.retry = Some(now + self.backoff.next_delay());
+        }
+        self.progress.pending = self.dirty.len();
+        self.news = true;
+    }
 }

@@ -18,7 +18,7 @@ mod run;
 mod table;
 pub mod userspace;
 
-pub use backend::{Failure, Outcome};
+pub use backend::{Failure, Outcome, Progress};
 pub use fronts::{Terms, wanted};
 pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, Inputs, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};

@@ -1,11 +1,10 @@
 //! The loop: rows in, table, backend, retries, full passes.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cluster::{Backoff, Informer, Selection};
+use cluster::{Informer, Selection};
 use hcn::HcnClient;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -13,11 +12,11 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::backend::Outcome;
+use crate::backend::{Backend, Passes, Progress};
 use crate::fronts::{Terms, wanted};
 use crate::hns::Hns;
 use crate::rows::{Inputs, ServiceRow, SliceRow};
-use crate::table::{FrontKey, Table};
+use crate::table::Table;
 
 /// What keeps the host equal to the table.
 pub enum BackendConfig {
@@ -25,10 +24,8 @@ pub enum BackendConfig {
     Hcn {
         /// The service.
         client: HcnClient,
-        /// Name of the HNS network whose endpoints are backends.
-        network: String,
-        /// Direct server return for ClusterIPs where the service has it.
-        dsr: bool,
+        /// What it is told.
+        settings: crate::hns::Settings,
     },
     /// nftables in this process's network namespace.
     #[cfg(target_os = "linux")]
@@ -58,38 +55,31 @@ pub struct Status {
     pub ready: bool,
     /// Front ends that should exist.
     pub fronts: usize,
-    /// Those that are not what they should be, with the reason.
-    pub behind: BTreeMap<FrontKey, String>,
-    /// Why the host cannot be read or written at all.
-    pub unavailable: Option<String>,
+    /// How far the backend is with them.
+    pub progress: Progress,
 }
 
-enum Backend {
-    Hns(Hns),
-    #[cfg(target_os = "linux")]
-    Nftables(crate::nftables::Nftables),
-}
+impl Status {
+    /// Front ends that are not what they should be: desired − programmed.
+    pub fn missing(&self) -> usize {
+        self.progress.pending.max(self.progress.behind.len())
+    }
 
-impl Backend {
-    async fn sync(&mut self, table: &Table, dirty: &BTreeSet<FrontKey>, full: bool) -> Result<Outcome, String> {
-        match self {
-            Self::Hns(hns) => hns.sync(table, dirty, full).await,
-            #[cfg(target_os = "linux")]
-            Self::Nftables(nftables) => nftables.sync(table, dirty, full),
-        }
+    /// Whether everything is what it should be.
+    pub fn is_converged(&self) -> bool {
+        self.ready && self.missing() == 0 && self.progress.unavailable.is_none()
     }
 }
 
-/// Retries begin after this and double up to [`SLOWEST`].
-const QUICKEST: Duration = Duration::from_millis(200);
-const SLOWEST: Duration = Duration::from_secs(10);
+/// A number that merely goes on is told this often.
+const TELL: Duration = Duration::from_millis(200);
 
 /// Proxies Services on this node until `shutdown` completes. What was programmed stays: connections outlive a restart.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
     let backend = match config.backend {
-        BackendConfig::Hcn { client, network, dsr } => Backend::Hns(Hns::new(client, config.cluster_uid.clone(), network, dsr)),
+        BackendConfig::Hcn { client, settings } => Backend::Hns(Box::new(Hns::new(&client, config.cluster_uid.clone(), settings))),
         #[cfg(target_os = "linux")]
-        BackendConfig::Nftables(settings) => Backend::Nftables(crate::nftables::Nftables::new(settings)),
+        BackendConfig::Nftables(settings) => Backend::Nftables(Passes::new(crate::nftables::Nftables::new(settings), config.full_pass)),
     };
     let inputs = Arc::new(Mutex::new(Inputs::default()));
     let (services, slices) = watch_rows(&config.client, &config.node_name, &inputs);
@@ -97,13 +87,13 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
         backend,
         inputs,
         table: Table::default(),
-        pending: BTreeSet::new(),
-        full_due: true,
+        progress: Progress::default(),
+        told: Instant::now(),
         status: config.status.unwrap_or_else(|| watch::Sender::new(Status::default())),
     };
     tokio::pin!(shutdown);
     tokio::select! {
-        () = state.drive(services, slices, config.full_pass) => {}
+        () = state.drive(services, slices) => {}
         () = &mut shutdown => {}
     }
 }
@@ -137,58 +127,28 @@ struct Loop {
     backend: Backend,
     inputs: SharedInputs,
     table: Table,
-    pending: BTreeSet<FrontKey>,
-    full_due: bool,
+    progress: Progress,
+    told: Instant,
     status: watch::Sender<Status>,
 }
 
 impl Loop {
-    async fn drive(mut self, services: Informer<ServiceRow>, slices: Informer<SliceRow>, full_pass: Duration) {
+    async fn drive(mut self, services: Informer<ServiceRow>, slices: Informer<SliceRow>) {
         let mut services_changed = services.changed();
         let mut slices_changed = slices.changed();
-        // Before both are known a full pass would take down what a predecessor programmed.
+        // Before both are known we would take down what a predecessor programmed.
         services.synced().await;
         slices.synced().await;
-        let mut backoff = Backoff::new(QUICKEST, SLOWEST);
-        let mut next_full = Instant::now() + full_pass;
-        loop {
-            let was_full = self.full_due;
-            let done = self.pass().await;
-            if was_full && !self.full_due {
-                next_full = Instant::now() + full_pass;
-            }
-            let wake = if done {
-                backoff.reset();
-                next_full
-            } else {
-                next_full.min(Instant::now() + backoff.next_delay()).max(Instant::now() + QUICKEST)
-            };
-            tokio::select! {
-                _ = services_changed.changed() => {}
-                _ = slices_changed.changed() => {}
-                () = tokio::time::sleep_until(wake) => {
-                    self.full_due |= Instant::now() >= next_full;
-                }
-            }
-        }
-    }
-
-    /// One pass over what changed; true when nothing is left to do.
-    async fn pass(&mut self) -> bool {
         self.take_changes();
-        let outcome = self.backend.sync(&self.table, &self.pending, self.full_due).await;
-        let (behind, unavailable) = match outcome {
-            Ok(outcome) => {
-                self.full_due = false;
-                self.pending = outcome.failures.iter().map(|failure| failure.key).collect();
-                if outcome.writes > 0 {
-                    tracing::info!(writes = outcome.writes, fronts = self.table.len(), behind = self.pending.len(), "programmed services");
-                }
-                (outcome.failures.into_iter().map(|failure| (failure.key, failure.reason)).collect(), None)
+        loop {
+            self.backend.begin(&self.table);
+            tokio::select! {
+                _ = services_changed.changed() => self.take_changes(),
+                _ = slices_changed.changed() => self.take_changes(),
+                turn = self.backend.turn() => self.backend.take(turn, &self.table),
             }
-            Err(reason) => (BTreeMap::new(), Some(reason)),
-        };
-        self.report(behind, unavailable)
+            self.report();
+        }
     }
 
     fn take_changes(&mut self) {
@@ -196,28 +156,31 @@ impl Loop {
         for service in dirty {
             let rows = with(&self.inputs, |inputs| inputs.rows(&service));
             let wanted = rows.map(|(row, slices)| wanted(&service, &row, &slices, &Terms::default())).unwrap_or_default();
-            for change in self.table.set_service(&service, wanted) {
-                tracing::debug!("{change}");
-                self.pending.insert(change.key);
-            }
+            let changes = self.table.set_service(&service, wanted);
+            changes.iter().for_each(|change| tracing::debug!("{change}"));
+            self.backend.touch(changes.into_iter().map(|change| change.key), &self.table);
         }
     }
 
-    fn report(&self, behind: BTreeMap<FrontKey, String>, unavailable: Option<String>) -> bool {
-        let done = behind.is_empty() && unavailable.is_none();
+    fn report(&mut self) {
+        let news = self.backend.news();
+        let (pending, writes) = self.backend.pending();
+        let moved = (pending == 0) != (self.progress.pending == 0) || self.told.elapsed() >= TELL && pending != self.progress.pending;
+        if news.is_none() && !moved && self.status.borrow().fronts == self.table.len() {
+            return;
+        }
+        self.told = Instant::now();
+        if let Some(news) = news {
+            self.progress = news;
+        }
+        (self.progress.pending, self.progress.writes) = (pending, writes);
+        let (progress, fronts) = (&self.progress, self.table.len());
         self.status.send_if_modified(|status| {
-            let next = Status { ready: status.ready || unavailable.is_none(), fronts: self.table.len(), behind, unavailable };
-            for (key, reason) in next.behind.iter().filter(|(key, reason)| status.behind.get(key) != Some(reason)) {
-                tracing::warn!(front = %key, "{reason}; trying again");
-            }
-            if let Some(reason) = next.unavailable.as_ref().filter(|reason| status.unavailable.as_ref() != Some(reason)) {
-                tracing::warn!("services cannot be programmed: {reason}; trying again");
-            }
+            let next = Status { ready: status.ready || progress.ready, fronts, progress: progress.clone() };
             let differs = *status != next;
             *status = next;
             differs
         });
-        done
     }
 }
 

@@ -106,7 +106,7 @@ async fn the_loop_follows_the_api_waits_for_both_lists_and_repairs() {
         client: api.client.clone(),
         node_name: "here".into(),
         cluster_uid: "uid".into(),
-        backend: BackendConfig::Hcn { client: hcn.clone(), network: "pods".into(), dsr: false },
+        backend: BackendConfig::Hcn { client: hcn.clone(), settings: crate::hns::Settings::new("pods") },
         full_pass: Duration::from_millis(300),
         status: Some(status),
     };
@@ -118,7 +118,7 @@ async fn the_loop_follows_the_api_waits_for_both_lists_and_repairs() {
     assert!(hcn.load_balancers().await.unwrap().is_empty(), "half a list is no list");
     api.listed();
     until(&hcn, &[("10.96.0.7:80/tcp", 1)]).await;
-    seen.wait_for(|status| status.ready && status.behind.is_empty() && status.fronts == 1).await.unwrap();
+    seen.wait_for(|status| status.is_converged() && status.fronts == 1).await.unwrap();
     api.send(SLICES, "MODIFIED", slice(2, &["192.168.2.3", "192.168.2.4"]));
     let took = until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
     assert!(took < Duration::from_millis(250), "an event is acted on at once, not at the next full pass: {took:?}");

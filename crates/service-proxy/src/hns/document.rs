@@ -1,11 +1,17 @@
-//! A front end as a load balancer of the Host Networking Service, with the same values as upstream's proxy.
+//! Front ends and their back ends as objects of the Host Networking Service, with the same values as upstream's proxy
+//! (`pkg/proxy/winkernel`), and those objects back.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use hcn::document::DistributionType;
-use hcn::{Guid, HostComputeLoadBalancer, LoadBalancerFlags, PortMappingFlags, SupportedFeatures, owned_id};
+use hcn::{
+    EndpointPolicy, Guid, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNetwork, LoadBalancerFlags, NetworkType, PortMappingFlags,
+    SupportedFeatures, owned_id,
+};
+use ipnet::IpNet;
 
+use super::Settings;
 use crate::table::{Backend, Front, FrontKey, IpFamily, Kind, Protocol, Vip};
 
 /// What this version of the service and the configuration allow.
@@ -28,14 +34,143 @@ impl Rules {
     }
 }
 
+/// The network that the load balancers are for, as far as their documents depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ground {
+    /// Its id.
+    pub network: Guid,
+    /// It is an overlay: addresses need to say behind which host they are.
+    pub overlay: bool,
+    /// Addresses of this node.
+    pub node_ips: Vec<IpAddr>,
+    /// The address that back ends see where direct server return is off; overlays have one.
+    pub source_vip: Option<IpAddr>,
+    /// The MAC of this node's adapter.
+    pub host_mac: String,
+    /// Which host each prefix of the overlay is behind; the last that fits counts.
+    pub subnets: Vec<(IpNet, IpAddr)>,
+}
+
+impl Ground {
+    /// Reads the network. The error says what the settings lack.
+    pub fn of(network: &HostComputeNetwork, settings: &Settings) -> Result<Self, String> {
+        let overlay = network.network_type == NetworkType::Overlay;
+        if overlay && settings.source_vip.is_none() {
+            return Err(format!("HNS network {:?} is an overlay, which needs a source VIP: give --source-vip", network.name));
+        }
+        let routes = network.policies.iter().filter_map(hcn::NetworkPolicy::as_remote_subnet_route);
+        let node_ips = if settings.node_ips.is_empty() { network.management_ip().into_iter().collect() } else { settings.node_ips.clone() };
+        Ok(Self {
+            network: network.id,
+            overlay,
+            node_ips,
+            source_vip: settings.source_vip.filter(|_| overlay),
+            host_mac: settings.host_mac.clone().unwrap_or_default(),
+            subnets: routes.filter_map(|r| Some((r.destination_prefix.parse().ok()?, r.provider_address.parse().ok()?))).collect(),
+        })
+    }
+
+    /// The host that `address` is behind, where the overlay says so.
+    pub fn provider(&self, address: IpAddr) -> Option<IpAddr> {
+        if self.subnets.iter().any(|(_, provider)| *provider == address) {
+            return Some(address);
+        }
+        self.subnets.iter().rev().find(|(prefix, _)| prefix.contains(&address)).map(|(_, provider)| *provider)
+    }
+
+    /// This node's address of that family.
+    pub fn node_ip(&self, family: IpFamily) -> Option<IpAddr> {
+        self.node_ips.iter().copied().find(|ip| IpFamily::of(*ip) == family)
+    }
+
+    /// The address that back ends see. One that is a node, or outside of the cluster, can only answer the node's own.
+    fn source_for(&self, remotes: impl IntoIterator<Item = IpAddr>) -> Option<IpAddr> {
+        let source = self.source_vip?;
+        let outside = remotes.into_iter().any(|address| self.provider(address).is_none_or(|provider| provider == address));
+        if outside { self.node_ip(IpFamily::of(source)) } else { Some(source) }
+    }
+}
+
 /// The id of the load balancer for `key`: the same after every restart, so ours are told from others'.
 pub fn load_balancer_id(cluster_uid: &str, key: &FrontKey) -> Guid {
     owned_id(cluster_uid, "loadbalancer", &key.to_string())
 }
 
-/// The id of the remote endpoint for `address`.
-pub fn remote_id(cluster_uid: &str, address: IpAddr) -> Guid {
-    owned_id(cluster_uid, "remote-endpoint", &address.to_string())
+/// An endpoint that the proxy makes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Remote {
+    /// A back end on another host.
+    Backend(IpAddr),
+    /// A ClusterIP of an overlay: pods find nobody there unless it exists.
+    ServiceVip(IpAddr),
+    /// The source of translated traffic of an overlay; it is on this host.
+    SourceVip(IpAddr),
+}
+
+impl Remote {
+    /// Its address.
+    pub fn address(&self) -> IpAddr {
+        match self {
+            Self::Backend(address) | Self::ServiceVip(address) | Self::SourceVip(address) => *address,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Backend(_) => "remote-endpoint",
+            Self::ServiceVip(_) => "service-vip",
+            Self::SourceVip(_) => "source-vip",
+        }
+    }
+
+    /// The host it is behind, on an overlay.
+    fn provider(&self, ground: &Ground) -> Option<IpAddr> {
+        let node = || ground.node_ip(IpFamily::of(self.address()));
+        match self {
+            Self::Backend(address) if ground.overlay => ground.provider(*address).or_else(node),
+            Self::ServiceVip(_) if ground.overlay => node(),
+            _ => None,
+        }
+    }
+
+    /// Its id. An address that moves behind another host, or a network that is made anew, is another endpoint.
+    pub fn id(&self, cluster_uid: &str, ground: &Ground) -> Guid {
+        owned(cluster_uid, self, &ground.network, self.provider(ground))
+    }
+
+    /// Its document.
+    pub fn document(&self, ground: &Ground) -> HostComputeEndpoint {
+        let mut document = HostComputeEndpoint::remote(self.address());
+        if let IpAddr::V6(ip) = self.address() {
+            let [.., a, b, c, d] = ip.octets();
+            document.mac_address = format!("02-11-{d:02X}-{c:02X}-{b:02X}-{a:02X}");
+        }
+        if !matches!(self, Self::Backend(_)) {
+            document.mac_address.clone_from(&ground.host_mac);
+        }
+        if matches!(self, Self::SourceVip(_)) {
+            document.flags = hcn::EndpointFlags::default();
+        }
+        match self.provider(ground) {
+            Some(provider) => document.with_policy(EndpointPolicy::provider_address(provider)),
+            None => document,
+        }
+    }
+
+    /// What `document` is, when a proxy of this cluster made it.
+    pub fn of(cluster_uid: &str, document: &HostComputeEndpoint) -> Option<Self> {
+        let address = document.ip()?;
+        let provider = document.policies.iter().find_map(EndpointPolicy::as_provider_address);
+        let network = &document.host_compute_network;
+        [Self::Backend(address), Self::ServiceVip(address), Self::SourceVip(address)]
+            .into_iter()
+            .find(|remote| owned(cluster_uid, remote, network, provider) == document.id)
+    }
+}
+
+fn owned(cluster_uid: &str, remote: &Remote, network: &Guid, provider: Option<IpAddr>) -> Guid {
+    let behind = provider.map(|ip| format!(" behind {ip}")).unwrap_or_default();
+    owned_id(cluster_uid, remote.kind(), &format!("{}{behind} on {network}", remote.address()))
 }
 
 /// Which front end a load balancer is for, as far as the document says.
@@ -44,65 +179,138 @@ pub fn front_key(document: &HostComputeLoadBalancer) -> Option<FrontKey> {
     let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|p| u32::from(p.number()) == mapping.protocol.0)?;
     let vip = match document.frontend_vips.first() {
         Some(text) => Vip::Address(text.parse().ok()?),
-        None if document.flags.0 & LoadBalancerFlags::IPV6.0 != 0 => Vip::Node(IpFamily::V6),
+        None if document.flags.contains(LoadBalancerFlags::IPV6) => Vip::Node(IpFamily::V6),
         None => Vip::Node(IpFamily::V4),
     };
     Some(FrontKey { vip, protocol, port: mapping.external_port })
 }
 
+/// What a load balancer does, beside its front end. Two are the same exactly when their shapes are equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Its back ends' endpoints, sorted, each once.
+    pub endpoints: Box<[Guid]>,
+    /// Their port.
+    pub internal_port: u16,
+    /// How connections spread.
+    pub distribution: DistributionType,
+    /// Switches of the port mapping.
+    pub port_flags: PortMappingFlags,
+    /// Its switches.
+    pub flags: LoadBalancerFlags,
+    /// The address that back ends see; absent leaves it to the service.
+    pub source_vip: Option<IpAddr>,
+}
+
+fn sorted(mut ids: Vec<Guid>) -> Box<[Guid]> {
+    ids.sort_unstable();
+    ids.dedup();
+    ids.into()
+}
+
+impl Shape {
+    /// Reads a document. One that no proxy makes (half created, several ports) has a shape that equals no other.
+    pub fn of(document: &HostComputeLoadBalancer) -> Self {
+        let endpoints = sorted(document.host_compute_endpoints.clone());
+        let [mapping] = document.port_mappings.as_slice() else { return Self { endpoints, ..Self::default() } };
+        if document.frontend_vips.len() > 1 {
+            return Self { endpoints, ..Self::default() };
+        }
+        Self {
+            endpoints,
+            internal_port: mapping.internal_port,
+            distribution: mapping.distribution_type,
+            port_flags: mapping.flags,
+            flags: document.flags,
+            source_vip: document.source_vip.parse().ok(),
+        }
+    }
+
+    /// What `front` should be. `endpoints` are its back ends' ids, `remotes` the addresses of those on other hosts.
+    pub fn wanted(
+        key: &FrontKey,
+        front: &Front,
+        internal_port: u16,
+        endpoints: Vec<Guid>,
+        remotes: &[IpAddr],
+        rules: Rules,
+        ground: &Ground,
+    ) -> Self {
+        let local_dsr = rules.dsr && (front.keep_client || keeps_destination(front, rules));
+        let (dsr, mut port_flags) = match front.kind {
+            Kind::ClusterIp => (rules.cluster_ip_dsr, PortMappingFlags::default()),
+            Kind::NodePort => (front.keep_client && rules.dsr, PortMappingFlags::LOCAL_ROUTED_VIP | PortMappingFlags::VIP_EXTERNAL_IP),
+            Kind::ExternalIp => (front.keep_client && rules.dsr, PortMappingFlags::VIP_EXTERNAL_IP),
+            Kind::LoadBalancer => (local_dsr, PortMappingFlags::VIP_EXTERNAL_IP),
+            Kind::HealthCheck => (false, PortMappingFlags::default()),
+        };
+        if matches!(front.kind, Kind::LoadBalancer | Kind::HealthCheck) && keeps_destination(front, rules) {
+            port_flags = port_flags | PortMappingFlags::USE_MUX | PortMappingFlags::PRESERVE_DIP;
+        }
+        let sticky = front.affinity.is_some() && rules.affinity && front.kind != Kind::HealthCheck;
+        let mut flags = LoadBalancerFlags::default();
+        if dsr {
+            flags = flags | LoadBalancerFlags::DSR;
+        }
+        if key.family() == IpFamily::V6 {
+            flags = flags | LoadBalancerFlags::IPV6;
+        }
+        Self {
+            endpoints: sorted(endpoints),
+            internal_port,
+            distribution: if sticky { DistributionType::SOURCE_IP } else { DistributionType::PER_CONNECTION },
+            port_flags,
+            flags,
+            source_vip: ground.source_for(remotes.iter().copied()),
+        }
+    }
+
+    /// The document of this shape.
+    pub fn document(&self, id: Guid, key: &FrontKey) -> HostComputeLoadBalancer {
+        let vip = match key.vip {
+            Vip::Address(ip) => Some(ip),
+            Vip::Node(_) => None,
+        };
+        let protocol = hcn::Protocol(key.protocol.number().into());
+        let mut document = HostComputeLoadBalancer::new(vip, protocol, key.port, self.internal_port, self.endpoints.to_vec());
+        document.id = id;
+        document.flags = self.flags;
+        document.source_vip = self.source_vip.map(|ip| ip.to_string()).unwrap_or_default();
+        document.port_mappings[0].flags = self.port_flags;
+        document.port_mappings[0].distribution_type = self.distribution;
+        document
+    }
+
+    /// Whether `actual`, as the service reports it, does what this says. What this leaves open is the service's own.
+    pub fn is_met_by(&self, actual: &Self) -> bool {
+        self.differs_in_endpoints_at_most(actual) && self.endpoints == actual.endpoints
+    }
+
+    /// Whether nothing but the back ends differs: all that a change in place is known to be good for.
+    pub fn differs_in_endpoints_at_most(&self, actual: &Self) -> bool {
+        let open =
+            |shape: &Self| Self { endpoints: Box::default(), source_vip: shape.source_vip.filter(|_| self.source_vip.is_some()), ..shape.clone() };
+        open(self) == open(actual)
+    }
+
+    /// Whether its connections reach back ends without passing through this node's translation.
+    pub fn is_dsr(&self) -> bool {
+        self.flags.contains(LoadBalancerFlags::DSR)
+    }
+}
+
+/// Whether back ends are to see the front end's own address, and the service can do that.
+pub fn keeps_destination(front: &Front, rules: Rules) -> bool {
+    front.preserve_destination && rules.dsr
+}
+
 /// A load balancer has one port for all its backends: the one that most have, the lowest among equals.
 /// Returns it with the backends that have it.
-pub fn backends_of_one_port(front: &Front) -> Option<(u16, Vec<Backend>)> {
+pub fn backends_of_one_port(backends: &[Backend]) -> Option<(u16, Vec<Backend>)> {
     let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
-    for backend in front.backends.iter() {
+    for backend in backends {
         *counts.entry(backend.port).or_default() += 1;
     }
     let (port, _) = counts.into_iter().rev().max_by_key(|(_, count)| *count)?;
-    Some((port, front.backends.iter().filter(|b| b.port == port).copied().collect()))
-}
-
-/// The document for `front`. `endpoints` are its backends' ids.
-pub fn load_balancer(id: Guid, key: &FrontKey, front: &Front, internal_port: u16, endpoints: Vec<Guid>, rules: Rules) -> HostComputeLoadBalancer {
-    let vip = match key.vip {
-        Vip::Address(ip) => Some(ip),
-        Vip::Node(_) => None,
-    };
-    let protocol = hcn::Protocol(key.protocol.number().into());
-    let mut document = HostComputeLoadBalancer::new(vip, protocol, key.port, internal_port, endpoints);
-    document.id = id;
-    let mapping = &mut document.port_mappings[0];
-    let (dsr, flags) = match front.kind {
-        Kind::ClusterIp => (rules.cluster_ip_dsr, PortMappingFlags::default()),
-        Kind::NodePort => (front.keep_client && rules.dsr, PortMappingFlags::LOCAL_ROUTED_VIP | PortMappingFlags::VIP_EXTERNAL_IP),
-        Kind::ExternalIp | Kind::LoadBalancer | Kind::HealthCheck => (front.keep_client && rules.dsr, PortMappingFlags::VIP_EXTERNAL_IP),
-    };
-    mapping.flags = flags;
-    if front.affinity.is_some() && rules.affinity {
-        mapping.distribution_type = DistributionType::SOURCE_IP;
-    }
-    if dsr {
-        document.flags = document.flags | LoadBalancerFlags::DSR;
-    }
-    if key.family() == IpFamily::V6 {
-        document.flags = document.flags | LoadBalancerFlags::IPV6;
-    }
-    document
-}
-
-/// Whether `actual`, as the service reports it, does what `wanted` says. Members that we do not set are the
-/// service's own.
-pub fn same(wanted: &HostComputeLoadBalancer, actual: &HostComputeLoadBalancer) -> bool {
-    let endpoints = |document: &HostComputeLoadBalancer| {
-        let mut ids = document.host_compute_endpoints.clone();
-        ids.sort();
-        ids
-    };
-    let mapping = |document: &HostComputeLoadBalancer| {
-        let m = document.port_mappings.first()?;
-        Some((m.protocol.0, m.internal_port, m.external_port, m.distribution_type, m.flags))
-    };
-    endpoints(wanted) == endpoints(actual)
-        && mapping(wanted) == mapping(actual)
-        && wanted.flags == actual.flags
-        && front_key(wanted) == front_key(actual)
+    Some((port, backends.iter().filter(|b| b.port == port).copied().collect()))
 }

@@ -1,84 +1,343 @@
-//! What we believe is in the Host Networking Service: filled by listing, kept by what our own writes answered.
+//! What we believe is in the Host Networking Service, by id: filled by cheap enumerations and single reads, kept by what
+//! our own writes answered. What is not known is said to be unknown; it is never taken for absent.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use hcn::{Guid, HostComputeEndpoint, HostComputeLoadBalancer};
 
-use super::document::{front_key, load_balancer_id, remote_id};
+use super::document::{Remote, Shape, front_key, load_balancer_id};
 use crate::table::FrontKey;
+
+/// An endpoint of the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// It was enumerated and not read yet.
+    Unread,
+    /// A pod's on this node, with its addresses. CNI owns it.
+    Local(Box<[IpAddr]>),
+    /// We made it.
+    Ours(Remote),
+    /// Somebody else's entry for an address elsewhere: usable, never deleted.
+    Foreign(Box<[IpAddr]>),
+}
+
+/// A load balancer of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It is there, or may be; what it says must be read. It may name these endpoints.
+    Unread(Box<[Guid]>),
+    /// It is there and says this.
+    Known(Shape),
+    /// It is there and says this, but names endpoints that died: it must be written, whatever it should say.
+    Stale(Shape),
+}
+
+impl Held {
+    /// The endpoints that it names, or may name.
+    pub fn endpoints(&self) -> &[Guid] {
+        match self {
+            Self::Unread(endpoints) => endpoints,
+            Self::Known(shape) | Self::Stale(shape) => &shape.endpoints,
+        }
+    }
+}
+
+/// When something last changed by our own doing: the number of a call.
+pub type Stamp = u64;
+
+#[derive(Clone, Debug)]
+struct Entry<T> {
+    what: T,
+    stamp: Stamp,
+}
 
 /// The part of the service that concerns us.
 #[derive(Debug, Default)]
 pub struct Mirror {
-    /// Endpoints of pods on this node, by address. CNI owns them.
-    pub local: BTreeMap<IpAddr, Guid>,
-    /// Remote endpoints that we made.
-    pub remotes: BTreeMap<IpAddr, Guid>,
-    /// Remote endpoints that others made; usable, never deleted.
-    pub foreign_remotes: BTreeMap<IpAddr, Guid>,
-    load_balancers: BTreeMap<FrontKey, HostComputeLoadBalancer>,
-    uses: HashMap<Guid, usize>,
+    endpoints: HashMap<Guid, Entry<Endpoint>>,
+    unread: usize,
+    by_address: BTreeMap<IpAddr, Vec<Guid>>,
+    root: Option<Guid>,
+    balancers: BTreeMap<FrontKey, Entry<Held>>,
+    /// Load balancers of which nothing is known, not even what they name.
+    blind: usize,
+    keys: HashMap<Guid, FrontKey>,
+    /// Load balancers of others; those not read yet have no front end here.
+    strangers: BTreeMap<Guid, Option<FrontKey>>,
+    unread_strangers: usize,
+    service_vips: BTreeMap<FrontKey, Guid>,
+    uses: HashMap<Guid, u32>,
+}
+
+/// What an enumeration showed that was not expected.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Drift {
+    /// These are gone.
+    pub lost: Vec<Guid>,
+    /// These are new, and nothing is known of them.
+    pub found: Vec<Guid>,
 }
 
 impl Mirror {
-    /// Replaces what is known of endpoints.
-    pub fn set_endpoints(&mut self, cluster_uid: &str, endpoints: &[HostComputeEndpoint]) {
-        self.local.clear();
-        self.remotes.clear();
-        self.foreign_remotes.clear();
-        for endpoint in endpoints {
-            for ip in endpoint.ip_configurations.iter().filter_map(|c| c.ip_address.parse::<IpAddr>().ok()) {
-                let map = match (endpoint.is_remote(), endpoint.id == remote_id(cluster_uid, ip)) {
-                    (false, _) => &mut self.local,
-                    (true, true) => &mut self.remotes,
-                    (true, false) => &mut self.foreign_remotes,
-                };
-                map.insert(ip, endpoint.id);
+    /// What is known of an endpoint.
+    pub fn endpoint(&self, id: &Guid) -> Option<&Endpoint> {
+        self.endpoints.get(id).map(|entry| &entry.what)
+    }
+
+    /// Whether endpoints wait to be read: one of them may be the one that is missed.
+    pub fn is_reading(&self) -> bool {
+        self.unread > 0
+    }
+
+    /// The pod's endpoint at `address`.
+    pub fn local(&self, address: IpAddr) -> Option<Guid> {
+        self.at(address, |endpoint| matches!(endpoint, Endpoint::Local(_)))
+    }
+
+    /// Somebody else's entry for `address`.
+    pub fn foreign(&self, address: IpAddr) -> Option<Guid> {
+        self.at(address, |endpoint| matches!(endpoint, Endpoint::Foreign(_)))
+    }
+
+    fn at(&self, address: IpAddr, is: impl Fn(&Endpoint) -> bool) -> Option<Guid> {
+        self.by_address.get(&address)?.iter().find(|id| self.endpoint(id).is_some_and(&is)).copied()
+    }
+
+    /// The host's own endpoint on the network.
+    pub fn root(&self) -> Option<Guid> {
+        self.root
+    }
+
+    /// Every endpoint.
+    pub fn endpoints(&self) -> impl Iterator<Item = (&Guid, &Endpoint)> {
+        self.endpoints.iter().map(|(id, entry)| (id, &entry.what))
+    }
+
+    /// Notes an endpoint.
+    pub fn put_endpoint(&mut self, id: Guid, what: Endpoint, stamp: Stamp) {
+        self.remove_endpoint(&id);
+        if let Endpoint::Local(addresses) | Endpoint::Foreign(addresses) = &what {
+            for address in addresses {
+                self.by_address.entry(*address).or_default().push(id);
             }
         }
+        self.unread += usize::from(what == Endpoint::Unread);
+        self.endpoints.insert(id, Entry { what, stamp });
     }
 
-    /// Replaces what is known of load balancers: those whose id is the one we would give them are ours.
-    pub fn set_load_balancers(&mut self, cluster_uid: &str, documents: Vec<HostComputeLoadBalancer>) {
-        self.load_balancers.clear();
-        self.uses.clear();
-        for document in documents {
-            if let Some(key) = front_key(&document).filter(|key| load_balancer_id(cluster_uid, key) == document.id) {
-                self.put(key, document);
-            }
+    /// Notes what reading an endpoint said. `root` is the name of the host's own.
+    pub fn read_endpoint(&mut self, cluster_uid: &str, root: &str, document: &HostComputeEndpoint, stamp: Stamp) {
+        let addresses: Box<[IpAddr]> = document.ip_configurations.iter().filter_map(|c| c.ip_address.parse().ok()).collect();
+        let what = match Remote::of(cluster_uid, document) {
+            Some(remote) => Endpoint::Ours(remote),
+            None if document.is_remote() => Endpoint::Foreign(addresses),
+            None => Endpoint::Local(addresses),
+        };
+        self.put_endpoint(document.id, what, stamp);
+        if document.name == root {
+            self.root = Some(document.id);
         }
     }
 
-    /// Every load balancer of ours.
-    pub fn load_balancers(&self) -> &BTreeMap<FrontKey, HostComputeLoadBalancer> {
-        &self.load_balancers
-    }
-
-    /// Notes a load balancer.
-    pub fn put(&mut self, key: FrontKey, document: HostComputeLoadBalancer) {
-        self.remove(&key);
-        for id in &document.host_compute_endpoints {
-            *self.uses.entry(*id).or_default() += 1;
-        }
-        self.load_balancers.insert(key, document);
-    }
-
-    /// Notes that a load balancer is gone.
-    pub fn remove(&mut self, key: &FrontKey) {
-        let Some(old) = self.load_balancers.remove(key) else { return };
-        for id in &old.host_compute_endpoints {
-            if let Some(count) = self.uses.get_mut(id) {
-                *count -= 1;
-                if *count == 0 {
-                    self.uses.remove(id);
+    /// Notes that an endpoint is gone; says what it was.
+    pub fn remove_endpoint(&mut self, id: &Guid) -> Option<Endpoint> {
+        let entry = self.endpoints.remove(id)?;
+        self.unread -= usize::from(entry.what == Endpoint::Unread);
+        if let Endpoint::Local(addresses) | Endpoint::Foreign(addresses) = &entry.what {
+            for address in addresses {
+                if let Some(ids) = self.by_address.get_mut(address) {
+                    ids.retain(|other| other != id);
+                    if ids.is_empty() {
+                        self.by_address.remove(address);
+                    }
                 }
             }
         }
+        if self.root == Some(*id) {
+            self.root = None;
+        }
+        Some(entry.what)
     }
 
-    /// How many of our load balancers name endpoint `id`.
-    pub fn uses(&self, id: &Guid) -> usize {
+    /// Forgets every endpoint: the network is another one.
+    pub fn forget_endpoints(&mut self) {
+        self.endpoints.clear();
+        self.by_address.clear();
+        (self.unread, self.root) = (0, None);
+    }
+
+    /// Every load balancer of ours.
+    pub fn load_balancers(&self) -> impl DoubleEndedIterator<Item = (&FrontKey, &Held)> {
+        self.balancers.iter().map(|(key, entry)| (key, &entry.what))
+    }
+
+    /// How many load balancers are ours.
+    pub fn len(&self) -> usize {
+        self.balancers.len()
+    }
+
+    /// Our load balancer for `key`.
+    pub fn held(&self, key: &FrontKey) -> Option<&Held> {
+        self.balancers.get(key).map(|entry| &entry.what)
+    }
+
+    /// When our load balancer for `key` last changed here.
+    pub fn stamp(&self, key: &FrontKey) -> Stamp {
+        self.balancers.get(key).map_or(0, |entry| entry.stamp)
+    }
+
+    /// The first load balancer of ours after `key`.
+    pub fn after(&self, key: Option<FrontKey>) -> Option<FrontKey> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let start = key.map_or(Unbounded, Excluded);
+        self.balancers.range((start, Unbounded)).next().map(|(key, _)| *key)
+    }
+
+    /// Notes a load balancer.
+    pub fn put(&mut self, id: Guid, key: FrontKey, held: Held, stamp: Stamp) {
+        self.take(&key);
+        self.blind += usize::from(held == Held::Unread(Box::default()));
+        count(&mut self.uses, held.endpoints(), true);
+        self.keys.insert(id, key);
+        self.balancers.insert(key, Entry { what: held, stamp });
+    }
+
+    /// Notes that a load balancer is gone. Returns the endpoints that it named.
+    pub fn remove(&mut self, id: &Guid, key: &FrontKey) -> Box<[Guid]> {
+        self.keys.remove(id);
+        self.take(key)
+    }
+
+    fn take(&mut self, key: &FrontKey) -> Box<[Guid]> {
+        let Some(Entry { what, .. }) = self.balancers.remove(key) else { return Box::default() };
+        self.blind -= usize::from(what == Held::Unread(Box::default()));
+        count(&mut self.uses, what.endpoints(), false);
+        match what {
+            Held::Unread(endpoints) => endpoints,
+            Held::Known(shape) | Held::Stale(shape) => shape.endpoints,
+        }
+    }
+
+    /// What a load balancer says is in doubt: a call's effect is not known, or the service came back. It may name `also` by now.
+    pub fn doubt(&mut self, id: Guid, key: FrontKey, also: &[Guid], stamp: Stamp) {
+        let mut named: Vec<Guid> = self.held(&key).map(|held| held.endpoints().to_vec()).unwrap_or_default();
+        named.extend_from_slice(also);
+        named.sort_unstable();
+        named.dedup();
+        self.put(id, key, Held::Unread(named.into()), stamp);
+    }
+
+    /// An endpoint died: every load balancer that names it must be written. Returns their front ends.
+    pub fn strike(&mut self, endpoint: &Guid) -> Vec<FrontKey> {
+        let mut struck = Vec::new();
+        for (key, entry) in &mut self.balancers {
+            if let Held::Known(shape) = &entry.what
+                && shape.endpoints.binary_search(endpoint).is_ok()
+            {
+                entry.what = Held::Stale(shape.clone());
+                struck.push(*key);
+            }
+        }
+        struck.extend(self.service_vips.iter().filter(|(_, id)| *id == endpoint).map(|(key, _)| *key));
+        struck
+    }
+
+    /// Notes a load balancer whose origin is not known, and its front end once it was read.
+    pub fn put_stranger(&mut self, id: Guid, key: Option<FrontKey>) {
+        self.remove_stranger(&id);
+        self.unread_strangers += usize::from(key.is_none());
+        self.strangers.insert(id, key);
+    }
+
+    /// The load balancer of a stranger that has this front end.
+    pub fn stranger_at(&self, key: &FrontKey) -> Option<Guid> {
+        self.strangers.iter().find(|(_, at)| at.as_ref() == Some(key)).map(|(id, _)| *id)
+    }
+
+    /// Notes what reading a load balancer of unknown origin said. Returns its front end when it is ours after all.
+    pub fn read_stranger(&mut self, cluster_uid: &str, document: &HostComputeLoadBalancer, stamp: Stamp) -> Option<FrontKey> {
+        let key = front_key(document);
+        if let Some(key) = key.filter(|key| load_balancer_id(cluster_uid, key) == document.id) {
+            self.remove_stranger(&document.id);
+            self.put(document.id, key, Held::Known(Shape::of(document)), stamp);
+            return Some(key);
+        }
+        // One without a readable front end is in nobody's way; any value keeps it from being read again.
+        let nowhere = FrontKey { vip: crate::table::Vip::Node(crate::table::IpFamily::V4), protocol: crate::table::Protocol::Sctp, port: 0 };
+        self.put_stranger(document.id, Some(key.unwrap_or(nowhere)));
+        None
+    }
+
+    /// Notes that a stranger's load balancer is gone; returns the front end that it had.
+    pub fn remove_stranger(&mut self, id: &Guid) -> Option<FrontKey> {
+        let key = self.strangers.remove(id)?;
+        self.unread_strangers -= usize::from(key.is_none());
+        key
+    }
+
+    /// The endpoint that makes the address of `key` known on an overlay.
+    pub fn service_vip(&self, key: &FrontKey) -> Option<Guid> {
+        self.service_vips.get(key).copied()
+    }
+
+    /// Notes which endpoint makes the address of `key` known; returns the one that did.
+    pub fn set_service_vip(&mut self, key: FrontKey, id: Option<Guid>) -> Option<Guid> {
+        if self.service_vip(&key) == id {
+            return None;
+        }
+        let old = match id {
+            Some(id) => self.service_vips.insert(key, id),
+            None => self.service_vips.remove(&key),
+        };
+        count(&mut self.uses, id.as_slice(), true);
+        count(&mut self.uses, old.as_slice(), false);
+        old
+    }
+
+    /// How often endpoint `id` is named by what is ours.
+    pub fn uses(&self, id: &Guid) -> u32 {
         self.uses.get(id).copied().unwrap_or(0)
+    }
+
+    /// Whether there are load balancers that may name endpoints and were not read.
+    pub fn is_blind(&self) -> bool {
+        self.blind > 0 || self.unread_strangers > 0
+    }
+
+    /// Whether endpoint `id` can go: it is ours, nothing names it, and nothing that was not read may.
+    pub fn is_unused(&self, id: &Guid) -> bool {
+        let ours = matches!(self.endpoint(id), Some(Endpoint::Ours(Remote::Backend(_) | Remote::ServiceVip(_))));
+        ours && self.uses(id) == 0 && !self.is_blind()
+    }
+
+    /// Compares with an enumeration of the network's endpoints, whose call began at `since`.
+    pub fn endpoint_drift(&self, listed: &HashSet<Guid>, since: Stamp) -> Drift {
+        let lost = self.endpoints.iter().filter(|(id, entry)| entry.stamp < since && !listed.contains(*id)).map(|(id, _)| *id);
+        Drift { lost: lost.collect(), found: listed.iter().filter(|id| !self.endpoints.contains_key(*id)).copied().collect() }
+    }
+
+    /// Compares with an enumeration of all load balancers, whose call began at `since`.
+    pub fn balancer_drift(&self, listed: &HashSet<Guid>, since: Stamp) -> Drift {
+        let stamped = |key: &FrontKey| self.balancers.get(key).is_some_and(|entry| entry.stamp < since);
+        let ours = self.keys.iter().filter(|(id, key)| !listed.contains(*id) && stamped(key)).map(|(id, _)| *id);
+        let theirs = self.strangers.keys().filter(|id| !listed.contains(*id)).copied();
+        let found = listed.iter().filter(|id| !self.keys.contains_key(*id) && !self.strangers.contains_key(*id));
+        Drift { lost: ours.chain(theirs).collect(), found: found.copied().collect() }
+    }
+
+    /// The front end of the load balancer of that id, when it is ours.
+    pub fn key_of(&self, id: &Guid) -> Option<FrontKey> {
+        self.keys.get(id).copied()
+    }
+}
+
+fn count(uses: &mut HashMap<Guid, u32>, ids: &[Guid], up: bool) {
+    for id in ids {
+        let count = uses.entry(*id).or_default();
+        *count = if up { *count + 1 } else { *count - 1 };
+        if *count == 0 {
+            uses.remove(id);
+        }
     }
 }

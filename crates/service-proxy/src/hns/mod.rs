@@ -1,203 +1,211 @@
 //! The backend for Windows: load balancers and remote endpoints of the Host Networking Service.
 //!
-//! A mirror of the service is listed once and at every full pass; between those, a change costs its own writes only:
-//! ids are UUIDv5 of the cluster and the front end, so nothing is looked up before it is deleted, and after a restart
-//! our objects are told from others' by their ids. Source of values: kube-proxy's `pkg/proxy/winkernel`.
+//! Flow: the table's changes and the service's drift put front ends into a queue ([`engine`], pure), most important first;
+//! each is planned against a mirror ([`plan`], pure) and its operations run on a few blocking threads ([`calls`]).
+//! Guarantees: a change costs its own calls and lists nothing; ids are UUIDv5 of the cluster and the front end, so nothing is
+//! looked up before it is deleted, and after a restart our objects are told from others', which are never touched; an error
+//! proves nothing; what failed is tried again and is never counted as done; load balancers are written before endpoints go.
+//! Drift: the service's notifications, ids compared every few seconds, and one load balancer after the other read again.
+//! Not seen: rules that the switch lost behind an intact object. Source of values: kube-proxy's `pkg/proxy/winkernel`.
 
+mod calls;
 mod document;
+mod engine;
+mod gap;
 mod mirror;
 mod plan;
+mod queue;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use hcn::{Guid, HcnClient, HcnError, HostComputeEndpoint, HostComputeLoadBalancer};
+use hcn::{Event, Function, HcnClient, HcnError, Subscription};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::backend::{Failure, Outcome};
 use crate::table::{FrontKey, Table};
-pub use document::{Rules, front_key, load_balancer, load_balancer_id, remote_id};
-pub use mirror::Mirror;
-pub use plan::{Plan, Put, Scope, Step, plan};
+pub use calls::{Answer, Call, Tally, Trouble};
+pub use document::{front_key, load_balancer_id};
+pub use engine::{Engine, LOOK, Token, verify_pause};
+pub use gap::Gap;
+
+/// What this backend is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Name of the HNS network whose endpoints are back ends.
+    pub network: String,
+    /// Direct server return for ClusterIPs where the service has it.
+    pub dsr: bool,
+    /// Change load balancers in place where the service can.
+    pub modify: bool,
+    /// The address that back ends see where direct server return is off; overlays need one.
+    pub source_vip: Option<IpAddr>,
+    /// Addresses of this node; none takes the network's own word.
+    pub node_ips: Vec<IpAddr>,
+    /// The MAC of this node's adapter; overlays need it.
+    pub host_mac: Option<String>,
+    /// Name of the host's own endpoint on the network, which answers forwarded health checks.
+    pub root_endpoint: String,
+    /// How long one operation may take.
+    pub deadline: Duration,
+}
+
+impl Settings {
+    /// The settings for the network of that name, with the defaults of the rest.
+    pub fn new(network: impl Into<String>) -> Self {
+        Self {
+            network: network.into(),
+            dsr: true,
+            modify: true,
+            source_vip: None,
+            node_ips: Vec::new(),
+            host_mac: None,
+            root_endpoint: "cbr0".to_owned(),
+            deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What a job came back with.
+enum Done {
+    Call(Token, Result<Answer, Trouble>),
+    Subscribed(Result<Subscription, HcnError>),
+}
+
+/// Something that happened to the backend.
+pub struct Happening(What);
+
+enum What {
+    Done(Done),
+    Event(Event),
+    Time,
+}
+
+/// Registering for notifications is tried again after this.
+const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Keeps the service equal to the table.
 pub struct Hns {
-    client: HcnClient,
-    cluster_uid: String,
-    network_name: String,
-    dsr: bool,
-    state: Option<State>,
-}
-
-/// What was read of the service; absent until the network exists.
-struct State {
-    network: Guid,
-    rules: Rules,
-    mirror: Mirror,
-    /// A load balancer was refused: its endpoints may not be what the mirror believes.
-    doubt: bool,
+    engine: Engine,
+    calls: Arc<calls::Calls>,
+    jobs: JoinSet<Done>,
+    events: mpsc::UnboundedReceiver<Event>,
+    tell: mpsc::UnboundedSender<Event>,
+    subscription: Option<Subscription>,
+    subscribing: bool,
+    subscribe_at: Instant,
 }
 
 impl Hns {
-    /// A backend for the network called `network_name`. `dsr` asks for direct server return where the service has it.
-    pub fn new(client: HcnClient, cluster_uid: impl Into<String>, network_name: impl Into<String>, dsr: bool) -> Self {
-        Self { client, cluster_uid: cluster_uid.into(), network_name: network_name.into(), dsr, state: None }
+    /// A backend that has not called the service yet. `cluster_uid` marks what is ours.
+    pub fn new(client: &HcnClient, cluster_uid: impl Into<String>, settings: Settings) -> Self {
+        let (tell, events) = mpsc::unbounded_channel();
+        let now = Instant::now();
+        let port = client.blocking().port().clone();
+        Self {
+            calls: Arc::new(calls::Calls::new(port, settings.deadline)),
+            engine: Engine::new(cluster_uid, settings, now),
+            jobs: JoinSet::new(),
+            events,
+            tell,
+            subscription: None,
+            subscribing: false,
+            subscribe_at: now,
+        }
     }
 
-    /// Reads the service anew. The error says why nothing can be done now; nothing is concluded from it.
-    async fn read(&mut self) -> Result<(), String> {
-        let name = &self.network_name;
-        let network = self.client.network_by_name(name).await.map_err(|e| e.to_string())?;
-        let Some(network) = network else {
-            self.state = None;
-            return Err(format!("HNS network {name:?} does not exist yet; the pod network creates it"));
+    /// What is believed, what waits and what fails.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// How often each function of the service was called.
+    pub fn tallies(&self) -> BTreeMap<Function, Tally> {
+        self.calls.tallies()
+    }
+
+    /// These front ends changed in the table.
+    pub fn touch(&mut self, keys: impl IntoIterator<Item = FrontKey>, table: &Table) {
+        self.engine.touch(keys, table);
+    }
+
+    /// Whether something that people may see changed since this was last asked.
+    pub fn take_news(&mut self) -> bool {
+        self.engine.take_news()
+    }
+
+    /// Begins what can be begun.
+    pub fn begin(&mut self, table: &Table) {
+        let now = Instant::now();
+        if self.subscription.is_none() && !self.subscribing && self.subscribe_at <= now && self.engine.is_found() {
+            self.subscribe();
+        }
+        while self.jobs.len() < calls::AT_ONCE {
+            let Some((token, call)) = self.engine.next(now, table) else { break };
+            let calls = self.calls.clone();
+            self.jobs.spawn(async move { Done::Call(token, calls.run(call).await) });
+        }
+    }
+
+    fn subscribe(&mut self) {
+        self.subscribing = true;
+        let (port, tell) = (self.calls.port().clone(), self.tell.clone());
+        self.jobs.spawn(async move {
+            let subscribe = move || {
+                let sink = Arc::new(move |event| drop(tell.send(event)));
+                hcn::blocking::Client::new(port).subscribe(sink)
+            };
+            let ended = |error| Err(HcnError::Unavailable(format!("registering for events ended: {error}")));
+            Done::Subscribed(tokio::task::spawn_blocking(subscribe).await.unwrap_or_else(ended))
+        });
+    }
+
+    /// Waits for the next thing to happen. May be dropped and called again at any time.
+    pub async fn happening(&mut self) -> Happening {
+        let wake = if self.jobs.len() < calls::AT_ONCE { self.engine.wake() } else { None };
+        let time = async {
+            match wake {
+                Some(wake) => tokio::time::sleep_until(wake).await,
+                None => std::future::pending().await,
+            }
         };
-        let features = self.client.features().await.map_err(|e| e.to_string())?;
-        let mut mirror = Mirror::default();
-        let endpoints = self.client.endpoints_of(&network.id).await.map_err(|e| e.to_string())?;
-        mirror.set_endpoints(&self.cluster_uid, &endpoints);
-        mirror.set_load_balancers(&self.cluster_uid, self.client.load_balancers().await.map_err(|e| e.to_string())?);
-        let mut rules = Rules::new(&features, self.dsr);
-        // A modify that the service refused stays off.
-        rules.modify &= self.state.as_ref().is_none_or(|state| state.rules.modify);
-        self.state = Some(State { network: network.id, rules, mirror, doubt: false });
-        Ok(())
-    }
-
-    /// Makes the front ends of `dirty` what the table says, or with `full` every one after reading the service anew.
-    /// `Err` when the service cannot be read; everything is to be tried again.
-    pub async fn sync(&mut self, table: &Table, dirty: &BTreeSet<FrontKey>, full: bool) -> Result<Outcome, String> {
-        let full = full || self.state.is_none();
-        if full {
-            self.read().await?;
-        }
-        let Some(state) = &mut self.state else { return Ok(Outcome::default()) };
-        let scope = if full { Scope::All } else { Scope::Some(dirty) };
-        let mut plan = plan(&self.cluster_uid, &state.mirror, table, scope, state.rules);
-        if (!plan.missing.is_empty() || state.doubt) && !full {
-            // A pod's endpoint is made by CNI, which tells nobody: look once.
-            state.doubt = false;
-            let endpoints = self.client.endpoints_of(&state.network).await.map_err(|e| e.to_string())?;
-            state.mirror.set_endpoints(&self.cluster_uid, &endpoints);
-            plan = plan::plan(&self.cluster_uid, &state.mirror, table, scope, state.rules);
-        }
-        if !plan.steps.is_empty() {
-            tracing::debug!("plan for HNS:\n{plan}");
-        }
-        for note in &plan.notes {
-            tracing::warn!("{note}");
-        }
-        Ok(apply(&self.client, &self.cluster_uid, state, plan).await)
-    }
-}
-
-async fn apply(client: &HcnClient, cluster_uid: &str, state: &mut State, plan: Plan) -> Outcome {
-    let mut outcome = Outcome { writes: 0, failures: plan.failures };
-    let mut broken: HashSet<Guid> = HashSet::new();
-    for step in plan.steps {
-        let text = step.to_string();
-        let key = match &step {
-            Step::Put { key, .. } | Step::Delete { key, .. } => Some(*key),
-            Step::CreateRemote { .. } | Step::DeleteRemote { .. } => None,
-        };
-        match run(client, cluster_uid, state, step, &mut broken).await {
-            Ok(true) => outcome.writes += 1,
-            Ok(false) => {}
-            Err(reason) => match key {
-                Some(key) => {
-                    state.doubt = true;
-                    outcome.failures.push(Failure { key, reason: format!("cannot {text}: {reason}") });
-                }
-                // Load balancers that need it fail by themselves; a leftover is found by the next full pass.
-                None => tracing::warn!("cannot {text}: {reason}"),
+        tokio::select! {
+            Some(event) = self.events.recv() => Happening(What::Event(event)),
+            Some(done) = self.jobs.join_next() => match done {
+                Ok(done) => Happening(What::Done(done)),
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
+            () = time => Happening(What::Time),
         }
     }
-    outcome
-}
 
-async fn run(client: &HcnClient, cluster_uid: &str, state: &mut State, step: Step, broken: &mut HashSet<Guid>) -> Result<bool, String> {
-    match step {
-        Step::CreateRemote { id, address } => {
-            let made = client.create_endpoint(&state.network, id, &HostComputeEndpoint::remote(address)).await;
-            if let Err(error) = made
-                && !error.is_already_exists()
-            {
-                broken.insert(id);
-                return Err(error.to_string());
+    /// Takes in what happened.
+    pub fn take(&mut self, happening: Happening, table: &Table) {
+        let now = Instant::now();
+        match happening.0 {
+            What::Time => {}
+            What::Done(Done::Call(token, result)) => self.engine.done(token, result, now, table),
+            What::Done(Done::Subscribed(result)) => {
+                self.subscribing = false;
+                match result {
+                    Ok(subscription) => self.subscription = Some(subscription),
+                    Err(error) => {
+                        tracing::debug!(%error, "the service's notifications are not heard yet; what they tell is found by looking");
+                        self.subscribe_at = now + SUBSCRIBE_AGAIN;
+                    }
+                }
             }
-            state.mirror.remotes.insert(address, id);
-        }
-        Step::Put { key, how, mut document } => {
-            let all = document.host_compute_endpoints.len();
-            document.host_compute_endpoints.retain(|id| !broken.contains(id));
-            let left_out = all - document.host_compute_endpoints.len();
-            if document.host_compute_endpoints.is_empty() {
-                return Err("none of its endpoints could be created".into());
-            }
-            put(client, cluster_uid, state, key, how, &document).await?;
-            state.mirror.put(key, document);
-            if left_out > 0 {
-                return Err(format!("{left_out} of its endpoints could not be created; it serves with the others"));
+            What::Event(event) => {
+                if event.event_type == Event::SERVICE_DISCONNECT {
+                    self.subscription = None;
+                }
+                self.engine.event(&event, now);
             }
         }
-        Step::Delete { key, id } => {
-            client.delete_load_balancer(&id).await.map_err(|e| e.to_string())?;
-            state.mirror.remove(&key);
-        }
-        Step::DeleteRemote { id, address } => {
-            // A load balancer that could not be changed may still name it.
-            if state.mirror.uses(&id) > 0 {
-                return Ok(false);
-            }
-            client.delete_endpoint(&id).await.map_err(|e| e.to_string())?;
-            state.mirror.remotes.remove(&address);
-        }
     }
-    Ok(true)
-}
-
-async fn put(
-    client: &HcnClient,
-    cluster_uid: &str,
-    state: &mut State,
-    key: FrontKey,
-    how: Put,
-    document: &HostComputeLoadBalancer,
-) -> Result<(), String> {
-    if how == Put::Modify {
-        match client.modify_load_balancer(&document.id, document).await {
-            Ok(()) => return Ok(()),
-            Err(error) if error.is_unsupported() => state.rules.modify = false,
-            // Someone deleted it: make it again.
-            Err(error) if error.is_not_found() => state.mirror.remove(&key),
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    if how != Put::Create {
-        client.delete_load_balancer(&document.id).await.map_err(|e| e.to_string())?;
-        state.mirror.remove(&key);
-    }
-    match client.create_load_balancer(document.id, document).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_already_exists() => Err(occupied(client, cluster_uid, state, key, &error).await),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// A front end is taken: by our own load balancer that the service brought back (then the mirror learns of it and the
-/// retry modifies it), or by someone else's.
-async fn occupied(client: &HcnClient, cluster_uid: &str, state: &mut State, key: FrontKey, error: &HcnError) -> String {
-    let listed = match client.load_balancers().await {
-        Ok(listed) => listed,
-        Err(unknown) => return format!("{error}; and the load balancers cannot be listed: {unknown}"),
-    };
-    let Some(holder) = listed.into_iter().find(|document| front_key(document) == Some(key)) else {
-        return format!("{error}; no load balancer has this front end, so another program may listen on the port");
-    };
-    if holder.id == load_balancer_id(cluster_uid, &key) {
-        state.mirror.put(key, holder);
-        return "the service had brought it back; it is adopted".into();
-    }
-    format!("load balancer {} of another program has this front end; delete it or change the Service's port", holder.id)
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
-//! What must be done in the Host Networking Service (pure).
+//! What one front end needs of the Host Networking Service (pure): from the table and the mirror to calls in their order.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 
-use hcn::{Guid, HostComputeLoadBalancer};
+use hcn::Guid;
 
-use super::document::{Rules, backends_of_one_port, load_balancer, load_balancer_id, remote_id, same};
-use super::mirror::Mirror;
-use crate::backend::Failure;
-use crate::table::{Front, FrontKey, Table};
+use super::document::{Ground, Remote, Rules, Shape, backends_of_one_port, keeps_destination};
+use super::gap::Gap;
+use super::mirror::{Held, Mirror};
+use crate::table::{Backend, Front, FrontKey, Kind, Vip};
 
 /// How a load balancer gets to its new form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,197 +21,226 @@ pub enum Put {
     Replace,
 }
 
-/// One write.
-#[derive(Clone, Debug, PartialEq)]
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Makes an address on another host usable as a backend.
-    CreateRemote {
+    /// Reads what a load balancer says.
+    Read,
+    /// Reads an endpoint that is said to exist.
+    ReadEndpoint {
         /// Its id.
         id: Guid,
-        /// The address.
-        address: IpAddr,
     },
-    /// Makes a load balancer what it should be.
+    /// Makes an address usable.
+    CreateEndpoint {
+        /// Its id.
+        id: Guid,
+        /// What it is.
+        remote: Remote,
+    },
+    /// Makes the load balancer what it should be.
     Put {
-        /// Its front end.
-        key: FrontKey,
         /// How.
         how: Put,
         /// What it should be.
-        document: HostComputeLoadBalancer,
+        shape: Shape,
     },
-    /// Removes a load balancer.
-    Delete {
-        /// Its front end.
-        key: FrontKey,
-        /// Its id.
-        id: Guid,
-    },
-    /// Removes a remote endpoint that no load balancer of ours names any more.
-    DeleteRemote {
-        /// Its id.
-        id: Guid,
-        /// The address.
-        address: IpAddr,
-    },
+    /// Removes the load balancer.
+    Delete,
 }
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// What a front end needs, in the order in which it must happen, and what it will lack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The operations.
+    pub steps: Vec<Step>,
+    /// Local pods without an endpoint: CNI makes it, and tells nobody.
+    pub lacking: Vec<IpAddr>,
+    /// Endpoints are still being read, and one that is needed may be among them.
+    pub wait: bool,
+    /// What the service cannot do for this front end.
+    pub gaps: Vec<Gap>,
+    /// The endpoint that makes the front end's address known on an overlay.
+    pub service_vip: Option<Guid>,
+}
+
+impl Plan {
+    /// The plan as text, a line a step.
+    pub fn display<'a>(&'a self, key: &'a FrontKey) -> impl fmt::Display + 'a {
+        struct Text<'a>(&'a Plan, &'a FrontKey);
+        impl fmt::Display for Text<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let Self(plan, key) = self;
+                plan.steps.iter().try_for_each(|step| writeln!(f, "{}", step.display(key)))?;
+                plan.lacking.iter().try_for_each(|address| writeln!(f, "wait {key}: {}", no_endpoint(*address)))?;
+                plan.gaps.iter().try_for_each(|gap| writeln!(f, "gap {key}: {gap}"))
+            }
+        }
+        Text(self, key)
+    }
+}
+
+/// Why a pod is left out.
+pub fn no_endpoint(address: IpAddr) -> String {
+    format!("the pod at {address} has no endpoint in HNS yet")
+}
+
+impl Step {
+    /// The step as text; `key` is its front end.
+    pub fn display(&self, key: &FrontKey) -> String {
         match self {
-            Self::CreateRemote { address, .. } => write!(f, "create remote endpoint {address}"),
-            Self::Put { key, how, document } => {
+            Self::Read => format!("read load balancer {key}"),
+            Self::ReadEndpoint { id } => format!("read endpoint {id}"),
+            Self::CreateEndpoint { remote: Remote::Backend(address), .. } => format!("create remote endpoint {address}"),
+            Self::CreateEndpoint { remote: Remote::ServiceVip(address), .. } => format!("create endpoint of service address {address}"),
+            Self::CreateEndpoint { remote: Remote::SourceVip(address), .. } => format!("create endpoint of source VIP {address}"),
+            Self::Put { how, shape } => {
                 let verb = match how {
                     Put::Create => "create",
                     Put::Modify => "modify",
                     Put::Replace => "replace",
                 };
-                let port = document.port_mappings.first().map_or(0, |m| m.internal_port);
-                let dsr = if document.flags.0 & 1 == 1 { " dsr" } else { "" };
-                write!(f, "{verb} load balancer {key} -> {} endpoints at {port}{dsr}", document.host_compute_endpoints.len())
+                let dsr = if shape.is_dsr() { " dsr" } else { "" };
+                format!("{verb} load balancer {key} -> {} endpoints at {}{dsr}", shape.endpoints.len(), shape.internal_port)
             }
-            Self::Delete { key, .. } => write!(f, "delete load balancer {key}"),
-            Self::DeleteRemote { address, .. } => write!(f, "delete remote endpoint {address}"),
+            Self::Delete => format!("delete load balancer {key}"),
         }
     }
 }
 
-/// Steps in the order in which they must happen, and what cannot be planned.
-#[derive(Debug, Default, PartialEq)]
-pub struct Plan {
-    /// The writes.
-    pub steps: Vec<Step>,
-    /// Front ends that will not be complete.
-    pub failures: Vec<Failure>,
-    /// Local pods without an endpoint in the mirror: list again before believing it.
-    pub missing: BTreeSet<IpAddr>,
-    /// Properties that this version of the service cannot express.
-    pub notes: Vec<String>,
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
-        self.failures.iter().try_for_each(|failure| writeln!(f, "wait {}: {}", failure.key, failure.reason))?;
-        self.notes.iter().try_for_each(|note| writeln!(f, "note {note}"))
-    }
-}
-
-/// Which front ends to look at.
+/// What every plan depends on.
 #[derive(Clone, Copy, Debug)]
-pub enum Scope<'a> {
-    /// These.
-    Some(&'a BTreeSet<FrontKey>),
-    /// Every one in the table or in the mirror, and every remote endpoint of ours.
-    All,
+pub struct Context<'a> {
+    /// The cluster's identity.
+    pub cluster_uid: &'a str,
+    /// What is there.
+    pub mirror: &'a Mirror,
+    /// The network.
+    pub ground: &'a Ground,
+    /// What the service can do.
+    pub rules: Rules,
 }
 
-/// Plans from the table and the mirror.
-pub fn plan(cluster_uid: &str, mirror: &Mirror, table: &Table, scope: Scope<'_>, rules: Rules) -> Plan {
-    let mut planner = Planner { cluster_uid, mirror, rules, plan: Plan::default(), new_remotes: BTreeMap::new(), uses: HashMap::new() };
-    let mut keys: Vec<FrontKey> = match scope {
-        Scope::Some(keys) => keys.iter().copied().collect(),
-        Scope::All => table.iter().map(|(key, _)| *key).chain(mirror.load_balancers().keys().copied()).collect::<BTreeSet<_>>().into_iter().collect(),
+/// Plans for one front end; `front` is absent when the table has none.
+pub fn plan(context: &Context<'_>, key: &FrontKey, front: Option<&Front>) -> Plan {
+    let mut plan = Plan::default();
+    if matches!(context.mirror.held(key), Some(Held::Unread(_))) {
+        plan.steps.push(Step::Read);
+        plan.service_vip = context.mirror.service_vip(key);
+        return plan;
+    }
+    let shape = front.and_then(|front| context.shape(&mut plan, key, front));
+    if plan.wait {
+        plan.steps.clear();
+        return plan;
+    }
+    if let Some(front) = front {
+        context.service_vip(&mut plan, key, front);
+    }
+    let step = match (context.mirror.held(key), shape) {
+        (Some(Held::Known(old)), Some(new)) if new.is_met_by(old) => None,
+        (Some(Held::Known(old) | Held::Stale(old)), Some(new)) => {
+            let how = if context.rules.modify && new.differs_in_endpoints_at_most(old) { Put::Modify } else { Put::Replace };
+            Some(Step::Put { how, shape: new })
+        }
+        (_, Some(new)) => Some(Step::Put { how: Put::Create, shape: new }),
+        (Some(_), None) => Some(Step::Delete),
+        (None, None) => None,
     };
-    // Names and the API server first, then what serves from this node.
-    keys.sort_by_key(|key| match table.get(key) {
-        Some(front) if front.urgent => 0,
-        Some(front) if front.backends.iter().any(|b| b.local) => 1,
-        Some(_) => 2,
-        None => 3,
-    });
-    let mut puts = Vec::new();
-    for key in keys {
-        puts.extend(planner.front(key, table.get(&key).map(|front| &**front)));
-    }
-    let creates = planner.new_remotes.iter().map(|(address, id)| Step::CreateRemote { id: *id, address: *address });
-    let mut steps: Vec<Step> = creates.collect();
-    steps.extend(puts);
-    steps.extend(planner.unused_remotes(matches!(scope, Scope::All)));
-    planner.plan.steps = steps;
-    planner.plan
+    plan.steps.extend(step);
+    plan
 }
 
-struct Planner<'a> {
-    cluster_uid: &'a str,
-    mirror: &'a Mirror,
-    rules: Rules,
-    plan: Plan,
-    new_remotes: BTreeMap<IpAddr, Guid>,
-    /// How the plan changes the number of load balancers that name an endpoint.
-    uses: HashMap<Guid, isize>,
-}
-
-impl Planner<'_> {
-    fn front(&mut self, key: FrontKey, front: Option<&Front>) -> Option<Step> {
-        let existing = self.mirror.load_balancers().get(&key);
-        let wanted = front.and_then(|front| self.document(&key, front));
-        let step = match (existing, wanted) {
-            (None, None) => None,
-            (Some(old), None) => Some(Step::Delete { key, id: old.id }),
-            (Some(old), Some(new)) if same(&new, old) => None,
-            (Some(_), Some(document)) => {
-                let how = if self.rules.modify { Put::Modify } else { Put::Replace };
-                Some(Step::Put { key, how, document })
-            }
-            (None, Some(document)) => Some(Step::Put { key, how: Put::Create, document }),
-        }?;
-        let count = |uses: &mut HashMap<Guid, isize>, document: &HostComputeLoadBalancer, by: isize| {
-            for id in &document.host_compute_endpoints {
-                *uses.entry(*id).or_default() += by;
-            }
+impl Context<'_> {
+    /// What the load balancer should be; none without a back end that can be named, for HNS refuses an empty list.
+    fn shape(&self, plan: &mut Plan, key: &FrontKey, front: &Front) -> Option<Shape> {
+        if front.kind == Kind::HealthCheck {
+            let root = self.mirror.root();
+            plan.wait = root.is_none() && self.mirror.is_reading();
+            return root.map(|id| Shape::wanted(key, front, key.port, vec![id], &[], self.rules, self.ground));
+        }
+        plan.gaps.extend(Gap::of_front(front, self.rules));
+        let local: Vec<Backend>;
+        let candidates: &[Backend] = if keeps_destination(front, self.rules) {
+            local = front.backends.iter().filter(|b| b.local).copied().collect();
+            &local
+        } else {
+            &front.backends
         };
-        existing.into_iter().for_each(|old| count(&mut self.uses, old, -1));
-        if let Step::Put { document, .. } = &step {
-            count(&mut self.uses, document, 1);
+        let (port, backends) = backends_of_one_port(candidates)?;
+        let others = candidates.len() - backends.len();
+        if others > 0 {
+            plan.gaps.push(Gap::Ports { port, others });
         }
-        Some(step)
-    }
-
-    fn document(&mut self, key: &FrontKey, front: &Front) -> Option<HostComputeLoadBalancer> {
-        let (port, backends) = backends_of_one_port(front)?;
-        let left_out = front.backends.len() - backends.len();
-        if left_out > 0 {
-            self.plan
-                .notes
-                .push(format!("{key}: HNS has one port a load balancer, so {left_out} backends with another port than {port} are left out"));
-        }
-        if front.affinity.is_some() && !self.rules.affinity {
-            self.plan.notes.push(format!("{key}: this version of HNS has no session affinity"));
-        }
-        let mut ids: Vec<Guid> = Vec::with_capacity(backends.len());
+        let (mut ids, mut remotes) = (Vec::with_capacity(backends.len()), Vec::new());
         for backend in &backends {
-            let id = self.endpoint(backend.address, backend.local);
-            match id {
-                Some(id) if !ids.contains(&id) => ids.push(id),
-                Some(_) => {}
-                None => {
-                    self.plan.missing.insert(backend.address);
-                    let reason = format!("the pod at {} has no endpoint in HNS yet", backend.address);
-                    self.plan.failures.push(Failure { key: *key, reason });
-                }
+            ids.extend(self.endpoint(plan, backend, &mut remotes));
+        }
+        plan.wait |= self.mirror.is_reading() && !plan.lacking.is_empty() && (!front.urgent || ids.is_empty());
+        if ids.is_empty() {
+            return None;
+        }
+        self.source_vip(plan);
+        Some(Shape::wanted(key, front, port, ids, &remotes, self.rules, self.ground))
+    }
+
+    /// The endpoint for a back end: CNI's when there is one, whatever the slice says; else a remote one.
+    fn endpoint(&self, plan: &mut Plan, backend: &Backend, remotes: &mut Vec<IpAddr>) -> Option<Guid> {
+        let address = backend.address;
+        if let Some(id) = self.mirror.local(address) {
+            return Some(id);
+        }
+        if backend.local {
+            // A pod of the host's own network has no endpoint and never will.
+            if self.ground.node_ips.contains(&address) {
+                plan.gaps.push(Gap::HostNetwork { address });
+            } else {
+                plan.lacking.push(address);
             }
+            return None;
         }
-        (!ids.is_empty()).then(|| load_balancer(load_balancer_id(self.cluster_uid, key), key, front, port, ids, self.rules))
+        remotes.push(address);
+        let remote = Remote::Backend(address);
+        let id = remote.id(self.cluster_uid, self.ground);
+        if self.mirror.endpoint(&id).is_some() {
+            return Some(id);
+        }
+        if let Some(foreign) = self.mirror.foreign(address) {
+            return Some(foreign);
+        }
+        push_new(plan, id, remote);
+        Some(id)
     }
 
-    /// The endpoint for a backend: CNI's when there is one, whatever the slice says; else a remote one.
-    fn endpoint(&mut self, address: IpAddr, local: bool) -> Option<Guid> {
-        let known = self.mirror.local.get(&address);
-        if known.is_some() || local {
-            return known.copied();
+    fn source_vip(&self, plan: &mut Plan) {
+        let Some(address) = self.ground.source_vip else { return };
+        let remote = Remote::SourceVip(address);
+        let id = remote.id(self.cluster_uid, self.ground);
+        if self.mirror.endpoint(&id).is_none() && self.mirror.local(address).is_none() {
+            plan.wait |= self.mirror.is_reading();
+            push_new(plan, id, remote);
         }
-        let remote = self.mirror.remotes.get(&address).or_else(|| self.mirror.foreign_remotes.get(&address));
-        Some(*remote.unwrap_or_else(|| self.new_remotes.entry(address).or_insert_with(|| remote_id(self.cluster_uid, address))))
     }
 
-    /// Remote endpoints of ours that nothing names after the plan. Without `all`, only those the plan itself freed.
-    fn unused_remotes(&self, all: bool) -> Vec<Step> {
-        let unused = |id: &Guid| {
-            let change = self.uses.get(id).copied();
-            (all || change.is_some()) && self.mirror.uses(id).checked_add_signed(change.unwrap_or(0)) == Some(0)
-        };
-        let remotes = self.mirror.remotes.iter().filter(|(_, id)| unused(id));
-        remotes.map(|(address, id)| Step::DeleteRemote { id: *id, address: *address }).collect()
+    /// Pods of an overlay find an address only where an endpoint has it: every ClusterIP, back ends or not.
+    fn service_vip(&self, plan: &mut Plan, key: &FrontKey, front: &Front) {
+        let (true, Kind::ClusterIp, Vip::Address(address)) = (self.ground.overlay, front.kind, key.vip) else { return };
+        let remote = Remote::ServiceVip(address);
+        let id = remote.id(self.cluster_uid, self.ground);
+        let there = self.mirror.endpoint(&id).is_some();
+        if !there && self.mirror.foreign(address).is_some() {
+            return;
+        }
+        plan.service_vip = Some(id);
+        if !there {
+            push_new(plan, id, remote);
+        }
+    }
+}
+
+fn push_new(plan: &mut Plan, id: Guid, remote: Remote) {
+    let step = Step::CreateEndpoint { id, remote };
+    if !plan.steps.contains(&step) {
+        plan.steps.push(step);
     }
 }

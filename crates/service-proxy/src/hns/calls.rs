@@ -1,0 +1,303 @@
+//! The calls that the proxy makes, each as cheap as the DLL allows: the network stays open, nothing is read back that is
+//! known, nothing is looked up before it is deleted. They run on a few blocking threads and end at a deadline.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hcn::blocking::Object;
+use hcn::document::to_text;
+use hcn::{
+    Args, Function, Guid, HResult, Handle, HcnError, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNetwork, HostNetwork, Kind, Query,
+    Reply, SupportedFeatures,
+};
+use tokio::sync::Semaphore;
+
+use super::plan::Put;
+
+/// How many operations may be under way at once. The service does one at a time; more of ours keep it busy.
+pub const AT_ONCE: usize = 4;
+
+/// One operation: a call with what belongs to it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// Finds the network by its name, with what the service can do.
+    Find(String),
+    /// The ids of networks of a name.
+    Networks(String),
+    /// The ids of all load balancers.
+    Balancers,
+    /// The ids of the network's endpoints.
+    Endpoints(Guid),
+    /// One load balancer.
+    ReadBalancer(Guid),
+    /// One endpoint.
+    ReadEndpoint(Guid),
+    /// Creates an endpoint on the network.
+    CreateEndpoint(Guid, Box<HostComputeEndpoint>),
+    /// Deletes an endpoint.
+    DeleteEndpoint(Guid),
+    /// Creates or changes a load balancer. A change is read back when asked for.
+    Put {
+        /// How.
+        how: Put,
+        /// What it should be.
+        document: Box<HostComputeLoadBalancer>,
+        /// Whether to read back what a modify did.
+        check: bool,
+    },
+    /// Deletes a load balancer.
+    DeleteBalancer(Guid),
+}
+
+impl Call {
+    /// What it does, for errors.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Find(name) | Self::Networks(name) => format!("finding network {name}"),
+            Self::Balancers => "enumerating load balancers".into(),
+            Self::Endpoints(_) => "enumerating endpoints".into(),
+            Self::ReadBalancer(id) => format!("reading load balancer {id}"),
+            Self::ReadEndpoint(id) => format!("reading endpoint {id}"),
+            Self::CreateEndpoint(_, document) => format!("creating endpoint {}", document.id),
+            Self::DeleteEndpoint(id) => format!("deleting endpoint {id}"),
+            Self::Put { document, .. } => format!("writing load balancer {}", document.id),
+            Self::DeleteBalancer(id) => format!("deleting load balancer {id}"),
+        }
+    }
+}
+
+/// What an operation answered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// The network, and what the service can do.
+    Network(Option<Box<HostComputeNetwork>>, SupportedFeatures),
+    /// An enumeration, as text.
+    Ids(String),
+    /// A load balancer; absent when there is none of that id.
+    Balancer(Option<Box<HostComputeLoadBalancer>>),
+    /// An endpoint; absent when there is none of that id.
+    Endpoint(Option<Box<HostComputeEndpoint>>),
+}
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trouble {
+    /// What the service said.
+    pub error: HcnError,
+    /// The old load balancer was deleted before the new one failed.
+    pub deleted: bool,
+}
+
+impl From<HcnError> for Trouble {
+    fn from(error: HcnError) -> Self {
+        Self { error, deleted: false }
+    }
+}
+
+/// Calls of one function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many there were.
+    pub calls: u64,
+    /// How many of them failed.
+    pub failed: u64,
+    /// How long they took together.
+    pub time: Duration,
+}
+
+/// The service.
+pub struct Calls {
+    port: Arc<dyn HostNetwork>,
+    network: Mutex<Option<(Guid, Handle)>>,
+    turns: Arc<Semaphore>,
+    deadline: Duration,
+    tallies: Mutex<BTreeMap<Function, Tally>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Calls {
+    /// Calls of `port`, each of which ends within `deadline`.
+    pub fn new(port: Arc<dyn HostNetwork>, deadline: Duration) -> Self {
+        Self { port, network: Mutex::default(), turns: Arc::new(Semaphore::new(AT_ONCE)), deadline, tallies: Mutex::default() }
+    }
+
+    /// The port below.
+    pub fn port(&self) -> &Arc<dyn HostNetwork> {
+        &self.port
+    }
+
+    /// How often each function was called.
+    pub fn tallies(&self) -> BTreeMap<Function, Tally> {
+        lock(&self.tallies).clone()
+    }
+
+    /// Runs an operation on a blocking thread. At the deadline its effect is unknown; its thread stays taken until it ends.
+    pub async fn run(self: Arc<Self>, call: Call) -> Result<Answer, Trouble> {
+        let (operation, deadline, turns) = (call.describe(), self.deadline, self.turns.clone());
+        let ended = operation.clone();
+        let work = async move {
+            let turn = turns.acquire_owned().await.map_err(|_| HcnError::Unavailable("the proxy is ending".into()))?;
+            let task = tokio::task::spawn_blocking(move || {
+                let answer = self.make(&call);
+                drop(turn);
+                answer
+            });
+            task.await.unwrap_or_else(|error| Err(HcnError::Unavailable(format!("{ended} ended without an answer: {error}")).into()))
+        };
+        match tokio::time::timeout(deadline, work).await {
+            Ok(result) => result,
+            Err(_) => Err(HcnError::Deadline { operation, deadline }.into()),
+        }
+    }
+
+    /// Makes an operation on this thread.
+    pub fn make(&self, call: &Call) -> Result<Answer, Trouble> {
+        match call {
+            Call::Find(name) => self.find(name),
+            Call::Networks(name) => self.ids(Kind::Network, &Query::by_name(name)),
+            Call::Balancers => self.ids(Kind::LoadBalancer, &Query::default()),
+            Call::Endpoints(network) => self.ids(Kind::Endpoint, &Query::by_network(network)),
+            Call::ReadBalancer(id) => Ok(Answer::Balancer(self.read(id)?.map(Box::new))),
+            Call::ReadEndpoint(id) => Ok(Answer::Endpoint(self.read(id)?.map(Box::new))),
+            Call::CreateEndpoint(network, document) => self.create_endpoint(network, document),
+            Call::DeleteEndpoint(id) => self.delete(Kind::Endpoint, id),
+            Call::DeleteBalancer(id) => self.delete(Kind::LoadBalancer, id),
+            Call::Put { how, document, check } => self.put(*how, document, *check),
+        }
+    }
+
+    fn call(&self, function: Function, object: &str, args: Args<'_>) -> Result<Reply, HcnError> {
+        let start = Instant::now();
+        let result = self.port.call(function, args);
+        let mut tallies = lock(&self.tallies);
+        let tally = tallies.entry(function).or_default();
+        tally.calls += 1;
+        tally.failed += u64::from(result.is_err());
+        tally.time += start.elapsed();
+        drop(tallies);
+        result.map_err(|raw| HcnError::call(function, object, raw))
+    }
+
+    fn opened(&self, function: Function, id: &Guid, args: Args<'_>) -> Result<Handle, HcnError> {
+        let object = id.to_string();
+        let reply = self.call(function, &object, Args { id: Some(*id), ..args })?;
+        reply.handle.ok_or_else(|| HcnError::Unavailable(format!("{function} of {object} answered no handle")))
+    }
+
+    /// A handle that is not closed dies with the process; that is no reason to fail.
+    fn close(&self, kind: Kind, handle: Handle) {
+        if let Err(error) = self.call(Function::Close(kind), "a handle", Args { handle: Some(handle), ..Args::default() }) {
+            tracing::debug!(%error, "an HCN handle could not be closed");
+        }
+    }
+
+    fn query<T: Object>(&self, handle: Handle, id: &Guid) -> Result<T, HcnError> {
+        let query = to_text(&Query::default());
+        let function = Function::Query(T::KIND);
+        let reply = self.call(function, &id.to_string(), Args { handle: Some(handle), query: Some(&query), ..Args::default() })?;
+        let text = reply.result.unwrap_or_default();
+        serde_json::from_str(&text).map_err(|error| HcnError::Document {
+            operation: format!("{function} of {id}"),
+            reason: error.to_string(),
+            text: text.chars().take(200).collect(),
+        })
+    }
+
+    fn read<T: Object>(&self, id: &Guid) -> Result<Option<T>, HcnError> {
+        let read = || {
+            let handle = self.opened(Function::Open(T::KIND), id, Args::default())?;
+            let object = self.query(handle, id);
+            self.close(T::KIND, handle);
+            object
+        };
+        match read() {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn ids(&self, kind: Kind, query: &Query) -> Result<Answer, Trouble> {
+        let query = to_text(query);
+        let reply = self.call(Function::Enumerate(kind), "all", Args { query: Some(&query), ..Args::default() })?;
+        Ok(Answer::Ids(reply.result.unwrap_or_default()))
+    }
+
+    fn find(&self, name: &str) -> Result<Answer, Trouble> {
+        let client = hcn::blocking::Client::new(self.port.clone());
+        let network = client.get_by_name::<HostComputeNetwork>(name)?;
+        let features = client.features()?;
+        // Handles may be dead: whoever asks again has reason to.
+        *lock(&self.network) = None;
+        Ok(Answer::Network(network.map(Box::new), features))
+    }
+
+    fn network(&self, id: &Guid) -> Result<Handle, HcnError> {
+        let mut network = lock(&self.network);
+        match *network {
+            Some((open, handle)) if open == *id => Ok(handle),
+            _ => {
+                let handle = self.opened(Function::Open(Kind::Network), id, Args::default())?;
+                *network = Some((*id, handle));
+                Ok(handle)
+            }
+        }
+    }
+
+    fn create_endpoint(&self, network: &Guid, document: &HostComputeEndpoint) -> Result<Answer, Trouble> {
+        let settings = to_text(document);
+        let create = || {
+            let args = Args { network: Some(self.network(network)?), settings: Some(&settings), ..Args::default() };
+            self.opened(Function::Create(Kind::Endpoint), &document.id, args)
+        };
+        let mut made = create();
+        if made.as_ref().is_err_and(|error| error.hresult() == Some(HResult::INVALID_HANDLE)) {
+            // The handle died with a restart of the service.
+            *lock(&self.network) = None;
+            made = create();
+        }
+        self.close(Kind::Endpoint, made?);
+        Ok(Answer::Done)
+    }
+
+    /// Absence is success.
+    fn delete(&self, kind: Kind, id: &Guid) -> Result<Answer, Trouble> {
+        match self.call(Function::Delete(kind), &id.to_string(), Args { id: Some(*id), ..Args::default() }) {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(Answer::Done),
+        }
+    }
+
+    fn put(&self, how: Put, document: &HostComputeLoadBalancer, check: bool) -> Result<Answer, Trouble> {
+        if how == Put::Modify {
+            return Ok(self.modify(document, check)?);
+        }
+        let deleted = how == Put::Replace;
+        if deleted {
+            self.delete(Kind::LoadBalancer, &document.id)?;
+        }
+        let settings = to_text(document);
+        let args = Args { settings: Some(&settings), ..Args::default() };
+        let handle = self.opened(Function::Create(Kind::LoadBalancer), &document.id, args).map_err(|error| Trouble { error, deleted })?;
+        self.close(Kind::LoadBalancer, handle);
+        Ok(Answer::Done)
+    }
+
+    fn modify(&self, document: &HostComputeLoadBalancer, check: bool) -> Result<Answer, HcnError> {
+        let id = &document.id;
+        let handle = self.opened(Function::Open(Kind::LoadBalancer), id, Args::default())?;
+        let settings = to_text(document);
+        let args = Args { handle: Some(handle), settings: Some(&settings), ..Args::default() };
+        let done = self.call(Function::Modify(Kind::LoadBalancer), &id.to_string(), args);
+        let now = if check && done.is_ok() { self.query(handle, id).map(Some) } else { Ok(None) };
+        self.close(Kind::LoadBalancer, handle);
+        done?;
+        Ok(now?.map_or(Answer::Done, |now| Answer::Balancer(Some(Box::new(now)))))
+    }
+}

@@ -1,0 +1,603 @@
+//! What to call next (pure but for the clock that it is told): the queue of front ends, what runs, and what was learnt.
+//!
+//! [`Engine::next`] hands out one operation at a time, [`Engine::done`] takes its answer. An item (a front end, mostly) never
+//! runs twice at once, and an endpoint that one item makes or removes keeps those that need it waiting. Nothing is concluded
+//! from an error: what a call did is then unknown and read again. Drift is in [`drift`], answers are in [`answers`].
+
+mod answers;
+mod drift;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use hcn::{Event, Guid};
+use tokio::time::Instant;
+
+use super::Settings;
+use super::calls::Call;
+use super::document::{Ground, Remote, Rules, load_balancer_id};
+use super::gap::Gap;
+use super::mirror::{Endpoint, Held, Mirror, Stamp};
+use super::plan::{Context, Plan, Put, Step, no_endpoint, plan};
+use super::queue::{Item, Lane, Queue};
+use crate::table::{Front, FrontKey, Table};
+use drift::Looks;
+pub use drift::{LOOK, verify_pause};
+
+/// Names an operation under way.
+pub type Token = u64;
+
+/// How far the engine is with the service itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The service or the network is not there: it is asked for again at that time.
+    Lost { again: Instant, attempts: u32 },
+    /// The network is known; what there is in it is being enumerated.
+    Listing,
+    /// Work goes on.
+    Up,
+}
+
+/// An item under way.
+#[derive(Debug)]
+struct Running {
+    item: Item,
+    steps: VecDeque<Step>,
+    current: Option<Step>,
+    /// The table or the mirror changed meanwhile: plan again.
+    again: bool,
+    /// The service said that the front end is taken: by whom?
+    taken: Option<String>,
+    failed: Option<String>,
+    broken: Vec<Guid>,
+    /// The endpoint that it deletes.
+    removing: Option<Remote>,
+    lacking: Vec<IpAddr>,
+    /// Endpoints that it makes or removes.
+    holds: Vec<Guid>,
+    waiting: Vec<Item>,
+}
+
+impl Running {
+    fn new(item: Item) -> Self {
+        Self {
+            item,
+            steps: VecDeque::new(),
+            current: None,
+            again: false,
+            taken: None,
+            failed: None,
+            broken: Vec::new(),
+            removing: None,
+            lacking: Vec::new(),
+            holds: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Whether a load balancer that it is about to write names the endpoint.
+    fn names(&self, id: &Guid) -> bool {
+        let steps = self.current.iter().chain(&self.steps);
+        steps.filter_map(|step| if let Step::Put { shape, .. } = step { Some(shape) } else { None }).any(|shape| shape.endpoints.contains(id))
+    }
+}
+
+/// A call of the engine's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Errand {
+    Find,
+    Networks,
+    Endpoints,
+    Balancers,
+}
+
+/// What keeps the service equal to the table.
+#[derive(Debug)]
+pub struct Engine {
+    cluster_uid: String,
+    settings: Settings,
+    mirror: Mirror,
+    ground: Ground,
+    rules: Rules,
+    /// A modify was seen to work since the service started; a version that accepts it and does nothing exists.
+    modify_works: bool,
+    /// A modify was refused or did nothing: never again.
+    modify_fails: bool,
+    phase: Phase,
+    queue: Queue,
+    running: HashMap<Token, Running>,
+    errands: HashMap<Token, (Errand, Stamp)>,
+    /// Running items whose next step can be handed out.
+    continuing: VecDeque<Token>,
+    busy: HashMap<Item, Token>,
+    busy_endpoints: HashMap<Guid, Token>,
+    /// Front ends that wait until every endpoint was read.
+    reading: BTreeSet<FrontKey>,
+    /// Front ends that wait for a new look at endpoints; those that had it.
+    awaiting_look: BTreeSet<FrontKey>,
+    looked: BTreeSet<FrontKey>,
+    looks: Looks,
+    /// What we deleted lately.
+    deleted: HashMap<Guid, Stamp>,
+    /// Endpoints of ours that nothing names are to be looked for once everything was read.
+    sweep_due: bool,
+    behind: BTreeMap<FrontKey, String>,
+    gaps: BTreeMap<FrontKey, Vec<Gap>>,
+    unavailable: Option<String>,
+    stamp: Stamp,
+    changed: Stamp,
+    /// How many load balancers and endpoints were written.
+    writes: u64,
+    /// Every front end was tried since the start.
+    caught_up: bool,
+    /// Something that people may see changed.
+    news: bool,
+}
+
+impl Engine {
+    /// An engine that knows nothing yet.
+    pub fn new(cluster_uid: impl Into<String>, settings: Settings, now: Instant) -> Self {
+        Self {
+            cluster_uid: cluster_uid.into(),
+            settings,
+            mirror: Mirror::default(),
+            ground: Ground::default(),
+            rules: Rules::default(),
+            modify_works: false,
+            modify_fails: false,
+            phase: Phase::Lost { again: now, attempts: 0 },
+            queue: Queue::default(),
+            running: HashMap::new(),
+            errands: HashMap::new(),
+            continuing: VecDeque::new(),
+            busy: HashMap::new(),
+            busy_endpoints: HashMap::new(),
+            reading: BTreeSet::new(),
+            awaiting_look: BTreeSet::new(),
+            looked: BTreeSet::new(),
+            looks: Looks::new(now),
+            deleted: HashMap::new(),
+            sweep_due: true,
+            behind: BTreeMap::new(),
+            gaps: BTreeMap::new(),
+            unavailable: None,
+            stamp: 0,
+            changed: 0,
+            writes: 0,
+            caught_up: false,
+            news: false,
+        }
+    }
+
+    /// What is believed of the service.
+    pub fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    /// What the service can do; what it refused is off.
+    pub fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    /// Front ends that are not what they should be, with the reason.
+    pub fn behind(&self) -> &BTreeMap<FrontKey, String> {
+        &self.behind
+    }
+
+    /// What the service cannot do, by front end.
+    pub fn gaps(&self) -> &BTreeMap<FrontKey, Vec<Gap>> {
+        &self.gaps
+    }
+
+    /// Why nothing can be done at all.
+    pub fn unavailable(&self) -> Option<&str> {
+        self.unavailable.as_deref()
+    }
+
+    /// Whether the service was read since it last went away.
+    pub fn is_up(&self) -> bool {
+        self.phase == Phase::Up
+    }
+
+    /// Whether the network was found.
+    pub fn is_found(&self) -> bool {
+        !matches!(self.phase, Phase::Lost { .. })
+    }
+
+    /// Whether every front end was tried since the start.
+    pub fn was_up_to_date(&self) -> bool {
+        self.caught_up
+    }
+
+    /// Whether nothing goes on: what failed waits for its retry.
+    pub fn is_only_waiting(&self) -> bool {
+        let looking = self.errands.values().any(|(errand, _)| matches!(errand, Errand::Endpoints | Errand::Balancers));
+        let waits = self.mirror.is_reading() || !self.awaiting_look.is_empty();
+        self.phase == Phase::Up && self.running.is_empty() && !self.queue.is_ready() && !looking && !waits
+    }
+
+    /// Whether nothing is left to do but to look now and then.
+    pub fn is_idle(&self) -> bool {
+        self.is_only_waiting() && self.queue.next_due().is_none()
+    }
+
+    /// How many writes succeeded.
+    pub fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// How many front ends wait or are under way.
+    pub fn pending(&self) -> usize {
+        let running = self.running.values().filter(|running| matches!(running.item, Item::Front(_))).count();
+        self.queue.fronts() + running + self.reading.len() + self.awaiting_look.len()
+    }
+
+    /// Whether something that people may see changed since this was last asked.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    fn tick(&mut self) -> Stamp {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    /// The stamp of a change of the mirror.
+    fn write_stamp(&mut self) -> Stamp {
+        self.changed = self.tick();
+        self.changed
+    }
+
+    /// These front ends changed in the table.
+    pub fn touch(&mut self, keys: impl IntoIterator<Item = FrontKey>, table: &Table) {
+        for key in keys {
+            self.reading.remove(&key);
+            self.awaiting_look.remove(&key);
+            self.looked.remove(&key);
+            self.push_front(key, table);
+        }
+    }
+
+    fn push_front(&mut self, key: FrontKey, table: &Table) {
+        if let Some(running) = self.busy.get(&Item::Front(key)).and_then(|token| self.running.get_mut(token)) {
+            running.again = true;
+            return;
+        }
+        let lane = self.lane(&key, table);
+        self.queue.push(Item::Front(key), lane);
+    }
+
+    fn lane(&self, key: &FrontKey, table: &Table) -> Lane {
+        match table.get(key) {
+            None => Lane::Gone,
+            Some(front) if front.urgent => Lane::Urgent,
+            Some(_) if matches!(self.mirror.held(key), Some(Held::Unread(_))) => Lane::Adopt,
+            Some(front) if front.backends.iter().any(|backend| backend.local) => Lane::Local,
+            Some(_) => Lane::Other,
+        }
+    }
+
+    /// When [`Engine::next`] should be asked again although nothing was answered.
+    pub fn wake(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Lost { again, .. } => (!self.errands.values().any(|(errand, _)| *errand == Errand::Find)).then_some(again),
+            Phase::Listing => None,
+            Phase::Up => {
+                let looks = self.looks.next(self.mirror.len());
+                Some(self.queue.next_due().map_or(looks, |due| due.min(looks)))
+            }
+        }
+    }
+
+    /// The next operation, when there is one to begin now.
+    pub fn next(&mut self, now: Instant, table: &Table) -> Option<(Token, Call)> {
+        if let Some((errand, call)) = self.errand(now) {
+            let token = self.tick();
+            self.errands.insert(token, (errand, token));
+            return Some((token, call));
+        }
+        if self.phase != Phase::Up {
+            return None;
+        }
+        while let Some(token) = self.continuing.pop_front() {
+            if let Some(call) = self.continue_with(token, now, table) {
+                return Some((token, call));
+            }
+        }
+        self.queue.wake(now);
+        self.verify_next(now, table);
+        while let Some(item) = self.queue.pop() {
+            if let Some((token, call)) = self.start(item, now, table) {
+                return Some((token, call));
+            }
+        }
+        if !self.caught_up && self.running.is_empty() {
+            (self.caught_up, self.news) = (true, true);
+        }
+        None
+    }
+
+    fn context(&self) -> Context<'_> {
+        Context { cluster_uid: &self.cluster_uid, mirror: &self.mirror, ground: &self.ground, rules: self.rules }
+    }
+
+    fn start(&mut self, item: Item, now: Instant, table: &Table) -> Option<(Token, Call)> {
+        if let Some(running) = self.busy.get(&item).and_then(|token| self.running.get_mut(token)) {
+            running.again = true;
+            return None;
+        }
+        let mut running = Running::new(item);
+        let call = match item {
+            Item::Front(key) => return self.start_front(key, running, now, table),
+            Item::Endpoint(id) => Call::ReadEndpoint(id),
+            Item::Stranger(id) => Call::ReadBalancer(id),
+            Item::Verify(key) => {
+                // One that is written or doubted is read anyhow.
+                let known = matches!(self.mirror.held(&key), Some(Held::Known(_) | Held::Stale(_)));
+                if !known || self.busy.contains_key(&Item::Front(key)) {
+                    return None;
+                }
+                Call::ReadBalancer(load_balancer_id(&self.cluster_uid, &key))
+            }
+            Item::Unused(id) => {
+                if !self.mirror.is_unused(&id) || self.busy_endpoints.contains_key(&id) || self.running.values().any(|other| other.names(&id)) {
+                    return None;
+                }
+                // Whoever needs it from now on waits, and makes it anew.
+                if let Some(Endpoint::Ours(remote)) = self.mirror.remove_endpoint(&id) {
+                    running.removing = Some(remote);
+                }
+                running.holds.push(id);
+                Call::DeleteEndpoint(id)
+            }
+        };
+        Some((self.admit(running), call))
+    }
+
+    /// Marks an item and what it holds as busy.
+    fn admit(&mut self, running: Running) -> Token {
+        let token = self.tick();
+        self.busy.insert(running.item, token);
+        for id in &running.holds {
+            self.busy_endpoints.insert(*id, token);
+        }
+        self.running.insert(token, running);
+        token
+    }
+
+    fn start_front(&mut self, key: FrontKey, mut running: Running, now: Instant, table: &Table) -> Option<(Token, Call)> {
+        let plan = self.plan(&key, table)?;
+        let holder = plan.steps.iter().filter_map(made).find_map(|id| self.busy_endpoints.get(&id).copied());
+        if let Some(other) = holder.and_then(|token| self.running.get_mut(&token)) {
+            other.waiting.push(Item::Front(key));
+            return None;
+        }
+        self.load(&mut running, plan, &key);
+        if running.steps.is_empty() {
+            self.finish(running, now, table);
+            return None;
+        }
+        let token = self.admit(running);
+        self.continue_with(token, now, table).map(|call| (token, call))
+    }
+
+    /// Plans for a front end; none when it has to wait for something to be known.
+    fn plan(&mut self, key: &FrontKey, table: &Table) -> Option<Plan> {
+        let front = table.get(key).map(|front| &**front);
+        let plan = plan(&self.context(), key, front);
+        self.note_gaps(key, &plan.gaps, front);
+        if plan.wait {
+            self.reading.insert(*key);
+            return None;
+        }
+        if !plan.lacking.is_empty() && !self.looked.contains(key) {
+            self.awaiting_look.insert(*key);
+            self.looks.look_at_endpoints();
+            return None;
+        }
+        if !plan.steps.is_empty() {
+            tracing::debug!("plan for HNS:\n{}", plan.display(key));
+        }
+        Some(plan)
+    }
+
+    fn note_gaps(&mut self, key: &FrontKey, gaps: &[Gap], front: Option<&Front>) {
+        let same = self.gaps.get(key).map_or(gaps.is_empty(), |known| known == gaps);
+        if same {
+            return;
+        }
+        self.news = true;
+        if let Some(front) = front {
+            gaps.iter().for_each(|gap| tracing::warn!(service = %front.service, front = %key, "{gap}"));
+        }
+        if gaps.is_empty() {
+            self.gaps.remove(key);
+        } else {
+            self.gaps.insert(*key, gaps.to_vec());
+        }
+    }
+
+    /// Puts a plan into a running item.
+    fn load(&mut self, running: &mut Running, plan: Plan, key: &FrontKey) {
+        if let Some(old) = self.mirror.set_service_vip(*key, plan.service_vip) {
+            self.drop_unused([old]);
+        }
+        running.holds.extend(plan.steps.iter().filter_map(made));
+        running.lacking = plan.lacking;
+        running.steps = plan.steps.into();
+        running.again = false;
+    }
+
+    /// The next call of a running item; when nothing is left it is finished.
+    fn continue_with(&mut self, token: Token, now: Instant, table: &Table) -> Option<Call> {
+        let mut running = self.running.remove(&token)?;
+        let Item::Front(key) = running.item else {
+            self.finish(running, now, table);
+            return None;
+        };
+        if running.again && running.failed.is_none() && running.taken.is_none() {
+            self.let_go(&running);
+            running.holds.clear();
+            return self.replan(token, key, running, now, table);
+        }
+        while let Some(step) = running.steps.pop_front() {
+            match self.call_for(&key, &step, &running.broken) {
+                Ok(call) => {
+                    running.current = Some(step);
+                    self.running.insert(token, running);
+                    return Some(call);
+                }
+                Err(reason) => running.failed = Some(reason),
+            }
+        }
+        self.finish(running, now, table);
+        None
+    }
+
+    fn replan(&mut self, token: Token, key: FrontKey, mut running: Running, now: Instant, table: &Table) -> Option<Call> {
+        let Some(plan) = self.plan(&key, table) else {
+            self.leave(running, table);
+            return None;
+        };
+        let holder = plan.steps.iter().filter_map(made).find_map(|id| self.busy_endpoints.get(&id).copied());
+        if let Some(other) = holder.and_then(|other| self.running.get_mut(&other)) {
+            other.waiting.push(Item::Front(key));
+            self.leave(running, table);
+            return None;
+        }
+        self.load(&mut running, plan, &key);
+        self.busy_endpoints.extend(running.holds.iter().map(|id| (*id, token)));
+        self.running.insert(token, running);
+        self.continue_with(token, now, table)
+    }
+
+    fn call_for(&self, key: &FrontKey, step: &Step, broken: &[Guid]) -> Result<Call, String> {
+        let id = load_balancer_id(&self.cluster_uid, key);
+        match step {
+            Step::Read => Ok(Call::ReadBalancer(id)),
+            Step::ReadEndpoint { id } => Ok(Call::ReadEndpoint(*id)),
+            Step::CreateEndpoint { id, remote } => {
+                let mut document = remote.document(&self.ground);
+                document.id = *id;
+                Ok(Call::CreateEndpoint(self.ground.network, Box::new(document)))
+            }
+            Step::Put { how, shape } => {
+                let mut document = shape.document(id, key);
+                document.host_compute_endpoints.retain(|id| !broken.contains(id));
+                if document.host_compute_endpoints.is_empty() {
+                    return Err("none of its endpoints could be created".into());
+                }
+                let check = *how == Put::Modify && !self.modify_works;
+                Ok(Call::Put { how: *how, document: Box::new(document), check })
+            }
+            Step::Delete => Ok(Call::DeleteBalancer(id)),
+        }
+    }
+
+    /// One endpoint is made, or is not: whoever waits for it looks again.
+    fn release(&mut self, running: &mut Running, id: &Guid, table: &Table) {
+        running.holds.retain(|held| held != id);
+        self.busy_endpoints.remove(id);
+        self.wake_waiting(std::mem::take(&mut running.waiting), table);
+    }
+
+    fn wake_waiting(&mut self, waiting: Vec<Item>, table: &Table) {
+        for item in waiting {
+            match item {
+                Item::Front(key) => self.push_front(key, table),
+                other => self.queue.push(other, Lane::Known),
+            }
+        }
+    }
+
+    /// Frees the endpoints that an item held.
+    fn let_go(&mut self, running: &Running) {
+        for id in &running.holds {
+            self.busy_endpoints.remove(id);
+        }
+    }
+
+    /// An item ends without being done: something brings it back.
+    fn leave(&mut self, running: Running, table: &Table) {
+        self.busy.remove(&running.item);
+        self.let_go(&running);
+        self.wake_waiting(running.waiting, table);
+    }
+
+    /// An item ends; what failed comes back after a while.
+    fn finish(&mut self, mut running: Running, now: Instant, table: &Table) {
+        let (item, again) = (running.item, running.again);
+        let failed = running.failed.take().or(running.taken.take());
+        if let Item::Front(key) = item {
+            self.looked.remove(&key);
+            let lacking = running.lacking.first().map(|address| no_endpoint(*address));
+            self.note_behind(key, failed.clone().or(lacking));
+        }
+        self.leave(running, table);
+        match (&failed, item) {
+            (Some(_), Item::Front(key)) if again => self.push_front(key, table),
+            (Some(_), Item::Front(key)) => self.queue.retry(item, self.lane(&key, table), now),
+            (Some(_), Item::Unused(_)) => self.queue.retry(item, Lane::Unused, now),
+            (Some(_), _) => self.queue.retry(item, Lane::Known, now),
+            (None, Item::Front(key)) => {
+                self.queue.settle(&item);
+                if again {
+                    self.push_front(key, table);
+                }
+            }
+            (None, _) => self.queue.settle(&item),
+        }
+    }
+
+    fn note_behind(&mut self, key: FrontKey, reason: Option<String>) {
+        let same = self.behind.get(&key) == reason.as_ref();
+        if same {
+            return;
+        }
+        self.news = true;
+        match reason {
+            Some(reason) => {
+                tracing::warn!(front = %key, "{reason}; trying again");
+                self.behind.insert(key, reason);
+            }
+            None => drop(self.behind.remove(&key)),
+        }
+    }
+
+    /// Looks whether endpoints can go.
+    fn drop_unused(&mut self, ids: impl IntoIterator<Item = Guid>) {
+        for id in ids {
+            if self.mirror.is_unused(&id) {
+                self.queue.push(Item::Unused(id), Lane::Unused);
+            }
+        }
+    }
+
+    /// The service told something.
+    pub fn event(&mut self, event: &Event, now: Instant) {
+        match event.event_type {
+            Event::SERVICE_DISCONNECT => self.lose(now, "the Host Networking Service restarts".into()),
+            Event::NETWORK_CREATE | Event::NETWORK_DELETE => {
+                if let Phase::Lost { again, .. } = &mut self.phase {
+                    *again = now;
+                }
+                self.looks.look_at_network(now);
+            }
+            Event::ENDPOINT_ATTACHED | Event::ENDPOINT_DETACHED => self.looks.look_at_endpoints(),
+            _ => {}
+        }
+    }
+}
+
+/// The endpoint that a step makes.
+fn made(step: &Step) -> Option<Guid> {
+    match step {
+        Step::CreateEndpoint { id, .. } => Some(*id),
+        _ => None,
+    }
+}
+
+/// The service is asked for again after this, up to [`ASK_SLOWEST`].
+const ASK_QUICKEST: Duration = Duration::from_millis(200);
+const ASK_SLOWEST: Duration = Duration::from_secs(1);

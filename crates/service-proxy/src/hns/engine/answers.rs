@@ -1,0 +1,277 @@
+//! What operations answered.
+
+use hcn::{HResult, HcnError, HostComputeEndpoint, HostComputeLoadBalancer};
+
+use super::*;
+use crate::hns::calls::{Answer, Trouble};
+use crate::hns::document::{Remote, Shape};
+use crate::hns::mirror::Endpoint;
+
+/// Whether the service as a whole did not answer. A single call that takes too long says nothing of others.
+fn is_away(error: &HcnError) -> bool {
+    error.is_service_down() && !matches!(error, HcnError::Deadline { .. }) && error.hresult() != Some(HResult::TIMEOUT)
+}
+
+impl Engine {
+    /// Takes the answer of an operation that [`Engine::next`] handed out.
+    pub fn done(&mut self, token: Token, result: Result<Answer, Trouble>, now: Instant, table: &Table) {
+        if let Err(trouble) = &result
+            && is_away(&trouble.error)
+        {
+            self.lose(now, trouble.error.to_string());
+        }
+        if let Some((errand, since)) = self.errands.remove(&token) {
+            match result {
+                Ok(Answer::Network(network, features)) => self.found(network.as_deref(), &features, now, table),
+                Ok(Answer::Ids(text)) if errand == Errand::Networks => self.listed_networks(&text, now),
+                Ok(Answer::Ids(text)) => self.listed(errand, &text, since, now, table),
+                Ok(_) => {}
+                Err(trouble) => self.errand_failed(errand, &trouble.error, now),
+            }
+            return;
+        }
+        let Some(mut running) = self.running.remove(&token) else { return };
+        match running.item {
+            Item::Front(key) => {
+                if let Some(Step::CreateEndpoint { id, .. } | Step::ReadEndpoint { id }) = running.current {
+                    self.release(&mut running, &id, table);
+                }
+                self.front_answered(&mut running, key, result, now);
+            }
+            Item::Endpoint(id) => self.endpoint_read(&mut running, id, result, table),
+            Item::Stranger(id) => self.stranger_read(&mut running, id, result, table),
+            Item::Verify(key) => self.verified(key, token, result, table),
+            Item::Unused(id) => self.unused_deleted(&mut running, id, result),
+        }
+        self.running.insert(token, running);
+        self.continuing.push_back(token);
+    }
+
+    fn front_answered(&mut self, running: &mut Running, key: FrontKey, result: Result<Answer, Trouble>, now: Instant) {
+        let Some(step) = running.current.take() else { return };
+        let text = step.display(&key);
+        match (step, result) {
+            (Step::Read, Ok(Answer::Balancer(document))) => self.balancer_read(running, key, document.as_deref()),
+            (Step::CreateEndpoint { id, remote }, Ok(_)) => self.endpoint_made(id, remote),
+            (Step::ReadEndpoint { id }, Ok(Answer::Endpoint(document))) => self.made_endpoint_read(running, id, document.as_deref()),
+            (Step::Put { shape, .. }, Ok(answer)) => self.put_done(running, key, shape, answer),
+            (Step::Delete, Ok(_)) => self.deleted(key),
+            (_, Ok(_)) => running.failed = Some(format!("cannot {text}: an answer to something else")),
+            (Step::CreateEndpoint { id, .. }, Err(trouble)) if trouble.error.is_already_exists() => {
+                running.steps.push_front(Step::ReadEndpoint { id })
+            }
+            (Step::CreateEndpoint { id, .. }, Err(trouble)) => {
+                running.broken.push(id);
+                running.failed = Some(format!("cannot {text}: {}", trouble.error));
+            }
+            (Step::ReadEndpoint { id }, Err(trouble)) => {
+                running.broken.push(id);
+                running.failed = Some(format!("cannot {text}: {}", trouble.error));
+            }
+            (Step::Put { how, shape }, Err(trouble)) => self.put_failed(running, key, how, &shape, &trouble, now, &text),
+            (Step::Read, Err(trouble)) => self.give_up(running, &text, &trouble.error),
+            (Step::Delete, Err(trouble)) => {
+                let (id, stamp) = (self.id_of(&key), self.write_stamp());
+                self.mirror.doubt(id, key, &[], stamp);
+                self.give_up(running, &text, &trouble.error);
+            }
+        }
+    }
+
+    pub(super) fn id_of(&self, key: &FrontKey) -> Guid {
+        load_balancer_id(&self.cluster_uid, key)
+    }
+
+    fn give_up(&mut self, running: &mut Running, text: &str, error: &HcnError) {
+        running.steps.clear();
+        running.failed = Some(format!("cannot {text}: {error}"));
+    }
+
+    fn balancer_read(&mut self, running: &mut Running, key: FrontKey, document: Option<&HostComputeLoadBalancer>) {
+        let (id, stamp) = (self.id_of(&key), self.write_stamp());
+        let before = match document {
+            Some(document) => {
+                self.mirror.put(id, key, Held::Known(Shape::of(document)), stamp);
+                Box::default()
+            }
+            None => self.mirror.remove(&id, &key),
+        };
+        self.drop_unused(before);
+        self.sweep_once();
+        match (running.taken.take(), document) {
+            // Nothing of ours is there, and yet the front end is taken.
+            (Some(reason), None) => {
+                running.steps.clear();
+                running.failed = Some(match self.mirror.stranger_at(&key) {
+                    Some(other) => format!("load balancer {other} of another program has this front end: delete it or change the Service's port"),
+                    None => format!("{reason}; no load balancer that is known has this front end, so another program may listen on the port"),
+                });
+            }
+            _ => running.again = true,
+        }
+    }
+
+    fn endpoint_made(&mut self, id: Guid, remote: Remote) {
+        self.writes += 1;
+        let stamp = self.write_stamp();
+        self.mirror.put_endpoint(id, Endpoint::Ours(remote), stamp);
+    }
+
+    /// The service said that the endpoint exists: so it does, or something else of its address does.
+    fn made_endpoint_read(&mut self, running: &mut Running, id: Guid, document: Option<&HostComputeEndpoint>) {
+        match document {
+            Some(document) => {
+                let stamp = self.write_stamp();
+                self.mirror.read_endpoint(&self.cluster_uid, &self.settings.root_endpoint, document, stamp);
+            }
+            None => {
+                running.broken.push(id);
+                running.failed = Some(format!("endpoint {id} cannot be created: HNS says that it, or its address, exists already, and it does not"));
+                self.looks.look_at_endpoints();
+            }
+        }
+    }
+
+    fn put_done(&mut self, running: &mut Running, key: FrontKey, shape: Shape, answer: Answer) {
+        let (id, stamp) = (self.id_of(&key), self.write_stamp());
+        self.writes += 1;
+        let left_out = running.broken.len();
+        let mut written = Shape { endpoints: shape.endpoints.iter().filter(|id| !running.broken.contains(id)).copied().collect(), ..shape };
+        if let Answer::Balancer(Some(now)) = answer {
+            let now = Shape::of(&now);
+            if written.is_met_by(&now) {
+                self.modify_works = true;
+            } else {
+                tracing::warn!(front = %key, "this version of HNS says that it modified a load balancer and did not: from now on they are replaced");
+                (self.modify_fails, self.rules.modify) = (true, false);
+                written = now;
+                running.again = true;
+            }
+        }
+        let before: Box<[Guid]> = self.mirror.held(&key).map(|held| held.endpoints().into()).unwrap_or_default();
+        self.mirror.put(id, key, Held::Known(written), stamp);
+        self.drop_unused(before);
+        if left_out > 0 {
+            let why = running.failed.take().unwrap_or_default();
+            running.failed = Some(format!("{left_out} of its endpoints could not be created; it serves with the others: {why}"));
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what was tried, and how it ended")]
+    fn put_failed(&mut self, running: &mut Running, key: FrontKey, how: Put, shape: &Shape, trouble: &Trouble, now: Instant, text: &str) {
+        let error = &trouble.error;
+        let (id, stamp) = (self.id_of(&key), self.write_stamp());
+        if trouble.deleted {
+            let freed = self.mirror.remove(&id, &key);
+            self.drop_unused(freed);
+        }
+        if how == Put::Modify && error.is_unsupported() {
+            tracing::warn!("this version of HNS cannot modify load balancers: from now on they are replaced");
+            (self.modify_fails, self.rules.modify, running.again) = (true, false, true);
+        } else if how == Put::Modify && error.is_not_found() {
+            // Somebody deleted it.
+            let freed = self.mirror.remove(&id, &key);
+            self.drop_unused(freed);
+            running.again = true;
+        } else if error.is_already_exists() {
+            // By our own, that the service brought back, or by somebody else's.
+            self.looks.look_at_balancers(now);
+            running.taken = Some(format!("cannot {text}: {error}"));
+            running.steps = [Step::Read].into();
+        } else {
+            if how == Put::Modify || error.is_service_down() {
+                self.mirror.doubt(id, key, &shape.endpoints, stamp);
+            }
+            if error.hresult() == Some(HResult::INVALID_JSON_REFERENCE) {
+                self.looks.look_at_endpoints();
+            }
+            self.give_up(running, text, error);
+        }
+    }
+
+    fn deleted(&mut self, key: FrontKey) {
+        self.writes += 1;
+        let id = self.id_of(&key);
+        self.note_deleted(id);
+        let freed = self.mirror.remove(&id, &key);
+        self.drop_unused(freed);
+    }
+
+    fn endpoint_read(&mut self, running: &mut Running, id: Guid, result: Result<Answer, Trouble>, table: &Table) {
+        match result {
+            Ok(Answer::Endpoint(Some(document))) => {
+                let stamp = self.write_stamp();
+                let had_root = self.mirror.root();
+                self.mirror.read_endpoint(&self.cluster_uid, &self.settings.root_endpoint, &document, stamp);
+                match self.mirror.endpoint(&id).cloned() {
+                    Some(Endpoint::Local(addresses) | Endpoint::Foreign(addresses)) => self.touch_addresses(&addresses, table),
+                    _ => self.drop_unused([id]),
+                }
+                if self.mirror.root() != had_root {
+                    self.touch_health_checks(table);
+                }
+            }
+            Ok(_) => self.endpoint_gone(&id, table),
+            Err(trouble) => running.failed = Some(trouble.error.to_string()),
+        }
+        self.end_reading(table);
+    }
+
+    fn stranger_read(&mut self, running: &mut Running, id: Guid, result: Result<Answer, Trouble>, table: &Table) {
+        match result {
+            Ok(Answer::Balancer(Some(document))) => {
+                let stamp = self.write_stamp();
+                if let Some(key) = self.mirror.read_stranger(&self.cluster_uid, &document, stamp) {
+                    self.push_front(key, table);
+                }
+            }
+            Ok(_) => drop(self.mirror.remove_stranger(&id)),
+            Err(trouble) => running.failed = Some(trouble.error.to_string()),
+        }
+        self.sweep_once();
+    }
+
+    fn verified(&mut self, key: FrontKey, since: Stamp, result: Result<Answer, Trouble>, table: &Table) {
+        // What was written meanwhile is newer than the answer.
+        if self.busy.contains_key(&Item::Front(key)) || self.mirror.stamp(&key) > since {
+            return;
+        }
+        let Some(Held::Known(known)) = self.mirror.held(&key) else { return };
+        let id = self.id_of(&key);
+        match result {
+            Ok(Answer::Balancer(Some(document))) => {
+                let now = Shape::of(&document);
+                if !known.is_met_by(&now) {
+                    tracing::warn!(front = %key, "its load balancer was changed by somebody else");
+                    let stamp = self.write_stamp();
+                    self.mirror.put(id, key, Held::Known(now), stamp);
+                    self.push_front(key, table);
+                }
+            }
+            Ok(_) => {
+                self.write_stamp();
+                let freed = self.mirror.remove(&id, &key);
+                self.drop_unused(freed);
+                self.push_front(key, table);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn unused_deleted(&mut self, running: &mut Running, id: Guid, result: Result<Answer, Trouble>) {
+        match result {
+            Ok(_) => {
+                self.writes += 1;
+                self.note_deleted(id);
+            }
+            // It may be there or not: the next look tells.
+            Err(trouble) => {
+                let stamp = self.write_stamp();
+                if let Some(remote) = running.removing.take() {
+                    self.mirror.put_endpoint(id, Endpoint::Ours(remote), stamp);
+                }
+                running.failed = Some(trouble.error.to_string());
+            }
+        }
+    }
+}

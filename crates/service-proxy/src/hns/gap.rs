@@ -1,0 +1,98 @@
+//! What the Host Networking Service cannot do for a front end. Each is told: by event where somebody asked for it, by metric always.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::document::Rules;
+use crate::table::{Front, Kind};
+
+/// The affinity timeout that the API fills in: nobody asked for it.
+const DEFAULT_TIMEOUT: u32 = 10_800;
+
+/// Something that the service cannot do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gap {
+    /// A load balancer has one port for all its back ends.
+    Ports {
+        /// The port that most have.
+        port: u16,
+        /// How many have another, and are left out.
+        others: usize,
+    },
+    /// This version has no session affinity.
+    Affinity,
+    /// Session affinity has no timeout.
+    AffinityTimeout,
+    /// Everybody may come to a load balancer's address.
+    SourceRanges,
+    /// Without direct server return, back ends do not see the client's address.
+    ClientAddress,
+    /// Clients inside the cluster reach only the back ends of this node.
+    InsideClients,
+    /// A pod of the host's own network is no endpoint.
+    HostNetwork {
+        /// Its address.
+        address: IpAddr,
+    },
+}
+
+impl Gap {
+    /// What `front` asks for in vain.
+    pub fn of_front(front: &Front, rules: Rules) -> Vec<Self> {
+        let mut gaps = Vec::new();
+        match front.affinity {
+            Some(_) if !rules.affinity => gaps.push(Self::Affinity),
+            Some(timeout) if timeout != DEFAULT_TIMEOUT => gaps.push(Self::AffinityTimeout),
+            _ => {}
+        }
+        if front.sources.is_some() {
+            gaps.push(Self::SourceRanges);
+        }
+        if front.keep_client && !rules.dsr {
+            gaps.push(Self::ClientAddress);
+        }
+        let outer = matches!(front.kind, Kind::ExternalIp | Kind::LoadBalancer);
+        if outer && front.inside.as_ref().is_some_and(|inside| *inside != front.backends) {
+            gaps.push(Self::InsideClients);
+        }
+        gaps
+    }
+
+    /// Its name, for metrics and events.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ports { .. } => "SeveralTargetPorts",
+            Self::Affinity => "NoSessionAffinity",
+            Self::AffinityTimeout => "NoAffinityTimeout",
+            Self::SourceRanges => "NoSourceRanges",
+            Self::ClientAddress => "NoClientAddress",
+            Self::InsideClients => "LocalBackendsOnly",
+            Self::HostNetwork { .. } => "HostNetworkBackend",
+        }
+    }
+
+    /// Whether the Service's author should hear of it. What follows from the policy they chose, or from where a pod runs, is for metrics.
+    pub fn is_asked_for(&self) -> bool {
+        !matches!(self, Self::InsideClients | Self::HostNetwork { .. })
+    }
+}
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ports { port, others } => {
+                write!(f, "HNS has one port a load balancer, so {others} backends with another port than {port} are left out: give them one number")
+            }
+            Self::Affinity => f.write_str("this version of HNS has no session affinity: Windows Server 2022 has it"),
+            Self::AffinityTimeout => f.write_str("HNS has no timeout of session affinity: a client stays with its backend"),
+            Self::SourceRanges => {
+                f.write_str("HNS cannot tell clients apart, so loadBalancerSourceRanges is not enforced on this node: let the load balancer do it")
+            }
+            Self::ClientAddress => {
+                f.write_str("this version of HNS has no direct server return, so backends do not see their clients' addresses: update Windows")
+            }
+            Self::InsideClients => f.write_str("clients on this node reach only its own backends at this address: they should use the ClusterIP"),
+            Self::HostNetwork { address } => write!(f, "the pod at {address} uses this host's network, which HNS cannot balance to"),
+        }
+    }
+}

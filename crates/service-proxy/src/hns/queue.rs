@@ -1,0 +1,174 @@
+//! What is to be looked at, most important first, each once; what failed comes back after a while.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use hcn::Guid;
+use tokio::time::Instant;
+
+use crate::table::FrontKey;
+
+/// Something to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Item {
+    /// A front end: is its load balancer what the table says?
+    Front(FrontKey),
+    /// An endpoint that was enumerated: whose is it?
+    Endpoint(Guid),
+    /// An endpoint of ours that nothing names any more.
+    Unused(Guid),
+    /// A load balancer that was enumerated: whose is it?
+    Stranger(Guid),
+    /// A load balancer of ours: does it still say what it said?
+    Verify(FrontKey),
+}
+
+/// How important something is; the smallest comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Cluster DNS and the API server.
+    Urgent,
+    /// What other decisions wait for.
+    Known,
+    /// Front ends with back ends on this node.
+    Local,
+    /// Other front ends.
+    Other,
+    /// Load balancers that serve already, and are read to be sure.
+    Adopt,
+    /// Load balancers that must go.
+    Gone,
+    /// Endpoints that nothing names.
+    Unused,
+    /// Urgent load balancers that are believed to be right.
+    VerifyUrgent,
+    /// Load balancers that are believed to be right.
+    Verify,
+}
+
+/// The first retry comes after this, each further one after twice the time, up to [`SLOWEST`].
+const QUICKEST: Duration = Duration::from_millis(200);
+const SLOWEST: Duration = Duration::from_secs(10);
+
+/// The queue.
+#[derive(Debug, Default)]
+pub struct Queue {
+    ready: BTreeSet<(Lane, u64, Item)>,
+    places: HashMap<Item, (Lane, u64)>,
+    later: BTreeSet<(Instant, Item)>,
+    due: HashMap<Item, (Instant, Lane)>,
+    attempts: HashMap<Item, u32>,
+    number: u64,
+}
+
+impl Queue {
+    /// Puts something in, or forward when it is in already.
+    pub fn push(&mut self, item: Item, lane: Lane) {
+        if let Some((due, _)) = self.due.remove(&item) {
+            self.later.remove(&(due, item));
+        }
+        if let Some((at, number)) = self.places.get(&item).copied() {
+            if at <= lane {
+                return;
+            }
+            self.ready.remove(&(at, number, item));
+        }
+        self.number += 1;
+        self.places.insert(item, (lane, self.number));
+        self.ready.insert((lane, self.number, item));
+    }
+
+    /// Takes the most important.
+    pub fn pop(&mut self) -> Option<Item> {
+        let (_, _, item) = self.ready.pop_first()?;
+        self.places.remove(&item);
+        Some(item)
+    }
+
+    /// Has something come back after a while, unless it is in anyhow.
+    pub fn retry(&mut self, item: Item, lane: Lane, now: Instant) {
+        let attempts = self.attempts.entry(item).or_default();
+        let delay = QUICKEST.saturating_mul(1 << (*attempts).min(16)).min(SLOWEST);
+        *attempts += 1;
+        if !self.places.contains_key(&item) {
+            let due = now + delay;
+            if let Some((old, _)) = self.due.insert(item, (due, lane)) {
+                self.later.remove(&(old, item));
+            }
+            self.later.insert((due, item));
+        }
+    }
+
+    /// Something succeeded: its next failure is its first.
+    pub fn settle(&mut self, item: &Item) {
+        self.attempts.remove(item);
+    }
+
+    /// Brings back what is due.
+    pub fn wake(&mut self, now: Instant) {
+        while let Some((due, item)) = self.later.first().copied().filter(|(due, _)| *due <= now) {
+            self.later.remove(&(due, item));
+            if let Some((_, lane)) = self.due.remove(&item) {
+                self.push(item, lane);
+            }
+        }
+    }
+
+    /// Brings back everything now: what it failed by may be over.
+    pub fn wake_all(&mut self) {
+        for (_, item) in std::mem::take(&mut self.later) {
+            if let Some((_, lane)) = self.due.remove(&item) {
+                self.push(item, lane);
+            }
+        }
+    }
+
+    /// When something comes back.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.later.first().map(|(due, _)| *due)
+    }
+
+    /// Whether something can be taken now.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// How many front ends are in or come back.
+    pub fn fronts(&self) -> usize {
+        let is_front = |item: &&Item| matches!(item, Item::Front(_));
+        self.places.keys().filter(is_front).count() + self.due.keys().filter(is_front).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_most_important_first_each_once_and_failures_later() {
+        let (a, b, c) = (Item::Unused(Guid::random()), Item::Unused(Guid::random()), Item::Unused(Guid::random()));
+        let mut queue = Queue::default();
+        queue.push(a, Lane::Other);
+        queue.push(b, Lane::Urgent);
+        queue.push(c, Lane::Other);
+        queue.push(c, Lane::Local);
+        queue.push(c, Lane::Verify);
+        assert_eq!([queue.pop(), queue.pop(), queue.pop(), queue.pop()], [Some(b), Some(c), Some(a), None]);
+        let now = Instant::now();
+        for wait in [200, 400, 800] {
+            queue.retry(a, Lane::Other, now);
+            assert_eq!(queue.next_due(), Some(now + Duration::from_millis(wait)));
+        }
+        (0..40).for_each(|_| queue.retry(b, Lane::Other, now));
+        assert_eq!(queue.due[&b].0, now + SLOWEST);
+        queue.wake(now + Duration::from_secs(1));
+        assert_eq!([queue.pop(), queue.pop()], [Some(a), None]);
+        queue.settle(&a);
+        queue.retry(a, Lane::Other, now);
+        assert_eq!(queue.next_due(), Some(now + QUICKEST));
+        queue.push(a, Lane::Other);
+        assert_eq!((queue.pop(), queue.due.len()), (Some(a), 1), "an event does not wait for a retry");
+        queue.wake_all();
+        assert_eq!(queue.pop(), Some(b));
+    }
+}

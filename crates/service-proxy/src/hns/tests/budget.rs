@@ -1,0 +1,113 @@
+//! How many calls things cost, counted by the simulated service; closes count.
+
+use super::*;
+
+/// Services with a ClusterIP and three back ends each on other hosts.
+fn many(proxy: &mut Proxy, count: u32) {
+    for i in 0..count {
+        let vip = IpAddr::from((0x0a60_0100u32 + i).to_be_bytes());
+        let pods: Vec<String> = (0..3).map(|n| IpAddr::from((0x0ac8_0000u32 + i * 3 + n).to_be_bytes()).to_string()).collect();
+        let list: Vec<(&str, u16, bool)> = pods.iter().map(|pod| (pod.as_str(), 80, false)).collect();
+        proxy.set(&format!("s{i}"), vec![(key(Some(&vip.to_string()), 80), front(Kind::ClusterIp, &list))]);
+    }
+}
+
+const THREE: [(&str, u16, bool); 3] = [("192.168.2.3", 80, false), ("192.168.2.4", 80, false), ("192.168.2.5", 80, false)];
+
+/// What was called, without the looks that go on at any time.
+fn spent(host: &Host) -> Vec<String> {
+    host.calls().into_iter().map(|call| call.call).filter(|call| !call.starts_with("HcnEnumerate")).collect()
+}
+
+#[tokio::test]
+async fn a_change_costs_the_same_however_many_services_there_are() {
+    for (version, others) in [(OLD, 0), (NEW, 0), (NEW, 500)] {
+        let host = Host::new(version).await;
+        let mut proxy = host.proxy();
+        many(&mut proxy, others);
+        proxy.web(&[("192.168.2.9", 80, false)]);
+        proxy.rest().await;
+        proxy.web(&[]);
+        proxy.rest().await;
+        host.forget_calls();
+        proxy.web(&THREE);
+        proxy.rest().await;
+        let added = spent(&host);
+        assert!(added.len() <= 8, "{others} others: {added:?}");
+        host.forget_calls();
+        proxy.web(&[THREE[0], THREE[1], ("192.168.2.6", 80, false)]);
+        proxy.rest().await;
+        let replaced = spent(&host);
+        assert!(replaced.len() <= 8, "{others} others: {replaced:?}");
+        host.forget_calls();
+        let mut fronts = vec![(web(), front(Kind::ClusterIp, &[THREE[0], THREE[1], ("192.168.2.6", 80, false)]))];
+        fronts.push((key(None, 30080), fronts[0].1.clone()));
+        fronts[1].1.kind = Kind::NodePort;
+        proxy.set("web", fronts);
+        proxy.rest().await;
+        assert_eq!(spent(&host).len(), 2, "a further front end costs its create and close");
+        host.forget_calls();
+        proxy.web(&[]);
+        proxy.rest().await;
+        assert_eq!(spent(&host).len(), 2 + 3, "deletes ask nothing first");
+    }
+}
+
+#[tokio::test]
+async fn a_service_on_an_overlay_costs_its_address_more() {
+    let host = Host::overlay(NEW).await;
+    let mut proxy = host.proxy_with(host.overlay_settings());
+    proxy.web(&[("192.168.2.9", 80, false)]);
+    proxy.rest().await;
+    proxy.web(&[]);
+    proxy.rest().await;
+    host.forget_calls();
+    proxy.web(&THREE);
+    proxy.rest().await;
+    let added = spent(&host);
+    assert!(added.len() <= 10, "{added:?}");
+}
+
+/// Calls a minute at rest, counted over simulated time: looks, the network, the slow verify.
+#[tokio::test]
+async fn rest_costs_few_calls_and_they_follow_the_number_of_services() {
+    for (count, most) in [(10, 95.0), (2_000, 100.0), (20_000, 700.0)] {
+        let pause = verify_pause(count).as_secs_f64();
+        let round = pause * count as f64;
+        let calls = 60.0 * (2.0 / LOOK.as_secs_f64() + 5.0 / 30.0 + 3.0 / pause);
+        assert!(calls <= most && round <= 9_000.5, "{count}: {calls} calls a minute, {round} s a round");
+    }
+    let host = Host::new(NEW).await;
+    let mut proxy = host.proxy();
+    many(&mut proxy, 300);
+    proxy.rest().await;
+    host.forget_calls();
+    let start = Instant::now();
+    drop(tokio::time::timeout(Duration::from_millis(6_200), proxy.until("nothing", |_| false)).await);
+    let calls = host.calls();
+    let minute = 60.0 / start.elapsed().as_secs_f64();
+    assert!(calls.len() as f64 * minute <= 130.0, "{} calls in six seconds: {calls:?}", calls.len());
+    assert!(calls.iter().all(|call| !call.call.contains("Create") && !call.call.contains("Delete")));
+}
+
+/// The first programming keeps one service lock busy, and does what matters first.
+#[tokio::test]
+async fn first_programming_wastes_nothing_and_begins_with_dns() {
+    let host = Host::new(NEW).await;
+    let mut proxy = host.proxy();
+    many(&mut proxy, 100);
+    let dns = Front { urgent: true, ..front(Kind::ClusterIp, &[("192.168.2.9", 53, false)]) };
+    proxy.set("zz-dns", vec![(key(Some("10.96.0.10"), 53), dns)]);
+    host.pod("192.168.4.5").await;
+    proxy.set("zz-local", vec![(key(Some("10.96.0.11"), 80), front(Kind::ClusterIp, &[("192.168.4.5", 80, true)]))]);
+    proxy.rest().await;
+    let calls = host.calls();
+    let writes = calls.iter().filter(|call| call.call.starts_with("HcnCreate") && call.call != "HcnCreateNetwork").count();
+    assert_eq!(writes, 100 * 4 + 2 + 1 + 1, "an endpoint a back end, a load balancer a front end, and CNI's");
+    let balancers: Vec<_> = calls.iter().filter(|call| call.call == "HcnCreateLoadBalancer").filter_map(|call| call.id).collect();
+    let place = |vip: &str, port| balancers.iter().position(|id| *id == load_balancer_id(UID, &key(Some(vip), port))).unwrap();
+    assert!(place("10.96.0.10", 53) < 4, "cluster DNS is not first: {}", place("10.96.0.10", 53));
+    assert!(place("10.96.0.11", 80) < 12, "local back ends come before others: {}", place("10.96.0.11", 80));
+    let first = calls.iter().position(|call| call.call == "HcnCreateLoadBalancer").unwrap();
+    assert!(first < 60, "nothing is read first that is not needed: {first}");
+}

@@ -1,0 +1,135 @@
+//! With real packets: the simulated service over this kernel.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use hcn::{EndpointPolicy, HostComputeNamespace};
+use hns_sim::linux::LinuxKernel;
+use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::ns::{NetNs, in_lab};
+
+use super::*;
+
+struct Lab {
+    dir: tempfile::TempDir,
+    client: HcnClient,
+    network: Guid,
+    peer: NetNs,
+}
+
+fn link(rtnl: &Rtnl, name: &str, address: &str) -> u32 {
+    let index = rtnl.link(name).unwrap().unwrap().index;
+    rtnl.add_addr(index, address.parse().unwrap()).unwrap();
+    rtnl.set_up(index).unwrap();
+    index
+}
+
+impl Lab {
+    /// This namespace is a Windows node; beyond `eth0` is a peer with pods of its own.
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let peer = NetNs::new_anonymous().unwrap();
+        let (node, there) = (Rtnl::open().unwrap(), Rtnl::open_in(&peer).unwrap());
+        node.add_veth("eth0", "eth0", Some(&peer)).unwrap();
+        link(&node, "eth0", "10.240.0.12/24");
+        let uplink = link(&there, "eth0", "10.240.0.11/24");
+        there.add_addr(uplink, "192.168.2.3/32".parse().unwrap()).unwrap();
+        node.add_route(&Route::new("192.168.2.0/24".parse().unwrap()).via("10.240.0.11".parse().unwrap())).unwrap();
+        node.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via("10.240.0.11".parse().unwrap())).unwrap();
+        there.add_route(&Route::new("192.168.1.0/24".parse().unwrap()).via("10.240.0.12".parse().unwrap())).unwrap();
+        let kernel = LinuxKernel::open(dir.path(), "eth0").unwrap();
+        let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+        let client = HcnClient::new(simulator.session());
+        let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), "192.168.1.1".parse().unwrap());
+        let network = client.create_network(Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap().id;
+        let host = HostComputeEndpoint::local("pods_ep", "192.168.1.2/24".parse().unwrap(), None);
+        let host = client.create_endpoint(&network, Guid::random(), &host).await.unwrap().id;
+        client.attach_endpoint_to_host(&host).await.unwrap();
+        Self { dir, client, network, peer }
+    }
+
+    /// A proxy for all of `table`.
+    fn proxy(&self, table: Table) -> Proxy {
+        let settings = Settings { dsr: false, node_ips: vec!["10.240.0.12".parse().unwrap()], ..Settings::new("pods") };
+        let mut hns = Hns::new(&self.client, UID, settings);
+        hns.touch(table.iter().map(|(key, _)| *key).collect::<Vec<_>>(), &table);
+        Proxy { hns, table }
+    }
+
+    async fn pod(&self, ip: &str) -> NetNs {
+        let wanted = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
+        let namespace = self.client.create_namespace(Guid::random(), &wanted).await.unwrap().id;
+        let cidrs = ["192.168.0.0/16", "10.96.0.0/12", "10.240.0.0/24"].map(|cidr| cidr.parse().unwrap());
+        let endpoint = HostComputeEndpoint::local(ip, format!("{ip}/24").parse().unwrap(), "192.168.1.2".parse().ok())
+            .with_policy(EndpointPolicy::outbound_nat(cidrs))
+            .with_policy(EndpointPolicy::sdn_route(cidrs[1]))
+            .with_policy(EndpointPolicy::sdn_route("10.240.0.12/32".parse().unwrap()));
+        let endpoint = self.client.create_endpoint(&self.network, Guid::random(), &endpoint).await.unwrap().id;
+        self.client.add_endpoint_to_namespace(&namespace, &endpoint).await.unwrap();
+        NetNs::open(&self.dir.path().join(namespace.to_string())).unwrap()
+    }
+}
+
+fn serve(ns: &NetNs, name: &'static str) {
+    let listener = ns.run(|| TcpListener::bind("0.0.0.0:8080").unwrap()).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(name.as_bytes());
+        }
+    });
+}
+
+fn ask(ns: &NetNs, to: &str) -> String {
+    let to: SocketAddr = to.parse().unwrap();
+    ns.run(|| match TcpStream::connect_timeout(&to, Duration::from_millis(800)) {
+        Ok(mut stream) => {
+            let mut text = String::new();
+            stream.read_to_string(&mut text).map(|_| text).unwrap_or_else(|error| error.to_string())
+        }
+        Err(error) => error.to_string(),
+    })
+    .unwrap()
+}
+
+/// Asking for a link makes the kernel act on its carrier now; by itself it may take a second. Bridges need their ports.
+fn settle(rtnl: &Rtnl) {
+    let mut links = rtnl.links().unwrap();
+    links.sort_by_key(|link| link.kind == "bridge");
+    links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
+}
+
+async fn services_answer() {
+    let lab = Lab::new().await;
+    let (a, b) = (lab.pod("192.168.1.5").await, lab.pod("192.168.1.6").await);
+    for ns in [&a, &b, &lab.peer, &NetNs::current().unwrap()] {
+        settle(&Rtnl::open_in(ns).unwrap());
+    }
+    serve(&b, "local");
+    serve(&lab.peer, "remote");
+    let mut table = Table::default();
+    let local = front(Kind::ClusterIp, &[("192.168.1.6", 8080, true)]);
+    let remote = front(Kind::ClusterIp, &[("192.168.2.3", 8080, false)]);
+    let node_port = front(Kind::NodePort, &[("192.168.1.6", 8080, true)]);
+    let fronts = vec![(key(Some("10.96.0.1"), 80), local), (key(Some("10.96.0.2"), 80), remote), (key(None, 30080), node_port)];
+    let api = (key(Some("10.96.0.3"), 443), front(Kind::ClusterIp, &[("10.240.0.11", 8080, false)]));
+    table.set_service(&Key::new("default", "kubernetes"), vec![api]);
+    table.set_service(&Key::new("default", "web"), fronts);
+    let mut proxy = lab.proxy(table);
+    proxy.rest().await;
+    assert_eq!(proxy.behind(), Vec::<String>::new());
+    assert_eq!(ask(&a, "10.96.0.1:80"), "local");
+    assert_eq!(ask(&b, "10.96.0.1:80"), "local", "a pod reaches itself through its Service");
+    assert_eq!(ask(&a, "10.96.0.2:80"), "remote");
+    assert_eq!(ask(&a, "10.96.0.3:443"), "remote", "a backend off the pod network, as the API server is");
+    assert_eq!(ask(&lab.peer, "10.240.0.12:30080"), "local", "by node port from another node");
+    let node = NetNs::current().unwrap();
+    assert_eq!(ask(&node, "10.96.0.1:80"), "local", "from the node itself");
+    assert_eq!(ask(&node, "10.240.0.12:30080"), "local");
+}
+
+#[test]
+fn pods_nodes_and_neighbours_reach_services() {
+    in_lab("hns::tests::packets::pods_nodes_and_neighbours_reach_services", || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(services_answer());
+    });
+}

@@ -1,0 +1,210 @@
+//! Plans from a table and a mirror, as text.
+
+use hcn::document::DistributionType;
+use hcn::{LoadBalancerFlags, PortMappingFlags};
+
+use super::*;
+use crate::hns::document::{Ground, Remote, Rules, Shape};
+use crate::hns::mirror::{Endpoint, Held, Mirror};
+use crate::hns::plan::{Context, Plan, Step, plan};
+
+fn ground() -> Ground {
+    Ground { node_ips: vec!["10.0.0.1".parse().unwrap()], ..Ground::default() }
+}
+
+fn overlay() -> Ground {
+    let subnets = vec![("192.168.2.0/24".parse().unwrap(), "10.0.0.3".parse().unwrap())];
+    Ground { overlay: true, source_vip: Some("192.168.4.2".parse().unwrap()), host_mac: "00-15-5D-0A-0B-0C".into(), subnets, ..ground() }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn with_pod(address: &str) -> Mirror {
+    let mut mirror = Mirror::default();
+    mirror.put_endpoint(Guid::random(), Endpoint::Local([ip(address)].into()), 1);
+    mirror
+}
+
+fn made(mirror: &Mirror, ground: &Ground, key: &FrontKey, front: Option<&Front>, rules: Rules) -> Plan {
+    plan(&Context { cluster_uid: UID, mirror, ground, rules }, key, front)
+}
+
+fn text(mirror: &Mirror, front: Option<&Front>, rules: Rules) -> String {
+    made(mirror, &ground(), &web(), front, rules).display(&web()).to_string()
+}
+
+/// Carries a plan out on the mirror alone, as a service that refuses nothing would.
+fn carry_out(mirror: &mut Mirror, plan: &Plan) {
+    let id = load_balancer_id(UID, &web());
+    for step in plan.steps.clone() {
+        match step {
+            Step::CreateEndpoint { id, remote } => mirror.put_endpoint(id, Endpoint::Ours(remote), 1),
+            Step::Put { shape, .. } => mirror.put(id, web(), Held::Known(shape), 1),
+            Step::Delete => drop(mirror.remove(&id, &web())),
+            Step::Read | Step::ReadEndpoint { .. } => {}
+        }
+    }
+}
+
+#[test]
+fn a_front_end_through_its_life() {
+    let modify = Rules { modify: true, ..Rules::default() };
+    let mut mirror = with_pod("192.168.4.5");
+    let first = front(Kind::ClusterIp, &[("192.168.2.3", 8080, false), ("192.168.2.4", 8080, false), ("192.168.4.5", 8080, true)]);
+    insta::assert_snapshot!(text(&mirror, Some(&first), modify), @r"
+    create remote endpoint 192.168.2.3
+    create remote endpoint 192.168.2.4
+    create load balancer 10.96.0.1:80/tcp -> 3 endpoints at 8080
+    ");
+    let plan = made(&mirror, &ground(), &web(), Some(&first), modify);
+    carry_out(&mut mirror, &plan);
+    assert_eq!(text(&mirror, Some(&first), modify), "", "a second look finds nothing to do");
+    let second = front(Kind::ClusterIp, &[("192.168.2.4", 8080, false), ("192.168.2.7", 8080, false)]);
+    insta::assert_snapshot!(text(&mirror, Some(&second), modify), @r"
+    create remote endpoint 192.168.2.7
+    modify load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080
+    ");
+    insta::assert_snapshot!(text(&mirror, Some(&second), Rules::default()), @r"
+    create remote endpoint 192.168.2.7
+    replace load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080
+    ");
+    let port = front(Kind::ClusterIp, &[("192.168.2.4", 9090, false)]);
+    insta::assert_snapshot!(text(&mirror, Some(&port), modify), @"replace load balancer 10.96.0.1:80/tcp -> 1 endpoints at 9090");
+    insta::assert_snapshot!(text(&mirror, Some(&front(Kind::ClusterIp, &[])), modify), @"delete load balancer 10.96.0.1:80/tcp");
+    insta::assert_snapshot!(text(&mirror, None, modify), @"delete load balancer 10.96.0.1:80/tcp");
+    mirror.doubt(load_balancer_id(UID, &web()), web(), &[], 2);
+    insta::assert_snapshot!(text(&mirror, Some(&first), modify), @"read load balancer 10.96.0.1:80/tcp");
+}
+
+#[test]
+fn dead_endpoints_are_written_out_even_when_nothing_takes_their_place() {
+    let mut mirror = with_pod("192.168.4.5");
+    let both = front(Kind::ClusterIp, &[("192.168.2.3", 80, false), ("192.168.4.5", 80, true)]);
+    let plan = made(&mirror, &ground(), &web(), Some(&both), Rules::default());
+    carry_out(&mut mirror, &plan);
+    let pod = mirror.local(ip("192.168.4.5")).unwrap();
+    mirror.remove_endpoint(&pod);
+    assert_eq!(mirror.strike(&pod), [web()]);
+    insta::assert_snapshot!(text(&mirror, Some(&both), Rules { modify: true, ..Rules::default() }), @r"
+    modify load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80
+    wait 10.96.0.1:80/tcp: the pod at 192.168.4.5 has no endpoint in HNS yet
+    ");
+}
+
+#[test]
+fn cnis_endpoint_wins_over_what_the_slice_says_and_a_strangers_entry_is_used() {
+    let mut mirror = with_pod("192.168.4.5");
+    mirror.put_endpoint(Guid::random(), Endpoint::Foreign([ip("192.168.2.3")].into()), 1);
+    let front = front(Kind::ClusterIp, &[("192.168.4.5", 80, false), ("192.168.2.3", 80, false)]);
+    assert_eq!(text(&mirror, Some(&front), Rules::default()), "create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 80\n");
+}
+
+#[test]
+fn what_hns_cannot_do_is_said() {
+    let mut asking = front(Kind::LoadBalancer, &[("192.168.2.3", 80, false), ("192.168.2.4", 8080, false), ("192.168.2.5", 8080, false)]);
+    asking.affinity = Some(60);
+    asking.sources = Some(["203.0.113.0/24".parse().unwrap()].into());
+    asking.keep_client = true;
+    asking.inside = Some(backends(&[("192.168.2.9", 80, false)]));
+    let said = |rules| made(&Mirror::default(), &ground(), &web(), Some(&asking), rules).gaps.iter().map(Gap::name).collect::<Vec<_>>();
+    assert_eq!(said(Rules::default()), ["NoSessionAffinity", "NoSourceRanges", "NoClientAddress", "LocalBackendsOnly", "SeveralTargetPorts"]);
+    let all = Rules { affinity: true, dsr: true, ..Rules::default() };
+    assert_eq!(said(all), ["NoAffinityTimeout", "NoSourceRanges", "LocalBackendsOnly", "SeveralTargetPorts"]);
+    let host = front(Kind::ClusterIp, &[("10.0.0.1", 80, true), ("192.168.2.3", 80, false)]);
+    let plan = made(&Mirror::default(), &ground(), &web(), Some(&host), all);
+    assert_eq!((plan.gaps[0].name(), plan.lacking.len(), plan.steps.len()), ("HostNetworkBackend", 0, 2));
+}
+
+/// winkernel.md §1.3, one row after the other: flags of the load balancer and of its port mapping.
+#[test]
+fn documents_carry_upstreams_flags() {
+    let rules = Rules { cluster_ip_dsr: true, dsr: true, affinity: true, modify: true };
+    let shape = |vip: Option<&str>, front: &Front, rules| Shape::wanted(&key(vip, 80), front, 8080, vec![Guid::NIL], &[], rules, &ground());
+    let flags = |shape: Shape| (shape.flags.0, shape.port_flags.0);
+    let local = |kind| Front { keep_client: true, ..front(kind, &[]) };
+    let keeping = |kind| Front { preserve_destination: true, ..front(kind, &[]) };
+    for (front, vip, expected) in [
+        (front(Kind::ClusterIp, &[]), Some("10.96.0.1"), (1, 0)),
+        (front(Kind::NodePort, &[]), None, (0, 18)),
+        (local(Kind::NodePort), None, (1, 18)),
+        (front(Kind::ExternalIp, &[]), Some("192.0.2.9"), (0, 16)),
+        (local(Kind::ExternalIp), Some("192.0.2.9"), (1, 16)),
+        (front(Kind::LoadBalancer, &[]), Some("192.0.2.9"), (0, 16)),
+        (local(Kind::LoadBalancer), Some("192.0.2.9"), (1, 16)),
+        (keeping(Kind::LoadBalancer), Some("192.0.2.9"), (1, 28)),
+        (front(Kind::HealthCheck, &[]), Some("192.0.2.9"), (0, 0)),
+        (keeping(Kind::HealthCheck), Some("192.0.2.9"), (0, 12)),
+        (front(Kind::ClusterIp, &[]), Some("fd00::1"), (3, 0)),
+        (local(Kind::LoadBalancer), Some("fd00::9"), (3, 16)),
+    ] {
+        assert_eq!(flags(shape(vip, &front, rules)), expected, "{front} at {vip:?}");
+        assert_eq!(shape(vip, &front, Rules::default()).flags.0 & 1, 0, "no direct server return where the service has none");
+    }
+    let sticky = Front { affinity: Some(60), ..front(Kind::ClusterIp, &[]) };
+    assert_eq!(shape(Some("10.96.0.1"), &sticky, rules).distribution, DistributionType::SOURCE_IP);
+    assert_eq!(shape(Some("10.96.0.1"), &sticky, Rules::default()).distribution, DistributionType::PER_CONNECTION);
+    let document = shape(None, &local(Kind::NodePort), rules).document(Guid::NIL, &key(None, 30080));
+    assert!(document.frontend_vips.is_empty() && document.source_vip.is_empty());
+    assert_eq!((document.flags, document.port_mappings[0].flags), (LoadBalancerFlags::DSR, PortMappingFlags(18)));
+    assert_eq!(front_key(&document), Some(key(None, 30080)));
+    assert_eq!(Shape::of(&document), shape(None, &local(Kind::NodePort), rules));
+}
+
+#[test]
+fn half_made_documents_equal_nothing_and_break_nothing() {
+    let half = HostComputeLoadBalancer { host_compute_endpoints: vec![Guid::NIL], ..HostComputeLoadBalancer::default() };
+    let wanted = Shape::wanted(&web(), &front(Kind::ClusterIp, &[]), 80, vec![Guid::NIL], &[], Rules::default(), &ground());
+    assert_eq!(front_key(&half), None);
+    assert!(!wanted.is_met_by(&Shape::of(&half)) && !wanted.differs_in_endpoints_at_most(&Shape::of(&half)));
+    let mut mirror = Mirror::default();
+    mirror.read_endpoint(UID, "cbr0", &HostComputeEndpoint::default(), 1);
+    assert!(mirror.root().is_none());
+}
+
+#[test]
+fn overlays_need_an_endpoint_for_every_address() {
+    let backend = front(Kind::ClusterIp, &[("192.168.2.3", 80, false)]);
+    let plan = made(&Mirror::default(), &overlay(), &web(), Some(&backend), Rules::default());
+    insta::assert_snapshot!(plan.display(&web()), @r"
+    create remote endpoint 192.168.2.3
+    create endpoint of source VIP 192.168.4.2
+    create endpoint of service address 10.96.0.1
+    create load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80
+    ");
+    let empty = made(&Mirror::default(), &overlay(), &web(), Some(&front(Kind::ClusterIp, &[])), Rules::default());
+    assert_eq!(empty.display(&web()).to_string(), "create endpoint of service address 10.96.0.1\n", "even without back ends");
+    let outer = made(&Mirror::default(), &overlay(), &web(), Some(&front(Kind::ExternalIp, &[])), Rules::default());
+    assert_eq!(outer, Plan::default(), "for ClusterIPs only");
+}
+
+#[test]
+fn an_overlays_endpoints_say_behind_which_host_they_are() {
+    let ground = overlay();
+    for (address, provider) in [("192.168.2.3", "10.0.0.3"), ("10.0.0.3", "10.0.0.3"), ("203.0.113.7", "10.0.0.1")] {
+        let document = Remote::Backend(ip(address)).document(&ground);
+        assert_eq!(document.policies[0].as_provider_address(), Some(ip(provider)), "{address}");
+        assert!(document.is_remote() && document.mac_address.starts_with("02-11-"));
+    }
+    assert_eq!(ground.provider(ip("203.0.113.7")), None);
+    let vip = Remote::ServiceVip(ip("10.96.0.1")).document(&ground);
+    assert_eq!((vip.mac_address.as_str(), vip.is_remote()), ("00-15-5D-0A-0B-0C", true));
+    let source = Remote::SourceVip(ip("192.168.4.2")).document(&ground);
+    assert_eq!((source.is_remote(), source.policies.len()), (false, 0));
+    let source_of =
+        |remotes: &[IpAddr]| Shape::wanted(&web(), &front(Kind::ClusterIp, &[]), 80, vec![], remotes, Rules::default(), &ground).source_vip;
+    assert_eq!(source_of(&[ip("192.168.2.3")]), Some(ip("192.168.4.2")));
+    assert_eq!(source_of(&[ip("192.168.2.3"), ip("10.0.0.3")]), Some(ip("10.0.0.1")), "a node can only answer the node's own address");
+    assert_eq!(source_of(&[ip("203.0.113.7")]), Some(ip("10.0.0.1")));
+    // An address that moves behind another host is another endpoint, so that both can exist for a moment.
+    let moved = Ground { subnets: vec![("192.168.2.0/24".parse().unwrap(), ip("10.0.0.4"))], ..overlay() };
+    let remote = Remote::Backend(ip("192.168.2.3"));
+    assert_ne!(remote.id(UID, &ground), remote.id(UID, &moved));
+    let mut document = remote.document(&ground);
+    (document.id, document.host_compute_network) = (remote.id(UID, &ground), ground.network);
+    assert_eq!(Remote::of(UID, &document), Some(remote), "and it is known again after a restart");
+    assert_eq!(Remote::of("another cluster", &document), None);
+    let v6 = Remote::Backend(ip("fd00::1:203")).document(&Ground::default());
+    assert_eq!(v6.mac_address, "02-11-03-02-01-00", "upstream's made-up MAC");
+}
