@@ -50,7 +50,8 @@ bench: setup build template
 
 # Long campaigns: parsers and rules with many random cases, and a cluster brought up and down again and again.
 soak: setup template
-	PROPTEST_CASES=20000 cargo test --release -p hcn -p pod-rules -p dns -p cni -p apiserver -p service-proxy
+	tools/fuzz $(or $(FUZZ_SECONDS),60)
+	PROPTEST_CASES=20000 cargo test --release -p hcn -p hns-sim -p pod-rules -p dns -p cni -p apiserver -p service-proxy
 	cargo test -p mullion --test e2e --no-run
 	for round in $$(seq 1 $(or $(ROUNDS),20)); do tools/e2e || exit 1; done
 

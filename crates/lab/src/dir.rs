@@ -251,6 +251,9 @@ pub struct Cluster {
     /// Registries without TLS.
     #[serde(default)]
     pub insecure_registries: Vec<String>,
+    /// Parts that the node agents leave out, as `proxy`.
+    #[serde(default)]
+    pub without: Vec<String>,
     /// The nodes' addresses on the LAN: they stay when the cluster is resumed.
     pub node_addresses: BTreeMap<String, Ipv4Addr>,
 }
@@ -270,6 +273,8 @@ pub struct Wanted {
     pub registry_mirrors: Option<Vec<String>>,
     /// `--insecure-registry`, alike.
     pub insecure_registries: Option<Vec<String>>,
+    /// `--without`, alike.
+    pub without: Option<Vec<String>>,
 }
 
 impl Cluster {
@@ -325,12 +330,14 @@ impl Cluster {
             feature_gates: String::new(),
             registry_mirrors: Vec::new(),
             insecure_registries: Vec::new(),
+            without: Vec::new(),
             node_addresses: BTreeMap::new(),
         });
         // They change how nodes behave, not what the cluster is: a resumed one may have others.
         cluster.feature_gates = wanted.feature_gates.unwrap_or(cluster.feature_gates);
         cluster.registry_mirrors = wanted.registry_mirrors.unwrap_or(cluster.registry_mirrors);
         cluster.insecure_registries = wanted.insecure_registries.unwrap_or(cluster.insecure_registries);
+        cluster.without = wanted.without.unwrap_or(cluster.without);
         let plan = Plan::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses)?;
         cluster.node_addresses = plan.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
         Ok((cluster, plan))

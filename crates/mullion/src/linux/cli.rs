@@ -79,6 +79,9 @@ pub struct UpArgs {
     /// Switches of the node agents, as HyperVContainer=true [default: what DIR holds]
     #[arg(long)]
     pub feature_gates: Option<FeatureGates>,
+    /// Leave a part of every node agent out, so that another program can do its work [default: what DIR holds]
+    #[arg(long)]
+    pub without: Vec<LeftOut>,
     /// Let pods reach what this machine reaches, through pasta (package passt)
     #[arg(long)]
     pub outside: bool,
@@ -90,6 +93,19 @@ pub struct UpArgs {
     pub no_stand_ins: bool,
     #[command(flatten)]
     pub registries: RegistryArgs,
+}
+
+/// A part of the node agents without which nodes are still Ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LeftOut {
+    /// The service proxy (kube-proxy)
+    Proxy,
+}
+
+impl std::fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("proxy")
+    }
 }
 
 /// A pod network between nodes.

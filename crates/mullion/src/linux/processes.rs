@@ -180,6 +180,9 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     for registry in &inputs.cluster.insecure_registries {
         argv = argv.opt("insecure-registry", registry);
     }
+    for part in &inputs.cluster.without {
+        argv = argv.opt("without", part);
+    }
     if node.os != Os::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name));
     }

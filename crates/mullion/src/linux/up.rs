@@ -155,6 +155,7 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan), LabError> {
         feature_gates: args.feature_gates.as_ref().map(ToString::to_string),
         registry_mirrors: some(args.registries.registry_mirror.iter().map(ToString::to_string).collect()),
         insecure_registries: some(args.registries.insecure_registry.clone()),
+        without: some(args.without.iter().map(ToString::to_string).collect()),
     };
     Cluster::reconcile(known, wanted, &spec::parse_list(DEFAULT_NODES)?, dirs)
 }
