@@ -28,7 +28,8 @@ pub fn main(args: &RelayArgs) -> Result<(), Failure> {
     let service = args.target.address()?.context("which service? Give --node NODE (`mullion status` lists them) or --hcn ADDRESS")?;
     let listener = Address::Tcp(args.listen.clone()).listen().with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.tcp_address().context("the listener has no address")?;
-    let token = Guid::random().to_string();
+    // A relay that is started again serves the programs that are still there.
+    let token = std::env::var("MULLION_HCN_TOKEN").unwrap_or_else(|_| Guid::random().to_string());
     println!("MULLION_HCN=tcp:{address}");
     println!("MULLION_HCN_TOKEN={token}");
     loop {

@@ -299,3 +299,39 @@ fn fault(command: &FaultCommand) -> Result<(), Failure> {
         FaultCommand::Clear { node } => node.judged(node.admin()?.clear_faults()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_switch_and_fault_stands_in_the_ledger() {
+        let ledger = include_str!("../../../../docs/fidelity.md");
+        let switches = hns_sim::switches::Switches::of(hcn::HnsVersion::new(13, 3)).list();
+        let names = switches.iter().map(|switch| switch.name.as_str()).chain(KINDS.iter().map(|kind| kind.name));
+        let missing: Vec<_> = names.filter(|name| !ledger.contains(&format!("| `{name}` |"))).collect();
+        assert!(missing.is_empty(), "docs/fidelity.md has no row for {missing:?}");
+    }
+
+    #[test]
+    fn lines_say_what_happened() {
+        let call = LoggedCall {
+            number: 7,
+            time_ms: 1_763_719_200_123,
+            session: 3,
+            call: "HcnCreateEndpoint".into(),
+            id: None,
+            path: None,
+            micros: 1500,
+            hresult: hcn::HResult::INVALID_IP,
+            faults: vec!["ep-dup-ip".into()],
+        };
+        let line = call_line(&call);
+        for part in ["7 2025-11-21T", "#3", "HcnCreateEndpoint", "1.500 ms", "HCN_E_INVALID_IP", "[ep-dup-ip]"] {
+            assert!(line.contains(part), "{part:?} is not in {line:?}");
+        }
+        let counter = Counter { calls: 4, failed: 1, struck: 1, micros: 8000, slowest_micros: 5000 };
+        let table = counters_table(&[("HcnOpenNetwork".to_owned(), counter)].into());
+        assert!(table.contains("HcnOpenNetwork         4        1        1     2.000 ms     5.000 ms"), "{table}");
+    }
+}
