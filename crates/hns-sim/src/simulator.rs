@@ -255,11 +255,12 @@ impl Simulator {
     /// Ends every registration and connection.
     fn disconnect(&self) {
         self.inner.restarts.fetch_add(1, Ordering::Relaxed);
+        // Connections first: to who is at their other end, their end is the disconnect.
+        lock(&self.inner.hang_up).iter().for_each(|hang_up| hang_up());
         let sinks = std::mem::take(&mut *lock(&self.inner.sinks));
         for sink in sinks.into_values() {
             sink(Event { event_type: Event::SERVICE_DISCONNECT, status: HResult::OK, data: None });
         }
-        lock(&self.inner.hang_up).iter().for_each(|hang_up| hang_up());
     }
 
     /// Has `hang_up` called whenever the service restarts: it ends connections.

@@ -114,6 +114,65 @@ async fn faults_strike_and_deadlines_hold() {
 }
 
 #[test]
+fn a_restart_cuts_connections_and_clients_come_back() {
+    use hcn::blocking::Client;
+    use hns_sim::admin::{AdminClient, CallFilter, RestartMode};
+
+    let (directory, service) = service();
+    let client: &Client = service.blocking();
+    let admin = AdminClient::new(directory.path().join("win01.hcn-admin"));
+    client.create(id(1), &network()).unwrap();
+    let (sender, heard) = std::sync::mpsc::channel();
+    let subscribe = |client: &Client| {
+        let sender = std::sync::Mutex::new(sender.clone());
+        client.subscribe(std::sync::Arc::new(move |event: hcn::Event| drop(sender.lock().unwrap().send(event.event_type)))).unwrap()
+    };
+    let next = || heard.recv_timeout(Duration::from_secs(5)).unwrap();
+    let subscription = subscribe(client);
+    client.create(id(2), &HostComputeNamespace::default()).unwrap();
+    assert_eq!(next(), hcn::Event::NAMESPACE_CREATE, "events cross the socket");
+    // A call that hangs is cut off by the restart, as everything is.
+    let number = admin.add_fault(&"ep-delete-hang".parse().unwrap()).unwrap();
+    let hung = Client::connect(&format!("unix:{}", directory.path().join("win01.hcn").display())).unwrap();
+    let hung = std::thread::spawn(move || hung.delete::<HostComputeEndpoint>(&id(9)).unwrap_err());
+    while admin.faults().unwrap()[0].struck == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    admin.restart(RestartMode::Clean, Duration::from_millis(50)).unwrap();
+    assert!(hung.join().unwrap().is_service_down());
+    assert_eq!(next(), hcn::Event::SERVICE_DISCONNECT);
+    drop(subscription);
+    assert!(!admin.status().unwrap().running);
+    let began = std::time::Instant::now();
+    while client.features().is_err() {
+        assert!(began.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _subscription = subscribe(client);
+    client.delete::<HostComputeNamespace>(&id(2)).unwrap();
+    assert_eq!(next(), hcn::Event::NAMESPACE_DELETE, "who registers again hears again");
+    assert_eq!(client.ids::<HostComputeNetwork>(&Query::default()).unwrap(), [id(1)]);
+
+    let status = admin.status().unwrap();
+    assert_eq!((status.running, status.restarts, status.objects["Network"], status.faults), (true, 1, 1, 1));
+    admin.remove_fault(number).unwrap();
+    assert!(admin.remove_fault(number).is_err());
+    let failed = admin.calls(&CallFilter { failed: true, call: Some("HcnDeleteEndpoint".into()), ..CallFilter::default() }).unwrap();
+    assert_eq!((failed.len(), failed[0].faults.as_slice()), (1, ["ep-delete-hang".to_owned()].as_slice()));
+    let latest = admin.calls(&CallFilter { limit: Some(2), ..CallFilter::default() }).unwrap();
+    assert!(latest.len() == 2 && latest[0].number + 1 == latest[1].number, "{latest:?}");
+    assert!(admin.calls(&CallFilter { since: latest[1].number, ..CallFilter::default() }).unwrap().is_empty());
+    let latency = "read=1ms,write=2ms".parse().unwrap();
+    admin.set_latency(&latency).unwrap();
+    assert_eq!(admin.latency().unwrap(), latency);
+    assert!(admin.switches().unwrap().iter().any(|switch| switch.name == "reserve-gateway" && switch.value == "true"));
+    admin.reset_counters().unwrap();
+    assert!(admin.counters().unwrap().is_empty());
+    admin.wipe().unwrap();
+    assert_eq!(admin.status().unwrap().objects.values().sum::<usize>(), 0);
+}
+
+#[test]
 fn a_service_that_is_not_there_is_said_to_be_down() {
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
