@@ -9,6 +9,7 @@
 
 mod backend;
 mod fronts;
+mod health;
 pub mod hns;
 #[cfg(target_os = "linux")]
 pub mod nftables;
@@ -20,6 +21,7 @@ pub mod userspace;
 
 pub use backend::{Failure, Outcome, Progress};
 pub use fronts::{Terms, wanted};
+pub use health::{HealthServers, Healthy};
 pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, Inputs, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
