@@ -2,7 +2,8 @@
 //!
 //! One cluster serves all steps of [`a_cluster_from_up_to_down`]; tests of how clusters end have their own.
 //! Environment: `MULLION_TEST_KUBECTL` names kubectl (default: the one on PATH), `MULLION_TEST_BIN` another mullion than
-//! the one built with the tests, `MULLION_TEST_TEMPLATE` another Wine template than the user's, `MULLION_TEST_STEP` runs only the steps whose names contain it.
+//! the one built with the tests, `MULLION_TEST_TEMPLATE` another Wine template than the user's, `MULLION_TEST_GREETER`
+//! the Windows program of `examples/windows-service`, `MULLION_TEST_STEP` runs only the steps whose names contain it.
 
 #![cfg(target_os = "linux")]
 
@@ -82,6 +83,7 @@ const STEPS: &[Step] = &[
     ("a rolling update fails no request", deeds::rolling_update),
     ("drain moves pods to another node", deeds::drain),
     ("images are loaded, named, listed and removed", images::managed),
+    ("a Windows program of the user's own serves", images::own_service),
     ("a second cluster runs beside it", neighbours::side_by_side),
     ("packets to the outside are refused at once", outside::is_refused_at_once),
     ("mullion logs prints what processes wrote", support::logs),

@@ -1,9 +1,11 @@
 //! `mullion image`: what nodes have, by which names, and what becomes of pods.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use crate::busybox;
-use crate::cluster::{Cluster, PATIENCE, until};
+use crate::cluster::{Cluster, PATIENCE, run, until};
 
 /// The nodes that have an image by a name, as `image list` prints it.
 #[track_caller]
@@ -34,4 +36,37 @@ pub fn managed(cluster: &Cluster) {
     assert_eq!((holders(cluster, NEW), holders(cluster, busybox::IMAGE)), (Vec::new(), vec!["lin01".to_owned()]), "one name of two is gone");
     let said = cluster.place.mullion(&["image", "rm", NEW]);
     assert_eq!(said.code, Some(83), "no node has it: {said:?}");
+}
+
+/// `MULLION_TEST_GREETER`, or where the example's README lets cargo put it.
+fn greeter() -> PathBuf {
+    let built = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/windows-service/target/x86_64-pc-windows-gnu/release/greeter.exe");
+    let program = std::env::var_os("MULLION_TEST_GREETER").map_or_else(|| built.into(), PathBuf::from);
+    let build = "tools/windows-cargo build --release --manifest-path examples/windows-service/Cargo.toml";
+    assert!(program.is_file(), "{} is missing: `{build}` builds it", program.display());
+    program
+}
+
+/// `examples/windows-service`, as its README says: a Windows program of the user's own answers in a pod.
+pub fn own_service(cluster: &Cluster) {
+    let dir = cluster.place.path().join("windows-service");
+    std::fs::create_dir(&dir).expect("a directory");
+    let files = [
+        ("image.py", include_str!("../../../../examples/windows-service/image.py")),
+        ("message.txt", include_str!("../../../../examples/windows-service/message.txt")),
+    ];
+    for (name, content) in files {
+        std::fs::write(dir.join(name), content).expect("a written file");
+    }
+    let archive = dir.join("greeter.tar");
+    let mut make = cluster.place.command("python3");
+    make.arg(dir.join("image.py")).arg("--exe").arg(greeter()).arg("--output").arg(&archive);
+    run(&mut make, "").ok("image.py");
+    let loaded = cluster.place.mullion(&["image", "load", &archive.to_string_lossy()]).ok("mullion image load");
+    assert!(loaded.contains("win01") && !loaded.contains("lin01"), "{loaded}");
+    cluster.apply(include_str!("../../../../examples/windows-service/pod.yaml"));
+    cluster.ready("pod/greeter");
+    let said = cluster.kubectl(&["exec", "greeter", "--", "curl", "-s", "http://localhost:8080/"]);
+    assert!(said.contains(include_str!("../../../../examples/windows-service/message.txt").trim()), "{said}");
+    cluster.kubectl(&["delete", "pod/greeter", "service/greeter"]);
 }

@@ -81,7 +81,11 @@ fn at_terminal(cluster: &Cluster, spdy: bool, args: &[&str]) -> Command {
 pub fn terminal(cluster: &Cluster) {
     pod(cluster);
     for spdy in [false, true] {
-        let mut command = at_terminal(cluster, spdy, &["exec", "-it", "streams", "--", "sh", "-c", "stty size; read line; echo got $line; exit 5"]);
+        let mut command = at_terminal(
+            cluster,
+            spdy,
+            &["exec", "-it", "streams", "--", "sh", "-c", "until stty size 2>&-; do sleep 0.1; done; read line; echo got $line; exit 5"],
+        );
         let said = crate::cluster::run(&mut command, "typed\n");
         assert!(said.out.contains("33 77") && said.out.contains("got typed"), "{said:?}");
         assert_eq!(said.code, Some(5), "{said:?}");
@@ -125,12 +129,20 @@ spec:
 /// A program whose client is gone ends too.
 pub fn interrupted(cluster: &Cluster) {
     pod(cluster);
-    let running = || cluster.kubectl(&["exec", "streams", "--", "ps"]).contains("sleep 4321");
-    for spdy in [false, true] {
-        let mut client = kubectl(cluster, spdy, &["exec", "streams", "--", "sleep", "4321"]).stdout(Stdio::null()).spawn().expect("kubectl");
-        until("a running program", PATIENCE, || if running() { Ok(()) } else { Err("none") }.map_err(str::to_owned));
+    let running = |program: &str| cluster.kubectl(&["exec", "streams", "--", "ps"]).contains(program);
+    let mut clients = Vec::new();
+    for (spdy, seconds) in [(false, "4321"), (true, "4322")] {
+        let client = kubectl(cluster, spdy, &["exec", "streams", "--", "sleep", seconds]).stdout(Stdio::null()).spawn().expect("kubectl");
+        clients.push((client, format!("sleep {seconds}")));
+    }
+    for (_, program) in &clients {
+        until("a running program", PATIENCE, || if running(program) { Ok(()) } else { Err(format!("no {program}")) });
+    }
+    for (client, _) in &mut clients {
         client.kill().and_then(|()| client.wait()).expect("an ended kubectl");
-        until("its end", ALONE, || if running() { Err("it runs".to_owned()) } else { Ok(()) });
+    }
+    for (_, program) in &clients {
+        until("its end", ALONE, || if running(program) { Err(format!("{program} runs")) } else { Ok(()) });
     }
 }
 
