@@ -50,7 +50,7 @@ unsafe fn guid(id: *const RawGuid) -> Guid {
 
 /// The handle's number; null is none.
 pub(crate) fn number(handle: RawHandle) -> Option<Handle> {
-    (!handle.is_null()).then(|| Handle(handle as usize as u64))
+    (!handle.is_null()).then_some(Handle(handle as usize as u64))
 }
 
 /// A handle for the caller.

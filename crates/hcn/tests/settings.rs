@@ -116,11 +116,23 @@ mod erased {
     }
 }
 
+/// A transparent proxy with every member.
+fn proxy() -> L4WfpProxy {
+    let exceptions = made!(ProxyExceptions { ip_address_exceptions: ["10.0.0.1".to_owned()], port_exceptions: [Token::from("443")] });
+    made!(L4WfpProxy {
+        inbound_proxy_port: Token::from("15006"),
+        outbound_proxy_port: Token::from("15001"),
+        filter_tuple: made!(FilterTuple { protocols: Token::from("6"), priority: 1_u16 }),
+        user_sid: "S-1-5-32-556",
+        inbound_exceptions: exceptions.clone(),
+        outbound_exceptions: exceptions
+    })
+}
+
 #[test]
 fn settings_of_endpoints_match_their_golden_text() {
     use EndpointPolicyType as Type;
     let new = |policy_type, settings: &dyn erased::Text| EndpointPolicy::new(policy_type, &settings.value());
-    let exceptions = made!(ProxyExceptions { ip_address_exceptions: ["10.0.0.1".to_owned()], port_exceptions: [Token::from("443")] });
     let rule = made!(TierAclRule {
         id: "r1",
         protocols: Token::from("6"),
@@ -182,17 +194,7 @@ fn settings_of_endpoints_match_their_golden_text() {
         ),
         new(Type::Vlan, &made!(Isolation { isolation_id: 7_u32 })),
         new(Type::InterfaceParameters, &made!(InterfaceParameters { mtu: 1450_u16 })),
-        new(
-            Type::L4WfpProxy,
-            &made!(L4WfpProxy {
-                inbound_proxy_port: Token::from("15006"),
-                outbound_proxy_port: Token::from("15001"),
-                filter_tuple: made!(FilterTuple { protocols: Token::from("6"), priority: 1_u16 }),
-                user_sid: "S-1-5-32-556",
-                inbound_exceptions: exceptions.clone(),
-                outbound_exceptions: exceptions
-            }),
-        ),
+        new(Type::L4WfpProxy, &proxy()),
         new(Type::Iov, &made!(Iov { iov_offload_weight: 100_u32, queue_pairs_requested: 2_u32, interrupt_moderation: Token::from("Adaptive") })),
         new(Type::TierAcl, &made!(TierAcl { name: "tier", direction: Direction::In, order: 1_u16, rules: [rule] })),
         new(Type::Firewall, &made!(Firewall { vm_creator_id: Token::from("wsl"), policy_flags: 1_u32 })),
