@@ -119,6 +119,29 @@ fn unreadable(cause: &serde_json::Error) -> RawError {
     explained(HResult::INVALID_JSON, &format!("Invalid JSON document string. {text}"))
 }
 
+/// How deep a document may be nested: what is read must also be read back from where it is kept, a few levels down.
+const DEEPEST: usize = 64;
+
+/// How deep a text is nested, whether it is JSON or not.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest, mut quoted, mut escaped) = (0_usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'{' | b'[' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
 /// Reads a document; no text is an empty one.
 fn read<T: DeserializeOwned>(settings: Option<&str>) -> Result<T> {
     read_by(settings, |text| serde_json::from_str(text))
@@ -126,6 +149,9 @@ fn read<T: DeserializeOwned>(settings: Option<&str>) -> Result<T> {
 
 fn read_by<T>(settings: Option<&str>, reader: impl FnOnce(&str) -> serde_json::Result<T>) -> Result<T> {
     let text = settings.filter(|text| !text.trim().is_empty()).unwrap_or("{}");
+    if depth(text) > DEEPEST {
+        return Err(explained(HResult::INVALID_JSON, "Invalid JSON document string. It is nested too deeply."));
+    }
     reader(text).map_err(|cause| unreadable(&cause))
 }
 

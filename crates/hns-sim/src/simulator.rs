@@ -384,17 +384,19 @@ impl Transaction {
         for change in changes {
             touched.extend(dependents(change, state).into_iter().filter(|object| seen.insert(*object)));
         }
-        let meant = |state: &State, kind, id: &Guid, object: Option<&Object>| match object {
-            Some(object) => facts(object, id, state, switches),
-            None => state.get(kind, id).map_or_else(BTreeSet::new, |object| facts(&object, id, state, switches)),
-        };
-        let before: Vec<_> = touched
-            .iter()
-            .enumerate()
-            .map(|(index, (kind, id))| meant(state, *kind, id, undo.get(index).and_then(|change| change.after.as_ref())))
+        let known = |object: Option<&Object>, id: &Guid, state: &State| object.map_or_else(BTreeSet::new, |object| facts(object, id, state, switches));
+        let read = |kind, id: &Guid, state: &State| known(state.get(kind, id).as_ref(), id, state);
+        // The objects of the changes themselves are at hand; only dependents must be read.
+        let changed = undo.len();
+        let before: Vec<_> = (undo.iter().map(|change| known(change.after.as_ref(), &change.id, state)))
+            .chain(touched[changed..].iter().map(|(kind, id)| read(*kind, id, state)))
             .collect();
         changes.iter().for_each(|change| state.apply(change.clone()));
-        let after: Vec<_> = touched.iter().map(|(kind, id)| meant(state, *kind, id, None)).collect();
+        let last: BTreeMap<(Kind, Guid), Option<&Object>> =
+            changes.iter().map(|change| ((change.kind, change.id), change.after.as_ref())).collect();
+        let after: Vec<_> = (touched[..changed].iter().map(|object| known(last.get(object).copied().flatten(), &object.1, state)))
+            .chain(touched[changed..].iter().map(|(kind, id)| read(*kind, id, state)))
+            .collect();
         let meant: Vec<_> = before.into_iter().zip(after).collect();
         Self { plan: plan(shared, &meant), undo, meant }
     }

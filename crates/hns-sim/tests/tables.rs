@@ -190,6 +190,8 @@ fn networks() {
             ("15.0", "", 0, with(good(), policy("NetworkACL", json!({"Action": "Block"}))), H::OK),
             ("13.3", "", 0, json!({"ID": "x", "SchemaVersion": {"Major": 2}}), H::GUID_CONVERSION_FAILURE),
             ("13.3", "", 0, json!([]), H::INVALID_JSON),
+            ("13.3", "", 0, with(good(), json!({"Anything": (0..70).fold(json!(1), |inner, _| json!([inner]))})), H::INVALID_JSON),
+            ("13.3", "", 0, with(good(), json!({"Anything": (0..60).fold(json!("]}"), |inner, _| json!([inner]))})), H::OK),
         ],
     );
 }
