@@ -60,9 +60,10 @@ struct Round {
 }
 
 /// A cluster's times, and what was measured while it ran.
-struct Took<T> {
+pub struct Took<T> {
     up: Duration,
-    measured: T,
+    /// What was measured while it ran.
+    pub measured: T,
     down: Duration,
 }
 
@@ -74,7 +75,7 @@ pub fn main(args: &Args) -> Result<()> {
         exceeded.extend(cluster(&mullion, args)?);
     }
     if args.only != Some(Table::Cluster) {
-        let (figures, own) = round(&mullion, |kubeconfig, home| {
+        let (figures, own) = round(&mullion, &[], |kubeconfig, home| {
             windows::measure(&windows::Cluster { kubectl: &args.kubectl, kubeconfig, home, dir: &home.join("dir") })
         })?
         .measured;
@@ -92,7 +93,7 @@ pub fn main(args: &Args) -> Result<()> {
 fn cluster(mullion: &Path, args: &Args) -> Result<Vec<String>> {
     let once = || {
         let Took { up, measured: (answer, processes), down } =
-            round(mullion, |kubeconfig, home| Ok((answer(&args.kubectl, kubeconfig, home)?, process::list(mullion)?)))?;
+            round(mullion, &[], |kubeconfig, home| Ok((answer(&args.kubectl, kubeconfig, home)?, process::list(mullion)?)))?;
         Ok::<_, anyhow::Error>(Round { up, answer, down, processes })
     };
     // The first fills caches (unpacked layers, the program's own pages) and does not count.
@@ -138,7 +139,7 @@ pub fn median<T: Ord + Copy>(mut values: Vec<T>) -> T {
 }
 
 /// One cluster in a directory of its own; the caches stay the user's.
-fn round<T>(mullion: &Path, measure: impl FnOnce(&Path, &Path) -> Result<T>) -> Result<Took<T>> {
+pub fn round<T>(mullion: &Path, options: &[&str], measure: impl FnOnce(&Path, &Path) -> Result<T>) -> Result<Took<T>> {
     let home = tempfile::Builder::new().prefix("mln").tempdir()?;
     let (dir, kubeconfig) = (home.path().join("dir"), home.path().join("kubeconfig"));
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string();
@@ -148,7 +149,7 @@ fn round<T>(mullion: &Path, measure: impl FnOnce(&Path, &Path) -> Result<T>) -> 
         program
     };
     let begin = Instant::now();
-    run(mullion_with("up").args(["--detach", "--port", &port, "--kubeconfig"]).arg(&kubeconfig), "")?;
+    run(mullion_with("up").args(["--detach", "--port", &port, "--kubeconfig"]).arg(&kubeconfig).args(options), "")?;
     let up = begin.elapsed();
     // From here on a failure must not leave the cluster running.
     let measured = measure(&kubeconfig, home.path());

@@ -180,9 +180,6 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     for registry in &inputs.cluster.insecure_registries {
         argv = argv.opt("insecure-registry", registry);
     }
-    for part in &inputs.cluster.without {
-        argv = argv.opt("without", part);
-    }
     if node.os != Os::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name));
     }
@@ -228,6 +225,9 @@ fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .opt("eviction-hard", EVICTION_HARD);
     if !inputs.cluster.feature_gates.is_empty() {
         argv = argv.opt("feature-gates", &inputs.cluster.feature_gates);
+    }
+    for part in &inputs.cluster.without {
+        argv = argv.opt("without", part);
     }
     if node.os != Os::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name));

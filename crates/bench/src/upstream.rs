@@ -1,0 +1,210 @@
+//! `bench kube-proxy`: what our service proxy and upstream's ask of the same simulated Host Networking Service, in one run.
+
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::up::{round, run};
+
+const NODE: &str = "win01";
+/// How long upstream may take: it lists everything again for each address.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// How long nothing may be asked before a change counts as done.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// What is measured.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The release binary
+    #[arg(long)]
+    mullion: PathBuf,
+    /// An unmodified kubectl
+    #[arg(long)]
+    kubectl: PathBuf,
+    /// Upstream's kube-proxy.exe (`tools/peers/kube-proxy` builds one)
+    #[arg(long)]
+    upstream: PathBuf,
+    /// What runs Windows programs
+    #[arg(long, default_value = "tools/wine/run")]
+    wine: PathBuf,
+    /// computenetwork.dll for Wine
+    #[arg(long)]
+    dll: PathBuf,
+    /// Services before the one that is counted alone, each with three back ends on other nodes
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=2000))]
+    services: u32,
+}
+
+/// Calls of one proxy, and how long it took.
+struct Took {
+    all: (u64, Duration),
+    one: (u64, Duration),
+}
+
+/// Measures both and prints the table.
+pub fn main(args: &Args) -> Result<()> {
+    let mullion = args.mullion.canonicalize().with_context(|| format!("finding {} failed", args.mullion.display()))?;
+    let ours = round(&mullion, &["--nodes", "win01:windows:20348"], |kubeconfig, home| {
+        Bench { args, mullion: &mullion, kubeconfig, home }.measure(|_| Ok(()))
+    })?;
+    let upstream = round(&mullion, &["--nodes", "win01:windows:20348", "--without", "proxy"], |kubeconfig, home| {
+        let bench = Bench { args, mullion: &mullion, kubeconfig, home };
+        bench.measure(|bench| bench.start_upstream())
+    })?;
+    print!("{}", report(args.services, &ours.measured, &upstream.measured));
+    Ok(())
+}
+
+fn report(services: u32, ours: &Took, upstream: &Took) -> String {
+    let mut text = "| on the simulator, through one service | ours | upstream's 1.20.2 | ratio |\n| --- | ---: | ---: | ---: |\n".to_owned();
+    let mut row = |name: String, ours: u64, upstream: u64| {
+        let _ = writeln!(text, "| {name} | {ours} | {upstream} | 1 : {:.0} |", upstream as f64 / ours.max(1) as f64);
+    };
+    row(format!("HCN calls for the first programming of {services} Services with 3 back ends"), ours.all.0, upstream.all.0);
+    row("HCN calls for one more".to_owned(), ours.one.0, upstream.one.0);
+    let (all, one) = (upstream.all.1.as_secs_f64(), upstream.one.1.as_secs_f64());
+    let _ = writeln!(
+        text,
+        "\nOurs took {:.2} s and {:.2} s, kubectl's creating included; upstream's {all:.2} s (after it) and {one:.2} s, under Wine.",
+        ours.all.1.as_secs_f64(),
+        ours.one.1.as_secs_f64()
+    );
+    text
+}
+
+struct Bench<'a> {
+    args: &'a Args,
+    mullion: &'a Path,
+    kubeconfig: &'a Path,
+    home: &'a Path,
+}
+
+/// A helper's process, ended with this.
+struct Helper(Child);
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // Asked to, since it ends what it has started.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}
+
+impl Bench<'_> {
+    fn measure<T>(&self, start: impl FnOnce(&Self) -> Result<T>) -> Result<Took> {
+        let before = self.balancers()?;
+        let started = self.calls()?;
+        let services = u64::from(self.args.services);
+        let begin = Instant::now();
+        self.create(0..self.args.services)?;
+        let (begin, _running) = if before == 0 { (Instant::now(), start(self)?) } else { (begin, start(self)?) };
+        // The API server's own Service is upstream's to make, and ours has it already; the DNS has no Endpoints that upstream reads.
+        self.settled(before + services)?;
+        let all = (self.calls()? - started, begin.elapsed().saturating_sub(QUIET));
+        let (had, counted, begin) = (self.balancers()?, self.calls()?, Instant::now());
+        self.create(self.args.services..self.args.services + 1)?;
+        self.settled(had + 1)?;
+        Ok(Took { all, one: (self.calls()? - counted, begin.elapsed().saturating_sub(QUIET)) })
+    }
+
+    /// Until there are so many load balancers and nobody has asked for anything for a while.
+    fn settled(&self, balancers: u64) -> Result<()> {
+        let begin = Instant::now();
+        let mut last = (self.calls()?, Instant::now());
+        loop {
+            sleep(Duration::from_millis(100));
+            let calls = self.calls()?;
+            if calls != last.0 {
+                last = (calls, Instant::now());
+            } else if last.1.elapsed() >= QUIET && self.balancers()? >= balancers {
+                return Ok(());
+            }
+            if begin.elapsed() > PATIENCE {
+                bail!("{} of {balancers} load balancers after {PATIENCE:?}", self.balancers()?);
+            }
+        }
+    }
+
+    fn hns(&self, arguments: &[&str]) -> Result<Value> {
+        let mut command = Command::new(self.mullion);
+        command.arg("hns").args(arguments).args(["--node", NODE, "-o", "json", "--dir"]).arg(self.home.join("dir"));
+        Ok(serde_json::from_str(&run(&mut command, "")?)?)
+    }
+
+    fn balancers(&self) -> Result<u64> {
+        Ok(self.hns(&["list", "loadbalancers"])?.as_array().context("no list of load balancers")?.len() as u64)
+    }
+
+    /// All calls of Host Compute Network's functions since the node's start. Asking is none: it has a socket of its own.
+    fn calls(&self) -> Result<u64> {
+        let counters = self.hns(&["counters"])?;
+        let functions = counters.as_object().context("no counters")?;
+        Ok(functions.values().filter_map(|function| function["calls"].as_u64()).sum())
+    }
+
+    fn create(&self, numbers: std::ops::Range<u32>) -> Result<()> {
+        let items: Vec<Value> = numbers.flat_map(objects).collect();
+        let mut kubectl = Command::new(&self.args.kubectl);
+        kubectl.env("KUBECONFIG", self.kubeconfig).env("HOME", self.home).args(["create", "-f", "-"]);
+        run(&mut kubectl, &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).map(drop)
+    }
+
+    /// A way in for Windows programs, and upstream's proxy on it.
+    fn start_upstream(&self) -> Result<(Helper, Helper)> {
+        let mut relay = Command::new(self.mullion);
+        relay.args(["hns", "relay", "--node", NODE, "--dir"]).arg(self.home.join("dir")).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut relay = relay.spawn().context("starting the relay failed")?;
+        let lines = BufReader::new(relay.stdout.take().context("the relay has no output")?).lines().take(2);
+        let lines = lines.collect::<std::io::Result<Vec<_>>>()?;
+        let relay = Helper(relay);
+        let prefix = self.home.join("prefix");
+        run(Command::new(self.mullion).args(["hns", "wine-prefix"]).arg(&prefix).arg("--dll").arg(&self.args.dll), "")?;
+        let mut proxy = Command::new(&self.args.wine);
+        proxy.envs(lines.iter().filter_map(|line| line.split_once('=')));
+        proxy.env("MULLION_WINE_PREFIX", prefix).env("KUBE_NETWORK", "mullion").arg(&self.args.upstream);
+        proxy.args(["--proxy-mode=kernelspace", "--hostname-override=win01", "--cluster-cidr=192.168.0.0/16", "--healthz-bind-address="]);
+        proxy.arg(format!("--kubeconfig=Z:{}", self.kubeconfig.display().to_string().replace('/', "\\")));
+        let proxy = proxy.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting upstream's proxy failed")?;
+        Ok((Helper(proxy), relay))
+    }
+}
+
+/// A Service without a selector, and its back ends.
+fn objects(number: u32) -> [Value; 2] {
+    let (metadata, ports) = (json!({"name": format!("s{number}")}), json!([{"name": "http", "port": 80, "protocol": "TCP"}]));
+    let at = |back_end: u32| json!({"ip": format!("192.168.{}.{}", 100 + back_end / 250, back_end % 250 + 1)});
+    let addresses: Vec<Value> = (3 * number..3 * number + 3).map(at).collect();
+    [
+        json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": [{"addresses": addresses, "ports": ports}]}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": ports}}),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_stand_side_by_side() {
+        let took = |all, one| Took { all: (all, Duration::from_secs(2)), one: (one, Duration::from_millis(250)) };
+        let table = report(100, &took(800, 8), &took(160_000, 3200));
+        assert!(table.contains("of 100 Services with 3 back ends | 800 | 160000 | 1 : 200 |"), "{table}");
+        assert!(table.contains("| HCN calls for one more | 8 | 3200 | 1 : 400 |"), "{table}");
+    }
+
+    #[test]
+    fn no_two_services_share_an_address() {
+        let all: std::collections::BTreeSet<String> = (0..2000)
+            .flat_map(|number| objects(number)[0]["subsets"][0]["addresses"].as_array().unwrap().clone())
+            .map(|at| at["ip"].to_string())
+            .collect();
+        assert_eq!(all.len(), 6000);
+        assert!(all.iter().all(|ip| ip.trim_matches('"').parse::<std::net::Ipv4Addr>().is_ok()));
+    }
+}
