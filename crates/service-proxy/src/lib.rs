@@ -14,6 +14,8 @@ pub mod hns;
 #[cfg(target_os = "linux")]
 pub mod nftables;
 mod node_ports;
+#[cfg(test)]
+mod parity;
 mod rows;
 mod run;
 mod table;
