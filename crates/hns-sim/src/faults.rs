@@ -121,6 +121,8 @@ pub enum Action {
     Upset(Upset),
     /// It strikes when the service starts again.
     Start(Loss),
+    /// The service does not stop when it is told to.
+    StaysUp,
 }
 
 /// How queries show a network's ManagementIP.
@@ -312,7 +314,7 @@ impl Verdict {
             Action::DropEvents => self.silent = true,
             Action::Show(shown) => self.shown = self.shown.or(Some(shown)),
             Action::Upset(upset) => self.upsets.push((upset, fault.clone())),
-            Action::Start(_) => {}
+            Action::Start(_) | Action::StaysUp => {}
         }
     }
 }
@@ -385,13 +387,22 @@ impl Faults {
         let seed = self.seed;
         for active in &mut self.active {
             let Some(kind) = kind(&active.fault.name) else { continue };
-            if !matches!(kind.action, Action::Start(_)) && active.fault.names(kind, called, &function) && active.strikes(seed) {
+            if !matches!(kind.action, Action::Start(_) | Action::StaysUp) && active.fault.names(kind, called, &function) && active.strikes(seed) {
                 verdict.add(kind, &active.fault);
             }
         }
         // A hanging call is held by its fault, so that one stays until it is cleared.
         self.active.retain(|active| active.fault.count != Some(0) || kind(&active.fault.name).is_some_and(|kind| kind.action == Action::Hang));
         verdict
+    }
+
+    /// Whether the service stops when it is told to.
+    pub fn stops(&mut self) -> bool {
+        let seed = self.seed;
+        let stays = |active: &&mut ActiveFault| kind(&active.fault.name).is_some_and(|kind| kind.action == Action::StaysUp);
+        let stays = self.active.iter_mut().filter(stays).fold(false, |stays, active| active.strikes(seed) || stays);
+        self.active.retain(|active| active.fault.count != Some(0));
+        !stays
     }
 
     /// What goes wrong as the service starts.

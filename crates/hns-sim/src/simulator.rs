@@ -236,6 +236,9 @@ impl Simulator {
     pub fn restart(&self, restart: Restart) -> Result<(), String> {
         let ending = {
             let mut desk = self.desk();
+            if !desk.faults.stops() {
+                return Err("the service does not stop (fault svc-stop-fails): take the fault back, or end the process".into());
+            }
             desk.releases += 1;
             Ending { mode: restart.mode, losses: desk.faults.losses(), seed: desk.seed ^ self.inner.restarts.load(Ordering::Relaxed) }
         };
@@ -384,7 +387,8 @@ impl Transaction {
         for change in changes {
             touched.extend(dependents(change, state).into_iter().filter(|object| seen.insert(*object)));
         }
-        let known = |object: Option<&Object>, id: &Guid, state: &State| object.map_or_else(BTreeSet::new, |object| facts(object, id, state, switches));
+        let known =
+            |object: Option<&Object>, id: &Guid, state: &State| object.map_or_else(BTreeSet::new, |object| facts(object, id, state, switches));
         let read = |kind, id: &Guid, state: &State| known(state.get(kind, id).as_ref(), id, state);
         // The objects of the changes themselves are at hand; only dependents must be read.
         let changed = undo.len();
@@ -392,8 +396,7 @@ impl Transaction {
             .chain(touched[changed..].iter().map(|(kind, id)| read(*kind, id, state)))
             .collect();
         changes.iter().for_each(|change| state.apply(change.clone()));
-        let last: BTreeMap<(Kind, Guid), Option<&Object>> =
-            changes.iter().map(|change| ((change.kind, change.id), change.after.as_ref())).collect();
+        let last: BTreeMap<(Kind, Guid), Option<&Object>> = changes.iter().map(|change| ((change.kind, change.id), change.after.as_ref())).collect();
         let after: Vec<_> = (touched[..changed].iter().map(|object| known(last.get(object).copied().flatten(), &object.1, state)))
             .chain(touched[changed..].iter().map(|(kind, id)| read(*kind, id, state)))
             .collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hcn::blocking::Client;
 use hcn::document::*;
 use hcn::{Args, Event, Function, Guid, HResult, HcnError, HnsVersion, Kind};
-use hns_sim::faults::{Fault, KINDS};
+use hns_sim::faults::{Action, Fault, KINDS};
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use hns_sim::{Options, Simulator};
@@ -210,6 +210,18 @@ fn damaged_data_keep_the_service_away_until_they_are_wiped() {
 }
 
 #[test]
+fn a_service_that_does_not_stop_goes_on() {
+    let (simulator, client) = service();
+    add(&simulator, "svc-stop-fails,count=1");
+    add(&simulator, "hns-restart,count=1");
+    assert_eq!(code(client.features()), HResult::FAIL, "the restart was refused");
+    client.features().unwrap();
+    assert_eq!(simulator.status().restarts, 0);
+    simulator.restart(hns_sim::admin::Restart::default()).unwrap();
+    assert_eq!(simulator.status().restarts, 1);
+}
+
+#[test]
 fn nobody_hears_of_a_dropped_event() {
     let (simulator, client) = service();
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -248,7 +260,7 @@ fn every_fault_can_be_set_and_strikes_what_it_says() {
         };
         let (simulator, client) = service();
         simulator.add_fault(fault.clone()).unwrap();
-        let hangs = kind.action == hns_sim::faults::Action::Hang;
+        let hangs = kind.action == Action::Hang;
         let worker = client.clone();
         let calls = move || {
             let _ = worker.hns_call("POST", &format!("/endpoints/{}/attach", id(3)), r#"{"SystemType":"Host"}"#);
@@ -273,7 +285,7 @@ fn every_fault_can_be_set_and_strikes_what_it_says() {
             simulator.clear_faults();
         }
         worker.join().unwrap();
-        let at_start = matches!(kind.action, hns_sim::faults::Action::Start(_));
+        let at_start = matches!(kind.action, Action::Start(_) | Action::StaysUp);
         assert!(hangs || at_start || simulator.desk().faults.list()[0].struck > 0, "{} strikes nothing", kind.name);
         let struck: u64 = simulator.desk().calls.counters().values().map(|counter| counter.struck).sum();
         assert!(at_start || struck > 0, "{} is not counted", kind.name);

@@ -88,6 +88,7 @@ pub const KINDS: &[FaultKind] = &[
         "the service is away until its data are wiped",
         "hcsshim#627, hcsshim#99, for-win#750",
     ),
+    new("svc-stop-fails", Action::StaysUp, "", "the service does not stop: restarts are refused", "K2s#819, K2s#1468, K2s#593"),
     new("callback-drop", Action::DropEvents, CHANGES, "no listener hears of what the call does", "inference: WSL re-enumerates on a timer"),
     // What a start loses.
     new(
@@ -189,6 +190,13 @@ pub const KINDS: &[FaultKind] = &[
     fails("lb-exists", HResult::ALREADY_EXISTS, CREATE_BALANCER, "the load balancer is said to exist", "k8s#139519"),
     fails("lb-port-not-found", HResult::PORT_NOT_FOUND, CREATE_BALANCER, "a backend's port is said not to be on a switch", "k8s#62029"),
     fails("lb-empty", HResult::INVALID_JSON_REFERENCE, CREATE_BALANCER, "a backend is said not to exist", "k8s#100384, k8s PR#106936"),
+    fails(
+        "lb-sourcevip-missing",
+        HResult::ADDR_INVALID_OR_RESERVED,
+        CREATE_BALANCER,
+        "the SourceVIP is said not to be an endpoint's",
+        "k8s PR#96499",
+    ),
     fails("lb-out-of-ports", HResult::OUT_OF_MEMORY, CREATE_BALANCER, "the pool of ports is used up", "CNI plugins#613, AKS#1375"),
     fails("lb-delete-fails", HResult::FAIL, "HcnDeleteLoadBalancer", "the delete fails; with count=1 a retry works", "k8s#113524"),
     fails(
