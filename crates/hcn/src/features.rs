@@ -101,6 +101,8 @@ features! {
     acl_port_ranges = "AclPortRanges", &[(7, 2)];
     /// Names of ACLs.
     acl_rule_id = "AclRuleId", &[(7, 2)];
+    /// The older interface (HNSCall).
+    api_v1 = "V1", &[(0, 0)];
     /// The documents of this crate.
     api_v2 = "V2", &[(9, 2)];
     /// RemoteSubnetRoute.
@@ -149,7 +151,10 @@ mod tests {
         assert!(!of(9, 2).dsr && of(9, 3).dsr && !of(10, 0).dsr && !of(10, 1).dsr && of(10, 2).dsr && of(13, 0).dsr);
         assert!(!of(15, 4).modify_load_balancer && of(15, 5).modify_load_balancer && of(16, 0).modify_load_balancer);
         assert!(of(9, 5).l4_proxy && !of(10, 4).l4_proxy && !of(11, 10).l4_proxy && of(12, 1).l4_proxy && !of(13, 0).l4_proxy && of(13, 1).l4_proxy);
-        assert!(of(9, 2).api_v2 && !of(9, 1).api_v2);
+        assert!(of(9, 2).api_v2 && !of(9, 1).api_v2 && of(7, 0).api_v1 && !SupportedFeatures::default().api_v1);
+        let of_build = |build| SupportedFeatures::of(HnsVersion::of_build(build));
+        assert!(!of_build(17134).api_v2 && of_build(17763).dsr && !of_build(17763).set_policy && of_build(20348).l4_wfp_proxy);
+        assert!(!of_build(20348).tier_acl && of_build(26100).modify_load_balancer && of_build(26100).nested_ip_set);
         assert!(!SupportedFeatures::default().api_v2, "an unknown version has no feature");
         assert_eq!(HnsVersion::new(13, 3).packed(), 55_834_574_851);
         assert_eq!("15.5".parse(), Ok(HnsVersion::new(15, 5)));

@@ -52,7 +52,7 @@ impl HostNetwork for Service {
     }
 }
 
-/// Runs the suite; each line of `different` is a case that this version or type may not pass, and none other may.
+/// Runs the suite: every case that applies must pass.
 #[track_caller]
 fn judge(version: HnsVersion, network_type: NetworkType) {
     let service = Service::new(version);
@@ -79,4 +79,77 @@ fn every_type_conforms_in_the_newest_version() {
     for network_type in [NetworkType::Overlay, NetworkType::L2Tunnel, NetworkType::Transparent, NetworkType::Nat, NetworkType::Internal] {
         judge(HnsVersion::new(15, 5), network_type);
     }
+}
+
+/// A service that lies in one way.
+struct Liar {
+    service: Arc<dyn HostNetwork>,
+    lie: fn(&dyn HostNetwork, Function, Args<'_>) -> Result<Reply, RawError>,
+}
+
+impl HostNetwork for Liar {
+    fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError> {
+        (self.lie)(&*self.service, function, args)
+    }
+
+    fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {
+        self.service.subscribe(sink)
+    }
+}
+
+/// Changes what the service says.
+fn retold(outcome: Result<Reply, RawError>, from: &str, to: &str) -> Result<Reply, RawError> {
+    outcome.map(|reply| Reply { result: reply.result.map(|text| text.replace(from, to)), ..reply })
+}
+
+#[test]
+fn the_suite_notices_what_is_wrong() {
+    let lies: [(&str, &str, fn(&dyn HostNetwork, Function, Args<'_>) -> Result<Reply, RawError>); 6] = [
+        ("deletes that do nothing", "cycles: a deleted namespace lets its endpoints live", |service, function, args| match function {
+            Function::Delete(_) => Ok(Reply::default()),
+            _ => service.call(function, args),
+        }),
+        ("one code for all errors", "errors: a network's name is unique", |service, function, args| {
+            service.call(function, args).map_err(|_| RawError::with_record(HResult::FAIL, "Unspecified error "))
+        }),
+        ("no error records", "errors: an error record says the code", |service, function, args| {
+            service.call(function, args).map_err(|error| error.hresult.into())
+        }),
+        ("lost settings", "policies: policies of a pod come back", |service, function, args| {
+            retold(service.call(function, args), "\"NeedEncap\":true", "\"NeedEncap\":false")
+        }),
+        ("a random id for each endpoint", "documents: the client's GUID is kept", |service, function, args| match function {
+            Function::Create(hcn::Kind::Endpoint) => service.call(function, Args { id: None, ..args }),
+            _ => service.call(function, args),
+        }),
+        ("modifies that do nothing", "features: a load balancer is changed in place", |service, function, args| match function {
+            Function::Modify(hcn::Kind::LoadBalancer) => Ok(Reply::default()),
+            _ => service.call(function, args),
+        }),
+    ];
+    for (what, noticed, lie) in lies {
+        let service = Service::new(HnsVersion::new(15, 5));
+        let report = run(Arc::new(Liar { service, lie }), &Options::default(), |_| {}).unwrap();
+        assert!(report.failures().contains(noticed), "{what} is not noticed by {noticed:?}:\n{report}");
+        assert!(report.count(Outcome::Passed) > 0, "{what}: the suite goes on after a case that differs:\n{report}");
+    }
+}
+
+#[test]
+fn a_host_in_use_is_refused_and_left_alone() {
+    let service = Service::new(HnsVersion::new(13, 3));
+    let client = hcn::blocking::Client::new(service.clone());
+    let subnet = hcn::Subnet::new("10.9.0.0/24".parse().unwrap(), [10, 9, 0, 1].into());
+    let foreign = hcn::HostComputeNetwork::new("production", NetworkType::L2Bridge, subnet);
+    let foreign = client.create(hcn::Guid::random(), &foreign).unwrap();
+    let refusal = run(service.clone(), &Options::default(), |_| {}).unwrap_err();
+    assert!(refusal.to_string().contains("production") && refusal.to_string().contains("--among-foreign"), "{refusal}");
+
+    let report = run(service, &Options { among_foreign: true, ..Options::default() }, |_| {}).unwrap();
+    assert!(report.passed(), "{}", report.failures());
+    let left = client.list::<hcn::HostComputeNetwork>(&hcn::Query::default()).unwrap();
+    assert_eq!(left, [foreign], "the suite removes its own networks and nothing else");
+    assert_eq!(client.list::<hcn::HostComputeEndpoint>(&hcn::Query::default()).unwrap(), []);
+    assert_eq!(client.list::<hcn::HostComputeLoadBalancer>(&hcn::Query::default()).unwrap(), []);
+    assert_eq!(client.list::<hcn::HostComputeNamespace>(&hcn::Query::default()).unwrap(), []);
 }
