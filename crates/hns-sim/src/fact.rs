@@ -4,13 +4,17 @@
 //! so the cost of a change follows the change. Facts sort in the order in which they can be made; they are removed in the opposite order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hcn::{Guid, Protocol};
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use crate::mac::Mac;
+
+mod access;
+mod show;
+
+pub use access::{Access, AccessList, AccessRule, Place};
 
 /// How a network forwards between its own ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,30 +36,53 @@ pub enum Spread {
     Source,
 }
 
+/// Whom a backend sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Seen {
+    /// The client.
+    Client,
+    /// The address of a class.
+    Class(NatClass),
+    /// The address of the link that leads to the backend.
+    Link,
+}
+
 /// How a frontend picks a backend. There are few different ones however many frontends exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pick {
+    /// Of IPv6.
+    pub ipv6: bool,
     /// Backends to pick from, at least 1.
     pub count: u16,
     /// What clients are spread by.
     pub spread: Spread,
     /// The frontend is a port of every host address.
     pub any_host_address: bool,
-    /// The backend sees the client's address instead of the host's.
-    pub keep_source: bool,
+    /// Whom the backend sees.
+    pub seen: Seen,
     /// The host's own traffic is balanced too.
     pub host: bool,
+    /// Ports of guarded bridges are balanced only on a host path.
+    pub guarded: bool,
 }
 
 /// What a client dials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frontend {
-    /// The address; none is any address of the host.
-    pub address: Option<Ipv4Addr>,
+    /// The address; the unspecified one is any address of the host.
+    pub address: IpAddr,
     /// TCP, UDP or SCTP.
     pub protocol: Protocol,
     /// The port.
     pub port: u16,
+}
+
+impl Frontend {
+    /// What a client dials at that address, or at any of the host's.
+    pub fn new(address: Option<IpAddr>, ipv6: bool, protocol: Protocol, port: u16) -> Self {
+        let any = if ipv6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
+        Self { address: address.unwrap_or(any), protocol, port }
+    }
 }
 
 /// A port of a bridge whose other end is an interface of a compartment.
@@ -74,9 +101,9 @@ pub struct Port {
     /// Its MAC.
     pub mac: Mac,
     /// Its addresses.
-    pub addresses: Vec<Ipv4Net>,
+    pub addresses: Vec<IpNet>,
     /// Its routes: prefix, gateway, metric.
-    pub routes: Vec<(Ipv4Net, Ipv4Addr, u16)>,
+    pub routes: Vec<(IpNet, IpAddr, u16)>,
     /// Bytes; none is the uplink's.
     pub mtu: Option<u16>,
     /// Bytes taken from the MTU for encapsulation.
@@ -86,8 +113,11 @@ pub struct Port {
 /// Traffic whose source is translated alike: its number travels as the packet's mark.
 pub type NatClass = u32;
 
-/// The class of connections that a load balancer translated.
+/// Connections that a load balancer translated to the address of the link behind.
 pub const BALANCED: NatClass = 0x4d00_0001;
+
+/// Traffic between the ports of a tunnel network, on its way to the fabric.
+pub const TO_FABRIC: NatClass = 0x4d00_0002;
 
 /// Set in the number of a class that names its destinations.
 pub const ONLY_DESTINATIONS: NatClass = 0x0100_0000;
@@ -102,56 +132,168 @@ pub enum Fact {
         /// How it forwards.
         forwarding: Forwarding,
     },
+    /// A bridge's own MAC.
+    BridgeMac {
+        /// The bridge.
+        bridge: String,
+        /// Its MAC.
+        mac: Mac,
+    },
+    /// The host's adapter is a port of a bridge, which has taken its addresses over.
+    Uplink {
+        /// The bridge.
+        bridge: String,
+    },
+    /// What is marked for the fabric leaves by the adapter, whatever its destination.
+    Fabric,
+    /// A device that encapsulates frames.
+    Tunnel {
+        /// Its name.
+        name: String,
+        /// The identifier of its segment.
+        vni: u32,
+        /// The UDP port.
+        port: u16,
+        /// The host's own address.
+        local: Ipv4Addr,
+        /// The MAC of the distributed router.
+        mac: Mac,
+    },
     /// An address of the host on a bridge.
     BridgeAddress {
         /// The bridge.
         bridge: String,
         /// The address with its subnet's length.
-        address: Ipv4Net,
+        address: IpNet,
     },
     /// A compartment: a network namespace that processes can enter.
     Compartment(Guid),
     /// A port.
     Port(Port),
-    /// Who answers for an address on a bridge.
+    /// Who answers for an address on a link.
     Neighbour {
-        /// The bridge.
-        bridge: String,
+        /// The link.
+        link: String,
         /// The address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Its MAC.
         mac: Mac,
     },
+    /// Where frames for a MAC are sent.
+    Peer {
+        /// The tunnel.
+        tunnel: String,
+        /// The MAC.
+        mac: Mac,
+        /// The host behind which it is.
+        host: IpAddr,
+        /// The segment, where it is not the tunnel's own.
+        vni: Option<u32>,
+    },
+    /// What is reached through a tunnel.
+    Route {
+        /// The tunnel.
+        tunnel: String,
+        /// The destinations.
+        prefix: IpNet,
+        /// The router in the tunnel; none is the destination itself.
+        router: Option<IpAddr>,
+    },
+    /// Ports of a bridge reach the host itself only on a host path.
+    Guarded {
+        /// The bridge.
+        bridge: String,
+    },
+    /// Ports of a bridge and the host do not reach each other.
+    Hostless {
+        /// The bridge.
+        bridge: String,
+    },
+    /// Traffic between the ports of a bridge goes to the fabric first.
+    ToFabric {
+        /// The bridge.
+        bridge: String,
+    },
+    /// A link of an overlay.
+    OverlayLink {
+        /// The link.
+        link: String,
+    },
+    /// An overlay's own addresses: they leave it only translated.
+    OverlayPrefix(IpNet),
+    /// An address that tunnelled frames for that MAC are taken for.
+    TunnelMac {
+        /// The tunnel.
+        tunnel: String,
+        /// The MAC.
+        mac: Mac,
+    },
+    /// What a pod sends there goes by the host.
+    HostPath {
+        /// The pod's address.
+        address: IpAddr,
+        /// The destinations.
+        destination: IpNet,
+    },
     /// What leaves a prefix for elsewhere gets the host's address, whatever the protocol (NAT networks).
-    Masquerade(Ipv4Net),
+    Masquerade(IpNet),
     /// The source that a class of traffic gets.
     Source {
         /// The class.
         class: NatClass,
         /// The address.
-        address: Ipv4Addr,
+        address: IpAddr,
     },
     /// A destination to which a class is not translated.
     Exception {
         /// The class.
         class: NatClass,
         /// The destination.
-        destination: Ipv4Net,
+        destination: IpNet,
     },
     /// A destination to which a class with [`ONLY_DESTINATIONS`] is translated.
     Destination {
         /// The class.
         class: NatClass,
         /// The destination.
-        destination: Ipv4Net,
+        destination: IpNet,
     },
     /// Outgoing TCP and UDP of an address belong to a class.
     Outbound {
         /// The address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// The class.
         class: NatClass,
     },
+    /// A destination that a pod's proxy does not see.
+    Unproxied {
+        /// The pod's address.
+        address: IpAddr,
+        /// The destination.
+        destination: IpNet,
+    },
+    /// A pod's connections to a prefix end at a proxy.
+    Proxied {
+        /// The pod's address.
+        address: IpAddr,
+        /// The protocol.
+        protocol: Protocol,
+        /// The destinations.
+        destination: IpNet,
+        /// The proxy.
+        proxy: (IpAddr, u16),
+    },
+    /// A set of addresses that access rules name.
+    Set(String),
+    /// A member of a set.
+    Member {
+        /// The set.
+        set: String,
+        /// The addresses.
+        prefix: IpNet,
+    },
+    /// Access rules of a port.
+    Access(AccessList),
     /// A way of picking exists.
     Pick(Pick),
     /// A backend of a frontend.
@@ -161,7 +303,7 @@ pub enum Fact {
         /// Its place among the frontend's backends, from 0.
         slot: u16,
         /// The backend's address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// The backend's port.
         port: u16,
     },
@@ -177,16 +319,42 @@ pub enum Fact {
 impl Fact {
     /// Whether several objects may mean the same fact, so that it goes only with the last of them.
     pub fn is_shared(&self) -> bool {
-        matches!(self, Self::Source { .. } | Self::Exception { .. } | Self::Destination { .. } | Self::Pick(_))
+        matches!(
+            self,
+            Self::Source { .. }
+                | Self::Exception { .. }
+                | Self::Destination { .. }
+                | Self::Pick(_)
+                | Self::Bridge { .. }
+                | Self::BridgeAddress { .. }
+                | Self::Uplink { .. }
+                | Self::Fabric
+                | Self::Peer { .. }
+        )
     }
 }
 
-/// A bridge's name is short and follows from the network's id.
+/// A bridge's name is short and follows from the network's id. It takes the id's last digits: UUIDv5 puts no structure there.
 pub fn bridge_name(network: &Guid) -> String {
-    format!("hns{:.8}", network.0.simple().to_string())
+    format!("hns{}", &network.0.simple().to_string()[24..])
 }
 
-/// A port's name is short and follows from the endpoint's id. It takes the id's last digits: UUIDv5 puts no structure there.
+/// The bridge of the host's adapter, which all networks share that are part of the LAN.
+pub fn uplink_bridge() -> String {
+    "hnsuplink".to_owned()
+}
+
+/// A tunnel's name is short and follows from what makes it another one.
+pub fn tunnel_name(network: &Guid, vni: u32, port: u16, local: Ipv4Addr) -> String {
+    format!("hvx{:08x}", stable_hash(&format!("{network} {vni} {port} {local}")))
+}
+
+/// FNV-1a: stable between versions, unlike the standard library's hasher.
+pub fn stable_hash(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// A port's name is short and follows from the endpoint's id. It takes the id's last digits, too.
 pub fn port_name(endpoint: &Guid) -> String {
     format!("ep{}", &endpoint.0.simple().to_string()[20..])
 }
@@ -211,18 +379,6 @@ impl Plan {
     pub fn inverse(&self) -> Self {
         let reversed = |facts: &[Fact]| facts.iter().rev().cloned().collect();
         Self { remove: reversed(&self.add), add: reversed(&self.remove) }
-    }
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for fact in &self.remove {
-            writeln!(f, "- {fact}")?;
-        }
-        for fact in &self.add {
-            writeln!(f, "+ {fact}")?;
-        }
-        Ok(())
     }
 }
 
@@ -253,74 +409,6 @@ impl Shared {
                     self.0.remove(fact);
                 }
             }
-        }
-    }
-}
-
-impl fmt::Display for Frontend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address {
-            Some(address) => write!(f, "{} {address}:{}", self.protocol, self.port),
-            None => write!(f, "{} *:{}", self.protocol, self.port),
-        }
-    }
-}
-
-impl fmt::Display for Pick {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spread = match self.spread {
-            Spread::Connection => "connection",
-            Spread::SourceProtocol => "source and protocol",
-            Spread::Source => "source",
-        };
-        write!(f, "1 of {} by {spread}", self.count)?;
-        for (flag, text) in
-            [(self.any_host_address, ", on any host address"), (self.keep_source, ", source kept"), (!self.host, ", not for the host")]
-        {
-            if flag {
-                f.write_str(text)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Port {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "port {} of {} for {} in compartment {}: mac {}", self.name, self.bridge, self.interface, self.compartment, self.mac)?;
-        for address in &self.addresses {
-            write!(f, ", address {address}")?;
-        }
-        for (prefix, gateway, _) in &self.routes {
-            write!(f, ", route {prefix} via {gateway}")?;
-        }
-        if let Some(mtu) = self.mtu {
-            write!(f, ", mtu {mtu}")?;
-        }
-        if self.overhead != 0 {
-            write!(f, ", overhead {}", self.overhead)?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Fact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bridge { name, forwarding: Forwarding::Routed } => write!(f, "bridge {name}, routed"),
-            Self::Bridge { name, forwarding: Forwarding::Switched } => write!(f, "bridge {name}, switched"),
-            Self::BridgeAddress { bridge, address } => write!(f, "address {address} on {bridge}"),
-            Self::Compartment(id) => write!(f, "compartment {id}"),
-            Self::Port(port) => port.fmt(f),
-            Self::Neighbour { bridge, address, mac } => write!(f, "neighbour {address} on {bridge} is {mac}"),
-            Self::Masquerade(prefix) => write!(f, "masquerade {prefix}"),
-            Self::Source { class, address } => write!(f, "class {class:#x} leaves as {address}"),
-            Self::Exception { class, destination } => write!(f, "class {class:#x} keeps its source to {destination}"),
-            Self::Destination { class, destination } => write!(f, "class {class:#x} is translated to {destination}"),
-            Self::Outbound { address, class } => write!(f, "outbound {address} is class {class:#x}"),
-            Self::Pick(pick) => write!(f, "pick {pick}"),
-            Self::Backend { frontend, slot, address, port } => write!(f, "backend {slot} of {frontend} is {address}:{port}"),
-            Self::Frontend { frontend, pick } => write!(f, "frontend {frontend} picks {pick}"),
         }
     }
 }

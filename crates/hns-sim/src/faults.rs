@@ -400,7 +400,7 @@ impl Faults {
     pub fn stops(&mut self) -> bool {
         let seed = self.seed;
         let stays = |active: &&mut ActiveFault| kind(&active.fault.name).is_some_and(|kind| kind.action == Action::StaysUp);
-        let stays = self.active.iter_mut().filter(stays).fold(false, |stays, active| active.strikes(seed) || stays);
+        let stays = self.active.iter_mut().filter(stays).any(|active| active.strikes(seed));
         self.active.retain(|active| active.fault.count != Some(0));
         !stays
     }

@@ -1,14 +1,18 @@
-//! The kernel of a simulated host: network namespaces, bridges and veth pairs by netlink, address translation by nf_tables.
+//! The kernel of a simulated host: network namespaces, bridges, veth pairs and tunnels by netlink; address translation and access rules by
+//! nf_tables.
 //!
-//! What it makes, and how it knows its own: bridges `hns…`, ports `ep…`, the table `hns`, files named by GUIDs in the compartments' directory.
-//! A plan is links first, then one nf_tables transaction; when a step is refused, the steps before it are undone in reverse.
+//! What it makes, and how it knows its own: bridges `hns…`, tunnels `hvx…`, ports `ep…`, tables `hns…`, files named by GUIDs in the
+//! compartments' directory. A plan is links first, then rules inside compartments, then one nf_tables transaction for the host's rules; when a
+//! step is refused, the steps before it are undone in reverse.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use hcn::HResult;
+use hcn::document::EndpointStats;
+use hcn::{Guid, HResult};
 use linux_sys::netlink::Rtnl;
 use linux_sys::nft::Nft;
 use linux_sys::ns::NetNs;
@@ -16,8 +20,11 @@ use linux_sys::ns::NetNs;
 use crate::fact::{Fact, Plan};
 use crate::kernel::{Kernel, KernelError};
 
+mod access;
 mod links;
+mod ports;
 mod rules;
+mod tunnels;
 
 use links::is_link;
 
@@ -28,12 +35,15 @@ pub struct LinuxKernel {
     nft: Nft,
     netns_dir: PathBuf,
     uplink: String,
+    /// Numbers of links by name.
+    known: RefCell<HashMap<String, u32>>,
 }
 
 /// Names the step of a plan that failed, and the code that HNS gives for it.
 fn refused(action: impl ToString, source: io::Error) -> KernelError {
     let hresult = match source.kind() {
-        io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull => HResult::OUT_OF_MEMORY,
+        io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => HResult::OUT_OF_MEMORY,
+        io::ErrorKind::AlreadyExists => HResult::ALREADY_EXISTS,
         _ => HResult::FAIL,
     };
     KernelError { action: action.to_string(), hresult, source }
@@ -49,26 +59,35 @@ impl LinuxKernel {
     pub fn open_in(node: NetNs, netns_dir: &Path, uplink: &str) -> io::Result<Self> {
         let (rtnl, nft) = (Rtnl::open_in(&node)?, Nft::open_in(&node)?);
         std::fs::create_dir_all(netns_dir)?;
-        Ok(Self { node, rtnl, nft, netns_dir: netns_dir.to_owned(), uplink: uplink.to_owned() })
+        Ok(Self { node, rtnl, nft, netns_dir: netns_dir.to_owned(), uplink: uplink.to_owned(), known: RefCell::default() })
     }
 
-    /// Does the links of a plan; what was done stands in `done`, in order, also on an error.
+    /// Does the links and the compartments' rules of a plan; what was done stands in `done`, in order, also on an error.
     fn change_links<'a>(&self, plan: &'a Plan, done: &mut Vec<(bool, &'a Fact)>) -> Result<(), KernelError> {
-        for fact in plan.remove.iter().filter(|fact| is_link(fact)) {
-            self.unmake(fact).map_err(|error| refused(format_args!("- {fact}"), error))?;
+        let here = |fact: &&Fact| is_link(fact) || access::inside(fact).is_some();
+        for fact in plan.remove.iter().filter(here) {
+            self.undo_one(fact).map_err(|error| refused(format_args!("- {fact}"), error))?;
             done.push((false, fact));
         }
-        for fact in plan.add.iter().filter(|fact| is_link(fact)) {
-            self.make(fact).map_err(|error| refused(format_args!("+ {fact}"), error))?;
+        for fact in plan.add.iter().filter(here) {
+            self.do_one(fact).map_err(|error| refused(format_args!("+ {fact}"), error))?;
             done.push((true, fact));
         }
         Ok(())
     }
 
+    fn do_one(&self, fact: &Fact) -> io::Result<()> {
+        access::inside(fact).map_or_else(|| self.make(fact), |list| self.make_inside(list))
+    }
+
+    fn undo_one(&self, fact: &Fact) -> io::Result<()> {
+        access::inside(fact).map_or_else(|| self.unmake(fact), |list| self.unmake_inside(list))
+    }
+
     /// Undoes what was done. Its own failures are logged: the caller has an error to report already.
     fn undo(&self, done: &[(bool, &Fact)]) {
         for (made, fact) in done.iter().rev() {
-            let undone = if *made { self.unmake(fact) } else { self.make(fact) };
+            let undone = if *made { self.undo_one(fact) } else { self.do_one(fact) };
             if let Err(error) = undone {
                 tracing::error!(%error, %fact, "a refused plan could not be undone");
             }
@@ -88,9 +107,19 @@ impl Kernel for LinuxKernel {
         rules::exist(&self.nft).map_err(|error| refused("listing nf_tables' tables", error))
     }
 
+    fn stats(&self, endpoint: &Guid) -> Option<EndpointStats> {
+        self.port_stats(endpoint).unwrap_or_else(|error| {
+            tracing::warn!(%error, %endpoint, "the counters of an endpoint cannot be read");
+            None
+        })
+    }
+
     fn reconcile(&mut self, facts: &BTreeSet<Fact>) -> Result<(), KernelError> {
         self.prepare_host().map_err(|error| refused("preparing the host to forward", error))?;
         self.reconcile_links(facts).map_err(|(action, error)| refused(action, error))?;
+        for list in facts.iter().filter_map(access::inside) {
+            self.make_inside(list).map_err(|error| refused(list, error))?;
+        }
         rules::replace(&self.nft, facts).map_err(|error| refused("writing the table of rules", error))
     }
 

@@ -3,32 +3,36 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use hcn::document::{Action, DistributionType, EncapOverhead, EndpointPolicyType, InterfaceParameters, NetworkPolicyType};
-use hcn::{
-    EndpointPolicy, Guid, HostComputeNetwork, Kind, LoadBalancerFlags, LoadBalancerPortMapping, NamespaceType, NatFlags, NetworkPolicy, NetworkType,
-    OutBoundNat, Protocol,
-};
-use ipnet::{IpNet, Ipv4Net};
+use hcn::document::{EndpointPolicyType, NetworkFlags, NetworkPolicyType};
+use hcn::{EndpointPolicy, Guid, HostComputeNetwork, Kind, NamespaceType, NetworkPolicy, NetworkType, Protocol};
+use ipnet::IpNet;
 
-use crate::fact::{BALANCED, Fact, Forwarding, Frontend, NatClass, ONLY_DESTINATIONS, Pick, Port, Spread, bridge_name, port_name};
-use crate::state::{Balancer, Change, Endpoint, Object, State};
+use crate::fact::{Fact, Forwarding, Frontend, Pick, Seen, Spread, bridge_name, uplink_bridge};
+use crate::mac::Mac;
+use crate::model::is_nat;
+use crate::state::{Change, Object, State};
 use crate::switches::Switches;
 
-/// The facts of an object, given the networks of `state`.
+mod access;
+mod balancers;
+mod endpoints;
+mod overlay;
+
+/// The facts of an object, given the networks and the routing rules of `state`.
 pub fn facts(object: &Object, id: &Guid, state: &State, switches: &Switches) -> BTreeSet<Fact> {
     let mut facts = BTreeSet::new();
     match object {
-        Object::Network(network) => network_facts(id, network, &mut facts),
+        Object::Network(network) => network_facts(id, network, switches, &mut facts),
         Object::Endpoint(endpoint) => {
             if let Some(network) = state.networks.get(&endpoint.document.host_compute_network) {
-                endpoint_facts(id, endpoint, network, &mut facts);
+                endpoints::facts(id, endpoint, network, state, &mut facts);
             }
         }
         // The host's own compartment exists without a fact, and those of virtual machines are inside these.
         Object::Namespace(namespace) if namespace.namespace_type == NamespaceType::Host => drop(facts.insert(Fact::Compartment(*id))),
         Object::Namespace(_) => {}
-        Object::Balancer(balancer) => balancer_facts(balancer, switches, &mut facts),
-        // Every packet of a pod takes the host's path already, which is what these rules ask for.
+        Object::Balancer(balancer) => balancers::facts(balancer, state.networks.get(&balancer.network), switches, &mut facts),
+        // A routing rule is one of the endpoints that it names.
         Object::Route(_) => {}
     }
     facts
@@ -36,18 +40,41 @@ pub fn facts(object: &Object, id: &Guid, state: &State, switches: &Switches) -> 
 
 /// Other objects whose facts a change may change: asked before it is made.
 pub fn dependents(change: &Change, state: &State) -> Vec<(Kind, Guid)> {
-    let (Kind::Network, Some(Object::Network(after))) = (change.kind, &change.after) else { return Vec::new() };
-    // What pods leave as is the host's address on the network.
-    let same = state.networks.get(&change.id).is_none_or(|before| before.management_ip() == after.management_ip());
-    if same { Vec::new() } else { state.index().endpoints_of(change.id).map(|id| (Kind::Endpoint, id)).collect() }
+    match (change.kind, &change.after) {
+        (Kind::Network, Some(Object::Network(after))) => {
+            let Some(before) = state.networks.get(&change.id) else { return Vec::new() };
+            let endpoints = || state.index().endpoints_of(change.id).map(|id| (Kind::Endpoint, id));
+            // What pods and load balancers leave as is the host's address on the network.
+            if before.management_ip() != after.management_ip() {
+                endpoints().chain(state.index().balancers_of(change.id).map(|id| (Kind::LoadBalancer, id))).collect()
+            } else if overlay::tunnel_of(&change.id, before) != overlay::tunnel_of(&change.id, after) || inside(before) != inside(after) {
+                endpoints().collect()
+            } else {
+                Vec::new()
+            }
+        }
+        (Kind::SdnRoute, after) => {
+            let before = state.routes.get(&change.id);
+            let after = after.as_ref().and_then(|object| if let Object::Route(route) = object { Some(route) } else { None });
+            let named = before.into_iter().chain(after).flat_map(|route| &route.host_compute_endpoints);
+            named.filter(|id| state.endpoints.contains_key(id)).map(|id| (Kind::Endpoint, *id)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The sets that rules inside the compartments of a network's endpoints spell out.
+fn inside(network: &HostComputeNetwork) -> Vec<&NetworkPolicy> {
+    let switched = forwarding(&network.network_type) == Forwarding::Switched;
+    network.policies.iter().filter(|policy| switched && policy.policy_type == NetworkPolicyType::SetPolicy).collect()
 }
 
 /// Whether packets of IPv6 meet what the model keeps.
-pub const HAS_IPV6: bool = false;
+pub const HAS_IPV6: bool = true;
 
 /// Whether networks of that type are made real.
 pub fn is_real_network(network_type: &NetworkType) -> bool {
-    matches!(network_type, NetworkType::L2Bridge | NetworkType::Nat | NetworkType::Internal | NetworkType::Private)
+    !matches!(network_type, NetworkType::Mirrored | NetworkType::Infiniband | NetworkType::Other(_))
 }
 
 /// Whether packets meet a network policy, or need not.
@@ -58,19 +85,18 @@ pub fn is_real_network_policy(policy: &NetworkPolicy) -> bool {
 /// Whether packets meet an endpoint policy, or need not.
 pub fn is_real_endpoint_policy(policy: &EndpointPolicy) -> bool {
     use EndpointPolicyType as Type;
-    match policy.policy_type {
-        // Everything passes here, so a rule that lets pass is kept.
-        Type::Acl => policy.as_acl().is_some_and(|acl| acl.action == Action::Allow),
-        Type::TierAcl | Type::L4Proxy | Type::L4WfpProxy | Type::Encryption | Type::Firewall => false,
-        _ => true,
-    }
+    !matches!(policy.policy_type, Type::L4WfpProxy | Type::Encryption | Type::Firewall | Type::Qos | Type::Vlan)
 }
 
-fn v4(prefix: &str) -> Option<Ipv4Net> {
-    match prefix.parse() {
-        Ok(IpNet::V4(net)) => Some(net),
-        _ => prefix.parse::<Ipv4Addr>().ok().map(Ipv4Net::from),
-    }
+/// A prefix, or one address.
+fn prefix(text: &str) -> Option<IpNet> {
+    let net = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+    net.map(|net: IpNet| net.trunc())
+}
+
+/// The same addresses in the fewest prefixes, none within another.
+fn merged<'a>(prefixes: impl IntoIterator<Item = &'a str>) -> Vec<IpNet> {
+    IpNet::aggregate(&prefixes.into_iter().filter_map(prefix).collect())
 }
 
 /// The host's own address on the network.
@@ -83,140 +109,88 @@ fn management(network: &HostComputeNetwork) -> Option<Ipv4Addr> {
 
 fn forwarding(network_type: &NetworkType) -> Forwarding {
     match network_type {
-        NetworkType::Internal | NetworkType::Private => Forwarding::Switched,
+        NetworkType::Internal | NetworkType::Private | NetworkType::Transparent => Forwarding::Switched,
         _ => Forwarding::Routed,
     }
 }
 
-fn network_facts(id: &Guid, network: &HostComputeNetwork, facts: &mut BTreeSet<Fact>) {
-    let bridge = bridge_name(id);
+/// The bridge of a network. Networks that are part of the LAN share the adapter's.
+fn bridge_of(id: &Guid, network: &HostComputeNetwork) -> String {
+    if network.network_type == NetworkType::Transparent { uplink_bridge() } else { bridge_name(id) }
+}
+
+fn network_facts(id: &Guid, network: &HostComputeNetwork, switches: &Switches, facts: &mut BTreeSet<Fact>) {
+    let bridge = bridge_of(id, network);
     facts.insert(Fact::Bridge { name: bridge.clone(), forwarding: forwarding(&network.network_type) });
-    // A private network has no host port, so the host has no address there.
-    if network.network_type != NetworkType::Private {
-        for subnet in network.subnets() {
-            if let (Some(IpNet::V4(prefix)), Some(IpAddr::V4(gateway))) = (subnet.prefix(), subnet.gateway())
-                && let Ok(address) = Ipv4Net::new(gateway, prefix.prefix_len())
-            {
-                facts.insert(Fact::BridgeAddress { bridge: bridge.clone(), address });
+    if network.network_type == NetworkType::Transparent {
+        facts.insert(Fact::Uplink { bridge });
+    } else {
+        facts.insert(Fact::BridgeMac { bridge: bridge.clone(), mac: overlay::router(network).unwrap_or_else(|| own_mac(id)) });
+        // A private network has no host port, so the host has no address there.
+        if network.network_type != NetworkType::Private {
+            gateway_facts(&bridge, network, facts);
+        }
+        match network.network_type {
+            NetworkType::L2Bridge | NetworkType::L2Tunnel if switches.host_needs_route => {
+                drop(facts.insert(Fact::Guarded { bridge: bridge.clone() }))
             }
+            _ => {}
+        }
+        if network.network_type == NetworkType::L2Tunnel {
+            facts.extend([Fact::Fabric, Fact::ToFabric { bridge }]);
         }
     }
-    if network.network_type == NetworkType::Nat {
-        facts.extend(network.subnets().filter_map(|subnet| v4(&subnet.ip_address_prefix)).map(|prefix| Fact::Masquerade(prefix.trunc())));
+    if is_nat(&network.network_type) {
+        facts.extend(network.subnets().filter_map(|subnet| prefix(&subnet.ip_address_prefix)).map(Fact::Masquerade));
+        name_server_facts(network, facts);
     }
-    facts.extend(management(network).map(|address| Fact::Source { class: BALANCED, address }));
+    overlay::network_facts(id, network, switches, facts);
+    access::set_facts(id, network, facts);
 }
 
-fn endpoint_facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork, facts: &mut BTreeSet<Fact>) {
-    let bridge = bridge_name(&endpoint.document.host_compute_network);
-    let addresses: Vec<Ipv4Net> = endpoint.addresses().collect();
-    if endpoint.on_host {
-        facts.extend(addresses.iter().map(|address| Fact::BridgeAddress { bridge: bridge.clone(), address: *address }));
-        return;
-    }
-    let (Some(interface), Some(mac)) = (&endpoint.interface, endpoint.mac()) else { return };
-    let forwarding = forwarding(&network.network_type);
-    for address in &addresses {
-        facts.insert(Fact::Neighbour { bridge: bridge.clone(), address: address.addr(), mac });
-    }
-    outbound_facts(endpoint, network, &addresses, facts);
-    port_mapping_facts(endpoint, &addresses, facts);
-    let routes =
-        endpoint.document.routes.iter().filter_map(|route| Some((v4(&route.destination_prefix)?, route.next_hop.parse().ok()?, route.metric)));
-    facts.insert(Fact::Port(Port {
-        name: port_name(id),
-        bridge,
-        forwarding,
-        compartment: endpoint.document.host_compute_namespace,
-        interface: interface.clone(),
-        mac,
-        routes: routes.collect(),
-        addresses,
-        mtu: settings::<InterfaceParameters>(endpoint, &EndpointPolicyType::InterfaceParameters).map(|parameters| parameters.mtu),
-        overhead: settings::<EncapOverhead>(endpoint, &EndpointPolicyType::EncapOverhead).map_or(0, |encap| encap.overhead),
-    }));
+/// A bridge's own MAC is fixed, or it would follow the bridge's ports and pods would lose their gateway.
+fn own_mac(id: &Guid) -> Mac {
+    let [.., a, b, c, d] = *id.0.as_bytes();
+    Mac([0x02, 0x4d, a, b, c, d])
 }
 
-/// The last policy of that type: later ones win.
-fn settings<T: serde::de::DeserializeOwned>(endpoint: &Endpoint, policy_type: &EndpointPolicyType) -> Option<T> {
-    endpoint.document.policies.iter().rev().find_map(|policy| policy.settings_as(policy_type))
-}
-
-fn outbound_facts(endpoint: &Endpoint, network: &HostComputeNetwork, addresses: &[Ipv4Net], facts: &mut BTreeSet<Fact>) {
-    let Some(nat) = settings::<OutBoundNat>(endpoint, &EndpointPolicyType::OutBoundNat) else { return };
-    let Some(source) = nat.virtual_ip.parse().ok().or(management(network)) else { return };
-    let prefixes = |list: &[String]| list.iter().filter_map(|prefix| v4(prefix)).map(|prefix| prefix.trunc()).collect::<BTreeSet<_>>();
-    let (exceptions, destinations) = (prefixes(&nat.exceptions), prefixes(&nat.destinations));
-    let class = class_of(source, &exceptions, &destinations);
-    facts.insert(Fact::Source { class, address: source });
-    facts.extend(exceptions.into_iter().map(|destination| Fact::Exception { class, destination }));
-    facts.extend(destinations.into_iter().map(|destination| Fact::Destination { class, destination }));
-    facts.extend(addresses.iter().map(|address| Fact::Outbound { address: address.addr(), class }));
-}
-
-/// The number of a class follows from what it says, so endpoints with equal policies share it and a restart finds it again.
-fn class_of(source: Ipv4Addr, exceptions: &BTreeSet<Ipv4Net>, destinations: &BTreeSet<Ipv4Net>) -> NatClass {
-    let text = format!("{source} {exceptions:?} {destinations:?}");
-    // FNV-1a: stable between versions, unlike the standard library's hasher.
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    let flag = if destinations.is_empty() { 0 } else { ONLY_DESTINATIONS };
-    0x8000_0000 | (hash & !ONLY_DESTINATIONS) | flag
-}
-
-fn port_mapping_facts(endpoint: &Endpoint, addresses: &[Ipv4Net], facts: &mut BTreeSet<Fact>) {
-    let Some(address) = addresses.first() else { return };
-    for mapping in endpoint.document.policies.iter().filter_map(EndpointPolicy::as_port_mapping) {
-        let frontend = Frontend { address: mapping.vip.parse().ok(), protocol: mapping.protocol, port: mapping.external_port };
-        let pick = Pick {
-            count: 1,
-            spread: Spread::Connection,
-            any_host_address: frontend.address.is_none(),
-            keep_source: true,
-            host: mapping.flags.contains(NatFlags::LOCAL_ROUTED_VIP),
-        };
-        facts.insert(Fact::Pick(pick));
-        facts.insert(Fact::Backend { frontend, slot: 0, address: address.addr(), port: mapping.internal_port });
-        facts.insert(Fact::Frontend { frontend, pick });
-    }
-}
-
-fn balancer_facts(balancer: &Balancer, switches: &Switches, facts: &mut BTreeSet<Fact>) {
-    let backends = balancer.backends.iter().filter_map(|address| match address {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    });
-    let backends: Vec<Ipv4Addr> = backends.collect();
-    let count = u16::try_from(backends.len()).unwrap_or(u16::MAX);
-    if count == 0 {
-        return;
-    }
-    let mappings = &balancer.document.port_mappings;
-    for frontend in balancer.frontends() {
-        let same = |mapping: &&LoadBalancerPortMapping| (mapping.protocol, mapping.external_port) == (frontend.protocol, frontend.port);
-        let Some(mapping) = mappings.iter().find(same) else { continue };
-        let pick = Pick {
-            count,
-            spread: spread(mapping, switches),
-            any_host_address: frontend.address.is_none(),
-            keep_source: switches.direct_server_return && balancer.document.flags.contains(LoadBalancerFlags::DSR),
-            host: true,
-        };
-        facts.insert(Fact::Pick(pick));
-        for (slot, address) in (0..count).zip(&backends) {
-            facts.insert(Fact::Backend { frontend, slot, address: *address, port: mapping.internal_port });
+fn gateway_facts(bridge: &str, network: &HostComputeNetwork, facts: &mut BTreeSet<Fact>) {
+    for subnet in network.subnets() {
+        if let (Some(prefix), Some(gateway)) = (subnet.prefix(), subnet.gateway())
+            && prefix.addr().is_ipv4() == gateway.is_ipv4()
+            && let Ok(address) = IpNet::new(gateway, prefix.prefix_len())
+        {
+            facts.insert(Fact::BridgeAddress { bridge: bridge.to_owned(), address });
         }
-        facts.insert(Fact::Frontend { frontend, pick });
     }
 }
 
-/// A version without session affinity spreads each connection by itself.
-fn spread(mapping: &LoadBalancerPortMapping, switches: &Switches) -> Spread {
-    match mapping.distribution_type {
-        _ if !switches.features().session_affinity => Spread::Connection,
-        DistributionType::SOURCE_IP_PROTOCOL => Spread::SourceProtocol,
-        DistributionType::SOURCE_IP => Spread::Source,
-        _ => Spread::Connection,
+/// The host answers for the network's name server at the gateway.
+fn name_server_facts(network: &HostComputeNetwork, facts: &mut BTreeSet<Fact>) {
+    let server = network.dns.server_list.iter().find_map(|server| server.parse::<Ipv4Addr>().ok());
+    let Some(server) = server.filter(|_| network.flags.contains(NetworkFlags::ENABLE_DNS_PROXY)) else { return };
+    for gateway in network.subnets().filter_map(|subnet| subnet.gateway().filter(IpAddr::is_ipv4)) {
+        for protocol in [Protocol::UDP, Protocol::TCP] {
+            let frontend = Frontend { address: gateway, protocol, port: 53 };
+            single(frontend, server.into(), 53, false, facts);
+        }
     }
+}
+
+/// A frontend with one backend, which sees the client.
+fn single(frontend: Frontend, address: IpAddr, port: u16, host: bool, facts: &mut BTreeSet<Fact>) {
+    let pick = Pick {
+        ipv6: address.is_ipv6(),
+        count: 1,
+        spread: Spread::Connection,
+        any_host_address: frontend.address.is_unspecified(),
+        seen: Seen::Client,
+        host,
+        guarded: false,
+    };
+    facts.insert(Fact::Pick(pick));
+    facts.insert(Fact::Backend { frontend, slot: 0, address, port });
+    facts.insert(Fact::Frontend { frontend, pick });
 }
 
 /// The protocols that a frontend can have.

@@ -95,9 +95,9 @@ impl Balancer {
         self.document.port_mappings.iter().flat_map(move |mapping| vips.clone().into_iter().map(move |address| listener(address, mapping)))
     }
 
-    /// What it listens on in IPv4.
+    /// What it listens on, as packets meet it.
     pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
-        self.listeners().filter_map(|listener| listener.frontend())
+        self.listeners().map(|listener| listener.frontend())
     }
 }
 
@@ -124,14 +124,9 @@ impl Listener {
         Self { address, ipv6: address.map_or(ipv6, |address| address.is_ipv6()), protocol, port }
     }
 
-    /// The same as packets of IPv4 meet it.
-    pub fn frontend(&self) -> Option<Frontend> {
-        let address = match self.address {
-            Some(IpAddr::V4(address)) => Some(address),
-            None if !self.ipv6 => None,
-            _ => return None,
-        };
-        Some(Frontend { address, protocol: self.protocol, port: self.port })
+    /// The same as packets meet it.
+    pub fn frontend(&self) -> Frontend {
+        Frontend::new(self.address, self.ipv6, self.protocol, self.port)
     }
 }
 

@@ -103,6 +103,13 @@ switches! { version;
     /// Load balancers with the DSR flag keep the client's address. Off: they translate the source like the others. (C, D: kube-proxy, Learn;
     /// where the translation happens is an inference)
     direct_server_return: bool = false;
+    /// Pods of L2Bridge and L2Tunnel networks reach their host, and load balancers without DSR, only where an SDNRoute with NeedEncap or a gateway
+    /// endpoint of the host leads there; pods of overlays and their host reach each other only with the policy HostRoute. (C: win-bridge
+    /// configurations, flannel and kube-proxy set them; that nothing passes without them is an inference)
+    host_needs_route: bool = true;
+    /// The host reaches node ports of its own addresses only where the port mapping says LocalRoutedVip. (C: kube-proxy sets it; U: unreliable
+    /// even with it)
+    node_port_needs_local_routed_vip: bool = true;
     /// What a load balancer gets whose address, protocol and port another one has. (U: k8s PR#137530 shows 0x803b0013, k8s#139519 0x800700b7
     /// on newer builds; that the border is HNS 15 is an inference)
     duplicate_load_balancer: HResult = if version.major >= 15 { HResult::ALREADY_EXISTS } else { HResult::PORT_ALREADY_EXISTS };

@@ -19,12 +19,17 @@ const WS2025: HnsVersion = HnsVersion::new(15, 5);
 const NODE: &str = "10.240.0.11";
 const VIP: &str = "10.96.0.1";
 
+/// What sends a pod's packets for services and for its own node by the host.
+fn to_services() -> Vec<EndpointPolicy> {
+    vec![EndpointPolicy::sdn_route(net("10.96.0.0/12")), EndpointPolicy::sdn_route(net("10.240.0.11/32"))]
+}
+
 #[test]
 fn pods_reach_each_other_and_services() {
     linux_sys::ns::in_lab("pods_reach_each_other_and_services", || {
         let lab = Lab::new();
         let node = lab.node(WS2022);
-        let (one, two) = (node.pod(2, "192.168.1.5", vec![]), node.pod(3, "192.168.1.6", vec![]));
+        let (one, two) = (node.pod(2, "192.168.1.5", to_services()), node.pod(3, "192.168.1.6", to_services()));
         serve_tcp(&one.ns, 80, "one");
         serve_tcp(&two.ns, 80, "two");
         serve_udp(&two.ns, 53, "two");
@@ -51,7 +56,7 @@ fn node_ports_answer_from_everywhere() {
     linux_sys::ns::in_lab("node_ports_answer_from_everywhere", || {
         let lab = Lab::new();
         let node = lab.node(WS2022);
-        let (one, two) = (node.pod(2, "192.168.1.5", vec![]), node.pod(3, "192.168.1.6", vec![]));
+        let (one, two) = (node.pod(2, "192.168.1.5", to_services()), node.pod(3, "192.168.1.6", to_services()));
         serve_tcp(&two.ns, 80, "two");
         let other = lab.host("10.240.0.12", &[]);
         let far = other.add_address("192.168.2.7/32");
@@ -108,7 +113,7 @@ fn load_balancers_spread_change_and_go() {
     linux_sys::ns::in_lab("load_balancers_spread_change_and_go", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
-        let (one, two, client) = (node.pod(2, "192.168.1.5", vec![]), node.pod(3, "192.168.1.6", vec![]), node.pod(4, "192.168.1.7", vec![]));
+        let (one, two, client) = (node.pod(2, "192.168.1.5", vec![]), node.pod(3, "192.168.1.6", vec![]), node.pod(4, "192.168.1.7", to_services()));
         serve_tcp(&one.ns, 80, "one");
         serve_tcp(&two.ns, 80, "two");
         node.balance(0x20, Some(VIP), 80, 80, &[&one, &two]);
@@ -200,8 +205,10 @@ fn a_restart_breaks_nothing_and_cleans_up() {
     linux_sys::ns::in_lab("a_restart_breaks_nothing_and_cleans_up", || {
         let lab = Lab::new();
         let mut node = lab.node(WS2025);
-        let (one, two) =
-            (node.pod(2, "192.168.1.5", vec![EndpointPolicy::outbound_nat([net("192.168.0.0/16")])]), node.pod(3, "192.168.1.6", vec![]));
+        let (one, two) = (
+            node.pod(2, "192.168.1.5", vec![EndpointPolicy::outbound_nat([net("192.168.0.0/16")]), EndpointPolicy::sdn_route(net("10.96.0.0/12"))]),
+            node.pod(3, "192.168.1.6", to_services()),
+        );
         serve_tcp(&one.ns, 80, "one");
         serve_tcp(&two.ns, 80, "two");
         node.balance(0x20, Some(VIP), 80, 80, &[&two]);
@@ -284,7 +291,7 @@ fn many_changes_stay_cheap() {
         let lab = Lab::new();
         let node = lab.node(WS2022);
         let begin = std::time::Instant::now();
-        let client: Pod = node.pod(2, "192.168.1.5", vec![]);
+        let client: Pod = node.pod(2, "192.168.1.5", to_services());
         println!("a pod's namespace, endpoint and attach in {:?}", begin.elapsed());
         serve_tcp(&client.ns, 80, "one");
         let started = std::time::Instant::now();

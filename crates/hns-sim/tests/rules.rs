@@ -222,7 +222,7 @@ fn the_host_gets_the_gateway_endpoint() {
     fails(attach(2), HResult::ENDPOINT_ALREADY_ATTACHED);
     bench.client.attach_endpoint_to_host(&id(2)).unwrap();
     fails(attach(7), HResult::ENDPOINT_NOT_FOUND);
-    assert!(bench.simulator.facts().iter().any(|fact| fact.to_string() == "address 192.168.1.2/24 on hns00000000"));
+    assert!(bench.simulator.facts().iter().any(|fact| fact.to_string() == "address 192.168.1.2/24 on hns00000001"));
     bench.client.hns_call("POST", &format!("/endpoints/{}/detach", id(2)), "").unwrap();
     assert!(!bench.simulator.facts().iter().any(|fact| fact.to_string().contains("192.168.1.2")));
 }

@@ -80,6 +80,8 @@ pub enum Family {
     Inet = 1,
     /// IPv4.
     Ip = 2,
+    /// Frames as a link receives them.
+    Netdev = 5,
     /// Frames that a bridge forwards.
     Bridge = 7,
     /// IPv6.
@@ -91,6 +93,7 @@ impl fmt::Display for Family {
         f.write_str(match self {
             Self::Inet => "inet",
             Self::Ip => "ip",
+            Self::Netdev => "netdev",
             Self::Bridge => "bridge",
             Self::Ip6 => "ip6",
         })
@@ -99,7 +102,7 @@ impl fmt::Display for Family {
 
 impl Family {
     fn read(number: u8) -> Option<Self> {
-        [Self::Inet, Self::Ip, Self::Bridge, Self::Ip6].into_iter().find(|f| *f as u8 == number)
+        [Self::Inet, Self::Ip, Self::Netdev, Self::Bridge, Self::Ip6].into_iter().find(|f| *f as u8 == number)
     }
 }
 
@@ -129,7 +132,7 @@ impl fmt::Display for Table {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Hook {
-    /// Before the routing decision.
+    /// Before the routing decision; in [`Family::Netdev`], as the link receives.
     Prerouting = 0,
     /// To this host.
     Input = 1,
@@ -171,17 +174,24 @@ pub struct Chain {
     pub hook: Option<(ChainType, Hook, i32)>,
     /// What happens to packets at the end of a base chain (`None`: accept).
     pub drop_by_default: bool,
+    /// The link of a base chain of [`Family::Netdev`].
+    pub device: Option<String>,
 }
 
 impl Chain {
     /// A chain that others jump to.
     pub fn regular(name: impl Into<String>) -> Self {
-        Self { name: name.into(), hook: None, drop_by_default: false }
+        Self { name: name.into(), hook: None, drop_by_default: false, device: None }
     }
 
     /// A chain that packets enter by a hook; smaller priorities come first.
     pub fn base(name: impl Into<String>, kind: ChainType, hook: Hook, priority: i32) -> Self {
-        Self { name: name.into(), hook: Some((kind, hook, priority)), drop_by_default: false }
+        Self { name: name.into(), hook: Some((kind, hook, priority)), drop_by_default: false, device: None }
+    }
+
+    /// A chain of [`Family::Netdev`] that every frame enters which `link` receives.
+    pub fn ingress(name: impl Into<String>, link: impl Into<String>) -> Self {
+        Self { device: Some(link.into()), ..Self::base(name, ChainType::Filter, Hook::Prerouting, 0) }
     }
 
     /// Packets that reach the end are dropped.

@@ -1,37 +1,33 @@
-//! Links, addresses, neighbours and compartments.
+//! Links, addresses, neighbours, tunnels and compartments.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use hcn::Guid;
-use ipnet::{IpNet, Ipv4Net};
-use linux_sys::netlink::{self, BridgePort, Link, Route, Rtnl};
+use ipnet::IpNet;
+use linux_sys::netlink::{self, Link, Route, Vxlan};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
 
 use super::LinuxKernel;
-use crate::fact::{Fact, Forwarding, Port};
+use crate::fact::{Fact, Forwarding, uplink_bridge};
+use crate::mac::Mac;
 
 /// The prefixes of our links' names.
 const BRIDGE: &str = "hns";
 const PORT: &str = "ep";
+pub(super) const TUNNEL: &str = "hvx";
 
-fn absent(what: impl std::fmt::Display) -> io::Error {
+pub(super) fn absent(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("there is no {what}"))
 }
 
-/// Whether a name is one that [`crate::fact::bridge_name`] or [`crate::fact::port_name`] gives.
+/// Whether a name is one that [`crate::fact`] gives to a link.
 fn is_ours(name: &str) -> bool {
-    let digits = name.strip_prefix(BRIDGE).filter(|digits| digits.len() == 8).or(name.strip_prefix(PORT).filter(|digits| digits.len() == 12));
-    digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
-/// The MAC of a bridge: fixed, or it would follow the bridge's ports and pods would lose their gateway.
-fn bridge_mac(name: &str) -> [u8; 6] {
-    let digits = u32::from_str_radix(name.trim_start_matches(BRIDGE), 16).unwrap_or_default();
-    let [a, b, c, d] = digits.to_be_bytes();
-    [0x02, 0x4d, a, b, c, d]
+    let kinds = [(BRIDGE, 8), (TUNNEL, 8), (PORT, 12)];
+    let digits = kinds.iter().find_map(|(prefix, length)| name.strip_prefix(prefix).filter(|digits| digits.len() == *length));
+    name == uplink_bridge() || digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 impl LinuxKernel {
@@ -40,24 +36,37 @@ impl LinuxKernel {
         self.set(&[
             ("net.ipv4.ip_forward".into(), "1"),
             ("net.ipv4.conf.all.send_redirects".into(), "0"),
+            ("net.ipv4.conf.all.accept_redirects".into(), "0"),
             ("net.ipv4.conf.all.rp_filter".into(), "0"),
         ])?;
-        // Where the bridge firewall is loaded it would translate packets on their way into the bridge, before the host routes them.
-        match self.set(&[("net.bridge.bridge-nf-call-iptables".into(), "0")]) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        // Where the bridge firewall is loaded it would translate packets on their way into the bridge, before the host routes them; and a host
+        // without IPv6 is a host.
+        for (name, value) in [("net.bridge.bridge-nf-call-iptables", "0"), ("net.ipv6.conf.all.forwarding", "1")] {
+            match self.set(&[(name.into(), value)]) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        Ok(())
     }
 
-    fn set(&self, switches: &[(String, &str)]) -> io::Result<()> {
+    pub(super) fn set(&self, switches: &[(String, &str)]) -> io::Result<()> {
         self.node.run(|| switches.iter().try_for_each(|(name, value)| sysctl::set(name, value)))?
     }
 
-    fn index(&self, name: &str) -> io::Result<u32> {
-        Ok(self.rtnl.link(name)?.ok_or_else(|| absent(format_args!("link {name}")))?.index)
+    /// The number of a link. Numbers are remembered: thousands of facts name the same few links.
+    pub(super) fn index(&self, name: &str) -> io::Result<u32> {
+        if let Some(index) = self.known.borrow().get(name) {
+            return Ok(*index);
+        }
+        let index = self.rtnl.link(name)?.ok_or_else(|| absent(format_args!("link {name}")))?.index;
+        if name.starts_with(BRIDGE) || name.starts_with(TUNNEL) {
+            self.known.borrow_mut().insert(name.to_owned(), index);
+        }
+        Ok(index)
     }
 
-    fn compartment(&self, id: &Guid) -> std::path::PathBuf {
+    pub(super) fn compartment(&self, id: &Guid) -> std::path::PathBuf {
         self.netns_dir.join(id.to_string())
     }
 
@@ -65,7 +74,11 @@ impl LinuxKernel {
     pub(super) fn make(&self, fact: &Fact) -> io::Result<()> {
         match fact {
             Fact::Bridge { name, forwarding } => self.make_bridge(name, *forwarding),
-            Fact::BridgeAddress { bridge, address } => Ok(self.rtnl.add_addr(self.index(bridge)?, IpNet::V4(*address))?),
+            Fact::BridgeMac { bridge, mac } => Ok(self.rtnl.set_mac(self.index(bridge)?, mac.0)?),
+            Fact::Uplink { bridge } => self.enslave_uplink(bridge),
+            Fact::Fabric => self.make_fabric(),
+            Fact::Tunnel { name, vni, port, local, mac } => self.make_tunnel(name, *vni, *port, *local, *mac),
+            Fact::BridgeAddress { bridge, address } => Ok(self.rtnl.add_addr(self.index(bridge)?, *address)?),
             Fact::Compartment(id) => NetNs::create_at(&self.compartment(id)).map(drop),
             Fact::Port(port) => self.make_port(port).inspect_err(|_| {
                 // A half-made port would be in the way of the next attempt.
@@ -73,7 +86,9 @@ impl LinuxKernel {
                     tracing::warn!(%error, port = port.name, "a half-made port stays");
                 }
             }),
-            Fact::Neighbour { bridge, address, mac } => Ok(self.rtnl.add_neigh(self.index(bridge)?, IpAddr::V4(*address), mac.0)?),
+            Fact::Neighbour { link, address, mac } => Ok(self.rtnl.add_neigh(self.index(link)?, *address, mac.0)?),
+            Fact::Peer { tunnel, mac, host, vni } => Ok(self.rtnl.add_fdb(self.index(tunnel)?, mac.0, Some(*host), *vni)?),
+            Fact::Route { tunnel, prefix, router } => Ok(self.rtnl.replace_route(&through(self.index(tunnel)?, *prefix, *router))?),
             _ => Ok(()),
         }
     }
@@ -82,21 +97,30 @@ impl LinuxKernel {
     pub(super) fn unmake(&self, fact: &Fact) -> io::Result<()> {
         match fact {
             Fact::Bridge { name, .. } => self.delete_link(name),
+            Fact::Tunnel { name, .. } => self.delete_tunnel(name),
             Fact::Port(port) => self.delete_link(&port.name),
-            Fact::BridgeAddress { bridge, address } => match self.rtnl.link(bridge)? {
-                Some(link) => gone_is_fine(self.rtnl.del_addr(link.index, IpNet::V4(*address))),
-                None => Ok(()),
-            },
-            Fact::Neighbour { bridge, address, .. } => match self.rtnl.link(bridge)? {
-                Some(link) => gone_is_fine(self.rtnl.del_neigh(link.index, IpAddr::V4(*address))),
-                None => Ok(()),
-            },
+            Fact::Uplink { bridge } => self.release_uplink(bridge),
+            Fact::Fabric => self.unmake_fabric(),
+            Fact::BridgeAddress { bridge, address } => self.on_link(bridge, |index| self.rtnl.del_addr(index, *address)),
+            Fact::Neighbour { link, address, .. } => self.on_link(link, |index| self.rtnl.del_neigh(index, *address)),
+            Fact::Peer { tunnel, mac, host, vni } => self.on_link(tunnel, |index| self.rtnl.del_fdb(index, mac.0, Some(*host), *vni)),
+            Fact::Route { tunnel, prefix, router } => self.on_link(tunnel, |index| self.rtnl.del_route(&through(index, *prefix, *router))),
             Fact::Compartment(id) => NetNs::remove_at(&self.compartment(id)),
             _ => Ok(()),
         }
     }
 
+    /// Takes something from a link; where either is gone, that is fine.
+    fn on_link(&self, name: &str, take: impl FnOnce(u32) -> netlink::Result<()>) -> io::Result<()> {
+        match self.index(name) {
+            Ok(index) => gone_is_fine(take(index)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn delete_link(&self, name: &str) -> io::Result<()> {
+        self.known.borrow_mut().remove(name);
         match self.rtnl.link(name)? {
             Some(link) => gone_is_fine(self.rtnl.del_link(link.index)),
             None => Ok(()),
@@ -108,7 +132,7 @@ impl LinuxKernel {
             self.rtnl.add_bridge(name)?;
         }
         let index = self.index(name)?;
-        self.rtnl.set_mac(index, bridge_mac(name))?;
+        let uplink = name == uplink_bridge();
         let routed = if forwarding == Forwarding::Routed { "1" } else { "0" };
         self.set(&[
             // Answers for every address of the subnet that lies behind the same bridge: pods reach each other through the host …
@@ -118,53 +142,41 @@ impl LinuxKernel {
             // … and are not told to talk directly, which isolated ports would not let them.
             (format!("net.ipv4.conf.{name}.send_redirects"), "0"),
             (format!("net.ipv4.conf.{name}.rp_filter"), "0"),
-            // A switched network ends at the host.
-            (format!("net.ipv4.conf.{name}.forwarding"), routed),
+            // A switched network ends at the host; what comes from the LAN is as good as before.
+            (format!("net.ipv4.conf.{name}.forwarding"), if uplink { "1" } else { routed }),
         ])?;
         Ok(self.rtnl.set_up(index)?)
     }
 
-    fn make_port(&self, port: &Port) -> io::Result<()> {
-        let path = self.compartment(&port.compartment);
-        let compartment = NetNs::open(&path)?;
-        let bridge = self.index(&port.bridge)?;
-        let mtu = self.mtu(port)?;
-        self.rtnl.add_veth(&port.name, &port.interface, Some(&compartment))?;
-        let outer = self.index(&port.name)?;
-        self.rtnl.set_mtu(outer, mtu)?;
-        self.rtnl.set_master(outer, Some(bridge))?;
-        self.rtnl.set_bridge_port(outer, BridgePort { isolated: Some(port.forwarding == Forwarding::Routed), ..BridgePort::default() })?;
-        self.rtnl.set_up(outer)?;
-
-        let inside = Rtnl::open_in(&compartment)?;
-        let inner = inside.link(&port.interface)?.ok_or_else(|| absent(format_args!("interface {}", port.interface)))?.index;
-        inside.set_mac(inner, port.mac.0)?;
-        inside.set_mtu(inner, mtu)?;
-        for address in &port.addresses {
-            inside.add_addr(inner, IpNet::V4(*address))?;
+    fn make_tunnel(&self, name: &str, vni: u32, port: u16, local: Ipv4Addr, mac: Mac) -> io::Result<()> {
+        if self.rtnl.link(name)?.is_none() {
+            let device = self.rtnl.link(&self.uplink)?.map(|link| link.master.unwrap_or(link.index));
+            self.rtnl.add_vxlan(name, &Vxlan { vni, local: Some(local.into()), device, port, learning: false })?;
         }
-        inside.set_up(inner)?;
-        for (prefix, gateway, metric) in &port.routes {
-            inside.replace_route(&route(*prefix, *gateway, *metric, inner, &port.addresses))?;
+        let made = self.set_up_tunnel(name, mac);
+        if made.is_err() {
+            self.delete_tunnel(name)?;
         }
-        // Asking for a link has the kernel (6.8 on) act on its carrier now; else it does so within a second, and what the
-        // pod sends before that is lost.
-        inside.link(&port.interface)?;
-        self.rtnl.link(&port.name)?;
-        self.rtnl.link(&port.bridge)?;
-        Ok(())
+        made
     }
 
-    /// The port's own MTU, else the uplink's; less what encapsulation takes.
-    fn mtu(&self, port: &Port) -> io::Result<u32> {
-        let uplink = self.rtnl.link(&self.uplink)?.map_or(1500, |link| link.mtu);
-        Ok(port.mtu.map_or(uplink, u32::from).saturating_sub(port.overhead.into()))
+    fn delete_tunnel(&self, name: &str) -> io::Result<()> {
+        self.close_tunnel(name)?;
+        self.delete_link(name)
+    }
+
+    fn set_up_tunnel(&self, name: &str, mac: Mac) -> io::Result<()> {
+        let index = self.index(name)?;
+        self.rtnl.set_mac(index, mac.0)?;
+        self.set(&[(format!("net.ipv4.conf.{name}.send_redirects"), "0"), (format!("net.ipv4.conf.{name}.rp_filter"), "0")])?;
+        self.open_tunnel(name)?;
+        Ok(self.rtnl.set_up(index)?)
     }
 
     /// The uplink's address.
     pub(super) fn uplink_address(&self) -> io::Result<Option<Ipv4Addr>> {
         let Some(link) = self.rtnl.link(&self.uplink)? else { return Ok(None) };
-        let addresses = self.rtnl.addrs(link.index)?;
+        let addresses = self.rtnl.addrs(link.master.unwrap_or(link.index))?;
         Ok(addresses.into_iter().find_map(|address| match address.addr() {
             IpAddr::V4(address) => Some(address),
             IpAddr::V6(_) => None,
@@ -173,6 +185,7 @@ impl LinuxKernel {
 
     /// Removes links, addresses and compartments that are ours and not among `facts`, then makes what is missing.
     pub(super) fn reconcile_links(&self, facts: &BTreeSet<Fact>) -> Result<(), (String, io::Error)> {
+        self.known.borrow_mut().clear();
         let listed = self.rtnl.links().map_err(|error| ("listing links".to_owned(), error.into()))?;
         let existing: Vec<Link> = listed.into_iter().filter(|link| is_ours(&link.name)).collect();
         self.remove_strays(facts, &existing)?;
@@ -191,7 +204,7 @@ impl LinuxKernel {
         let wanted: BTreeSet<&str> = facts
             .iter()
             .filter_map(|fact| match fact {
-                Fact::Bridge { name, .. } => Some(name.as_str()),
+                Fact::Bridge { name, .. } | Fact::Tunnel { name, .. } => Some(name.as_str()),
                 Fact::Port(port) => Some(port.name.as_str()),
                 _ => None,
             })
@@ -199,19 +212,51 @@ impl LinuxKernel {
         for link in existing {
             let failed = |error| (format!("stray link {}", link.name), error);
             if !wanted.contains(link.name.as_str()) {
-                gone_is_fine(self.rtnl.del_link(link.index)).map_err(failed)?;
-                continue;
-            }
-            if link.name.starts_with(BRIDGE) {
-                for address in self.rtnl.addrs(link.index).map_err(|error| failed(error.into()))? {
-                    let IpNet::V4(v4) = address else { continue };
-                    if !facts.contains(&Fact::BridgeAddress { bridge: link.name.clone(), address: v4 }) {
-                        gone_is_fine(self.rtnl.del_addr(link.index, address)).map_err(failed)?;
-                    }
-                }
+                self.release_uplink(&link.name).map_err(failed)?;
+                if link.name.starts_with(TUNNEL) { self.delete_tunnel(&link.name) } else { self.delete_link(&link.name) }.map_err(failed)?;
+            } else if link.name.starts_with(BRIDGE) && link.name != uplink_bridge() {
+                self.remove_stray_addresses(facts, link).map_err(failed)?;
+            } else if link.name.starts_with(TUNNEL) {
+                self.remove_stray_ways(facts, link).map_err(failed)?;
             }
         }
+        if !facts.contains(&Fact::Fabric) {
+            self.unmake_fabric().map_err(|error| ("the way to the fabric".to_owned(), error))?;
+        }
         self.remove_stray_compartments(facts).map_err(|error| ("stray compartments".to_owned(), error))
+    }
+
+    fn remove_stray_addresses(&self, facts: &BTreeSet<Fact>, link: &Link) -> io::Result<()> {
+        for address in self.rtnl.addrs(link.index)? {
+            let kernels = matches!(address, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
+            if !kernels && !facts.contains(&Fact::BridgeAddress { bridge: link.name.clone(), address }) {
+                gone_is_fine(self.rtnl.del_addr(link.index, address))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes routes, neighbours and peers of a tunnel that no fact means.
+    fn remove_stray_ways(&self, facts: &BTreeSet<Fact>, link: &Link) -> io::Result<()> {
+        let tunnel = || link.name.clone();
+        for route in self.rtnl.routes()?.into_iter().filter(|route| route.oif == Some(link.index) && route.dst.addr().is_ipv4()) {
+            if !facts.contains(&Fact::Route { tunnel: tunnel(), prefix: route.dst, router: route.via }) {
+                gone_is_fine(self.rtnl.del_route(&route))?;
+            }
+        }
+        for neighbour in self.rtnl.neighbours(link.index)?.into_iter().filter(|neighbour| neighbour.permanent) {
+            let Some(mac) = neighbour.mac else { continue };
+            if !facts.contains(&Fact::Neighbour { link: tunnel(), address: neighbour.ip, mac: Mac(mac) }) {
+                gone_is_fine(self.rtnl.del_neigh(link.index, neighbour.ip))?;
+            }
+        }
+        for entry in self.rtnl.fdb(link.index)? {
+            let Some(host) = entry.dst else { continue };
+            if !facts.contains(&Fact::Peer { tunnel: tunnel(), mac: Mac(entry.mac), host, vni: entry.vni }) {
+                gone_is_fine(self.rtnl.del_fdb(link.index, entry.mac, Some(host), entry.vni))?;
+            }
+        }
+        Ok(())
     }
 
     fn remove_stray_compartments(&self, facts: &BTreeSet<Fact>) -> io::Result<()> {
@@ -226,21 +271,37 @@ impl LinuxKernel {
     }
 }
 
-/// Whether a fact is about links rather than address translation.
+/// Whether a fact is about links rather than rules.
 pub(super) fn is_link(fact: &Fact) -> bool {
-    matches!(fact, Fact::Bridge { .. } | Fact::BridgeAddress { .. } | Fact::Compartment(_) | Fact::Port(_) | Fact::Neighbour { .. })
+    matches!(
+        fact,
+        Fact::Bridge { .. }
+            | Fact::BridgeMac { .. }
+            | Fact::Uplink { .. }
+            | Fact::Fabric
+            | Fact::Tunnel { .. }
+            | Fact::BridgeAddress { .. }
+            | Fact::Compartment(_)
+            | Fact::Port(_)
+            | Fact::Neighbour { .. }
+            | Fact::Peer { .. }
+            | Fact::Route { .. }
+    )
 }
 
 /// What shall go may be gone.
-fn gone_is_fine(result: netlink::Result<()>) -> io::Result<()> {
+pub(super) fn gone_is_fine(result: netlink::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if !error.is_not_found() => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-fn route(prefix: Ipv4Net, gateway: Ipv4Addr, metric: u16, interface: u32, addresses: &[Ipv4Net]) -> Route {
-    let on_link = !addresses.iter().any(|address| address.contains(&gateway));
-    let route = Route::new(IpNet::V4(prefix)).via(IpAddr::V4(gateway)).oif(interface);
-    Route { onlink: on_link, metric: metric.into(), ..route }
+/// A route through a tunnel. Its router has an address there that nothing else tells of.
+fn through(tunnel: u32, prefix: IpNet, router: Option<IpAddr>) -> Route {
+    let route = Route::new(prefix).oif(tunnel);
+    match router {
+        Some(router) => Route { onlink: true, ..route.via(router) },
+        None => route,
+    }
 }

@@ -154,7 +154,8 @@ impl Node {
 
     pub fn balance(&self, number: u8, vip: Option<&str>, port: u16, target: u16, pods: &[&Pod]) {
         let backends = pods.iter().map(|pod| pod.endpoint).collect();
-        let balancer = HostComputeLoadBalancer::new(vip.map(|vip| vip.parse().unwrap()), Protocol::TCP, port, target, backends);
+        let mut balancer = HostComputeLoadBalancer::new(vip.map(|vip| vip.parse().unwrap()), Protocol::TCP, port, target, backends);
+        balancer.port_mappings[0].flags = PortMappingFlags::LOCAL_ROUTED_VIP;
         self.client.create(id(number), &balancer).unwrap();
     }
 

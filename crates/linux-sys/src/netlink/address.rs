@@ -8,6 +8,7 @@ use super::wire::{self, Writer};
 use super::{ACK, CREATE, Result, Rtnl, family, ip_bytes, read_ip};
 
 const IFA_F_NODAD: u32 = 0x02;
+const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 
 /// `struct ifaddrmsg`.
 fn header(address: IpNet, index: u32) -> [u8; 8] {
@@ -59,11 +60,21 @@ impl Rtnl {
 
     /// Like [`Self::add_addr`], with the number of who puts it there.
     pub fn add_marked_addr(&self, index: u32, address: IpNet, mark: u8) -> Result<()> {
+        self.put_addr(index, address, mark, 0)
+    }
+
+    /// Like [`Self::add_addr`], without the route to the address's network: others of it are not reached directly.
+    pub fn add_lone_addr(&self, index: u32, address: IpNet) -> Result<()> {
+        self.put_addr(index, address, 0, IFA_F_NOPREFIXROUTE)
+    }
+
+    fn put_addr(&self, index: u32, address: IpNet, mark: u8, flags: u32) -> Result<()> {
         let name = format!("add address {address} to link {index}");
         let done = self.change(&name, libc::RTM_NEWADDR, CREATE, &header(address, index), |w| {
             body(w, address);
-            if address.addr().is_ipv6() {
-                w.attr_u32(libc::IFA_FLAGS, IFA_F_NODAD);
+            let flags = if address.addr().is_ipv6() { flags | IFA_F_NODAD } else { flags };
+            if flags != 0 {
+                w.attr_u32(libc::IFA_FLAGS, flags);
             }
             if mark != 0 {
                 w.attr_u8(IFA_PROTO, mark);

@@ -86,6 +86,9 @@ impl Batch {
                 w.nest(4, |w| {
                     w.attr_be32(1, hook as u32);
                     w.attr_be32(2, priority as u32);
+                    if let Some(device) = &chain.device {
+                        w.attr_str(3, device);
+                    }
                 });
                 let policy = if chain.drop_by_default { Verdict::Drop } else { Verdict::Accept };
                 w.attr_be32(5, policy.code() as u32);

@@ -22,6 +22,8 @@ pub enum MetaKey {
     OifName = 7,
     Nfproto = 15,
     L4proto = 16,
+    /// Whom the link took the frame to be for: 0 this host, 3 another; may be set.
+    PktType = 19,
 }
 
 /// Part of a connection's state.
@@ -317,7 +319,7 @@ fn reject(w: &mut Writer, kind: RejectKind, family: Family) {
     let (kind, code) = match family {
         Family::Ip => (UNREACHABLE, codes.0),
         Family::Ip6 => (UNREACHABLE, codes.1),
-        Family::Inet | Family::Bridge => (ICMPX, codes.2),
+        Family::Inet | Family::Netdev | Family::Bridge => (ICMPX, codes.2),
     };
     w.attr_be32(1, kind);
     w.attr_u8(2, code);

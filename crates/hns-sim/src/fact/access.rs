@@ -1,0 +1,67 @@
+//! Access rules as packets meet them: by source and destination, in tiers, the first that matches decides.
+
+use hcn::Guid;
+use ipnet::IpNet;
+
+/// What a rule does with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// It passes.
+    Allow,
+    /// It is lost.
+    Block,
+    /// The next tier decides.
+    Pass,
+}
+
+/// A rule. What it does not name matches everything.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccessRule {
+    /// What it does.
+    pub action: Access,
+    /// Protocols, by number.
+    pub protocols: Vec<u8>,
+    /// Sources.
+    pub sources: Vec<IpNet>,
+    /// Sets of sources.
+    pub source_sets: Vec<String>,
+    /// Destinations.
+    pub destinations: Vec<IpNet>,
+    /// Sets of destinations.
+    pub destination_sets: Vec<String>,
+    /// Ranges of source ports.
+    pub source_ports: Vec<(u16, u16)>,
+    /// Ranges of destination ports.
+    pub destination_ports: Vec<(u16, u16)>,
+}
+
+/// Where rules are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// At the port of the switch, which the host routes by.
+    Switch,
+    /// In the compartment.
+    Inside {
+        /// The compartment.
+        compartment: Guid,
+        /// The interface in it.
+        interface: String,
+        /// Of the compartment's own firewall, not of a switch that the host does not see into.
+        host: bool,
+    },
+}
+
+/// The rules of a port in one direction. Replies of what they allow pass; what no rule matches passes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccessList {
+    /// The port.
+    pub port: String,
+    /// Where the rules are.
+    pub place: Place,
+    /// Towards the endpoint.
+    pub inbound: bool,
+    /// The endpoint's addresses.
+    pub addresses: Vec<std::net::IpAddr>,
+    /// Tiers of rules, in order.
+    pub tiers: Vec<Vec<AccessRule>>,
+}

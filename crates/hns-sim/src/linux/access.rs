@@ -1,0 +1,239 @@
+//! Access rules: a chain for each tier of a port's rules. At the switch, maps lead from a port's address to its first tier; inside a
+//! compartment, the interface does.
+
+use std::io;
+
+use ipnet::IpNet;
+use linux_sys::nft::{
+    Batch, Chain, ChainType, CmpOp, DataType, Element, Expr, Family, Hook, Key, Nft, PayloadBase, Rule, SetSpec, Table, Verdict, rule,
+};
+use linux_sys::ns::NetNs;
+
+use super::LinuxKernel;
+use super::rules::{ACCESS_IN, ACCESS_OUT, FAMILIES, Slots, always_pass, family_of, table};
+use crate::fact::{Access, AccessList, AccessRule, Fact, Place};
+
+/// The list of a fact whose rules are inside a compartment.
+pub(super) fn inside(fact: &Fact) -> Option<&AccessList> {
+    match fact {
+        Fact::Access(list) if list.place != Place::Switch => Some(list),
+        _ => None,
+    }
+}
+
+fn direction(list: &AccessList) -> &'static str {
+    if list.inbound { "in" } else { "out" }
+}
+
+fn chain_of(list: &AccessList, tier: usize) -> String {
+    format!("{}-{}-{tier}", direction(list), list.port)
+}
+
+fn addresses_of(family: Family) -> DataType {
+    if family == Family::Ip { DataType::Ipv4Addr } else { DataType::Ipv6Addr }
+}
+
+/// Makes a set that rules name, in both families, or takes it away.
+pub(super) fn put_set(batch: &mut Batch, name: &str, add: bool) {
+    for family in FAMILIES {
+        if add {
+            batch.add_set(&table(family), &SetSpec::set(name, [addresses_of(family)]).interval());
+        } else {
+            batch.del_set(&table(family), name);
+        }
+    }
+}
+
+/// Puts the rules of a switch's port, or takes them away.
+pub(super) fn put_list(batch: &mut Batch, list: &AccessList, add: bool) {
+    let map = if list.inbound { ACCESS_IN } else { ACCESS_OUT };
+    for family in FAMILIES {
+        let own: Vec<Element> =
+            list.addresses.iter().filter(|address| family_of(**address) == family).map(|address| Element::new(Key::new().ip(*address))).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let table = table(family);
+        if add {
+            put_chains(batch, &table, list);
+            let first = Verdict::Jump(chain_of(list, 0));
+            let own: Vec<Element> = own.into_iter().map(|element| element.data(first.clone())).collect();
+            batch.add_elements(&table, map, &own);
+        } else {
+            batch.del_elements(&table, map, &own);
+            drop_chains(batch, &table, list);
+        }
+    }
+}
+
+impl LinuxKernel {
+    fn nft_inside(&self, list: &AccessList) -> io::Result<Option<Nft>> {
+        let Place::Inside { compartment, .. } = &list.place else { return Ok(None) };
+        match NetNs::open(&self.compartment(compartment)) {
+            Ok(ns) => Ok(Some(Nft::open_in(&ns)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn make_inside(&self, list: &AccessList) -> io::Result<()> {
+        let Some(nft) = self.nft_inside(list)? else { return Err(super::links::absent("compartment for access rules")) };
+        let Place::Inside { interface, .. } = &list.place else { return Ok(()) };
+        let mut batch = Batch::new();
+        for family in FAMILIES {
+            let table = table_inside(family, list);
+            batch.destroy_table(&table).add_table(&table);
+            put_chains(&mut batch, &table, list);
+            let hook = if list.inbound { Hook::Input } else { Hook::Output };
+            batch.add_chain(&table, &Chain::base("hook", ChainType::Filter, hook, 0));
+            for pass in always_pass(family) {
+                batch.add_rule(&table, "hook", pass);
+            }
+            let here = if list.inbound { rule().iifname(interface) } else { rule().oifname(interface) };
+            batch.add_rule(&table, "hook", here.jump(chain_of(list, 0)));
+        }
+        Ok(nft.commit(&batch)?)
+    }
+
+    /// Takes rules out of a compartment, where that still exists.
+    pub(super) fn unmake_inside(&self, list: &AccessList) -> io::Result<()> {
+        let Some(nft) = self.nft_inside(list)? else { return Ok(()) };
+        let mut batch = Batch::new();
+        for family in FAMILIES {
+            batch.destroy_table(&table_inside(family, list));
+        }
+        Ok(nft.commit(&batch)?)
+    }
+}
+
+fn table_inside(family: Family, list: &AccessList) -> Table {
+    let kind = if matches!(list.place, Place::Inside { host: true, .. }) { "host" } else { "switch" };
+    Table::new(family, format!("hns-{kind}-{}-{}", direction(list), list.port))
+}
+
+/// The sets of a list's rules: each side that names more than one prefix has one.
+fn set_of(list: &AccessList, tier: usize, number: usize, side: &str) -> String {
+    format!("{}-{number}-{side}", chain_of(list, tier))
+}
+
+/// Every rule of a list with its tier and its number there.
+fn rules(list: &AccessList) -> impl Iterator<Item = (usize, usize, &AccessRule)> {
+    list.tiers.iter().enumerate().flat_map(|(tier, rules)| rules.iter().enumerate().map(move |(number, rule)| (tier, number, rule)))
+}
+
+/// The sides of a rule that have a set of their own in that family.
+fn own_sets(list: &AccessList, family: Family) -> Vec<(String, Vec<IpNet>)> {
+    let mut sets = Vec::new();
+    for (tier, number, rule) in rules(list) {
+        for (side, nets) in [("from", &rule.sources), ("to", &rule.destinations)] {
+            let nets: Vec<IpNet> = of_family(nets, family).copied().collect();
+            if nets.len() > 1 {
+                sets.push((set_of(list, tier, number, side), nets));
+            }
+        }
+    }
+    sets
+}
+
+fn of_family(nets: &[IpNet], family: Family) -> impl Iterator<Item = &IpNet> {
+    nets.iter().filter(move |net| family_of(net.addr()) == family)
+}
+
+fn put_chains(batch: &mut Batch, table: &Table, list: &AccessList) {
+    for tier in 0..list.tiers.len() {
+        batch.add_chain(table, &Chain::regular(chain_of(list, tier)));
+    }
+    for (name, nets) in own_sets(list, table.family) {
+        batch.add_set(table, &SetSpec::set(&name, [addresses_of(table.family)]).interval());
+        batch.add_elements(table, &name, &nets.into_iter().map(Element::net).collect::<Vec<_>>());
+    }
+    for (tier, number, rule) in rules(list) {
+        for matching in alternatives(list, tier, number, rule, table.family) {
+            batch.add_rule(table, &chain_of(list, tier), decide(matching, rule.action, list, tier));
+        }
+    }
+    // What a tier does not match is the next one's.
+    for tier in 1..list.tiers.len() {
+        batch.add_rule(table, &chain_of(list, tier - 1), rule().goto(chain_of(list, tier)));
+    }
+}
+
+fn drop_chains(batch: &mut Batch, table: &Table, list: &AccessList) {
+    for tier in 0..list.tiers.len() {
+        batch.flush_chain(table, &chain_of(list, tier));
+    }
+    for tier in 0..list.tiers.len() {
+        batch.del_chain(table, &chain_of(list, tier));
+    }
+    for (name, _) in own_sets(list, table.family) {
+        batch.del_set(table, &name);
+    }
+}
+
+fn decide(matching: Rule, action: Access, list: &AccessList, tier: usize) -> Rule {
+    match action {
+        Access::Block => matching.drop(),
+        Access::Pass if tier + 1 < list.tiers.len() => matching.goto(chain_of(list, tier + 1)),
+        // The other direction's rules still look at what these allow.
+        Access::Allow | Access::Pass => matching.return_(),
+    }
+}
+
+/// What one side of a rule asks for.
+enum Side {
+    Anything,
+    Address(IpNet),
+    Set(String),
+}
+
+fn sides(nets: &[IpNet], named: &[String], own: String, family: Family) -> Vec<Side> {
+    if nets.is_empty() && named.is_empty() {
+        return vec![Side::Anything];
+    }
+    let nets: Vec<&IpNet> = of_family(nets, family).collect();
+    let plain = match nets.as_slice() {
+        [] => None,
+        [net] if net.prefix_len() == 0 => Some(Side::Anything),
+        [net] => Some(Side::Address(**net)),
+        _ => Some(Side::Set(own)),
+    };
+    plain.into_iter().chain(named.iter().cloned().map(Side::Set)).collect()
+}
+
+/// The rules of the kernel that together match what a rule matches, in a family.
+fn alternatives(list: &AccessList, tier: usize, number: usize, given: &AccessRule, family: Family) -> Vec<Rule> {
+    let slots = Slots::of(family);
+    let set = |side: &str| set_of(list, tier, number, side);
+    let sources = sides(&given.sources, &given.source_sets, set("from"), family);
+    let destinations = sides(&given.destinations, &given.destination_sets, set("to"), family);
+    let mut matching = vec![rule()];
+    if !given.protocols.is_empty() {
+        matching = product(&matching, &given.protocols, |rule, protocol| rule.l4proto(*protocol));
+    }
+    matching = product(&matching, &sources, |rule, side| match side {
+        Side::Anything => rule,
+        Side::Address(net) => rule.ip_saddr(*net),
+        Side::Set(name) => slots.saddr(rule, 0).lookup(name, 0),
+    });
+    matching = product(&matching, &destinations, |rule, side| match side {
+        Side::Anything => rule,
+        Side::Address(net) => rule.ip_daddr(*net),
+        Side::Set(name) => slots.daddr(rule, 0).lookup(name, 0),
+    });
+    for (offset, ports) in [(0, &given.source_ports), (2, &given.destination_ports)] {
+        if !ports.is_empty() {
+            matching = product(&matching, ports, |rule, range| between(rule, offset, *range));
+        }
+    }
+    matching
+}
+
+fn product<T>(rules: &[Rule], choices: &[T], with: impl Fn(Rule, &T) -> Rule) -> Vec<Rule> {
+    rules.iter().flat_map(|rule| choices.iter().map(|choice| with(rule.clone(), choice))).collect()
+}
+
+fn between(rule: Rule, offset: u32, (first, last): (u16, u16)) -> Rule {
+    let compare = |op, port: u16| Expr::Cmp { op, reg: 0, value: port.to_be_bytes().into() };
+    let rule = rule.expr(Expr::Payload { base: PayloadBase::Transport, offset, len: 2, reg: 0 });
+    if first == last { rule.expr(compare(CmpOp::Eq, first)) } else { rule.expr(compare(CmpOp::Gte, first)).expr(compare(CmpOp::Lte, last)) }
+}

@@ -1,0 +1,252 @@
+//! The fixed chains, and those of ways of picking.
+
+use ipnet::IpNet;
+use linux_sys::nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, MetaKey, PayloadBase, Rule, ct_state, ct_status, rule};
+
+use super::table;
+use crate::fact::{BALANCED, ONLY_DESTINATIONS, Pick, Seen, Spread, TO_FABRIC, stable_hash};
+
+pub(super) const FRONTENDS: &str = "frontends";
+pub(super) const BACKENDS: &str = "backends";
+pub(super) const PICKS: &str = "picks";
+pub(super) const HOST_PICKS: &str = "picks-host";
+pub(super) const SOURCES: &str = "sources";
+pub(super) const OUTBOUND: &str = "outbound-classes";
+pub(super) const EXCEPTIONS: &str = "exceptions";
+pub(super) const DESTINATIONS: &str = "destinations";
+pub(super) const MASQUERADED: &str = "masqueraded";
+pub(super) const GUARDED: &str = "guarded";
+pub(super) const HOSTLESS: &str = "hostless";
+pub(super) const HOST_PATHS: &str = "host-paths";
+pub(super) const HOST_ADDRESSES: &str = "host-addresses";
+pub(super) const OVERLAY_LINKS: &str = "overlay-links";
+pub(super) const OVERLAY_PREFIXES: &str = "overlay-prefixes";
+pub(super) const PROXIED: &str = "proxied";
+pub(super) const UNPROXIED: &str = "unproxied";
+pub(in super::super) const ACCESS_IN: &str = "access-in";
+pub(in super::super) const ACCESS_OUT: &str = "access-out";
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+
+/// Priorities of address translation and of filters in the hooks (linux/netfilter_ipv4.h).
+const DNAT: i32 = -100;
+const FILTER: i32 = 0;
+const SNAT: i32 = 100;
+
+/// Where values lie in the rules of a family: the frontend's address, protocol and port from slot 0, then the backend's number; what is looked
+/// up from slot 8.
+pub(in super::super) struct Slots {
+    family: Family,
+    /// Slots of an address.
+    width: u32,
+}
+
+const FOUND: u32 = 8;
+
+impl Slots {
+    pub(in super::super) fn of(family: Family) -> Self {
+        Self { family, width: if family == Family::Ip6 { 4 } else { 1 } }
+    }
+
+    pub(in super::super) fn saddr(&self, rule: Rule, reg: u32) -> Rule {
+        if self.width == 4 { rule.load_ip6_saddr(reg) } else { rule.load_ip_saddr(reg) }
+    }
+
+    pub(in super::super) fn daddr(&self, rule: Rule, reg: u32) -> Rule {
+        if self.width == 4 { rule.load_ip6_daddr(reg) } else { rule.load_ip_daddr(reg) }
+    }
+
+    /// Protocol and port behind the frontend's address.
+    fn service(&self, rule: Rule) -> Rule {
+        rule.load_l4proto(self.width).load_dport(self.width + 1)
+    }
+
+    /// Source and destination address side by side.
+    fn both(&self, rule: Rule) -> Rule {
+        self.daddr(self.saddr(rule, 0), self.width)
+    }
+
+    fn nothing(&self) -> Vec<u8> {
+        vec![0; self.width as usize * 4]
+    }
+
+    fn snat_by_mark(&self, rule: Rule) -> Rule {
+        rule.load_mark(0).lookup_data(SOURCES, 0, FOUND).snat(self.family, FOUND, None)
+    }
+}
+
+pub(super) fn add_chains(batch: &mut Batch, family: Family) {
+    let (table, slots) = (table(family), Slots::of(family));
+    for chain in ["frontends", "frontends-host", "outbound"] {
+        batch.add_chain(&table, &Chain::regular(chain));
+    }
+    let nat = ChainType::Nat;
+    for (chain, kind, hook, priority) in [
+        ("prerouting", nat, Hook::Prerouting, DNAT),
+        ("output", nat, Hook::Output, DNAT),
+        ("postrouting", nat, Hook::Postrouting, SNAT),
+        ("forward", ChainType::Filter, Hook::Forward, FILTER),
+        ("to-host", ChainType::Filter, Hook::Input, FILTER),
+        ("from-host", ChainType::Filter, Hook::Output, FILTER),
+    ] {
+        batch.add_chain(&table, &Chain::base(chain, kind, hook, priority));
+    }
+    let rules = [
+        ("frontends", frontend_rules(&slots, PICKS)),
+        ("frontends-host", frontend_rules(&slots, HOST_PICKS)),
+        ("outbound", outbound_rules(&slots)),
+        ("prerouting", prerouting_rules(&slots)),
+        ("output", vec![rule().jump("frontends-host")]),
+        ("postrouting", postrouting_rules(&slots)),
+        ("forward", forward_rules(&slots)),
+        ("to-host", to_host_rules(&slots)),
+        ("from-host", from_host_rules(&slots)),
+    ];
+    for (chain, rules) in rules {
+        for rule in rules {
+            batch.add_rule(&table, chain, rule);
+        }
+    }
+}
+
+/// Frontends with an address, then those of any host address. The mark carries the way of picking to the map of chains.
+fn frontend_rules(slots: &Slots, picks: &str) -> Vec<Rule> {
+    let pick = || rule().load_mark(0).vmap(picks, 0);
+    let found = |rule: Rule| slots.service(rule).lookup_data(FRONTENDS, 0, FOUND).set_mark_from(FOUND);
+    let of_host = rule().daddr_is_local();
+    let of_host = if slots.family == Family::Ip { of_host.ip_daddr_not("127.0.0.0/8".parse::<IpNet>().unwrap_or_default()) } else { of_host };
+    vec![found(slots.daddr(rule(), 0)), pick(), found(of_host.load_value(0, slots.nothing())), pick()]
+}
+
+/// Load balancers and port mappings, then pods' proxies.
+fn prerouting_rules(slots: &Slots) -> Vec<Rule> {
+    let proxy = slots.daddr(slots.saddr(rule(), 0).load_l4proto(slots.width), slots.width + 1);
+    let port = FOUND + slots.width;
+    // The key of an IPv6 proxy takes slots 0 to 8.
+    let found = if slots.family == Family::Ip { FOUND } else { 9 };
+    let port = if slots.family == Family::Ip { port } else { found + slots.width };
+    vec![
+        rule().jump("frontends"),
+        slots.both(rule()).lookup(UNPROXIED, 0).return_(),
+        proxy.lookup_data(PROXIED, 0, found).dnat(slots.family, found, Some(port)),
+    ]
+}
+
+fn postrouting_rules(slots: &Slots) -> Vec<Rule> {
+    let elsewhere = slots.daddr(slots.saddr(rule(), 0).lookup(MASQUERADED, 0), 0).lookup_not(MASQUERADED, 0);
+    let leaving = slots.saddr(rule(), 0).lookup(OVERLAY_PREFIXES, 0).expr(Expr::Meta { key: MetaKey::OifName, reg: 0 }).lookup_not(OVERLAY_LINKS, 0);
+    vec![
+        rule().mark(BALANCED, u32::MAX).masquerade(),
+        slots.snat_by_mark(rule()),
+        rule().l4proto(TCP).jump("outbound"),
+        rule().l4proto(UDP).jump("outbound"),
+        elsewhere.masquerade(),
+        leaving.drop(),
+    ]
+}
+
+fn outbound_rules(slots: &Slots) -> Vec<Rule> {
+    let listed = |rule: Rule, set: &str| slots.daddr(rule.load_mark(0), 1).lookup(set, 0);
+    vec![
+        slots.saddr(rule(), 0).lookup_data(OUTBOUND, 0, FOUND).set_mark_from(FOUND),
+        listed(rule(), EXCEPTIONS).return_(),
+        slots.snat_by_mark(listed(rule().mark(ONLY_DESTINATIONS, ONLY_DESTINATIONS), DESTINATIONS)),
+        rule().mark(ONLY_DESTINATIONS, ONLY_DESTINATIONS).return_(),
+        slots.snat_by_mark(rule()),
+    ]
+}
+
+/// What follows an allowed connection passes; so does the search for neighbours, without which no IPv6 address is reached.
+pub(in super::super) fn always_pass(family: Family) -> Vec<Rule> {
+    const FIRST_OF_NEIGHBOURS: u8 = 133;
+    let kind = Expr::Payload { base: PayloadBase::Transport, offset: 0, len: 1, reg: 0 };
+    let neighbours = rule().l4proto(ICMPV6).expr(kind).expr(Expr::Cmp { op: CmpOp::Gte, reg: 0, value: vec![FIRST_OF_NEIGHBOURS] });
+    let mut rules = vec![rule().ct_state(ct_state::ESTABLISHED | ct_state::RELATED).accept()];
+    rules.extend((family == Family::Ip6).then(|| neighbours.accept()));
+    rules
+}
+
+fn forward_rules(slots: &Slots) -> Vec<Rule> {
+    let mut rules = vec![rule().ct_state(ct_state::ESTABLISHED | ct_state::RELATED).accept()];
+    rules.extend([slots.saddr(rule(), 0).vmap(ACCESS_OUT, 0), slots.daddr(rule(), 0).vmap(ACCESS_IN, 0)]);
+    rules
+}
+
+fn to_host_rules(slots: &Slots) -> Vec<Rule> {
+    let from = |set: &str| rule().expr(Expr::Meta { key: MetaKey::IifName, reg: 0 }).lookup(set, 0);
+    let mut rules = always_pass(slots.family);
+    rules.extend([
+        slots.saddr(rule(), 0).vmap(ACCESS_OUT, 0),
+        from(HOSTLESS).drop(),
+        slots.daddr(from(GUARDED), 0).lookup(HOST_ADDRESSES, 0).accept(),
+        slots.both(from(GUARDED)).lookup_not(HOST_PATHS, 0).drop(),
+    ]);
+    rules
+}
+
+fn from_host_rules(slots: &Slots) -> Vec<Rule> {
+    let mut rules = always_pass(slots.family);
+    let to_hostless = rule().expr(Expr::Meta { key: MetaKey::OifName, reg: 0 }).lookup(HOSTLESS, 0);
+    rules.extend([slots.daddr(rule(), 0).vmap(ACCESS_IN, 0), to_hostless.drop()]);
+    rules
+}
+
+/// What the ports of a tunnel network send, unless it was translated.
+pub(super) fn to_fabric(bridge: &str) -> Rule {
+    let status = Expr::Ct { key: CtKey::Status, reg: 0, reply: None };
+    let only = Expr::Bitwise { from: 0, to: 0, mask: (ct_status::DNAT | ct_status::SNAT).to_ne_bytes().into(), xor: vec![0; 4] };
+    rule().iifname(bridge).expr(status).expr(only).expr(Expr::Cmp { op: CmpOp::Eq, reg: 0, value: vec![0; 4] }).set_mark(TO_FABRIC, u32::MAX)
+}
+
+/// The mark that stands for a way of picking, beside every class.
+pub(super) fn code(pick: Pick) -> u32 {
+    0x1000_0000 | stable_hash(&format!("{pick:?}")) & 0x00ff_ffff
+}
+
+/// The chain of a way of picking; its name reads.
+pub(super) fn chain_of(pick: Pick) -> String {
+    let spread = match pick.spread {
+        Spread::Connection => "",
+        Spread::SourceProtocol => "-source-protocol",
+        Spread::Source => "-source",
+    };
+    let flag = |on: bool, text: &'static str| if on { text } else { "" };
+    let flags = [flag(pick.any_host_address, "-any"), flag(!pick.host, "-nohost"), flag(pick.guarded, "-guarded")].concat();
+    let seen = match pick.seen {
+        Seen::Client => "-keep".to_owned(),
+        Seen::Link => "-link".to_owned(),
+        Seen::Class(class) => format!("-{class:08x}"),
+    };
+    format!("pick-{}{spread}{flags}{seen}", pick.count)
+}
+
+/// Puts the backend's number behind the frontend and translates to it.
+pub(super) fn pick_rules(pick: Pick) -> Vec<Rule> {
+    let slots = Slots::of(if pick.ipv6 { Family::Ip6 } else { Family::Ip });
+    let (count, number) = (u32::from(pick.count), slots.width + 2);
+    let picking = match pick.spread {
+        _ if count == 1 => rule().load_value(number, [0; 4]),
+        Spread::Connection => rule().load_random(count, number),
+        Spread::Source => slots.saddr(rule(), FOUND).expr(hash(slots.width * 4, count, number)),
+        Spread::SourceProtocol => slots.saddr(rule(), FOUND).load_l4proto(FOUND + slots.width).expr(hash(slots.width * 4 + 4, count, number)),
+    };
+    let frontend = if pick.any_host_address { picking.load_value(0, slots.nothing()) } else { slots.daddr(picking, 0) };
+    let found = slots.service(frontend).lookup_data(BACKENDS, 0, FOUND);
+    // A mark is always set: the way of picking must not be taken for a class.
+    let mark = match pick.seen {
+        Seen::Client => 0,
+        Seen::Class(class) => class,
+        Seen::Link => BALANCED,
+    };
+    let guard = rule().set_mark(0, u32::MAX).expr(Expr::Meta { key: MetaKey::IifName, reg: 0 }).lookup(GUARDED, 0);
+    let guard = pick.guarded.then(|| slots.both(guard).lookup_not(HOST_PATHS, 0).return_());
+    let translate = found.dnat(slots.family, FOUND, Some(FOUND + slots.width));
+    guard.into_iter().chain([rule().set_mark(mark, u32::MAX), translate]).collect()
+}
+
+fn hash(len: u32, modulus: u32, reg: u32) -> Expr {
+    // Any seed will do, as long as it is the same after a restart: affinity outlives it.
+    Expr::Hash { from: FOUND, len, modulus, seed: 0x4d75_6c6c, offset: 0, reg }
+}

@@ -1,0 +1,68 @@
+//! Load balancers.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use hcn::document::{DistributionType, PortMappingFlags};
+use hcn::{HostComputeNetwork, LoadBalancerFlags, LoadBalancerPortMapping, NetworkType};
+
+use super::endpoints::class_of;
+use super::management;
+use crate::fact::{Fact, Pick, Seen, Spread};
+use crate::state::Balancer;
+use crate::switches::Switches;
+
+pub(super) fn facts(balancer: &Balancer, network: Option<&HostComputeNetwork>, switches: &Switches, facts: &mut BTreeSet<Fact>) {
+    let document = &balancer.document;
+    let ipv6 = document.flags.contains(LoadBalancerFlags::IPV6);
+    let backends: Vec<IpAddr> = balancer.backends.iter().filter(|address| address.is_ipv6() == ipv6).copied().collect();
+    let count = u16::try_from(backends.len()).unwrap_or(u16::MAX);
+    if count == 0 {
+        return;
+    }
+    let seen = seen(balancer, network, switches, ipv6, facts);
+    let bridged = network.is_some_and(|network| matches!(network.network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel));
+    for frontend in balancer.frontends() {
+        let same = |mapping: &&LoadBalancerPortMapping| (mapping.protocol, mapping.external_port) == (frontend.protocol, frontend.port);
+        let Some(mapping) = document.port_mappings.iter().find(same) else { continue };
+        let any_host_address = frontend.address.is_unspecified();
+        let pick = Pick {
+            ipv6,
+            count,
+            spread: spread(mapping, switches),
+            any_host_address,
+            seen,
+            // The host's packets to its own addresses do not leave its stack, unless a route sends them to the switch.
+            host: !any_host_address || !switches.node_port_needs_local_routed_vip || mapping.flags.contains(PortMappingFlags::LOCAL_ROUTED_VIP),
+            guarded: bridged && switches.host_needs_route && seen != Seen::Client,
+        };
+        facts.insert(Fact::Pick(pick));
+        for (slot, address) in (0..count).zip(&backends) {
+            facts.insert(Fact::Backend { frontend, slot, address: *address, port: mapping.internal_port });
+        }
+        facts.insert(Fact::Frontend { frontend, pick });
+    }
+}
+
+/// Whom backends see: the client with direct server return, else the load balancer's own source, else the host.
+fn seen(balancer: &Balancer, network: Option<&HostComputeNetwork>, switches: &Switches, ipv6: bool, facts: &mut BTreeSet<Fact>) -> Seen {
+    if switches.direct_server_return && balancer.document.flags.contains(LoadBalancerFlags::DSR) {
+        return Seen::Client;
+    }
+    let own = balancer.document.source_vip.parse::<IpAddr>().ok().filter(|address| address.is_ipv6() == ipv6);
+    let host = || network.and_then(management).filter(|_| !ipv6).map(IpAddr::from);
+    let Some(address) = own.or_else(host) else { return Seen::Link };
+    let class = class_of(address, &[], &[]);
+    facts.insert(Fact::Source { class, address });
+    Seen::Class(class)
+}
+
+/// A version without session affinity spreads each connection by itself.
+fn spread(mapping: &LoadBalancerPortMapping, switches: &Switches) -> Spread {
+    match mapping.distribution_type {
+        _ if !switches.features().session_affinity => Spread::Connection,
+        DistributionType::SOURCE_IP_PROTOCOL => Spread::SourceProtocol,
+        DistributionType::SOURCE_IP => Spread::Source,
+        _ => Spread::Connection,
+    }
+}

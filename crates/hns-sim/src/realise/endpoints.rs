@@ -1,0 +1,144 @@
+//! Endpoints: ports, source translation, port mappings, host paths, proxies.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use hcn::document::{EncapOverhead, EndpointPolicyType, InterfaceParameters, L4Proxy};
+use hcn::{EndpointPolicy, Guid, HostComputeNetwork, NatFlags, NetworkType, OutBoundNat};
+use ipnet::IpNet;
+
+use super::{access, bridge_of, forwarding, management, merged, overlay, prefix, single};
+use crate::fact::{Fact, Frontend, NatClass, ONLY_DESTINATIONS, Port, port_name, stable_hash};
+use crate::state::{Endpoint, State};
+
+/// Bytes that VXLAN takes from each packet.
+const VXLAN_OVERHEAD: u16 = 50;
+
+pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork, state: &State, facts: &mut BTreeSet<Fact>) {
+    if endpoint.document.is_remote() {
+        return overlay::remote_facts(endpoint, network, facts);
+    }
+    let bridge = bridge_of(&endpoint.document.host_compute_network, network);
+    let addresses: Vec<IpNet> = endpoint.all_addresses().collect();
+    if endpoint.on_host {
+        facts.extend(addresses.iter().map(|address| Fact::BridgeAddress { bridge: bridge.clone(), address: *address }));
+        return;
+    }
+    let (Some(interface), Some(mac)) = (&endpoint.interface, endpoint.mac()) else { return };
+    let port = Port {
+        name: port_name(id),
+        bridge: bridge.clone(),
+        forwarding: forwarding(&network.network_type),
+        compartment: endpoint.document.host_compute_namespace,
+        interface: interface.clone(),
+        mac,
+        routes: routes(endpoint),
+        addresses,
+        mtu: settings::<InterfaceParameters>(endpoint, &EndpointPolicyType::InterfaceParameters).map(|parameters| parameters.mtu),
+        overhead: overhead(endpoint, network),
+    };
+    if network.network_type != NetworkType::Transparent {
+        for address in &port.addresses {
+            facts.insert(Fact::Neighbour { link: bridge.clone(), address: address.addr(), mac });
+        }
+        outbound_facts(endpoint, network, &port.addresses, facts);
+        port_mapping_facts(endpoint, &port.addresses, facts);
+        host_path_facts(id, endpoint, &port, state, facts);
+        proxy_facts(endpoint, network, &port.addresses, facts);
+    }
+    overlay::local_facts(endpoint, network, facts);
+    access::facts(endpoint, network, &port, facts);
+    facts.insert(Fact::Port(port));
+}
+
+fn routes(endpoint: &Endpoint) -> Vec<(IpNet, IpAddr, u16)> {
+    let routes = endpoint.document.routes.iter();
+    routes
+        .filter_map(|route| Some((prefix(&route.destination_prefix)?, route.next_hop.parse::<IpAddr>().ok()?, route.metric)))
+        .filter(|(prefix, hop, _)| prefix.addr().is_ipv4() == hop.is_ipv4())
+        .collect()
+}
+
+fn overhead(endpoint: &Endpoint, network: &HostComputeNetwork) -> u16 {
+    let own = settings::<InterfaceParameters>(endpoint, &EndpointPolicyType::InterfaceParameters).is_some();
+    let usual = if network.network_type == NetworkType::Overlay && !own { VXLAN_OVERHEAD } else { 0 };
+    settings::<EncapOverhead>(endpoint, &EndpointPolicyType::EncapOverhead).map_or(usual, |encap| encap.overhead)
+}
+
+/// The last policy of that type: later ones win.
+fn settings<T: serde::de::DeserializeOwned>(endpoint: &Endpoint, policy_type: &EndpointPolicyType) -> Option<T> {
+    endpoint.document.policies.iter().rev().find_map(|policy| policy.settings_as(policy_type))
+}
+
+fn outbound_facts(endpoint: &Endpoint, network: &HostComputeNetwork, addresses: &[IpNet], facts: &mut BTreeSet<Fact>) {
+    let Some(nat) = settings::<OutBoundNat>(endpoint, &EndpointPolicyType::OutBoundNat) else { return };
+    let own = nat.virtual_ip.parse::<IpAddr>().ok();
+    let exceptions = merged(nat.exceptions.iter().map(String::as_str));
+    let destinations = merged(nat.destinations.iter().map(String::as_str));
+    for ipv6 in [false, true] {
+        let of_family = |net: &&IpNet| net.addr().is_ipv6() == ipv6;
+        let exceptions: Vec<IpNet> = exceptions.iter().filter(of_family).copied().collect();
+        let listed: Vec<IpNet> = destinations.iter().filter(of_family).copied().collect();
+        let host = management(network).map(IpAddr::from).filter(|_| !ipv6);
+        let Some(source) = own.filter(|own| own.is_ipv6() == ipv6).or(host) else { continue };
+        // Destinations of the other family alone translate nothing of this one.
+        if listed.is_empty() && !destinations.is_empty() {
+            continue;
+        }
+        let class = class_of(source, &exceptions, &listed);
+        facts.insert(Fact::Source { class, address: source });
+        facts.extend(exceptions.into_iter().map(|destination| Fact::Exception { class, destination }));
+        facts.extend(listed.into_iter().map(|destination| Fact::Destination { class, destination }));
+        let addresses = addresses.iter().map(IpNet::addr).filter(|address| address.is_ipv6() == ipv6);
+        facts.extend(addresses.map(|address| Fact::Outbound { address, class }));
+    }
+}
+
+/// The number of a class follows from what it says, so endpoints with equal policies share it and a restart finds it again.
+pub(super) fn class_of(source: IpAddr, exceptions: &[IpNet], destinations: &[IpNet]) -> NatClass {
+    let hash = stable_hash(&format!("{source} {exceptions:?} {destinations:?}"));
+    let flag = if destinations.is_empty() { 0 } else { ONLY_DESTINATIONS };
+    0x8000_0000 | (hash & !ONLY_DESTINATIONS) | flag
+}
+
+fn port_mapping_facts(endpoint: &Endpoint, addresses: &[IpNet], facts: &mut BTreeSet<Fact>) {
+    for mapping in endpoint.document.policies.iter().filter_map(EndpointPolicy::as_port_mapping) {
+        let ipv6 = mapping.flags.contains(NatFlags::IPV6);
+        let frontend = Frontend::new(mapping.vip.parse().ok(), ipv6, mapping.protocol, mapping.external_port);
+        let address = addresses.iter().map(IpNet::addr).find(|address| address.is_ipv6() == frontend.address.is_ipv6());
+        let Some(address) = address else { continue };
+        single(frontend, address, mapping.internal_port, mapping.flags.contains(NatFlags::LOCAL_ROUTED_VIP), facts);
+    }
+}
+
+/// What the endpoint sends by the host: its `SDNRoute`s with `NeedEncap`, the routing rules that name it, and everything where its gateway
+/// is an endpoint of the host.
+fn host_path_facts(id: &Guid, endpoint: &Endpoint, port: &Port, state: &State, facts: &mut BTreeSet<Fact>) {
+    let own = endpoint.document.policies.iter().filter_map(EndpointPolicy::as_sdn_route);
+    let named = state.routes.values().filter(|route| route.host_compute_endpoints.contains(id)).flat_map(|route| route.routes.iter().cloned());
+    let paths = own.chain(named).filter(|route| route.need_encap).map(|route| route.destination_prefix);
+    let network = endpoint.document.host_compute_network;
+    let hosts = |hop: IpAddr| state.index().local_endpoint_at(network, hop).is_some_and(|id| state.endpoints.get(&id).is_some_and(|row| row.on_host));
+    let by_host = port.routes.iter().filter(|(_, hop, _)| hosts(*hop)).map(|(prefix, ..)| prefix.to_string());
+    let paths: Vec<String> = paths.chain(by_host).collect();
+    for destination in merged(paths.iter().map(String::as_str)) {
+        let addresses = port.addresses.iter().map(IpNet::addr).filter(|address| address.is_ipv4() == destination.addr().is_ipv4());
+        facts.extend(addresses.map(|address| Fact::HostPath { address, destination }));
+    }
+}
+
+/// The endpoint's connections end at a proxy: the host's where it has no address of its own.
+fn proxy_facts(endpoint: &Endpoint, network: &HostComputeNetwork, addresses: &[IpNet], facts: &mut BTreeSet<Fact>) {
+    let Some(proxy) = settings::<L4Proxy>(endpoint, &EndpointPolicyType::L4Proxy) else { return };
+    let host = management(network).map(IpAddr::from);
+    let to = proxy.ip.parse::<IpAddr>().ok().filter(|address| !address.is_loopback()).or(host);
+    let (Some(to), Ok(port)) = (to, proxy.port.as_str().parse()) else { return };
+    let everything = if to.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+    let Some(destination) = prefix(if proxy.destination.is_empty() { everything } else { &proxy.destination }) else { return };
+    let exceptions = merged(proxy.exception_list.iter().map(String::as_str));
+    for address in addresses.iter().map(IpNet::addr).filter(|address| address.is_ipv4() == to.is_ipv4()) {
+        let of_family = exceptions.iter().filter(|net| net.addr().is_ipv4() == to.is_ipv4());
+        facts.extend(of_family.map(|destination| Fact::Unproxied { address, destination: *destination }));
+        facts.insert(Fact::Proxied { address, protocol: proxy.protocol, destination, proxy: (to, port) });
+    }
+}

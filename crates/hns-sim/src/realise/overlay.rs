@@ -1,0 +1,92 @@
+//! Overlays: a tunnel, the subnets and the remote endpoints behind it.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use hcn::document::NetworkPolicyType;
+use hcn::{Guid, HostComputeNetwork, NetworkPolicy, NetworkType};
+use ipnet::IpNet;
+
+use super::{bridge_of, management, prefix};
+use crate::fact::{Fact, tunnel_name};
+use crate::mac::Mac;
+use crate::state::Endpoint;
+use crate::switches::Switches;
+
+/// The port of VXLAN (IANA).
+const PORT: u16 = 4789;
+
+/// What a tunnel is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tunnel {
+    pub name: String,
+    vni: u32,
+    port: u16,
+    local: Ipv4Addr,
+    mac: Mac,
+}
+
+/// The MAC of an overlay's distributed router.
+pub(super) fn router(network: &HostComputeNetwork) -> Option<Mac> {
+    let mac = network.policies.iter().find_map(NetworkPolicy::as_dr_mac_address)?;
+    (network.network_type == NetworkType::Overlay).then(|| mac.parse().ok())?
+}
+
+/// The tunnel of an overlay: of its first subnet's segment.
+pub(super) fn tunnel_of(id: &Guid, network: &HostComputeNetwork) -> Option<Tunnel> {
+    let (mac, local) = (router(network)?, management(network)?);
+    let vni = network.subnets().find_map(hcn::Subnet::vsid)?;
+    let port = network.policies.iter().find_map(NetworkPolicy::as_vxlan_port).unwrap_or(PORT);
+    Some(Tunnel { name: tunnel_name(id, vni, port, local), vni, port, local, mac })
+}
+
+pub(super) fn network_facts(id: &Guid, network: &HostComputeNetwork, switches: &Switches, facts: &mut BTreeSet<Fact>) {
+    if network.network_type != NetworkType::Overlay {
+        return;
+    }
+    let bridge = bridge_of(id, network);
+    let host_route = network.policies.iter().any(|policy| policy.policy_type == NetworkPolicyType::HostRoute);
+    if switches.host_needs_route && !host_route {
+        facts.insert(Fact::Hostless { bridge: bridge.clone() });
+    }
+    facts.insert(Fact::OverlayLink { link: bridge });
+    facts.extend(network.subnets().filter_map(|subnet| prefix(&subnet.ip_address_prefix)).map(Fact::OverlayPrefix));
+    let Some(Tunnel { name, vni, port, local, mac }) = tunnel_of(id, network) else { return };
+    facts.insert(Fact::OverlayLink { link: name.clone() });
+    for route in network.policies.iter().filter_map(NetworkPolicy::as_remote_subnet_route) {
+        let (Some(prefix), Ok(host), Ok(mac)) =
+            (prefix(&route.destination_prefix), route.provider_address.parse::<IpAddr>(), route.distributed_router_mac_address.parse())
+        else {
+            continue;
+        };
+        let router = prefix.network();
+        let segment = Some(route.isolation_id).filter(|id| *id != vni && *id != 0);
+        facts.insert(Fact::Peer { tunnel: name.clone(), mac, host, vni: segment });
+        facts.insert(Fact::Neighbour { link: name.clone(), address: router, mac });
+        facts.insert(Fact::Route { tunnel: name.clone(), prefix, router: Some(router) });
+    }
+    facts.insert(Fact::Tunnel { name, vni, port, local, mac });
+}
+
+/// A remote endpoint is a way to another host. What is on this host needs none, and on other types of network the fabric has the ways.
+pub(super) fn remote_facts(endpoint: &Endpoint, network: &HostComputeNetwork, facts: &mut BTreeSet<Fact>) {
+    let Some(tunnel) = tunnel_of(&endpoint.document.host_compute_network, network) else { return };
+    let provider = endpoint.document.policies.iter().rev().find_map(hcn::EndpointPolicy::as_provider_address);
+    let (Some(host), Some(mac)) = (provider.filter(|host| *host != IpAddr::from(tunnel.local)), endpoint.mac()) else { return };
+    let Tunnel { name, .. } = tunnel;
+    for address in endpoint.addresses().map(|address| IpAddr::from(address.addr())) {
+        facts.insert(Fact::Neighbour { link: name.clone(), address, mac });
+        facts.insert(Fact::Route { tunnel: name.clone(), prefix: IpNet::from(address), router: None });
+    }
+    facts.insert(Fact::Peer { tunnel: name, mac, host, vni: None });
+}
+
+/// The MACs by which other hosts know a local endpoint: its own, and the one that kube-proxy gives to remote endpoints.
+pub(super) fn local_facts(endpoint: &Endpoint, network: &HostComputeNetwork, facts: &mut BTreeSet<Fact>) {
+    let Some(tunnel) = tunnel_of(&endpoint.document.host_compute_network, network) else { return };
+    let known = endpoint.addresses().map(|address| {
+        let [a, b, c, d] = address.addr().octets();
+        Mac([0x02, 0x11, a, b, c, d])
+    });
+    facts.extend(known.chain(endpoint.mac()).map(|mac| Fact::TunnelMac { tunnel: tunnel.name.clone(), mac }));
+}
