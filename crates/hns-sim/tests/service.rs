@@ -125,7 +125,7 @@ fn a_restart_cuts_connections_and_clients_come_back() {
     let (sender, heard) = std::sync::mpsc::channel();
     let subscribe = |client: &Client| {
         let sender = std::sync::Mutex::new(sender.clone());
-        client.subscribe(std::sync::Arc::new(move |event: hcn::Event| drop(sender.lock().unwrap().send(event.event_type)))).unwrap()
+        client.subscribe(std::sync::Arc::new(move |event: hcn::Event| sender.lock().unwrap().send(event.event_type).unwrap_or(()))).unwrap()
     };
     let next = || heard.recv_timeout(Duration::from_secs(5)).unwrap();
     let subscription = subscribe(client);
