@@ -22,11 +22,22 @@ pub struct Cli {
 pub enum Command {
     /// Run the node: node agent, service proxy and pod network in one process
     Node(Box<NodeArgs>),
+    /// Run the service proxy alone, in the place of upstream's kube-proxy and with its flags
+    KubeProxy(KubeProxyArgs),
     /// Look into a Host Networking Service, judge it, and make a simulated one fail
     Hns(crate::hns::HnsArgs),
     #[cfg(target_os = "linux")]
     #[command(flatten)]
     Linux(crate::linux::cli::Command),
+}
+
+/// Upstream's flags, which are not of this program's form.
+#[derive(Clone, Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct KubeProxyArgs {
+    /// See kube-proxy --help
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub flags: Vec<String>,
 }
 
 /// A part of a node that can be left out.

@@ -7,6 +7,7 @@ mod cli;
 mod exit;
 mod feature_gates;
 mod hns;
+mod kube_proxy;
 mod node;
 
 #[cfg(target_os = "linux")]
@@ -22,6 +23,9 @@ fn main() -> ExitCode {
     let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
     if cni::is_own_plugin(name) {
         return cni::plugin_main(name);
+    }
+    if kube_proxy::is_own_name(name) {
+        return exit::report(kube_proxy::main(args));
     }
     // Before any thread exists: these make namespaces. And they run in every pod, so nothing else is paid for.
     #[cfg(target_os = "linux")]
@@ -41,6 +45,7 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
     match command {
         cli::Command::Node(args) => node::main(args),
         cli::Command::Hns(args) => hns::main(&args),
+        cli::Command::KubeProxy(args) => kube_proxy::main(args.flags),
         #[cfg(target_os = "linux")]
         cli::Command::Linux(command) => linux::main(command),
     }
@@ -48,8 +53,13 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
 
 /// Logs go to standard error; `MULLION_LOG` chooses how much (`info`, `debug`, `kubelet=debug`, …).
 fn init_logs() {
+    init_logs_with("info");
+}
+
+/// The same, with what is logged where `MULLION_LOG` says nothing.
+fn init_logs_with(default: &str) {
     use std::io::IsTerminal as _;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("MULLION_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MULLION_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
 }
 

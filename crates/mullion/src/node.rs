@@ -137,14 +137,7 @@ fn proxy_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: O
         }
         None => linux_proxy(args)?,
     };
-    Ok(service_proxy::Config {
-        client,
-        node_name: args.hostname_override.clone(),
-        cluster_uid: cluster_uid.to_owned(),
-        backend,
-        full_pass: FULL_PASS,
-        status: None,
-    })
+    Ok(service_proxy::Config { full_pass: FULL_PASS, ..service_proxy::Config::new(client, &args.hostname_override, cluster_uid, backend) })
 }
 
 #[cfg(target_os = "linux")]

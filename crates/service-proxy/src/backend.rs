@@ -48,12 +48,12 @@ pub(crate) enum Backend {
     Hns(Box<Hns>),
     #[cfg(target_os = "linux")]
     Nftables(Passes<crate::nftables::Nftables>),
+    Userspace(Passes<crate::userspace::Userspace>),
 }
 
 /// Something that happened to a backend.
 pub(crate) enum Turn {
     Hns(Happening),
-    #[cfg(target_os = "linux")]
     Pass,
 }
 
@@ -64,15 +64,14 @@ impl Backend {
             Self::Hns(hns) => hns.touch(keys, table),
             #[cfg(target_os = "linux")]
             Self::Nftables(passes) => passes.dirty.extend(keys),
+            Self::Userspace(passes) => passes.dirty.extend(keys),
         }
     }
 
     /// Begins what can be begun.
     pub fn begin(&mut self, table: &Table) {
-        match self {
-            Self::Hns(hns) => hns.begin(table),
-            #[cfg(target_os = "linux")]
-            Self::Nftables(_) => {}
+        if let Self::Hns(hns) = self {
+            hns.begin(table);
         }
     }
 
@@ -85,6 +84,10 @@ impl Backend {
                 passes.due().await;
                 Turn::Pass
             }
+            Self::Userspace(passes) => {
+                passes.due().await;
+                Turn::Pass
+            }
         }
     }
 
@@ -94,8 +97,8 @@ impl Backend {
             (Self::Hns(hns), Turn::Hns(happening)) => hns.take(happening, table),
             #[cfg(target_os = "linux")]
             (Self::Nftables(passes), Turn::Pass) => passes.pass(table, |nftables, dirty, full| nftables.sync(table, dirty, full)),
-            #[cfg(target_os = "linux")]
-            _ => {}
+            (Self::Userspace(passes), Turn::Pass) => passes.pass(table, |userspace, dirty, full| userspace.sync(table, dirty, full)),
+            (_, Turn::Hns(_)) | (Self::Hns(_), Turn::Pass) => {}
         }
     }
 
@@ -114,16 +117,38 @@ impl Backend {
                 }
             }),
             #[cfg(target_os = "linux")]
-            Self::Nftables(passes) => std::mem::take(&mut passes.news).then(|| passes.progress.clone()),
+            Self::Nftables(passes) => passes.take_news(),
+            Self::Userspace(passes) => passes.take_news(),
         }
     }
 
-    /// How many front ends wait or are under way, and how many writes there were.
+    /// How many front ends wait or are under way, and how many were done.
     pub fn pending(&self) -> (usize, u64) {
         match self {
-            Self::Hns(hns) => (hns.engine().pending(), hns.engine().writes()),
+            Self::Hns(hns) => (hns.engine().pending(), hns.engine().finished()),
             #[cfg(target_os = "linux")]
-            Self::Nftables(passes) => (passes.dirty.len(), passes.progress.writes),
+            Self::Nftables(passes) => (passes.pending(), passes.progress.writes),
+            Self::Userspace(passes) => (passes.pending(), passes.progress.writes),
+        }
+    }
+
+    /// Whether the host has what the table says of this front end.
+    pub fn is_settled(&self, key: &FrontKey) -> bool {
+        match self {
+            Self::Hns(hns) => hns.engine().is_settled(key),
+            #[cfg(target_os = "linux")]
+            Self::Nftables(passes) => passes.pending() == 0,
+            Self::Userspace(passes) => passes.pending() == 0,
+        }
+    }
+
+    /// Asks for the calls of the Host Networking Service so far, where there is one.
+    pub fn tallies(&self) -> Option<crate::metrics::Tallies> {
+        match self {
+            Self::Hns(hns) => Some(Box::new(hns.tallies())),
+            #[cfg(target_os = "linux")]
+            Self::Nftables(_) => None,
+            Self::Userspace(_) => None,
         }
     }
 }
@@ -160,6 +185,19 @@ impl<B> Passes<B> {
             progress: Progress::default(),
             news: false,
         }
+    }
+
+    /// The backend itself.
+    pub fn into_inner(self) -> B {
+        self.backend
+    }
+
+    fn take_news(&mut self) -> Option<Progress> {
+        std::mem::take(&mut self.news).then(|| self.progress.clone())
+    }
+
+    fn pending(&self) -> usize {
+        self.dirty.len().max(usize::from(self.full_due))
     }
 
     async fn due(&self) {

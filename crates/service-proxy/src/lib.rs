@@ -1,16 +1,17 @@
 //! The service proxy: Services and EndpointSlices become one backend-neutral [`Table`], and a backend keeps the host
-//! equal to it: load balancers of the Host Networking Service on Windows, nftables data maps on Linux.
+//! equal to it: load balancers of the Host Networking Service on Windows, nftables data maps on Linux, or this process
+//! itself on any system.
 //!
 //! Flow: informers feed [`Inputs`], which remember what changed; [`fronts`] derives a Service's front ends (pure);
 //! [`Table`] merges them and says what differs; the backend plans against its mirror of the host (pure) and applies.
 //! Guarantees: a change touches only its Service; failures are retried with back-off and never counted as done;
 //! a periodic full pass compares with the host itself; what is not ours is never touched; nothing is wiped at start.
-//! Not here: IPv6 front ends (types are ready), topology hints, health-check node ports, source ranges.
 
 mod backend;
 mod fronts;
 mod health;
 pub mod hns;
+mod metrics;
 #[cfg(target_os = "linux")]
 pub mod nftables;
 mod node_ports;
@@ -24,6 +25,7 @@ pub mod userspace;
 pub use backend::{Failure, Outcome, Progress};
 pub use fronts::{Terms, wanted};
 pub use health::{HealthServers, Healthy};
+pub use metrics::Metrics;
 pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, Inputs, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};

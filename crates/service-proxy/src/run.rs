@@ -1,12 +1,13 @@
-//! The loop: rows in, table, backend, retries, full passes.
+//! The loop: rows in, table, backend; and what it tells of itself.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cluster::{Informer, Selection};
+use cluster::{EventRecorder, EventType, Informer, Key, Selection};
 use hcn::HcnClient;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -14,9 +15,11 @@ use tokio::time::Instant;
 
 use crate::backend::{Backend, Passes, Progress};
 use crate::fronts::{Terms, wanted};
-use crate::hns::Hns;
-use crate::rows::{Inputs, ServiceRow, SliceRow};
-use crate::table::Table;
+use crate::health::{HealthServers, Healthy};
+use crate::hns::{Gap, Hns};
+use crate::metrics::Metrics;
+use crate::rows::{Inputs, NodeRow, ServiceRow, SliceRow};
+use crate::table::{FrontKey, Table};
 
 /// What keeps the host equal to the table.
 pub enum BackendConfig {
@@ -30,6 +33,8 @@ pub enum BackendConfig {
     /// nftables in this process's network namespace.
     #[cfg(target_os = "linux")]
     Nftables(crate::nftables::Settings),
+    /// This process carries bytes itself.
+    Userspace(crate::userspace::Settings),
 }
 
 /// What the proxy of one node needs.
@@ -42,10 +47,33 @@ pub struct Config {
     pub cluster_uid: String,
     /// Where to program.
     pub backend: BackendConfig,
-    /// How often the whole table is compared with the host.
+    /// How often the whole table is compared with the host; a change that waits for twice as long is a sign of ill health.
     pub full_pass: Duration,
+    /// What decides about every Service alike; the Node object fills in what is open.
+    pub terms: Terms,
+    /// Answer at `healthCheckNodePort`.
+    pub health_checks: bool,
     /// Where to tell how far it is.
     pub status: Option<watch::Sender<Status>>,
+    /// What is measured.
+    pub metrics: Metrics,
+}
+
+impl Config {
+    /// What must be said; everything else as upstream has it.
+    pub fn new(client: Client, node_name: impl Into<String>, cluster_uid: impl Into<String>, backend: BackendConfig) -> Self {
+        Self {
+            client,
+            node_name: node_name.into(),
+            cluster_uid: cluster_uid.into(),
+            backend,
+            full_pass: Duration::from_secs(30),
+            terms: Terms::default(),
+            health_checks: true,
+            status: None,
+            metrics: Metrics::default(),
+        }
+    }
 }
 
 /// How far the proxy is.
@@ -57,6 +85,12 @@ pub struct Status {
     pub fronts: usize,
     /// How far the backend is with them.
     pub progress: Progress,
+    /// How long what waits will take, as it goes now.
+    pub eta: Option<Duration>,
+    /// Since when something waits and nothing gets done.
+    pub stuck_since: Option<Instant>,
+    /// The Node is being deleted, or an autoscaler is about to.
+    pub node_leaving: bool,
 }
 
 impl Status {
@@ -69,10 +103,19 @@ impl Status {
     pub fn is_converged(&self) -> bool {
         self.ready && self.missing() == 0 && self.progress.unavailable.is_none()
     }
+
+    /// Whether nothing has waited for longer than twice `full_pass` without anything getting done.
+    pub fn is_healthy(&self, full_pass: Duration) -> bool {
+        self.stuck_since.is_none_or(|since| since.elapsed() <= 2 * full_pass)
+    }
 }
 
 /// A number that merely goes on is told this often.
 const TELL: Duration = Duration::from_millis(200);
+/// A port of a health check that was taken is tried again after this.
+const HEALTH_AGAIN: Duration = Duration::from_secs(5);
+/// Connections of the user-space backend have this long to end.
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// Proxies Services on this node until `shutdown` completes. What was programmed stays: connections outlive a restart.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
@@ -80,21 +123,39 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
         BackendConfig::Hcn { client, settings } => Backend::Hns(Box::new(Hns::new(&client, config.cluster_uid.clone(), settings))),
         #[cfg(target_os = "linux")]
         BackendConfig::Nftables(settings) => Backend::Nftables(Passes::new(crate::nftables::Nftables::new(settings), config.full_pass)),
+        BackendConfig::Userspace(settings) => Backend::Userspace(Passes::new(crate::userspace::Userspace::new(settings), config.full_pass)),
     };
-    let inputs = Arc::new(Mutex::new(Inputs::default()));
-    let (services, slices) = watch_rows(&config.client, &config.node_name, &inputs);
-    let state = Loop {
+    if let Some(tallies) = backend.tallies() {
+        config.metrics.count_calls_by(tallies);
+    }
+    let status = config.status.unwrap_or_else(|| watch::Sender::new(Status::default()));
+    let (asked, full_pass) = (status.subscribe(), config.full_pass);
+    let healthy: Healthy = Arc::new(move || asked.borrow().is_healthy(full_pass));
+    let rows = Rows::watch(&config.client, &config.node_name);
+    let mut state = Loop {
         backend,
-        inputs,
+        rows,
         table: Table::default(),
+        base: config.terms.clone(),
+        terms: config.terms,
+        health: config.health_checks.then(|| HealthServers::new(healthy)),
+        health_again: None,
+        recorder: EventRecorder::new(config.client, "kube-proxy", &config.node_name),
+        metrics: config.metrics,
+        told_gaps: BTreeSet::new(),
+        triggers: Vec::new(),
+        started: jiff::Timestamp::now().as_millisecond(),
+        pace: Pace::new(),
         progress: Progress::default(),
-        told: Instant::now(),
-        status: config.status.unwrap_or_else(|| watch::Sender::new(Status::default())),
+        status,
     };
     tokio::pin!(shutdown);
     tokio::select! {
-        () = state.drive(services, slices) => {}
+        () = state.drive() => {}
         () = &mut shutdown => {}
+    }
+    if let Backend::Userspace(passes) = state.backend {
+        passes.into_inner().drain(DRAIN).await;
     }
 }
 
@@ -104,83 +165,250 @@ fn with<T>(inputs: &SharedInputs, f: impl FnOnce(&mut Inputs) -> T) -> T {
     f(&mut inputs.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn watch_rows(client: &Client, node: &str, inputs: &SharedInputs) -> (Informer<ServiceRow>, Informer<SliceRow>) {
-    let for_services = inputs.clone();
-    let services = Informer::start_with_handler(
-        Api::<Service>::all(client.clone()),
-        Selection::labels("!service.kubernetes.io/service-proxy-name"),
-        ServiceRow::of,
-        move |change| with(&for_services, |inputs| inputs.service(&change)),
-    );
-    let for_slices = inputs.clone();
-    let node = node.to_owned();
-    let slices = Informer::start_with_handler(
-        Api::<EndpointSlice>::all(client.clone()),
-        Selection::labels("!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name"),
-        move |slice| SliceRow::of(slice, &node),
-        move |change| with(&for_slices, |inputs| inputs.slice(&change)),
-    );
-    (services, slices)
+/// What is watched.
+struct Rows {
+    inputs: SharedInputs,
+    services: Informer<ServiceRow>,
+    slices: Informer<SliceRow>,
+    node: Informer<NodeRow>,
+    node_key: Key,
+}
+
+impl Rows {
+    fn watch(client: &Client, node: &str) -> Self {
+        let inputs = Arc::new(Mutex::new(Inputs::default()));
+        let for_services = inputs.clone();
+        let services = Informer::start_with_handler(
+            Api::<Service>::all(client.clone()),
+            Selection::labels("!service.kubernetes.io/service-proxy-name"),
+            ServiceRow::of,
+            move |change| with(&for_services, |inputs| inputs.service(&change)),
+        );
+        let for_slices = inputs.clone();
+        let name = node.to_owned();
+        let slices = Informer::start_with_handler(
+            Api::<EndpointSlice>::all(client.clone()),
+            Selection::labels("!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name"),
+            move |slice| SliceRow::of(slice, &name),
+            move |change| with(&for_slices, |inputs| inputs.slice(&change)),
+        );
+        let node_key = Key::cluster(node);
+        let selection = Selection::fields(format!("metadata.name={node}"));
+        let node = Informer::start(Api::<Node>::all(client.clone()), selection, |node: &Node| Some(NodeRow::of(node)));
+        Self { inputs, services, slices, node, node_key }
+    }
+}
+
+/// How fast work goes, and whether it goes.
+struct Pace {
+    /// Since when something waits.
+    busy_since: Option<Instant>,
+    /// When something last got done, and how much was done and waited by then.
+    moved: Instant,
+    finished: u64,
+    at_start: u64,
+    told: Instant,
+}
+
+impl Pace {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { busy_since: None, moved: now, finished: 0, at_start: 0, told: now }
+    }
+
+    /// Takes in how much waits and how much was done; returns how long it was busy when it ends.
+    fn note(&mut self, pending: usize, finished: u64) -> Option<Duration> {
+        let now = Instant::now();
+        if finished != self.finished || self.busy_since.is_none() {
+            (self.finished, self.moved) = (finished, now);
+        }
+        match (pending, self.busy_since) {
+            (0, Some(since)) => {
+                self.busy_since = None;
+                Some(since.elapsed())
+            }
+            (1.., None) => {
+                (self.busy_since, self.at_start) = (Some(now), finished);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn eta(&self, pending: usize) -> Option<Duration> {
+        let done = self.finished - self.at_start;
+        let since = self.busy_since.filter(|_| done > 0)?;
+        Some(since.elapsed().mul_f64(pending as f64 / done as f64))
+    }
 }
 
 struct Loop {
     backend: Backend,
-    inputs: SharedInputs,
+    rows: Rows,
     table: Table,
+    base: Terms,
+    terms: Terms,
+    health: Option<HealthServers>,
+    health_again: Option<Instant>,
+    recorder: EventRecorder,
+    metrics: Metrics,
+    told_gaps: BTreeSet<(Arc<str>, Gap)>,
+    /// Changes of pods that are not on the host yet: when they happened, and the front ends that they are about.
+    triggers: Vec<(i64, Vec<FrontKey>)>,
+    started: i64,
+    pace: Pace,
     progress: Progress,
-    told: Instant,
     status: watch::Sender<Status>,
 }
 
 impl Loop {
-    async fn drive(mut self, services: Informer<ServiceRow>, slices: Informer<SliceRow>) {
-        let mut services_changed = services.changed();
-        let mut slices_changed = slices.changed();
+    async fn drive(&mut self) {
+        let mut services = self.rows.services.changed();
+        let mut slices = self.rows.slices.changed();
+        let mut node = self.rows.node.changed();
         // Before both are known we would take down what a predecessor programmed.
-        services.synced().await;
-        slices.synced().await;
+        self.rows.services.synced().await;
+        self.rows.slices.synced().await;
+        self.node_changed();
         self.take_changes();
         loop {
             self.backend.begin(&self.table);
+            let health_again = self.health_again;
+            let health_due = async {
+                match health_again {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                _ = services_changed.changed() => self.take_changes(),
-                _ = slices_changed.changed() => self.take_changes(),
+                _ = services.changed() => {
+                    self.metrics.service_changed();
+                    self.take_changes();
+                }
+                _ = slices.changed() => {
+                    self.metrics.endpoints_changed();
+                    self.take_changes();
+                }
+                _ = node.changed() => {
+                    self.node_changed();
+                    self.take_changes();
+                }
+                () = health_due => self.answer_health(),
                 turn = self.backend.turn() => self.backend.take(turn, &self.table),
             }
             self.report();
         }
     }
 
+    fn node_changed(&mut self) {
+        let Some(row) = self.rows.node.get(&self.rows.node_key) else { return };
+        let mut terms = Terms { zone: row.zone.clone(), ..self.base.clone() };
+        if terms.node_ips.is_empty() {
+            terms.node_ips.clone_from(&row.addresses);
+        }
+        if terms != self.terms {
+            self.terms = terms;
+            with(&self.rows.inputs, Inputs::touch_all);
+        }
+        self.status.send_if_modified(|status| std::mem::replace(&mut status.node_leaving, row.leaving) != row.leaving);
+    }
+
     fn take_changes(&mut self) {
-        let dirty = with(&self.inputs, Inputs::take_dirty);
+        let dirty = with(&self.rows.inputs, Inputs::take_dirty);
+        if dirty.is_empty() {
+            return;
+        }
+        self.metrics.queued();
         for service in dirty {
-            let rows = with(&self.inputs, |inputs| inputs.rows(&service));
-            let wanted = rows.map(|(row, slices)| wanted(&service, &row, &slices, &Terms::default())).unwrap_or_default();
+            let rows = with(&self.rows.inputs, |inputs| inputs.rows(&service));
+            let triggered = rows.iter().flat_map(|(_, slices)| slices).filter_map(|slice| slice.triggered).filter(|at| *at >= self.started).max();
+            let wanted = rows.map(|(row, slices)| wanted(&service, &row, &slices, &self.terms)).unwrap_or_default();
             let changes = self.table.set_service(&service, wanted);
             changes.iter().for_each(|change| tracing::debug!("{change}"));
-            self.backend.touch(changes.into_iter().map(|change| change.key), &self.table);
+            let keys: Vec<FrontKey> = changes.into_iter().map(|change| change.key).collect();
+            if let Some(at) = triggered.filter(|_| !keys.is_empty()) {
+                self.triggers.push((at, keys.clone()));
+            }
+            self.backend.touch(keys, &self.table);
         }
+        self.answer_health();
+    }
+
+    /// Has the health checks of Services answered.
+    fn answer_health(&mut self) {
+        let Some(servers) = &mut self.health else { return };
+        let failures = servers.sync(self.table.health_checks());
+        if self.health_again.is_none() {
+            failures.iter().for_each(|(_, reason)| tracing::warn!("{reason}; trying again"));
+        }
+        self.health_again = (!failures.is_empty()).then(|| Instant::now() + HEALTH_AGAIN);
     }
 
     fn report(&mut self) {
+        let (pending, finished) = self.backend.pending();
+        if let Some(took) = self.pace.note(pending, finished) {
+            self.metrics.synced(took);
+        }
+        self.triggers.retain(|(at, keys)| {
+            let settled = keys.iter().all(|key| self.backend.is_settled(key));
+            if settled {
+                self.metrics.programmed(*at);
+            }
+            !settled
+        });
         let news = self.backend.news();
-        let (pending, writes) = self.backend.pending();
-        let moved = (pending == 0) != (self.progress.pending == 0) || self.told.elapsed() >= TELL && pending != self.progress.pending;
+        let moved = (pending == 0) != (self.progress.pending == 0) || self.pace.told.elapsed() >= TELL && pending != self.progress.pending;
         if news.is_none() && !moved && self.status.borrow().fronts == self.table.len() {
             return;
         }
-        self.told = Instant::now();
+        self.pace.told = Instant::now();
         if let Some(news) = news {
+            self.tell_gaps(&news);
             self.progress = news;
         }
-        (self.progress.pending, self.progress.writes) = (pending, writes);
-        let (progress, fronts) = (&self.progress, self.table.len());
+        self.progress.pending = pending;
+        let waits = pending > 0 || self.progress.unavailable.is_some();
+        let (progress, fronts, eta, moved) = (&self.progress, self.table.len(), self.pace.eta(pending), self.pace.moved);
         self.status.send_if_modified(|status| {
-            let next = Status { ready: status.ready || progress.ready, fronts, progress: progress.clone() };
+            let ready = status.ready || progress.ready;
+            let stuck_since = waits.then(|| status.stuck_since.map_or(moved, |since| since.max(moved)));
+            let next = Status { ready, fronts, progress: progress.clone(), eta, stuck_since, node_leaving: status.node_leaving };
             let differs = *status != next;
             *status = next;
             differs
         });
+    }
+
+    /// Tells whoever wrote a Service what this node cannot do for it, once.
+    fn tell_gaps(&mut self, news: &Progress) {
+        if news.gaps == self.progress.gaps {
+            return;
+        }
+        let mut known = BTreeSet::new();
+        for (key, gaps) in &news.gaps {
+            let Some(front) = self.table.get(key) else { continue };
+            for gap in gaps.iter().filter(|gap| gap.is_asked_for()) {
+                let entry = (front.service.clone(), gap.clone());
+                if !self.told_gaps.contains(&entry) && !known.contains(&entry) {
+                    self.recorder.event(&reference(&front.service), EventType::Warning, gap.name(), None, gap.to_string());
+                }
+                known.insert(entry);
+            }
+        }
+        self.told_gaps = known;
+    }
+}
+
+/// The Service of a front end's name, `NAMESPACE/SERVICE:PORT`.
+fn reference(name: &str) -> ObjectReference {
+    let (namespace, rest) = name.split_once('/').unwrap_or(("", name));
+    let service = rest.split(':').next().unwrap_or(rest);
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Service".into()),
+        namespace: Some(namespace.into()),
+        name: Some(service.into()),
+        ..ObjectReference::default()
     }
 }
 

@@ -102,14 +102,9 @@ async fn the_loop_follows_the_api_waits_for_both_lists_and_repairs() {
     hcn.create_network(hcn::Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap();
     let api = Api::new();
     let (status, mut seen) = watch::channel(Status::default());
-    let config = Config {
-        client: api.client.clone(),
-        node_name: "here".into(),
-        cluster_uid: "uid".into(),
-        backend: BackendConfig::Hcn { client: hcn.clone(), settings: crate::hns::Settings::new("pods") },
-        full_pass: Duration::from_millis(300),
-        status: Some(status),
-    };
+    let backend = BackendConfig::Hcn { client: hcn.clone(), settings: crate::hns::Settings::new("pods") };
+    let metrics = Metrics::default();
+    let config = Config { status: Some(status), metrics: metrics.clone(), ..Config::new(api.client.clone(), "here", "uid", backend) };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let proxy = tokio::spawn(run(config, async move { drop(stopped.await) }));
     api.send(SERVICES, "ADDED", service(1));

@@ -129,6 +129,7 @@ pub struct Engine {
     changed: Stamp,
     /// How many load balancers and endpoints were written.
     writes: u64,
+    finished: u64,
     /// Every front end was tried since the start.
     caught_up: bool,
     /// Something that people may see changed.
@@ -165,6 +166,7 @@ impl Engine {
             stamp: 0,
             changed: 0,
             writes: 0,
+            finished: 0,
             caught_up: false,
             news: false,
         }
@@ -220,6 +222,18 @@ impl Engine {
     /// Whether nothing is left to do but to look now and then.
     pub fn is_idle(&self) -> bool {
         self.is_only_waiting() && self.queue.next_due().is_none()
+    }
+
+    /// How many front ends were looked at to the end.
+    pub fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// Whether the service has what the table says of this front end.
+    pub fn is_settled(&self, key: &FrontKey) -> bool {
+        let item = Item::Front(*key);
+        let waits = self.queue.contains(&item) || self.busy.contains_key(&item) || self.reading.contains(key) || self.awaiting_look.contains(key);
+        !waits && !self.behind.contains_key(key) && !matches!(self.mirror.held(key), Some(Held::Unread(_)))
     }
 
     /// How many writes succeeded.
@@ -530,6 +544,7 @@ impl Engine {
         let (item, again) = (running.item, running.again);
         let failed = running.failed.take().or(running.taken.take());
         if let Item::Front(key) = item {
+            self.finished += 1;
             self.looked.remove(&key);
             let lacking = running.lacking.first().map(|address| no_endpoint(*address));
             self.note_behind(key, failed.clone().or(lacking));

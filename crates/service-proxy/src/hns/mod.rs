@@ -122,9 +122,10 @@ impl Hns {
         &self.engine
     }
 
-    /// How often each function of the service was called.
-    pub fn tallies(&self) -> BTreeMap<Function, Tally> {
-        self.calls.tallies()
+    /// Tells how often each function of the service was called so far.
+    pub fn tallies(&self) -> impl Fn() -> BTreeMap<Function, Tally> + Send + Sync + 'static {
+        let calls = self.calls.clone();
+        move || calls.tallies()
     }
 
     /// These front ends changed in the table.
@@ -205,6 +206,30 @@ impl Hns {
                 self.engine.event(&event, now);
             }
         }
+    }
+}
+
+/// Removes everything that a proxy of this cluster made, and nothing else. Returns how many objects went.
+///
+/// # Errors
+/// Why something is left, or why the service cannot be asked.
+pub async fn cleanup(client: &HcnClient, cluster_uid: impl Into<String>, settings: Settings) -> Result<u64, String> {
+    let nothing = Table::default();
+    let mut hns = Hns::new(client, cluster_uid, settings);
+    loop {
+        hns.begin(&nothing);
+        let engine = hns.engine();
+        if let Some((key, reason)) = engine.behind().iter().next() {
+            return Err(format!("{key}: {reason}"));
+        }
+        if let Some(reason) = engine.unavailable() {
+            return Err(reason.to_owned());
+        }
+        if engine.is_idle() {
+            return Ok(engine.writes());
+        }
+        let happening = hns.happening().await;
+        hns.take(happening, &nothing);
     }
 }
 

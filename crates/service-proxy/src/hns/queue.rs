@@ -133,6 +133,11 @@ impl Queue {
         !self.ready.is_empty()
     }
 
+    /// Whether `item` is in, or comes back.
+    pub fn contains(&self, item: &Item) -> bool {
+        self.places.contains_key(item) || self.due.contains_key(item)
+    }
+
     /// How many front ends are in or come back.
     pub fn fronts(&self) -> usize {
         let is_front = |item: &&Item| matches!(item, Item::Front(_));

@@ -302,3 +302,19 @@ async fn a_hanging_call_ends_at_its_deadline_and_others_go_on() {
     proxy.rest().await;
     assert_eq!(host.seen().await.len(), 2);
 }
+
+#[tokio::test]
+async fn cleaning_up_takes_what_is_ours_and_nothing_else() {
+    let host = Host::new(OLD).await;
+    let pod = host.pod("192.168.4.5").await;
+    let theirs = HostComputeLoadBalancer::new(Some("10.9.9.9".parse().unwrap()), hcn::Protocol::TCP, 80, 80, vec![pod]);
+    host.client.create_load_balancer(Guid::random(), &theirs).await.unwrap();
+    let mut proxy = host.proxy();
+    proxy.web(&[("192.168.2.3", 80, false), ("192.168.4.5", 80, true)]);
+    proxy.rest().await;
+    assert_eq!(cleanup(&host.client, UID, host.settings()).await, Ok(2));
+    assert_eq!(host.seen().await, ["10.9.9.9:80/tcp -> 192.168.4.5"]);
+    assert_eq!(host.remotes().await.len(), 0);
+    let nowhere = Settings { network: "later".into(), ..host.settings() };
+    assert!(cleanup(&host.client, UID, nowhere).await.unwrap_err().contains("does not exist yet"));
+}
