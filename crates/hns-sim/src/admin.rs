@@ -8,14 +8,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hcn::HnsVersion;
 use hcn::remote::{Address, Stream, read_frame, write_frame};
+use hcn::{Guid, HnsVersion};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::Simulator;
 use crate::switches::Shown;
+use crate::{Simulator, vfp};
 
 pub use crate::calls::{CallFilter, Counter, LoggedCall};
 pub use crate::faults::{ActiveFault, Fault, KINDS, RestartMode};
@@ -101,10 +101,16 @@ fn answer(simulator: &Simulator, call: &str, args: Value) -> Result<Value, Strin
             Ok(Value::Null)
         }
         "switches" => Ok(json!(simulator.switches().list())),
+        "vfp" => {
+            let endpoint: Option<Guid> = given(args, "endpoint's GUID")?;
+            let dump = vfp::dump(&simulator.state(), endpoint);
+            let gone = || format!("no switch with a packet processor has a port of endpoint {}", endpoint.unwrap_or_default());
+            dump.map(|dump| json!(dump)).ok_or_else(gone)
+        }
         "restart" => simulator.restart(given(args, "restart")?).map(|()| Value::Null),
         other => Err(format!(
             "there is no admin call {other:?}: use status, counters, reset-counters, calls, faults, add-fault, remove-fault, clear-faults, latency, \
-             set-latency, switches or restart"
+             set-latency, switches, vfp or restart"
         )),
     }
 }
@@ -201,6 +207,11 @@ impl AdminClient {
     /// The switches with their values and evidence.
     pub fn switches(&self) -> io::Result<Vec<Shown>> {
         self.ask("switches", Value::Null)
+    }
+
+    /// The rules at the ports of switches: of all, or of an endpoint's.
+    pub fn vfp(&self, endpoint: Option<Guid>) -> io::Result<vfp::Dump> {
+        self.ask("vfp", json!(endpoint))
     }
 
     /// Restarts the service, or reboots its host, at once. Returns when it has ended; it answers again after `away`.

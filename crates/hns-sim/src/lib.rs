@@ -22,6 +22,7 @@ pub mod state;
 pub mod store;
 pub mod switches;
 mod versions;
+pub mod vfp;
 
 pub use mac::Mac;
 pub use server::Config;

@@ -1,7 +1,6 @@
 //! What can be asked of a simulated service and done to it, over its admin socket: calls, counters, rules, faults, latencies, restarts.
 
 use std::io::{self, ErrorKind};
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -9,7 +8,6 @@ use clap::{Args, Subcommand};
 use hcn::Guid;
 use hns_sim::admin::{ActiveFault, AdminClient, CallFilter, Counter, Fault, KINDS, Latency, LoggedCall, RestartMode};
 use serde::Serialize;
-use serde_json::json;
 
 use super::Output;
 use crate::exit::Failure;
@@ -250,14 +248,9 @@ fn counters_table(counters: &std::collections::BTreeMap<String, Counter>) -> Str
 }
 
 fn vfp(node: &OfNode, endpoint: Option<&str>, output: Option<Output>) -> Result<(), Failure> {
-    let socket = super::socket(&node.node, "hcn-admin", &node.dir)?;
     let endpoint = endpoint.map(|endpoint| find(node, endpoint)).transpose()?;
-    let ask = |form: &str| node.judged(hns_sim::admin::request(Path::new(&socket), "vfp", json!({"endpoint": endpoint, "form": form})));
-    match output {
-        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&ask("json")?)?),
-        None => print!("{}", ask("text")?.as_str().unwrap_or_default()),
-    }
-    Ok(())
+    let dump = node.judged(node.admin()?.vfp(endpoint))?;
+    show(output, &dump, || dump.to_string())
 }
 
 /// The endpoint of that GUID or name.
