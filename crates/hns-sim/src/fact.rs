@@ -330,6 +330,7 @@ impl Fact {
                 | Self::Uplink { .. }
                 | Self::Fabric
                 | Self::Peer { .. }
+                | Self::OverlayPrefix(_)
         )
     }
 }

@@ -132,7 +132,7 @@ fn network_facts(id: &Guid, network: &HostComputeNetwork, switches: &Switches, f
         }
         match network.network_type {
             NetworkType::L2Bridge | NetworkType::L2Tunnel if switches.host_needs_route => {
-                drop(facts.insert(Fact::Guarded { bridge: bridge.clone() }))
+                facts.insert(Fact::Guarded { bridge: bridge.clone() });
             }
             _ => {}
         }

@@ -85,7 +85,8 @@ enum WrittenObject<'a> {
 /// The journal.
 pub struct Store {
     path: PathBuf,
-    file: File,
+    /// None after the journal could not be rewritten: the next change tries again.
+    file: Option<File>,
     lines: usize,
 }
 
@@ -128,28 +129,24 @@ impl Store {
             Err(error) => return Err(failed(error)),
         };
         let (file, lines) = rewrite(&path, &state).map_err(failed)?;
-        Ok((Self { path, file, lines }, state))
+        Ok((Self { path, file: Some(file), lines }, state))
     }
 
     /// Notes changes that led to `state`.
     pub fn append(&mut self, changes: &[Change], state: &State) -> Result<(), StoreError> {
-        let written = if self.lines > 2 * state.len() + SLACK {
-            rewrite(&self.path, state).map(|(file, lines)| {
-                self.file = file;
-                self.lines = lines;
-            })
-        } else {
-            let mut bytes = Vec::new();
-            self.lines += changes.len();
-            changes.iter().try_for_each(|change| write_line(&mut bytes, change)).and_then(|()| self.file.write_all(&bytes))
-        };
+        let Some(file) = self.file.as_mut().filter(|_| self.lines <= 2 * state.len() + SLACK) else { return self.replace(state) };
+        let mut bytes = Vec::new();
+        self.lines += changes.len();
+        let written = changes.iter().try_for_each(|change| write_line(&mut bytes, change)).and_then(|()| file.write_all(&bytes));
         written.map_err(|source| StoreError::Io { path: self.path.clone(), source })
     }
 
     /// Replaces the journal by the lines that make `state`.
     pub fn replace(&mut self, state: &State) -> Result<(), StoreError> {
+        // Windows replaces no file that is open.
+        self.file = None;
         let (file, lines) = rewrite(&self.path, state).map_err(|source| StoreError::Io { path: self.path.clone(), source })?;
-        (self.file, self.lines) = (file, lines);
+        (self.file, self.lines) = (Some(file), lines);
         Ok(())
     }
 }

@@ -1,4 +1,5 @@
-//! A LAN of namespaces with a node under test, and small servers and clients in them.
+//! A LAN of namespaces with nodes under test, and small servers and clients in them.
+#![allow(dead_code, reason = "each suite uses its part")]
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,6 +20,9 @@ use linux_sys::ns::NetNs;
 
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long nothing must come where nothing may.
+pub const SILENCE: Duration = Duration::from_millis(300);
 
 pub fn id(number: u8) -> Guid {
     format!("00000000-0000-0000-0000-0000000000{number:02x}").parse().unwrap()
@@ -72,11 +76,22 @@ impl Lab {
         self.node_with(Switches::of(version))
     }
 
-    pub fn node_with(&self, switches: Switches) -> Node {
-        let host = self.host("10.240.0.11", &[]);
-        let simulator = start(&host.ns, self.directory.path().to_owned(), &switches);
+    /// A node without a network.
+    pub fn bare(&self, address: &str, routes: &[(&str, &str)], switches: Switches) -> Node {
+        let host = self.host(address, routes);
+        let directory = self.directory.path().join(address);
+        let simulator = start(&host.ns, directory.clone(), &switches);
         let client = Client::new(simulator.session());
-        let node = Node { host, directory: self.directory.path().to_owned(), switches, simulator: Some(simulator), client };
+        Node { host, directory, switches, simulator: Some(simulator), client }
+    }
+
+    /// The namespace of the LAN's router, whose bridge every frame crosses.
+    pub fn router(&self) -> &NetNs {
+        &self.router
+    }
+
+    pub fn node_with(&self, switches: Switches) -> Node {
+        let node = self.bare("10.240.0.11", &[], switches);
         let subnet = Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap());
         let made = node.client.create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
         assert_eq!(made.management_ip(), Some("10.240.0.11".parse().unwrap()));
@@ -187,14 +202,14 @@ impl Node {
 
 /// Answers every connection, after the client sent a byte, with `NAME saw CLIENT`.
 pub fn serve_tcp(ns: &NetNs, port: u16, name: &'static str) {
-    let listener = ns.run(move || TcpListener::bind(("0.0.0.0", port))).unwrap().unwrap();
+    let listener = ns.run(move || TcpListener::bind(("::", port))).unwrap().unwrap();
     std::thread::spawn(move || {
         while let Ok((mut stream, peer)) = listener.accept() {
             std::thread::spawn(move || {
                 let mut byte = [0];
                 if stream.read_exact(&mut byte).is_ok() {
                     // A client that is gone is its own business.
-                    let _ = write!(stream, "{name} saw {}", peer.ip());
+                    let _ = write!(stream, "{name} saw {}", peer.ip().to_canonical());
                 }
             });
         }
@@ -202,11 +217,11 @@ pub fn serve_tcp(ns: &NetNs, port: u16, name: &'static str) {
 }
 
 pub fn serve_udp(ns: &NetNs, port: u16, name: &'static str) {
-    let socket = ns.run(move || UdpSocket::bind(("0.0.0.0", port))).unwrap().unwrap();
+    let socket = ns.run(move || UdpSocket::bind(("::", port))).unwrap().unwrap();
     std::thread::spawn(move || {
         let mut buffer = [0; 64];
         while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(format!("{name} saw {}", peer.ip()).as_bytes(), peer);
+            let _ = socket.send_to(format!("{name} saw {}", peer.ip().to_canonical()).as_bytes(), peer);
         }
     });
 }
@@ -231,11 +246,19 @@ pub fn ask_tcp(ns: &NetNs, address: &str) -> io::Result<String> {
 
 pub fn ask_udp(ns: &NetNs, address: &str) -> io::Result<String> {
     let address: SocketAddr = address.parse().unwrap();
-    let socket = ns.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap()?;
+    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = ns.run(|| UdpSocket::bind(any)).unwrap()?;
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.connect(address)?;
     socket.send(b"?")?;
     let mut buffer = [0; 64];
     let length = socket.recv(&mut buffer)?;
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+/// Whether no connection comes about, and nobody says why: packets are lost.
+pub fn is_silent(ns: &NetNs, address: &str) -> bool {
+    let address: SocketAddr = address.parse().unwrap();
+    let tried = ns.run(move || TcpStream::connect_timeout(&address, SILENCE)).unwrap();
+    matches!(tried, Err(error) if error.kind() == io::ErrorKind::TimedOut)
 }
