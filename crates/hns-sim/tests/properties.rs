@@ -17,7 +17,7 @@ use hns_sim::state::{Change, State};
 use hns_sim::switches::Switches;
 use serde_json::{Value, json};
 
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 25;
 const CALLS: usize = 150;
 
 /// Numbers that follow from a seed.
