@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order of the facts sheet.
+    /// Every kind, as the functions of the DLL are named.
     pub const ALL: [Self; 6] = [Self::Network, Self::Endpoint, Self::Namespace, Self::LoadBalancer, Self::SdnRoute, Self::GuestNetworkService];
 
     /// The part of a function's name that stands for this kind.

@@ -152,7 +152,7 @@ switches! { version;
     removing_detached: HResult = HResult::ELEMENT_NOT_FOUND;
     /// A local and a remote endpoint of a network may have one address. (U: k8s#130963 calls it a bug of 2019 and 2022)
     local_and_remote_share_address: bool = true;
-    /// The host has IPv6; without it, creates that need it answer 0x80070490. (U: facts §5.2 ipv6-off)
+    /// The host has IPv6; without it, creates that need it answer 0x80070490. (U: creates that fail while IPv6 is off on the host)
     ipv6: bool = true;
     /// Internet connection sharing can run; else ICS networks get 0x803b002a. (D)
     connection_sharing: bool = true;

@@ -53,7 +53,7 @@ const CHANGES: &str = "HcnCreate* HcnModify* HcnDelete*";
 /// Every fault.
 pub const KINDS: &[FaultKind] = &[
     // Any call.
-    new("slow-call", Action::Delay, "", "the call waits", "latencies of facts §5.1; k8s#109162"),
+    new("slow-call", Action::Delay, "", "the call waits", "k8s#109162"),
     FaultKind { hresult: None, ..fails("fail-call", HResult::FAIL, "", "the call fails before it has an effect", "any") },
     new("hang", Action::Hang, "", "the call does not return until the fault is cleared", "moby#40699, ACN#1359, hcsshim#152"),
     ends(
@@ -146,7 +146,7 @@ pub const KINDS: &[FaultKind] = &[
         "the network was made anew with another id, without endpoints",
         "kube-proxy drops all policies",
     ),
-    fails("ipv6-off", HResult::ELEMENT_NOT_FOUND, "HcnCreate*", "creates fail as with IPv6 disabled on the host", "facts §5.2 ipv6-off"),
+    fails("ipv6-off", HResult::ELEMENT_NOT_FOUND, "HcnCreate*", "creates fail as with IPv6 disabled on the host", "hosts with IPv6 off"),
     // Endpoints.
     new("ep-delete-hang", Action::Hang, DELETE_ENDPOINT, "the delete does not return until the fault is cleared", "moby#40699, antrea PR#650"),
     new(
@@ -217,7 +217,7 @@ pub const KINDS: &[FaultKind] = &[
     // Policies.
     new("lost-policy", Action::Upset(Upset::LosePolicies), "", "the object's policies are gone; a load balancer is gone itself", "k8s#110674, ovn-k"),
     fails("acl-refused", HResult::INVALID_POLICY, MODIFY_ENDPOINT, "the policy is refused", "calico#8465, containers-roadmap#240, hcsshim#164"),
-    new("acl-remove-noop", Action::Pretend, MODIFY_ENDPOINT, "the modify succeeds and does nothing", "facts §5.2 acl-remove-buggy"),
+    new("acl-remove-noop", Action::Pretend, MODIFY_ENDPOINT, "the modify succeeds and does nothing", "Azure NPM"),
 ];
 
 /// What a name means.
