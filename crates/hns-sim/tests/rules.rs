@@ -342,6 +342,11 @@ fn a_refusing_kernel_leaves_the_state_as_it_was() {
     let before = bench.simulator.state();
     *bench.refuse.lock().unwrap() = true;
     fails(bench.client.create(id(4), &HostComputeNamespace::default()), HResult::FAIL);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let sink = heard.clone();
+    let _subscription = bench.client.subscribe(Arc::new(move |event: Event| sink.lock().unwrap().push(event.event_type))).unwrap();
+    fails(bench.client.delete::<HostComputeNetwork>(&id(1)), HResult::FAIL);
+    assert_eq!(*heard.lock().unwrap(), [Event::NETWORK_PRE_DELETE], "it is announced also when it then fails");
     assert_eq!(bench.simulator.state(), before);
 }
 

@@ -553,6 +553,9 @@ fn the_older_interface_makes_lists_and_deletes() {
         .unwrap();
     let endpoint = made["ID"].as_str().unwrap().to_owned();
     assert!(made["IPAddress"].as_str().unwrap().starts_with("172.30."), "{made}");
+    let updated =
+        call("POST", &format!("/endpoints/{endpoint}"), json!({"Policies": [{"Type": "OutBoundNAT", "ExceptionList": ["10.96.0.0/12"]}]})).unwrap();
+    assert_eq!(updated["Policies"], json!([{"Type": "OutBoundNAT", "ExceptionList": ["10.96.0.0/12"]}]), "{updated}");
     let references = json!([format!("/endpoints/{endpoint}")]);
     let elb = json!({"Type": "ELB", "VIPs": ["10.96.0.5"], "Protocol": 6, "InternalPort": 80, "ExternalPort": 80, "ILB": true});
     let list = call("POST", "/policylists", json!({"References": references, "Policies": [elb]})).unwrap();

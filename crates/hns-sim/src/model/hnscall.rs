@@ -69,6 +69,7 @@ impl Context<'_> {
             ("POST", ["endpoints"]) => self.post_endpoint(body),
             ("POST", ["policylists"]) => self.post_policy_list(body),
             ("POST", ["namespaces"]) => self.post_namespace(body),
+            ("POST", ["endpoints", id]) => self.update_endpoint(id, body),
             ("POST", ["endpoints", id, "attach"]) => self.attach_to_host(id, body),
             ("POST", ["endpoints", id, "detach"]) => self.detach_from_host(id),
             ("POST", ["namespaces", id, "addresource"]) => self.change_resource(id, body, true),
@@ -128,6 +129,15 @@ impl Context<'_> {
     fn post_endpoint(&self, body: Option<&str>) -> Result<Answered> {
         let endpoint = read_either(body, v1::endpoint)?;
         let staged = self.put_new_endpoint(new_id(&Args::default(), endpoint.id), endpoint.host_compute_network, endpoint)?;
+        self.made(staged)
+    }
+
+    /// An update of an endpoint replaces its policies, as the newer interface's does.
+    fn update_endpoint(&self, id: &str, body: Option<&str>) -> Result<Answered> {
+        let (id, endpoint) = self.endpoint(id)?;
+        let given = read_either(body, v1::endpoint)?;
+        let request = hcn::ModifyRequest::endpoint_policies(hcn::RequestType::Update, &given.policies);
+        let staged = self.modify_endpoint(id, endpoint, &request)?;
         self.made(staged)
     }
 
