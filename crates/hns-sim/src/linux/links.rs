@@ -41,7 +41,9 @@ impl LinuxKernel {
         ])?;
         // Where the bridge firewall is loaded it would translate packets on their way into the bridge, before the host routes them; and a host
         // without IPv6 is a host.
-        for (name, value) in [("net.bridge.bridge-nf-call-iptables", "0"), ("net.ipv6.conf.all.forwarding", "1")] {
+        for (name, value) in
+            [("net.bridge.bridge-nf-call-iptables", "0"), ("net.bridge.bridge-nf-call-ip6tables", "0"), ("net.ipv6.conf.all.forwarding", "1")]
+        {
             match self.set(&[(name.into(), value)]) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -1,0 +1,199 @@
+//! Policies as packets meet them: access rules, sets, tiers, proxies, IPv6, counters.
+#![cfg(target_os = "linux")]
+
+mod harness;
+
+use harness::{Lab, Node, Pod, ask_tcp, ask_udp, id, is_silent, net, serve_tcp, serve_udp};
+use hcn::document::*;
+use hcn::{EndpointPolicy, HnsVersion, NetworkPolicy};
+use hns_sim::switches::Switches;
+use linux_sys::ns::in_lab;
+
+const WS2025: HnsVersion = HnsVersion::new(15, 5);
+
+/// A rule of the switch, by what is said of it.
+fn rule(action: Action, direction: Direction, priority: u16, protocols: &str, remote: &str, ports: &str) -> EndpointPolicy {
+    let (local_ports, remote_ports) = if direction == Direction::In { (ports, "") } else { ("", ports) };
+    EndpointPolicy::acl(&Acl {
+        action,
+        direction,
+        priority,
+        protocols: protocols.into(),
+        remote_addresses: remote.into(),
+        local_ports: local_ports.into(),
+        remote_ports: remote_ports.into(),
+        ..Acl::default()
+    })
+}
+
+fn set_rules(node: &Node, number: u8, policies: &[EndpointPolicy]) {
+    node.client.modify::<HostComputeEndpoint>(&id(number), &ModifyRequest::endpoint_policies(RequestType::Update, policies)).unwrap();
+}
+
+/// Whether `client` reaches `address`.
+#[track_caller]
+fn judge(client: &Pod, address: &str, expected: bool, what: &str) {
+    let reached = !is_silent(&client.ns, address);
+    assert_eq!(reached, expected, "{what}: {address}");
+}
+
+#[test]
+fn rules_allow_and_block_by_priority() {
+    use Action::{Allow, Block};
+    use Direction::{In, Out};
+    in_lab("rules_allow_and_block_by_priority", || {
+        let lab = Lab::new();
+        let node = lab.node(WS2025);
+        let (client, server) = (node.pod(5, "192.168.1.5", vec![]), node.pod(6, "192.168.1.6", vec![]));
+        for port in [80, 81, 82] {
+            serve_tcp(&server.ns, port, "server");
+        }
+        serve_tcp(&client.ns, 80, "client");
+        serve_udp(&server.ns, 53, "server");
+        let open = harness::connect(&client.ns, "192.168.1.6:80").unwrap();
+
+        set_rules(&node, 6, &[rule(Allow, In, 100, "6", "192.168.1.5/32", "80-81"), rule(Block, In, 200, "256", "", "")]);
+        judge(&client, "192.168.1.6:80", true, "allowed before the block");
+        judge(&client, "192.168.1.6:82", false, "not in the range");
+        assert!(ask_udp(&client.ns, "192.168.1.6:53").is_err(), "another protocol");
+        assert!(ask_tcp(&node.ns, "192.168.1.6:80").is_err(), "another source, the host");
+        assert_eq!(ask_tcp(&server.ns, "192.168.1.5:80").unwrap(), "client saw 192.168.1.6", "replies of what goes out come in");
+        assert!(harness::hear(open).is_ok(), "an established connection lives on");
+
+        set_rules(&node, 6, &[rule(Allow, In, 300, "6", "", "80"), rule(Block, In, 200, "6", "192.168.1.0/24, 10.0.0.0/8", "80,82")]);
+        judge(&client, "192.168.1.6:80", false, "the lower number wins");
+        judge(&client, "192.168.1.6:81", true, "what no rule matches passes");
+        judge(&client, "192.168.1.6:82", false, "the list's second port");
+
+        set_rules(&node, 6, &[]);
+        judge(&client, "192.168.1.6:82", true, "an update without rules takes them all");
+
+        set_rules(&node, 5, &[rule(Block, Out, 100, "6", "192.168.1.6", "81"), rule(Block, Out, 100, "17", "", "53")]);
+        judge(&client, "192.168.1.6:80", true, "another port");
+        judge(&client, "192.168.1.6:81", false, "outgoing");
+        assert!(ask_udp(&client.ns, "192.168.1.6:53").is_err());
+        // Rules of the compartment's own firewall.
+        let host_rule =
+            Acl { action: Block, direction: In, rule_type: RuleType::Host, protocols: "6".into(), local_ports: "82".into(), ..Acl::default() };
+        set_rules(&node, 5, &[]);
+        set_rules(&node, 6, &[EndpointPolicy::acl(&host_rule)]);
+        judge(&client, "192.168.1.6:82", false, "a rule of the host");
+        judge(&client, "192.168.1.6:81", true, "a rule of the host");
+        node.client.delete::<HostComputeEndpoint>(&id(6)).unwrap();
+        assert!(is_silent(&client.ns, "192.168.1.6:81"));
+    });
+}
+
+#[test]
+fn sets_and_tiers() {
+    use Action::{Allow, Block, Pass};
+    in_lab("sets_and_tiers", || {
+        let lab = Lab::new();
+        let node = lab.node(WS2025);
+        let (one, two, server) = (node.pod(5, "192.168.1.5", vec![]), node.pod(6, "192.168.1.6", vec![]), node.pod(7, "192.168.1.7", vec![]));
+        serve_tcp(&server.ns, 80, "server");
+        let set = |id: &str, policy_type, values: &str| {
+            NetworkPolicy::set(&SetPolicy { id: id.into(), name: id.into(), policy_type, values: values.into(), ..SetPolicy::default() })
+        };
+        let sets = [set("friends", SetPolicyType::IpSet, "192.168.1.5"), set("all", SetPolicyType::NestedIpSet, "friends")];
+        node.client.modify::<HostComputeNetwork>(&id(1), &ModifyRequest::network_policies(RequestType::Add, &sets)).unwrap();
+        // As Azure's NPM writes it: sets of sources are local addresses.
+        let friends = Acl { action: Allow, direction: Direction::In, priority: 100, local_addresses: "all".into(), ..Acl::default() };
+        set_rules(&node, 7, &[EndpointPolicy::acl(&friends), rule(Block, Direction::In, 200, "", "", "")]);
+        judge(&one, "192.168.1.7:80", true, "a member");
+        judge(&two, "192.168.1.7:80", false, "no member");
+        let more = [set("friends", SetPolicyType::IpSet, "192.168.1.6,192.168.1.5/32")];
+        node.client.modify::<HostComputeNetwork>(&id(1), &ModifyRequest::network_policies(RequestType::Update, &more)).unwrap();
+        judge(&two, "192.168.1.7:80", true, "a member now");
+
+        let tier = |order, action: Action, from: &str| {
+            let rule = TierAclRule { action, remote_addresses: from.into(), priority: 100, ..TierAclRule::default() };
+            let tier = TierAcl { name: format!("tier{order}"), direction: Direction::In, order, rules: vec![rule], ..TierAcl::default() };
+            EndpointPolicy::new(EndpointPolicyType::TierAcl, &tier)
+        };
+        set_rules(&node, 7, &[tier(2, Block, "192.168.1.0/24"), tier(1, Allow, "192.168.1.5"), tier(0, Pass, "192.168.1.5")]);
+        judge(&one, "192.168.1.7:80", true, "passed by the first tier, allowed by the second");
+        judge(&two, "192.168.1.7:80", false, "blocked by the last");
+    });
+}
+
+#[test]
+fn rules_hold_where_the_host_does_not_route() {
+    in_lab("rules_hold_where_the_host_does_not_route", || {
+        let lab = Lab::new();
+        let node = lab.node(WS2025);
+        let subnet = Subnet::new(net("172.20.3.0/24"), "172.20.3.1".parse().unwrap());
+        node.client.create(id(0x70), &HostComputeNetwork::new("private", NetworkType::Private, subnet)).unwrap();
+        let pod = |number: u8, policies| {
+            let endpoint = HostComputeEndpoint { policies, ..HostComputeEndpoint::local("pod", net(&format!("172.20.3.{number}/24")), None) };
+            node.pod_on(id(0x70), number, endpoint)
+        };
+        let (client, server) = (pod(5, vec![]), pod(6, vec![rule(Action::Block, Direction::In, 100, "6", "172.20.3.5", "81")]));
+        serve_tcp(&server.ns, 80, "server");
+        serve_tcp(&server.ns, 81, "server");
+        judge(&client, "172.20.3.6:80", true, "another port");
+        judge(&client, "172.20.3.6:81", false, "blocked");
+    });
+}
+
+#[test]
+fn ipv6_flows_beside_ipv4() {
+    in_lab("ipv6_flows_beside_ipv4", || {
+        let lab = Lab::new();
+        let node = lab.bare("10.240.0.11", &[], Switches { direct_server_return: true, ..Switches::of(WS2025) });
+        let mut network = HostComputeNetwork::new("dual", NetworkType::L2Bridge, Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap()));
+        network.ipams[0].subnets.push(Subnet::new(net("fd00:1::/64"), "fd00:1::1".parse().unwrap()));
+        node.client.create(id(1), &network).unwrap();
+        let pod = |number: u8, policies| {
+            let mut endpoint = HostComputeEndpoint::local("pod", net(&format!("192.168.1.{number}/24")), Some("192.168.1.1".parse().unwrap()));
+            endpoint.ip_configurations.push(IpConfiguration {
+                ip_address: format!("fd00:1::{number}"),
+                prefix_length: 64,
+                ..IpConfiguration::default()
+            });
+            endpoint.routes.push(Route { next_hop: "fd00:1::1".into(), destination_prefix: "::/0".into(), ..Route::default() });
+            node.pod_of(number, HostComputeEndpoint { policies, ..endpoint })
+        };
+        let paths = || vec![EndpointPolicy::sdn_route(net("fd00:96::/112"))];
+        let (one, two) = (pod(5, paths()), pod(6, paths()));
+        serve_tcp(&two.ns, 80, "two");
+        assert_eq!(ask_tcp(&one.ns, "[fd00:1::6]:80").unwrap(), "two saw fd00:1::5");
+        assert_eq!(ask_tcp(&one.ns, "192.168.1.6:80").unwrap(), "two saw 192.168.1.5");
+        assert_eq!(ask_tcp(&node.ns, "[fd00:1::6]:80").unwrap(), "two saw fd00:1::1");
+        for (number, flags, seen) in [(0x20, LoadBalancerFlags::IPV6, "fd00:1::1"), (0x21, LoadBalancerFlags(3), "fd00:1::5")] {
+            let vip = format!("fd00:96::{number}");
+            let mut balancer = HostComputeLoadBalancer::new(Some(vip.parse().unwrap()), Protocol::TCP, 8080, 80, vec![id(6)]);
+            balancer.flags = flags;
+            node.client.create(id(number), &balancer).unwrap();
+            assert_eq!(ask_tcp(&one.ns, &format!("[{vip}]:8080")).unwrap(), format!("two saw {seen}"));
+        }
+        set_rules(&node, 6, &[rule(Action::Block, Direction::In, 100, "6", "fd00:1::5", "80")]);
+        judge(&one, "[fd00:1::6]:80", false, "blocked in IPv6");
+        judge(&one, "192.168.1.6:80", true, "not in IPv4");
+    });
+}
+
+#[test]
+fn proxies_and_counters() {
+    in_lab("proxies_and_counters", || {
+        let lab = Lab::new();
+        let node = lab.node(WS2025);
+        let proxy = L4Proxy {
+            ip: "10.240.0.60".into(),
+            port: "8443".into(),
+            protocol: Protocol::TCP,
+            exception_list: vec!["10.240.0.50/32".into()],
+            ..L4Proxy::default()
+        };
+        let policies = vec![EndpointPolicy::new(EndpointPolicyType::L4Proxy, &proxy), EndpointPolicy::outbound_nat([])];
+        let pod = node.pod(5, "192.168.1.5", policies);
+        let (plain, ears, other) = (lab.host("10.240.0.50", &[]), lab.host("10.240.0.60", &[]), lab.host("10.240.0.70", &[]));
+        serve_tcp(&plain.ns, 80, "plain");
+        serve_tcp(&ears.ns, 8443, "proxy");
+        serve_tcp(&other.ns, 80, "other");
+        assert_eq!(ask_tcp(&pod.ns, "10.240.0.70:80").unwrap(), "proxy saw 10.240.0.11");
+        assert_eq!(ask_tcp(&pod.ns, "10.240.0.50:80").unwrap(), "plain saw 10.240.0.11", "an exception");
+        let stats = node.client.endpoint_stats(&id(5)).unwrap().unwrap();
+        assert!(stats.packets_sent >= 8 && stats.packets_received >= 8 && stats.bytes_sent > 400 && stats.bytes_received > 400, "{stats:?}");
+    });
+}
