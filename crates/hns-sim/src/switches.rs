@@ -134,7 +134,7 @@ switches! { version;
     orphaned_load_balancer_deletable: bool = version < HnsVersion::new(9, 3);
     /// A second namespace of type HostDefault is refused with 0x803b0029. (I: the code exists for it, but hnslib's tests create such namespaces)
     second_default_namespace_refused: bool = false;
-    /// What a load balancer without a backend, or with an unknown one, gets. (U: k8s#100384 shows 0x803b001c; winkernel's sources 0x803b000d)
+    /// What a load balancer without a backend, or with an unknown one, gets. (U: k8s#100384 shows 0x803b001c; kube-proxy's sources 0x803b000d)
     load_balancer_without_endpoint: HResult = HResult::INVALID_JSON_REFERENCE;
     /// An overlay's load balancer without DSR needs a SourceVIP that a local endpoint has; else 0x803b002f. (C: kube-proxy makes that endpoint
     /// first; that its absence is refused is an inference)

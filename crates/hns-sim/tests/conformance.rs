@@ -14,7 +14,8 @@ use hns_sim::switches::Switches;
 struct Service {
     directory: tempfile::TempDir,
     version: HnsVersion,
-    session: Mutex<Arc<dyn HostNetwork>>,
+    /// None while it restarts: Windows replaces no journal that is open.
+    session: Mutex<Option<Arc<dyn HostNetwork>>>,
     sinks: Mutex<Vec<EventSink>>,
 }
 
@@ -27,7 +28,7 @@ fn start(directory: &std::path::Path, version: HnsVersion) -> Arc<dyn HostNetwor
 impl Service {
     fn new(version: HnsVersion) -> Arc<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let session = Mutex::new(start(directory.path(), version));
+        let session = Mutex::new(Some(start(directory.path(), version)));
         Arc::new(Self { directory, version, session, sinks: Mutex::default() })
     }
 
@@ -36,19 +37,23 @@ impl Service {
             sink(Event { event_type: Event::SERVICE_DISCONNECT, status: HResult::OK, data: None });
         }
         let mut session = self.session.lock().unwrap();
-        *session = start(self.directory.path(), self.version);
+        session.take();
+        *session = Some(start(self.directory.path(), self.version));
+    }
+
+    fn session(&self) -> Arc<dyn HostNetwork> {
+        self.session.lock().unwrap().clone().unwrap()
     }
 }
 
 impl HostNetwork for Service {
     fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError> {
-        let session = self.session.lock().unwrap().clone();
-        session.call(function, args)
+        self.session().call(function, args)
     }
 
     fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {
         self.sinks.lock().unwrap().push(sink.clone());
-        self.session.lock().unwrap().clone().subscribe(sink)
+        self.session().subscribe(sink)
     }
 }
 
