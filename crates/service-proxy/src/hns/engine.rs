@@ -54,6 +54,8 @@ struct Running {
     /// The endpoint that it deletes.
     removing: Option<Remote>,
     lacking: Vec<IpAddr>,
+    /// Endpoints that may turn out to be needed by nobody when it ends.
+    doubtful: Vec<Guid>,
     /// Endpoints that it makes or removes.
     holds: Vec<Guid>,
     waiting: Vec<Item>,
@@ -71,6 +73,7 @@ impl Running {
             broken: Vec::new(),
             removing: None,
             lacking: Vec::new(),
+            doubtful: Vec::new(),
             holds: Vec::new(),
             waiting: Vec::new(),
         }
@@ -355,7 +358,11 @@ impl Engine {
                 Call::ReadBalancer(load_balancer_id(&self.cluster_uid, &key))
             }
             Item::Unused(id) => {
-                if !self.mirror.is_unused(&id) || self.busy_endpoints.contains_key(&id) || self.running.values().any(|other| other.names(&id)) {
+                if !self.mirror.is_unused(&id) || self.busy_endpoints.contains_key(&id) {
+                    return None;
+                }
+                if let Some(other) = self.running.values_mut().find(|other| other.names(&id)) {
+                    other.doubtful.push(id);
                     return None;
                 }
                 // Whoever needs it from now on waits, and makes it anew.
@@ -536,6 +543,7 @@ impl Engine {
     fn leave(&mut self, running: Running, table: &Table) {
         self.busy.remove(&running.item);
         self.let_go(&running);
+        self.drop_unused(running.doubtful.iter().copied());
         self.wake_waiting(running.waiting, table);
     }
 

@@ -52,7 +52,7 @@ impl Engine {
         let text = step.display(&key);
         match (step, result) {
             (Step::Read, Ok(Answer::Balancer(document))) => self.balancer_read(running, key, document.as_deref()),
-            (Step::CreateEndpoint { id, remote }, Ok(_)) => self.endpoint_made(id, remote),
+            (Step::CreateEndpoint { id, remote }, Ok(_)) => self.endpoint_made(running, id, remote),
             (Step::ReadEndpoint { id }, Ok(Answer::Endpoint(document))) => self.made_endpoint_read(running, id, document.as_deref()),
             (Step::Put { shape, .. }, Ok(answer)) => self.put_done(running, key, shape, answer),
             (Step::Delete, Ok(_)) => self.deleted(key),
@@ -111,8 +111,9 @@ impl Engine {
         }
     }
 
-    fn endpoint_made(&mut self, id: Guid, remote: Remote) {
+    fn endpoint_made(&mut self, running: &mut Running, id: Guid, remote: Remote) {
         self.writes += 1;
+        running.doubtful.push(id);
         let stamp = self.write_stamp();
         self.mirror.put_endpoint(id, Endpoint::Ours(remote), stamp);
     }

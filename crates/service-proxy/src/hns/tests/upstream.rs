@@ -1,1 +1,256 @@
+//! The behaviours that upstream's own tests hold its Windows proxy to (proxier_test.go, hns_test.go), from Services and EndpointSlices to
+//! what the service has. What those tests say of reference counts, of ids that change and of call order is upstream's design, not behaviour;
+//! here ids stay. Where upstream's dual-stack tests need IPv6 in HNS, the plan is looked at: `plans::documents_carry_upstreams_flags`.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fronts::{Terms, wanted};
+use crate::rows::{ServiceRow, SliceRow};
+
+const VIP: &str = "10.20.30.41";
+
+/// The service of upstream's fixture: ClusterIP, NodePort 3001; `more` is merged into its spec.
+fn service(more: Value) -> Value {
+    let mut spec = json!({"clusterIP": VIP, "type": "NodePort", "ports": [{"name": "p80", "port": 80, "nodePort": 3001}]});
+    merge(&mut spec, more);
+    let status = spec.as_object_mut().and_then(|spec| spec.remove("status")).unwrap_or_default();
+    json!({"metadata": {"name": "svc1", "namespace": "ns1"}, "spec": spec, "status": status})
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => from.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert(Value::Null), value)),
+        (into, from) => *into = from,
+    }
+}
+
+/// A slice; addresses of this node's pods are of 192.168.4.0/24.
+fn slice(port: u16, addresses: &[&str]) -> Value {
+    let node = |ip: &str| if ip.starts_with("192.168.4.") { "here" } else { "there" };
+    let endpoints: Vec<Value> = addresses.iter().map(|ip| json!({"addresses": [ip], "nodeName": node(ip)})).collect();
+    json!({"metadata": {"name": "svc1-1", "namespace": "ns1", "labels": {"kubernetes.io/service-name": "svc1"}},
+        "addressType": "IPv4", "ports": [{"name": "p80", "port": port, "protocol": "TCP"}], "endpoints": endpoints})
+}
+
+fn load_balancer(policy: &str) -> Value {
+    json!({"type": "LoadBalancer", "externalTrafficPolicy": policy, "healthCheckNodePort": 32000,
+        "status": {"loadBalancer": {"ingress": [{"ip": "11.21.31.41"}]}}})
+}
+
+impl Proxy {
+    /// What the API says of Service `name` from now on.
+    async fn say(&mut self, name: &str, service: Value, slices: &[Value]) {
+        let service: Service = serde_json::from_value(service).unwrap();
+        let row = ServiceRow::of(&service).unwrap();
+        let slices: Vec<Arc<SliceRow>> = slices
+            .iter()
+            .filter_map(|slice| SliceRow::of(&serde_json::from_value::<EndpointSlice>(slice.clone()).unwrap(), "here"))
+            .map(Arc::new)
+            .collect();
+        let key = Key::new("ns1", name);
+        let terms = Terms { forwarded_health_port: Some(10256), node_ips: vec!["10.0.0.1".parse().unwrap()], ..Terms::default() };
+        let changes = self.table.set_service(&key, wanted(&key, &row, &slices, &terms));
+        self.hns.touch(changes.into_iter().map(|change| change.key), &self.table);
+        self.once().await;
+    }
+}
+
+struct Case {
+    host: Host,
+    proxy: Proxy,
+}
+
+impl Case {
+    async fn overlay(dsr: bool) -> Self {
+        let host = Host::overlay(OLD).await;
+        let proxy = host.proxy_with(Settings { dsr, ..host.overlay_settings() });
+        Self { host, proxy }
+    }
+
+    async fn bridge(version: HnsVersion) -> Self {
+        let host = Host::new(version).await;
+        let proxy = host.proxy();
+        Self { host, proxy }
+    }
+
+    /// Front end, flags of the load balancer and of its port, how many back ends.
+    async fn flags(&self) -> Vec<String> {
+        let line = |(key, b): (&FrontKey, &HostComputeLoadBalancer)| {
+            format!("{key} {} {} {}", b.flags.0, b.port_mappings[0].flags.0, b.host_compute_endpoints.len())
+        };
+        self.host.balancers().await.iter().map(line).collect()
+    }
+}
+
+/// TestCreateServiceVip
+#[tokio::test]
+async fn an_overlay_service_has_its_address_even_without_back_ends() {
+    let mut case = Case::overlay(true).await;
+    let spec = json!({"externalIPs": ["50.60.70.81"], "sessionAffinity": "ClientIP"});
+    case.proxy.say("svc1", service(spec), &[]).await;
+    assert_eq!(case.host.remotes().await, [VIP]);
+    assert_eq!(case.flags().await, Vec::<String>::new());
+}
+
+/// TestCreateRemoteEndpointOverlay, TestDsrEndpointsAreCreatedCorrectly, TestEndpointSlice, TestNoopEndpointSlice
+#[tokio::test]
+async fn an_overlay_service_gets_source_vip_address_and_back_end() {
+    let mut case = Case::overlay(true).await;
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &[])]).await;
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
+    assert_eq!(case.host.remotes().await, [VIP, "192.168.2.3"]);
+    let all = case.host.client.endpoints().await.unwrap();
+    let source = all.iter().find(|e| !e.is_remote()).unwrap();
+    assert_eq!((source.ip(), source.mac_address.as_str()), ("192.168.4.2".parse().ok(), "00-15-5D-0A-0B-0C"));
+    assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.2.3", "node:3001/tcp -> 192.168.2.3"]);
+    assert!(case.host.balancers().await.values().all(|balancer| balancer.source_vip == "192.168.4.2"));
+    // Churn of back ends leaves the address alone: upstream takes it down for every change.
+    case.host.forget_calls();
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.4"])]).await;
+    let vip = all.iter().find(|e| e.ip() == VIP.parse().ok()).unwrap().id;
+    assert!(case.host.calls().iter().all(|call| call.id != Some(vip)), "{:?}", case.host.calls());
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &[])]).await;
+    assert_eq!(case.host.remotes().await, [VIP]);
+    case.proxy.set("svc1", Vec::new());
+    case.proxy
+        .table
+        .set_service(&Key::new("ns1", "svc1"), Vec::new())
+        .into_iter()
+        .for_each(|change| case.proxy.hns.touch([change.key], &case.proxy.table));
+    case.proxy.rest().await;
+    assert_eq!(case.host.remotes().await.len(), 0, "the address goes with its Service");
+}
+
+/// TestCreateRemoteEndpointL2Bridge
+#[tokio::test]
+async fn a_bridge_gets_the_back_end_alone() {
+    let mut case = Case::bridge(OLD).await;
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
+    assert_eq!(case.host.remotes().await, ["192.168.2.3"]);
+    assert!(case.host.balancers().await.values().all(|balancer| balancer.source_vip.is_empty()));
+}
+
+/// TestCreateLoadBalancerWithoutDSR, TestCreateLoadBalancerWithDSR, TestDsrNotAppliedToClusterTrafficPolicy
+#[tokio::test]
+async fn dsr_is_for_cluster_ips_where_it_is_on() {
+    for (dsr, flag) in [(false, 0), (true, 1)] {
+        let mut case = Case::overlay(dsr).await;
+        case.proxy.say("svc1", service(json!({"externalTrafficPolicy": "Cluster"})), &[slice(80, &["192.168.2.3"])]).await;
+        assert_eq!(case.flags().await, [format!("10.20.30.41:80/tcp {flag} 0 1"), "node:3001/tcp 0 18 1".into()]);
+    }
+}
+
+/// TestClusterIPSvcWithITPLocal, #133928
+#[tokio::test]
+async fn internal_policy_local_follows_the_local_pods_only() {
+    let mut case = Case::bridge(OLD).await;
+    case.host.pod("192.168.4.4").await;
+    case.host.pod("192.168.4.5").await;
+    let local = service(json!({"type": "ClusterIP", "internalTrafficPolicy": "Local", "ports": [{"name": "p80", "port": 80}]}));
+    case.proxy.say("svc1", local.clone(), &[slice(80, &["192.168.4.4"])]).await;
+    assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.4.4"]);
+    case.proxy.say("svc1", local.clone(), &[slice(80, &["192.168.4.4", "192.168.4.5"])]).await;
+    assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.4.4 192.168.4.5"]);
+    case.host.forget_calls();
+    case.proxy.say("svc1", local, &[slice(80, &["192.168.4.4", "192.168.4.5", "192.168.2.3"])]).await;
+    assert!(
+        case.host.calls().iter().all(|call| !call.call.contains("LoadBalancer") || call.call.contains("Enumerate")),
+        "a remote pod is none of its business"
+    );
+}
+
+/// TestSharedRemoteEndpointDelete, TestSharedRemoteEndpointUpdate
+#[tokio::test]
+async fn services_share_an_endpoint_until_the_last_lets_go() {
+    let mut case = Case::bridge(OLD).await;
+    let other = |port: u16| service(json!({"clusterIP": "10.20.30.42", "ports": [{"name": "p80", "port": 80, "nodePort": port}]}));
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
+    case.proxy.say("svc2", other(3002), &[slice(80, &["192.168.2.3"])]).await;
+    let id = case.host.client.endpoints().await.unwrap()[0].id;
+    case.proxy.say("svc2", other(3003), &[slice(80, &["192.168.2.3"])]).await;
+    assert_eq!(case.host.client.endpoints().await.unwrap()[0].id, id, "it is the same one");
+    assert_eq!(case.host.balancers().await.len(), 4);
+    case.proxy.say("svc2", other(3003), &[]).await;
+    assert_eq!(case.host.remotes().await, ["192.168.2.3"]);
+    case.proxy.say("svc1", service(json!({})), &[]).await;
+    assert_eq!(case.host.remotes().await.len(), 0);
+}
+
+/// TestUpdateLoadBalancerWhenSupported, TestUpdateLoadBalancerWhenUnsupported
+#[tokio::test]
+async fn a_replaced_pod_changes_the_load_balancer_in_place_where_hns_can() {
+    for (version, function) in [(NEW, "HcnModifyLoadBalancer"), (OLD, "HcnCreateLoadBalancer")] {
+        let mut case = Case::bridge(version).await;
+        case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
+        let before: Vec<Guid> = case.host.balancers().await.values().map(|balancer| balancer.id).collect();
+        case.host.forget_calls();
+        case.proxy.say("svc1", service(json!({})), &[slice(80, &["10.0.0.3"])]).await;
+        let after: Vec<Guid> = case.host.balancers().await.values().map(|balancer| balancer.id).collect();
+        assert_eq!((before, case.host.remotes().await), (after, vec!["10.0.0.3".to_owned()]));
+        assert_eq!(case.host.calls().iter().filter(|call| call.call == function).count(), 2);
+    }
+}
+
+/// TestCreateDsrLoadBalancer, TestWinDSRWithOverlayEnabled, TestClusterIPLBInCreateDsrLoadBalancer, #115783
+#[tokio::test]
+async fn external_policy_local_needs_a_local_pod_and_the_cluster_ip_does_not() {
+    let mut case = Case::bridge(OLD).await;
+    case.host.endpoint("cbr0", "192.168.4.3").await;
+    case.host.pod("192.168.4.4").await;
+    case.proxy.say("svc1", service(load_balancer("Local")), &[slice(80, &["192.168.4.4", "192.168.2.3"])]).await;
+    let all = ["10.20.30.41:80/tcp 0 0 2", "11.21.31.41:80/tcp 1 16 1", "11.21.31.41:32000/tcp 0 0 1", "node:3001/tcp 1 18 1"];
+    assert_eq!(case.flags().await, all);
+    case.proxy.say("svc1", service(load_balancer("Local")), &[slice(80, &["192.168.2.3"])]).await;
+    assert_eq!(case.flags().await, ["10.20.30.41:80/tcp 0 0 1"]);
+}
+
+/// TestETPClusterIngressIPService…, the half of one family
+#[tokio::test]
+async fn external_policy_cluster_uses_every_pod() {
+    let mut case = Case::bridge(OLD).await;
+    case.host.pod("192.168.4.4").await;
+    case.proxy.say("svc1", service(load_balancer("Cluster")), &[slice(80, &["192.168.4.4", "192.168.2.3"])]).await;
+    assert_eq!(case.flags().await, ["10.20.30.41:80/tcp 0 0 2", "11.21.31.41:80/tcp 0 16 2", "node:3001/tcp 0 18 2"]);
+}
+
+/// TestEndpointSliceWithInternalPortDifferentFromServicePort, #132646
+#[tokio::test]
+async fn the_slices_port_counts() {
+    let mut case = Case::bridge(OLD).await;
+    case.proxy.say("svc1", service(json!({})), &[slice(8080, &["192.168.2.3"])]).await;
+    let mapping = case.host.balancers().await[&key(Some(VIP), 80)].port_mappings.clone();
+    assert_eq!((mapping.len(), mapping[0].internal_port, mapping[0].external_port), (1, 8080, 80));
+}
+
+/// TestRemoteAndLocalEndpointsSameIP, TestGetAllEndpointsByNetworkWithDupEP
+#[tokio::test]
+async fn of_two_endpoints_with_one_address_the_pods_own_counts() {
+    let mut case = Case::bridge(OLD).await;
+    let pod = case.host.pod("192.168.4.4").await;
+    let double = HostComputeEndpoint::remote("192.168.4.4".parse().unwrap());
+    case.host.client.create_endpoint(&case.host.network, Guid::random(), &double).await.unwrap();
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.4.4"])]).await;
+    assert!(case.host.balancers().await.values().all(|balancer| balancer.host_compute_endpoints == [pod]));
+}
+
+/// TestEndpointTransitionWithLBFailures. Upstream deletes endpoints that a load balancer still names; here they stay until it is gone.
+#[tokio::test]
+async fn endpoints_stay_as_long_as_a_load_balancer_that_cannot_be_deleted_names_them() {
+    let mut case = Case::bridge(OLD).await;
+    case.host.pod("192.168.4.4").await;
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.4.4", "192.168.2.3", "192.168.2.4"])]).await;
+    case.host.fault("lb-delete-fails");
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.4.4"])]).await;
+    assert_eq!(case.host.remotes().await.len(), 2);
+    assert!(case.host.seen().await.iter().all(|line| !line.contains("dangling")));
+    assert_eq!(case.proxy.behind().len(), 2);
+    case.host.simulator.clear_faults();
+    case.proxy.rest().await;
+    assert_eq!((case.host.remotes().await.len(), case.proxy.behind().len()), (0, 0));
+    assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.4.4", "node:3001/tcp -> 192.168.4.4"]);
+}
