@@ -81,15 +81,26 @@ fn l2bridge_conforms_in_every_version() {
 
 #[test]
 fn every_type_conforms_in_the_newest_version() {
-    for network_type in [NetworkType::Overlay, NetworkType::L2Tunnel, NetworkType::Transparent, NetworkType::Nat, NetworkType::Internal] {
+    for network_type in [
+        NetworkType::Overlay,
+        NetworkType::L2Tunnel,
+        NetworkType::Transparent,
+        NetworkType::Nat,
+        NetworkType::Ics,
+        NetworkType::Internal,
+        NetworkType::Private,
+    ] {
         judge(HnsVersion::new(15, 5), network_type);
     }
 }
 
-/// A service that lies in one way.
+/// How a service answers a call that lies in one way.
+type Lie = fn(&dyn HostNetwork, Function, Args<'_>) -> Result<Reply, RawError>;
+
+/// A service that lies.
 struct Liar {
     service: Arc<dyn HostNetwork>,
-    lie: fn(&dyn HostNetwork, Function, Args<'_>) -> Result<Reply, RawError>,
+    lie: Lie,
 }
 
 impl HostNetwork for Liar {
@@ -109,7 +120,7 @@ fn retold(outcome: Result<Reply, RawError>, from: &str, to: &str) -> Result<Repl
 
 #[test]
 fn the_suite_notices_what_is_wrong() {
-    let lies: [(&str, &str, fn(&dyn HostNetwork, Function, Args<'_>) -> Result<Reply, RawError>); 6] = [
+    let lies: [(&str, &str, Lie); 6] = [
         ("deletes that do nothing", "cycles: a deleted namespace lets its endpoints live", |service, function, args| match function {
             Function::Delete(_) => Ok(Reply::default()),
             _ => service.call(function, args),

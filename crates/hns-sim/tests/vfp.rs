@@ -46,8 +46,8 @@ fn rules_of_direct_load_balancers_stand_where_scripts_look() {
     let vip = Some([10, 96, 0, 1]);
     let lb = id(9);
     // Backends; whether the pods' own rules are there; the host port's rule.
-    let cases: [(&[u8], [bool; 2], (&str, &str, String)); 4] = [
-        (&[2], [true, false], ("SLB_LB_LAYER", "SLB_GROUP_LB_IPv4_OUT", format!("NAT_{lb}_10.96.0.1_80_80_6"))),
+    let cases = [
+        (&[2][..], [true, false], ("SLB_LB_LAYER", "SLB_GROUP_LB_IPv4_OUT", format!("NAT_{lb}_10.96.0.1_80_80_6"))),
         (&[2, 3], [true, true], ("SLB_LB_LAYER", "SLB_GROUP_LB_IPv4_OUT", format!("LB_{lb}_10.96.0.1_80_80_6"))),
         (&[2, 4], [true, false], ("LB", "LB_OUT", format!("LB_HOST_{lb}_10.96.0.1_80_8080_6"))),
         (&[4], [false, false], ("LB", "LB_OUT", format!("LB_HOST_{lb}_10.96.0.1_80_8080_6"))),
