@@ -2,7 +2,8 @@
 //!
 //! A call goes through [`model`] (documents, rules, errors: pure), which stages changes of the [`state`]; [`realise`] says which [`fact`]s of
 //! the kernel each object means; the difference is a plan that prints; a [`kernel`] makes it true. The kernel of a simulated host is
-//! [`linux`]; [`kernel::NoKernel`] is the model alone. docs/fidelity.md says what each behaviour rests on.
+//! [`linux`]; [`kernel::NoKernel`] is the model alone. [`faults`] and [`latency`] say what befalls calls beside their rules, [`calls`] counts and
+//! logs them, and the admin socket ([`admin`]) is where tests and people reach all that. docs/fidelity.md says what each behaviour rests on.
 
 pub mod admin;
 pub mod calls;
