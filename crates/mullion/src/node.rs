@@ -132,7 +132,7 @@ fn fabric_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: 
 fn proxy_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<service_proxy::Config> {
     let backend = match hcn {
         Some(client) => {
-            let settings = service_proxy::hns::Settings { dsr: false, node_ips: vec![args.node_ip], ..service_proxy::hns::Settings::new(NETWORK) };
+            let settings = service_proxy::hns::Settings { node_ips: vec![args.node_ip], ..service_proxy::hns::Settings::new(NETWORK) };
             service_proxy::BackendConfig::Hcn { client, settings }
         }
         None => linux_proxy(args)?,

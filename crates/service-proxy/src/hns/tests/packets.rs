@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use hcn::{EndpointPolicy, HostComputeNamespace};
+use hns_sim::admin::Restart;
 use hns_sim::linux::LinuxKernel;
 use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::ns::{NetNs, in_lab};
@@ -12,6 +13,7 @@ use super::*;
 
 struct Lab {
     dir: tempfile::TempDir,
+    simulator: Simulator,
     client: HcnClient,
     network: Guid,
     peer: NetNs,
@@ -45,12 +47,12 @@ impl Lab {
         let host = HostComputeEndpoint::local("pods_ep", "192.168.1.2/24".parse().unwrap(), None);
         let host = client.create_endpoint(&network, Guid::random(), &host).await.unwrap().id;
         client.attach_endpoint_to_host(&host).await.unwrap();
-        Self { dir, client, network, peer }
+        Self { dir, simulator, client, network, peer }
     }
 
-    /// A proxy for all of `table`.
+    /// A proxy for all of `table`, with direct server return as by default.
     fn proxy(&self, table: Table) -> Proxy {
-        let settings = Settings { dsr: false, node_ips: vec!["10.240.0.12".parse().unwrap()], ..Settings::new("pods") };
+        let settings = Settings { node_ips: vec!["10.240.0.12".parse().unwrap()], ..Settings::new("pods") };
         let mut hns = Hns::new(&self.client, UID, settings);
         hns.touch(table.iter().map(|(key, _)| *key).collect::<Vec<_>>(), &table);
         Proxy { hns, table }
@@ -131,5 +133,132 @@ async fn services_answer() {
 fn pods_nodes_and_neighbours_reach_services() {
     in_lab("hns::tests::packets::pods_nodes_and_neighbours_reach_services", || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(services_answer());
+    });
+}
+
+/// Answers every byte with itself, on as many connections as come.
+fn echo(ns: &NetNs) {
+    let listener = ns.run(|| TcpListener::bind("0.0.0.0:8081").unwrap()).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut byte = [0];
+                while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
+            });
+        }
+    });
+}
+
+/// Connections that last.
+struct Flows(Vec<TcpStream>);
+
+impl Flows {
+    fn open(ns: &NetNs, to: &[&str], each: usize) -> Self {
+        let connect = |to: &str| {
+            let stream = TcpStream::connect_timeout(&to.parse::<SocketAddr>().unwrap(), Duration::from_secs(2)).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            stream.set_nodelay(true).unwrap();
+            stream
+        };
+        let all = ns.run(|| to.iter().flat_map(|to| (0..each).map(|_| connect(to)).collect::<Vec<_>>()).collect()).unwrap();
+        Self(all)
+    }
+
+    /// How many of them carry a byte there and back.
+    fn alive(&mut self) -> usize {
+        let carries = |stream: &mut TcpStream| {
+            let mut byte = [7];
+            stream.write_all(&byte).is_ok() && stream.read_exact(&mut byte).is_ok()
+        };
+        self.0.iter_mut().map(carries).filter(|alive| *alive).count()
+    }
+}
+
+/// Asks without end, each time by a new connection, and counts who gets no answer.
+struct Asking {
+    ended: Arc<std::sync::atomic::AtomicBool>,
+    thread: std::thread::JoinHandle<(usize, Vec<String>)>,
+}
+
+impl Asking {
+    fn begin(ns: &Arc<NetNs>, to: &'static str, answer: &'static str) -> Self {
+        let ended = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (told, ns) = (ended.clone(), ns.clone());
+        let thread = std::thread::spawn(move || {
+            let (mut asked, mut failed) = (0, Vec::new());
+            while !told.load(std::sync::atomic::Ordering::Relaxed) {
+                asked += 1;
+                let heard = ask(&ns, to);
+                if heard != answer {
+                    failed.push(heard);
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            (asked, failed)
+        });
+        Self { ended, thread }
+    }
+
+    fn end(self) -> (usize, Vec<String>) {
+        self.ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// What does not concern a Service neither cuts its connections nor loses a new one.
+async fn others_change() {
+    let lab = Lab::new().await;
+    let (a, b) = (Arc::new(lab.pod("192.168.1.5").await), lab.pod("192.168.1.6").await);
+    for ns in [&*a, &b, &lab.peer, &NetNs::current().unwrap()] {
+        settle(&Rtnl::open_in(ns).unwrap());
+    }
+    serve(&b, "local");
+    echo(&b);
+    echo(&lab.peer);
+    let mut table = Table::default();
+    let kept = vec![
+        (key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.1.6", 8080, true)])),
+        (key(Some("10.96.0.1"), 81), front(Kind::ClusterIp, &[("192.168.1.6", 8081, true)])),
+        (key(Some("10.96.0.2"), 81), front(Kind::ClusterIp, &[("192.168.2.3", 8081, false)])),
+    ];
+    table.set_service(&Key::new("default", "kept"), kept);
+    let mut proxy = lab.proxy(table);
+    proxy.rest().await;
+    let mut flows = Flows::open(&a, &["10.96.0.1:81", "10.96.0.2:81"], 50);
+    assert_eq!(flows.alive(), 100);
+    let asking = Asking::begin(&a, "10.96.0.1:80", "local");
+    let other = |proxy: &mut Proxy, pods: &[(&str, u16, bool)]| {
+        let list = (0..20).map(|i| (key(Some(&format!("10.96.1.{i}")), 80), front(Kind::ClusterIp, pods))).collect();
+        proxy.set("others", list);
+    };
+    other(&mut proxy, &[("192.168.1.6", 8080, true), ("192.168.2.3", 8080, false)]);
+    proxy.rest().await;
+    assert_eq!(flows.alive(), 100, "Services come");
+    other(&mut proxy, &[("192.168.2.9", 8080, false)]);
+    proxy.rest().await;
+    assert_eq!(flows.alive(), 100, "their back ends change");
+    let id = load_balancer_id(UID, &key(Some("10.96.1.3"), 80));
+    lab.client.delete_load_balancer(&id).await.unwrap();
+    let back = || lab.simulator.with_state(|state| state.balancers.contains_key(&id));
+    proxy.until("the repair", |engine| engine.is_idle() && back()).await;
+    assert_eq!(flows.alive(), 100, "one is lost and comes back");
+    let mut proxy = lab.proxy(proxy.table);
+    proxy.rest().await;
+    assert_eq!(flows.alive(), 100, "the proxy starts anew");
+    lab.simulator.restart(Restart { away_ms: 300, ..Restart::default() }).unwrap();
+    proxy.until("the service to be away", |engine| !engine.is_up()).await;
+    proxy.until("the service", |engine| engine.is_up() && engine.is_idle()).await;
+    assert_eq!(flows.alive(), 100, "the service restarts");
+    other(&mut proxy, &[]);
+    proxy.rest().await;
+    assert_eq!(flows.alive(), 100, "Services go");
+    let (asked, failed) = asking.end();
+    assert!(asked > 50 && failed.is_empty(), "{} of {asked} got no answer: {failed:?}", failed.len());
+}
+
+#[test]
+fn untouched_services_lose_nothing() {
+    in_lab("hns::tests::packets::untouched_services_lose_nothing", || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(others_change());
     });
 }
