@@ -1,6 +1,8 @@
 //! Benchmarks of the program as users run it. Each sub-command prints one markdown table, with limits beside figures.
 
 mod process;
+#[cfg(target_os = "linux")]
+mod proxy_nft;
 mod up;
 mod windows;
 
@@ -17,10 +19,24 @@ struct Cli {
 enum Command {
     /// A cluster from `up` to `down`: times and memory
     Up(up::Args),
+    /// The service proxy by nftables and in user space: times, memory, throughput
+    #[cfg(target_os = "linux")]
+    ProxyNft,
+    /// What `proxy-nft` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    ProxyNftPart {
+        #[command(subcommand)]
+        part: proxy_nft::Part,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Up(args) => up::main(&args),
+        #[cfg(target_os = "linux")]
+        Command::ProxyNft => proxy_nft::main(),
+        #[cfg(target_os = "linux")]
+        Command::ProxyNftPart { part } => proxy_nft::part(&part),
     }
 }

@@ -74,7 +74,8 @@ pub fn of_pods(dir: &Path, program: &str) -> Result<u64> {
     members.iter().map(|pid| share(*pid)).sum()
 }
 
-fn share(pid: u32) -> Result<u64> {
+/// The share of one process, in KiB.
+pub fn share(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let rollup = fs::read_to_string(&path).with_context(|| format!("reading {path} failed"))?;
     // A process that has ended but not been waited for has no memory.

@@ -1,6 +1,6 @@
 //! What the proxy keeps of Services and EndpointSlices, and which Services changed.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -144,6 +144,13 @@ fn port_number(port: i32) -> Option<u16> {
     u16::try_from(port).ok().filter(|port| *port != 0)
 }
 
+/// There are many rows, and what collects keeps room for more.
+fn exact<T>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut list: Vec<T> = items.into_iter().collect();
+    list.shrink_to_fit();
+    list
+}
+
 fn addresses<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAddr> {
     let mut ips: Vec<IpAddr> = Vec::new();
     for ip in texts.into_iter().filter_map(|text| text.parse().ok()) {
@@ -151,7 +158,7 @@ fn addresses<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAddr> {
             ips.push(ip);
         }
     }
-    ips
+    exact(ips)
 }
 
 /// What is no network lets nobody in.
@@ -174,7 +181,7 @@ impl ServiceRow {
         }
         let listed = spec.cluster_ips.as_deref().unwrap_or_default();
         let cluster_ips = addresses(listed.iter().chain(&spec.cluster_ip));
-        let ports: Vec<ServicePort> = spec.ports.iter().flatten().filter_map(service_port).collect();
+        let ports = exact(spec.ports.iter().flatten().filter_map(service_port));
         if ports.is_empty() || cluster_ips.is_empty() {
             return None;
         }
@@ -229,12 +236,12 @@ impl SliceRow {
             })
         };
         let mut zones: Vec<Box<str>> = Vec::new();
-        let endpoints = slice.endpoints.iter().flatten().filter_map(|endpoint| EndpointRow::of(endpoint, node, &mut zones)).collect();
+        let endpoints = exact(slice.endpoints.iter().flatten().filter_map(|endpoint| EndpointRow::of(endpoint, node, &mut zones)));
         let annotations = slice.metadata.annotations.as_ref();
         let triggered = annotations.and_then(|a| a.get("endpoints.kubernetes.io/last-change-trigger-time"));
         Some(Self {
             service,
-            ports: slice.ports.iter().flatten().filter_map(port).collect(),
+            ports: exact(slice.ports.iter().flatten().filter_map(port)),
             endpoints,
             zones,
             triggered: triggered.and_then(|text| text.parse::<jiff::Timestamp>().ok()).map(jiff::Timestamp::as_millisecond),
@@ -283,43 +290,58 @@ impl EndpointRow {
 /// The newest rows, by Service, and which Services changed since they were last asked for.
 #[derive(Debug, Default)]
 pub struct Inputs {
-    services: BTreeMap<Key, Arc<ServiceRow>>,
-    slices: HashMap<Key, BTreeMap<String, Arc<SliceRow>>>,
+    known: BTreeMap<Key, Known>,
     dirty: BTreeSet<Key>,
+}
+
+/// What is known of one Service; slices by name. Most have one, so a list is the smallest that holds them.
+#[derive(Debug, Default)]
+struct Known {
+    service: Option<Arc<ServiceRow>>,
+    slices: Vec<(Box<str>, Arc<SliceRow>)>,
 }
 
 impl Inputs {
     /// Takes in a change of a Service.
     pub fn service(&mut self, change: &Change<'_, ServiceRow>) {
-        match change.new {
-            Some(row) => drop(self.services.insert(change.key.clone(), row.clone())),
-            None => drop(self.services.remove(change.key)),
-        }
-        self.dirty.insert(change.key.clone());
+        let row = change.new.cloned();
+        self.change(change.key.clone(), |known| known.service = row);
     }
 
     /// Takes in a change of a slice.
     pub fn slice(&mut self, change: &Change<'_, SliceRow>) {
         let of = |row: &SliceRow| Key::new(change.key.ns.clone(), row.service.clone());
-        if let Some(service) = change.old.map(|row| of(row)) {
-            if let Some(slices) = self.slices.get_mut(&service) {
-                slices.remove(&change.key.name);
-                if slices.is_empty() {
-                    self.slices.remove(&service);
+        let at = |known: &Known| known.slices.binary_search_by(|(name, _)| (**name).cmp(change.key.name.as_str()));
+        if let Some(old) = change.old.map(|row| of(row)) {
+            self.change(old, |known| {
+                if let Ok(at) = at(known) {
+                    known.slices.remove(at);
                 }
-            }
-            self.dirty.insert(service);
+            });
         }
         if let Some(row) = change.new {
-            let service = of(row);
-            self.slices.entry(service.clone()).or_default().insert(change.key.name.clone(), row.clone());
-            self.dirty.insert(service);
+            self.change(of(row), |known| match at(known) {
+                Ok(at) => known.slices[at].1 = row.clone(),
+                Err(at) => {
+                    known.slices.reserve_exact(1);
+                    known.slices.insert(at, (change.key.name.as_str().into(), row.clone()));
+                }
+            });
         }
+    }
+
+    fn change(&mut self, service: Key, change: impl FnOnce(&mut Known)) {
+        let known = self.known.entry(service.clone()).or_default();
+        change(known);
+        if known.service.is_none() && known.slices.is_empty() {
+            self.known.remove(&service);
+        }
+        self.dirty.insert(service);
     }
 
     /// Has every Service looked at again: what they are judged by changed.
     pub fn touch_all(&mut self) {
-        self.dirty.extend(self.services.keys().cloned());
+        self.dirty.extend(self.known.iter().filter(|(_, known)| known.service.is_some()).map(|(service, _)| service.clone()));
     }
 
     /// The Services that changed, each once.
@@ -329,8 +351,7 @@ impl Inputs {
 
     /// The rows of one Service; none when it is gone or needs no proxy.
     pub fn rows(&self, service: &Key) -> Option<(Arc<ServiceRow>, Vec<Arc<SliceRow>>)> {
-        let row = self.services.get(service)?.clone();
-        let slices = self.slices.get(service).map(|slices| slices.values().cloned().collect()).unwrap_or_default();
-        Some((row, slices))
+        let known = self.known.get(service)?;
+        Some((known.service.clone()?, known.slices.iter().map(|(_, row)| row.clone()).collect()))
     }
 }

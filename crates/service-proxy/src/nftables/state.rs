@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::elements::{Class, ElementData, ElementKey, Ground, Item, Role, Set, elements};
+use super::elements::{Bytes, Class, ElementData, ElementKey, Ground, Item, Role, Set, elements};
 use crate::table::{Front, FrontKey, IpFamily, Table, Vip};
 
 /// Elements of one set, in the order of keys.
@@ -70,7 +70,7 @@ pub fn by_set(items: impl IntoIterator<Item = Item>) -> BTreeMap<Set, Content> {
 pub struct Programmed {
     fronts: BTreeMap<FrontKey, Arc<Front>>,
     /// How many front ends mean an element of a shared set.
-    shared: HashMap<(Set, ElementKey), u32>,
+    shared: HashMap<SharedKey, u32>,
     ground: Ground,
 }
 
@@ -112,7 +112,7 @@ impl Programmed {
             }
         }
         for ((set, key), change) in counts {
-            let before = i64::from(self.shared.get(&(set, key)).copied().unwrap_or(0));
+            let before = i64::from(self.shared.get(&shared_key(set, &key)).copied().unwrap_or(0));
             for (list, count) in [(&mut old, before), (&mut new, before + change)] {
                 if count > 0 {
                     list.push((set, key, ElementData::EMPTY));
@@ -157,13 +157,25 @@ impl Programmed {
 
     fn count(&mut self, items: Vec<Item>, up: bool) {
         for (set, key, _) in items.into_iter().filter(|(set, ..)| set.is_shared()) {
-            let count = self.shared.entry((set, key)).or_default();
+            let key = shared_key(set, &key);
+            let count = self.shared.entry(key).or_default();
             *count = if up { *count + 1 } else { count.saturating_sub(1) };
             if *count == 0 {
-                self.shared.remove(&(set, key));
+                self.shared.remove(&key);
             }
         }
     }
+}
+
+/// Whether it is a hairpin, and the address that the element is about: those of hairpins say it twice.
+type SharedKey = (bool, Bytes<16>);
+
+fn shared_key(set: Set, key: &ElementKey) -> SharedKey {
+    let address = match set.family {
+        IpFamily::V4 => 4,
+        IpFamily::V6 => 16,
+    };
+    (set.role == Role::Hairpins, Bytes::of(&key[..address.min(key.len())]).unwrap_or(Bytes::EMPTY))
 }
 
 fn at(key: &FrontKey, ip: IpAddr) -> FrontKey {
