@@ -1,9 +1,11 @@
 //! Benchmarks of the program as users run it. Each sub-command prints one markdown table, with limits beside figures.
 
 mod process;
+mod proxy_hns;
 #[cfg(target_os = "linux")]
 mod proxy_nft;
 mod up;
+mod upstream;
 mod windows;
 
 use clap::{Parser, Subcommand};
@@ -19,6 +21,10 @@ struct Cli {
 enum Command {
     /// A cluster from `up` to `down`: times and memory
     Up(up::Args),
+    /// Our service proxy beside upstream's, on a simulated Windows node
+    KubeProxy(upstream::Args),
+    /// The service proxy over a simulated Host Networking Service: calls and times
+    ProxyHns,
     /// The service proxy by nftables and in user space: times, memory, throughput
     #[cfg(target_os = "linux")]
     ProxyNft,
@@ -34,6 +40,8 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Up(args) => up::main(&args),
+        Command::KubeProxy(args) => upstream::main(&args),
+        Command::ProxyHns => proxy_hns::main(),
         #[cfg(target_os = "linux")]
         Command::ProxyNft => proxy_nft::main(),
         #[cfg(target_os = "linux")]
