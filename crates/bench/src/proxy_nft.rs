@@ -80,7 +80,9 @@ impl Figures {
     }
 
     fn time(&mut self, name: &str, measured: Duration, limit: Option<Duration>) {
-        let text = |time: Duration| if time < Duration::from_millis(100) { format!("{:.3} ms", time.as_secs_f64() * 1e3) } else { format!("{:.2} s", time.as_secs_f64()) };
+        let text = |time: Duration| {
+            if time < Duration::from_millis(100) { format!("{:.3} ms", time.as_secs_f64() * 1e3) } else { format!("{:.2} s", time.as_secs_f64()) }
+        };
         self.add(name, &text(measured), &limit.map(text).unwrap_or_default(), limit.is_none_or(|limit| measured <= limit));
     }
 }
@@ -173,7 +175,8 @@ impl IntoNet for ([u8; 4], u8) {
 const CHANGES: usize = 201;
 
 fn programming(figures: &mut Figures, services: usize, limit: Duration) -> Result<()> {
-    let sync = |proxy: &mut Nftables, table: &Table, dirty: &BTreeSet<FrontKey>, full: bool| proxy.sync(table, dirty, full).map_err(anyhow::Error::msg);
+    let sync =
+        |proxy: &mut Nftables, table: &Table, dirty: &BTreeSet<FrontKey>, full: bool| proxy.sync(table, dirty, full).map_err(anyhow::Error::msg);
     let mut world = World::new(services)?;
     let none = BTreeSet::new();
     let mut times = Vec::new();
@@ -183,7 +186,10 @@ fn programming(figures: &mut Figures, services: usize, limit: Duration) -> Resul
         let begin = Instant::now();
         let writes = sync(&mut proxy, &world.table, &none, true)?.writes;
         times.push(begin.elapsed());
-        ensure!(writes == services * (BACKENDS + 3), "{writes} elements for {services} Services: each has a front end, an address, slots and a pod here");
+        ensure!(
+            writes == services * (BACKENDS + 3),
+            "{writes} elements for {services} Services: each has a front end, an address, slots and a pod here"
+        );
     }
     figures.time(&format!("{services}: all, into an empty kernel"), median(times), Some(limit));
     let mut proxy = backend();

@@ -59,7 +59,10 @@ fn serve(stream: TcpStream, services: usize) -> std::io::Result<()> {
             _ => {}
         }
     }
-    say("BOOKMARK", json!({"kind": kind, "apiVersion": version, "metadata": {"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}}}))?;
+    say(
+        "BOOKMARK",
+        json!({"kind": kind, "apiVersion": version, "metadata": {"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}}}),
+    )?;
     out.flush()?;
     // Until the other side goes.
     while lines.next().transpose()?.is_some() {}

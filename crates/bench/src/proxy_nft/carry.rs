@@ -52,7 +52,8 @@ pub fn bare(from: SocketAddr, to: SocketAddr) -> Result<()> {
 
 /// The proxy as it is used: a Service's address on an interface, one back end.
 pub fn user_space(from: SocketAddr, to: SocketAddr) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // As the agents run.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _inside = runtime.enter();
     let mut proxy = Userspace::new(Settings {
         interface: Some(Arc::new(LinuxAddresses::open("lo")?)),

@@ -34,6 +34,9 @@ mod splice {
     /// Pipes that are kept for the next one who needs one.
     const KEPT: usize = 64;
 
+    /// Who carries so much at once is in no hurry.
+    const BULK: usize = 1 << 16;
+
     struct Pipe {
         read: OwnedFd,
         write: OwnedFd,
@@ -68,12 +71,18 @@ mod splice {
     }
 
     async fn one_way(from: &TcpStream, to: &TcpStream, pipes: &Pipes) -> io::Result<()> {
+        let mut bulk = false;
         loop {
             from.readable().await?;
+            if bulk {
+                // Others first: meanwhile more arrives, and one call carries it all.
+                tokio::task::yield_now().await;
+            }
             let pipe = pipes.take()?;
             // A pipe with bytes left in it is never given back: on an error it is dropped.
-            let open = while_ready(from, to, &pipe).await?;
+            let (open, carried) = while_ready(from, to, &pipe).await?;
             pipes.give(pipe);
+            bulk = carried >= BULK;
             if !open {
                 // The other end may be gone already, which ends the other way too.
                 let _ = shutdown(to, Shutdown::Write);
@@ -82,17 +91,19 @@ mod splice {
         }
     }
 
-    /// Carries what is there; false at the end of the stream.
-    async fn while_ready(from: &TcpStream, to: &TcpStream, pipe: &Pipe) -> io::Result<bool> {
+    /// Carries what is there; says whether the stream goes on, and how many bytes there were.
+    async fn while_ready(from: &TcpStream, to: &TcpStream, pipe: &Pipe) -> io::Result<(bool, usize)> {
+        let mut carried = 0;
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         loop {
             let read = from.try_io(Interest::READABLE, || Ok(splice(from, None, &pipe.write, None, SIZE, flags)?));
             let mut inside = match read {
-                Ok(0) => return Ok(false),
+                Ok(0) => return Ok((false, carried)),
                 Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok((true, carried)),
                 Err(error) => return Err(error),
             };
+            carried += inside;
             while inside > 0 {
                 to.writable().await?;
                 match to.try_io(Interest::WRITABLE, || Ok(splice(&pipe.read, None, to, None, inside, flags)?)) {
