@@ -37,6 +37,8 @@ pub struct LinuxKernel {
     uplink: String,
     /// Numbers of links by name.
     known: RefCell<HashMap<String, u32>>,
+    /// What the tables of rules say.
+    fingerprint: rules::Fingerprint,
 }
 
 /// Names the step of a plan that failed, and the code that HNS gives for it.
@@ -46,7 +48,18 @@ fn refused(action: impl ToString, source: io::Error) -> KernelError {
         io::ErrorKind::AlreadyExists => HResult::ALREADY_EXISTS,
         _ => HResult::FAIL,
     };
-    KernelError { action: action.to_string(), hresult, source }
+    KernelError { action: action.to_string(), hresult, source: told(source) }
+}
+
+/// The error with its causes in its own words: HNS's record has one text.
+fn told(error: io::Error) -> io::Error {
+    let (kind, mut text) = (error.kind(), error.to_string());
+    let mut cause = error.get_ref().and_then(|inner| inner.source());
+    while let Some(inner) = cause {
+        text += &format!(": {inner}");
+        cause = inner.source();
+    }
+    io::Error::new(kind, text)
 }
 
 impl LinuxKernel {
@@ -59,7 +72,15 @@ impl LinuxKernel {
     pub fn open_in(node: NetNs, netns_dir: &Path, uplink: &str) -> io::Result<Self> {
         let (rtnl, nft) = (Rtnl::open_in(&node)?, Nft::open_in(&node)?);
         std::fs::create_dir_all(netns_dir)?;
-        Ok(Self { node, rtnl, nft, netns_dir: netns_dir.to_owned(), uplink: uplink.to_owned(), known: RefCell::default() })
+        Ok(Self {
+            node,
+            rtnl,
+            nft,
+            netns_dir: netns_dir.to_owned(),
+            uplink: uplink.to_owned(),
+            known: RefCell::default(),
+            fingerprint: rules::Fingerprint::default(),
+        })
     }
 
     /// Does the links and the compartments' rules of a plan; what was done stands in `done`, in order, also on an error.
@@ -120,17 +141,24 @@ impl Kernel for LinuxKernel {
         for list in facts.iter().filter_map(access::inside) {
             self.make_inside(list).map_err(|error| refused(list, error))?;
         }
-        rules::replace(&self.nft, facts).map_err(|error| refused("writing the table of rules", error))
+        self.fingerprint = rules::reconcile(&self.nft, facts).map_err(|error| refused("writing the tables of rules", error))?;
+        Ok(())
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<(), KernelError> {
         let mut done = Vec::new();
         let changed = self
             .change_links(plan, &mut done)
-            .and_then(|()| rules::change(&self.nft, plan).map_err(|error| refused("changing the table of rules", error)));
-        if changed.is_err() {
-            self.undo(&done);
+            .and_then(|()| rules::change(&self.nft, plan, self.fingerprint).map_err(|error| refused("changing the tables of rules", error)));
+        match changed {
+            Ok(fingerprint) => {
+                self.fingerprint = fingerprint;
+                Ok(())
+            }
+            Err(error) => {
+                self.undo(&done);
+                Err(error)
+            }
         }
-        changed
     }
 }

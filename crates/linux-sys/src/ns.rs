@@ -51,10 +51,12 @@ impl NetNs {
             return Self::open(path);
         }
         fs::File::options().create(true).append(true).open(path).map_err(|e| named(e, "create", path))?;
-        fresh(|| {
+        let made = fresh(|| {
             nix::mount::mount(Some(HERE), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
                 .map_err(|e| named(e.into(), "pin a network namespace at", path))
-        })
+        });
+        // A file that pins nothing would look like a namespace to whoever lists them.
+        made.inspect_err(|_| drop(fs::remove_file(path)))
     }
 
     /// A namespace without a name, its loopback up; it ends with its last user.

@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use linux_sys::nft::{Batch, Chain, ChainType, Element, Family, Hook, Nft, NftError, Table, Verdict};
+use linux_sys::nft::{Batch, Chain, ChainType, Element, Family, Hook, Key, Nft, NftError, Table, Verdict};
 
 use super::access::{put_list, put_set};
 use super::links::is_link;
@@ -25,7 +25,7 @@ mod chains;
 mod elements;
 
 pub(super) use chains::{ACCESS_IN, ACCESS_OUT, Slots, always_pass};
-use chains::{chain_of, code, pick_rules};
+use chains::{FINGERPRINT, chain_of, code, pick_rules};
 pub(super) use elements::family_of;
 use elements::{elements, mark_key};
 
@@ -41,9 +41,52 @@ pub fn exist(nft: &Nft) -> io::Result<bool> {
     Ok(nft.tables()?.contains(&table(Family::Ip)))
 }
 
+/// What the tables say in one number: of each fact that is in them, so that a change of facts is a change of it. It stands in the tables, too:
+/// a service that starts knows by it whether they are right already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint(u64);
+
+impl Default for Fingerprint {
+    /// Of tables without facts. Another version of this program may have other chains.
+    fn default() -> Self {
+        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 1")))
+    }
+}
+
+impl Fingerprint {
+    fn with<'a>(self, facts: impl IntoIterator<Item = &'a Fact>) -> Self {
+        let in_tables = facts.into_iter().filter(|fact| is_in_tables(fact));
+        Self(in_tables.fold(self.0, |sum, fact| sum ^ wide_hash(&fact.to_string())))
+    }
+
+    fn element(self) -> Element {
+        let Self(sum) = self;
+        Element::new(Key::new().mark((sum >> 32) as u32).mark(sum as u32))
+    }
+
+    /// Whether the kernel's tables say this.
+    fn stands(self, nft: &Nft) -> bool {
+        nft.elements(&table(Family::Ip), FINGERPRINT).is_ok_and(|found| found == [self.element()])
+    }
+}
+
+fn wide_hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Brings the tables to the facts: leaves them alone where they say so already, since even a change at one go can lose the first packet of a
+/// connection that is under way.
+pub fn reconcile(nft: &Nft, facts: &BTreeSet<Fact>) -> io::Result<Fingerprint> {
+    let fingerprint = Fingerprint::default().with(facts);
+    if !fingerprint.stands(nft) {
+        replace(nft, facts, fingerprint)?;
+    }
+    Ok(fingerprint)
+}
+
 /// Writes the tables anew, with the facts. In one transaction, so traffic never meets half a table; only where the kernel cannot take it at
 /// once, in parts.
-pub fn replace(nft: &Nft, facts: &BTreeSet<Fact>) -> io::Result<()> {
+fn replace(nft: &Nft, facts: &BTreeSet<Fact>, fingerprint: Fingerprint) -> io::Result<()> {
     let mut batch = Batch::new();
     for family in FAMILIES {
         batch.destroy_table(&table(family)).add_table(&table(family));
@@ -53,18 +96,33 @@ pub fn replace(nft: &Nft, facts: &BTreeSet<Fact>) -> io::Result<()> {
     tunnels::reset(&mut batch);
     let facts: Vec<&Fact> = facts.iter().collect();
     put(&mut batch, &facts, true);
+    batch.add_elements(&table(Family::Ip), FINGERPRINT, &[fingerprint.element()]);
     match nft.commit(&batch) {
         Err(NftError::TooLarge { .. }) => Ok(nft.commit_in_parts(&batch)?),
         other => Ok(other?),
     }
 }
 
-/// Makes a plan's changes in one transaction.
-pub fn change(nft: &Nft, plan: &Plan) -> io::Result<()> {
+/// Makes a plan's changes in one transaction. Answers the tables' fingerprint afterwards.
+pub fn change(nft: &Nft, plan: &Plan, fingerprint: Fingerprint) -> io::Result<Fingerprint> {
     let mut batch = Batch::new();
     put(&mut batch, &plan.remove.iter().collect::<Vec<_>>(), false);
     put(&mut batch, &plan.add.iter().collect::<Vec<_>>(), true);
-    if batch.is_empty() { Ok(()) } else { Ok(nft.commit(&batch)?) }
+    if batch.is_empty() {
+        return Ok(fingerprint);
+    }
+    let after = fingerprint.with(plan.remove.iter().chain(&plan.add));
+    if after != fingerprint {
+        batch.del_elements(&table(Family::Ip), FINGERPRINT, &[fingerprint.element()]);
+        batch.add_elements(&table(Family::Ip), FINGERPRINT, &[after.element()]);
+    }
+    nft.commit(&batch)?;
+    Ok(after)
+}
+
+/// Whether a fact means something in the tables.
+fn is_in_tables(fact: &Fact) -> bool {
+    !is_link(fact) || matches!(fact, Fact::BridgeAddress { .. })
 }
 
 /// Elements of one set that follow each other, on their way into a batch together.
@@ -98,7 +156,7 @@ impl Run {
 fn put(batch: &mut Batch, facts: &[&Fact], add: bool) {
     // One run for each family: most facts that mean something in both mean it in a set of the same name.
     let mut runs = [Run::default(), Run::default(), Run::default()];
-    for fact in facts.iter().filter(|fact| !is_link(fact) || matches!(fact, Fact::BridgeAddress { .. })) {
+    for fact in facts.iter().filter(|fact| is_in_tables(fact)) {
         let found = elements(fact);
         if found.is_empty() {
             runs.iter_mut().for_each(|run| run.flush(batch, add));
