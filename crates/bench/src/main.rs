@@ -1,5 +1,7 @@
 //! Benchmarks of the program as users run it. Each sub-command prints one markdown table, with limits beside figures.
 
+#[cfg(target_os = "linux")]
+mod hns;
 mod process;
 mod proxy_hns;
 #[cfg(target_os = "linux")]
@@ -21,6 +23,13 @@ struct Cli {
 enum Command {
     /// A cluster from `up` to `down`: times and memory
     Up(up::Args),
+    /// The simulated Host Networking Service: times, memory, throughput
+    #[cfg(target_os = "linux")]
+    Hns,
+    /// What `hns` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    HnsPart,
     /// Our service proxy beside upstream's, on a simulated Windows node
     KubeProxy(upstream::Args),
     /// The service proxy over a simulated Host Networking Service: calls and times
@@ -40,6 +49,10 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Up(args) => up::main(&args),
+        #[cfg(target_os = "linux")]
+        Command::Hns => hns::main(),
+        #[cfg(target_os = "linux")]
+        Command::HnsPart => hns::part(),
         Command::KubeProxy(args) => upstream::main(&args),
         Command::ProxyHns => proxy_hns::main(),
         #[cfg(target_os = "linux")]

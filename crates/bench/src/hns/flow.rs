@@ -1,0 +1,147 @@
+//! What the simulated host forwards between two of its pods, beside a plain bridge.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use hcn::NetworkType;
+use linux_sys::netlink::Rtnl;
+use linux_sys::ns::NetNs;
+
+use super::{Figures, Host, net};
+
+/// How often each way is measured, in turns.
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_millis(600);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const STREAM: u16 = 5001;
+const ANSWER: u16 = 5002;
+
+/// Answers every byte with a byte.
+pub(super) fn serve(ns: &NetNs, port: u16) -> Result<()> {
+    accept(ns, port, |mut stream| {
+        let mut byte = [0];
+        while stream.read_exact(&mut byte).and_then(|()| stream.write_all(&byte)).is_ok() {}
+    })
+}
+
+fn accept(ns: &NetNs, port: u16, with: impl Fn(TcpStream) + Send + Copy + 'static) -> Result<()> {
+    let listener = ns.run(move || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))??;
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            // The benchmark ends with its threads.
+            std::thread::spawn(move || drop(stream.set_nodelay(true).map(|()| with(stream))));
+        }
+    });
+    Ok(())
+}
+
+fn connect(ns: &NetNs, address: SocketAddr) -> Result<TcpStream> {
+    let stream = ns.run(move || TcpStream::connect_timeout(&address, PATIENCE))?.with_context(|| format!("nothing answers at {address}"))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// One byte there and back.
+pub(super) fn ask(ns: &NetNs, address: SocketAddr) -> Result<()> {
+    let mut stream = connect(ns, address)?;
+    stream.write_all(b"?")?;
+    Ok(stream.read_exact(&mut [0])?)
+}
+
+/// Two ends that reach each other.
+struct Way {
+    client: NetNs,
+    server: Ipv4Addr,
+    /// The namespace between them lives as long as the way.
+    _between: NetNs,
+}
+
+impl Way {
+    fn new(client: NetNs, server: &NetNs, address: Ipv4Addr, between: NetNs) -> Result<Self> {
+        accept(server, STREAM, |mut stream| {
+            let mut buffer = vec![0; 256 << 10];
+            while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
+        })?;
+        serve(server, ANSWER)?;
+        Ok(Self { client, server: address, _between: between })
+    }
+
+    /// Bytes a second.
+    fn stream(&self) -> Result<f64> {
+        let mut stream = connect(&self.client, (self.server, STREAM).into())?;
+        let buffer = vec![0; 256 << 10];
+        let (began, mut sent) = (Instant::now(), 0);
+        while began.elapsed() < ROUND {
+            sent += stream.write(&buffer)?;
+        }
+        Ok(sent as f64 / began.elapsed().as_secs_f64())
+    }
+
+    /// Requests with their answers a second.
+    fn answers(&self) -> Result<f64> {
+        let mut stream = connect(&self.client, (self.server, ANSWER).into())?;
+        let (began, mut count) = (Instant::now(), 0);
+        while began.elapsed() < ROUND {
+            stream.write_all(b"?")?;
+            stream.read_exact(&mut [0])?;
+            count += 1;
+        }
+        Ok(f64::from(count) / began.elapsed().as_secs_f64())
+    }
+}
+
+/// Two namespaces on a plain bridge.
+fn plain() -> Result<Way> {
+    let ns = NetNs::new_anonymous()?;
+    let rtnl = Rtnl::open_in(&ns)?;
+    rtnl.add_bridge("plain")?;
+    let bridge = rtnl.link("plain")?.context("the bridge is gone")?.index;
+    rtnl.set_up(bridge)?;
+    let mut ends = Vec::new();
+    for number in [1, 2] {
+        let end = NetNs::new_anonymous()?;
+        let (name, inside) = (format!("v{number}"), Rtnl::open_in(&end)?);
+        rtnl.add_veth(&name, "eth0", Some(&end))?;
+        let (outer, inner) = (rtnl.link(&name)?.context("gone")?.index, inside.link("eth0")?.context("gone")?.index);
+        rtnl.set_master(outer, Some(bridge))?;
+        rtnl.set_up(outer)?;
+        inside.add_addr(inner, net(&format!("10.9.0.{number}/24")))?;
+        inside.set_up(inner)?;
+        ends.push(end);
+    }
+    let [client, server] = ends.try_into().map_err(|_| anyhow::anyhow!("two ends"))?;
+    Way::new(client, &server, [10, 9, 0, 2].into(), ns)
+}
+
+/// The highest of both ways, taken in turns: what else runs on the machine only ever slows.
+fn compare(plain: &Way, routed: &Way, measure: impl Fn(&Way) -> Result<f64>) -> Result<(f64, f64)> {
+    let (mut of_plain, mut of_routed) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        of_plain.push(measure(plain)?);
+        of_routed.push(measure(routed)?);
+    }
+    let best = |rates: Vec<f64>| rates.into_iter().fold(0.0, f64::max);
+    Ok((best(of_plain), best(of_routed)))
+}
+
+pub(super) fn measure(figures: &mut Figures) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let host = Host::new(directory.path())?;
+    let network = host.network(NetworkType::L2Bridge, "192.168.1.0/24", "192.168.1.1")?;
+    let gateway = [192, 168, 1, 1].into();
+    let (client, _) = host.pod(network, 0, [192, 168, 1, 10].into(), gateway)?;
+    let (server, _) = host.pod(network, 1, [192, 168, 1, 11].into(), gateway)?;
+    let routed = Way::new(client.ns, &server.ns, server.address, host.ns.clone())?;
+    let plain = plain()?;
+    let (of_plain, of_routed) = compare(&plain, &routed, Way::stream)?;
+    let text = format!("{:.0} % ({:.1} of {:.1} Gbit/s)", of_routed / of_plain * 100.0, of_routed * 8e-9, of_plain * 8e-9);
+    figures.add("pod to pod on one host beside a plain bridge, stream", &text, "75 %", of_routed >= of_plain * 0.75);
+    let (of_plain, of_routed) = compare(&plain, &routed, Way::answers)?;
+    let text = format!("{:.0} % ({:.0} of {:.0} a second)", of_routed / of_plain * 100.0, of_routed, of_plain);
+    figures.add("pod to pod on one host beside a plain bridge, request and response", &text, "85 %", of_routed >= of_plain * 0.85);
+    Ok(())
+}
