@@ -280,10 +280,13 @@ impl From<Vec<(FrontKey, Front)>> for Wanted {
     }
 }
 
+/// Who wants a front end, and how.
+type Claim = (Arc<Key>, Arc<Front>);
+
 /// Every front end of this node. Where two Services claim one, the first by name has it until it gives it up.
 #[derive(Debug, Default)]
 pub struct Table {
-    claims: BTreeMap<FrontKey, Vec<(Arc<Key>, Arc<Front>)>>,
+    claims: BTreeMap<FrontKey, Vec<Claim>>,
     by_service: BTreeMap<Arc<Key>, Box<[FrontKey]>>,
     health_checks: BTreeMap<Arc<Key>, HealthCheck>,
 }

@@ -182,7 +182,7 @@ impl Layout {
             let (rule, next) = names.load_front(rule, 0);
             rule.lookup_data(names.set(role), 0, next).expr(Expr::MetaSet { key: MetaKey::Priority, reg: next }).goto(names.of("classify"))
         };
-        let mut served: Vec<Rule> = self.from_pods(names, true).map(|rule| serve(rule, Role::Inside)).into_iter().collect();
+        let mut served: Vec<Rule> = self.by_pods(names, true).map(|rule| serve(rule, Role::Inside)).into_iter().collect();
         served.extend([serve(from_here(names), Role::Inside), serve(names.rule(), Role::Frontends)]);
         let named = |name: String, rules: Vec<Rule>| (Chain::regular(name), rules);
         vec![
@@ -196,7 +196,7 @@ impl Layout {
     }
 
     /// Comes from a pod, or with `yes` false from anybody else; none where nobody can tell.
-    fn from_pods(&self, names: Names, yes: bool) -> Option<Rule> {
+    fn by_pods(&self, names: Names, yes: bool) -> Option<Rule> {
         let interface = |name: &str, len: usize| {
             let value = name.bytes().chain(std::iter::repeat(0)).take(len).collect();
             let op = if yes { CmpOp::Eq } else { CmpOp::Neq };
@@ -265,8 +265,8 @@ impl Layout {
         let mut rules = vec![rule().load_value(0, [0; 4]).expr(Expr::MetaSet { key: MetaKey::Priority, reg: 0 })];
         let marked = match class.masquerade {
             Masquerade::Never => None,
-            Masquerade::Outsiders if class.inside => Some(self.from_pods(names, false).unwrap_or_else(|| from_here(names))),
-            Masquerade::Outsiders => self.from_pods(names, false),
+            Masquerade::Outsiders if class.inside => Some(self.by_pods(names, false).unwrap_or_else(|| from_here(names))),
+            Masquerade::Outsiders => self.by_pods(names, false),
             Masquerade::Always => Some(rule()),
         };
         rules.extend(marked.map(|rule| rule.set_mark(self.mark, self.mark)));

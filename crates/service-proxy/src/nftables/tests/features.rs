@@ -134,9 +134,8 @@ fn node_ports_listen_on_chosen_addresses_and_on_localhost() {
         let rtnl = Rtnl::open().unwrap();
         let lo = rtnl.link("lo").unwrap().unwrap().index;
         rtnl.set_up(lo).unwrap();
-        let nets = |nets: &[&str]| NodePorts::Nets(nets.iter().map(|net| net.parse().unwrap()).collect());
-        let with = |node_ports: NodePorts| Nftables::new(Settings { node_ports, ..settings() });
-        lab.proxy = with(nets(&["127.0.0.0/8", "10.250.0.0/16"]));
+        let node_ports = NodePorts::Nets(["127.0.0.0/8", "10.250.0.0/16"].map(|net| net.parse().unwrap()).to_vec());
+        lab.proxy = Nftables::new(Settings { node_ports, ..settings() });
         let node = &format!("{NODE}:30080");
         let local =
             Front { keep_client: true, inside: Some(front(Kind::NodePort, &[0]).backends), unserved: Unserved::Drop, ..front(Kind::NodePort, &[1]) };
