@@ -127,8 +127,8 @@ impl Backend {
         match self {
             Self::Hns(hns) => (hns.engine().pending(), hns.engine().finished()),
             #[cfg(target_os = "linux")]
-            Self::Nftables(passes) => (passes.pending(), passes.progress.writes),
-            Self::Userspace(passes) => (passes.pending(), passes.progress.writes),
+            Self::Nftables(passes) => (passes.pending(), passes.finished),
+            Self::Userspace(passes) => (passes.pending(), passes.finished),
         }
     }
 
@@ -168,6 +168,7 @@ pub(crate) struct Passes<B> {
     full_pass: Duration,
     backoff: Backoff,
     progress: Progress,
+    finished: u64,
     news: bool,
 }
 
@@ -183,6 +184,7 @@ impl<B> Passes<B> {
             full_pass,
             backoff: Backoff::new(QUICKEST, SLOWEST),
             progress: Progress::default(),
+            finished: 0,
             news: false,
         }
     }
@@ -221,6 +223,10 @@ impl<B> Passes<B> {
                 if outcome.writes > 0 {
                     tracing::info!(writes = outcome.writes, fronts = table.len(), behind = outcome.failures.len(), "programmed services");
                 }
+                self.finished += 1;
+                for failure in outcome.failures.iter().filter(|failure| self.progress.behind.get(&failure.key) != Some(&failure.reason)) {
+                    tracing::warn!(front = %failure.key, "{}; trying again", failure.reason);
+                }
                 self.dirty = outcome.failures.iter().map(|failure| failure.key).collect();
                 self.progress.behind = outcome.failures.into_iter().map(|failure| (failure.key, failure.reason)).collect();
                 self.progress.writes += outcome.writes as u64;
@@ -228,6 +234,9 @@ impl<B> Passes<B> {
             }
             Err(reason) => {
                 (self.dirty, self.full_due) = (dirty, full);
+                if self.progress.unavailable.as_ref() != Some(&reason) {
+                    tracing::warn!("services cannot be programmed: {reason}; trying again");
+                }
                 self.progress.unavailable = Some(reason);
             }
         }

@@ -166,8 +166,11 @@ fn gaps(text: &mut String, status: &Status) {
     }
 }
 
+/// What is shown of a function's calls.
+type Column = (&'static str, &'static str, fn(&Tally) -> f64);
+
 fn calls(text: &mut String, tallies: &BTreeMap<Function, Tally>) {
-    let columns: [(&str, &str, fn(&Tally) -> f64); 3] = [
+    let columns: [Column; 3] = [
         ("mullion_hns_calls_total", "Calls of the Host Networking Service", |tally| tally.calls as f64),
         ("mullion_hns_calls_failed_total", "Calls that failed", |tally| tally.failed as f64),
         ("mullion_hns_call_seconds_total", "How long calls took together", |tally| tally.time.as_secs_f64()),

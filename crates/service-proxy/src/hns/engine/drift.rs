@@ -338,8 +338,9 @@ impl Engine {
                 add(Remote::ServiceVip(ip));
             }
         }
-        addresses.into_iter().for_each(|address| drop(add(Remote::Backend(address))));
-        self.ground.source_vip.into_iter().for_each(|ip| drop(add(Remote::SourceVip(ip))));
+        for remote in addresses.into_iter().map(Remote::Backend).chain(self.ground.source_vip.map(Remote::SourceVip)) {
+            add(remote);
+        }
         predicted
     }
 
