@@ -47,6 +47,7 @@ wine: template
 # Figures, for docs/benchmarks.md.
 bench: setup build template
 	cargo run --release -p bench -- up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"
+	cargo run --release -p bench -- hns
 
 # Long campaigns: parsers and rules with many random cases, and a cluster brought up and down again and again.
 soak: setup template
