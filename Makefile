@@ -7,7 +7,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 
-.PHONY: up test build windows template bench soak lint setup unit namespaces e2e wine
+.PHONY: up test build windows template bench bench-cluster bench-hns bench-proxy bench-upstream soak lint setup unit namespaces e2e wine
 
 up: setup build template
 	$(TARGET)/release/mullion up $(UP)
@@ -19,9 +19,10 @@ setup:
 build:
 	cargo build --release --bin mullion
 
-# target/x86_64-pc-windows-gnu/release/mullion.exe
+# target/x86_64-pc-windows-gnu/release/mullion.exe, and computenetwork.dll for Windows programs under Wine beside it.
 windows:
 	tools/windows-cargo build --release --bin mullion
+	tools/windows-cargo build --release -p hcn-dll
 
 # The Windows that containers of simulated nodes will see, shared by all clusters.
 template:
@@ -44,10 +45,26 @@ e2e: template
 wine: template
 	tools/wine/test
 
-# Figures, for docs/benchmarks.md.
+# Figures, for docs/benchmarks.md. All tables are printed, also after one with a figure over its limit.
 bench: setup build template
-	cargo run --release -p bench -- up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"
-	cargo run --release -p bench -- hns
+	cargo build --release -p bench
+	tools/windows-cargo build --release -p hcn-dll
+	$(MAKE) -k bench-cluster bench-hns bench-proxy bench-upstream
+
+bench-cluster:
+	$(TARGET)/release/bench up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"
+
+bench-hns:
+	$(TARGET)/release/bench hns
+
+bench-proxy:
+	$(TARGET)/release/bench proxy-hns
+	$(TARGET)/release/bench proxy-nft
+
+# Upstream's kube-proxy, built from public sources, beside ours.
+bench-upstream:
+	$(TARGET)/release/bench kube-proxy --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)" \
+	    --upstream "$$(tools/peers/kube-proxy)" --dll $(WINDOWS_TARGET)/release/computenetwork.dll
 
 # Long campaigns: parsers and rules with many random cases, and a cluster brought up and down again and again.
 soak: setup template
