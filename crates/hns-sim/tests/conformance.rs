@@ -1,4 +1,8 @@
-//! The conformance suite on the pure model: every version that Windows Server ships, each type of network, with restarts of the service.
+//! The conformance suite, with restarts of the service: on the pure model every version that Windows Server ships and each type of
+//! network; on Linux the types again over the kernel.
+
+#[cfg(target_os = "linux")]
+mod harness;
 
 use std::sync::{Arc, Mutex};
 
@@ -12,24 +16,26 @@ use hns_sim::switches::Switches;
 
 /// A service that can be restarted under its clients: handles die, what its store kept comes back, listeners hear of the disconnect.
 struct Service {
-    directory: tempfile::TempDir,
-    version: HnsVersion,
+    start: Box<dyn Fn() -> Arc<dyn HostNetwork> + Send + Sync>,
     /// None while it restarts: Windows replaces no journal that is open.
     session: Mutex<Option<Arc<dyn HostNetwork>>>,
     sinks: Mutex<Vec<EventSink>>,
 }
 
-fn start(directory: &std::path::Path, version: HnsVersion) -> Arc<dyn HostNetwork> {
-    let kernel = NoKernel { management: Some([10, 240, 0, 11].into()), survived: true };
-    let store = Store::open(directory).unwrap();
-    Simulator::new(Box::new(kernel), Switches::of(version), Some(store)).unwrap().session()
-}
-
 impl Service {
+    /// The model alone.
     fn new(version: HnsVersion) -> Arc<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let session = Mutex::new(Some(start(directory.path(), version)));
-        Arc::new(Self { directory, version, session, sinks: Mutex::default() })
+        Self::of(move || {
+            let kernel = NoKernel { management: Some([10, 240, 0, 11].into()), survived: true };
+            let store = Store::open(directory.path()).unwrap();
+            Simulator::new(Box::new(kernel), Switches::of(version), Some(store)).unwrap().session()
+        })
+    }
+
+    fn of(start: impl Fn() -> Arc<dyn HostNetwork> + Send + Sync + 'static) -> Arc<Self> {
+        let session = Mutex::new(Some(start()));
+        Arc::new(Self { start: Box::new(start), session, sinks: Mutex::default() })
     }
 
     fn restart(&self) {
@@ -38,7 +44,7 @@ impl Service {
         }
         let mut session = self.session.lock().unwrap();
         session.take();
-        *session = Some(start(self.directory.path(), self.version));
+        *session = Some((self.start)());
     }
 
     fn session(&self) -> Arc<dyn HostNetwork> {
@@ -57,10 +63,14 @@ impl HostNetwork for Service {
     }
 }
 
-/// Runs the suite: every case that applies must pass.
+/// Runs the suite on the model: every case that applies must pass.
 #[track_caller]
 fn judge(version: HnsVersion, network_type: NetworkType) {
-    let service = Service::new(version);
+    judge_service(Service::new(version), version, network_type);
+}
+
+#[track_caller]
+fn judge_service(service: Arc<Service>, version: HnsVersion, network_type: NetworkType) {
     let again = service.clone();
     let restart: hcn::conformance::Restart = Arc::new(move || {
         again.restart();
@@ -92,6 +102,24 @@ fn every_type_conforms_in_the_newest_version() {
     ] {
         judge(HnsVersion::new(15, 5), network_type);
     }
+}
+
+/// The same suite where each document becomes links, addresses and rules, which every case's end takes away again.
+#[cfg(target_os = "linux")]
+#[test]
+fn every_type_conforms_over_the_kernel() {
+    linux_sys::ns::in_lab("every_type_conforms_over_the_kernel", || {
+        let (lab, version) = (harness::Lab::new(), HnsVersion::new(15, 5));
+        let types = [NetworkType::L2Bridge, NetworkType::L2Tunnel, NetworkType::Overlay, NetworkType::Transparent, NetworkType::Nat];
+        for (number, network_type) in types.into_iter().enumerate() {
+            let host = Arc::new(lab.host(&format!("10.240.0.{}", 11 + number), &[]));
+            let (before, inner) = (host.links(), host.clone());
+            let directory = tempfile::tempdir().unwrap();
+            let service = Service::of(move || harness::start(&inner.ns, directory.path().to_owned(), &Switches::of(version)).session());
+            judge_service(service, version, network_type.clone());
+            assert_eq!(host.links(), before, "{network_type}: what the suite made is gone");
+        }
+    });
 }
 
 /// How a service answers a call that lies in one way.

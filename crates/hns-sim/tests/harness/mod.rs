@@ -99,7 +99,8 @@ impl Lab {
     }
 }
 
-fn start(ns: &NetNs, directory: PathBuf, switches: &Switches) -> Simulator {
+/// A service on a host, over its kernel, with what `directory` kept.
+pub fn start(ns: &NetNs, directory: PathBuf, switches: &Switches) -> Simulator {
     let kernel = LinuxKernel::open_in(ns.clone(), &directory.join("ns"), "eth0").unwrap();
     let store = Store::open(&directory.join("hns")).unwrap();
     Simulator::new(Box::new(kernel), switches.clone(), Some(store)).unwrap()
@@ -110,6 +111,10 @@ impl Host {
         let rtnl = Rtnl::open_in(&self.ns).unwrap();
         let oif = rtnl.link("eth0").unwrap().unwrap().index;
         rtnl.add_route(&Route::new(net(prefix)).via(gateway.parse().unwrap()).oif(oif)).unwrap();
+    }
+
+    pub fn links(&self) -> Vec<String> {
+        Rtnl::open_in(&self.ns).unwrap().links().unwrap().into_iter().map(|link| link.name).collect()
     }
 
     pub fn add_address(&self, address: &str) -> IpAddr {
@@ -181,10 +186,6 @@ impl Node {
 
     pub fn state(&self) -> State {
         self.simulator.as_ref().unwrap().state()
-    }
-
-    pub fn links(&self) -> Vec<String> {
-        Rtnl::open_in(&self.host.ns).unwrap().links().unwrap().into_iter().map(|link| link.name).collect()
     }
 
     pub fn stop(&mut self) {
