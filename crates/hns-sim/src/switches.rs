@@ -136,7 +136,7 @@ switches! { version;
     second_default_namespace_refused: bool = false;
     /// What a load balancer without a backend, or with an unknown one, gets. (U: k8s#100384 shows 0x803b001c; kube-proxy's sources 0x803b000d)
     load_balancer_without_endpoint: HResult = HResult::INVALID_JSON_REFERENCE;
-    /// An overlay's load balancer without DSR needs a SourceVIP that a local endpoint has; else 0x803b002f. (C: kube-proxy makes that endpoint
+    /// An overlay's load balancer without DSR needs a SourceVIP that a local endpoint or the node has; else 0x803b002f. (C: kube-proxy makes that endpoint
     /// first; that its absence is refused is an inference)
     source_vip_must_exist: bool = true;
     /// The most backends of a load balancer; more get 0x80070057. (U: k8s#98680 shows 64 on old builds; about 1024 later)

@@ -305,6 +305,7 @@ fn load_balancers_and_routes() {
             ("13.3", "source-vip-must-exist=false", 0, overlay(json!({"SourceVIP": "10.1.0.44"})), H::OK),
             ("13.3", "", 0, overlay(json!({"SourceVIP": "10.1.0.44", "Flags": 1})), H::OK),
             ("13.3", "", 0, overlay(json!({"SourceVIP": "10.1.0.9"})), H::OK),
+            ("13.3", "", 0, overlay(json!({"SourceVIP": "10.240.0.11"})), H::OK),
             ("9.5", "", 0, balancer(json!({"HostComputeEndpoints": vec![id(0x21); 65]})), H::INVALID_PARAMETER),
             ("13.3", "", 0, balancer(json!({"HostComputeEndpoints": vec![id(0x21); 65]})), H::OK),
         ],

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use hcn::document::DistributionType;
-use hcn::{Args, Guid, HResult, HnsVersion, HostComputeLoadBalancer, HostComputeRoute, Kind, LoadBalancerFlags, NetworkType};
+use hcn::{Args, Guid, HResult, HnsVersion, HostComputeLoadBalancer, HostComputeNetwork, HostComputeRoute, Kind, LoadBalancerFlags, NetworkType};
 use ipnet::IpNet;
 
 use super::{Context, Result, Staged, explained, failure, new_id, read};
@@ -101,8 +101,11 @@ impl Context<'_> {
             return Ok(());
         }
         let source: IpAddr = document.source_vip.parse().map_err(|_| failure(HResult::INVALID_IP))?;
-        let overlay = self.state.networks.get(&network).is_some_and(|network| network.network_type == NetworkType::Overlay);
-        let needed = overlay && self.switches.source_vip_must_exist && !document.flags.contains(LoadBalancerFlags::DSR);
+        // kube-proxy takes the node's own address where a backend is outside the pods' network.
+        let foreign = |network: &HostComputeNetwork| network.network_type == NetworkType::Overlay && network.management_ip() != Some(source);
+        let needed = self.switches.source_vip_must_exist
+            && !document.flags.contains(LoadBalancerFlags::DSR)
+            && self.state.networks.get(&network).is_some_and(foreign);
         if needed && self.state.index().local_endpoint_at(network, source).is_none() {
             return Err(explained(HResult::ADDR_INVALID_OR_RESERVED, "No local endpoint has the SourceVIP."));
         }
