@@ -6,10 +6,14 @@ use libfuzzer_sys::fuzz_target;
 use pod_rules::{NodeOs, WINDOWS_RELEASES, match_image};
 
 fuzz_target!(|text: &str| {
-    assert!(match_image(NodeOs::Linux, text).is_ok());
+    assert!(match_image(NodeOs::Linux, false, text).is_ok());
     for release in WINDOWS_RELEASES {
-        if let Err(mismatch) = match_image(NodeOs::Windows { build: release.build }, text) {
+        let judged = |isolated| match_image(NodeOs::Windows { build: release.build }, isolated, text);
+        if let Err(mismatch) = judged(false) {
             assert_ne!(mismatch.image_build, mismatch.node_build);
+        }
+        if let Err(mismatch) = judged(true) {
+            assert!(mismatch.image_build > mismatch.node_build, "isolation runs what is older");
         }
     }
 });

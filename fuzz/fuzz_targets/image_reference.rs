@@ -2,8 +2,8 @@
 
 #![no_main]
 
-use container_sim::images::reference::Reference;
 use libfuzzer_sys::fuzz_target;
+use pod_rules::Reference;
 
 fuzz_target!(|text: &str| {
     let Ok(reference) = text.parse::<Reference>() else { return };
