@@ -76,3 +76,4 @@ soak: setup template
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo check --manifest-path fuzz/Cargo.toml

@@ -4,7 +4,6 @@
 
 mod flow;
 
-use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,8 +22,8 @@ use hns_sim::switches::Switches;
 use ipnet::IpNet;
 use linux_sys::netlink::{BridgePort, Rtnl};
 use linux_sys::ns::NetNs;
-use linux_sys::spawn::{Namespaces, Spawn, Step};
 
+use crate::namespaced::{self, Figures};
 use crate::process::share;
 use crate::up::median;
 
@@ -37,36 +36,7 @@ const SAMPLE: usize = 200;
 
 /// Measures and prints. A figure over its limit is an error, after the table.
 pub fn main() -> Result<()> {
-    let child = Spawn::new(std::env::current_exe()?)
-        .args(["hns-part"])
-        .new_namespaces(Namespaces::USER | Namespaces::MOUNT | Namespaces::NET | Namespaces::PID)
-        .map_users()
-        .steps([Step::MakePrivate, Step::Proc("/proc".into())])
-        .spawn()
-        .context("namespaces cannot be had; see `unshare --user --map-root-user true`")?;
-    ensure!(child.wait()?.success(), "the benchmark failed in its namespaces");
-    Ok(())
-}
-
-/// The table as it grows.
-#[derive(Default)]
-struct Figures {
-    text: String,
-    over: Vec<String>,
-}
-
-impl Figures {
-    fn add(&mut self, name: &str, measured: &str, limit: &str, holds: bool) {
-        let _ = writeln!(self.text, "| {name} | {measured} | {limit} |");
-        if !holds {
-            self.over.push(name.to_owned());
-        }
-    }
-
-    fn time(&mut self, name: &str, measured: Duration, limit: Option<Duration>) {
-        let text = |time: Duration| format!("{:.3} ms", time.as_secs_f64() * 1e3);
-        self.add(name, &text(measured), &limit.map(text).unwrap_or_default(), limit.is_none_or(|limit| measured <= limit));
-    }
+    namespaced::again(["hns-part"])
 }
 
 /// Everything, within the namespaces.
@@ -75,11 +45,7 @@ pub fn part() -> Result<()> {
     let mut figures = Figures::default();
     many(&mut figures)?;
     flow::measure(&mut figures)?;
-    println!("| simulator, on this kernel | measured | limit |\n| --- | ---: | ---: |\n{}", figures.text);
-    if !figures.over.is_empty() {
-        bail!("over the limit: {}", figures.over.join(", "));
-    }
-    Ok(())
+    namespaced::judge(&figures.print("simulator, on this kernel"))
 }
 
 /// A simulated host.

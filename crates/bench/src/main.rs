@@ -2,6 +2,8 @@
 
 #[cfg(target_os = "linux")]
 mod hns;
+#[cfg(target_os = "linux")]
+mod namespaced;
 mod process;
 mod proxy_hns;
 #[cfg(target_os = "linux")]

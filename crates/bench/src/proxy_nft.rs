@@ -7,24 +7,23 @@ mod api;
 mod carry;
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Subcommand;
 use cluster::Key;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use linux_sys::netlink::Rtnl;
-use linux_sys::spawn::{Namespaces, Spawn, Step};
 use serde_json::{Value, json};
 use service_proxy::nftables::{Nftables, Pods, Settings, cleanup};
 use service_proxy::{FrontKey, ServiceRow, SliceRow, Table, Terms, wanted};
 
+use crate::namespaced::{self, Figures};
 use crate::process::share;
 use crate::up::median;
 
@@ -43,15 +42,7 @@ pub enum Part {
 
 /// Measures and prints. A figure over its limit is an error, after the tables.
 pub fn main() -> Result<()> {
-    let child = Spawn::new(std::env::current_exe()?)
-        .args(["proxy-nft-part", "lab"])
-        .new_namespaces(Namespaces::USER | Namespaces::MOUNT | Namespaces::NET | Namespaces::PID)
-        .map_users()
-        .steps([Step::MakePrivate, Step::Proc("/proc".into())])
-        .spawn()
-        .context("namespaces cannot be had; see `unshare --user --map-root-user true`")?;
-    ensure!(child.wait()?.success(), "the benchmark failed in its namespaces");
-    Ok(())
+    namespaced::again(["proxy-nft-part", "lab"])
 }
 
 /// Does a part.
@@ -64,29 +55,6 @@ pub fn part(part: &Part) -> Result<()> {
     }
 }
 
-/// A table of figures with limits.
-#[derive(Default)]
-struct Figures {
-    text: String,
-    over: Vec<String>,
-}
-
-impl Figures {
-    fn add(&mut self, name: &str, measured: &str, limit: &str, holds: bool) {
-        let _ = writeln!(self.text, "| {name} | {measured} | {limit} |");
-        if !holds {
-            self.over.push(name.to_owned());
-        }
-    }
-
-    fn time(&mut self, name: &str, measured: Duration, limit: Option<Duration>) {
-        let text = |time: Duration| {
-            if time < Duration::from_millis(100) { format!("{:.3} ms", time.as_secs_f64() * 1e3) } else { format!("{:.2} s", time.as_secs_f64()) }
-        };
-        self.add(name, &text(measured), &limit.map(text).unwrap_or_default(), limit.is_none_or(|limit| measured <= limit));
-    }
-}
-
 fn lab() -> Result<()> {
     carry::raise_limits()?;
     Rtnl::open()?.set_up(1)?;
@@ -95,15 +63,10 @@ fn lab() -> Result<()> {
         programming(&mut figures, services, Duration::from_millis(full))?;
         resident(&mut figures, services, memory)?;
     }
-    println!("| nftables, Services x 3 back ends | measured | limit |\n| --- | ---: | ---: |\n{}", figures.text);
+    let over = figures.print("nftables, Services x 3 back ends");
     let mut carried = Figures::default();
     carry::measure(&mut carried)?;
-    println!("| user space, over the loopback | measured | limit |\n| --- | ---: | ---: |\n{}", carried.text);
-    let over = [figures.over, carried.over].concat();
-    if !over.is_empty() {
-        bail!("over the limit: {}", over.join(", "));
-    }
-    Ok(())
+    namespaced::judge(&[over, carried.print("user space, over the loopback")].concat())
 }
 
 /// How many back ends each Service has.
