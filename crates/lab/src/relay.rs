@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linux_sys::fdpass;
 use tokio::io::Interest;
@@ -25,6 +25,10 @@ use crate::protocol::{HostPort, PortStatus, Transport};
 const AGAIN: Duration = Duration::from_secs(2);
 /// How long one target has to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
+/// How long a connection that every target refuses is tried again, and how often. A Windows node refuses for a moment
+/// whenever a Service changes: its load balancer can only be deleted and made anew.
+const REFUSED: Duration = Duration::from_millis(500);
+const REFUSED_AGAIN: Duration = Duration::from_millis(10);
 /// After an error of accept (too many open files), so as not to spin.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -181,18 +185,67 @@ async fn relay_tcp(listener: TcpListener, port: HostPort, targets: Arc<dyn Targe
 
 /// Carries both directions; the end of one is passed on while the other goes on.
 async fn splice(mut client: TcpStream, port: HostPort, targets: &dyn Targets) -> io::Result<()> {
-    let mut last = io::Error::new(io::ErrorKind::HostUnreachable, "no node is ready to take it");
-    for target in targets.pick(port) {
-        match tokio::time::timeout(CONNECT, TcpStream::connect(target)).await {
-            Ok(Ok(mut server)) => {
-                let _ = (client.set_nodelay(true), server.set_nodelay(true));
-                return tokio::io::copy_bidirectional(&mut client, &mut server).await.map(drop);
-            }
-            Ok(Err(e)) => last = e,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
+    match connect(port, targets).await {
+        Ok(mut server) => {
+            let _ = (client.set_nodelay(true), server.set_nodelay(true));
+            tokio::io::copy_bidirectional(&mut client, &mut server).await.map(drop)
+        }
+        Err(error) => {
+            // A reset, not an end of file: nobody took the request.
+            client.set_zero_linger()?;
+            Err(error)
         }
     }
-    // A reset, not an end of file: nobody took the request.
-    client.set_zero_linger()?;
-    Err(last)
+}
+
+/// To the first target that takes it. Targets are chosen anew for each round.
+async fn connect(port: HostPort, targets: &dyn Targets) -> io::Result<TcpStream> {
+    let began = Instant::now();
+    loop {
+        let mut last = io::Error::new(io::ErrorKind::HostUnreachable, "no node is ready to take it");
+        for target in targets.pick(port) {
+            match tokio::time::timeout(CONNECT, TcpStream::connect(target)).await {
+                Ok(Ok(server)) => return Ok(server),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        if last.kind() != io::ErrorKind::ConnectionRefused || began.elapsed() >= REFUSED {
+            return Err(last);
+        }
+        tokio::time::sleep(REFUSED_AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const PORT: HostPort = HostPort { protocol: Transport::Tcp, port: 30_080 };
+
+    #[tokio::test]
+    async fn a_target_that_refuses_for_a_moment_is_tried_again() {
+        let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let address = closed.local_addr().expect("its address");
+        drop(closed);
+        let back = tokio::spawn(async move {
+            tokio::time::sleep(REFUSED_AGAIN * 5).await;
+            let listener = TcpListener::bind(address).await.expect("the same port");
+            listener.accept().await.expect("a connection")
+        });
+        let server = connect(PORT, &move |_| vec![address]).await.expect("a connection at last");
+        assert_eq!(back.await.expect("a task").1, server.local_addr().expect("its address"));
+    }
+
+    #[tokio::test]
+    async fn a_target_that_goes_on_refusing_is_given_up() {
+        let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let address = closed.local_addr().expect("its address");
+        drop(closed);
+        let error = connect(PORT, &move |_| vec![address]).await.expect_err("nobody listens");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        let error = connect(PORT, &|_| Vec::new()).await.expect_err("nobody to ask");
+        assert_eq!(error.kind(), io::ErrorKind::HostUnreachable);
+    }
 }
