@@ -27,7 +27,11 @@ const ROWS: &[Row] = &[
         ["sent to HNS, undocumented", "sent to HNS, undocumented", YES, "no: named as not served"],
         &["sctp_is_led_to_its_backend_and_refused_without_one", "dead_backends_are_passed_over_and_odd_fronts_say_why_they_are_not_served"],
     ),
-    Row("IPv6 and dual stack", ["not on overlays", "not on overlays", YES, YES], &["families_do_not_mix", "ipv6_services_are_served_like_ipv4_ones"]),
+    Row(
+        "IPv6 and dual stack",
+        ["not on overlays", "not on overlays", YES, YES],
+        &["families_do_not_mix", "ipv6_services_are_served_like_ipv4_ones", "both_families_are_served_with_policy_local_and_never_mixed"],
+    ),
     Row(
         "Several ports; back ends of one port at several target ports",
         ["one target port", "the port that most have; told", YES, YES],
@@ -148,7 +152,7 @@ fn table() -> String {
     text
 }
 
-fn sources(dir: &Path, into: &mut String) {
+pub fn sources(dir: &Path, into: &mut String) {
     let mut entries: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
     for path in entries {

@@ -93,18 +93,56 @@ async fn until(hcn: &HcnClient, expected: &[(&str, usize)]) -> Duration {
     }
 }
 
+/// A simulated host with a pod network.
+struct Host {
+    simulator: Simulator,
+    hcn: HcnClient,
+}
+
+impl Host {
+    async fn new() -> Self {
+        let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
+        let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(15, 5)), None).unwrap();
+        let hcn = HcnClient::new(simulator.session());
+        let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), "192.168.1.1".parse().unwrap());
+        hcn.create_network(hcn::Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap();
+        Self { simulator, hcn }
+    }
+
+    fn config(&self, client: Client, status: watch::Sender<Status>) -> Config {
+        let backend = BackendConfig::Hcn { client: self.hcn.clone(), settings: crate::hns::Settings::new("pods") };
+        Config { status: Some(status), ..Config::new(client, "here", "uid", backend) }
+    }
+}
+
+/// Upstream notes that it synced although Services failed.
+#[tokio::test]
+async fn health_follows_what_waits_not_what_was_tried() {
+    let (host, api) = (Host::new().await, Api::new());
+    let (status, mut seen) = watch::channel(Status::default());
+    let config = host.config(api.client.clone(), status);
+    let metrics = config.metrics.clone();
+    let proxy = tokio::spawn(run(config, std::future::pending()));
+    host.simulator.add_fault("fail-call=0x80004005,call=HcnCreateLoadBalancer".parse().unwrap()).unwrap();
+    api.send(SERVICES, "ADDED", service(1));
+    api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
+    api.listed();
+    let failing = seen.wait_for(|status| status.ready && !status.progress.behind.is_empty()).await.unwrap().clone();
+    assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
+    assert!(failing.stuck_since.is_some() && failing.is_healthy(Duration::from_secs(30)), "it waits, but not for long yet");
+    assert!(!failing.is_healthy(Duration::ZERO));
+    host.simulator.clear_faults();
+    seen.wait_for(|status| status.is_converged() && status.stuck_since.is_none()).await.unwrap();
+    assert!(metrics.last_synced().is_some());
+    proxy.abort();
+}
+
 #[tokio::test]
 async fn the_loop_follows_the_api_waits_for_both_lists_and_repairs() {
-    let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
-    let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(15, 5)), None).unwrap();
-    let hcn = HcnClient::new(simulator.session());
-    let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), "192.168.1.1".parse().unwrap());
-    hcn.create_network(hcn::Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap();
-    let api = Api::new();
+    let (host, api) = (Host::new().await, Api::new());
+    let hcn = host.hcn.clone();
     let (status, mut seen) = watch::channel(Status::default());
-    let backend = BackendConfig::Hcn { client: hcn.clone(), settings: crate::hns::Settings::new("pods") };
-    let metrics = Metrics::default();
-    let config = Config { status: Some(status), metrics: metrics.clone(), ..Config::new(api.client.clone(), "here", "uid", backend) };
+    let config = host.config(api.client.clone(), status);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let proxy = tokio::spawn(run(config, async move { drop(stopped.await) }));
     api.send(SERVICES, "ADDED", service(1));

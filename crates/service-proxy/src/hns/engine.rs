@@ -348,6 +348,7 @@ impl Engine {
         let call = match item {
             Item::Front(key) => return self.start_front(key, running, now, table),
             Item::Endpoint(id) => Call::ReadEndpoint(id),
+            Item::Stranger(id) if !self.mirror.is_stranger(&id) => return None,
             Item::Stranger(id) => Call::ReadBalancer(id),
             Item::Verify(key) => {
                 // One that is written or doubted is read anyhow.
@@ -405,6 +406,11 @@ impl Engine {
 
     /// Plans for a front end; none when it has to wait for something to be known.
     fn plan(&mut self, key: &FrontKey, table: &Table) -> Option<Plan> {
+        // What has the id of a front end is ours: it is read, and nothing is created in its place.
+        if self.mirror.has_unread_strangers() {
+            let (id, stamp) = (self.id_of(key), self.write_stamp());
+            self.mirror.claim(id, *key, stamp);
+        }
         let front = table.get(key).map(|front| &**front);
         let plan = plan(&self.context(), key, front);
         self.note_gaps(key, &plan.gaps, front);

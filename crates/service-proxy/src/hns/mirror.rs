@@ -250,6 +250,24 @@ impl Mirror {
         self.strangers.insert(id, key);
     }
 
+    /// Whether the origin of load balancer `id` is not known, or a stranger's.
+    pub fn is_stranger(&self, id: &Guid) -> bool {
+        self.strangers.contains_key(id)
+    }
+
+    /// Whether there are load balancers of which it is not known whose they are.
+    pub fn has_unread_strangers(&self) -> bool {
+        self.unread_strangers > 0
+    }
+
+    /// Takes the load balancer `id`, if nobody has read it, for that of the front end whose id it is.
+    pub fn claim(&mut self, id: Guid, key: FrontKey, stamp: Stamp) {
+        if self.strangers.get(&id).is_some_and(Option::is_none) {
+            self.remove_stranger(&id);
+            self.put(id, key, Held::Unread(Box::default()), stamp);
+        }
+    }
+
     /// The load balancer of a stranger that has this front end.
     pub fn stranger_at(&self, key: &FrontKey) -> Option<Guid> {
         self.strangers.iter().find(|(_, at)| at.as_ref() == Some(key)).map(|(id, _)| *id)

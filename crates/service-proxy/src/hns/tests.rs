@@ -55,6 +55,17 @@ impl Host {
         Self::with(Switches::of(version), NetworkType::Overlay).await
     }
 
+    /// A bridge with addresses of both families.
+    async fn dual(version: HnsVersion) -> Self {
+        let mut host = Self::new(version).await;
+        host.client.delete_network(&host.network).await.unwrap();
+        let v4 = Subnet::new("192.168.4.0/24".parse().unwrap(), "192.168.4.1".parse().unwrap());
+        let mut network = HostComputeNetwork::new("pods", NetworkType::L2Bridge, v4);
+        network.ipams[0].subnets.push(Subnet::new("fd00:4::/64".parse().unwrap(), "fd00:4::1".parse().unwrap()));
+        host.network = host.client.create_network(Guid::random(), &network).await.unwrap().id;
+        host
+    }
+
     async fn with(switches: Switches, network_type: NetworkType) -> Self {
         let kernel = NoKernel { management: Some("10.0.0.1".parse().unwrap()), survived: true };
         let simulator = Simulator::new(Box::new(kernel), switches, None).unwrap();
@@ -76,6 +87,12 @@ impl Host {
     async fn endpoint(&self, name: &str, ip: &str) -> Guid {
         let address = format!("{ip}/24").parse().unwrap();
         self.client.create_endpoint(&self.network, Guid::random(), &HostComputeEndpoint::local(name, address, None)).await.unwrap().id
+    }
+
+    async fn dual_endpoint(&self, name: &str, v4: &str, v6: &str) -> Guid {
+        let mut endpoint = HostComputeEndpoint::local(name, format!("{v4}/24").parse().unwrap(), None);
+        endpoint.ip_configurations.extend(HostComputeEndpoint::local(name, format!("{v6}/64").parse().unwrap(), None).ip_configurations);
+        self.client.create_endpoint(&self.network, Guid::random(), &endpoint).await.unwrap().id
     }
 
     async fn pod(&self, ip: &str) -> Guid {

@@ -219,6 +219,9 @@ impl Engine {
     }
 
     fn stranger_read(&mut self, running: &mut Running, id: Guid, result: Result<Answer, Trouble>, table: &Table) {
+        if !self.mirror.is_stranger(&id) {
+            return;
+        }
         match result {
             Ok(Answer::Balancer(Some(document))) => {
                 let stamp = self.write_stamp();

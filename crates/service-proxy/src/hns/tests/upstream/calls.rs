@@ -1,0 +1,127 @@
+//! The cases of hns_test.go: single operations, and what is known of endpoints. Eleven of the twelve are skipped upstream, for want of an HNS.
+
+use super::*;
+use crate::hns::calls::{Answer, Call, Calls};
+use crate::hns::document::{Ground, Remote, Shape};
+use crate::hns::plan::Put;
+
+fn calls(host: &Host) -> Calls {
+    Calls::new(host.client.blocking().port().clone(), Duration::from_secs(5))
+}
+
+fn balancer(id: Guid, endpoint: Guid) -> Box<HostComputeLoadBalancer> {
+    let document = HostComputeLoadBalancer::new(VIP.parse().ok(), hcn::Protocol::TCP, 80, 80, vec![endpoint]);
+    Box::new(HostComputeLoadBalancer { id, ..document })
+}
+
+fn create(document: Box<HostComputeLoadBalancer>) -> Call {
+    Call::Put { how: Put::Create, document, check: false }
+}
+
+/// TestGetNetworkByName
+#[tokio::test]
+async fn the_network_is_found_by_its_name() {
+    let host = Host::new(OLD).await;
+    let Answer::Network(Some(network), features) = calls(&host).make(&Call::Find("pods".into())).unwrap() else { panic!("no network") };
+    assert_eq!((network.id, features.dsr), (host.network, true));
+    assert!(matches!(calls(&host).make(&Call::Find("other".into())), Ok(Answer::Network(None, _))));
+}
+
+/// TestGetAllEndpointsByNetwork, TestGetEndpointByID, TestGetEndpointByIpAddressAndName
+#[tokio::test]
+async fn an_endpoint_is_the_same_by_id_by_either_address_and_by_name() {
+    let mut case = Case::dual(OLD).await;
+    let pod = case.host.dual_endpoint("pod", "192.168.4.4", "fd00:4::4").await;
+    case.proxy.rest().await;
+    let known = case.proxy.hns.engine().mirror();
+    assert_eq!(["192.168.4.4", "fd00:4::4"].map(|ip| known.local(ip.parse().unwrap())), [Some(pod); 2]);
+    let root = known.local("192.168.4.3".parse().unwrap());
+    assert!(root.is_some() && known.root() == root, "the host's own is told by its name");
+    let Answer::Endpoint(Some(read)) = calls(&case.host).make(&Call::ReadEndpoint(pod)).unwrap() else { panic!("no endpoint") };
+    assert_eq!((read.id, read.name.as_str(), read.ip_configurations.len()), (pod, "pod", 2));
+}
+
+/// TestGetAllEndpointsByNetworkWithDupEP
+#[tokio::test]
+async fn of_doubles_the_pods_own_counts_at_both_addresses_and_ours_goes() {
+    let mut case = Case::dual(OLD).await;
+    let both = json!({"type": "ClusterIP", "clusterIPs": [VIP, "fd00:96::41"], "ports": [{"name": "p80", "port": 80}]});
+    let elsewhere = |ip: &str| slice_of(80, vec![json!({"addresses": [ip], "nodeName": "there"})]);
+    case.proxy.say("svc1", service(both), &[elsewhere("192.168.4.4"), elsewhere("fd00:4::4")]).await;
+    assert_eq!(case.host.remotes().await, ["192.168.4.4", "fd00:4::4"]);
+    let pod = case.host.dual_endpoint("pod", "192.168.4.4", "fd00:4::4").await;
+    let known = |engine: &Engine| engine.is_idle() && engine.mirror().local("fd00:4::4".parse().unwrap()).is_some();
+    case.proxy.until("the pod to be found", known).await;
+    assert_eq!(case.host.remotes().await.len(), 0);
+    assert!(case.host.balancers().await.values().all(|balancer| balancer.host_compute_endpoints == [pod]));
+}
+
+/// TestCreateEndpointLocal, TestCreateEndpointRemote, TestDeleteEndpoint
+#[tokio::test]
+async fn endpoints_read_back_as_they_were_made_and_are_gone_when_deleted() {
+    let host = Host::overlay(OLD).await;
+    let network = host.client.network(&host.network).await.unwrap().unwrap();
+    let ground = Ground::of(&network, &host.overlay_settings()).unwrap();
+    let calls = calls(&host);
+    let remote = Remote::Backend("192.168.2.3".parse().unwrap());
+    let local = Remote::SourceVip("192.168.4.2".parse().unwrap());
+    for (remote, mac, behind) in [(&remote, "02-11-C0-A8-02-03", "10.0.0.3".parse().ok()), (&local, "00-15-5D-0A-0B-0C", None)] {
+        let id = remote.id(UID, &ground);
+        let document = HostComputeEndpoint { id, ..remote.document(&ground) };
+        assert_eq!(calls.make(&Call::CreateEndpoint(host.network, Box::new(document))), Ok(Answer::Done));
+        let Answer::Endpoint(Some(read)) = calls.make(&Call::ReadEndpoint(id)).unwrap() else { panic!("no endpoint") };
+        assert_eq!((read.ip(), read.mac_address.as_str()), (Some(remote.address()), mac));
+        assert_eq!(read.policies.iter().find_map(hcn::EndpointPolicy::as_provider_address), behind);
+        assert_eq!(read.is_remote(), behind.is_some());
+        assert_eq!(calls.make(&Call::DeleteEndpoint(id)), Ok(Answer::Done));
+        assert_eq!(calls.make(&Call::ReadEndpoint(id)), Ok(Answer::Endpoint(None)));
+        assert_eq!(calls.make(&Call::DeleteEndpoint(id)), Ok(Answer::Done), "what is gone needs no second try");
+    }
+}
+
+/// TestGetLoadBalancerNew, TestDeleteLoadBalancer
+#[tokio::test]
+async fn load_balancers_read_back_as_they_were_made_and_are_gone_when_deleted() {
+    let host = Host::new(OLD).await;
+    let pod = host.pod("192.168.4.4").await;
+    let (calls, id) = (calls(&host), Guid::random());
+    assert_eq!(calls.make(&create(balancer(id, pod))), Ok(Answer::Done));
+    let Answer::Balancer(Some(read)) = calls.make(&Call::ReadBalancer(id)).unwrap() else { panic!("no load balancer") };
+    assert_eq!((read.id, Shape::of(&read)), (id, Shape::of(&balancer(id, pod))));
+    assert_eq!(calls.make(&Call::DeleteBalancer(id)), Ok(Answer::Done));
+    assert_eq!(calls.make(&Call::ReadBalancer(id)), Ok(Answer::Balancer(None)));
+    assert_eq!(calls.make(&Call::DeleteBalancer(id)), Ok(Answer::Done));
+}
+
+/// TestGetLoadBalancerExisting
+#[tokio::test]
+async fn a_load_balancer_that_is_there_already_is_taken_as_it_is() {
+    let mut case = Case::bridge(OLD).await;
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
+    let before = case.host.balancers().await;
+    case.host.forget_calls();
+    case.proxy = case.host.proxy();
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
+    assert_eq!(case.host.balancers().await, before);
+    let calls = case.host.calls();
+    assert!(calls.iter().all(|call| !call.call.starts_with("HcnCreate") && !call.call.starts_with("HcnDelete")), "{calls:#?}");
+}
+
+/// TestHashEndpoints, and §3.2.10: two back ends of one address cancelled each other out of upstream's hash.
+#[tokio::test]
+async fn the_order_of_back_ends_means_nothing_and_none_cancels_another() {
+    let ids: Vec<Guid> = (0..3).map(|_| Guid::random()).collect();
+    let shape = |ids: &[Guid]| Shape::of(&HostComputeLoadBalancer::new(VIP.parse().ok(), hcn::Protocol::TCP, 80, 80, ids.to_vec()));
+    let [a, b, c] = ids[..] else { panic!("three") };
+    assert!(shape(&[a, b, c]).is_met_by(&shape(&[c, a, b])));
+    for other in [&[a, b][..], &[b, c], &[c]] {
+        assert!(!shape(&[a, b, c]).is_met_by(&shape(other)));
+    }
+    let mut case = Case::bridge(OLD).await;
+    let two_ports = json!({"ports": [{"name": "p80", "port": 80, "protocol": "TCP"}, {"name": "p80", "port": 8080, "protocol": "TCP"}]});
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3", "192.168.2.4"]).merged(two_ports)]).await;
+    assert_eq!(case.host.seen().await[0], "10.20.30.41:80/tcp -> 192.168.2.3 192.168.2.4");
+    case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.4"])]).await;
+    assert_eq!(case.host.seen().await[0], "10.20.30.41:80/tcp -> 192.168.2.4");
+    assert_eq!(case.host.remotes().await, ["192.168.2.4"]);
+}
