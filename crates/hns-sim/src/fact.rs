@@ -170,6 +170,11 @@ pub enum Fact {
     Compartment(Guid),
     /// A port.
     Port(Port),
+    /// A port that passes nothing.
+    Blocked {
+        /// The port.
+        port: String,
+    },
     /// Who answers for an address on a link.
     Neighbour {
         /// The link.

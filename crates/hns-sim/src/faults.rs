@@ -32,7 +32,7 @@ pub struct Fault {
     /// Only calls whose document, query or path contains this text, in any case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// How long it waits; for a restart, how long the service is away.
+    /// How long it waits; of a restart, how long the service is away; of what shows up late or goes for a while, how long that takes.
     #[serde(skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
     /// What the call answers; none is what the name says.
@@ -113,6 +113,10 @@ pub enum Action {
     Twice,
     /// An endpoint is attached without a virtual adapter.
     Partial,
+    /// What the call makes, or the fault's object, is not what its document says.
+    Spoil(Spoilt),
+    /// The host's adapter is without its addresses and routes once the call has succeeded.
+    Blip(Blip),
     /// No listener hears of what the call does.
     DropEvents,
     /// Queries of networks show it so.
@@ -134,6 +138,28 @@ pub enum Shown {
     LinkLocalAddress,
 }
 
+/// What is wrong with an object although its document is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoilt {
+    /// An endpoint's access rules have no effect.
+    Rules,
+    /// An endpoint's port passes nothing.
+    Port,
+    /// A namespace gets its compartment late.
+    Compartment,
+}
+
+/// What comes back to the host's adapter after a while. All of it does when the host reboots, and when the faults are cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blip {
+    /// Its addresses and its routes.
+    Passing,
+    /// Its addresses and the default route, as its lease has them.
+    LosesRoutes,
+    /// Nothing.
+    LosesAddresses,
+}
+
 /// What happens to the service beside the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upset {
@@ -149,6 +175,8 @@ pub enum Upset {
     LosePolicies,
     /// The network is another one of the same name, without endpoints.
     NewNetwork,
+    /// The endpoint is spoilt.
+    Spoil(Spoilt),
 }
 
 /// What is lost, or wrongly kept, over a restart or reboot.
@@ -162,6 +190,8 @@ pub enum Loss {
     StaleEndpoints,
     /// Load balancers do not come back.
     Balancers,
+    /// Half of the load balancers do not come back.
+    SomeBalancers,
     /// Load balancers come back without DSR.
     DirectServerReturn,
     /// Load balancers are not listed, but what they listened on stays taken.
@@ -185,6 +215,10 @@ pub struct Verdict {
     pub twice: bool,
     /// Whether an attached endpoint gets no adapter.
     pub partial: bool,
+    /// What is spoilt, of which object (none: what the call makes), and how long.
+    pub spoilt: Vec<(Spoilt, Option<Guid>, Duration)>,
+    /// What happens to the host's adapter once the call has succeeded, and how long.
+    pub blips: Vec<(Blip, Duration)>,
     /// Whether nobody is told.
     pub silent: bool,
     /// How networks are shown.
@@ -266,8 +300,14 @@ impl Fault {
             _ if self.hresult.is_some() => return Err(format!("{name} has no hresult")),
             _ => {}
         }
-        let waits = matches!(kind.action, Action::Delay | Action::Upset(Upset::Restart | Upset::Wipe)) || kind.delay_ms > 0;
-        if self.delay_ms != 0 && !waits {
+        let timeless = match kind.action {
+            Action::Hang | Action::Start(_) | Action::StaysUp => true,
+            Action::Upset(upset) => !matches!(upset, Upset::Restart | Upset::Wipe),
+            Action::Spoil(spoilt) => spoilt != Spoilt::Compartment,
+            Action::Blip(blip) => blip == Blip::LosesAddresses,
+            _ => false,
+        };
+        if self.delay_ms != 0 && timeless {
             return Err(format!("{name} has no delay_ms"));
         }
         if self.mode.is_some() && kind.action != Action::Upset(Upset::Restart) {
@@ -277,12 +317,15 @@ impl Fault {
     }
 
     fn names(&self, kind: &FaultKind, called: &Called<'_>, function: &str) -> bool {
+        // What is spoilt may be there already: then any call will do.
+        let anywhere = matches!(kind.action, Action::Spoil(Spoilt::Rules | Spoilt::Port)) && self.id.is_some();
         let call = match &self.call {
             Some(call) => matches(call, function),
+            None if anywhere => true,
             None => kind.calls.is_empty() || kind.calls.split(' ').any(|call| matches(call, function)),
         };
         // An upset may be of another object than the call's.
-        let id = self.id.is_none_or(|wanted| matches!(kind.action, Action::Upset(_)) || Some(wanted) == called.id);
+        let id = self.id.is_none_or(|wanted| anywhere || matches!(kind.action, Action::Upset(_)) || Some(wanted) == called.id);
         let text = self.text.as_ref().is_none_or(|wanted| {
             let wanted = wanted.to_ascii_lowercase();
             called.texts.iter().flatten().any(|text| text.to_ascii_lowercase().contains(&wanted))
@@ -300,7 +343,7 @@ impl Verdict {
     fn add(&mut self, kind: &'static FaultKind, fault: &Fault) {
         self.names.push(kind.name);
         let hresult = fault.hresult.or(kind.hresult);
-        if !matches!(kind.action, Action::Upset(_)) {
+        if !matches!(kind.action, Action::Upset(_) | Action::Spoil(_) | Action::Blip(_)) {
             self.delay += fault.delay(kind);
         }
         match kind.action {
@@ -311,6 +354,13 @@ impl Verdict {
             Action::Pretend => self.pretend = true,
             Action::Twice => self.twice = true,
             Action::Partial => self.partial = true,
+            Action::Spoil(spoilt) => {
+                if fault.id.is_some() {
+                    self.upsets.push((Upset::Spoil(spoilt), fault.clone()));
+                }
+                self.spoilt.push((spoilt, fault.id, fault.delay(kind)));
+            }
+            Action::Blip(blip) => self.blips.push((blip, fault.delay(kind))),
             Action::DropEvents => self.silent = true,
             Action::Show(shown) => self.shown = self.shown.or(Some(shown)),
             Action::Upset(upset) => self.upsets.push((upset, fault.clone())),
@@ -448,7 +498,9 @@ impl FromStr for Fault {
         let mut fault = Self::named(name.trim());
         if let Some(value) = value {
             match kind(&fault.name).map(|kind| kind.action) {
-                Some(Action::Delay) => fault.delay_ms = milliseconds(value)?,
+                Some(Action::Delay | Action::Spoil(Spoilt::Compartment) | Action::Blip(Blip::Passing | Blip::LosesRoutes)) => {
+                    fault.delay_ms = milliseconds(value)?;
+                }
                 Some(Action::Fail | Action::FailAfter) => fault.hresult = Some(code(value)?),
                 Some(Action::Upset(Upset::Restart)) => fault.mode = Some(value.parse()?),
                 Some(_) => return Err(format!("{name} takes no value")),

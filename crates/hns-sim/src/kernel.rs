@@ -35,6 +35,16 @@ pub trait Kernel: Send {
     /// Makes a plan true. On an error, what was done of it is undone.
     fn apply(&mut self, plan: &Plan) -> Result<(), KernelError>;
 
+    /// Takes the uplink's addresses and routes away; they are remembered until [`Kernel::restore_uplink`] has given all of them back.
+    fn blank_uplink(&mut self) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    /// Gives the uplink back what was taken from it: the addresses, and the default routes or all of them.
+    fn restore_uplink(&mut self, _all_routes: bool) -> Result<(), KernelError> {
+        Ok(())
+    }
+
     /// The counters of an endpoint's port, where it has one.
     fn stats(&self, _endpoint: &Guid) -> Option<EndpointStats> {
         None

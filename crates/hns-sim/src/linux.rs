@@ -25,6 +25,7 @@ mod links;
 mod ports;
 mod rules;
 mod tunnels;
+mod uplink;
 
 use links::is_link;
 
@@ -39,6 +40,8 @@ pub struct LinuxKernel {
     known: RefCell<HashMap<String, u32>>,
     /// What the tables of rules say.
     fingerprint: rules::Fingerprint,
+    /// What the uplink is without for a while.
+    blanked: Option<uplink::Blanked>,
 }
 
 /// Names the step of a plan that failed, and the code that HNS gives for it.
@@ -80,6 +83,7 @@ impl LinuxKernel {
             uplink: uplink.to_owned(),
             known: RefCell::default(),
             fingerprint: rules::Fingerprint::default(),
+            blanked: None,
         })
     }
 
@@ -126,6 +130,14 @@ impl Kernel for LinuxKernel {
 
     fn survived(&self) -> Result<bool, KernelError> {
         rules::exist(&self.nft).map_err(|error| refused("listing nf_tables' tables", error))
+    }
+
+    fn blank_uplink(&mut self) -> Result<(), KernelError> {
+        self.take_addresses().map_err(|error| refused("taking the uplink's addresses away", error))
+    }
+
+    fn restore_uplink(&mut self, all_routes: bool) -> Result<(), KernelError> {
+        self.give_addresses_back(all_routes).map_err(|error| refused("giving the uplink its addresses back", error))
     }
 
     fn stats(&self, endpoint: &Guid) -> Option<EndpointStats> {

@@ -23,6 +23,7 @@ mod subnets;
 mod upset;
 mod view;
 
+pub(crate) use namespaces::HOST_COMPARTMENT;
 pub(crate) use view::show;
 
 /// What the service knows about its host.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use hcn::document::{EndpointPolicyType, NetworkFlags, NetworkPolicyType};
-use hcn::{EndpointPolicy, Guid, HostComputeNetwork, Kind, NamespaceType, NetworkPolicy, NetworkType, Protocol};
+use hcn::{EndpointPolicy, Guid, HostComputeNamespace, HostComputeNetwork, Kind, NamespaceType, NetworkPolicy, NetworkType, Protocol};
 use ipnet::IpNet;
 
 use crate::fact::{Fact, Forwarding, Frontend, Pick, Seen, Spread, bridge_name, uplink_bridge};
@@ -29,7 +29,9 @@ pub fn facts(object: &Object, id: &Guid, state: &State, switches: &Switches) -> 
             }
         }
         // The host's own compartment exists without a fact, and those of virtual machines are inside these.
-        Object::Namespace(namespace) if namespace.namespace_type == NamespaceType::Host => drop(facts.insert(Fact::Compartment(*id))),
+        Object::Namespace(namespace) if namespace.namespace_type == NamespaceType::Host && !awaits_compartment(namespace) => {
+            facts.insert(Fact::Compartment(*id));
+        }
         Object::Namespace(_) => {}
         Object::Balancer(balancer) => balancers::facts(balancer, state.networks.get(&balancer.network), switches, &mut facts),
         // A routing rule is one of the endpoints that it names.
@@ -53,6 +55,16 @@ pub fn dependents(change: &Change, state: &State) -> Vec<(Kind, Guid)> {
                 Vec::new()
             }
         }
+        (Kind::Namespace, Some(Object::Namespace(after))) => {
+            let late = |namespace: &HostComputeNamespace| awaits_compartment(namespace) != awaits_compartment(after);
+            let before = state.namespaces.get(&change.id).filter(|before| late(before));
+            before
+                .into_iter()
+                .flat_map(HostComputeNamespace::endpoints)
+                .filter(|id| state.endpoints.contains_key(id))
+                .map(|id| (Kind::Endpoint, id))
+                .collect()
+        }
         (Kind::SdnRoute, after) => {
             let before = state.routes.get(&change.id);
             let after = after.as_ref().and_then(|object| if let Object::Route(route) = object { Some(route) } else { None });
@@ -61,6 +73,11 @@ pub fn dependents(change: &Change, state: &State) -> Vec<(Kind, Guid)> {
         }
         _ => Vec::new(),
     }
+}
+
+/// Whether a namespace of this host has an id and not yet a compartment: then it has no number of one.
+pub(crate) fn awaits_compartment(namespace: &HostComputeNamespace) -> bool {
+    namespace.namespace_type == NamespaceType::Host && namespace.namespace_id == 0
 }
 
 /// The sets that rules inside the compartments of a network's endpoints spell out.

@@ -7,8 +7,10 @@ use hcn::{EndpointState, Guid, HnsVersion, HostComputeNetwork, LoadBalancerFlags
 
 use crate::faults::{Loss, RestartMode};
 use crate::latency::mix;
-use crate::model::{Host, is_external};
+use crate::model::{HOST_COMPARTMENT, Host, has_vfp, is_external};
+use crate::realise::awaits_compartment;
 use crate::state::{Change, Endpoint, Object, State, endpoint_of};
+use crate::switches::Switches;
 
 /// From this version on, NAT networks do not survive a reboot.
 const NAT_IS_TRANSIENT: HnsVersion = HnsVersion::new(9, 0);
@@ -35,21 +37,26 @@ impl Ending {
         !(self.loses(Loss::Networks) || self.mode == RestartMode::Reboot && transient)
     }
 
+    /// Whether the object is among the half that is lost.
+    fn draws(&self, id: &Guid) -> bool {
+        mix(self.seed ^ id.0.as_u64_pair().1) & 1 != 0
+    }
+
     fn keeps_endpoint(&self, id: &Guid) -> bool {
         !self.loses(Loss::Endpoints)
             && match self.mode {
                 RestartMode::Clean => true,
-                RestartMode::Crash => mix(self.seed ^ id.0.as_u64_pair().1) & 1 == 0,
+                RestartMode::Crash => !self.draws(id),
                 RestartMode::Reboot => self.loses(Loss::StaleEndpoints),
             }
     }
 }
 
 /// What of a state is there when the service has started again.
-pub fn survivors(state: &State, ending: &Ending, version: HnsVersion, host: &Host) -> State {
+pub fn survivors(state: &State, ending: &Ending, switches: &Switches, host: &Host) -> State {
     let mut kept = State::default();
     let reboot = ending.mode == RestartMode::Reboot;
-    for (id, network) in state.networks.iter().filter(|(_, network)| ending.keeps_network(network, version)) {
+    for (id, network) in state.networks.iter().filter(|(_, network)| ending.keeps_network(network, switches.version)) {
         let mut network = network.clone();
         if reboot {
             network.policies.retain(|policy| policy.policy_type != NetworkPolicyType::SetPolicy);
@@ -65,16 +72,24 @@ pub fn survivors(state: &State, ending: &Ending, version: HnsVersion, host: &Hos
         if reboot && !endpoint.document.is_remote() {
             endpoint = unplugged(endpoint);
         }
+        // The switch's extension is off for what was there before.
+        let filtered = kept.networks.get(&row.network).is_some_and(|network| has_vfp(&network.network_type)) && !endpoint.document.is_remote();
+        endpoint.defects.unfiltered |= filtered && !switches.hns_fix_extension_upon_rehydration;
         kept.apply(Change::put(*id, Object::Endpoint(endpoint)));
     }
     if !reboot {
+        let mut next_compartment = state.index().highest_compartment().unwrap_or(0).max(HOST_COMPARTMENT).saturating_add(1);
         for (id, namespace) in &state.namespaces {
             let mut namespace = namespace.clone();
             let held = |resource: &NamespaceResource| endpoint_of(resource).is_none_or(|endpoint| kept.endpoints.contains_key(&endpoint));
             namespace.resources.retain(held);
+            if awaits_compartment(&namespace) && switches.enable_compartment_namespace {
+                namespace.namespace_id = next_compartment;
+                next_compartment += 1;
+            }
             kept.apply(Change::put(*id, Object::Namespace(namespace)));
         }
-        keep_balancers(state, ending, &mut kept);
+        keep_balancers(state, ending, switches, &mut kept);
     }
     if ending.mode == RestartMode::Clean {
         state.routes.iter().for_each(|(id, route)| kept.apply(Change::put(*id, Object::Route(route.clone()))));
@@ -82,15 +97,17 @@ pub fn survivors(state: &State, ending: &Ending, version: HnsVersion, host: &Hos
     kept
 }
 
-fn keep_balancers(state: &State, ending: &Ending, kept: &mut State) {
+fn keep_balancers(state: &State, ending: &Ending, switches: &Switches, kept: &mut State) {
     for (id, row) in &state.balancers {
         if !kept.networks.contains_key(&row.network) {
             continue;
         }
         let mut balancer = row.read();
-        if ending.loses(Loss::Listeners) {
+        let crashed = ending.mode == RestartMode::Crash;
+        let lost = crashed || ending.loses(Loss::Balancers) || ending.loses(Loss::SomeBalancers) && ending.draws(id);
+        if ending.loses(Loss::Listeners) || crashed && !switches.cleanup_reserved_ports {
             balancer.listeners().for_each(|listener| kept.leak(listener));
-        } else if ending.mode == RestartMode::Clean && !ending.loses(Loss::Balancers) {
+        } else if !lost {
             if ending.loses(Loss::DirectServerReturn) {
                 balancer.document.flags = LoadBalancerFlags(balancer.document.flags.0 & !LoadBalancerFlags::DSR.0);
             }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use hcn::port::EventSink;
@@ -11,7 +11,7 @@ use hcn::{Event, Guid, HResult, HostNetwork, Kind, RawError};
 use crate::admin::{Restart, Status};
 use crate::calls::Calls;
 use crate::fact::{Fact, Plan, Shared};
-use crate::faults::{Fault, Faults, RestartMode, Upset};
+use crate::faults::{Blip, Fault, Faults, RestartMode, Upset};
 use crate::kernel::Kernel;
 use crate::latency::Latency;
 use crate::model::{Context, Host};
@@ -83,6 +83,8 @@ struct Core {
     kernel: Box<dyn Kernel>,
     store: Option<Store>,
     away: Option<Away>,
+    /// How often the host's adapter lost its addresses: only the last time gives them back.
+    blips: u64,
 }
 
 /// The service is not there.
@@ -126,8 +128,8 @@ impl Simulator {
         let ending = Ending { mode, losses: desk.faults.losses(), seed: options.seed };
         let host = Host { management: kernel.management() };
         let (store, state) = store.map_or((None, State::default()), |(store, state)| (Some(store), state));
-        let mut core = Core { state: State::default(), shared: Shared::default(), switches, host, kernel, store, away: None };
-        core.rise(survivors(&state, &ending, core.switches.version, &core.host))?;
+        let mut core = Core { state: State::default(), shared: Shared::default(), switches, host, kernel, store, away: None, blips: 0 };
+        core.rise(survivors(&state, &ending, &core.switches, &core.host))?;
         let inner = Inner {
             core: Mutex::new(core),
             desk: Mutex::new(desk),
@@ -213,13 +215,14 @@ impl Simulator {
         removed
     }
 
-    /// Takes every fault back; calls that hang fail.
+    /// Takes every fault back: calls that hang fail, and what would come later comes now.
     pub fn clear_faults(&self) {
         let mut desk = self.desk();
         desk.faults.clear();
         desk.releases += 1;
         drop(desk);
         self.inner.released.notify_all();
+        self.heal();
     }
 
     /// Waits until a fault lets go of the call, which it took hold of when there had been `releases` releases.
@@ -281,6 +284,54 @@ impl Simulator {
         }
     }
 
+    /// Does something after a while, unless the service has ended by then.
+    fn later(&self, delay: Duration, job: impl FnOnce(&Self) + Send + 'static) {
+        let inner: Weak<Inner> = Arc::downgrade(&self.inner);
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            if let Some(inner) = inner.upgrade() {
+                job(&Self { inner });
+            }
+        });
+    }
+
+    /// The host's adapter loses its addresses and routes, and gets back what it does after a while.
+    fn blip(&self, blip: Blip, away: Duration) {
+        let number = {
+            let mut core = lock(&self.inner.core);
+            core.blips += 1;
+            if let Err(error) = core.kernel.blank_uplink() {
+                tracing::error!(error = &error as &dyn std::error::Error, "the adapter keeps its addresses");
+            }
+            core.blips
+        };
+        if blip != Blip::LosesAddresses {
+            self.later(away, move |service| {
+                let mut core = lock(&service.inner.core);
+                if core.blips == number {
+                    core.restore_uplink(blip == Blip::Passing);
+                }
+            });
+        }
+    }
+
+    /// The compartments of namespaces are there after a while.
+    fn compartments_arrive(&self, namespaces: Vec<Guid>, delay: Duration) {
+        if !namespaces.is_empty() {
+            self.later(delay, move |service| lock(&service.inner.core).compartments_arrive(&namespaces));
+        }
+    }
+
+    /// What would come later comes now.
+    fn heal(&self) {
+        let mut core = lock(&self.inner.core);
+        core.restore_uplink(true);
+        if core.switches.enable_compartment_namespace {
+            let all: Vec<Guid> = core.state.namespaces.keys().copied().collect();
+            core.compartments_arrive(&all);
+        }
+    }
+
     /// Does what a fault does to the service; an error is the call's.
     fn upset(&self, upset: Upset, fault: &Fault, subject: Option<Guid>) -> Result<(), RawError> {
         let subject = fault.id.or(subject);
@@ -296,7 +347,7 @@ impl Simulator {
                 self.disconnect();
                 Err(HResult::RPC_CALL_FAILED.into())
             }
-            Upset::LoseObject | Upset::LosePolicies | Upset::NewNetwork => {
+            Upset::LoseObject | Upset::LosePolicies | Upset::NewNetwork | Upset::Spoil(_) => {
                 let mut core = lock(&self.inner.core);
                 let staged = core.with_context(|context| context.upset(upset, subject));
                 core.commit(&staged.changes)
@@ -310,6 +361,24 @@ impl Core {
     fn with_context<T>(&self, rule: impl FnOnce(Context<'_>) -> T) -> T {
         let stats = |endpoint: &Guid| self.kernel.stats(endpoint);
         rule(Context { state: &self.state, switches: &self.switches, host: &self.host, stats: &stats })
+    }
+
+    /// Gives the adapter back what blips took from it; what they would give back later they no longer do.
+    fn restore_uplink(&mut self, all_routes: bool) {
+        self.blips += 1;
+        if let Err(error) = self.kernel.restore_uplink(all_routes) {
+            tracing::error!(error = &error as &dyn std::error::Error, "the adapter stays without what it had");
+        }
+    }
+
+    /// Gives namespaces the compartments that they wait for.
+    fn compartments_arrive(&mut self, namespaces: &[Guid]) {
+        for id in namespaces {
+            let staged = self.with_context(|context| context.compartment_arrives(*id));
+            if let Err(error) = self.commit(&staged.changes) {
+                tracing::error!(%id, record = error.record, "a namespace stays without its compartment");
+            }
+        }
     }
 
     /// Takes over a state: the kernel is brought to it, and the journal written anew.
@@ -330,8 +399,11 @@ impl Core {
             self.away = Some(away);
             return Err(HResult::RPC_NOT_REGISTERED.into());
         }
+        if away.ending.mode == RestartMode::Reboot {
+            self.restore_uplink(true);
+        }
         self.host = Host { management: self.kernel.management() };
-        let state = if away.wipe { State::default() } else { survivors(&self.state, &away.ending, self.switches.version, &self.host) };
+        let state = if away.wipe { State::default() } else { survivors(&self.state, &away.ending, &self.switches, &self.host) };
         self.rise(state).map_err(|error| {
             tracing::error!(error = &*error as &dyn std::error::Error, "the service cannot start again");
             self.away = Some(away);

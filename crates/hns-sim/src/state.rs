@@ -32,12 +32,31 @@ pub struct Endpoint {
     /// Its interface's name in its namespace.
     #[serde(default)]
     pub interface: Option<String>,
+    /// What is wrong behind the document.
+    #[serde(default, skip_serializing_if = "Defects::is_none")]
+    pub defects: Defects,
+}
+
+/// What is wrong with an endpoint although its document is right. Attaching it anew mends it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Defects {
+    /// Its access rules are kept and have no effect, until they are set anew.
+    pub unfiltered: bool,
+    /// Its port at the switch passes nothing.
+    pub blocked: bool,
+}
+
+impl Defects {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Endpoint {
     /// An endpoint that is attached to nothing.
     pub fn detached(document: HostComputeEndpoint) -> Self {
-        Self { document, on_host: false, interface: None }
+        Self { document, on_host: false, interface: None, defects: Defects::default() }
     }
 
     /// Its IPv4 addresses with their lengths.
@@ -199,6 +218,8 @@ pub struct EndpointRow {
     pub on_host: bool,
     /// Its interface's name in its namespace.
     pub interface: Option<Box<str>>,
+    /// What is wrong behind the document.
+    pub defects: Defects,
 }
 
 impl EndpointRow {
@@ -220,6 +241,7 @@ impl EndpointRow {
             state: document.state,
             on_host: endpoint.on_host,
             interface: endpoint.interface.as_deref().map(Into::into),
+            defects: endpoint.defects,
         }
     }
 
@@ -238,7 +260,7 @@ impl EndpointRow {
 
     /// The endpoint.
     pub fn read(&self) -> Endpoint {
-        Endpoint { document: self.document(), on_host: self.on_host, interface: self.interface.as_deref().map(str::to_owned) }
+        Endpoint { document: self.document(), on_host: self.on_host, interface: self.interface.as_deref().map(str::to_owned), defects: self.defects }
     }
 
     /// Whether it lives on another host.

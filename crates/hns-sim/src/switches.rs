@@ -78,9 +78,10 @@ macro_rules! switches {
             pub fn set(&mut self, text: &str) -> Result<(), String> {
                 let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is no switch: write it as NAME=VALUE"))?;
                 match name.replace('-', "_").as_str() {
+                    PATCHED => PATCHES.iter().try_for_each(|patch| self.set(&format!("{patch}={value}")))?,
                     $( stringify!($name) => self.$name = <$ty as Value>::read(value)?, )*
                     _ => {
-                        let names = [$( stringify!($name) ),*].join(", ").replace('_', "-");
+                        let names = [PATCHED, $( stringify!($name) ),*].join(", ").replace('_', "-");
                         return Err(format!("there is no switch {name:?}: use one of {names}"));
                     }
                 }
@@ -165,7 +166,49 @@ switches! { version;
     set_in_use: HResult = HResult::ENTITY_HAS_REFERENCES;
     /// What a policy, network type or member gets that the version does not have. (I: the code for an unknown type)
     unknown_to_version: HResult = HResult::INVALID_POLICY_TYPE;
+    /// A load balancer with a local backend that is attached to nothing gets 0x803b0007. (U: k8s#62029 shows the code; that this is its cause is
+    /// an inference)
+    backends_must_be_attached: bool = false;
+    /// Namespaces have their compartment when they are made. Off: it comes with their first container, unless CreateWithCompartment asks for it.
+    /// (C: AgentBaker sets this registry value; U: WC#401 shows the late compartment; that one is the other's cause is an inference)
+    enable_compartment_namespace: bool = true;
+    /// Removing an endpoint's access rules takes them out. Off: it says yes and they stay. (C: AgentBaker sets this registry value, 2023-04B;
+    /// what it mends is an inference)
+    hns_acl_update_change: bool = true;
+    /// A set may have any number of members. Off: at most 4,000; more get 0x80070057. (C: AgentBaker sets this registry value, 2023-07B; the limit
+    /// is that of address lists, an inference)
+    hns_npm_ipset_limit_change: bool = true;
+    /// A load balancer may name an endpoint twice. Off: it gets 0x800700b7. (C: AgentBaker sets this registry value, 2023-07B; what it mends is an
+    /// inference)
+    hns_lb_nat_dup_rule_change: bool = true;
+    /// Endpoints' access rules hold after a restart of the service. Off: they have no effect until they are set anew. (C: AgentBaker sets this
+    /// registry value, 2023-08B; what it mends is an inference)
+    hns_fix_extension_upon_rehydration: bool = true;
+    /// After a crash of the service the ports of lost load balancers are free. Off: they stay taken until the host reboots. (C: AgentBaker sets
+    /// this registry value; U: k8s PR#137530 tells of leaked ports; that one is the other's cause is an inference)
+    cleanup_reserved_ports: bool = true;
+    /// Load balancers without DSR share the ports of the host. Off: each takes 64 of the 16,384 of the ephemeral range, and when they are used up,
+    /// more get 0x8007000e. (C: AgentBaker sets this registry value; U: AKS#1375, hcsshim#1043; the number for each is an inference)
+    hns_preallocate_port_range: bool = true;
+    /// Node ports and port mappings may lie in the ephemeral range, from 49152 on. Off: they get 0x803b0013. (C: AgentBaker sets this registry value;
+    /// U: k8s PR#137530 tells of the overlap; that one is the other's cause is an inference)
+    port_exclusion_change: bool = true;
 }
+
+/// Sets every switch of [`PATCHES`].
+const PATCHED: &str = "patched";
+
+/// The switches that are values of the registry below HNS\State: each turns on what a monthly update mended.
+pub const PATCHES: [&str; 8] = [
+    "enable_compartment_namespace",
+    "hns_acl_update_change",
+    "hns_npm_ipset_limit_change",
+    "hns_lb_nat_dup_rule_change",
+    "hns_fix_extension_upon_rehydration",
+    "cleanup_reserved_ports",
+    "hns_preallocate_port_range",
+    "port_exclusion_change",
+];
 
 impl Switches {
     /// What the version can do.
@@ -188,6 +231,11 @@ mod tests {
         for bad in ["ipv6", "ipv6=maybe", "weather=fine", "most-backends=-1", "duplicate-address=soon"] {
             assert!(switches.set(bad).is_err(), "{bad}");
         }
+        let mut unpatched = Switches::of(HnsVersion::new(13, 3));
+        unpatched.set("patched=false").unwrap();
+        let off: Vec<_> =
+            unpatched.list().into_iter().filter(|shown| Switches::of(HnsVersion::new(13, 3)).list().iter().all(|old| old != shown)).collect();
+        assert_eq!(off.iter().map(|shown| shown.name.replace('-', "_")).collect::<Vec<_>>(), PATCHES);
         for shown in switches.list() {
             assert!(["(C", "(D", "(U", "(I"].iter().any(|letter| shown.doc.contains(letter)), "{} has no evidence", shown.name);
             let mut other = Switches::of(HnsVersion::new(13, 3));

@@ -26,6 +26,9 @@ pub struct Port {
     pub id: Guid,
     /// What it is called.
     pub name: String,
+    /// Whether it passes nothing.
+    #[serde(default)]
+    pub blocked: bool,
     /// Its layers, in the order that packets leaving the port meet them.
     pub layers: Vec<Layer>,
 }
@@ -60,7 +63,7 @@ pub struct Rule {
 impl fmt::Display for Dump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for port in &self.ports {
-            writeln!(f, "PORT {} ({})", port.id, port.name)?;
+            writeln!(f, "PORT {} ({}){}", port.id, port.name, if port.blocked { " Blocked" } else { "" })?;
             for layer in &port.layers {
                 writeln!(f, "  LAYER {}", layer.name)?;
                 for group in &layer.groups {
@@ -191,8 +194,9 @@ fn host_port(id: Guid, network: &HostComputeNetwork, balancers: &[(Guid, Balance
 fn endpoint_port(id: Guid, endpoint: &Endpoint, network: &HostComputeNetwork, balancers: &[(Guid, Balancer)], members: &[(Guid, Endpoint)]) -> Port {
     let document = &endpoint.document;
     let addresses = document.ip_configurations.iter().map(|ip| ip.ip_address.as_str()).collect::<Vec<_>>().join(" ");
-    let mut port = Port { id, name: format!("{} {addresses}, network {}", document.name, network.name), ..Port::default() };
-    access_rules(&mut port, document.policies.as_slice());
+    let name = format!("{} {addresses}, network {}", document.name, network.name);
+    let mut port = Port { id, name, blocked: endpoint.defects.blocked, ..Port::default() };
+    access_rules(&mut port, if endpoint.defects.unfiltered { &[] } else { document.policies.as_slice() });
     for (balancer_id, balancer) in balancers.iter().filter(|(_, balancer)| is_direct(balancer)) {
         for front in fronts(*balancer_id, balancer, network) {
             let Front { id: lb, vip, management, mapping, family } = &front;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hcn::blocking::Client;
 use hcn::document::*;
 use hcn::{Args, Event, Function, Guid, HResult, HcnError, HnsVersion, Kind};
-use hns_sim::faults::{Action, Fault, KINDS};
+use hns_sim::faults::{Action, Fault, KINDS, RestartMode};
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use hns_sim::{Options, Simulator};
@@ -19,8 +19,14 @@ fn id(number: u8) -> Guid {
 
 /// A service with a network (1), endpoints (2, 3), a namespace (4) that holds endpoint 2, and a load balancer (5) with DSR.
 fn service() -> (Simulator, Client) {
+    service_with("patched=true")
+}
+
+fn service_with(switch: &str) -> (Simulator, Client) {
     let kernel = NoKernel { management: Some([10, 240, 0, 11].into()), survived: false };
-    let simulator = Simulator::with_options(Box::new(kernel), Switches::of(WS2025), None, Options { seed: 7, ..Options::default() }).unwrap();
+    let mut switches = Switches::of(WS2025);
+    switches.set(switch).unwrap();
+    let simulator = Simulator::with_options(Box::new(kernel), switches, None, Options { seed: 7, ..Options::default() }).unwrap();
     let client = Client::new(simulator.session());
     let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), [192, 168, 1, 1].into());
     client.create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
@@ -185,6 +191,26 @@ fn endings_keep_what_they_keep() {
             assert_eq!(code(client.create(id(5), &again)), HResult::ALREADY_EXISTS);
         }
     }
+    // Of many load balancers some are lost, the same ones each time.
+    let some = || {
+        let (simulator, client) = service();
+        for number in 10..30 {
+            client.create(id(number), &HostComputeLoadBalancer::new(Some([10, 96, 1, number].into()), Protocol::TCP, 80, 80, vec![id(3)])).unwrap();
+        }
+        add(&simulator, "restart-loses-some-lbs,count=1");
+        simulator.restart(hns_sim::admin::Restart::default()).unwrap();
+        simulator.state().balancers.into_keys().collect::<Vec<_>>()
+    };
+    assert!((3..18).contains(&some().len()) && some() == some(), "{}", some().len());
+    // Ports of load balancers that a crash lost are free, where the service cleans up behind itself.
+    for (switch, outcome) in [("patched=true", HResult::OK), ("cleanup-reserved-ports=false", HResult::ALREADY_EXISTS)] {
+        let (simulator, client) = service_with(switch);
+        simulator.restart(hns_sim::admin::Restart { mode: RestartMode::Crash, ..Default::default() }).unwrap();
+        let pod = HostComputeEndpoint::local("again", "192.168.1.9/24".parse().unwrap(), None);
+        client.create_endpoint(&id(1), id(9), &pod).unwrap();
+        let again = HostComputeLoadBalancer::new(Some([10, 96, 0, 1].into()), Protocol::TCP, 80, 8080, vec![id(9)]);
+        assert_eq!(code(client.create(id(5), &again)), outcome, "{switch}");
+    }
     // Of a crash, what is left of endpoints follows from the seed.
     let crashed = || {
         let (simulator, client) = service();
@@ -269,6 +295,7 @@ fn every_fault_can_be_set_and_strikes_what_it_says() {
             let _ = worker.create(id(7), &HostComputeNetwork::new("other", NetworkType::Nat, nat));
             let _ = worker.create_endpoint(&id(1), id(8), &HostComputeEndpoint::default());
             let _ = worker.modify::<HostComputeEndpoint>(&id(2), &ModifyRequest::endpoint_policies(RequestType::Refresh, &[]));
+            let _ = worker.create(id(10), &HostComputeNamespace::default());
             let _ = worker.modify::<HostComputeNamespace>(&id(4), &ModifyRequest::namespace_container(RequestType::Add, "c"));
             let balancer = HostComputeLoadBalancer::new(Some([10, 96, 0, 3].into()), Protocol::TCP, 80, 80, vec![id(2)]);
             let _ = worker.create(id(9), &balancer);

@@ -253,6 +253,19 @@ fn load_balancers_follow_their_rules() {
     client.delete::<HostComputeLoadBalancer>(&id(10)).unwrap();
     client.create(id(11), &balancer(Some("10.96.0.1"), 80, &[3])).unwrap();
 
+    // Where every backend must be on a switch, those of other hosts are, and those of this one once they are attached.
+    let mut switches = Switches::of(WS2022);
+    switches.set("backends-must-be-attached=true").unwrap();
+    let strict = Client::new(Simulator::new(Box::new(Recorder::default()), switches, None).unwrap().session());
+    strict.create(id(1), &network("mullion")).unwrap();
+    strict.create_endpoint(&id(1), id(2), &HostComputeEndpoint::local("pod", net("192.168.1.5/24"), None)).unwrap();
+    strict.create_endpoint(&id(1), id(3), &HostComputeEndpoint::remote(ip("192.168.2.7"))).unwrap();
+    strict.create(id(10), &balancer(Some("10.96.0.1"), 80, &[3])).unwrap();
+    fails(strict.create(id(11), &balancer(Some("10.96.0.2"), 80, &[2, 3])), HResult::PORT_NOT_FOUND);
+    strict.create(id(4), &HostComputeNamespace::default()).unwrap();
+    strict.add_endpoint_to_namespace(&id(4), &id(2)).unwrap();
+    strict.create(id(11), &balancer(Some("10.96.0.2"), 80, &[2, 3])).unwrap();
+
     let newer = Bench::with_network(WS2025);
     newer.remote(3, "192.168.2.7").unwrap();
     newer.remote(4, "192.168.2.8").unwrap();

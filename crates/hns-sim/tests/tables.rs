@@ -234,6 +234,8 @@ fn endpoints() {
             ("13.3", "", L2BRIDGE, mapping(json!({"ExternalPort": 8080, "Protocol": 17})), H::OK),
             ("13.3", "", L2BRIDGE, mapping(json!({"ExternalPort": 8080, "VIP": "10.240.0.11"})), H::OK),
             ("13.3", "", NAT, mapping(json!({"ExternalPort": 8081})), H::SHARING_VIOLATION),
+            ("13.3", "port-exclusion-change=false", L2BRIDGE, mapping(json!({"ExternalPort": 50000})), H::PORT_ALREADY_EXISTS),
+            ("13.3", "", L2BRIDGE, mapping(json!({"ExternalPort": 50000})), H::OK),
             ("13.3", "", L2BRIDGE, rule(json!({})), H::OK),
             ("13.3", "", L2BRIDGE, rule(json!({"Action": "Warn"})), H::INVALID_POLICY),
             ("13.3", "", L2BRIDGE, rule(json!({"Direction": "Up"})), H::INVALID_POLICY),
@@ -307,6 +309,16 @@ fn load_balancers() {
             ("13.3", "", 0, overlay(json!({"SourceVIP": "10.1.0.9"})), H::OK),
             ("13.3", "", 0, overlay(json!({"SourceVIP": "10.240.0.11"})), H::OK),
             ("9.5", "", 0, balancer(json!({"HostComputeEndpoints": vec![id(0x21); 65]})), H::INVALID_PARAMETER),
+            ("13.3", "hns-lb-nat-dup-rule-change=false", 0, balancer(json!({"HostComputeEndpoints": [id(0x21), id(0x21)]})), H::ALREADY_EXISTS),
+            (
+                "13.3",
+                "port-exclusion-change=false",
+                0,
+                balancer(with(json!({"FrontendVIPs": []}), mapping(json!({"ExternalPort": 49152})))),
+                H::PORT_ALREADY_EXISTS,
+            ),
+            ("13.3", "port-exclusion-change=false", 0, balancer(with(json!({"FrontendVIPs": []}), mapping(json!({"ExternalPort": 49151})))), H::OK),
+            ("13.3", "port-exclusion-change=false", 0, balancer(mapping(json!({"ExternalPort": 49152}))), H::OK),
             ("13.3", "", 0, balancer(json!({"HostComputeEndpoints": vec![id(0x21); 65]})), H::OK),
         ],
     );
@@ -370,6 +382,9 @@ fn requests_that_change_networks_and_endpoints() {
             ("13.3", "", 0, change("Add", set("s", "IPSET", "10.0.0.1,10.1.0.0/16")), H::OK),
             ("12.9", "", 0, change("Add", set("s", "IPSET", "10.0.0.1")), H::INVALID_POLICY_TYPE),
             ("13.3", "", 0, change("Add", set("s", "IPSET", "ten")), H::INVALID_POLICY),
+            ("13.3", "", 0, change("Add", set("s", "IPSET", &vec!["10.0.0.1"; 4001].join(","))), H::OK),
+            ("13.3", "patched=false", 0, change("Add", set("s", "IPSET", &vec!["10.0.0.1"; 4001].join(","))), H::INVALID_PARAMETER),
+            ("13.3", "patched=false", 0, change("Add", set("s", "IPSET", &vec!["10.0.0.1"; 4000].join(","))), H::OK),
             ("13.3", "", 0, change("Add", set("s", "NESTEDIPSET", "")), H::INVALID_POLICY),
             ("15.0", "", 0, change("Add", set("s", "NESTEDIPSET", "t")), H::INVALID_JSON_REFERENCE),
             ("13.3", "", 0, change("Remove", set("s", "IPSET", "")), H::POLICY_NOT_FOUND),
@@ -408,6 +423,14 @@ fn requests_that_change_networks_and_endpoints() {
             ),
         ],
     );
+    let rule = || json!([{"Type": "ACL", "Settings": {"Action": "Block", "Direction": "In"}}]);
+    for (setting, left) in [("", 0), ("hns-acl-update-change=false", 1)] {
+        let service = Service::new("13.3", setting);
+        service.ok(Function::Modify(Kind::Endpoint), 0, 0x21, change("Add", rule()));
+        service.ok(Function::Modify(Kind::Endpoint), 0, 0x21, change("Remove", rule()));
+        let endpoint: HostComputeEndpoint = service.document(Kind::Endpoint, 0x21);
+        assert_eq!(endpoint.policies.iter().filter_map(EndpointPolicy::as_acl).count(), left, "{setting}");
+    }
     let tolerant = Service::new("13.3", "removing-absent-policy-fails=false");
     tolerant.ok(Function::Modify(Kind::Endpoint), 0, 0x21, change("Remove", nat()));
     let once = Service::new("13.3", "");
@@ -517,6 +540,39 @@ fn missing_objects_and_orphans() {
         service.ok(Function::Delete(Kind::Network), 0, L2BRIDGE, json!({}));
         service.ok(Function::Delete(Kind::LoadBalancer), 0, 0x41, json!({}));
     }
+}
+
+#[test]
+fn an_unpatched_service_runs_out_of_ports() {
+    let service = Service::new("13.3", "hns-preallocate-port-range=false");
+    let create = |number: u16, members: Value| {
+        let [high, low] = number.to_be_bytes();
+        let document = balancer(with(json!({"FrontendVIPs": [format!("10.97.{high}.{low}")]}), members));
+        let args = Args { settings: Some(&document.to_string()), ..Args::default() };
+        service.session.call(Function::Create(Kind::LoadBalancer), args).map(drop).map_err(|error| error.hresult)
+    };
+    // One of 256 is there.
+    (1..256).for_each(|number| create(number, json!({})).unwrap());
+    assert_eq!(create(256, json!({})), Err(HResult::OUT_OF_MEMORY));
+    create(256, json!({"Flags": 1})).unwrap();
+    service.ok(Function::Delete(Kind::LoadBalancer), 0, 0x41, json!({}));
+    create(257, json!({})).unwrap();
+}
+
+#[test]
+fn a_compartment_waits_for_the_first_container_where_it_is_switched_so() {
+    let service = Service::new("13.3", "enable-compartment-namespace=false");
+    let compartment = |number| service.document::<HostComputeNamespace>(Kind::Namespace, number).namespace_id;
+    service.ok(Function::Create(Kind::Namespace), 0, 0x32, json!({"CreateWithCompartment": true}));
+    assert_eq!([compartment(0x31), compartment(0x32)], [0, 2]);
+    let container = |request: &str| json!({"ResourceType": "Container", "RequestType": request, "Settings": {"ContainerId": "c"}});
+    let add = json!({"ResourceType": "Endpoint", "RequestType": "Add", "Settings": {"EndpointId": id(0x21)}});
+    service.ok(Function::Modify(Kind::Namespace), 0, 0x31, add);
+    let ports = || service.simulator.facts().iter().filter(|fact| fact.to_string().starts_with("port ")).count();
+    service.ok(Function::Modify(Kind::Namespace), 0, 0x31, container("Remove"));
+    assert_eq!((compartment(0x31), ports()), (0, 0));
+    service.ok(Function::Modify(Kind::Namespace), 0, 0x31, container("Add"));
+    assert_eq!((compartment(0x31), ports()), (3, 1));
 }
 
 #[test]

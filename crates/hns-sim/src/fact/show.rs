@@ -129,6 +129,7 @@ impl fmt::Display for Fact {
             Self::BridgeAddress { bridge, address } => write!(f, "address {address} on {bridge}"),
             Self::Compartment(id) => write!(f, "compartment {id}"),
             Self::Port(port) => port.fmt(f),
+            Self::Blocked { port } => write!(f, "{port} passes nothing"),
             Self::Neighbour { link, address, mac } => write!(f, "neighbour {address} on {link} is {mac}"),
             Self::Peer { tunnel, mac, host, vni: None } => write!(f, "{mac} in {tunnel} is at {host}"),
             Self::Peer { tunnel, mac, host, vni: Some(vni) } => write!(f, "{mac} in {tunnel} is at {host}, segment {vni}"),

@@ -2,7 +2,7 @@
 
 use hcn::HResult;
 
-use super::{Action, Loss, Shown, Upset};
+use super::{Action, Blip, Loss, Shown, Spoilt, Upset};
 
 /// What a fault's name means.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +106,13 @@ pub const KINDS: &[FaultKind] = &[
         "load balancers do not come back from a restart",
         "k8s#110674, k8s#110849, WC#18, WC#278, aks-engine#4975",
     ),
+    new(
+        "restart-loses-some-lbs",
+        Action::Start(Loss::SomeBalancers),
+        "",
+        "half of the load balancers do not come back from a restart",
+        "k8s#135802, k8s#110674",
+    ),
     new("restart-drops-dsr", Action::Start(Loss::DirectServerReturn), "", "load balancers come back without DSR", "WC#19"),
     new(
         "restart-leaks-ports",
@@ -131,6 +138,33 @@ pub const KINDS: &[FaultKind] = &[
         "SDN#177, for-win#8427, antrea#2213",
     ),
     waits(new("net-create-slow", Action::Delay, CREATE_NETWORK, "the first external network takes long", "OVN-K, WMCO, antrea: 1 to 60 s"), 6000),
+    waits(
+        new(
+            "net-blip",
+            Action::Blip(Blip::Passing),
+            CREATE_NETWORK,
+            "the host's adapter is without addresses and routes for a while (1.8 s)",
+            "antrea, flannel, Calico and OVN-K wait for the address",
+        ),
+        1800,
+    ),
+    waits(
+        new(
+            "net-blip-loses-routes",
+            Action::Blip(Blip::LosesRoutes),
+            CREATE_NETWORK,
+            "after a blip the adapter has its addresses and the default route again, no other route",
+            "sig-windows-tools#162, OVN-K adds routes again",
+        ),
+        1800,
+    ),
+    new(
+        "net-blip-loses-ip",
+        Action::Blip(Blip::LosesAddresses),
+        CREATE_NETWORK,
+        "the adapter loses addresses and routes until the host reboots or the faults are cleared",
+        "sig-windows-tools#162",
+    ),
     new("net-apipa", Action::Show(Shown::LinkLocalAddress), QUERY_NETWORK, "the ManagementIP is 169.254.x", "slow DHCP"),
     new(
         "net-late-management-ip",
@@ -147,7 +181,17 @@ pub const KINDS: &[FaultKind] = &[
         "kube-proxy drops all policies",
     ),
     fails("ipv6-off", HResult::ELEMENT_NOT_FOUND, "HcnCreate*", "creates fail as with IPv6 disabled on the host", "hosts with IPv6 off"),
-    // Endpoints.
+    // Namespaces and endpoints.
+    waits(
+        new(
+            "ns-late-compartment",
+            Action::Spoil(Spoilt::Compartment),
+            "HcnCreateNamespace",
+            "the compartment, and the adapters in it, show up late (3 s), or with the first container",
+            "WC#401, antrea#8172",
+        ),
+        3000,
+    ),
     new("ep-delete-hang", Action::Hang, DELETE_ENDPOINT, "the delete does not return until the fault is cleared", "moby#40699, antrea PR#650"),
     new(
         "stale-endpoint",
@@ -183,6 +227,13 @@ pub const KINDS: &[FaultKind] = &[
         "the namespace or endpoint is said to be gone",
         "ACN#1272, ACN#774, containerd#6135",
     ),
+    new(
+        "ep-port-blocked",
+        Action::Spoil(Spoilt::Port),
+        MODIFY_NAMESPACE,
+        "the endpoint is attached, in state 3, and its port passes nothing until it is attached anew",
+        "calico#12795; VFP ports in state Blocked",
+    ),
     fails("ns-delete-refused", HResult::REQUEST_UNSUPPORTED, "HcnDeleteNamespace", "the namespace is said to be in use", "hcsshim#2155, WC#485"),
     new("lost-object", Action::Upset(Upset::LoseObject), "", "the object is gone, as if another program had deleted it", "k8s#76316, moby#45462"),
     // Load balancers.
@@ -217,6 +268,13 @@ pub const KINDS: &[FaultKind] = &[
     // Policies.
     new("lost-policy", Action::Upset(Upset::LosePolicies), "", "the object's policies are gone; a load balancer is gone itself", "k8s#110674, ovn-k"),
     fails("acl-refused", HResult::INVALID_POLICY, MODIFY_ENDPOINT, "the policy is refused", "calico#8465, containers-roadmap#240, hcsshim#164"),
+    new(
+        "acl-broken",
+        Action::Spoil(Spoilt::Rules),
+        "HcnCreateEndpoint HcnModifyEndpoint",
+        "access rules are accepted and shown, and no packet meets them until they are set anew",
+        "WC#616 (Windows Server 2025)",
+    ),
     new("acl-remove-noop", Action::Pretend, MODIFY_ENDPOINT, "the modify succeeds and does nothing", "Azure NPM"),
 ];
 

@@ -44,7 +44,7 @@ fn texts_round_trip_and_nonsense_is_refused() {
     for kind in KINDS {
         let text = match kind.action {
             Action::Delay => format!("{},delay=200ms,count=3", kind.name),
-            Action::Fail => format!("{},code=0x803b0013,probability=0.5", kind.name),
+            Action::Fail => format!("{},code=0x803b0013,delay=90ms,probability=0.5", kind.name),
             Action::Upset(Upset::Restart) => format!("{},mode=crash,delay=120000ms", kind.name),
             _ => kind.name.to_owned(),
         };
@@ -66,7 +66,9 @@ fn texts_round_trip_and_nonsense_is_refused() {
         "hang,code=0x5",
         "svc-down,call=HcnFly",
         "svc-down,probability=2",
-        "svc-down,delay=1s",
+        "ep-delete-hang,delay=1s",
+        "ep-port-blocked,delay=1s",
+        "net-blip-loses-ip=1s",
         "hns-restart=slowly",
         "svc-down,color=red",
         "svc-down,count",

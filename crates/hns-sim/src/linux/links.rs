@@ -88,6 +88,7 @@ impl LinuxKernel {
                     tracing::warn!(%error, port = port.name, "a half-made port stays");
                 }
             }),
+            Fact::Blocked { port } => self.block_port(port, true),
             Fact::Neighbour { link, address, mac } => Ok(self.rtnl.add_neigh(self.index(link)?, *address, mac.0)?),
             Fact::Peer { tunnel, mac, host, vni } => Ok(self.rtnl.add_fdb(self.index(tunnel)?, mac.0, Some(*host), *vni)?),
             Fact::Route { tunnel, prefix, router } => Ok(self.rtnl.replace_route(&through(self.index(tunnel)?, *prefix, *router))?),
@@ -101,6 +102,10 @@ impl LinuxKernel {
             Fact::Bridge { name, .. } => self.delete_link(name),
             Fact::Tunnel { name, .. } => self.delete_tunnel(name),
             Fact::Port(port) => self.delete_link(&port.name),
+            Fact::Blocked { port } => match self.block_port(port, false) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            },
             Fact::Uplink { bridge } => self.release_uplink(bridge),
             Fact::Fabric => self.unmake_fabric(),
             Fact::BridgeAddress { bridge, address } => self.on_link(bridge, |index| self.rtnl.del_addr(index, *address)),
@@ -285,6 +290,7 @@ pub(super) fn is_link(fact: &Fact) -> bool {
             | Fact::BridgeAddress { .. }
             | Fact::Compartment(_)
             | Fact::Port(_)
+            | Fact::Blocked { .. }
             | Fact::Neighbour { .. }
             | Fact::Peer { .. }
             | Fact::Route { .. }

@@ -62,6 +62,10 @@ impl LinuxKernel {
         Ok(port.mtu.map_or(uplink, u32::from).saturating_sub(port.overhead.into()))
     }
 
+    pub(super) fn block_port(&self, port: &str, blocked: bool) -> io::Result<()> {
+        Ok(self.rtnl.set_bridge_port(self.index(port)?, BridgePort { blocked: Some(blocked), ..BridgePort::default() })?)
+    }
+
     /// Counters of a port: what the host's end received, the endpoint sent.
     pub(super) fn port_stats(&self, endpoint: &Guid) -> io::Result<Option<EndpointStats>> {
         let Some(link) = self.rtnl.link(&port_name(endpoint))? else { return Ok(None) };
@@ -103,11 +107,7 @@ impl LinuxKernel {
 
     /// Moves addresses and routes from one link to the other, with what must happen in between.
     fn move_addresses(&self, from: u32, to: u32, between: impl FnOnce(&Rtnl) -> io::Result<()>) -> io::Result<()> {
-        const KERNEL: u8 = 2;
-        let link_local = |net: &IpNet| matches!(net, IpNet::V6(v6) if v6.addr().is_unicast_link_local() || v6.addr().is_multicast());
-        let addresses: Vec<IpNet> = self.rtnl.addrs(from)?.into_iter().filter(|net| !link_local(net)).collect();
-        let ours = |route: &Route| route.oif == Some(from) && route.protocol != KERNEL && !link_local(&route.dst);
-        let routes: Vec<Route> = self.rtnl.routes()?.into_iter().filter(ours).collect();
+        let (addresses, routes) = self.belongings(from)?;
         between(&self.rtnl)?;
         for address in &addresses {
             gone_is_fine(self.rtnl.del_addr(from, *address))?;

@@ -13,7 +13,7 @@ use crate::versions::has_pass;
 const LAST_PRIORITY: u16 = 65500;
 
 /// The most entries of an address list.
-const MOST_ADDRESSES: usize = 4000;
+pub(super) const MOST_ADDRESSES: usize = 4000;
 
 /// VXLAN as rules count it.
 const VXLAN: u32 = 252;

@@ -9,10 +9,16 @@ use ipnet::IpNet;
 
 use super::{Context, Result, Staged, explained, failure, new_id, read};
 use crate::realise::is_balanced;
-use crate::state::{Balancer, Change, Object};
+use crate::state::{Balancer, Change, EndpointRow, Listener, Object};
 
 /// The version that says yes to a modify and does nothing.
 const MODIFIES_NOTHING: HnsVersion = HnsVersion::new(15, 4);
+
+/// The first port that Windows takes for connections of its own.
+const FIRST_EPHEMERAL: u16 = 49152;
+
+/// Blocks of 64 ports in the ephemeral range.
+const BLOCKS_OF_PORTS: usize = (u16::MAX - FIRST_EPHEMERAL + 1) as usize / 64;
 
 /// A load balancer that works.
 const HEALTHY: u32 = 2;
@@ -28,7 +34,13 @@ impl Context<'_> {
         if self.state.balancers.contains_key(&id) {
             return Err(failure(self.switches.duplicate_load_balancer));
         }
-        Ok(Staged { opened: Some((Kind::LoadBalancer, id)), ..self.put_balancer(id, document)? })
+        let direct = document.flags.contains(LoadBalancerFlags::DSR);
+        let staged = self.put_balancer(id, document)?;
+        let taken = || self.state.balancers.values().filter(|row| !row.flags.contains(LoadBalancerFlags::DSR)).count();
+        if !self.switches.hns_preallocate_port_range && !direct && taken() >= BLOCKS_OF_PORTS {
+            return Err(explained(HResult::OUT_OF_MEMORY, "The host's ephemeral ports are used up."));
+        }
+        Ok(Staged { opened: Some((Kind::LoadBalancer, id)), ..staged })
     }
 
     pub(super) fn modify_balancer(&self, id: Guid, settings: Option<&str>) -> Result<Staged> {
@@ -64,6 +76,7 @@ impl Context<'_> {
             if taken || !listeners.insert(listener) {
                 return Err(failure(self.switches.duplicate_load_balancer));
             }
+            self.check_port(listener)?;
         }
         Ok(Staged::change(Change::put(id, Object::Balancer(balancer))))
     }
@@ -116,12 +129,25 @@ impl Context<'_> {
     fn backends(&self, endpoints: &[Guid], ipv6: bool) -> Result<(Guid, Vec<IpAddr>)> {
         let bad = || failure(self.switches.load_balancer_without_endpoint);
         let first = endpoints.first().and_then(|id| self.state.endpoints.get(id)).ok_or_else(bad)?;
+        let detached = |row: &EndpointRow| !row.is_remote() && !row.on_host && row.interface.is_none();
+        if self.switches.backends_must_be_attached && endpoints.iter().filter_map(|id| self.state.endpoints.get(id)).any(detached) {
+            return Err(failure(HResult::PORT_NOT_FOUND));
+        }
+        if !self.switches.hns_lb_nat_dup_rule_change && endpoints.iter().collect::<BTreeSet<_>>().len() < endpoints.len() {
+            return Err(failure(HResult::ALREADY_EXISTS));
+        }
         let address = |id: &Guid| {
             let row = self.state.endpoints.get(id).filter(|row| row.network == first.network)?;
             if ipv6 { row.v6.map(IpAddr::V6) } else { row.v4.map(IpAddr::V4) }
         };
         let addresses: Option<Vec<_>> = endpoints.iter().map(address).collect();
         Ok((first.network, addresses.ok_or_else(bad)?))
+    }
+
+    /// Refuses a port of the host that its own connections take.
+    pub(super) fn check_port(&self, listener: Listener) -> Result<()> {
+        let excluded = !self.switches.port_exclusion_change && listener.address.is_none() && listener.port >= FIRST_EPHEMERAL;
+        if excluded { Err(failure(HResult::PORT_ALREADY_EXISTS)) } else { Ok(()) }
     }
 
     /// The rules of a load balancer are on its network's ports: without them the service does not find its way to it.

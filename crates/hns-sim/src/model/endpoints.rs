@@ -211,6 +211,7 @@ impl Context<'_> {
     }
 
     fn check_listeners(&self, id: Guid, endpoint: &Endpoint, network_type: &NetworkType) -> Result<()> {
+        endpoint.listeners().try_for_each(|listener| self.check_port(listener))?;
         let mut seen = std::collections::BTreeSet::new();
         let taken =
             endpoint.listeners().any(|listener| !seen.insert(listener) || self.state.index().listener(&listener).is_some_and(|owner| owner != id));
@@ -229,6 +230,7 @@ impl Context<'_> {
                 let given: Vec<EndpointPolicy> = policies::given(request)?;
                 self.check_policies(&given, &endpoint.document, network)?;
                 policies::change_endpoint(&mut endpoint.document.policies, &request.request_type, given, self.switches)?;
+                endpoint.defects.unfiltered = false;
                 self.check_listeners(id, &endpoint, &network.network_type)?;
                 Ok(Staged::change(Change::put(id, Object::Endpoint(endpoint))))
             }

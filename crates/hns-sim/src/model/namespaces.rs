@@ -7,10 +7,11 @@ use hcn::{Args, EndpointState, Event, Guid, HResult, HostComputeNamespace, Kind,
 use serde_json::{Value, json};
 
 use super::{Context, Result, Staged, failure, new_id, read, read_value};
+use crate::realise::awaits_compartment;
 use crate::state::{Change, Endpoint, Object, endpoint_of};
 
 /// The host's own compartment.
-pub(super) const HOST_COMPARTMENT: u32 = 1;
+pub(crate) const HOST_COMPARTMENT: u32 = 1;
 
 impl Context<'_> {
     pub(super) fn create_namespace(&self, args: &Args<'_>) -> Result<Staged> {
@@ -19,9 +20,9 @@ impl Context<'_> {
         if self.state.namespaces.contains_key(&id) {
             return Err(failure(HResult::ALREADY_EXISTS));
         }
-        let next = self.state.index().highest_compartment().unwrap_or(0).max(HOST_COMPARTMENT).saturating_add(1);
         namespace.namespace_id = match namespace.namespace_type {
-            NamespaceType::Host => next,
+            NamespaceType::Host if self.switches.enable_compartment_namespace || namespace.create_with_compartment => self.next_compartment(),
+            NamespaceType::Host => 0,
             NamespaceType::HostDefault => {
                 let second = self.state.namespaces.values().any(|other| other.namespace_type == NamespaceType::HostDefault);
                 if second && self.switches.second_default_namespace_refused {
@@ -44,7 +45,12 @@ impl Context<'_> {
         Ok(staged.event(Event::NAMESPACE_CREATE, id, 0, Value::Null))
     }
 
-    pub(super) fn modify_namespace(&self, id: Guid, namespace: HostComputeNamespace, request: &ModifyRequest) -> Result<Staged> {
+    /// The number of the next compartment.
+    pub(super) fn next_compartment(&self) -> u32 {
+        self.state.index().highest_compartment().unwrap_or(0).max(HOST_COMPARTMENT).saturating_add(1)
+    }
+
+    pub(super) fn modify_namespace(&self, id: Guid, mut namespace: HostComputeNamespace, request: &ModifyRequest) -> Result<Staged> {
         let settings = &request.settings;
         match (NamespaceResourceType::parse(request.resource_type.as_str()), &request.request_type) {
             (NamespaceResourceType::Endpoint, RequestType::Add) => self.attach(id, namespace, read_value::<EndpointSettings>(settings)?.endpoint_id),
@@ -53,6 +59,9 @@ impl Context<'_> {
                 let ContainerSettings { container_id, .. } = read_value(settings)?;
                 if container_id.is_empty() {
                     return Err(failure(HResult::INVALID_JSON));
+                }
+                if request.request_type == RequestType::Add && awaits_compartment(&namespace) {
+                    namespace.namespace_id = self.next_compartment();
                 }
                 Ok(change_container(id, namespace, &request.request_type, &container_id))
             }

@@ -105,6 +105,9 @@ pub(super) fn sets(policies: &[NetworkPolicy]) -> impl Iterator<Item = SetPolicy
 
 fn check_set(set: &SetPolicy, others: &[NetworkPolicy], switches: &Switches) -> Result<()> {
     needs(!set.id.is_empty())?;
+    if !switches.hns_npm_ipset_limit_change && set.members().count() > acls::MOST_ADDRESSES {
+        return Err(failure(HResult::INVALID_PARAMETER));
+    }
     match &set.policy_type {
         SetPolicyType::IpSet => match set.members().find(|member| !is_set_member(member)) {
             Some(member) => Err(explained(HResult::INVALID_POLICY, &format!("{member:?} of set {:?} is no address.", set.id))),
@@ -213,7 +216,10 @@ pub fn change_endpoint(list: &mut Vec<EndpointPolicy>, request: &RequestType, gi
             }
             list.extend(given);
         }
-        RequestType::Remove => remove(list, given, switches)?,
+        RequestType::Remove => {
+            let taken = |policy: &EndpointPolicy| switches.hns_acl_update_change || policy.policy_type != EndpointPolicyType::Acl;
+            remove(list, given.into_iter().filter(taken).collect(), switches)?;
+        }
         RequestType::Update => {
             // The switch's driver is the service's own policy and stays in any case.
             let replaced = |policy: &EndpointPolicy| {

@@ -3,8 +3,9 @@
 use hcn::{Args, Guid, Kind};
 
 use super::{Context, Staged};
-use crate::faults::Upset;
-use crate::state::{Change, Object};
+use crate::faults::{Spoilt, Upset};
+use crate::realise::awaits_compartment;
+use crate::state::{Change, Endpoint, Object};
 
 impl Context<'_> {
     /// What an upset does to `subject`, whatever kind of object that is; to the first network where it needs one and none is named.
@@ -14,12 +15,24 @@ impl Context<'_> {
         match (upset, found) {
             (Upset::LoseObject, Some((kind, id))) => self.lose(kind, id),
             (Upset::LosePolicies, Some((kind, id))) => self.lose_policies(kind, id),
+            (Upset::Spoil(spoilt), Some((Kind::Endpoint, id))) => {
+                let endpoint = self.state.endpoint(&id).and_then(|mut endpoint| spoil(&mut endpoint, spoilt).then_some(endpoint));
+                endpoint.map_or_else(Staged::default, |endpoint| Staged::change(Change::put(id, Object::Endpoint(endpoint))))
+            }
             (Upset::NewNetwork, _) => {
                 let named = found.filter(|(kind, _)| *kind == Kind::Network).map(|(_, id)| id);
                 named.or_else(|| self.state.networks.keys().next().copied()).map_or_else(Staged::default, |id| self.renew_network(id))
             }
             _ => Staged::default(),
         }
+    }
+
+    /// The compartment of a namespace that waits for one is there.
+    pub(crate) fn compartment_arrives(&self, id: Guid) -> Staged {
+        let waiting = self.state.namespaces.get(&id).filter(|namespace| awaits_compartment(namespace));
+        let Some(mut namespace) = waiting.cloned() else { return Staged::default() };
+        namespace.namespace_id = self.next_compartment();
+        Staged::change(Change::put(id, Object::Namespace(namespace)))
     }
 
     fn lose(&self, kind: Kind, id: Guid) -> Staged {
@@ -49,5 +62,34 @@ impl Context<'_> {
         network.id = Guid::random();
         staged.changes.push(Change::put(network.id, Object::Network(network)));
         staged
+    }
+}
+
+/// Spoils an endpoint; says whether there is something to spoil.
+fn spoil(endpoint: &mut Endpoint, spoilt: Spoilt) -> bool {
+    match spoilt {
+        Spoilt::Rules => endpoint.defects.unfiltered = !endpoint.document.is_remote(),
+        // An endpoint without an adapter has no port.
+        Spoilt::Port => endpoint.defects.blocked = endpoint.interface.is_some(),
+        Spoilt::Compartment => return false,
+    }
+    endpoint.defects.unfiltered || endpoint.defects.blocked
+}
+
+impl Staged {
+    /// Spoils what the call makes, or of it the object that is named. Answers the namespaces that wait for their compartments.
+    pub(crate) fn spoil(&mut self, spoilt: Spoilt, only: Option<Guid>) -> Vec<Guid> {
+        let mut waiting = Vec::new();
+        for change in self.changes.iter_mut().filter(|change| only.is_none_or(|only| only == change.id)) {
+            match &mut change.after {
+                Some(Object::Endpoint(endpoint)) => drop(spoil(endpoint, spoilt)),
+                Some(Object::Namespace(namespace)) if spoilt == Spoilt::Compartment && namespace.namespace_type == hcn::NamespaceType::Host => {
+                    namespace.namespace_id = 0;
+                    waiting.push(change.id);
+                }
+                _ => {}
+            }
+        }
+        waiting
     }
 }

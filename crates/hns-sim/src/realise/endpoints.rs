@@ -7,7 +7,7 @@ use hcn::document::{EncapOverhead, EndpointPolicyType, InterfaceParameters, L4Pr
 use hcn::{EndpointPolicy, Guid, HostComputeNetwork, NatFlags, NetworkType, OutBoundNat};
 use ipnet::IpNet;
 
-use super::{access, bridge_of, forwarding, management, merged, overlay, prefix, single};
+use super::{access, awaits_compartment, bridge_of, forwarding, management, merged, overlay, prefix, single};
 use crate::fact::{Fact, Frontend, NatClass, ONLY_DESTINATIONS, Port, port_name, stable_hash};
 use crate::state::{Endpoint, State};
 
@@ -25,6 +25,9 @@ pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork
         return;
     }
     let (Some(interface), Some(mac)) = (&endpoint.interface, endpoint.mac()) else { return };
+    if state.namespaces.get(&endpoint.document.host_compute_namespace).is_some_and(awaits_compartment) {
+        return;
+    }
     let port = Port {
         name: port_name(id),
         bridge: bridge.clone(),
@@ -47,7 +50,12 @@ pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork
         proxy_facts(endpoint, network, &port.addresses, facts);
     }
     overlay::local_facts(endpoint, network, facts);
-    access::facts(endpoint, network, &port, facts);
+    if !endpoint.defects.unfiltered {
+        access::facts(endpoint, network, &port, facts);
+    }
+    if endpoint.defects.blocked {
+        facts.insert(Fact::Blocked { port: port.name.clone() });
+    }
     facts.insert(Fact::Port(port));
 }
 

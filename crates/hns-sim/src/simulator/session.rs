@@ -126,6 +126,9 @@ impl Session {
             let again = self.execute(function, &Args { id: None, ..*args }, verdict);
             self.close(again.ok().and_then(|reply| reply.handle));
         }
+        for (blip, away) in &verdict.blips {
+            self.service.blip(*blip, *away);
+        }
         if let Some(hresult) = verdict.error_after {
             self.close(reply.handle);
             return Err(failure(hresult));
@@ -155,12 +158,19 @@ impl Session {
             staged.announced.clear();
             staged.events.clear();
         }
+        let mut waiting = Vec::new();
+        for (spoilt, only, delay) in &verdict.spoilt {
+            waiting.push((staged.spoil(*spoilt, *only), *delay));
+        }
         // Who listens hears of a plan before it is known to succeed.
         let announced = std::mem::take(&mut staged.announced);
         let committed = if verdict.pretend { Ok(()) } else { core.commit(&staged.changes) };
         drop(core);
         self.service.tell(announced);
         committed?;
+        for (namespaces, delay) in waiting {
+            self.service.compartments_arrive(namespaces, delay);
+        }
         self.service.tell(staged.events);
         Ok(Reply { handle: staged.opened.map(|object| self.open(object)), result: staged.text })
     }

@@ -179,6 +179,15 @@ impl Node {
         self.client.create(id(number), &balancer).unwrap();
     }
 
+    /// Sets a fault.
+    pub fn fault(&self, fault: &str) {
+        self.simulator.as_ref().unwrap().add_fault(fault.parse().unwrap()).unwrap();
+    }
+
+    pub fn clear_faults(&self) {
+        self.simulator.as_ref().unwrap().clear_faults();
+    }
+
     /// Where compartments are pinned.
     pub fn compartments(&self) -> PathBuf {
         self.directory.join("ns")

@@ -83,6 +83,8 @@ pub struct BridgePort {
     pub broadcast_flood: Option<bool>,
     /// Answers neighbour requests out of the bridge's own tables instead of flooding them.
     pub neigh_suppress: Option<bool>,
+    /// Passes no frame at all, until its carrier comes back.
+    pub blocked: Option<bool>,
 }
 
 /// `struct ifinfomsg`.
@@ -262,9 +264,14 @@ impl Rtnl {
             (32, port.neigh_suppress),
             (33, port.isolated),
         ];
+        // IFLA_BRPORT_STATE; BR_STATE_DISABLED (blocking ports go back to forwarding by themselves) and BR_STATE_FORWARDING.
+        const STATE: u16 = 1;
         let head = header(libc::AF_BRIDGE as u8, index, 0, 0);
         self.change(&format!("set bridge port {index}"), libc::RTM_SETLINK, ACK, &head, |w| {
             w.nest(PROTINFO, |w| {
+                if let Some(blocked) = port.blocked {
+                    w.attr_u8(STATE, if blocked { 0 } else { 3 });
+                }
                 for (kind, on) in switches {
                     if let Some(on) = on {
                         w.attr_u8(kind, u8::from(on));
