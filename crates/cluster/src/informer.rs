@@ -1,7 +1,7 @@
 //! Informers: a list and a watch, kept as compact rows.
 //!
 //! Flow: streaming list (one watch that begins with the present objects; a server that refuses it is asked page by page instead), then
-//! watch; after an error back off and resume; after 410 list again and compare.
+//! watch; after an error back off and resume; after 410, or from a server whose revisions are behind ours, list again and compare.
 //! Guarantees: rows are swapped in at the end of a list, so nobody sees half a list; `changed` and the handler fire only for rows that
 //! really differ; the newest state always wins (a wake-up carries no data).
 //! Assumptions: the handler is quick and does not call back into the same informer's handler.
@@ -310,6 +310,13 @@ impl<R: PartialEq> Shared<R> {
     }
 }
 
+/// Whether the server does not know yet what we have seen: its store was restored from the past, or begins anew.
+fn is_of_the_past(error: &watcher::Error) -> bool {
+    let watcher::Error::WatchStartFailed(kube::Error::Api(status)) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "ResourceVersionTooLarge")
+}
+
 /// Whether the server refused to stream a list, so that it must be asked page by page.
 fn refuses_streaming(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 405 | 422))
@@ -343,6 +350,10 @@ where
                     let delay = backoff.next_delay();
                     tracing::debug!(url = api.resource_url(), %error, ?delay, "watch failed; starting it again");
                     tokio::time::sleep(delay).await;
+                    // Going on where we were would be refused for ever: list again and compare.
+                    if is_of_the_past(&error) {
+                        break;
+                    }
                 }
             }
         }
