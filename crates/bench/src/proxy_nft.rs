@@ -215,6 +215,18 @@ impl Helper {
         Ok(share(self.child.id())? as f64 * 1024.0 / 1e6)
     }
 
+    /// How many pipes it has open, but for its output.
+    fn pipes(&self) -> Result<usize> {
+        let mut names = BTreeSet::new();
+        for file in std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))? {
+            let file = file?;
+            if file.file_name().to_str().is_some_and(|fd| fd.parse::<u32>().is_ok_and(|fd| fd > 2)) {
+                names.extend(std::fs::read_link(file.path()).ok().filter(|to| to.to_string_lossy().starts_with("pipe:")));
+            }
+        }
+        Ok(names.len())
+    }
+
     /// Time on processors so far.
     fn cpu(&self) -> Result<Duration> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;

@@ -28,7 +28,7 @@ use crate::node_ports::NodePorts;
 use crate::table::{Front, FrontKey, IpFamily, Kind, Protocol, Table, Vip};
 use addresses::{Lease, Pool};
 use pick::{Balancer, Inside};
-use relay::Pipes;
+use relay::Relays;
 
 /// What the backend needs to know of the node and of the configuration.
 pub struct Settings {
@@ -48,7 +48,7 @@ pub struct Settings {
 struct Shared {
     inside: Inside,
     udp_idle: Duration,
-    pipes: Pipes,
+    relays: Arc<Relays>,
     connections: TaskTracker,
     /// Ends connections.
     cut: CancellationToken,
@@ -100,7 +100,7 @@ impl Userspace {
         let shared = Shared {
             inside: Inside { pods: settings.pods, node: settings.node_ips.clone() },
             udp_idle: settings.udp_idle,
-            pipes: Pipes::default(),
+            relays: Arc::default(),
             connections: TaskTracker::new(),
             cut: CancellationToken::new(),
         };

@@ -71,7 +71,7 @@ async fn relay(client: TcpStream, peer: SocketAddr, service: &Service, shared: &
         let _ = stream.set_nodelay(true);
     }
     // Which end failed, and how, only they know.
-    let _ = super::relay::both_ways(client, backend, &shared.pipes).await;
+    let _ = super::relay::both_ways(client, backend, &shared.relays, &shared.cut).await;
 }
 
 /// A connection to the first backend that answers.
