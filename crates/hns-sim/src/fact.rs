@@ -64,6 +64,10 @@ pub struct Pick {
     pub host: bool,
     /// Ports of guarded bridges are balanced only on a host path.
     pub guarded: bool,
+    /// The packet keeps its destination, which the backend has, too.
+    pub kept: bool,
+    /// Clients outside the host are seen as they are.
+    pub mux: bool,
 }
 
 /// What a client dials.
@@ -115,6 +119,28 @@ pub type NatClass = u32;
 
 /// Connections that a load balancer translated to the address of the link behind.
 pub const BALANCED: NatClass = 0x4d00_0001;
+
+/// Where packets are sent whatever their destination: their mark says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hop {
+    /// Its address.
+    pub address: IpAddr,
+    /// Only where it is a neighbour of the host; else it may be behind a router, too.
+    pub neighbour: bool,
+}
+
+impl Hop {
+    /// The bits by which a mark is known as a hop's.
+    pub const MARKS: NatClass = 0x2000_0000;
+
+    /// Where those bits are.
+    pub const MASK: NatClass = 0xf000_0000;
+
+    /// The mark follows from the hop, so a restart finds it again.
+    pub fn mark(self) -> NatClass {
+        Self::MARKS | stable_hash(&format!("{} {}", self.address, self.neighbour)) & !Self::MASK
+    }
+}
 
 /// Traffic between the ports of a tunnel network, on its way to the fabric.
 pub const TO_FABRIC: NatClass = 0x4d00_0002;
@@ -204,6 +230,13 @@ pub enum Fact {
         /// The router in the tunnel; none is the destination itself.
         router: Option<IpAddr>,
     },
+    /// What is marked for a hop leaves by it.
+    Hops {
+        /// Of IPv6.
+        ipv6: bool,
+    },
+    /// A way by a hop.
+    Hop(Hop),
     /// Ports of a bridge reach the host itself only on a host path.
     Guarded {
         /// The bridge.
@@ -239,6 +272,20 @@ pub enum Fact {
         address: IpAddr,
         /// The destinations.
         destination: IpNet,
+    },
+    /// What a pod sends can be marked for a hop.
+    PodHops {
+        /// Of IPv6.
+        ipv6: bool,
+    },
+    /// What a pod sends there leaves by a hop.
+    PodHop {
+        /// The pod's address.
+        address: IpAddr,
+        /// The destinations.
+        destination: IpNet,
+        /// The hop.
+        hop: Hop,
     },
     /// What leaves a prefix for elsewhere gets the host's address, whatever the protocol (NAT networks).
     Masquerade(IpNet),
@@ -299,6 +346,11 @@ pub enum Fact {
     },
     /// Access rules of a port.
     Access(AccessList),
+    /// Connections that keep their destination follow the backend picked for them.
+    Kept {
+        /// Of IPv6.
+        ipv6: bool,
+    },
     /// A way of picking exists.
     Pick(Pick),
     /// A backend of a frontend.
@@ -311,6 +363,15 @@ pub enum Fact {
         address: IpAddr,
         /// The backend's port.
         port: u16,
+    },
+    /// A backend of a frontend whose connections keep their destination.
+    KeptBackend {
+        /// The frontend.
+        frontend: Frontend,
+        /// Its place among the frontend's backends, from 0.
+        slot: u16,
+        /// The backend.
+        hop: Hop,
     },
     /// A frontend picks among its backends.
     Frontend {
@@ -336,6 +397,10 @@ impl Fact {
                 | Self::Fabric
                 | Self::Peer { .. }
                 | Self::OverlayPrefix(_)
+                | Self::Hops { .. }
+                | Self::Hop(_)
+                | Self::PodHops { .. }
+                | Self::Kept { .. }
         )
     }
 }

@@ -2,8 +2,8 @@
 //! nf_tables.
 //!
 //! What it makes, and how it knows its own: bridges `hns…`, tunnels `hvx…`, ports `ep…`, tables `hns…`, files named by GUIDs in the
-//! compartments' directory. A plan is links first, then rules inside compartments, then one nf_tables transaction for the host's rules; when a
-//! step is refused, the steps before it are undone in reverse.
+//! compartments' directory, routing rules of priorities 100, 200 and 201 with the tables that they name. A plan is links first, then rules
+//! inside compartments, then one nf_tables transaction for the host's rules; when a step is refused, the steps before it are undone in reverse.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -21,6 +21,7 @@ use crate::fact::{Fact, Plan};
 use crate::kernel::{Kernel, KernelError};
 
 mod access;
+mod hops;
 mod links;
 mod ports;
 mod rules;
@@ -38,6 +39,8 @@ pub struct LinuxKernel {
     uplink: String,
     /// Numbers of links by name.
     known: RefCell<HashMap<String, u32>>,
+    /// Hops that nobody means any longer.
+    staying: RefCell<hops::Staying>,
     /// What the tables of rules say.
     fingerprint: rules::Fingerprint,
     /// What the uplink is without for a while.
@@ -82,6 +85,7 @@ impl LinuxKernel {
             netns_dir: netns_dir.to_owned(),
             uplink: uplink.to_owned(),
             known: RefCell::default(),
+            staying: RefCell::default(),
             fingerprint: rules::Fingerprint::default(),
             blanked: None,
         })

@@ -204,6 +204,8 @@ fn single(frontend: Frontend, address: IpAddr, port: u16, host: bool, facts: &mu
         seen: Seen::Client,
         host,
         guarded: false,
+        kept: false,
+        mux: false,
     };
     facts.insert(Fact::Pick(pick));
     facts.insert(Fact::Backend { frontend, slot: 0, address, port });

@@ -115,6 +115,10 @@ fn routes_rules_and_neighbours() {
         assert!(routes.contains(&onlink) && routes.contains(&hole), "{routes:#?}");
         rtnl.del_route(&moved).unwrap();
         assert!(rtnl.del_route(&moved).unwrap_err().is_not_found());
+        rtnl.del_route_to(onlink.dst, onlink.table).unwrap();
+        rtnl.del_route_to(hole.dst, hole.table).unwrap();
+        let routes = rtnl.routes().unwrap();
+        assert!(!routes.contains(&onlink) && !routes.contains(&hole), "{routes:#?}");
 
         let rule = Rule { priority: 100, fwmark: Some((0x10, 0xf0)), from: Some(net("10.2.0.0/16")), table: 1077, ..Rule::default() };
         rtnl.add_rule(&rule).unwrap();
@@ -122,6 +126,16 @@ fn routes_rules_and_neighbours() {
         assert_eq!(rtnl.rules().unwrap().iter().filter(|r| **r == rule).count(), 1);
         rtnl.del_rule(&rule).unwrap();
         assert!(!rtnl.rules().unwrap().contains(&rule));
+        for ipv6 in [false, true] {
+            let gate = Rule { priority: 99, fwmark: Some((0x10, 0xf0)), inverted: true, goto: Some(32766), ipv6, ..Rule::default() };
+            rtnl.add_rule(&gate).unwrap();
+            assert!(rtnl.rules_of(ipv6).unwrap().contains(&gate), "{:?}", rtnl.rules_of(ipv6));
+            rtnl.del_rule(&gate).unwrap();
+        }
+        let way = |to| rtnl.route_to(ip(to)).unwrap().map(|route| (route.kind, route.via, route.oif));
+        assert_eq!(way("10.1.0.9"), Some((RouteKind::Unicast, None, Some(eth0))));
+        assert!(matches!(way("127.0.0.1"), Some((RouteKind::Local, None, _))));
+        assert_eq!((way("203.0.113.1"), way("2001:db8::1")), (None, None));
 
         rtnl.add_neigh(eth0, ip("10.1.0.9"), [2, 0, 0, 0, 0, 9]).unwrap();
         let found = rtnl.neighbours(eth0).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Access, AccessList, AccessRule, Fact, Forwarding, Frontend, Pick, Place, Plan, Port, Seen, Spread};
+use super::{Access, AccessList, AccessRule, Fact, Forwarding, Frontend, Hop, Pick, Place, Plan, Port, Seen, Spread};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,6 +44,8 @@ impl fmt::Display for Pick {
             (self.any_host_address, ", on any host address"),
             (!self.host, ", not for the host"),
             (self.guarded, ", by host paths"),
+            (self.kept, ", destination kept"),
+            (self.mux, ", those outside kept"),
         ] {
             if flag {
                 f.write_str(text)?;
@@ -70,6 +72,16 @@ impl fmt::Display for Port {
         }
         Ok(())
     }
+}
+
+impl fmt::Display for Hop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.address, if self.neighbour { " nearby" } else { "" })
+    }
+}
+
+fn family(ipv6: bool) -> &'static str {
+    if ipv6 { "IPv6" } else { "IPv4" }
 }
 
 impl fmt::Display for AccessList {
@@ -135,6 +147,8 @@ impl fmt::Display for Fact {
             Self::Peer { tunnel, mac, host, vni: Some(vni) } => write!(f, "{mac} in {tunnel} is at {host}, segment {vni}"),
             Self::Route { tunnel, prefix, router: None } => write!(f, "route {prefix} by {tunnel}"),
             Self::Route { tunnel, prefix, router: Some(router) } => write!(f, "route {prefix} by {tunnel} via {router}"),
+            Self::Hops { ipv6 } => write!(f, "hops of {}", family(*ipv6)),
+            Self::Hop(hop) => write!(f, "hop {hop} is mark {:#x}", hop.mark()),
             Self::Guarded { bridge } => write!(f, "{bridge} reaches the host on host paths alone"),
             Self::Hostless { bridge } => write!(f, "{bridge} and the host are apart"),
             Self::ToFabric { bridge } => write!(f, "ports of {bridge} meet in the fabric"),
@@ -142,6 +156,8 @@ impl fmt::Display for Fact {
             Self::OverlayPrefix(prefix) => write!(f, "{prefix} leaves its overlay only translated"),
             Self::TunnelMac { tunnel, mac } => write!(f, "{tunnel} takes frames for {mac}"),
             Self::HostPath { address, destination } => write!(f, "host path from {address} to {destination}"),
+            Self::PodHops { ipv6 } => write!(f, "hops of pods in {}", family(*ipv6)),
+            Self::PodHop { address, destination, hop } => write!(f, "{address} to {destination} by hop {hop}"),
             Self::Masquerade(prefix) => write!(f, "masquerade {prefix}"),
             Self::Source { class, address } => write!(f, "class {class:#x} leaves as {address}"),
             Self::Exception { class, destination } => write!(f, "class {class:#x} keeps its source to {destination}"),
@@ -154,10 +170,12 @@ impl fmt::Display for Fact {
             Self::Set(name) => write!(f, "set {name}"),
             Self::Member { set, prefix } => write!(f, "set {set} has {prefix}"),
             Self::Access(list) => list.fmt(f),
+            Self::Kept { ipv6 } => write!(f, "kept destinations of {}", family(*ipv6)),
             Self::Pick(pick) => write!(f, "pick {pick}"),
             Self::Backend { frontend, slot, address, port } => {
                 write!(f, "backend {slot} of {frontend} is {}", std::net::SocketAddr::new(*address, *port))
             }
+            Self::KeptBackend { frontend, slot, hop } => write!(f, "backend {slot} of {frontend} is by hop {hop}"),
             Self::Frontend { frontend, pick } => write!(f, "frontend {frontend} picks {pick}"),
         }
     }

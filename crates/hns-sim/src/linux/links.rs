@@ -15,7 +15,7 @@ use crate::fact::{Fact, Forwarding, uplink_bridge};
 use crate::mac::Mac;
 
 /// The prefixes of our links' names.
-const BRIDGE: &str = "hns";
+pub(super) const BRIDGE: &str = "hns";
 const PORT: &str = "ep";
 pub(super) const TUNNEL: &str = "hvx";
 
@@ -91,6 +91,8 @@ impl LinuxKernel {
             Fact::Blocked { port } => self.block_port(port, true),
             Fact::Neighbour { link, address, mac } => Ok(self.rtnl.add_neigh(self.index(link)?, *address, mac.0)?),
             Fact::Peer { tunnel, mac, host, vni } => Ok(self.rtnl.add_fdb(self.index(tunnel)?, mac.0, Some(*host), *vni)?),
+            Fact::Hops { ipv6 } => self.make_gate(*ipv6),
+            Fact::Hop(hop) => self.make_hop(*hop),
             Fact::Route { tunnel, prefix, router } => Ok(self.rtnl.replace_route(&through(self.index(tunnel)?, *prefix, *router))?),
             _ => Ok(()),
         }
@@ -112,6 +114,8 @@ impl LinuxKernel {
             Fact::Neighbour { link, address, .. } => self.on_link(link, |index| self.rtnl.del_neigh(index, *address)),
             Fact::Peer { tunnel, mac, host, vni } => self.on_link(tunnel, |index| self.rtnl.del_fdb(index, mac.0, Some(*host), *vni)),
             Fact::Route { tunnel, prefix, router } => self.on_link(tunnel, |index| self.rtnl.del_route(&through(index, *prefix, *router))),
+            Fact::Hops { ipv6 } => self.unmake_gate(*ipv6),
+            Fact::Hop(hop) => self.unmake_hop(*hop),
             Fact::Compartment(id) => NetNs::remove_at(&self.compartment(id)),
             _ => Ok(()),
         }
@@ -230,6 +234,7 @@ impl LinuxKernel {
         if !facts.contains(&Fact::Fabric) {
             self.unmake_fabric().map_err(|error| ("the way to the fabric".to_owned(), error))?;
         }
+        self.remove_stray_hops(facts).map_err(|error| ("stray hops".to_owned(), error))?;
         self.remove_stray_compartments(facts).map_err(|error| ("stray compartments".to_owned(), error))
     }
 
@@ -294,6 +299,8 @@ pub(super) fn is_link(fact: &Fact) -> bool {
             | Fact::Neighbour { .. }
             | Fact::Peer { .. }
             | Fact::Route { .. }
+            | Fact::Hops { .. }
+            | Fact::Hop(_)
     )
 }
 

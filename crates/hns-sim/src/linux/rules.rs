@@ -23,6 +23,7 @@ use crate::fact::{Fact, Pick, Place, Plan};
 
 mod chains;
 mod elements;
+mod hops;
 
 pub(super) use chains::{ACCESS_IN, ACCESS_OUT, Slots, always_pass};
 use chains::{FINGERPRINT, chain_of, code, pick_rules};
@@ -31,6 +32,10 @@ use elements::{elements, mark_key};
 
 /// The tables of both families.
 pub(super) const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+
+fn family(ipv6: bool) -> Family {
+    if ipv6 { Family::Ip6 } else { Family::Ip }
+}
 
 pub(super) fn table(family: Family) -> Table {
     Table::new(family, "hns")
@@ -49,7 +54,7 @@ pub struct Fingerprint(u64);
 impl Default for Fingerprint {
     /// Of tables without facts. Another version of this program may have other chains.
     fn default() -> Self {
-        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 1")))
+        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 2")))
     }
 }
 
@@ -122,7 +127,7 @@ pub fn change(nft: &Nft, plan: &Plan, fingerprint: Fingerprint) -> io::Result<Fi
 
 /// Whether a fact means something in the tables.
 fn is_in_tables(fact: &Fact) -> bool {
-    !is_link(fact) || matches!(fact, Fact::BridgeAddress { .. })
+    !is_link(fact) || matches!(fact, Fact::BridgeAddress { .. } | Fact::Hop(_))
 }
 
 /// Elements of one set that follow each other, on their way into a batch together.
@@ -182,12 +187,14 @@ fn put_chains(batch: &mut Batch, fact: &Fact, add: bool) {
         Fact::Set(name) => put_set(batch, name, add),
         Fact::Access(list) if list.place == Place::Switch => put_list(batch, list, add),
         Fact::ToFabric { bridge } => put_to_fabric(batch, bridge, add),
+        Fact::Kept { ipv6 } => hops::put_kept(batch, family(*ipv6), add),
+        Fact::PodHops { ipv6 } => hops::put_pod_hops(batch, family(*ipv6), add),
         _ => {}
     }
 }
 
 fn put_pick(batch: &mut Batch, pick: Pick, add: bool) {
-    let table = table(if pick.ipv6 { Family::Ip6 } else { Family::Ip });
+    let table = table(family(pick.ipv6));
     let chain = chain_of(pick);
     let key = Element::new(mark_key(code(pick)));
     let maps = if pick.host { [Some(chains::PICKS), Some(chains::HOST_PICKS)] } else { [Some(chains::PICKS), None] };

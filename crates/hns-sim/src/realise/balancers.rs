@@ -8,7 +8,7 @@ use hcn::{HostComputeNetwork, LoadBalancerFlags, LoadBalancerPortMapping, Networ
 
 use super::endpoints::class_of;
 use super::management;
-use crate::fact::{Fact, Pick, Seen, Spread};
+use crate::fact::{Fact, Hop, Pick, Seen, Spread};
 use crate::state::Balancer;
 use crate::switches::Switches;
 
@@ -26,6 +26,9 @@ pub(super) fn facts(balancer: &Balancer, network: Option<&HostComputeNetwork>, s
         let same = |mapping: &&LoadBalancerPortMapping| (mapping.protocol, mapping.external_port) == (frontend.protocol, frontend.port);
         let Some(mapping) = document.port_mappings.iter().find(same) else { continue };
         let any_host_address = frontend.address.is_unspecified();
+        let kept = keeps(mapping, &backends, network) && !any_host_address;
+        let mux = mapping.flags.contains(PortMappingFlags::USE_MUX) && switches.direct_server_return && seen != Seen::Client;
+        let seen = if kept && mux { Seen::Client } else { seen };
         let pick = Pick {
             ipv6,
             count,
@@ -35,13 +38,29 @@ pub(super) fn facts(balancer: &Balancer, network: Option<&HostComputeNetwork>, s
             // The host's packets to its own addresses do not leave its stack, unless a route sends them to the switch.
             host: !any_host_address || !switches.node_port_needs_local_routed_vip || mapping.flags.contains(PortMappingFlags::LOCAL_ROUTED_VIP),
             guarded: bridged && switches.host_needs_route && seen != Seen::Client,
+            kept,
+            mux: mux && !kept,
         };
         facts.insert(Fact::Pick(pick));
         for (slot, address) in (0..count).zip(&backends) {
             facts.insert(Fact::Backend { frontend, slot, address: *address, port: mapping.internal_port });
+            if kept {
+                let hop = Hop { address: *address, neighbour: false };
+                facts.extend([Fact::Hop(hop), Fact::KeptBackend { frontend, slot, hop }]);
+            }
+        }
+        if kept {
+            facts.extend([Fact::Hops { ipv6 }, Fact::Kept { ipv6 }]);
         }
         facts.insert(Fact::Frontend { frontend, pick });
     }
+}
+
+/// Whether packets reach their backend with the address and port that the client dialled. The host itself is behind no port that
+/// could take them.
+fn keeps(mapping: &LoadBalancerPortMapping, backends: &[IpAddr], network: Option<&HostComputeNetwork>) -> bool {
+    let host = network.and_then(management).map(IpAddr::from);
+    mapping.flags.contains(PortMappingFlags::PRESERVE_DIP) && !backends.iter().any(|address| Some(*address) == host)
 }
 
 /// Whom backends see: the client with direct server return, else the load balancer's own source, else the host.

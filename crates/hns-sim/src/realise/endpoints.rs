@@ -1,6 +1,6 @@
 //! Endpoints: ports, source translation, port mappings, host paths, proxies.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use hcn::document::{EncapOverhead, EndpointPolicyType, InterfaceParameters, L4Proxy};
@@ -8,7 +8,7 @@ use hcn::{EndpointPolicy, Guid, HostComputeNetwork, NatFlags, NetworkType, OutBo
 use ipnet::IpNet;
 
 use super::{access, awaits_compartment, bridge_of, forwarding, management, merged, overlay, prefix, single};
-use crate::fact::{Fact, Frontend, NatClass, ONLY_DESTINATIONS, Port, port_name, stable_hash};
+use crate::fact::{Fact, Frontend, Hop, NatClass, ONLY_DESTINATIONS, Port, port_name, stable_hash};
 use crate::state::{Endpoint, State};
 
 /// Bytes that VXLAN takes from each packet.
@@ -46,7 +46,7 @@ pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork
         }
         outbound_facts(endpoint, network, &port.addresses, facts);
         port_mapping_facts(endpoint, &port.addresses, facts);
-        host_path_facts(id, endpoint, &port, state, facts);
+        route_facts(id, endpoint, &port, state, facts);
         proxy_facts(endpoint, network, &port.addresses, facts);
     }
     overlay::local_facts(endpoint, network, facts);
@@ -119,19 +119,46 @@ fn port_mapping_facts(endpoint: &Endpoint, addresses: &[IpNet], facts: &mut BTre
     }
 }
 
-/// What the endpoint sends by the host: its `SDNRoute`s with `NeedEncap`, the routing rules that name it, and everything where its gateway
-/// is an endpoint of the host.
-fn host_path_facts(id: &Guid, endpoint: &Endpoint, port: &Port, state: &State, facts: &mut BTreeSet<Fact>) {
+/// Where the endpoint's packets go that its gateway does not decide: its `SDNRoute`s and the routing rules that name it. With `NeedEncap`
+/// they go by the host, else to the next hop. What has an endpoint of the host for its gateway goes by the host, too.
+fn route_facts(id: &Guid, endpoint: &Endpoint, port: &Port, state: &State, facts: &mut BTreeSet<Fact>) {
     let own = endpoint.document.policies.iter().filter_map(EndpointPolicy::as_sdn_route);
     let named = state.routes.values().filter(|route| route.host_compute_endpoints.contains(id)).flat_map(|route| route.routes.iter().cloned());
-    let paths = own.chain(named).filter(|route| route.need_encap).map(|route| route.destination_prefix);
     let network = endpoint.document.host_compute_network;
     let hosts = |hop: IpAddr| state.index().local_endpoint_at(network, hop).is_some_and(|id| state.endpoints.get(&id).is_some_and(|row| row.on_host));
-    let by_host = port.routes.iter().filter(|(_, hop, _)| hosts(*hop)).map(|(prefix, ..)| prefix.to_string());
-    let paths: Vec<String> = paths.chain(by_host).collect();
+    let mut paths: Vec<String> = port.routes.iter().filter(|(_, hop, _)| hosts(*hop)).map(|(prefix, ..)| prefix.to_string()).collect();
+    let mut hops: BTreeMap<IpNet, Option<IpAddr>> = BTreeMap::new();
+    for route in own.chain(named) {
+        let hop = route.next_hop.parse::<IpAddr>().ok();
+        let by_host = route.need_encap || hop.is_some_and(hosts);
+        if let Some(destination) = prefix(&route.destination_prefix) {
+            hops.insert(destination, hop.filter(|hop| !by_host && hop.is_ipv4() == destination.addr().is_ipv4()));
+        }
+        if by_host {
+            paths.push(route.destination_prefix);
+        }
+    }
     for destination in merged(paths.iter().map(String::as_str)) {
         let addresses = port.addresses.iter().map(IpNet::addr).filter(|address| address.is_ipv4() == destination.addr().is_ipv4());
         facts.extend(addresses.map(|address| Fact::HostPath { address, destination }));
+    }
+    for (destination, address) in &hops {
+        let Some(hop) = address.map(|address| Hop { address, neighbour: true }) else { continue };
+        for destination in without(*destination, &hops.keys().copied().collect::<Vec<_>>()) {
+            let of_family = port.addresses.iter().map(IpNet::addr).filter(|address| address.is_ipv4() == hop.address.is_ipv4());
+            facts.extend(of_family.map(|address| Fact::PodHop { address, destination, hop }));
+        }
+        let ipv6 = hop.address.is_ipv6();
+        facts.extend([Fact::Hops { ipv6 }, Fact::Hop(hop), Fact::PodHops { ipv6 }]);
+    }
+}
+
+/// The parts of a prefix that are in none of the `others` that are longer.
+fn without(net: IpNet, others: &[IpNet]) -> Vec<IpNet> {
+    let inside: Vec<IpNet> = others.iter().filter(|other| net.contains(*other) && **other != net).copied().collect();
+    match net.subnets(net.prefix_len() + 1) {
+        Ok(halves) if !inside.is_empty() => halves.filter(|half| !inside.contains(half)).flat_map(|half| without(half, &inside)).collect(),
+        _ => vec![net],
     }
 }
 

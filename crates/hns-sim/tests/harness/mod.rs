@@ -210,9 +210,21 @@ impl Node {
     }
 }
 
+/// Gives a namespace an address beside those of its links.
+pub fn own(ns: &NetNs, address: IpAddr) {
+    let rtnl = Rtnl::open_in(ns).unwrap();
+    let lo = rtnl.link("lo").unwrap().unwrap().index;
+    rtnl.set_up(lo).unwrap();
+    rtnl.add_addr(lo, address.into()).unwrap();
+}
+
 /// Answers every connection, after the client sent a byte, with `NAME saw CLIENT`.
 pub fn serve_tcp(ns: &NetNs, port: u16, name: &'static str) {
-    let listener = ns.run(move || TcpListener::bind(("::", port))).unwrap().unwrap();
+    serve_tcp_at(ns, SocketAddr::new(IpAddr::from([0; 16]), port), name);
+}
+
+pub fn serve_tcp_at(ns: &NetNs, address: SocketAddr, name: &'static str) {
+    let listener = ns.run(move || TcpListener::bind(address)).unwrap().unwrap();
     std::thread::spawn(move || {
         while let Ok((mut stream, peer)) = listener.accept() {
             std::thread::spawn(move || {
@@ -227,7 +239,11 @@ pub fn serve_tcp(ns: &NetNs, port: u16, name: &'static str) {
 }
 
 pub fn serve_udp(ns: &NetNs, port: u16, name: &'static str) {
-    let socket = ns.run(move || UdpSocket::bind(("::", port))).unwrap().unwrap();
+    serve_udp_at(ns, SocketAddr::new(IpAddr::from([0; 16]), port), name);
+}
+
+pub fn serve_udp_at(ns: &NetNs, address: SocketAddr, name: &'static str) {
+    let socket = ns.run(move || UdpSocket::bind(address)).unwrap().unwrap();
     std::thread::spawn(move || {
         let mut buffer = [0; 64];
         while let Ok((_, peer)) = socket.recv_from(&mut buffer) {

@@ -13,6 +13,10 @@ const RTM_F_CLONED: u32 = 0x200;
 const RTNH_F_ONLINK: u32 = 4;
 const RTPROT_STATIC: u8 = 4;
 
+fn family_of(ipv6: bool) -> u8 {
+    (if ipv6 { libc::AF_INET6 } else { libc::AF_INET }) as u8
+}
+
 /// What a route does with its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RouteKind {
@@ -127,11 +131,16 @@ impl Route {
         }
     }
 
+    /// A route of the tables; what the kernel derived from one is none.
     fn read(payload: &[u8]) -> Option<Self> {
-        let h = payload.get(..12)?;
-        if wire::u32_at(h, 8)? & RTM_F_CLONED != 0 {
+        if wire::u32_at(payload, 8)? & RTM_F_CLONED != 0 {
             return None;
         }
+        Self::read_any(payload)
+    }
+
+    fn read_any(payload: &[u8]) -> Option<Self> {
+        let h = payload.get(..12)?;
         let any: IpAddr = match i32::from(h[0]) {
             libc::AF_INET => Ipv4Addr::UNSPECIFIED.into(),
             libc::AF_INET6 => Ipv6Addr::UNSPECIFIED.into(),
@@ -167,32 +176,45 @@ pub struct Rule {
     pub to: Option<IpNet>,
     /// Packets that came in by this link.
     pub iif: Option<String>,
+    /// Packets that the members above do not tell.
+    pub inverted: bool,
     /// The table asked.
     pub table: u32,
+    /// The rule of that priority is asked next, instead of a table.
+    pub goto: Option<u32>,
+    /// Of IPv6; where the rule has a network, that decides.
+    pub ipv6: bool,
 }
 
 impl Rule {
     const DST: u16 = 1;
     const SRC: u16 = 2;
     const IIFNAME: u16 = 3;
+    const GOTO: u16 = 4;
     const PRIORITY: u16 = 6;
     const FWMARK: u16 = 10;
     const TABLE: u16 = 15;
     const FWMASK: u16 = 16;
     const TO_TABLE: u8 = 1;
+    const TO_RULE: u8 = 2;
+    const INVERTED: u32 = 2;
 
     fn header(&self) -> [u8; 12] {
         let net = self.from.or(self.to);
         let mut h = [0; 12];
-        h[0] = net.map_or(libc::AF_INET as u8, |n| family(n.addr()));
+        h[0] = net.map_or(family_of(self.ipv6), |n| family(n.addr()));
         h[1] = self.to.map_or(0, |n| n.prefix_len());
         h[2] = self.from.map_or(0, |n| n.prefix_len());
-        h[7] = Self::TO_TABLE;
+        h[7] = if self.goto.is_some() { Self::TO_RULE } else { Self::TO_TABLE };
+        h[8..12].copy_from_slice(&(if self.inverted { Self::INVERTED } else { 0 }).to_ne_bytes());
         h
     }
 
     fn body(&self, w: &mut Writer) {
-        w.attr_u32(Self::TABLE, self.table);
+        match self.goto {
+            Some(priority) => w.attr_u32(Self::GOTO, priority),
+            None => w.attr_u32(Self::TABLE, self.table),
+        }
         w.attr_u32(Self::PRIORITY, self.priority);
         if let Some((mark, mask)) = self.fwmark {
             w.attr_u32(Self::FWMARK, mark);
@@ -220,7 +242,10 @@ impl Rule {
             from: net(Self::SRC, h[2]),
             to: net(Self::DST, h[1]),
             iif: wire::attr(attrs, Self::IIFNAME).map(wire::text),
+            inverted: wire::u32_at(h, 8)? & Self::INVERTED != 0,
             table: number(Self::TABLE).unwrap_or(u32::from(h[4])),
+            goto: number(Self::GOTO).filter(|_| h[7] == Self::TO_RULE),
+            ipv6: h[0] == libc::AF_INET6 as u8,
         })
     }
 }
@@ -247,10 +272,34 @@ impl Rtnl {
         self.change(&format!("delete route {}", route.dst), libc::RTM_DELROUTE, ACK, &route.header(), |w| route.body(w))
     }
 
+    /// The route that packets to an address take now; none where there is no way.
+    pub fn route_to(&self, address: IpAddr) -> Result<Option<Route>> {
+        let asked = Route::new(address.into());
+        let name = format!("find the route to {address}");
+        match self.request(&name, libc::RTM_GETROUTE, ACK, &asked.header(), |w| w.attr(libc::RTA_DST, &ip_bytes(address))) {
+            Ok(answers) => Ok(answers.first().and_then(|answer| Route::read_any(answer))),
+            Err(error) if matches!(error.errno(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL | libc::EACCES)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes the route of a table to that destination, whatever else it says.
+    pub fn del_route_to(&self, dst: IpNet, table: u32) -> Result<()> {
+        let route = Route { table, protocol: libc::RTPROT_UNSPEC, ..Route::new(dst) };
+        let mut header = route.header();
+        (header[6], header[7]) = (libc::RT_SCOPE_NOWHERE, libc::RTN_UNSPEC);
+        self.change(&format!("delete route {dst} of table {table}"), libc::RTM_DELROUTE, ACK, &header, |w| route.body(w))
+    }
+
     /// The IPv4 routing rules.
     pub fn rules(&self) -> Result<Vec<Rule>> {
+        self.rules_of(false)
+    }
+
+    /// The routing rules of a family.
+    pub fn rules_of(&self, ipv6: bool) -> Result<Vec<Rule>> {
         let mut head = [0; 12];
-        head[0] = libc::AF_INET as u8;
+        head[0] = family_of(ipv6);
         self.dump("list rules", libc::RTM_GETRULE, &head, Rule::read)
     }
 

@@ -3,8 +3,9 @@
 use ipnet::IpNet;
 use linux_sys::nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, MetaKey, PayloadBase, Rule, ct_state, ct_status, rule};
 
-use super::table;
+use super::{hops, table};
 use crate::fact::{BALANCED, ONLY_DESTINATIONS, Pick, Seen, Spread, TO_FABRIC, stable_hash};
+use crate::linux::links::{BRIDGE, TUNNEL};
 
 pub(super) const FRONTENDS: &str = "frontends";
 pub(super) const BACKENDS: &str = "backends";
@@ -27,24 +28,27 @@ pub(super) const FINGERPRINT: &str = "fingerprint";
 pub(in super::super) const ACCESS_IN: &str = "access-in";
 pub(in super::super) const ACCESS_OUT: &str = "access-out";
 
+/// The class of connections that get the address of their link, as the kernel holds it.
+pub(super) const BALANCED_BYTES: [u8; 4] = BALANCED.to_ne_bytes();
+
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
 /// Priorities of address translation and of filters in the hooks (linux/netfilter_ipv4.h).
-const DNAT: i32 = -100;
-const FILTER: i32 = 0;
-const SNAT: i32 = 100;
+pub(super) const DNAT: i32 = -100;
+pub(super) const FILTER: i32 = 0;
+pub(super) const SNAT: i32 = 100;
 
 /// Where values lie in the rules of a family: the frontend's address, protocol and port from slot 0, then the backend's number; what is looked
 /// up from slot 8.
 pub(in super::super) struct Slots {
-    family: Family,
+    pub(super) family: Family,
     /// Slots of an address.
     width: u32,
 }
 
-const FOUND: u32 = 8;
+pub(super) const FOUND: u32 = 8;
 
 impl Slots {
     pub(in super::super) fn of(family: Family) -> Self {
@@ -60,12 +64,12 @@ impl Slots {
     }
 
     /// Protocol and port behind the frontend's address.
-    fn service(&self, rule: Rule) -> Rule {
+    pub(super) fn service(&self, rule: Rule) -> Rule {
         rule.load_l4proto(self.width).load_dport(self.width + 1)
     }
 
     /// Source and destination address side by side.
-    fn both(&self, rule: Rule) -> Rule {
+    pub(super) fn both(&self, rule: Rule) -> Rule {
         self.daddr(self.saddr(rule, 0), self.width)
     }
 
@@ -214,7 +218,14 @@ pub(super) fn chain_of(pick: Pick) -> String {
         Spread::Source => "-source",
     };
     let flag = |on: bool, text: &'static str| if on { text } else { "" };
-    let flags = [flag(pick.any_host_address, "-any"), flag(!pick.host, "-nohost"), flag(pick.guarded, "-guarded")].concat();
+    let flags = [
+        flag(pick.any_host_address, "-any"),
+        flag(!pick.host, "-nohost"),
+        flag(pick.guarded, "-guarded"),
+        flag(pick.kept, "-kept"),
+        flag(pick.mux, "-mux"),
+    ]
+    .concat();
     let seen = match pick.seen {
         Seen::Client => "-keep".to_owned(),
         Seen::Link => "-link".to_owned(),
@@ -234,6 +245,7 @@ pub(super) fn pick_rules(pick: Pick) -> Vec<Rule> {
         Spread::SourceProtocol => slots.saddr(rule(), FOUND).load_l4proto(FOUND + slots.width).expr(hash(slots.width * 4 + 4, count, number)),
     };
     let frontend = if pick.any_host_address { picking.load_value(0, slots.nothing()) } else { slots.daddr(picking, 0) };
+    let kept = pick.kept.then(|| hops::keep(frontend.clone(), &slots));
     let found = slots.service(frontend).lookup_data(BACKENDS, 0, FOUND);
     // A mark is always set: the way of picking must not be taken for a class.
     let mark = match pick.seen {
@@ -244,7 +256,21 @@ pub(super) fn pick_rules(pick: Pick) -> Vec<Rule> {
     let guard = rule().set_mark(0, u32::MAX).expr(Expr::Meta { key: MetaKey::IifName, reg: 0 }).lookup(GUARDED, 0);
     let guard = pick.guarded.then(|| slots.both(guard).lookup_not(HOST_PATHS, 0).return_());
     let translate = found.dnat(slots.family, FOUND, Some(FOUND + slots.width));
-    guard.into_iter().chain([rule().set_mark(mark, u32::MAX), translate]).collect()
+    let mux = pick.mux.then(|| came_from_outside(rule()).set_mark(0, u32::MAX));
+    guard.into_iter().chain([rule().set_mark(mark, u32::MAX)]).chain(mux).chain(kept).chain([translate]).collect()
+}
+
+/// Neither from the host itself nor from a link of a network.
+fn came_from_outside(rule: Rule) -> Rule {
+    const PREFIX: usize = 3;
+    let load = rule.expr(Expr::Meta { key: MetaKey::IifName, reg: 0 });
+    let start = Expr::Bitwise { from: 0, to: 0, mask: vec![0xff, 0xff, 0xff, 0], xor: vec![0; 4] };
+    let not = |name: &str| {
+        let mut value = vec![0; 4];
+        value[..name.len()].copy_from_slice(name.as_bytes());
+        Expr::Cmp { op: CmpOp::Neq, reg: 0, value }
+    };
+    [&BRIDGE[..PREFIX], &TUNNEL[..PREFIX], ""].into_iter().fold(load.expr(start), |rule, name| rule.expr(not(name)))
 }
 
 fn hash(len: u32, modulus: u32, reg: u32) -> Expr {

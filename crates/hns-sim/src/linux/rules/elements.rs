@@ -7,8 +7,9 @@ use ipnet::IpNet;
 use linux_sys::nft::{Batch, DataType, Element, Family, Key, SetSpec};
 
 use super::chains::*;
+use super::hops::{HOPS, KEPT_BACKENDS, KEPT_SOURCES, POD_HOPS};
 use super::{FAMILIES, table};
-use crate::fact::{Fact, Frontend, NatClass};
+use crate::fact::{BALANCED, Fact, Frontend, NatClass, Pick, Seen};
 use crate::linux::tunnels;
 
 pub(super) fn add_sets(batch: &mut Batch, family: Family) {
@@ -17,6 +18,10 @@ pub(super) fn add_sets(batch: &mut Batch, family: Family) {
     for set in [
         SetSpec::map(FRONTENDS, [address, InetProto, InetService], [Mark]),
         SetSpec::map(BACKENDS, [address, InetProto, InetService, Mark], [address, InetService]),
+        SetSpec::map(KEPT_BACKENDS, [address, InetProto, InetService, Mark], [Mark]),
+        SetSpec::map(KEPT_SOURCES, [address, InetProto, InetService], [Mark]),
+        SetSpec::map(HOPS, [Mark], [address]),
+        SetSpec::map(POD_HOPS, [address, address], [Mark]).interval(),
         SetSpec::vmap(PICKS, [Mark]),
         SetSpec::vmap(HOST_PICKS, [Mark]),
         SetSpec::map(SOURCES, [Mark], [address]),
@@ -95,10 +100,29 @@ pub(super) fn elements(fact: &Fact) -> Vec<(Family, String, Element)> {
             let key = frontend_key(frontend).mark(u32::from(*slot));
             (family_of(frontend.address), BACKENDS, Element::new(key).data(address(*to).port(*port)))
         }
-        Fact::Frontend { frontend, pick } => {
-            (family_of(frontend.address), FRONTENDS, Element::new(frontend_key(frontend)).data(mark_key(code(*pick))))
+        Fact::Frontend { frontend, pick } => return frontend_elements(frontend, *pick),
+        Fact::KeptBackend { frontend, slot, hop } => {
+            let key = frontend_key(frontend).mark(u32::from(*slot));
+            (family_of(frontend.address), KEPT_BACKENDS, Element::new(key).data(mark_key(hop.mark())))
+        }
+        Fact::Hop(hop) => (family_of(hop.address), HOPS, Element::new(mark_key(hop.mark())).data(address(hop.address))),
+        Fact::PodHop { address: pod, destination, hop } => {
+            (family_of(*pod), POD_HOPS, area(destination, || address(*pod)).data(mark_key(hop.mark())))
         }
         _ => return Vec::new(),
     };
     vec![(family, set.to_owned(), element)]
+}
+
+/// The frontend's way of picking; and, where it keeps destinations, its class of source, which no mark carries then.
+fn frontend_elements(frontend: &Frontend, pick: Pick) -> Vec<(Family, String, Element)> {
+    let element = |data: NatClass| Element::new(frontend_key(frontend)).data(mark_key(data));
+    let family = family_of(frontend.address);
+    let class = match pick.seen {
+        Seen::Client => None,
+        Seen::Class(class) => Some(class),
+        Seen::Link => Some(BALANCED),
+    };
+    let kept = class.filter(|_| pick.kept).map(|class| (family, KEPT_SOURCES.to_owned(), element(class)));
+    [(family, FRONTENDS.to_owned(), element(code(pick)))].into_iter().chain(kept).collect()
 }

@@ -1,0 +1,93 @@
+//! Chains that are there while something uses them: for connections that keep their destination, and for pods' next hops.
+//!
+//! ```text
+//! kept            → the mark of the connection's backend becomes the packet's, and with it the way (prerouting; output)
+//! kept-sources    → frontend → class → its source
+//! kept-access     → mark → backend → its access rules, which do not find it by the packet's destination (forward; output)
+//! pod-hops        → address · destination → mark
+//! ```
+
+use linux_sys::nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, Rule, ct_state, ct_status, rule};
+
+use super::chains::{ACCESS_IN, BALANCED_BYTES, DNAT, FILTER, FOUND, SNAT, SOURCES, Slots};
+use super::{BEHIND_DNAT, table};
+use crate::fact::Hop;
+
+pub(super) const HOPS: &str = "hops";
+pub(super) const POD_HOPS: &str = "pod-hops";
+pub(super) const KEPT_BACKENDS: &str = "kept-backends";
+pub(super) const KEPT_SOURCES: &str = "kept-sources";
+
+/// The connection has a hop; its mark is in slot 0.
+fn has_hop(rule: Rule) -> Rule {
+    let bits = Expr::Bitwise { from: 0, to: 1, mask: Hop::MASK.to_ne_bytes().into(), xor: vec![0; 4] };
+    rule.load_ct_mark(0).expr(bits).expr(Expr::Cmp { op: CmpOp::Eq, reg: 1, value: Hop::MARKS.to_ne_bytes().into() })
+}
+
+/// What the client sends follows the backend.
+fn follow() -> Vec<Rule> {
+    let sent = rule().expr(Expr::Ct { key: CtKey::Direction, reg: 0, reply: None }).expr(Expr::Cmp { op: CmpOp::Eq, reg: 0, value: vec![0] });
+    vec![has_hop(sent).set_mark_from(0)]
+}
+
+fn sources(slots: &Slots) -> Vec<Rule> {
+    let class = || {
+        let frontend = slots.service(slots.daddr(has_hop(rule()), 0));
+        frontend.lookup_data(KEPT_SOURCES, 0, FOUND)
+    };
+    vec![
+        class().lookup_data(SOURCES, FOUND, FOUND + 1).snat(slots.family, FOUND + 1, None),
+        class().expr(Expr::Cmp { op: CmpOp::Eq, reg: FOUND, value: BALANCED_BYTES.into() }).masquerade(),
+        // The client's address stays, whatever its endpoint's translation says.
+        has_hop(rule()).accept(),
+    ]
+}
+
+fn access() -> Vec<Rule> {
+    let established = rule().ct_state(ct_state::ESTABLISHED | ct_state::RELATED).accept();
+    vec![established, has_hop(rule()).lookup_data(HOPS, 0, FOUND).vmap(ACCESS_IN, FOUND)]
+}
+
+fn pod_hops(slots: &Slots) -> Vec<Rule> {
+    let status = Expr::Ct { key: CtKey::Status, reg: 0, reply: None };
+    let balanced = Expr::Bitwise { from: 0, to: 0, mask: ct_status::DNAT.to_ne_bytes().into(), xor: vec![0; 4] };
+    let plain = rule().expr(status).expr(balanced).expr(Expr::Cmp { op: CmpOp::Eq, reg: 0, value: vec![0; 4] });
+    vec![slots.both(plain).lookup_data(POD_HOPS, 0, FOUND).set_mark_from(FOUND)]
+}
+
+/// What keeps its destination finds its backend's hop, unless that is the host itself.
+pub(super) fn keep(frontend: Rule, slots: &Slots) -> Rule {
+    let hop = slots.service(frontend).lookup_data(KEPT_BACKENDS, 0, FOUND).lookup_data(HOPS, FOUND, FOUND + 1);
+    hop.lookup_not(super::chains::HOST_ADDRESSES, FOUND + 1).set_ct_mark_from(FOUND).accept()
+}
+
+fn put(batch: &mut Batch, family: Family, chains: Vec<(&str, ChainType, Hook, i32, Vec<Rule>)>, add: bool) {
+    let table = table(family);
+    for (name, kind, hook, priority, rules) in chains {
+        if add {
+            batch.add_chain(&table, &Chain::base(name, kind, hook, priority));
+            for rule in rules {
+                batch.add_rule(&table, name, rule);
+            }
+        } else {
+            batch.flush_chain(&table, name).del_chain(&table, name);
+        }
+    }
+}
+
+/// Behind what sends pods' packets to the fabric, and their own hops: a load balancer comes first.
+pub(super) fn put_kept(batch: &mut Batch, family: Family, add: bool) {
+    let slots = Slots::of(family);
+    let chains = vec![
+        ("kept", ChainType::Filter, Hook::Prerouting, BEHIND_DNAT + 2, follow()),
+        ("kept-host", ChainType::Route, Hook::Output, DNAT + 2, follow()),
+        ("kept-sources", ChainType::Nat, Hook::Postrouting, SNAT - 1, sources(&slots)),
+        ("kept-access", ChainType::Filter, Hook::Forward, FILTER - 1, access()),
+        ("kept-access-host", ChainType::Filter, Hook::Output, FILTER + 1, access()),
+    ];
+    put(batch, family, chains, add);
+}
+
+pub(super) fn put_pod_hops(batch: &mut Batch, family: Family, add: bool) {
+    put(batch, family, vec![("pod-hops", ChainType::Filter, Hook::Prerouting, BEHIND_DNAT + 1, pod_hops(&Slots::of(family)))], add);
+}
