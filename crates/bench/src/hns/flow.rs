@@ -6,8 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use hcn::NetworkType;
-use linux_sys::netlink::Rtnl;
+use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::nft::{Batch, Chain, ChainType, Family, Hook, Nft, Table, ct_state, rule};
 use linux_sys::ns::NetNs;
+use linux_sys::sysctl;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 use super::{Figures, Host, net};
 
@@ -22,6 +26,7 @@ const ANSWER: u16 = 5002;
 /// Answers every byte with a byte.
 pub(super) fn serve(ns: &NetNs, port: u16) -> Result<()> {
     accept(ns, port, |mut stream| {
+        stay();
         let mut byte = [0];
         while stream.read_exact(&mut byte).and_then(|()| stream.write_all(&byte)).is_ok() {}
     })
@@ -36,6 +41,15 @@ fn accept(ns: &NetNs, port: u16, with: impl Fn(TcpStream) + Send + Copy + 'stati
         }
     });
     Ok(())
+}
+
+/// Keeps the calling thread on the first processor. Both ends of an exchange run there: between two processors the exchange would measure how
+/// long an idle one takes to wake, which is more than the way itself and different in every run.
+fn stay() {
+    let mut first = CpuSet::new();
+    if let Err(error) = first.set(0).and_then(|()| sched_setaffinity(Pid::from_raw(0), &first)) {
+        eprintln!("the first processor cannot be had ({error}): the figures of requests and responses vary");
+    }
 }
 
 fn connect(ns: &NetNs, address: SocketAddr) -> Result<TcpStream> {
@@ -83,6 +97,7 @@ impl Way {
 
     /// Requests with their answers a second.
     fn answers(&self) -> Result<f64> {
+        stay();
         let mut stream = connect(&self.client, (self.server, ANSWER).into())?;
         let (began, mut count) = (Instant::now(), 0);
         while began.elapsed() < ROUND {
@@ -101,6 +116,10 @@ fn plain() -> Result<Way> {
     rtnl.add_bridge("plain")?;
     let bridge = rtnl.link("plain")?.context("the bridge is gone")?.index;
     rtnl.set_up(bridge)?;
+    match sysctl::set_in(&ns, "net.bridge.bridge-nf-call-iptables", "0") {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
     let mut ends = Vec::new();
     for number in [1, 2] {
         let end = NetNs::new_anonymous()?;
@@ -115,6 +134,35 @@ fn plain() -> Result<Way> {
     }
     let [client, server] = ends.try_into().map_err(|_| anyhow::anyhow!("two ends"))?;
     Way::new(client, &server, [10, 9, 0, 2].into(), ns)
+}
+
+/// Two namespaces with a router between them, which may know connections and has no other rule.
+fn router(tracking: bool) -> Result<Way> {
+    let ns = NetNs::new_anonymous()?;
+    let rtnl = Rtnl::open_in(&ns)?;
+    sysctl::set_in(&ns, "net.ipv4.ip_forward", "1")?;
+    if tracking {
+        let table = Table::new(Family::Ip, "tracking");
+        let mut batch = Batch::new();
+        batch.add_table(&table).add_chain(&table, &Chain::base("forward", ChainType::Filter, Hook::Forward, 0));
+        batch.add_rule(&table, "forward", rule().ct_state(ct_state::ESTABLISHED | ct_state::RELATED).accept());
+        Nft::open_in(&ns)?.commit(&batch)?;
+    }
+    let mut ends = Vec::new();
+    for number in [1, 2] {
+        let end = NetNs::new_anonymous()?;
+        let (name, inside) = (format!("v{number}"), Rtnl::open_in(&end)?);
+        rtnl.add_veth(&name, "eth0", Some(&end))?;
+        let (outer, inner) = (rtnl.link(&name)?.context("gone")?.index, inside.link("eth0")?.context("gone")?.index);
+        rtnl.add_addr(outer, net(&format!("10.9.{number}.1/24")))?;
+        rtnl.set_up(outer)?;
+        inside.add_addr(inner, net(&format!("10.9.{number}.2/24")))?;
+        inside.set_up(inner)?;
+        inside.add_route(&Route::new(net("0.0.0.0/0")).via([10, 9, number, 1].into()).oif(inner))?;
+        ends.push(end);
+    }
+    let [client, server] = ends.try_into().map_err(|_| anyhow::anyhow!("two ends"))?;
+    Way::new(client, &server, [10, 9, 2, 2].into(), ns)
 }
 
 /// The highest of both ways, taken in turns: what else runs on the machine only ever slows.
@@ -143,5 +191,10 @@ pub(super) fn measure(figures: &mut Figures) -> Result<()> {
     let (of_plain, of_routed) = compare(&plain, &routed, Way::answers)?;
     let text = format!("{:.0} % ({:.0} of {:.0} a second)", of_routed / of_plain * 100.0, of_routed, of_plain);
     figures.add("pod to pod on one host beside a plain bridge, request and response", &text, "85 %", of_routed >= of_plain * 0.85);
+    for (name, tracking) in [("a router alone", false), ("a router that tracks connections", true)] {
+        let (of_plain, of_router) = compare(&plain, &router(tracking)?, Way::answers)?;
+        let text = format!("{:.0} % ({of_router:.0} of {of_plain:.0} a second)", of_router / of_plain * 100.0);
+        figures.add(&format!("{name} beside a plain bridge, request and response"), &text, "", true);
+    }
     Ok(())
 }
