@@ -18,7 +18,7 @@ use crate::switches::Shown;
 use crate::{Simulator, vfp};
 
 pub use crate::calls::{CallFilter, Counter, LoggedCall};
-pub use crate::faults::{ActiveFault, Fault, KINDS, RestartMode};
+pub use crate::faults::{ActiveFault, Fault, FaultKind, KINDS, RestartMode, is_function};
 pub use crate::latency::Latency;
 
 /// What the service is and holds.
@@ -101,6 +101,10 @@ fn answer(simulator: &Simulator, call: &str, args: Value) -> Result<Value, Strin
             Ok(Value::Null)
         }
         "switches" => Ok(json!(simulator.switches().list())),
+        "set-switch" => {
+            let text: String = given(args, "switch")?;
+            simulator.set_switch(&text).map(|()| Value::Null)
+        }
         "vfp" => {
             let endpoint: Option<Guid> = given(args, "endpoint's GUID")?;
             let dump = vfp::dump(&simulator.state(), endpoint);
@@ -110,7 +114,7 @@ fn answer(simulator: &Simulator, call: &str, args: Value) -> Result<Value, Strin
         "restart" => simulator.restart(given(args, "restart")?).map(|()| Value::Null),
         other => Err(format!(
             "there is no admin call {other:?}: use status, counters, reset-counters, calls, faults, add-fault, remove-fault, clear-faults, latency, \
-             set-latency, switches, vfp or restart"
+             set-latency, switches, set-switch, vfp or restart"
         )),
     }
 }
@@ -207,6 +211,11 @@ impl AdminClient {
     /// The switches with their values and evidence.
     pub fn switches(&self) -> io::Result<Vec<Shown>> {
         self.ask("switches", Value::Null)
+    }
+
+    /// Sets a switch by its text, `name=value`, until the process ends.
+    pub fn set_switch(&self, text: &str) -> io::Result<()> {
+        self.ask("set-switch", json!(text))
     }
 
     /// The rules at the ports of switches: of all, or of an endpoint's.

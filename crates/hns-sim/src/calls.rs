@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hcn::{Function, Guid, HResult};
 use serde::{Deserialize, Serialize};
 
+use crate::faults::matches;
+
 /// How many calls the log remembers.
 const LOG: usize = 1000;
 
@@ -59,7 +61,7 @@ pub struct Counter {
 pub struct CallFilter {
     /// Only calls with a higher number.
     pub since: u64,
-    /// Only this function.
+    /// Only these functions; `*` stands for any text.
     pub call: Option<String>,
     /// Only this object.
     pub id: Option<Guid>,
@@ -143,7 +145,7 @@ impl Calls {
     pub fn select(&self, filter: &CallFilter) -> Vec<&LoggedCall> {
         let wanted = |call: &&LoggedCall| {
             call.number > filter.since
-                && filter.call.as_ref().is_none_or(|name| *name == call.call)
+                && filter.call.as_ref().is_none_or(|name| matches(name, &call.call))
                 && filter.id.is_none_or(|id| call.id == Some(id))
                 && !(filter.failed && call.hresult == HResult::OK)
         };

@@ -188,6 +188,8 @@ pub enum Loss {
     Endpoints,
     /// Endpoints come back from a reboot.
     StaleEndpoints,
+    /// Namespaces without containers do not come back.
+    Namespaces,
     /// Load balancers do not come back.
     Balancers,
     /// Half of the load balancers do not come back.
@@ -261,14 +263,28 @@ pub struct Faults {
     seed: u64,
 }
 
+/// The names of faults that have a word in common with that one; all of them where there is none.
+fn like(name: &str) -> Vec<&'static str> {
+    let words: Vec<&str> = name.split(['-', '_', ' ']).filter(|word| word.len() > 1).collect();
+    let all = || KINDS.iter().map(|kind| kind.name);
+    let alike: Vec<_> = all().filter(|known| words.iter().any(|word| known.contains(word))).collect();
+    if alike.is_empty() { all().collect() } else { alike }
+}
+
 /// Whether `name` is what `pattern` says; `*` stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((head, tail)) => {
             name.strip_prefix(head).is_some_and(|rest| (0..=rest.len()).any(|cut| rest.is_char_boundary(cut) && matches(tail, &rest[cut..])))
         }
     }
+}
+
+/// Refuses the name of a function that there is not; `*` stands for any text.
+pub fn is_function(call: &str) -> Result<(), String> {
+    let known = Function::all().any(|function| matches(call, &function.to_string()));
+    if known { Ok(()) } else { Err(format!("there is no function {call:?}: write it as HcnCreateEndpoint, HNSCall, or HcnCreate* for several")) }
 }
 
 impl Fault {
@@ -279,25 +295,20 @@ impl Fault {
 
     /// What the name means; an error says what is wrong with the fault.
     pub fn check(&self) -> Result<&'static FaultKind, String> {
-        let kind = kind(&self.name).ok_or_else(|| {
-            let names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
-            format!("there is no fault {:?}: use one of {}", self.name, names.join(", "))
-        })?;
+        let kind = kind(&self.name).ok_or_else(|| format!("there is no fault {:?}: use one of {}", self.name, like(&self.name).join(", ")))?;
         let name = kind.name;
-        if let Some(call) = &self.call
-            && !Function::all().any(|function| matches(call, &function.to_string()))
-        {
-            return Err(format!("there is no function {call:?}"));
+        if let Some(call) = &self.call {
+            is_function(call)?;
         }
         if self.probability.is_some_and(|probability| !(0.0..=1.0).contains(&probability)) {
             return Err(format!("the probability of {name} must be from 0 to 1"));
         }
         match kind.action {
-            Action::Delay if self.delay_ms == 0 && kind.delay_ms == 0 => return Err(format!("{name} needs delay_ms: write {name}=200ms")),
-            Action::Fail if self.hresult.or(kind.hresult).is_none() => return Err(format!("{name} needs hresult: write {name}=0x80004005")),
+            Action::Delay if self.delay_ms == 0 && kind.delay_ms == 0 => return Err(format!("{name} needs a delay: write {name}=200ms")),
+            Action::Fail if self.hresult.or(kind.hresult).is_none() => return Err(format!("{name} needs a code: write {name}=0x80004005")),
             Action::Fail | Action::FailAfter if self.hresult == Some(HResult::OK) => return Err(format!("{name} cannot fail with success")),
             Action::Fail | Action::FailAfter => {}
-            _ if self.hresult.is_some() => return Err(format!("{name} has no hresult")),
+            _ if self.hresult.is_some() => return Err(format!("{name} has no code")),
             _ => {}
         }
         let timeless = match kind.action {
@@ -308,7 +319,7 @@ impl Fault {
             _ => false,
         };
         if self.delay_ms != 0 && timeless {
-            return Err(format!("{name} has no delay_ms"));
+            return Err(format!("{name} has no delay"));
         }
         if self.mode.is_some() && kind.action != Action::Upset(Upset::Restart) {
             return Err(format!("{name} has no mode"));

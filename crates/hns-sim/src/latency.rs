@@ -67,14 +67,14 @@ impl FromStr for Latency {
         let mut latency = Self::default();
         for part in text.split(',') {
             let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} of a latency is not KEY=DURATION"))?;
-            let micros = u64::try_from(duration(value)?.as_micros()).unwrap_or(u64::MAX);
-            match key.trim() {
-                "read" => latency.read_us = micros,
-                "write" => latency.write_us = micros,
-                "jitter" => latency.jitter_us = micros,
-                "balancer" => latency.balancer_us = micros,
+            let slot = match key.trim() {
+                "read" => &mut latency.read_us,
+                "write" => &mut latency.write_us,
+                "jitter" => &mut latency.jitter_us,
+                "balancer" => &mut latency.balancer_us,
                 other => return Err(format!("a latency has no {other:?}: use read, write, jitter or balancer, or windows, or none")),
-            }
+            };
+            *slot = u64::try_from(duration(value)?.as_micros()).unwrap_or(u64::MAX);
         }
         Ok(latency)
     }

@@ -28,9 +28,9 @@ impl Mac {
         [Self([0x00, 0x15, 0x5d, pool, page & 0xf0, 0x00]), Self([0x00, 0x15, 0x5d, pool, page | 0x0f, 0xff])]
     }
 
-    /// The distributed router's address of an overlay.
-    pub fn router(network: &Guid) -> Self {
-        let [.., a, b, c] = *network.0.as_bytes();
+    /// A distributed router's address: each overlay that is made gets another one.
+    pub fn router() -> Self {
+        let [.., a, b, c] = *Guid::random().0.as_bytes();
         Self([0x00, 0x15, 0x5d, a, b, c])
     }
 

@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
-use hcn::document::{NetworkFlags, NetworkPolicyType};
-use hcn::{EndpointState, Guid, HnsVersion, HostComputeNetwork, LoadBalancerFlags, NamespaceResource, NetworkPolicy, NetworkType};
+use hcn::document::{NamespaceResourceType, NetworkFlags, NetworkPolicyType};
+use hcn::{
+    EndpointState, Guid, HnsVersion, HostComputeNamespace, HostComputeNetwork, LoadBalancerFlags, NamespaceResource, NetworkPolicy, NetworkType,
+};
 
 use crate::faults::{Loss, RestartMode};
 use crate::latency::mix;
@@ -35,6 +37,10 @@ impl Ending {
         let transient =
             network.flags.contains(NetworkFlags::ENABLE_NON_PERSISTENT) || network.network_type == NetworkType::Nat && version >= NAT_IS_TRANSIENT;
         !(self.loses(Loss::Networks) || self.mode == RestartMode::Reboot && transient)
+    }
+
+    fn keeps_namespace(&self, namespace: &HostComputeNamespace) -> bool {
+        !self.loses(Loss::Namespaces) || namespace.resources.iter().any(|resource| resource.resource_type == NamespaceResourceType::Container)
     }
 
     /// Whether the object is among the half that is lost.
@@ -69,7 +75,8 @@ pub fn survivors(state: &State, ending: &Ending, switches: &Switches, host: &Hos
             continue;
         }
         let mut endpoint = row.read();
-        if reboot && !endpoint.document.is_remote() {
+        let homeless = state.namespaces.get(&endpoint.document.host_compute_namespace).is_some_and(|namespace| !ending.keeps_namespace(namespace));
+        if reboot && !endpoint.document.is_remote() || homeless {
             endpoint = unplugged(endpoint);
         }
         // The switch's extension is off for what was there before.
@@ -79,7 +86,7 @@ pub fn survivors(state: &State, ending: &Ending, switches: &Switches, host: &Hos
     }
     if !reboot {
         let mut next_compartment = state.index().highest_compartment().unwrap_or(0).max(HOST_COMPARTMENT).saturating_add(1);
-        for (id, namespace) in &state.namespaces {
+        for (id, namespace) in state.namespaces.iter().filter(|(_, namespace)| ending.keeps_namespace(namespace)) {
             let mut namespace = namespace.clone();
             let held = |resource: &NamespaceResource| endpoint_of(resource).is_none_or(|endpoint| kept.endpoints.contains_key(&endpoint));
             namespace.resources.retain(held);
@@ -116,7 +123,7 @@ fn keep_balancers(state: &State, ending: &Ending, switches: &Switches, kept: &mu
     }
 }
 
-/// An endpoint that came back from a reboot without what it was plugged into.
+/// An endpoint that came back without what it was plugged into.
 fn unplugged(mut endpoint: Endpoint) -> Endpoint {
     endpoint.document.host_compute_namespace = Guid::NIL;
     endpoint.document.state = EndpointState::CREATED;

@@ -168,6 +168,18 @@ impl Simulator {
         lock(&self.inner.core).switches.clone()
     }
 
+    /// Sets a switch by its text. What is there follows it; what was refused or left out by the old value is not made up for.
+    pub fn set_switch(&self, text: &str) -> Result<(), String> {
+        let mut core = lock(&self.inner.core);
+        let old = core.switches.clone();
+        core.switches.set(text)?;
+        let state = core.state.clone();
+        core.rise(state).map_err(|error| {
+            core.switches = old;
+            format!("the host cannot follow {text}: {error:#}")
+        })
+    }
+
     /// Every kernel fact that the state means.
     pub fn facts(&self) -> BTreeSet<Fact> {
         let core = lock(&self.inner.core);

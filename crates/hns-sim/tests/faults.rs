@@ -170,6 +170,7 @@ fn endings_keep_what_they_keep() {
         ("network-lost-on-reboot", "hns-restart=reboot", [0, 0, 0, 0]),
         ("stale-endpoints", "hns-restart=reboot", [1, 2, 0, 0]),
         ("restart-loses-endpoints", "hns-restart", [1, 0, 1, 1]),
+        ("restart-loses-namespaces", "hns-restart", [1, 2, 0, 1]),
         ("restart-loses-lbs", "hns-restart", [1, 2, 1, 0]),
         ("restart-leaks-ports", "hns-restart", [1, 2, 1, 0]),
         ("restart-drops-dsr", "hns-restart", [1, 2, 1, 1]),

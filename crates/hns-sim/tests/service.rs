@@ -166,6 +166,12 @@ fn a_restart_cuts_connections_and_clients_come_back() {
     admin.set_latency(&latency).unwrap();
     assert_eq!(admin.latency().unwrap(), latency);
     assert!(admin.switches().unwrap().iter().any(|switch| switch.name == "reserve-gateway" && switch.value == "true"));
+    admin.set_switch("host-needs-route=false").unwrap();
+    assert!(admin.switches().unwrap().iter().any(|switch| switch.name == "host-needs-route" && switch.value == "false"));
+    for wrong in ["host-needs-route=perhaps", "weather=fine", "weather"] {
+        assert!(admin.set_switch(wrong).is_err(), "{wrong}");
+    }
+    assert_eq!(admin.calls(&CallFilter { call: Some("HcnDelete*".into()), ..CallFilter::default() }).unwrap().len(), 2);
     admin.reset_counters().unwrap();
     assert!(admin.counters().unwrap().is_empty());
     admin.wipe().unwrap();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hcn::document::*;
 use hcn::{Args, Function, Guid, HResult, Handle, HnsVersion, HostNetwork, Kind};
 use hns_sim::Simulator;
+use hns_sim::faults::RestartMode;
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use serde_json::{Value, json};
@@ -155,6 +156,9 @@ fn networks() {
         vec![
             ("13.3", "", 0, good(), H::OK),
             ("13.3", "", 0, with(good(), json!({"Name": "BRIDGE"})), H::NETWORK_ALREADY_EXISTS),
+            // Only networks that hide behind the host need prefixes of their own.
+            ("13.3", "", 0, one("L2Bridge", "192.168.0.0/16", "192.168.0.1", none.clone()), H::OK),
+            ("13.3", "", 0, one("L2Bridge", "172.20.8.0/24", "172.20.8.1", none.clone()), H::OK),
             ("13.3", "", 0, one("Overlay", "10.2.0.0/24", "10.2.0.1", vsid(4095)), H::INVALID_PARAMETER),
             ("13.3", "bad-isolation-id=0x803b0030", 0, one("Overlay", "10.2.0.0/24", "10.2.0.1", none.clone()), H::INVALID_PREFIX),
             ("13.3", "", 0, one("Overlay", "10.2.0.0/24", "10.2.0.1", vsid(5000)), H::OK),
@@ -213,6 +217,7 @@ fn endpoints() {
             ("13.3", "", L2BRIDGE, both("192.168.1.5", json!({"Flags": 1})), H::OK),
             ("13.3", "local-and-remote-share-address=false", L2BRIDGE, both("192.168.1.5", json!({"Flags": 1})), H::OBJECT_ALREADY_EXISTS),
             ("13.3", "", L2BRIDGE, at("8.8.8.8"), H::INVALID_IP),
+            ("13.3", "", L2BRIDGE, both("192.168.1.6", json!({"Name": "POD"})), H::OK),
             ("13.3", "", L2BRIDGE, both("8.8.8.8", json!({"Flags": 1})), H::OK),
             ("13.3", "", NAT, both("8.8.8.8", json!({"Flags": 1})), H::OK),
             ("13.3", "", OVERLAY, both("8.8.8.8", json!({"Flags": 1})), H::OK),
@@ -220,6 +225,7 @@ fn endpoints() {
             ("13.3", "", L2BRIDGE, at("192.168.1.1"), H::ADDR_INVALID_OR_RESERVED),
             ("13.3", "reserve-gateway=false", L2BRIDGE, at("192.168.1.1"), H::OK),
             ("13.3", "", L2BRIDGE, at("192.168.1.255"), H::ADDR_INVALID_OR_RESERVED),
+            ("13.3", "", NAT, at("172.20.0.1"), H::ADDR_INVALID_OR_RESERVED),
             ("13.3", "", INTERNAL, at("10.77.0.1"), H::OK),
             ("13.3", "", L2BRIDGE, both("192.168.1.6", json!({"MacAddress": "00:15:5D:00:00:05"})), H::OBJECT_ALREADY_EXISTS),
             ("13.3", "", L2BRIDGE, both("192.168.1.6", json!({"MacAddress": "05"})), H::INVALID_ENDPOINT),
@@ -409,6 +415,7 @@ fn requests_that_change_networks_and_endpoints() {
         0x21,
         vec![
             ("13.3", "", 0, change("Add", nat()), H::OK),
+            ("13.3", "", 0, change("Add", json!([nat()[0], nat()[0]])), H::OK),
             ("13.3", "", 0, change("Remove", nat()), H::POLICY_NOT_FOUND),
             ("13.3", "", 0, change("Add", json!([mtu()[0], nat()[0]])), H::OK),
             ("13.3", "", 0, change("Add", json!([{"Type": "Warp"}])), H::INVALID_POLICY_TYPE),
@@ -457,6 +464,11 @@ fn sets_are_replaced_by_id_and_held_by_what_names_them() {
     modify(Kind::Endpoint, 0x21, change("Add", rule)).unwrap();
     assert_eq!(modify(Kind::Network, L2BRIDGE, change("Remove", set(""))), Err(HResult::ENTITY_HAS_REFERENCES));
     service.ok(Function::Delete(Kind::Endpoint), 0, 0x21, json!({}));
+    // A set of sets holds its members, and goes before them.
+    let outer = || json!([{"Type": "SetPolicy", "Settings": {"Id": "t", "Name": "t", "PolicyType": "NESTEDIPSET", "Values": "s"}}]);
+    modify(Kind::Network, L2BRIDGE, change("Add", outer())).unwrap();
+    assert_eq!(modify(Kind::Network, L2BRIDGE, change("Remove", set(""))), Err(HResult::ENTITY_HAS_REFERENCES));
+    modify(Kind::Network, L2BRIDGE, change("Remove", outer())).unwrap();
     modify(Kind::Network, L2BRIDGE, change("Remove", set(""))).unwrap();
     assert!(sets().is_empty());
 }
@@ -499,6 +511,10 @@ fn the_service_fills_in_what_was_not_said() {
     }
     let used_up = service.call(Function::Create(Kind::Endpoint), 0x12, 0x73, &json!({"SchemaVersion": {"Major": 2}}));
     assert_eq!(used_up, Err(HResult::INVALID_ENDPOINT));
+    let open_gateway = with(subnet("10.8.0.0/24", "10.8.0.1", json!([])), json!({"Flags": 1}));
+    service.ok(Function::Create(Kind::Network), 0, 0x14, network("open", "L2Bridge", json!([open_gateway])));
+    let gateway = json!({"IpConfigurations": [{"IpAddress": "10.8.0.1"}], "SchemaVersion": {"Major": 2}});
+    service.ok(Function::Create(Kind::Endpoint), 0x14, 0x75, gateway);
     let dual = json!([subnet("10.7.0.0/24", "10.7.0.1", json!([])), subnet("fd00:7::/64", "fd00:7::1", json!([]))]);
     service.ok(Function::Create(Kind::Network), 0, 0x13, network("dual", "L2Bridge", dual));
     let both = json!({"IpConfigurations": [{"IpAddress": "10.7.0.9"}, {"IpAddress": "fd00:7::9"}], "SchemaVersion": {"Major": 2}});
@@ -510,6 +526,101 @@ fn the_service_fills_in_what_was_not_said() {
     service.ok(Function::Create(Kind::LoadBalancer), 0, 0x42, v6);
     let state = service.simulator.state();
     assert_eq!(*state.balancers[&id(0x42)].backends, ["fd00:7::9".parse::<std::net::IpAddr>().unwrap()]);
+}
+
+#[test]
+fn a_router_has_its_mac_as_long_as_its_network_lives() {
+    let service = Service::new("13.3", "");
+    let router = || {
+        let overlay: HostComputeNetwork = service.document(Kind::Network, OVERLAY);
+        overlay.policies.iter().find_map(NetworkPolicy::as_dr_mac_address).unwrap()
+    };
+    let first = router();
+    service.simulator.restart(hns_sim::admin::Restart { mode: RestartMode::Reboot, ..Default::default() }).unwrap();
+    assert_eq!(router(), first);
+    // NAT networks are their owner's to make again.
+    assert!(service.open(Kind::Network, NAT).is_none() && service.open(Kind::Network, L2BRIDGE).is_some());
+    service.ok(Function::Delete(Kind::Network), 0, OVERLAY, json!({}));
+    service.ok(Function::Create(Kind::Network), 0, OVERLAY, network("overlay", "Overlay", json!([subnet("10.1.0.0/24", "10.1.0.1", vsid(4096))])));
+    assert_ne!(router(), first, "a network that is made again gets another one");
+}
+
+#[test]
+fn a_prefix_has_one_way_until_that_is_taken_back() {
+    let service = Service::new("13.3", "");
+    let way = |host: &str, mac: u8| {
+        let mac = format!("00-15-5D-00-00-{mac:02}");
+        json!([{"Type": "RemoteSubnetRoute", "Settings":
+            {"DestinationPrefix": "10.2.0.0/24", "IsolationId": 4096, "ProviderAddress": host, "DistributedRouterMacAddress": mac}}])
+    };
+    let modify = |request: &str, list: Value| service.ok(Function::Modify(Kind::Network), 0, OVERLAY, change(request, list));
+    let hosts = || -> Vec<String> {
+        let peers = service.simulator.facts().into_iter().map(|fact| fact.to_string()).filter(|text| text.contains(" is at "));
+        peers.map(|text| text.rsplit(' ').next().unwrap().to_owned()).collect()
+    };
+    modify("Add", way("10.240.0.12", 1));
+    modify("Add", way("10.240.0.13", 2));
+    assert_eq!(hosts(), ["10.240.0.12"]);
+    let with_other_settings = change("Remove", way("10.240.0.12", 3));
+    assert_eq!(service.call(Function::Modify(Kind::Network), 0, OVERLAY, &with_other_settings), Err(HResult::POLICY_NOT_FOUND));
+    modify("Remove", way("10.240.0.12", 1));
+    assert_eq!(hosts(), ["10.240.0.13"]);
+}
+
+/// What a version brings: the last version without it, the first with it, and where fixes of older versions brought it, those too.
+#[test]
+fn versions_bring_what_they_bring() {
+    type Brings = (Function, u8, u8, Value, &'static [(&'static str, &'static str)]);
+    let (create, modify) = (Function::Create(Kind::Endpoint), Function::Modify(Kind::Network));
+    let rule = |members: Value| policy("ACL", with(json!({"Action": "Block", "Direction": "In"}), members));
+    let proxy = || policy("L4Proxy", json!({"Port": "15001", "Protocol": 6}));
+    let proxies: &[(&str, &str)] = &[("9.4", "9.5"), ("10.4", "10.5"), ("11.10", "11.11"), ("12.0", "12.1"), ("13.0", "13.1")];
+    let whole = json!({"IpConfigurations": [{"IpAddress": "192.168.1.6", "PrefixLength": 32}]});
+    let set = |kind: &str| change("Add", json!([{"Type": "SetPolicy", "Settings": {"Id": "s", "PolicyType": kind, "Values": ""}}]));
+    let network = |policy_type: &str, settings: Value| change("Add", json!([{"Type": policy_type, "Settings": settings}]));
+    let subnets =
+        json!({"ResourceType": "Subnet", "RequestType": "Add", "Settings": {"Subnets": [subnet("192.168.9.0/24", "192.168.9.1", json!([]))]}});
+    let dual = json!({"ResourceType": "Subnet", "RequestType": "Add", "Settings": {"Subnets": [subnet("fd00:1::/64", "fd00:1::1", json!([]))]}});
+    let rows: [Brings; 17] = [
+        (create, L2BRIDGE, 0x2f, whole, &[("9.2", "9.3"), ("10.3", "10.4")]),
+        (create, L2BRIDGE, 0x2f, rule(json!({"Protocols": "252"})), &[("10.5", "11.0")]),
+        (create, L2BRIDGE, 0x2f, rule(json!({"Action": "Pass"})), &[("12.9", "13.0")]),
+        (create, L2BRIDGE, 0x2f, proxy(), proxies),
+        (create, L2BRIDGE, 0x2f, policy("L4WFPPROXY", json!({"OutboundProxyPort": "15001"})), &[("13.1", "13.2")]),
+        (create, L2BRIDGE, 0x2f, policy("TierAcl", json!({"Name": "t", "Direction": "In"})), &[("13.9", "14.0")]),
+        (create, L2BRIDGE, 0x2f, policy("InterfaceParameters", json!({"Mtu": 1400})), &[("9.5", "10.0")]),
+        (create, L2BRIDGE, 0x2f, policy("VLAN", json!({"IsolationId": 7})), &[("9.5", "10.0")]),
+        (create, L2BRIDGE, 0x2f, policy("Encryption", json!({"KeyId": "k"})), &[("9.5", "10.0")]),
+        (create, L2BRIDGE, 0x2f, policy("Iov", json!({"IovOffloadWeight": 1})), &[("12.9", "13.0")]),
+        (create, L2BRIDGE, 0x2f, policy("Firewall", json!({})), &[("14.9", "15.0")]),
+        (modify, 0, L2BRIDGE, network("VxlanPort", json!({"Port": 8472})), &[("10.2", "10.3")]),
+        (modify, 0, L2BRIDGE, network("NetworkACL", json!({"Action": "Block"})), &[("14.9", "15.0")]),
+        (modify, 0, L2BRIDGE, set("IPSET"), &[("12.9", "13.0")]),
+        (modify, 0, L2BRIDGE, set("NESTEDIPSET"), &[("14.9", "15.0")]),
+        (modify, 0, L2BRIDGE, subnets, &[("10.5", "11.0")]),
+        (modify, 0, L2BRIDGE, dual, &[("11.9", "11.10")]),
+    ];
+    for (function, network, number, document, borders) in rows {
+        for (without, with) in borders {
+            let call = |version| Service::new(version, "").call(function, network, number, &document);
+            assert!(call(without).is_err() && call(with).is_ok(), "{without} {with}: {document}: {:?} {:?}", call(without), call(with));
+        }
+    }
+    // What stays in the document without an effect before its version.
+    let facts = |version: &str, members: Value| {
+        let service = Service::new(version, "direct-server-return=true");
+        service.ok(Function::Create(Kind::LoadBalancer), 0, 0x4f, balancer(members));
+        service.simulator.facts().into_iter().map(|fact| fact.to_string()).filter(|text| text.starts_with("pick ")).collect::<Vec<_>>().join(" ")
+    };
+    let sticky = || json!({"PortMappings": [{"Protocol": 6, "InternalPort": 8080, "ExternalPort": 80, "DistributionType": 2}]});
+    for (members, without, with) in [(json!({"Flags": 1}), "10.1", "10.2"), (json!({"Flags": 1}), "9.2", "9.3"), (sticky(), "11.11", "12.0")] {
+        assert_eq!(facts(without, members.clone()), facts(without, json!({})), "{members} before {with}");
+        assert_ne!(facts(with, members.clone()), facts(with, json!({})), "{members} from {with} on");
+    }
+    for (version, outcome) in [("15.3", Some(HResult::REQUEST_UNSUPPORTED)), ("15.4", None)] {
+        let client = hcn::blocking::Client::new(Service::new(version, "").session);
+        assert_eq!(client.hns_call("GET", "/accelnet/enabled", "").err().and_then(|error| error.hresult()), outcome, "{version}");
+    }
 }
 
 fn network_of(name: &str) -> Value {

@@ -133,11 +133,22 @@ fn socket(node: &str, suffix: &str, dir: &crate::linux::cli::DirArgs) -> Result<
     let dirs = crate::linux::up::dirs(dir)?;
     let socket = dirs.socket(node, suffix);
     if !socket.exists() {
-        let error = anyhow::anyhow!(
-            "node {node} of {} has no Host Networking Service: `mullion status` lists the Windows nodes that run",
-            dirs.dir.display()
-        );
+        let nodes = socket.parent().map(nodes_in).unwrap_or_default();
+        let dir = dirs.dir.display();
+        let error = match nodes.as_slice() {
+            [] => anyhow::anyhow!("no Windows node of {dir} runs: `mullion up --dir {dir}` starts its cluster"),
+            nodes => anyhow::anyhow!("no Windows node {node} of {dir} runs: use one of {}", nodes.join(", ")),
+        };
         return Err(error.into());
     }
     Ok(socket)
+}
+
+/// The nodes whose services have their sockets there.
+#[cfg(target_os = "linux")]
+fn nodes_in(sockets: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(sockets).into_iter().flatten().flatten();
+    let mut nodes: Vec<String> = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".hcn")?.to_owned())).collect();
+    nodes.sort();
+    nodes
 }

@@ -121,6 +121,13 @@ pub const KINDS: &[FaultKind] = &[
         "load balancers are lost, and creating them again says that they exist",
         "k8s#139519, k8s PR#137530",
     ),
+    new(
+        "restart-loses-namespaces",
+        Action::Start(Loss::Namespaces),
+        "",
+        "namespaces without containers do not come back from a restart, and their endpoints are in none",
+        "inference: HNS keeps namespaces while containers run",
+    ),
     new("stale-endpoints", Action::Start(Loss::StaleEndpoints), "", "endpoints come back from a reboot, attached to nothing", "moby#36603"),
     // Networks.
     fails(

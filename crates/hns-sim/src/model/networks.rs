@@ -151,7 +151,7 @@ impl Context<'_> {
         }
         let has_router = network.policies.iter().any(|policy| policy.policy_type == NetworkPolicyType::DrMacAddress);
         if network.network_type == NetworkType::Overlay && !has_router {
-            network.policies.push(NetworkPolicy::dr_mac_address(Mac::router(&id).to_string()));
+            network.policies.push(NetworkPolicy::dr_mac_address(Mac::router().to_string()));
         }
     }
 

@@ -65,7 +65,9 @@ fn keeps(mapping: &LoadBalancerPortMapping, backends: &[IpAddr], network: Option
 
 /// Whom backends see: the client with direct server return, else the load balancer's own source, else the host.
 fn seen(balancer: &Balancer, network: Option<&HostComputeNetwork>, switches: &Switches, ipv6: bool, facts: &mut BTreeSet<Fact>) -> Seen {
-    if switches.direct_server_return && balancer.document.flags.contains(LoadBalancerFlags::DSR) {
+    // A version without direct server return keeps the flag and does not know it.
+    let direct = switches.direct_server_return && switches.features().dsr;
+    if direct && balancer.document.flags.contains(LoadBalancerFlags::DSR) {
         return Seen::Client;
     }
     let own = balancer.document.source_vip.parse::<IpAddr>().ok().filter(|address| address.is_ipv6() == ipv6);

@@ -53,12 +53,17 @@ pub(super) fn network_facts(id: &Guid, network: &HostComputeNetwork, switches: &
     facts.extend(network.subnets().filter_map(|subnet| prefix(&subnet.ip_address_prefix)).map(Fact::OverlayPrefix));
     let Some(Tunnel { name, vni, port, local, mac }) = tunnel_of(id, network) else { return };
     facts.insert(Fact::OverlayLink { link: name.clone() });
+    let mut known = BTreeSet::new();
     for route in network.policies.iter().filter_map(NetworkPolicy::as_remote_subnet_route) {
         let (Some(prefix), Ok(host), Ok(mac)) =
             (prefix(&route.destination_prefix), route.provider_address.parse::<IpAddr>(), route.distributed_router_mac_address.parse())
         else {
             continue;
         };
+        // A prefix that another route has already is not honoured until that one is gone.
+        if !known.insert(prefix) {
+            continue;
+        }
         let router = prefix.network();
         let segment = Some(route.isolation_id).filter(|id| *id != vni && *id != 0);
         facts.insert(Fact::Peer { tunnel: name.clone(), mac, host, vni: segment });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
 use hcn::Guid;
-use hns_sim::admin::{ActiveFault, AdminClient, CallFilter, Counter, Fault, KINDS, Latency, LoggedCall, RestartMode};
+use hns_sim::admin::{ActiveFault, AdminClient, CallFilter, Counter, Fault, FaultKind, KINDS, Latency, LoggedCall, RestartMode, Status, is_function};
 use serde::Serialize;
 
 use super::Output;
@@ -29,12 +29,20 @@ pub struct OfNode {
 /// What to ask or do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SimulatedCommand {
+    /// Say how a node's service is: whether it answers, its version, what it holds, its faults and latencies
+    Status {
+        #[command(flatten)]
+        node: OfNode,
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+    },
     /// Show the latest calls of a node's service
     Calls {
         #[command(flatten)]
         node: OfNode,
-        /// Only this function, as HcnCreateEndpoint
-        #[arg(long)]
+        /// Only this function, as HcnCreateEndpoint, or HcnCreate* for several
+        #[arg(long, value_parser = function)]
         call: Option<String>,
         /// Only this object
         #[arg(long)]
@@ -79,10 +87,13 @@ pub enum SimulatedCommand {
         #[command(subcommand)]
         command: FaultCommand,
     },
-    /// Show the behaviours of a node's service that rest on thin evidence, with what they rest on (the node's hns=VERSION+NAME=VALUE sets them)
+    /// Show or set the behaviours of a node's service that rest on thin evidence, with what they rest on
     Switches {
         #[command(flatten)]
         node: OfNode,
+        /// Set one, until the node's host stops (its hns=VERSION+NAME=VALUE sets it from the start); may be repeated
+        #[arg(long, value_name = "NAME=VALUE")]
+        set: Vec<String>,
         /// Output format
         #[arg(short, long)]
         output: Option<Output>,
@@ -93,6 +104,9 @@ pub enum SimulatedCommand {
         node: OfNode,
         /// The new latencies
         latency: Option<Latency>,
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
     },
     /// Restart a node's service
     Restart {
@@ -114,7 +128,11 @@ pub enum SimulatedCommand {
 #[derive(Clone, Debug, Subcommand)]
 pub enum FaultCommand {
     /// Name the faults that there are
-    Names,
+    Names {
+        /// Output format
+        #[arg(short, long)]
+        output: Option<Output>,
+    },
     /// List the faults that are set
     List {
         #[command(flatten)]
@@ -129,6 +147,9 @@ pub enum FaultCommand {
         node: OfNode,
         /// For example slow-call=200ms,call=HcnCreateEndpoint,probability=0.1,count=5
         fault: Fault,
+        /// Output format: its number alone, or with all it says
+        #[arg(short, long)]
+        output: Option<Output>,
     },
     /// Take a fault back
     Remove {
@@ -142,6 +163,11 @@ pub enum FaultCommand {
         #[command(flatten)]
         node: OfNode,
     },
+}
+
+/// A function's name, or several with `*`.
+fn function(call: &str) -> Result<String, String> {
+    is_function(call).map(|()| call.to_owned())
 }
 
 /// A client of a node's admin socket.
@@ -167,6 +193,10 @@ impl OfNode {
 /// Does what was asked.
 pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
     match command {
+        SimulatedCommand::Status { node, output } => {
+            let status = node.judged(node.admin()?.status())?;
+            show(*output, &status, || status_table(&status))
+        }
         SimulatedCommand::Calls { node, call, id, failed, limit, follow, output } => {
             let filter = CallFilter { since: 0, call: call.clone(), id: *id, failed: *failed, limit: Some(*limit) };
             calls(node, filter, *follow, *output)
@@ -179,23 +209,41 @@ pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
         }
         SimulatedCommand::Vfp { node, endpoint, output } => vfp(node, endpoint.as_deref(), *output),
         SimulatedCommand::Fault { command } => fault(command),
-        SimulatedCommand::Switches { node, output } => {
-            let switches = node.judged(node.admin()?.switches())?;
+        SimulatedCommand::Switches { node, set, output } => {
+            let admin = node.admin()?;
+            set.iter().try_for_each(|switch| node.judged(admin.set_switch(switch)))?;
+            let switches = node.judged(admin.switches())?;
             show(*output, &switches, || switches.iter().map(|switch| format!("{}={}\n    {}\n", switch.name, switch.value, switch.doc)).collect())
         }
-        SimulatedCommand::Latency { node, latency } => {
+        SimulatedCommand::Latency { node, latency, output } => {
             let admin = node.admin()?;
             if let Some(latency) = latency {
                 node.judged(admin.set_latency(latency))?;
             }
-            println!("{}", node.judged(admin.latency())?);
-            Ok(())
+            let latency = node.judged(admin.latency())?;
+            show(*output, &latency, || format!("{latency}\n"))
         }
         SimulatedCommand::Restart { node, mode, away, wipe } => {
             let admin = node.admin()?;
             node.judged(if *wipe { admin.wipe() } else { admin.restart(*mode, *away) })
         }
     }
+}
+
+/// A line for each thing that the service says of itself.
+fn status_table(status: &Status) -> String {
+    let objects: Vec<String> = status.objects.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    [
+        ("answers", if status.running { "yes" } else { "no: `mullion hns restart` starts it, with --wipe where its data are damaged" }.to_owned()),
+        ("version", status.version.to_string()),
+        ("objects", objects.join(", ")),
+        ("restarts", status.restarts.to_string()),
+        ("faults", status.faults.to_string()),
+        ("latency", status.latency.to_string()),
+        ("seed", status.seed.to_string()),
+    ]
+    .map(|(name, value)| format!("{name:<9} {value}\n"))
+    .concat()
 }
 
 /// Prints for people or for programs.
@@ -261,7 +309,8 @@ fn find(node: &OfNode, endpoint: &str) -> Result<Guid, Failure> {
     let socket = super::socket(&node.node, "hcn", &node.dir)?;
     let client = hcn::blocking::Client::connect(&format!("unix:{}", socket.display()))?;
     let found = client.get_by_name::<hcn::HostComputeEndpoint>(endpoint)?;
-    let found = found.with_context(|| format!("node {} has no endpoint {endpoint}: `mullion hns list endpoints` lists them", node.node))?;
+    let found = found
+        .with_context(|| format!("node {} has no endpoint {endpoint}: `mullion hns list endpoints --node {}` lists them", node.node, node.node))?;
     Ok(found.id)
 }
 
@@ -270,23 +319,38 @@ fn fault_line(active: &ActiveFault) -> String {
     format!("{:>4}  {}  (struck {} calls)\n", active.number, active.fault, active.struck)
 }
 
+/// A kind of fault for programs.
+#[derive(Serialize)]
+struct Named {
+    name: &'static str,
+    calls: Vec<&'static str>,
+    what: &'static str,
+    evidence: &'static str,
+}
+
+impl Named {
+    fn of(kind: &FaultKind) -> Self {
+        let &FaultKind { name, what, evidence, calls, .. } = kind;
+        Self { name, calls: calls.split_whitespace().collect(), what, evidence }
+    }
+}
+
 fn fault(command: &FaultCommand) -> Result<(), Failure> {
     match command {
-        FaultCommand::Names => {
+        FaultCommand::Names { output } => {
             let width = KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or(0);
-            for kind in KINDS {
-                println!("{:<width$}  {} ({})", kind.name, kind.what, kind.evidence);
-            }
-            Ok(())
+            let line = |kind: &FaultKind| format!("{:<width$}  {} ({})\n", kind.name, kind.what, kind.evidence);
+            let named: Vec<Named> = KINDS.iter().map(Named::of).collect();
+            show(*output, &named, || KINDS.iter().map(line).collect())
         }
         FaultCommand::List { node, output } => {
             let faults = node.judged(node.admin()?.faults())?;
             show(*output, &faults, || faults.iter().map(fault_line).collect())
         }
-        FaultCommand::Add { node, fault } => {
+        FaultCommand::Add { node, fault, output } => {
             let number = node.judged(node.admin()?.add_fault(fault))?;
-            println!("{number}");
-            Ok(())
+            let active = ActiveFault { number, struck: 0, seen: 0, fault: fault.clone() };
+            show(*output, &active, || format!("{number}\n"))
         }
         FaultCommand::Remove { node, number } => node.judged(node.admin()?.remove_fault(*number)),
         FaultCommand::Clear { node } => node.judged(node.admin()?.clear_faults()),
