@@ -11,18 +11,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use cri::v1;
-use support::{Node, container, describe, get, http, image_archive, lab, run_all, sandbox, until};
+use support::{Node, container, describe, get, http, image_archive, play, sandbox, until};
 
 fn main() -> ExitCode {
-    let mut args = std::env::args();
-    let name = args.next().unwrap_or_default();
-    if cni::is_own_plugin(&name) {
-        return cni::plugin_main(&name);
-    }
-    let args: Vec<String> = args.collect();
-    match args.first().map(String::as_str) {
-        Some("shim") => container_sim::shim_main(args.into_iter().skip(1)),
-        Some("inside") => run_all(&[
+    play(
+        &[
             ("a_linux_image_runs_as_its_request_says", |dir| Box::pin(linux_container(dir))),
             ("containers_stop_by_signal_and_by_force", |dir| Box::pin(stopping(dir))),
             ("streams_terminals_and_pid_namespaces_are_as_asked", |dir| Box::pin(streams(dir))),
@@ -45,9 +38,9 @@ fn main() -> ExitCode {
             ("networks_come_from_cni_and_go_again", |dir| Box::pin(network(dir))),
             ("windows_pods_live_in_compartments_of_hns", |dir| Box::pin(compartments(dir))),
             ("where_overlays_are_refused_images_are_copied", |dir| Box::pin(copied(dir))),
-        ]),
-        _ => lab(),
-    }
+        ],
+        || {},
+    )
 }
 
 async fn linux_container(dir: std::path::PathBuf) {

@@ -3,6 +3,7 @@
 
 #[allow(dead_code, reason = "shared with tests/lab.rs, which uses the rest")]
 mod support;
+mod template;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,39 +11,25 @@ use std::process::ExitCode;
 use container_sim::images::LoadOptions;
 use container_sim::images::archive::digest_of;
 use serde_json::{Value, json};
-use support::{Node, container, describe, lab, run_all, windows_sandbox};
+use support::{Node, container, describe, play, windows_sandbox};
 
 /// `HKLM\Software\A` with a number `d`, among keys of every kind.
 const HIVE: &[u8] = include_bytes!("../../../fuzz/seeds/hive/kinds");
 const NAME: &str = "docker.io/example/app:1";
 
 fn main() -> ExitCode {
-    let mut args = std::env::args();
-    let name = args.next().unwrap_or_default();
-    if cni::is_own_plugin(&name) {
-        return cni::plugin_main(&name);
-    }
-    let args: Vec<String> = args.collect();
-    match args.first().map(String::as_str) {
-        Some("shim") => container_sim::shim_main(args.into_iter().skip(1)),
-        Some("inside") => run_all(&[
+    play(
+        &[
             ("an_image_of_layers_hives_and_a_base_runs", |dir| Box::pin(own(dir))),
             ("a_pods_own_command_runs_in_the_image_of_a_stand_in", |dir| Box::pin(command(dir))),
             ("what_needs_a_real_windows_is_refused_with_the_reason", |dir| Box::pin(refused(dir))),
-        ]),
-        _ => {
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/wine/template");
-            let status = std::process::Command::new(script).status().expect("tools/wine/template starts");
-            assert!(status.success(), "tools/wine/template failed: these tests need Wine (tools/setup)");
-            lab()
-        }
-    }
+        ],
+        template::build,
+    )
 }
 
 async fn node(dir: &Path) -> Node {
-    let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory")).join(".cache");
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("mullion");
-    std::os::unix::fs::symlink(cache.join("wine-template"), dir.join("wine-template")).unwrap();
+    template::share(dir);
     Node::windows(dir, 20348, true).await
 }
 

@@ -3,27 +3,21 @@
 
 #[allow(dead_code, reason = "shared with tests/lab.rs, which uses the rest")]
 mod support;
+mod template;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use cri::v1;
-use support::{Node, container, describe, get, lab, run_all, until, windows_sandbox};
+use support::{Node, container, describe, get, play, until, windows_sandbox};
 
 /// The base image for which Wine's own programs stand.
 const NANOSERVER: &str = "mcr.microsoft.com/windows/nanoserver:ltsc2022";
 
 fn main() -> ExitCode {
-    let mut args = std::env::args();
-    let name = args.next().unwrap_or_default();
-    if cni::is_own_plugin(&name) {
-        return cni::plugin_main(&name);
-    }
-    let args: Vec<String> = args.collect();
-    match args.first().map(String::as_str) {
-        Some("shim") => container_sim::shim_main(args.into_iter().skip(1)),
-        Some("inside") => run_all(&[
+    play(
+        &[
             ("a_command_runs_and_its_whole_exit_code_arrives", |dir| Box::pin(command(dir))),
             ("second_programs_share_the_session", |dir| Box::pin(exec(dir))),
             ("programs_hear_of_a_stop_and_are_killed_in_time", |dir| Box::pin(stop(dir))),
@@ -33,29 +27,14 @@ fn main() -> ExitCode {
             ("a_terminal_holds_cmd_open", |dir| Box::pin(terminal(dir))),
             ("cmd_runs_in_the_containers_of_stand_ins", |dir| Box::pin(stand_in(dir))),
             ("pods_start_at_once_and_outlive_the_runtime", |dir| Box::pin(parallel(dir))),
-        ]),
-        _ => {
-            template();
-            lab()
-        }
-    }
-}
-
-/// `~/.cache/mullion`, where the template is built.
-fn cache() -> PathBuf {
-    let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory")).join(".cache");
-    std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("mullion")
-}
-
-fn template() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/wine/template");
-    let status = std::process::Command::new(script).status().expect("tools/wine/template starts");
-    assert!(status.success(), "tools/wine/template failed: these tests need Wine (tools/setup)");
+        ],
+        template::build,
+    )
 }
 
 /// A Windows node over the user's template, with the base image.
 async fn node(dir: &Path, build: u32) -> Node {
-    std::os::unix::fs::symlink(cache().join("wine-template"), dir.join("wine-template")).unwrap();
+    template::share(dir);
     let node = Node::windows(dir, build, true).await;
     let tag = if build == 17763 { "mcr.microsoft.com/windows/nanoserver:1809" } else { NANOSERVER };
     node.pull(tag).await.unwrap();

@@ -19,8 +19,27 @@ use sha2::{Digest as _, Sha256};
 
 pub type Test = fn(PathBuf) -> Pin<Box<dyn Future<Output = ()>>>;
 
+/// The parts that a test executable plays: a CNI plug-in or a shim where the runtime starts it as one, the runner of `tests` inside the lab,
+/// and at first the one who makes the lab, after `prepare`.
+pub fn play(tests: &[(&str, Test)], prepare: fn()) -> ExitCode {
+    let mut args = std::env::args();
+    let name = args.next().unwrap_or_default();
+    if cni::is_own_plugin(&name) {
+        return cni::plugin_main(&name);
+    }
+    let args: Vec<String> = args.collect();
+    match args.first().map(String::as_str) {
+        Some("shim") => container_sim::shim_main(args.into_iter().skip(1)),
+        Some("inside") => run_all(tests),
+        _ => {
+            prepare();
+            lab()
+        }
+    }
+}
+
 /// Makes the lab's namespaces and runs this executable inside.
-pub fn lab() -> ExitCode {
+fn lab() -> ExitCode {
     let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
     let all = CloneFlags::CLONE_NEWUSER
         | CloneFlags::CLONE_NEWNS
@@ -37,7 +56,7 @@ pub fn lab() -> ExitCode {
 }
 
 /// Runs the tests whose names hold what was asked for, each in a directory of its own.
-pub fn run_all(tests: &[(&str, Test)]) -> ExitCode {
+fn run_all(tests: &[(&str, Test)]) -> ExitCode {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), None::<&str>).unwrap();
     let links = linux_sys::netlink::Rtnl::open().unwrap();
