@@ -12,9 +12,10 @@ use hcn::HcnClient;
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
-use service_proxy::{BackendConfig, Config, Metrics, NodeRow, Status, Terms};
+use service_proxy::{BackendConfig, Config, Metrics, NodeRow, StartupTaint, Status, Terms};
 use tokio::sync::watch;
 
+use crate::cli::NodeArgs;
 use crate::exit::Failure;
 use options::Options;
 use server::{Site, Told};
@@ -101,18 +102,11 @@ async fn run(options: &Options) -> Result<()> {
     if options.is_on("cleanup") && mode != Mode::Kernel {
         return cleanup(mode);
     }
+    let startup_taint = options.given("startup-taint").map(str::parse::<StartupTaint>).transpose().map_err(anyhow::Error::msg)?;
     let client = client(options).await?;
     let name = node_name(options)?;
     let (status, told) = watch::channel(Status::default());
-    let told = Arc::new(Told {
-        status: told,
-        metrics: Metrics::default(),
-        mode: mode.as_str(),
-        sync_period: options.duration("iptables-sync-period")?,
-        config: serde_yaml_ng::from_str(&options.to_file()?)?,
-        asked: Default::default(),
-    });
-    listen(options, &told).await?;
+    let told = tell(options, mode, told).await?;
     let ended = crate::told_to_end();
     tokio::pin!(ended);
     let identity = async { tokio::join!(cluster_uid(&client), node_row(&client, &name, options)) };
@@ -133,8 +127,8 @@ async fn run(options: &Options) -> Result<()> {
         Mode::Nftables => nftables(options, &node, &node_ips)?,
         Mode::Userspace => userspace(options, &node_ips)?,
     };
-    if let Some(taint) = options.given("startup-taint") {
-        tokio::spawn(take_off_taint(client.clone(), name.clone(), taint.to_owned(), told.status.clone()));
+    if let Some(taint) = startup_taint {
+        tokio::spawn(taint.hold(client.clone(), name.clone(), told.status.clone()));
     }
     let forwarded = options.listen("healthz-bind-address", "healthz-port", 10256)?.map(|at| at.port());
     let terms = Terms { node_ips, forwarded_health_port: forwarded.filter(|_| options.is_on("forward-healthcheck-vip")), ..Terms::default() };
@@ -148,6 +142,35 @@ async fn run(options: &Options) -> Result<()> {
     service_proxy::run(config, ended).await;
     tracing::info!("ending; what was programmed stays");
     Ok(())
+}
+
+/// Answers at the addresses of health and metrics from what `status` says.
+async fn tell(options: &Options, mode: Mode, status: watch::Receiver<Status>) -> Result<Arc<Told>> {
+    let told = Arc::new(Told {
+        status,
+        metrics: Metrics::default(),
+        mode: mode.as_str(),
+        sync_period: options.duration("iptables-sync-period")?,
+        config: serde_yaml_ng::from_str(&options.to_file()?)?,
+        asked: Default::default(),
+    });
+    listen(options, &told).await?;
+    Ok(told)
+}
+
+/// The same for the proxy within `mullion node`, at upstream's addresses. Returns where to tell how far it is, and to count.
+pub async fn tell_for_node(args: &NodeArgs) -> Result<(watch::Sender<Status>, Metrics)> {
+    let (mode, status) = (if args.os.is_windows() { Mode::Kernel } else { Mode::Nftables }, watch::Sender::new(Status::default()));
+    let flags = [
+        format!("--hostname-override={}", args.hostname_override),
+        format!("--proxy-mode={}", mode.as_str()),
+        format!("--bind-address={}", args.node_ip),
+        format!("--cluster-cidr={}", args.cluster_cidr),
+        format!("--iptables-sync-period={}s", crate::node::FULL_PASS.as_secs()),
+    ];
+    let network = args.os.is_windows().then(|| format!("--network-name={}", crate::node::NETWORK));
+    let told = tell(&Options::parse(flags.into_iter().chain(network))?, mode, status.subscribe()).await?;
+    Ok((status, told.metrics.clone()))
 }
 
 async fn listen(options: &Options, told: &Arc<Told>) -> Result<()> {
@@ -346,41 +369,6 @@ fn userspace(options: &Options, node_ips: &[IpAddr]) -> Result<BackendConfig> {
         pods: options.networks("cluster-cidr")?,
         udp_idle: options.duration("udp-timeout")?,
     }))
-}
-
-/// Takes the start-up taint off the Node once every Service is served. Until then it says now and then how long that will take.
-async fn take_off_taint(client: Client, node: String, taint: String, mut status: watch::Receiver<Status>) {
-    let key = taint.split([':', '=']).next().unwrap_or_default().to_owned();
-    let mut told = tokio::time::Instant::now();
-    loop {
-        let (converged, missing, eta) = {
-            let status = status.borrow_and_update();
-            (status.is_converged(), status.missing(), status.eta)
-        };
-        if converged {
-            break;
-        }
-        if told.elapsed() >= Duration::from_secs(5) {
-            told = tokio::time::Instant::now();
-            tracing::info!(missing, ?eta, taint = key, "the Node keeps its start-up taint until every Service is served");
-        }
-        if status.changed().await.is_err() {
-            return;
-        }
-    }
-    let mut backoff = cluster::Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-    let api = Api::<Node>::all(client);
-    let remove = |node: &mut Node| {
-        let taints = node.spec.get_or_insert_default().taints.get_or_insert_default();
-        let before = taints.len();
-        taints.retain(|taint| taint.key != key);
-        taints.len() != before
-    };
-    while let Err(error) = cluster::update_with_retry(&api, &node, remove).await {
-        tracing::warn!(%error, taint = key, "the start-up taint cannot be taken off yet; the proxy needs the right to update Nodes");
-        tokio::time::sleep(backoff.next_delay()).await;
-    }
-    tracing::info!(taint = key, "every Service is served; the start-up taint is off");
 }
 
 #[cfg(test)]

@@ -79,7 +79,9 @@ async fn network(args: &NodeArgs, client: kube::Client, shutdown: &CancellationT
     };
     let proxy = async {
         if !args.without.contains(&Part::Proxy) {
+            let (status, metrics) = crate::kube_proxy::tell_for_node(args).await?;
             let config = proxy_config(args, client.clone(), &cluster_uid, hcn.clone())?;
+            let config = service_proxy::Config { status: Some(status), metrics, ..config };
             service_proxy::run(config, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())

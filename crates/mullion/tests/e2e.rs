@@ -66,6 +66,7 @@ const STEPS: &[Step] = &[
     ("an impossible nodeSelector stays Pending", pods::impossible_selector),
     ("a changed manifest is rolled out", web::changed_manifest),
     ("host ports lead to pods of either system", network::host_ports),
+    ("the proxies tell how they are", network::proxies_tell),
     ("exec runs programs over WebSocket and SPDY", streams::exec),
     ("exec -it has a terminal", streams::terminal),
     ("exec -it has a console in a Windows container", streams::windows_console),

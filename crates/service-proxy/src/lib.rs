@@ -20,6 +20,7 @@ mod parity;
 mod rows;
 mod run;
 mod table;
+mod taint;
 pub mod userspace;
 
 pub use backend::{Failure, Outcome, Progress};
@@ -30,3 +31,4 @@ pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, Inputs, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
 pub use table::{Backend, Backends, Change, Front, FrontKey, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, Wanted};
+pub use taint::StartupTaint;

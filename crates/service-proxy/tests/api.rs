@@ -2,6 +2,7 @@
 
 mod api {
     pub mod link;
+    mod taint;
     mod watches;
     pub mod world;
 }
