@@ -328,19 +328,19 @@ impl Fault {
     }
 
     fn names(&self, kind: &FaultKind, called: &Called<'_>, function: &str) -> bool {
-        // What is spoilt may be there already: then any call will do.
-        let anywhere = matches!(kind.action, Action::Spoil(Spoilt::Rules | Spoilt::Port)) && self.id.is_some();
         let call = match &self.call {
             Some(call) => matches(call, function),
-            None if anywhere => true,
             None => kind.calls.is_empty() || kind.calls.split(' ').any(|call| matches(call, function)),
         };
-        // An upset may be of another object than the call's.
-        let id = self.id.is_none_or(|wanted| anywhere || matches!(kind.action, Action::Upset(_)) || Some(wanted) == called.id);
-        let text = self.text.as_ref().is_none_or(|wanted| {
-            let wanted = wanted.to_ascii_lowercase();
-            called.texts.iter().flatten().any(|text| text.to_ascii_lowercase().contains(&wanted))
+        let carries = |wanted: &str| called.texts.iter().flatten().any(|text| text.to_ascii_lowercase().contains(&wanted.to_ascii_lowercase()));
+        let id = self.id.is_none_or(|wanted| match kind.action {
+            // It may be of another object than the call's.
+            Action::Upset(_) => true,
+            // An endpoint's attachment is a call of its namespace.
+            Action::Spoil(_) => Some(wanted) == called.id || carries(&wanted.to_string()),
+            _ => Some(wanted) == called.id,
         });
+        let text = self.text.as_deref().is_none_or(carries);
         call && id && text
     }
 
@@ -419,6 +419,25 @@ impl Faults {
         self.last += 1;
         self.active.push(ActiveFault { number: self.last, struck: 0, seen: 0, fault });
         Ok(self.last)
+    }
+
+    /// What the newest fault does without waiting for a call: where it is of one object, and no call is said, it happens to that object now.
+    pub fn at_once(&mut self) -> Option<(Upset, Fault)> {
+        let seed = self.seed;
+        let active = self.active.last_mut()?;
+        let FaultKind { action, calls, .. } = kind(&active.fault.name)?;
+        let upset = match action {
+            Action::Spoil(spoilt @ (Spoilt::Rules | Spoilt::Port)) => Upset::Spoil(*spoilt),
+            Action::Upset(upset @ (Upset::LoseObject | Upset::LosePolicies)) if calls.is_empty() => *upset,
+            _ => return None,
+        };
+        let Fault { id, call, text, .. } = &active.fault;
+        if id.is_none() || call.is_some() || text.is_some() || !active.strikes(seed) {
+            return None;
+        }
+        let fault = active.fault.clone();
+        self.active.retain(|active| active.fault.count != Some(0));
+        Some((upset, fault))
     }
 
     /// Takes a fault back.

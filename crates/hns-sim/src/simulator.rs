@@ -207,9 +207,18 @@ impl Simulator {
         Status { version, objects, restarts, running, seed: desk.seed, latency: desk.latency, faults: desk.faults.list().len() }
     }
 
-    /// Sets a fault. Answers its number.
+    /// Sets a fault. Answers its number. What happens to one object whatever is called happens now.
     pub fn add_fault(&self, fault: Fault) -> Result<u32, String> {
-        self.desk().add_fault(fault)
+        let (number, at_once) = {
+            let mut desk = self.desk();
+            (desk.add_fault(fault)?, desk.faults.at_once())
+        };
+        if let Some((upset, fault)) = at_once
+            && let Err(error) = self.upset(upset, &fault, None)
+        {
+            tracing::warn!(%fault, record = error.record, "the fault's object stays as it is");
+        }
+        Ok(number)
     }
 
     /// Takes a fault back. Calls that hang look again whether they still must.

@@ -58,9 +58,8 @@ fn access_rules_are_accepted_and_no_packet_meets_them() {
         assert!(ask_tcp(&client.ns, "192.168.1.3:80").is_ok(), "the second modify is struck, too");
         set_anew(&node);
         assert!(is_silent(&client.ns, "192.168.1.3:80"), "set anew, it holds");
-        // Of an endpoint that is there, with whatever call comes next.
+        // Of an endpoint that is there, without a call.
         node.fault(&format!("acl-broken,id={},count=1", id(3)));
-        node.client.features().unwrap();
         assert!(ask_tcp(&client.ns, "192.168.1.3:80").is_ok());
         node.stop();
         node.start();
@@ -104,10 +103,9 @@ fn a_blocked_port_passes_nothing_until_its_endpoint_is_attached_anew() {
         node.client.remove_endpoint_from_namespace(&id(0x43), &id(3)).unwrap();
         node.client.add_endpoint_to_namespace(&id(0x43), &id(3)).unwrap();
         assert_eq!(ask_tcp(&client.ns, "192.168.1.3:80").unwrap(), "server saw 192.168.1.2");
-        // Of an endpoint that is there; open connections stop, too.
+        // Of an endpoint that is there, at once; open connections stop, too.
         let open = connect(&client.ns, "192.168.1.3:80").unwrap();
         node.fault(&format!("ep-port-blocked,id={},count=1", id(2)));
-        node.client.features().unwrap();
         assert!(hear(open).is_err() && is_silent(&client.ns, "192.168.1.3:80"));
     });
 }

@@ -99,6 +99,10 @@ fn a_hanging_call_ends_when_its_fault_is_taken_back() {
 fn objects_and_policies_are_lost_behind_their_owners_backs() {
     let (simulator, client) = service();
     add(&simulator, &format!("lost-policy,count=1,id={}", id(2)));
+    assert!(simulator.desk().faults.list().is_empty(), "it waited for no call");
+    add(&simulator, &format!("lost-policy,id={},probability=0,count=1", id(3)));
+    assert_ne!(client.get::<HostComputeEndpoint>(&id(3)).unwrap().unwrap().policies, []);
+    simulator.clear_faults();
     assert_eq!(client.get::<HostComputeEndpoint>(&id(2)).unwrap().unwrap().policies, []);
     add(&simulator, &format!("lost-policy,count=1,id={}", id(5)));
     assert!(client.get::<HostComputeLoadBalancer>(&id(5)).unwrap().is_none(), "a load balancer is its policy");

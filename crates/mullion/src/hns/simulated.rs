@@ -234,7 +234,11 @@ pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
 fn status_table(status: &Status) -> String {
     let objects: Vec<String> = status.objects.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     [
-        ("answers", if status.running { "yes" } else { "no: `mullion hns restart` starts it, with --wipe where its data are damaged" }.to_owned()),
+        (
+            "answers",
+            if status.running { "yes" } else { "not now: it restarts, or its data are damaged and `mullion hns restart --wipe` starts it" }
+                .to_owned(),
+        ),
         ("version", status.version.to_string()),
         ("objects", objects.join(", ")),
         ("restarts", status.restarts.to_string()),
