@@ -14,7 +14,7 @@ use crate::mac::Mac;
 mod access;
 mod show;
 
-pub use access::{Access, AccessList, AccessRule, Place};
+pub use access::{Access, AccessList, AccessRule, Place, USUAL_PROTOCOLS};
 
 /// How a network forwards between its own ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +43,7 @@ pub enum Seen {
     Client,
     /// The address of a class.
     Class(NatClass),
-    /// The address of the link that leads to the backend.
+    /// The address of the link that leads to the backend: where the host has no other.
     Link,
 }
 
@@ -239,6 +239,11 @@ pub enum Fact {
     Hop(Hop),
     /// Ports of a bridge reach the host itself only on a host path.
     Guarded {
+        /// The bridge.
+        bridge: String,
+    },
+    /// What reaches the ports of a bridge is TCP, UDP, ICMP or IGMP, unless a rule of theirs lets more in.
+    Closed {
         /// The bridge.
         bridge: String,
     },

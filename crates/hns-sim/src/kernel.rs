@@ -1,7 +1,7 @@
 //! What the service needs of a kernel: make a plan true, all of it or nothing.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use hcn::document::EndpointStats;
 use hcn::{Guid, HResult};
@@ -25,6 +25,11 @@ pub struct KernelError {
 pub trait Kernel: Send {
     /// The address of the host's uplink, where it has one.
     fn management(&self) -> Option<Ipv4Addr>;
+
+    /// The IPv6 address of the host's uplink, where it has one.
+    fn management_ipv6(&self) -> Option<Ipv6Addr> {
+        None
+    }
 
     /// Whether this kernel still holds what an earlier run of the service made (a restart, not a reboot).
     fn survived(&self) -> Result<bool, KernelError>;

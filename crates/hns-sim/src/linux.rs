@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use hcn::document::EndpointStats;
@@ -128,6 +128,13 @@ impl Kernel for LinuxKernel {
     fn management(&self) -> Option<Ipv4Addr> {
         self.uplink_address().unwrap_or_else(|error| {
             tracing::warn!(%error, uplink = self.uplink, "the uplink's address cannot be read");
+            None
+        })
+    }
+
+    fn management_ipv6(&self) -> Option<Ipv6Addr> {
+        self.uplink_ipv6().unwrap_or_else(|error| {
+            tracing::warn!(%error, uplink = self.uplink, "the uplink's IPv6 address cannot be read");
             None
         })
     }

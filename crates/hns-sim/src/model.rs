@@ -2,7 +2,7 @@
 //!
 //! Sources of behaviour: hnslib, the hcn schema page, and what clients rely on; docs/fidelity.md has the evidence for each.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use hcn::document::{EndpointStats, Query, to_text, v1};
 use hcn::{Args, Event, Guid, HResult, Kind, NetworkType, RawError};
@@ -31,6 +31,8 @@ pub(crate) use view::show;
 pub struct Host {
     /// The uplink's address: the ManagementIP of external networks.
     pub management: Option<Ipv4Addr>,
+    /// The uplink's IPv6 address.
+    pub management_ipv6: Option<Ipv6Addr>,
 }
 
 /// What a call does when it succeeds.

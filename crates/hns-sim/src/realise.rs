@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use crate::fact::{Fact, Forwarding, Frontend, Pick, Seen, Spread, bridge_name, uplink_bridge};
 use crate::mac::Mac;
-use crate::model::is_nat;
+use crate::model::{is_external, is_nat};
 use crate::state::{Change, Object, State};
 use crate::switches::Switches;
 
@@ -33,7 +33,7 @@ pub fn facts(object: &Object, id: &Guid, state: &State, switches: &Switches) -> 
             facts.insert(Fact::Compartment(*id));
         }
         Object::Namespace(_) => {}
-        Object::Balancer(balancer) => balancers::facts(balancer, state.networks.get(&balancer.network), switches, &mut facts),
+        Object::Balancer(balancer) => balancers::facts(balancer, state, switches, &mut facts),
         // A routing rule is one of the endpoints that it names.
         Object::Route(_) => {}
     }
@@ -124,6 +124,11 @@ fn management(network: &HostComputeNetwork) -> Option<Ipv4Addr> {
     }
 }
 
+/// The host's own address of a family, by which what leaves the network is known.
+fn host_address(network: &HostComputeNetwork, state: &State, ipv6: bool) -> Option<IpAddr> {
+    if ipv6 { state.host_ipv6.filter(|_| is_external(&network.network_type)).map(IpAddr::V6) } else { management(network).map(IpAddr::V4) }
+}
+
 fn forwarding(network_type: &NetworkType) -> Forwarding {
     match network_type {
         NetworkType::Internal | NetworkType::Private | NetworkType::Transparent => Forwarding::Switched,
@@ -139,6 +144,9 @@ fn bridge_of(id: &Guid, network: &HostComputeNetwork) -> String {
 fn network_facts(id: &Guid, network: &HostComputeNetwork, switches: &Switches, facts: &mut BTreeSet<Fact>) {
     let bridge = bridge_of(id, network);
     facts.insert(Fact::Bridge { name: bridge.clone(), forwarding: forwarding(&network.network_type) });
+    if switches.block_other_protocols && network.network_type != NetworkType::Transparent {
+        facts.insert(Fact::Closed { bridge: bridge.clone() });
+    }
     if network.network_type == NetworkType::Transparent {
         facts.insert(Fact::Uplink { bridge });
     } else {

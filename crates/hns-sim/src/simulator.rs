@@ -98,6 +98,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn host_of(kernel: &dyn Kernel) -> Host {
+    Host { management: kernel.management(), management_ipv6: kernel.management_ipv6() }
+}
+
 /// Every fact of a state, and how often the shared ones are meant.
 fn all_facts(state: &State, switches: &Switches) -> (BTreeSet<Fact>, Shared) {
     let (mut all, mut shared) = (BTreeSet::new(), Shared::default());
@@ -126,7 +130,7 @@ impl Simulator {
         }
         let mode = if kernel.survived()? { RestartMode::Clean } else { RestartMode::Reboot };
         let ending = Ending { mode, losses: desk.faults.losses(), seed: options.seed };
-        let host = Host { management: kernel.management() };
+        let host = host_of(&*kernel);
         let (store, state) = store.map_or((None, State::default()), |(store, state)| (Some(store), state));
         let mut core = Core { state: State::default(), shared: Shared::default(), switches, host, kernel, store, away: None, blips: 0 };
         core.rise(survivors(&state, &ending, &core.switches, &core.host))?;
@@ -403,7 +407,8 @@ impl Core {
     }
 
     /// Takes over a state: the kernel is brought to it, and the journal written anew.
-    fn rise(&mut self, state: State) -> anyhow::Result<()> {
+    fn rise(&mut self, mut state: State) -> anyhow::Result<()> {
+        state.host_ipv6 = self.host.management_ipv6;
         let (all, shared) = all_facts(&state, &self.switches);
         self.kernel.reconcile(&all)?;
         if let Some(store) = &mut self.store {
@@ -423,7 +428,7 @@ impl Core {
         if away.ending.mode == RestartMode::Reboot {
             self.restore_uplink(true);
         }
-        self.host = Host { management: self.kernel.management() };
+        self.host = host_of(&*self.kernel);
         let state = if away.wipe { State::default() } else { survivors(&self.state, &away.ending, &self.switches, &self.host) };
         self.rise(state).map_err(|error| {
             tracing::error!(error = &*error as &dyn std::error::Error, "the service cannot start again");

@@ -322,6 +322,8 @@ pub struct State {
     pub balancers: BTreeMap<Guid, BalancerRow>,
     /// Routing rules.
     pub routes: BTreeMap<Guid, HostComputeRoute>,
+    /// The host's own IPv6 address, which no document has.
+    pub host_ipv6: Option<Ipv6Addr>,
     index: Index,
 }
 

@@ -111,6 +111,9 @@ switches! { version;
     /// The host reaches node ports of its own addresses only where the port mapping says LocalRoutedVip. (C: kube-proxy sets it; U: unreliable
     /// even with it)
     node_port_needs_local_routed_vip: bool = true;
+    /// Containers get no unsolicited packets but of TCP, UDP, ICMP and IGMP, unless an access rule of their endpoint allows another protocol by
+    /// its number; they may send all. (D: Learn, network isolation and security; that such a rule opens the way is an inference)
+    block_other_protocols: bool = true;
     /// What a load balancer gets whose address, protocol and port another one has. (U: k8s PR#137530 shows 0x803b0013, k8s#139519 0x800700b7
     /// on newer builds; that the border is HNS 15 is an inference)
     duplicate_load_balancer: HResult = if version.major >= 15 { HResult::ALREADY_EXISTS } else { HResult::PORT_ALREADY_EXISTS };

@@ -2,12 +2,14 @@
 #![cfg(target_os = "linux")]
 
 mod harness;
+#[path = "harness/raw.rs"]
+mod raw;
 
-use harness::{Lab, Node, Pod, ask_tcp, ask_udp, id, is_silent, net, serve_tcp, serve_udp};
+use harness::{Lab, Node, Pod, ask_soon, ask_tcp, ask_udp, id, is_silent, net, serve_tcp, serve_udp};
 use hcn::document::*;
 use hcn::{EndpointPolicy, HnsVersion, NetworkPolicy};
 use hns_sim::switches::Switches;
-use linux_sys::ns::in_lab;
+use linux_sys::ns::{NetNs, in_lab};
 
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
 
@@ -85,6 +87,39 @@ fn rules_allow_and_block_by_priority() {
 }
 
 #[test]
+fn containers_are_asked_by_the_usual_protocols() {
+    const UNUSUAL: u8 = 253;
+    in_lab("containers_are_asked_by_the_usual_protocols", || {
+        let lab = Lab::new();
+        let outside = lab.host("10.240.0.50", &[("192.168.1.0/24", "10.240.0.11")]);
+        for (address, block_other_protocols) in [("10.240.0.11", true), ("10.240.0.12", false)] {
+            let node = lab.bare(address, &[], Switches { block_other_protocols, ..Switches::of(WS2025) });
+            let subnet = Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap());
+            node.client.create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
+            let (one, two) = (node.pod(5, "192.168.1.5", vec![]), node.pod(6, "192.168.1.6", vec![]));
+            let arrives = |from: &NetNs, at: &NetNs, to: &str, protocol| {
+                let wire = raw::Wire::tap(at);
+                raw::send(from, to, protocol);
+                wire.frames().iter().any(|frame| frame.protocol == protocol && frame.destination.to_string() == to)
+            };
+            let closed = block_other_protocols;
+            assert_eq!(arrives(&one.ns, &two.ns, "192.168.1.6", UNUSUAL), !closed, "pod to pod");
+            assert_eq!(arrives(&node.ns, &two.ns, "192.168.1.6", UNUSUAL), !closed, "host to pod");
+            for usual in [1, 2, 6, 17] {
+                assert!(arrives(&one.ns, &two.ns, "192.168.1.6", usual), "protocol {usual}");
+            }
+            if closed {
+                assert!(!arrives(&outside.ns, &two.ns, "192.168.1.6", UNUSUAL), "from outside");
+                assert!(arrives(&two.ns, &outside.ns, "10.240.0.50", UNUSUAL), "they may send all");
+                assert!(arrives(&outside.ns, &two.ns, "192.168.1.6", UNUSUAL), "and be answered");
+            }
+            set_rules(&node, 6, &[rule(Action::Allow, Direction::In, 100, "253", "192.168.1.5", "")]);
+            assert!(arrives(&one.ns, &two.ns, "192.168.1.6", UNUSUAL), "a rule opens the way");
+        }
+    });
+}
+
+#[test]
 fn sets_and_tiers() {
     use Action::{Allow, Block, Pass};
     in_lab("sets_and_tiers", || {
@@ -140,7 +175,7 @@ fn rules_hold_where_the_host_does_not_route() {
 fn ipv6_flows_beside_ipv4() {
     in_lab("ipv6_flows_beside_ipv4", || {
         let lab = Lab::new();
-        let node = lab.bare("10.240.0.11", &[], Switches { direct_server_return: true, ..Switches::of(WS2025) });
+        let mut node = lab.bare("10.240.0.11", &[], Switches { direct_server_return: true, ..Switches::of(WS2025) });
         let mut network = HostComputeNetwork::new("dual", NetworkType::L2Bridge, Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap()));
         network.ipams[0].subnets.push(Subnet::new(net("fd00:1::/64"), "fd00:1::1".parse().unwrap()));
         node.client.create(id(1), &network).unwrap();
@@ -167,6 +202,17 @@ fn ipv6_flows_beside_ipv4() {
             node.client.create(id(number), &balancer).unwrap();
             assert_eq!(ask_tcp(&one.ns, &format!("[{vip}]:8080")).unwrap(), format!("two saw {seen}"));
         }
+        // The host's own address, once it has one, stands for what leaves by it.
+        node.add_address("fd00:240::11/64");
+        let outside = lab.host("10.240.0.50", &[]);
+        outside.add_address("fd00:240::50/64");
+        serve_tcp(&outside.ns, 80, "outside");
+        node.stop();
+        node.start();
+        assert_eq!(ask_tcp(&one.ns, "[fd00:96::32]:8080").unwrap(), "two saw fd00:240::11");
+        assert_eq!(ask_tcp(&one.ns, "[fd00:96::33]:8080").unwrap(), "two saw fd00:1::5");
+        set_rules(&node, 5, &[EndpointPolicy::outbound_nat([]), EndpointPolicy::sdn_route(net("fd00:96::/112"))]);
+        assert_eq!(ask_soon(&one.ns, "[fd00:240::50]:80"), "outside saw fd00:240::11");
         set_rules(&node, 6, &[rule(Action::Block, Direction::In, 100, "6", "fd00:1::5", "80")]);
         judge(&one, "[fd00:1::6]:80", false, "blocked in IPv6");
         judge(&one, "192.168.1.6:80", true, "not in IPv4");

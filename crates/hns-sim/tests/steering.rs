@@ -5,9 +5,8 @@ mod harness;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
 
-use harness::{Lab, Node, Pod, ask_tcp, ask_udp, connect, hear, id, is_silent, net, own, serve_tcp, serve_tcp_at, serve_udp_at};
+use harness::{Lab, Node, Pod, ask_soon, ask_tcp, ask_udp, connect, hear, id, is_silent, net, own, serve_tcp, serve_tcp_at, serve_udp_at};
 use hcn::document::*;
 use hcn::{EndpointPolicy, HnsVersion};
 use hns_sim::switches::Switches;
@@ -76,17 +75,6 @@ fn keeping(protocol: Protocol, flags: LoadBalancerFlags, backends: &[u8]) -> Hos
 
 fn services() -> Vec<EndpointPolicy> {
     ["203.0.113.0/24", "2001:db8::/64"].map(|prefix| EndpointPolicy::sdn_route(net(prefix))).into()
-}
-
-/// In IPv6 a fresh pod searches for its neighbours only when its own link's address is sure to be no one else's, seconds later.
-fn ask_soon(ns: &linux_sys::ns::NetNs, address: &str) -> String {
-    let until = Instant::now() + Duration::from_secs(20);
-    loop {
-        match ask_tcp(ns, address) {
-            Ok(answer) => return answer,
-            Err(error) => assert!(Instant::now() < until, "{address}: {error}"),
-        }
-    }
 }
 
 #[test]

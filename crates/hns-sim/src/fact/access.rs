@@ -14,6 +14,9 @@ pub enum Access {
     Pass,
 }
 
+/// What a container gets without being asked: ICMP, IGMP, TCP, UDP, and ICMP of IPv6.
+pub const USUAL_PROTOCOLS: [u8; 5] = [1, 2, 6, 17, 58];
+
 /// A rule. What it does not name matches everything.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccessRule {
@@ -33,6 +36,13 @@ pub struct AccessRule {
     pub source_ports: Vec<(u16, u16)>,
     /// Ranges of destination ports.
     pub destination_ports: Vec<(u16, u16)>,
+}
+
+impl AccessRule {
+    /// Whether it lets a protocol pass that does not pass without it.
+    pub fn opens(&self) -> bool {
+        self.action == Access::Allow && self.protocols.iter().any(|protocol| !USUAL_PROTOCOLS.contains(protocol))
+    }
 }
 
 /// Where rules are.

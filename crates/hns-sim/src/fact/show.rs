@@ -150,6 +150,7 @@ impl fmt::Display for Fact {
             Self::Hops { ipv6 } => write!(f, "hops of {}", family(*ipv6)),
             Self::Hop(hop) => write!(f, "hop {hop} is mark {:#x}", hop.mark()),
             Self::Guarded { bridge } => write!(f, "{bridge} reaches the host on host paths alone"),
+            Self::Closed { bridge } => write!(f, "{bridge} takes in TCP, UDP, ICMP and IGMP"),
             Self::Hostless { bridge } => write!(f, "{bridge} and the host are apart"),
             Self::ToFabric { bridge } => write!(f, "ports of {bridge} meet in the fabric"),
             Self::OverlayLink { link } => write!(f, "{link} is an overlay's"),

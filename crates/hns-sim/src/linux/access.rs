@@ -149,7 +149,7 @@ fn put_chains(batch: &mut Batch, table: &Table, list: &AccessList) {
     }
     for (tier, number, rule) in rules(list) {
         for matching in alternatives(list, tier, number, rule, table.family) {
-            batch.add_rule(table, &chain_of(list, tier), decide(matching, rule.action, list, tier));
+            batch.add_rule(table, &chain_of(list, tier), decide(matching, rule, list, tier));
         }
     }
     // What a tier does not match is the next one's.
@@ -170,10 +170,12 @@ fn drop_chains(batch: &mut Batch, table: &Table, list: &AccessList) {
     }
 }
 
-fn decide(matching: Rule, action: Access, list: &AccessList, tier: usize) -> Rule {
-    match action {
+fn decide(matching: Rule, rule: &AccessRule, list: &AccessList, tier: usize) -> Rule {
+    match rule.action {
         Access::Block => matching.drop(),
         Access::Pass if tier + 1 < list.tiers.len() => matching.goto(chain_of(list, tier + 1)),
+        // These are the last to look, but for what drops unusual protocols.
+        Access::Allow if list.inbound && list.place == Place::Switch && rule.opens() => matching.accept(),
         // The other direction's rules still look at what these allow.
         Access::Allow | Access::Pass => matching.return_(),
     }

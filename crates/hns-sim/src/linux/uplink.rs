@@ -1,6 +1,7 @@
 //! The host's adapter: what addresses and routes it has, and the time it is without them.
 
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 use linux_sys::netlink::Route;
@@ -29,6 +30,18 @@ impl LinuxKernel {
     fn holder(&self) -> io::Result<u32> {
         let link = self.rtnl.link(&self.uplink)?.ok_or_else(|| absent(format_args!("adapter {}", self.uplink)))?;
         Ok(link.master.unwrap_or(link.index))
+    }
+
+    /// The adapter's IPv6 address that others know it by.
+    pub(super) fn uplink_ipv6(&self) -> io::Result<Option<Ipv6Addr>> {
+        if self.rtnl.link(&self.uplink)?.is_none() {
+            return Ok(None);
+        }
+        let (addresses, _) = self.belongings(self.holder()?)?;
+        Ok(addresses.into_iter().find_map(|net| match net.addr() {
+            IpAddr::V6(address) => Some(address),
+            IpAddr::V4(_) => None,
+        }))
     }
 
     pub(super) fn take_addresses(&mut self) -> io::Result<()> {

@@ -84,8 +84,9 @@ pub(super) fn facts(endpoint: &Endpoint, network: &HostComputeNetwork, port: &Po
                 levels.extend(reader.tiers(&tiers, &direction));
             }
             levels.push(last.into_iter().filter_map(|acl| reader.rule(&Given::of(acl))).collect());
-            // What no rule matches passes, so rules that all let pass are none.
-            if levels.iter().flatten().any(|rule| rule.action == Access::Block) {
+            // What no rule matches passes, so rules that all let pass are none, but for those of unusual protocols.
+            let counts = |rule: &AccessRule| rule.action == Access::Block || inbound && place == Place::Switch && rule.opens();
+            if levels.iter().flatten().any(counts) {
                 let addresses = port.addresses.iter().map(IpNet::addr).collect();
                 facts.insert(Fact::Access(AccessList { port: port.name.clone(), place, inbound, addresses, tiers: levels }));
             }

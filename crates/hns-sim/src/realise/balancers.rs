@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use hcn::document::{DistributionType, PortMappingFlags};
-use hcn::{HostComputeNetwork, LoadBalancerFlags, LoadBalancerPortMapping, NetworkType};
+use hcn::{LoadBalancerFlags, LoadBalancerPortMapping, NetworkType};
 
 use super::endpoints::class_of;
-use super::management;
+use super::host_address;
 use crate::fact::{Fact, Hop, Pick, Seen, Spread};
-use crate::state::Balancer;
+use crate::state::{Balancer, State};
 use crate::switches::Switches;
 
-pub(super) fn facts(balancer: &Balancer, network: Option<&HostComputeNetwork>, switches: &Switches, facts: &mut BTreeSet<Fact>) {
+pub(super) fn facts(balancer: &Balancer, state: &State, switches: &Switches, facts: &mut BTreeSet<Fact>) {
+    let network = state.networks.get(&balancer.network);
     let document = &balancer.document;
     let ipv6 = document.flags.contains(LoadBalancerFlags::IPV6);
     let backends: Vec<IpAddr> = balancer.backends.iter().filter(|address| address.is_ipv6() == ipv6).copied().collect();
@@ -20,13 +21,14 @@ pub(super) fn facts(balancer: &Balancer, network: Option<&HostComputeNetwork>, s
     if count == 0 {
         return;
     }
-    let seen = seen(balancer, network, switches, ipv6, facts);
+    let host = network.and_then(|network| host_address(network, state, ipv6));
+    let seen = seen(balancer, host, switches, ipv6, facts);
     let bridged = network.is_some_and(|network| matches!(network.network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel));
     for frontend in balancer.frontends() {
         let same = |mapping: &&LoadBalancerPortMapping| (mapping.protocol, mapping.external_port) == (frontend.protocol, frontend.port);
         let Some(mapping) = document.port_mappings.iter().find(same) else { continue };
         let any_host_address = frontend.address.is_unspecified();
-        let kept = keeps(mapping, &backends, network) && !any_host_address;
+        let kept = keeps(mapping, &backends, host) && !any_host_address;
         let mux = mapping.flags.contains(PortMappingFlags::USE_MUX) && switches.direct_server_return && seen != Seen::Client;
         let seen = if kept && mux { Seen::Client } else { seen };
         let pick = Pick {
@@ -58,21 +60,19 @@ pub(super) fn facts(balancer: &Balancer, network: Option<&HostComputeNetwork>, s
 
 /// Whether packets reach their backend with the address and port that the client dialled. The host itself is behind no port that
 /// could take them.
-fn keeps(mapping: &LoadBalancerPortMapping, backends: &[IpAddr], network: Option<&HostComputeNetwork>) -> bool {
-    let host = network.and_then(management).map(IpAddr::from);
+fn keeps(mapping: &LoadBalancerPortMapping, backends: &[IpAddr], host: Option<IpAddr>) -> bool {
     mapping.flags.contains(PortMappingFlags::PRESERVE_DIP) && !backends.iter().any(|address| Some(*address) == host)
 }
 
 /// Whom backends see: the client with direct server return, else the load balancer's own source, else the host.
-fn seen(balancer: &Balancer, network: Option<&HostComputeNetwork>, switches: &Switches, ipv6: bool, facts: &mut BTreeSet<Fact>) -> Seen {
+fn seen(balancer: &Balancer, host: Option<IpAddr>, switches: &Switches, ipv6: bool, facts: &mut BTreeSet<Fact>) -> Seen {
     // A version without direct server return keeps the flag and does not know it.
     let direct = switches.direct_server_return && switches.features().dsr;
     if direct && balancer.document.flags.contains(LoadBalancerFlags::DSR) {
         return Seen::Client;
     }
     let own = balancer.document.source_vip.parse::<IpAddr>().ok().filter(|address| address.is_ipv6() == ipv6);
-    let host = || network.and_then(management).filter(|_| !ipv6).map(IpAddr::from);
-    let Some(address) = own.or_else(host) else { return Seen::Link };
+    let Some(address) = own.or(host) else { return Seen::Link };
     let class = class_of(address, &[], &[]);
     facts.insert(Fact::Source { class, address });
     Seen::Class(class)

@@ -7,7 +7,7 @@ use hcn::document::{EncapOverhead, EndpointPolicyType, InterfaceParameters, L4Pr
 use hcn::{EndpointPolicy, Guid, HostComputeNetwork, NatFlags, NetworkType, OutBoundNat};
 use ipnet::IpNet;
 
-use super::{access, awaits_compartment, bridge_of, forwarding, management, merged, overlay, prefix, single};
+use super::{access, awaits_compartment, bridge_of, forwarding, host_address, management, merged, overlay, prefix, single};
 use crate::fact::{Fact, Frontend, Hop, NatClass, ONLY_DESTINATIONS, Port, port_name, stable_hash};
 use crate::state::{Endpoint, State};
 
@@ -44,7 +44,7 @@ pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork
         for address in &port.addresses {
             facts.insert(Fact::Neighbour { link: bridge.clone(), address: address.addr(), mac });
         }
-        outbound_facts(endpoint, network, &port.addresses, facts);
+        outbound_facts(endpoint, network, state, &port.addresses, facts);
         port_mapping_facts(endpoint, &port.addresses, facts);
         route_facts(id, endpoint, &port, state, facts);
         proxy_facts(endpoint, network, &port.addresses, facts);
@@ -78,7 +78,7 @@ fn settings<T: serde::de::DeserializeOwned>(endpoint: &Endpoint, policy_type: &E
     endpoint.document.policies.iter().rev().find_map(|policy| policy.settings_as(policy_type))
 }
 
-fn outbound_facts(endpoint: &Endpoint, network: &HostComputeNetwork, addresses: &[IpNet], facts: &mut BTreeSet<Fact>) {
+fn outbound_facts(endpoint: &Endpoint, network: &HostComputeNetwork, state: &State, addresses: &[IpNet], facts: &mut BTreeSet<Fact>) {
     let Some(nat) = settings::<OutBoundNat>(endpoint, &EndpointPolicyType::OutBoundNat) else { return };
     let own = nat.virtual_ip.parse::<IpAddr>().ok();
     let exceptions = merged(nat.exceptions.iter().map(String::as_str));
@@ -87,7 +87,7 @@ fn outbound_facts(endpoint: &Endpoint, network: &HostComputeNetwork, addresses: 
         let of_family = |net: &&IpNet| net.addr().is_ipv6() == ipv6;
         let exceptions: Vec<IpNet> = exceptions.iter().filter(of_family).copied().collect();
         let listed: Vec<IpNet> = destinations.iter().filter(of_family).copied().collect();
-        let host = management(network).map(IpAddr::from).filter(|_| !ipv6);
+        let host = host_address(network, state, ipv6);
         let Some(source) = own.filter(|own| own.is_ipv6() == ipv6).or(host) else { continue };
         // Destinations of the other family alone translate nothing of this one.
         if listed.is_empty() && !destinations.is_empty() {

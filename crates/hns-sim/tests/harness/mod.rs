@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hcn::blocking::Client;
 use hcn::document::*;
@@ -268,6 +268,17 @@ pub fn hear(mut stream: TcpStream) -> io::Result<String> {
 
 pub fn ask_tcp(ns: &NetNs, address: &str) -> io::Result<String> {
     hear(connect(ns, address)?)
+}
+
+/// In IPv6 a fresh pod searches for its neighbours only when its own link's address is sure to be no one else's, seconds later.
+pub fn ask_soon(ns: &NetNs, address: &str) -> String {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        match ask_tcp(ns, address) {
+            Ok(answer) => return answer,
+            Err(error) => assert!(Instant::now() < until, "{address}: {error}"),
+        }
+    }
 }
 
 pub fn ask_udp(ns: &NetNs, address: &str) -> io::Result<String> {

@@ -1,4 +1,5 @@
 //! Frames on a wire, and pings.
+#![allow(dead_code, reason = "each suite uses its part")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -77,6 +78,17 @@ impl Wire {
         }
         frames
     }
+}
+
+/// Sends an empty packet of that protocol, or finds that the own host's rules do not let it out.
+pub fn send(ns: &NetNs, to: &str, protocol: u8) {
+    let to: Ipv4Addr = to.parse().unwrap();
+    let fd = open(ns, AddressFamily::Inet, SockProtocol::Raw);
+    // The kernel fills in the rest of the header.
+    let mut packet = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, protocol, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    packet[16..].copy_from_slice(&to.octets());
+    let sent = sendto(fd.as_raw_fd(), &packet, &SockaddrIn::from(SocketAddrV4::new(to, 0)), MsgFlags::empty());
+    assert!(matches!(sent, Ok(_) | Err(nix::errno::Errno::EPERM)), "{sent:?}");
 }
 
 /// Whether an address answers a ping.

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use linux_sys::nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, MetaKey, PayloadBase, Rule, ct_state, ct_status, rule};
 
 use super::{hops, table};
-use crate::fact::{BALANCED, ONLY_DESTINATIONS, Pick, Seen, Spread, TO_FABRIC, stable_hash};
+use crate::fact::{BALANCED, ONLY_DESTINATIONS, Pick, Seen, Spread, TO_FABRIC, USUAL_PROTOCOLS, stable_hash};
 use crate::linux::links::{BRIDGE, TUNNEL};
 
 pub(super) const FRONTENDS: &str = "frontends";
@@ -18,6 +18,7 @@ pub(super) const DESTINATIONS: &str = "destinations";
 pub(super) const MASQUERADED: &str = "masqueraded";
 pub(super) const GUARDED: &str = "guarded";
 pub(super) const HOSTLESS: &str = "hostless";
+pub(super) const CLOSED: &str = "closed";
 pub(super) const HOST_PATHS: &str = "host-paths";
 pub(super) const HOST_ADDRESSES: &str = "host-addresses";
 pub(super) const OVERLAY_LINKS: &str = "overlay-links";
@@ -173,9 +174,22 @@ pub(in super::super) fn always_pass(family: Family) -> Vec<Rule> {
     rules
 }
 
+fn going_to(set: &str, rule: Rule) -> Rule {
+    rule.expr(Expr::Meta { key: MetaKey::OifName, reg: 0 }).lookup(set, 0)
+}
+
+/// Containers are not asked by unusual protocols. Most packets are of TCP or UDP, and leave the rule at its beginning.
+fn close() -> Rule {
+    let mut protocols = USUAL_PROTOCOLS;
+    protocols.sort_by_key(|protocol| ![TCP, UDP].contains(protocol));
+    let load = rule().load_l4proto(0);
+    let unusual = protocols.into_iter().fold(load, |rule, protocol| rule.expr(Expr::Cmp { op: CmpOp::Neq, reg: 0, value: vec![protocol] }));
+    going_to(CLOSED, unusual).drop()
+}
+
 fn forward_rules(slots: &Slots) -> Vec<Rule> {
     let mut rules = vec![rule().ct_state(ct_state::ESTABLISHED | ct_state::RELATED).accept()];
-    rules.extend([slots.saddr(rule(), 0).vmap(ACCESS_OUT, 0), slots.daddr(rule(), 0).vmap(ACCESS_IN, 0)]);
+    rules.extend([slots.saddr(rule(), 0).vmap(ACCESS_OUT, 0), slots.daddr(rule(), 0).vmap(ACCESS_IN, 0), close()]);
     rules
 }
 
@@ -193,8 +207,7 @@ fn to_host_rules(slots: &Slots) -> Vec<Rule> {
 
 fn from_host_rules(slots: &Slots) -> Vec<Rule> {
     let mut rules = always_pass(slots.family);
-    let to_hostless = rule().expr(Expr::Meta { key: MetaKey::OifName, reg: 0 }).lookup(HOSTLESS, 0);
-    rules.extend([slots.daddr(rule(), 0).vmap(ACCESS_IN, 0), to_hostless.drop()]);
+    rules.extend([going_to(HOSTLESS, rule()).drop(), slots.daddr(rule(), 0).vmap(ACCESS_IN, 0), close()]);
     rules
 }
 

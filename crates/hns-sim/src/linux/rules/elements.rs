@@ -31,6 +31,7 @@ pub(super) fn add_sets(batch: &mut Batch, family: Family) {
         SetSpec::set(MASQUERADED, [address]).interval(),
         SetSpec::set(GUARDED, [IfName]),
         SetSpec::set(HOSTLESS, [IfName]),
+        SetSpec::set(CLOSED, [IfName]),
         SetSpec::set(HOST_PATHS, [address, address]).interval(),
         SetSpec::set(HOST_ADDRESSES, [address]),
         SetSpec::set(OVERLAY_LINKS, [IfName]),
@@ -79,6 +80,7 @@ pub(super) fn elements(fact: &Fact) -> Vec<(Family, String, Element)> {
     let named = |set: &str, link: &str| FAMILIES.map(|family| (family, set.to_owned(), Element::new(Key::new().ifname(link)))).into();
     let (family, set, element) = match fact {
         Fact::Guarded { bridge } => return named(GUARDED, bridge),
+        Fact::Closed { bridge } => return named(CLOSED, bridge),
         Fact::Hostless { bridge } => return named(HOSTLESS, bridge),
         Fact::OverlayLink { link } => return named(OVERLAY_LINKS, link),
         Fact::TunnelMac { tunnel, mac } => (Family::Netdev, tunnels::MACS, Element::new(Key::new().ifname(tunnel).mac(mac.0))),
