@@ -4,6 +4,8 @@ mod budget;
 mod drift;
 mod life;
 #[cfg(target_os = "linux")]
+mod model;
+#[cfg(target_os = "linux")]
 mod packets;
 mod plans;
 mod upstream;

@@ -11,12 +11,12 @@ use linux_sys::ns::{NetNs, in_lab};
 
 use super::*;
 
-struct Lab {
+pub struct Lab {
     dir: tempfile::TempDir,
     simulator: Simulator,
-    client: HcnClient,
+    pub client: HcnClient,
     network: Guid,
-    peer: NetNs,
+    pub peer: NetNs,
 }
 
 fn link(rtnl: &Rtnl, name: &str, address: &str) -> u32 {
@@ -28,7 +28,7 @@ fn link(rtnl: &Rtnl, name: &str, address: &str) -> u32 {
 
 impl Lab {
     /// This namespace is a Windows node; beyond `eth0` is a peer with pods of its own.
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let peer = NetNs::new_anonymous().unwrap();
         let (node, there) = (Rtnl::open().unwrap(), Rtnl::open_in(&peer).unwrap());
@@ -51,14 +51,14 @@ impl Lab {
     }
 
     /// A proxy for all of `table`, with direct server return as by default.
-    fn proxy(&self, table: Table) -> Proxy {
+    pub fn proxy(&self, table: Table) -> Proxy {
         let settings = Settings { node_ips: vec!["10.240.0.12".parse().unwrap()], ..Settings::new("pods") };
         let mut hns = Hns::new(&self.client, UID, settings);
         hns.touch(table.iter().map(|(key, _)| *key).collect::<Vec<_>>(), &table);
         Proxy { hns, table }
     }
 
-    async fn pod(&self, ip: &str) -> NetNs {
+    pub async fn pod(&self, ip: &str) -> NetNs {
         let wanted = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
         let namespace = self.client.create_namespace(Guid::random(), &wanted).await.unwrap().id;
         let cidrs = ["192.168.0.0/16", "10.96.0.0/12", "10.240.0.0/24"].map(|cidr| cidr.parse().unwrap());
@@ -73,7 +73,13 @@ impl Lab {
 }
 
 fn serve(ns: &NetNs, name: &'static str) {
-    let listener = ns.run(|| TcpListener::bind("0.0.0.0:8080").unwrap()).unwrap();
+    serve_at(ns, "0.0.0.0", name);
+}
+
+/// Says `name` to everybody who connects to port 8080 of an address.
+pub fn serve_at(ns: &NetNs, ip: &str, name: &'static str) {
+    let at: SocketAddr = format!("{ip}:8080").parse().unwrap();
+    let listener = ns.run(|| TcpListener::bind(at).unwrap()).unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.write_all(name.as_bytes());
@@ -82,19 +88,22 @@ fn serve(ns: &NetNs, name: &'static str) {
 }
 
 fn ask(ns: &NetNs, to: &str) -> String {
+    ask_for(ns, to, Duration::from_millis(800)).unwrap_or_else(|error| error)
+}
+
+/// What who answers at `to` says, within `patience`; or why nobody did.
+pub fn ask_for(ns: &NetNs, to: &str, patience: Duration) -> Result<String, String> {
     let to: SocketAddr = to.parse().unwrap();
-    ns.run(|| match TcpStream::connect_timeout(&to, Duration::from_millis(800)) {
-        Ok(mut stream) => {
-            let mut text = String::new();
-            stream.read_to_string(&mut text).map(|_| text).unwrap_or_else(|error| error.to_string())
-        }
-        Err(error) => error.to_string(),
-    })
-    .unwrap()
+    let connect = || {
+        let mut stream = TcpStream::connect_timeout(&to, patience)?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text)
+    };
+    ns.run(connect).unwrap().map_err(|error: std::io::Error| error.to_string())
 }
 
 /// Asking for a link makes the kernel act on its carrier now; by itself it may take a second. Bridges need their ports.
-fn settle(rtnl: &Rtnl) {
+pub fn settle(rtnl: &Rtnl) {
     let mut links = rtnl.links().unwrap();
     links.sort_by_key(|link| link.kind == "bridge");
     links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
