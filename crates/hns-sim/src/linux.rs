@@ -91,6 +91,13 @@ impl LinuxKernel {
         })
     }
 
+    /// Its rules change by no transaction of more bytes, as on a system whose buffers are smaller than this one's.
+    #[must_use]
+    pub fn with_largest_transaction(mut self, bytes: usize) -> Self {
+        self.nft.take_most(bytes);
+        self
+    }
+
     /// Does the links and the compartments' rules of a plan; what was done stands in `done`, in order, also on an error.
     fn change_links<'a>(&self, plan: &'a Plan, done: &mut Vec<(bool, &'a Fact)>) -> Result<(), KernelError> {
         let here = |fact: &&Fact| is_link(fact) || access::inside(fact).is_some();

@@ -303,6 +303,7 @@ impl From<NftError> for io::Error {
 #[derive(Debug)]
 pub struct Nft {
     socket: Mutex<Socket>,
+    most: usize,
 }
 
 impl Nft {
@@ -311,7 +312,7 @@ impl Nft {
     /// # Errors
     /// When the kernel has no netfilter netlink.
     pub fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: Mutex::new(Socket::open(SockProtocol::NetlinkNetFilter)?) })
+        Ok(Self { socket: Mutex::new(Socket::open(SockProtocol::NetlinkNetFilter)?), most: usize::MAX })
     }
 
     /// Speaks for `ns`.
@@ -320,6 +321,11 @@ impl Nft {
     /// As [`Self::open`], or when the namespace cannot be entered.
     pub fn open_in(ns: &NetNs) -> Result<Self, NftError> {
         ns.run(Self::open).map_err(|source| NetlinkError::Socket { what: "enter the namespace for", source })?
+    }
+
+    /// Takes no transaction of more bytes, as a system does whose buffers are smaller than this one's.
+    pub fn take_most(&mut self, bytes: usize) {
+        self.most = bytes;
     }
 
     /// Carries out a batch as one transaction: all of it or nothing. An empty batch does nothing.
@@ -351,7 +357,7 @@ impl Nft {
         let limit = {
             let socket = self.socket();
             socket.make_room(batch.datagram(0..batch.len()).len());
-            socket.room().saturating_sub(2048)
+            socket.room().saturating_sub(2048).min(self.most)
         };
         let parts = batch.parts(limit);
         for range in &parts {
@@ -381,8 +387,8 @@ impl Nft {
     fn transact(&self, batch: &Batch, range: std::ops::Range<usize>) -> Result<(), NftError> {
         let datagram = batch.datagram(range.clone());
         let mut socket = self.socket();
-        if !socket.make_room(datagram.len()) {
-            return Err(NftError::TooLarge { bytes: datagram.len(), limit: socket.room() });
+        if datagram.len() > self.most || !socket.make_room(datagram.len()) {
+            return Err(NftError::TooLarge { bytes: datagram.len(), limit: socket.room().min(self.most) });
         }
         let answers = socket.batch(&datagram).map_err(|source| NftError::Exchange { operations: range.len(), source })?;
         // A failing operation can make later ones fail: the first in order is the reason.

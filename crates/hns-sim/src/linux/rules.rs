@@ -24,9 +24,10 @@ use crate::fact::{Fact, Pick, Place, Plan};
 mod chains;
 mod elements;
 mod hops;
+mod mend;
 
 pub(super) use chains::{ACCESS_IN, ACCESS_OUT, Slots, always_pass};
-use chains::{FINGERPRINT, chain_of, code, pick_rules};
+use chains::{FINGERPRINT, VERSION, chain_of, code, pick_rules};
 pub(super) use elements::family_of;
 use elements::{elements, mark_key};
 
@@ -89,8 +90,8 @@ pub fn reconcile(nft: &Nft, facts: &BTreeSet<Fact>) -> io::Result<Fingerprint> {
     Ok(fingerprint)
 }
 
-/// Writes the tables anew, with the facts. In one transaction, so traffic never meets half a table; only where the kernel cannot take it at
-/// once, in parts.
+/// Writes the tables anew, with the facts. In one transaction, so traffic never meets half a table. Where the kernel cannot take it at once, the
+/// tables that are there are mended; only where they are none, or another version's, they are written in parts.
 fn replace(nft: &Nft, facts: &BTreeSet<Fact>, fingerprint: Fingerprint) -> io::Result<()> {
     let mut batch = Batch::new();
     for family in FAMILIES {
@@ -101,8 +102,13 @@ fn replace(nft: &Nft, facts: &BTreeSet<Fact>, fingerprint: Fingerprint) -> io::R
     tunnels::reset(&mut batch);
     let facts: Vec<&Fact> = facts.iter().collect();
     put(&mut batch, &facts, true);
+    batch.add_elements(&table(Family::Ip), VERSION, &[Fingerprint::default().element()]);
     batch.add_elements(&table(Family::Ip), FINGERPRINT, &[fingerprint.element()]);
     match nft.commit(&batch) {
+        Err(NftError::TooLarge { .. }) if mend::is_ours(nft) => mend::mend(nft, &facts, fingerprint).or_else(|error| {
+            tracing::warn!(%error, "the rules cannot be mended and are written anew, in parts");
+            Ok(nft.commit_in_parts(&batch)?)
+        }),
         Err(NftError::TooLarge { .. }) => Ok(nft.commit_in_parts(&batch)?),
         other => Ok(other?),
     }

@@ -14,7 +14,7 @@ fn table() -> Table {
     Table::new(Family::Netdev, "hns")
 }
 
-fn add_sets(batch: &mut Batch) {
+pub(super) fn add_sets(batch: &mut Batch) {
     batch.add_table(&table());
     batch.add_set(&table(), &SetSpec::set(MACS, [DataType::IfName, DataType::EtherAddr]));
 }

@@ -82,7 +82,29 @@ impl Lab {
         let directory = self.directory.path().join(address);
         let simulator = start(&host.ns, directory.clone(), &switches);
         let client = Client::new(simulator.session());
-        Node { host, directory, switches, simulator: Some(simulator), client }
+        Node { host, directory, switches, largest: usize::MAX, simulator: Some(simulator), client }
+    }
+
+    /// A node whose service was left with so many load balancers, as `make` has them; its kernel has nothing of it yet, and takes no larger
+    /// transactions.
+    pub fn crowded(&self, largest: usize, count: u16, make: impl Fn(u16) -> HostComputeLoadBalancer) -> Node {
+        let address = "10.240.0.11";
+        let (host, directory) = (self.host(address, &[]), self.directory.path().join(address));
+        let kernel = hns_sim::kernel::NoKernel { management: Some(address.parse().unwrap()), survived: true };
+        let switches = Switches::of(HnsVersion::new(15, 5));
+        let past = Simulator::new(Box::new(kernel), switches.clone(), Some(Store::open(&directory.join("hns")).unwrap())).unwrap();
+        let client = Client::new(past.session());
+        let subnet = Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap());
+        client.create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
+        client.create_endpoint(&id(1), id(9), &HostComputeEndpoint::remote("192.168.2.7".parse().unwrap())).unwrap();
+        (0..count).for_each(|number| drop(client.create(Guid::random(), &make(number)).unwrap()));
+        drop((client, past));
+        let mut batch = linux_sys::nft::Batch::new();
+        batch.add_table(&linux_sys::nft::Table::new(linux_sys::nft::Family::Ip, "hns"));
+        linux_sys::nft::Nft::open_in(&host.ns).unwrap().commit(&batch).unwrap();
+        let simulator = start_within(&host.ns, directory.clone(), &switches, largest);
+        let client = Client::new(simulator.session());
+        Node { host, directory, switches, largest, simulator: Some(simulator), client }
     }
 
     /// The namespace of the LAN's router, whose bridge every frame crosses.
@@ -101,7 +123,12 @@ impl Lab {
 
 /// A service on a host, over its kernel, with what `directory` kept.
 pub fn start(ns: &NetNs, directory: PathBuf, switches: &Switches) -> Simulator {
-    let kernel = LinuxKernel::open_in(ns.clone(), &directory.join("ns"), "eth0").unwrap();
+    start_within(ns, directory, switches, usize::MAX)
+}
+
+/// The same over a kernel that takes no larger transactions.
+pub fn start_within(ns: &NetNs, directory: PathBuf, switches: &Switches, largest: usize) -> Simulator {
+    let kernel = LinuxKernel::open_in(ns.clone(), &directory.join("ns"), "eth0").unwrap().with_largest_transaction(largest);
     let store = Store::open(&directory.join("hns")).unwrap();
     Simulator::new(Box::new(kernel), switches.clone(), Some(store)).unwrap()
 }
@@ -128,6 +155,7 @@ pub struct Node {
     host: Host,
     directory: PathBuf,
     switches: Switches,
+    largest: usize,
     simulator: Option<Simulator>,
     pub client: Client,
 }
@@ -184,6 +212,10 @@ impl Node {
         self.simulator.as_ref().unwrap().add_fault(fault.parse().unwrap()).unwrap();
     }
 
+    pub fn switch(&self, text: &str) {
+        self.simulator.as_ref().unwrap().set_switch(text).unwrap();
+    }
+
     pub fn clear_faults(&self) {
         self.simulator.as_ref().unwrap().clear_faults();
     }
@@ -204,7 +236,7 @@ impl Node {
     }
 
     pub fn start(&mut self) {
-        let simulator = start(&self.host.ns, self.directory.clone(), &self.switches);
+        let simulator = start_within(&self.host.ns, self.directory.clone(), &self.switches, self.largest);
         self.client = Client::new(simulator.session());
         self.simulator = Some(simulator);
     }

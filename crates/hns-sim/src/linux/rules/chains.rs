@@ -26,6 +26,7 @@ pub(super) const OVERLAY_PREFIXES: &str = "overlay-prefixes";
 pub(super) const PROXIED: &str = "proxied";
 pub(super) const UNPROXIED: &str = "unproxied";
 pub(super) const FINGERPRINT: &str = "fingerprint";
+pub(super) const VERSION: &str = "version";
 pub(in super::super) const ACCESS_IN: &str = "access-in";
 pub(in super::super) const ACCESS_OUT: &str = "access-out";
 

@@ -39,6 +39,7 @@ pub(super) fn add_sets(batch: &mut Batch, family: Family) {
         SetSpec::map(PROXIED, [address, InetProto, address], [address, InetService]).interval(),
         SetSpec::set(UNPROXIED, [address, address]).interval(),
         SetSpec::set(FINGERPRINT, [Mark, Mark]),
+        SetSpec::set(VERSION, [Mark, Mark]),
         SetSpec::vmap(ACCESS_IN, [address]),
         SetSpec::vmap(ACCESS_OUT, [address]),
     ] {
