@@ -201,6 +201,15 @@ pub enum Fact {
         /// The port.
         port: String,
     },
+    /// An interface sends at most so much.
+    Rate {
+        /// The compartment.
+        compartment: Guid,
+        /// The interface in it.
+        interface: String,
+        /// Bytes a second.
+        bytes: u64,
+    },
     /// Who answers for an address on a link.
     Neighbour {
         /// The link.

@@ -102,7 +102,7 @@ pub fn is_real_network_policy(policy: &NetworkPolicy) -> bool {
 /// Whether packets meet an endpoint policy, or need not.
 pub fn is_real_endpoint_policy(policy: &EndpointPolicy) -> bool {
     use EndpointPolicyType as Type;
-    !matches!(policy.policy_type, Type::L4WfpProxy | Type::Encryption | Type::Firewall | Type::Qos | Type::Vlan)
+    !matches!(policy.policy_type, Type::L4WfpProxy | Type::Encryption | Type::Firewall | Type::Vlan)
 }
 
 /// A prefix, or one address.

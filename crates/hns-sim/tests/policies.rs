@@ -5,6 +5,10 @@ mod harness;
 #[path = "harness/raw.rs"]
 mod raw;
 
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
 use harness::{Lab, Node, Pod, ask_soon, ask_tcp, ask_udp, id, is_silent, net, serve_tcp, serve_udp};
 use hcn::document::*;
 use hcn::{EndpointPolicy, HnsVersion, NetworkPolicy};
@@ -216,6 +220,40 @@ fn ipv6_flows_beside_ipv4() {
         set_rules(&node, 6, &[rule(Action::Block, Direction::In, 100, "6", "fd00:1::5", "80")]);
         judge(&one, "[fd00:1::6]:80", false, "blocked in IPv6");
         judge(&one, "192.168.1.6:80", true, "not in IPv4");
+    });
+}
+
+#[test]
+fn what_an_endpoint_sends_is_bounded() {
+    const RATE: u64 = 500_000;
+    const BYTES: usize = 400_000;
+    in_lab("what_an_endpoint_sends_is_bounded", || {
+        let lab = Lab::new();
+        let node = lab.node(WS2025);
+        let qos = EndpointPolicy::new(EndpointPolicyType::Qos, &Qos { maximum_outgoing_bandwidth_in_bytes: RATE, ..Qos::default() });
+        let (bounded, free) = (node.pod(5, "192.168.1.5", vec![qos.clone()]), node.pod(6, "192.168.1.6", vec![]));
+        let sent = |from: &NetNs, to: &NetNs, address: &str| {
+            let listener = to.run(|| TcpListener::bind("0.0.0.0:9")).unwrap().unwrap();
+            let mut stream = harness::connect(from, address).unwrap();
+            let sink = std::thread::spawn(move || io::copy(&mut listener.accept().unwrap().0, &mut io::sink()).unwrap());
+            let start = Instant::now();
+            stream.write_all(&vec![0; BYTES]).unwrap();
+            drop(stream);
+            assert_eq!(sink.join().unwrap(), BYTES as u64);
+            start.elapsed()
+        };
+        // What goes at once after a rest is 16 KiB: the rest cannot come sooner than its share of a second.
+        let slowly = Duration::from_secs_f64((BYTES - 16 * 1024) as f64 / RATE as f64);
+        let out = sent(&bounded.ns, &free.ns, "192.168.1.6:9");
+        assert!(out >= slowly, "{out:?} for {BYTES} bytes at {RATE} a second");
+        // A busy machine may take long without a bound, but not every time.
+        let fast = |from: &NetNs, to: &NetNs, address: &str| (0..10).any(|_| sent(from, to, address) < slowly);
+        assert!(fast(&free.ns, &bounded.ns, "192.168.1.5:9"), "what comes in is not bounded");
+        set_rules(&node, 5, &[]);
+        assert!(fast(&bounded.ns, &free.ns, "192.168.1.6:9"), "no bound is left");
+        set_rules(&node, 6, &[qos]);
+        let out = sent(&free.ns, &bounded.ns, "192.168.1.5:9");
+        assert!(out >= slowly, "bounded while it is attached: {out:?}");
     });
 }
 

@@ -1,4 +1,4 @@
-//! Links, addresses, routes, rules, neighbours and forwarding entries of one network namespace.
+//! Links and their bounds, addresses, routes, rules, neighbours and forwarding entries of one network namespace.
 //!
 //! An [`Rtnl`] speaks for the namespace in which it was opened, whatever namespace its user is in
 //! later. Calls are synchronous: the kernel answers within the call.
@@ -6,6 +6,7 @@
 mod address;
 mod link;
 mod neighbour;
+mod rate;
 mod route;
 pub(crate) mod socket;
 pub(crate) mod wire;
@@ -17,6 +18,7 @@ use nix::sys::socket::SockProtocol;
 
 pub use link::{BridgePort, Link, LinkStats, Vxlan};
 pub use neighbour::{FdbEntry, Neighbour};
+pub use rate::Rate;
 pub use route::{Route, RouteKind, Rule};
 
 use crate::ns::NetNs;

@@ -142,6 +142,7 @@ impl fmt::Display for Fact {
             Self::Compartment(id) => write!(f, "compartment {id}"),
             Self::Port(port) => port.fmt(f),
             Self::Blocked { port } => write!(f, "{port} passes nothing"),
+            Self::Rate { compartment, interface, bytes } => write!(f, "{interface} in compartment {compartment} sends {bytes} bytes a second"),
             Self::Neighbour { link, address, mac } => write!(f, "neighbour {address} on {link} is {mac}"),
             Self::Peer { tunnel, mac, host, vni: None } => write!(f, "{mac} in {tunnel} is at {host}"),
             Self::Peer { tunnel, mac, host, vni: Some(vni) } => write!(f, "{mac} in {tunnel} is at {host}, segment {vni}"),

@@ -89,6 +89,7 @@ impl LinuxKernel {
                 }
             }),
             Fact::Blocked { port } => self.block_port(port, true),
+            Fact::Rate { compartment, interface, bytes } => self.bound(compartment, interface, *bytes),
             Fact::Neighbour { link, address, mac } => Ok(self.rtnl.add_neigh(self.index(link)?, *address, mac.0)?),
             Fact::Peer { tunnel, mac, host, vni } => Ok(self.rtnl.add_fdb(self.index(tunnel)?, mac.0, Some(*host), *vni)?),
             Fact::Hops { ipv6 } => self.make_gate(*ipv6),
@@ -104,6 +105,7 @@ impl LinuxKernel {
             Fact::Bridge { name, .. } => self.delete_link(name),
             Fact::Tunnel { name, .. } => self.delete_tunnel(name),
             Fact::Port(port) => self.delete_link(&port.name),
+            Fact::Rate { compartment, interface, .. } => self.unbound(compartment, interface),
             Fact::Blocked { port } => match self.block_port(port, false) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 other => other,
@@ -296,6 +298,7 @@ pub(super) fn is_link(fact: &Fact) -> bool {
             | Fact::Compartment(_)
             | Fact::Port(_)
             | Fact::Blocked { .. }
+            | Fact::Rate { .. }
             | Fact::Neighbour { .. }
             | Fact::Peer { .. }
             | Fact::Route { .. }

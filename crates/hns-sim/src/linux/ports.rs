@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use hcn::Guid;
 use hcn::document::EndpointStats;
 use ipnet::IpNet;
-use linux_sys::netlink::{BridgePort, Route, Rtnl, Rule};
+use linux_sys::netlink::{BridgePort, Rate, Route, Rtnl, Rule};
 use linux_sys::ns::NetNs;
 
 use super::LinuxKernel;
@@ -64,6 +64,25 @@ impl LinuxKernel {
 
     pub(super) fn block_port(&self, port: &str, blocked: bool) -> io::Result<()> {
         Ok(self.rtnl.set_bridge_port(self.index(port)?, BridgePort { blocked: Some(blocked), ..BridgePort::default() })?)
+    }
+
+    /// Bounds what an interface sends. Segments wait their turn, as long as they come to a tenth of a second.
+    pub(super) fn bound(&self, compartment: &Guid, interface: &str, bytes: u64) -> io::Result<()> {
+        const LEAST_BURST: u64 = 16 * 1024;
+        let share = |part: u64| u32::try_from((bytes / part).max(LEAST_BURST)).unwrap_or(u32::MAX);
+        let rate = Rate { bytes, burst: share(100), queue: share(10).saturating_add(share(100)) };
+        let inside = Rtnl::open_in(&NetNs::open(&self.compartment(compartment))?)?;
+        let link = inside.link(interface)?.ok_or_else(|| absent(format_args!("interface {interface}")))?;
+        Ok(inside.set_rate(link.index, rate)?)
+    }
+
+    /// Takes the bound away, where the interface is still there.
+    pub(super) fn unbound(&self, compartment: &Guid, interface: &str) -> io::Result<()> {
+        let inside = match NetNs::open(&self.compartment(compartment)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => Rtnl::open_in(&other?)?,
+        };
+        inside.link(interface)?.map_or(Ok(()), |link| gone_is_fine(inside.del_rate(link.index)))
     }
 
     /// Counters of a port: what the host's end received, the endpoint sent.

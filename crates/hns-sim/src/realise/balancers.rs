@@ -29,7 +29,7 @@ pub(super) fn facts(balancer: &Balancer, state: &State, switches: &Switches, fac
         let Some(mapping) = document.port_mappings.iter().find(same) else { continue };
         let any_host_address = frontend.address.is_unspecified();
         let kept = keeps(mapping, &backends, host) && !any_host_address;
-        let mux = mapping.flags.contains(PortMappingFlags::USE_MUX) && switches.direct_server_return && seen != Seen::Client;
+        let mux = mapping.flags.contains(PortMappingFlags::USE_MUX) && returns_directly(switches) && seen != Seen::Client;
         let seen = if kept && mux { Seen::Client } else { seen };
         let pick = Pick {
             ipv6,
@@ -64,11 +64,14 @@ fn keeps(mapping: &LoadBalancerPortMapping, backends: &[IpAddr], host: Option<Ip
     mapping.flags.contains(PortMappingFlags::PRESERVE_DIP) && !backends.iter().any(|address| Some(*address) == host)
 }
 
+/// A version without direct server return keeps the flag and does not know it.
+fn returns_directly(switches: &Switches) -> bool {
+    switches.direct_server_return && switches.features().dsr
+}
+
 /// Whom backends see: the client with direct server return, else the load balancer's own source, else the host.
 fn seen(balancer: &Balancer, host: Option<IpAddr>, switches: &Switches, ipv6: bool, facts: &mut BTreeSet<Fact>) -> Seen {
-    // A version without direct server return keeps the flag and does not know it.
-    let direct = switches.direct_server_return && switches.features().dsr;
-    if direct && balancer.document.flags.contains(LoadBalancerFlags::DSR) {
+    if returns_directly(switches) && balancer.document.flags.contains(LoadBalancerFlags::DSR) {
         return Seen::Client;
     }
     let own = balancer.document.source_vip.parse::<IpAddr>().ok().filter(|address| address.is_ipv6() == ipv6);

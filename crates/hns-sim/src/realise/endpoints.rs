@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use hcn::document::{EncapOverhead, EndpointPolicyType, InterfaceParameters, L4Proxy};
+use hcn::document::{EncapOverhead, EndpointPolicyType, InterfaceParameters, L4Proxy, Qos};
 use hcn::{EndpointPolicy, Guid, HostComputeNetwork, NatFlags, NetworkType, OutBoundNat};
 use ipnet::IpNet;
 
@@ -55,6 +55,9 @@ pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork
     }
     if endpoint.defects.blocked {
         facts.insert(Fact::Blocked { port: port.name.clone() });
+    }
+    if let Some(Qos { maximum_outgoing_bandwidth_in_bytes: bytes @ 1.., .. }) = settings(endpoint, &EndpointPolicyType::Qos) {
+        facts.insert(Fact::Rate { compartment: port.compartment, interface: port.interface.clone(), bytes });
     }
     facts.insert(Fact::Port(port));
 }
