@@ -273,6 +273,8 @@ impl Loop {
         self.take_changes();
         loop {
             self.backend.begin(&self.table);
+            // After what was begun, which is where work that was answered comes to its end.
+            self.report();
             let health_again = self.health_again;
             let health_due = async {
                 match health_again {
@@ -296,7 +298,6 @@ impl Loop {
                 () = health_due => self.answer_health(),
                 turn = self.backend.turn() => self.backend.take(turn, &self.table),
             }
-            self.report();
         }
     }
 

@@ -151,7 +151,8 @@ async fn the_loop_follows_the_api_waits_for_both_lists_and_repairs() {
     assert!(hcn.load_balancers().await.unwrap().is_empty(), "half a list is no list");
     api.listed();
     until(&hcn, &[("10.96.0.7:80/tcp", 1)]).await;
-    seen.wait_for(|status| status.is_converged() && status.fronts == 1).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_millis(1_500), seen.wait_for(|status| status.is_converged() && status.fronts == 1)).await;
+    told.expect("that everything is done is told at once, not with the next look").unwrap();
     api.send(SLICES, "MODIFIED", slice(2, &["192.168.2.3", "192.168.2.4"]));
     let took = until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
     assert!(took < Duration::from_millis(250), "an event is acted on at once, not at the next full pass: {took:?}");

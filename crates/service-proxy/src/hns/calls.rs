@@ -15,8 +15,9 @@ use tokio::sync::Semaphore;
 
 use super::plan::Put;
 
-/// How many operations may be under way at once. The service does one at a time; more of ours keep it busy.
-pub const AT_ONCE: usize = 4;
+/// How many operations may be under way at once. The service does one at a time; more of ours keep it busy, also where every wake-up of
+/// our threads is late because the processors are. What is urgent waits for that many at most.
+pub const AT_ONCE: usize = 8;
 
 /// One operation: a call with what belongs to it.
 #[derive(Clone, Debug, PartialEq)]

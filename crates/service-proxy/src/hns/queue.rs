@@ -23,6 +23,13 @@ pub enum Item {
     Verify(FrontKey),
 }
 
+impl Item {
+    /// How many front ends it is.
+    fn fronts(&self) -> usize {
+        usize::from(matches!(self, Self::Front(_)))
+    }
+}
+
 /// How important something is; the smallest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
@@ -59,19 +66,20 @@ pub struct Queue {
     due: HashMap<Item, (Instant, Lane)>,
     attempts: HashMap<Item, u32>,
     number: u64,
+    /// How many front ends are in `places` and `due`; none is in both.
+    fronts: usize,
 }
 
 impl Queue {
     /// Puts something in, or forward when it is in already.
     pub fn push(&mut self, item: Item, lane: Lane) {
-        if let Some((due, _)) = self.due.remove(&item) {
+        if let Some((due, _)) = self.take_due(&item) {
             self.later.remove(&(due, item));
         }
-        if let Some((at, number)) = self.places.get(&item).copied() {
-            if at <= lane {
-                return;
-            }
-            self.ready.remove(&(at, number, item));
+        match self.places.get(&item).copied() {
+            Some((at, _)) if at <= lane => return,
+            Some((at, number)) => drop(self.ready.remove(&(at, number, item))),
+            None => self.fronts += item.fronts(),
         }
         self.number += 1;
         self.places.insert(item, (lane, self.number));
@@ -82,7 +90,14 @@ impl Queue {
     pub fn pop(&mut self) -> Option<Item> {
         let (_, _, item) = self.ready.pop_first()?;
         self.places.remove(&item);
+        self.fronts -= item.fronts();
         Some(item)
+    }
+
+    fn take_due(&mut self, item: &Item) -> Option<(Instant, Lane)> {
+        let due = self.due.remove(item);
+        self.fronts -= due.map_or(0, |_| item.fronts());
+        due
     }
 
     /// Has something come back after a while, unless it is in anyhow.
@@ -92,8 +107,9 @@ impl Queue {
         *attempts += 1;
         if !self.places.contains_key(&item) {
             let due = now + delay;
-            if let Some((old, _)) = self.due.insert(item, (due, lane)) {
-                self.later.remove(&(old, item));
+            match self.due.insert(item, (due, lane)) {
+                Some((old, _)) => drop(self.later.remove(&(old, item))),
+                None => self.fronts += item.fronts(),
             }
             self.later.insert((due, item));
         }
@@ -108,7 +124,7 @@ impl Queue {
     pub fn wake(&mut self, now: Instant) {
         while let Some((due, item)) = self.later.first().copied().filter(|(due, _)| *due <= now) {
             self.later.remove(&(due, item));
-            if let Some((_, lane)) = self.due.remove(&item) {
+            if let Some((_, lane)) = self.take_due(&item) {
                 self.push(item, lane);
             }
         }
@@ -117,7 +133,7 @@ impl Queue {
     /// Brings back everything now: what it failed by may be over.
     pub fn wake_all(&mut self) {
         for (_, item) in std::mem::take(&mut self.later) {
-            if let Some((_, lane)) = self.due.remove(&item) {
+            if let Some((_, lane)) = self.take_due(&item) {
                 self.push(item, lane);
             }
         }
@@ -140,14 +156,39 @@ impl Queue {
 
     /// How many front ends are in or come back.
     pub fn fronts(&self) -> usize {
-        let is_front = |item: &&Item| matches!(item, Item::Front(_));
-        self.places.keys().filter(is_front).count() + self.due.keys().filter(is_front).count()
+        self.fronts
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::{IpFamily, Protocol, Vip};
+
+    #[tokio::test(start_paused = true)]
+    async fn front_ends_are_counted_wherever_they_wait() {
+        let front = |port| Item::Front(FrontKey { vip: Vip::Node(IpFamily::V4), protocol: Protocol::Tcp, port });
+        let mut queue = Queue::default();
+        let now = Instant::now();
+        queue.push(Item::Unused(Guid::random()), Lane::Unused);
+        for _ in 0..2 {
+            queue.push(front(1), Lane::Other);
+            queue.retry(front(1), Lane::Other, now);
+            queue.retry(front(2), Lane::Other, now);
+            assert_eq!(queue.fronts(), 2, "one is in, one comes back");
+        }
+        queue.push(front(1), Lane::Urgent);
+        queue.push(front(2), Lane::Gone);
+        assert_eq!(queue.fronts(), 2);
+        assert_eq!((queue.pop(), queue.fronts()), (Some(front(1)), 1));
+        queue.retry(front(1), Lane::Other, now);
+        queue.wake(now + SLOWEST);
+        assert_eq!(queue.fronts(), 2);
+        queue.retry(front(3), Lane::Other, now);
+        queue.wake_all();
+        while queue.pop().is_some() {}
+        assert_eq!(queue.fronts(), 0);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_most_important_first_each_once_and_failures_later() {

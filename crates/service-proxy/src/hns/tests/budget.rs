@@ -106,8 +106,8 @@ async fn first_programming_wastes_nothing_and_begins_with_dns() {
     assert_eq!(writes, 100 * 4 + 2 + 1 + 1, "an endpoint a back end, a load balancer a front end, and CNI's");
     let balancers: Vec<_> = calls.iter().filter(|call| call.call == "HcnCreateLoadBalancer").filter_map(|call| call.id).collect();
     let place = |vip: &str, port| balancers.iter().position(|id| *id == load_balancer_id(UID, &key(Some(vip), port))).unwrap();
-    assert!(place("10.96.0.10", 53) < 4, "cluster DNS is not first: {}", place("10.96.0.10", 53));
-    assert!(place("10.96.0.11", 80) < 12, "local back ends come before others: {}", place("10.96.0.11", 80));
+    assert!(place("10.96.0.10", 53) < calls::AT_ONCE, "cluster DNS is not first: {}", place("10.96.0.10", 53));
+    assert!(place("10.96.0.11", 80) < 2 * calls::AT_ONCE, "local back ends come before others: {}", place("10.96.0.11", 80));
     let first = calls.iter().position(|call| call.call == "HcnCreateLoadBalancer").unwrap();
     assert!(first < 60, "nothing is read first that is not needed: {first}");
 }
