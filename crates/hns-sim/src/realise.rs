@@ -25,7 +25,7 @@ pub fn facts(object: &Object, id: &Guid, state: &State, switches: &Switches) -> 
         Object::Network(network) => network_facts(id, network, switches, &mut facts),
         Object::Endpoint(endpoint) => {
             if let Some(network) = state.networks.get(&endpoint.document.host_compute_network) {
-                endpoints::facts(id, endpoint, network, state, &mut facts);
+                endpoints::facts(id, endpoint, network, state, switches, &mut facts);
             }
         }
         // The host's own compartment exists without a fact, and those of virtual machines are inside these.
@@ -49,7 +49,7 @@ pub fn dependents(change: &Change, state: &State) -> Vec<(Kind, Guid)> {
             // What pods and load balancers leave as is the host's address on the network.
             if before.management_ip() != after.management_ip() {
                 endpoints().chain(state.index().balancers_of(change.id).map(|id| (Kind::LoadBalancer, id))).collect()
-            } else if overlay::tunnel_of(&change.id, before) != overlay::tunnel_of(&change.id, after) || inside(before) != inside(after) {
+            } else if overlay::tunnel_of(&change.id, before) != overlay::tunnel_of(&change.id, after) || ruling(before) != ruling(after) {
                 endpoints().collect()
             } else {
                 Vec::new()
@@ -80,10 +80,11 @@ pub(crate) fn awaits_compartment(namespace: &HostComputeNamespace) -> bool {
     namespace.namespace_type == NamespaceType::Host && namespace.namespace_id == 0
 }
 
-/// The sets that rules inside the compartments of a network's endpoints spell out.
-fn inside(network: &HostComputeNetwork) -> Vec<&NetworkPolicy> {
+/// The rules that every endpoint of a network has, and the sets that rules inside their compartments spell out.
+fn ruling(network: &HostComputeNetwork) -> Vec<&NetworkPolicy> {
     let switched = forwarding(&network.network_type) == Forwarding::Switched;
-    network.policies.iter().filter(|policy| switched && policy.policy_type == NetworkPolicyType::SetPolicy).collect()
+    let spelt = |policy: &&NetworkPolicy| switched && policy.policy_type == NetworkPolicyType::SetPolicy;
+    network.policies.iter().filter(|policy| policy.policy_type == NetworkPolicyType::NetworkAcl || spelt(policy)).collect()
 }
 
 /// Whether packets of IPv6 meet what the model keeps.
@@ -96,7 +97,7 @@ pub fn is_real_network(network_type: &NetworkType) -> bool {
 
 /// Whether packets meet a network policy, or need not.
 pub fn is_real_network_policy(policy: &NetworkPolicy) -> bool {
-    !matches!(policy.policy_type, NetworkPolicyType::NetworkAcl | NetworkPolicyType::L4Proxy)
+    policy.policy_type != NetworkPolicyType::L4Proxy
 }
 
 /// Whether packets meet an endpoint policy, or need not.

@@ -114,6 +114,10 @@ switches! { version;
     /// Containers get no unsolicited packets but of TCP, UDP, ICMP and IGMP, unless an access rule of their endpoint allows another protocol by
     /// its number; they may send all. (D: Learn, network isolation and security; that such a rule opens the way is an inference)
     block_other_protocols: bool = true;
+    /// An endpoint that has an access rule of the switch in one direction loses there what none of its rules allows. (U: Microsoft's answer in WC#616,
+    /// of Windows Server 2025 with the updates of April 2026; hcsshim#1059 says that rules which allow the rest are needed; older hosts, and
+    /// that each direction is by itself, are inferences)
+    rules_deny_the_rest: bool = false;
     /// What a load balancer gets whose address, protocol and port another one has. (U: k8s PR#137530 shows 0x803b0013, k8s#139519 0x800700b7
     /// on newer builds; that the border is HNS 15 is an inference)
     duplicate_load_balancer: HResult = if version.major >= 15 { HResult::ALREADY_EXISTS } else { HResult::PORT_ALREADY_EXISTS };

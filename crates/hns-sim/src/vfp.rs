@@ -196,7 +196,11 @@ fn endpoint_port(id: Guid, endpoint: &Endpoint, network: &HostComputeNetwork, ba
     let addresses = document.ip_configurations.iter().map(|ip| ip.ip_address.as_str()).collect::<Vec<_>>().join(" ");
     let name = format!("{} {addresses}, network {}", document.name, network.name);
     let mut port = Port { id, name, blocked: endpoint.defects.blocked, ..Port::default() };
-    access_rules(&mut port, if endpoint.defects.unfiltered { &[] } else { document.policies.as_slice() });
+    if endpoint.defects.unfiltered {
+        access_rules(&mut port, &[], &[]);
+    } else {
+        access_rules(&mut port, &document.policies, &network.policies);
+    }
     for (balancer_id, balancer) in balancers.iter().filter(|(_, balancer)| is_direct(balancer)) {
         for front in fronts(*balancer_id, balancer, network) {
             let Front { id: lb, vip, management, mapping, family } = &front;
@@ -224,7 +228,7 @@ fn endpoint_port(id: Guid, endpoint: &Endpoint, network: &HostComputeNetwork, ba
 }
 
 /// Access rules, tier by tier, and the rules that let pass what none matched.
-fn access_rules(port: &mut Port, policies: &[EndpointPolicy]) {
+fn access_rules(port: &mut Port, policies: &[EndpointPolicy], shared: &[NetworkPolicy]) {
     let mut tiers: Vec<TierAcl> = policies.iter().filter_map(EndpointPolicy::as_tier_acl).collect();
     tiers.sort_by_key(|tier| tier.order);
     for tier in tiers {
@@ -243,6 +247,7 @@ fn access_rules(port: &mut Port, policies: &[EndpointPolicy]) {
         }
     }
     let mut rules: Vec<Acl> = policies.iter().filter_map(EndpointPolicy::as_acl).collect();
+    rules.extend(shared.iter().filter_map(|policy| policy.settings_as(&hcn::document::NetworkPolicyType::NetworkAcl)));
     rules.sort_by_key(|rule| rule.priority);
     for rule in &rules {
         let what = matched(

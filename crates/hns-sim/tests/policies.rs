@@ -157,6 +157,38 @@ fn sets_and_tiers() {
 }
 
 #[test]
+fn a_networks_rules_are_every_endpoints() {
+    use Action::{Allow, Block};
+    use Direction::{In, Out};
+    in_lab("a_networks_rules_are_every_endpoints", || {
+        let lab = Lab::new();
+        let node = lab.node_with(Switches { rules_deny_the_rest: true, ..Switches::of(WS2025) });
+        let (one, two) = (node.pod(5, "192.168.1.5", vec![]), node.pod(6, "192.168.1.6", vec![]));
+        for port in [80, 81] {
+            serve_tcp(&two.ns, port, "two");
+        }
+        let shared = |rules: &[EndpointPolicy], request: RequestType| {
+            let shared = |rule: &EndpointPolicy| NetworkPolicy::new(NetworkPolicyType::NetworkAcl, &rule.as_acl().unwrap());
+            let policies: Vec<NetworkPolicy> = rules.iter().map(shared).collect();
+            node.client.modify::<HostComputeNetwork>(&id(1), &ModifyRequest::network_policies(request, &policies)).unwrap();
+        };
+        let given = [rule(Block, In, 200, "6", "", "81"), rule(Allow, In, 300, "6", "", "")];
+        shared(&given, RequestType::Add);
+        judge(&one, "192.168.1.6:80", true, "allowed for all");
+        judge(&one, "192.168.1.6:81", false, "blocked for all");
+        set_rules(&node, 6, &[rule(Allow, In, 100, "6", "192.168.1.5", "81")]);
+        judge(&one, "192.168.1.6:81", true, "the endpoint's own rule comes first by its number");
+        shared(&given, RequestType::Remove);
+        judge(&one, "192.168.1.6:81", true, "its own is left");
+        judge(&one, "192.168.1.6:80", false, "what no rule allows is denied");
+        set_rules(&node, 5, &[rule(Block, Out, 100, "6", "192.168.1.6", "80")]);
+        judge(&one, "192.168.1.6:81", false, "in each direction that has a rule");
+        set_rules(&node, 5, &[]);
+        judge(&one, "192.168.1.6:81", true, "and in no other");
+    });
+}
+
+#[test]
 fn rules_hold_where_the_host_does_not_route() {
     in_lab("rules_hold_where_the_host_does_not_route", || {
         let lab = Lab::new();

@@ -39,6 +39,20 @@ pub struct AccessRule {
 }
 
 impl AccessRule {
+    /// A rule that matches every packet.
+    pub fn everything(action: Access) -> Self {
+        Self {
+            action,
+            protocols: Vec::new(),
+            sources: Vec::new(),
+            source_sets: Vec::new(),
+            destinations: Vec::new(),
+            destination_sets: Vec::new(),
+            source_ports: Vec::new(),
+            destination_ports: Vec::new(),
+        }
+    }
+
     /// Whether it lets a protocol pass that does not pass without it.
     pub fn opens(&self) -> bool {
         self.action == Access::Allow && self.protocols.iter().any(|protocol| !USUAL_PROTOCOLS.contains(protocol))

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use hcn::document::{Acl, Action, RuleType, SetPolicy, SetPolicyType, TierAcl, Token};
+use hcn::document::{Acl, Action, NetworkPolicyType, RuleType, SetPolicy, SetPolicyType, TierAcl, Token};
 use hcn::{Direction, EndpointPolicy, Guid, HostComputeNetwork, NetworkPolicy};
 use ipnet::IpNet;
 
 use super::{forwarding, merged, prefix};
 use crate::fact::{Access, AccessList, AccessRule, Fact, Forwarding, Place, Port, stable_hash};
 use crate::state::Endpoint;
+use crate::switches::Switches;
 
 /// Sets in sets in sets: deeper nesting is a loop.
 const DEEPEST: u8 = 8;
@@ -60,8 +61,11 @@ struct Given<'a> {
     remote: (&'a str, &'a Token),
 }
 
-pub(super) fn facts(endpoint: &Endpoint, network: &HostComputeNetwork, port: &Port, facts: &mut BTreeSet<Fact>) {
-    let acls: Vec<Acl> = endpoint.document.policies.iter().filter_map(EndpointPolicy::as_acl).collect();
+pub(super) fn facts(endpoint: &Endpoint, network: &HostComputeNetwork, port: &Port, switches: &Switches, facts: &mut BTreeSet<Fact>) {
+    // The network's rules are every endpoint's, among its own.
+    let shared = network.policies.iter().filter_map(|policy| policy.settings_as(&NetworkPolicyType::NetworkAcl));
+    let own = endpoint.document.policies.iter().filter_map(EndpointPolicy::as_acl);
+    let acls: Vec<Acl> = own.chain(shared).collect();
     let tiers: Vec<TierAcl> = endpoint.document.policies.iter().filter_map(EndpointPolicy::as_tier_acl).collect();
     if acls.is_empty() && tiers.is_empty() {
         return;
@@ -84,6 +88,10 @@ pub(super) fn facts(endpoint: &Endpoint, network: &HostComputeNetwork, port: &Po
                 levels.extend(reader.tiers(&tiers, &direction));
             }
             levels.push(last.into_iter().filter_map(|acl| reader.rule(&Given::of(acl))).collect());
+            let ruled = rule_type == RuleType::Switch && levels.iter().any(|level| !level.is_empty());
+            if ruled && switches.rules_deny_the_rest {
+                levels.push(vec![AccessRule::everything(Access::Block)]);
+            }
             // What no rule matches passes, so rules that all let pass are none, but for those of unusual protocols.
             let counts = |rule: &AccessRule| rule.action == Access::Block || inbound && place == Place::Switch && rule.opens();
             if levels.iter().flatten().any(counts) {

@@ -10,11 +10,12 @@ use ipnet::IpNet;
 use super::{access, awaits_compartment, bridge_of, forwarding, host_address, management, merged, overlay, prefix, single};
 use crate::fact::{Fact, Frontend, Hop, NatClass, ONLY_DESTINATIONS, Port, port_name, stable_hash};
 use crate::state::{Endpoint, State};
+use crate::switches::Switches;
 
 /// Bytes that VXLAN takes from each packet.
 const VXLAN_OVERHEAD: u16 = 50;
 
-pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork, state: &State, facts: &mut BTreeSet<Fact>) {
+pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork, state: &State, switches: &Switches, facts: &mut BTreeSet<Fact>) {
     if endpoint.document.is_remote() {
         return overlay::remote_facts(endpoint, network, facts);
     }
@@ -51,7 +52,7 @@ pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork
     }
     overlay::local_facts(endpoint, network, facts);
     if !endpoint.defects.unfiltered {
-        access::facts(endpoint, network, &port, facts);
+        access::facts(endpoint, network, &port, switches, facts);
     }
     if endpoint.defects.blocked {
         facts.insert(Fact::Blocked { port: port.name.clone() });
