@@ -8,6 +8,8 @@
 //! a periodic full pass compares with the host itself; what is not ours is never touched; nothing is wiped at start.
 
 mod backend;
+#[cfg(all(test, target_os = "linux"))]
+mod flows;
 mod fronts;
 mod health;
 pub mod hns;

@@ -9,6 +9,7 @@ use linux_sys::sysctl;
 
 use super::elements::Role;
 use super::*;
+use crate::flows::{Flows, echo};
 use crate::table::{Backend, Front, IpFamily, Kind, Protocol, Unserved, Vip};
 
 /// The current namespace is the node: pods at 10.1.0.2… on a routed bridge, and a world beyond `up0`.
@@ -321,6 +322,31 @@ fn a_change_is_small_connections_live_and_a_restart_adopts() {
         server.read_exact(&mut buffer).unwrap();
         assert_eq!(&buffer, b"still here");
         assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
+    });
+}
+
+#[test]
+fn a_thousand_connections_outlive_what_happens_to_others() {
+    in_lab("nftables::tests::a_thousand_connections_outlive_what_happens_to_others", || {
+        let mut lab = Lab::new(2);
+        echo(lab.pods[1].run(|| TcpListener::bind("0.0.0.0:8080").unwrap()).unwrap());
+        lab.set("kept", vec![(key("10.96.0.2", 80), front(Kind::ClusterIp, &[1])), (key("node", 30080), front(Kind::NodePort, &[1]))]);
+        let mut flows = Flows::open(&lab.pods[0], &["10.96.0.2:80", &format!("{NODE}:30080")], 500);
+        let others = |pods: &[u8]| (0..200u16).map(|n| (key("10.96.9.9", 1000 + n), front(Kind::ClusterIp, pods))).collect::<Vec<_>>();
+        assert!(lab.set("others", others(&[0])) > 0);
+        assert_eq!(flows.alive(), 1000, "Services come");
+        assert!(lab.set("others", others(&[0, 1])) > 0);
+        assert_eq!(flows.alive(), 1000, "their back ends change");
+        let mut batch = Batch::new();
+        batch.flush_chain(&table(), "prerouting");
+        Nft::open().unwrap().commit(&batch).unwrap();
+        lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap();
+        assert_eq!(flows.alive(), 1000, "damage is repaired");
+        lab.proxy = proxy();
+        lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap();
+        assert_eq!(flows.alive(), 1000, "the proxy starts anew");
+        assert!(lab.set("others", vec![]) > 0);
+        assert_eq!(flows.alive(), 1000, "Services go");
     });
 }
 

@@ -5,9 +5,10 @@ use std::time::Instant;
 use cluster::Key;
 use host::LinuxAddresses;
 use linux_sys::netlink::Rtnl;
-use linux_sys::ns::in_lab;
+use linux_sys::ns::{NetNs, in_lab};
 
 use super::*;
+use crate::flows::{self, Flows};
 use crate::table::{Backend, Unserved};
 
 /// The host has an interface for Services, and backends at addresses of the loopback.
@@ -273,6 +274,34 @@ fn connections_outlive_changes_and_draining_waits_for_them() {
         assert!((400..2000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
         assert_eq!(there(), ["10.240.0.11"]);
         drop(second);
+    });
+}
+
+#[test]
+fn a_thousand_connections_outlive_what_happens_to_others() {
+    in_lab("userspace::tests::a_thousand_connections_outlive_what_happens_to_others", || {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let mut lab = Lab::new();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let kept = listener.local_addr().unwrap();
+        flows::echo(listener);
+        lab.set("kept", vec![(key("10.96.0.2", 80), front(&[kept])), (key("node", 30080), front(&[kept]))]);
+        let mut flows = Flows::open(&NetNs::current().unwrap(), &["10.96.0.2:80", "127.0.0.1:30080"], 500);
+        assert_eq!((flows.alive(), lab.proxy.as_ref().unwrap().connections()), (1000, 1000));
+        let others = |backends: &[SocketAddr]| (1..=50).map(|n| (key(&format!("10.96.9.{n}"), 80), front(backends))).collect::<Vec<_>>();
+        assert_eq!(lab.set("others", others(&[server("a")])).writes, 50);
+        assert_eq!((flows.alive(), ask("10.96.9.7:80")), (1000, "a-hello.".into()), "Services come");
+        lab.set("others", others(&[server("b")]));
+        assert_eq!((flows.alive(), ask("10.96.9.7:80")), (1000, "b-hello.".into()), "their back ends change");
+        LinuxAddresses::open("svc0").unwrap().delete(ip("10.96.9.7")).unwrap();
+        assert_eq!(lab.sync(true).writes, 1);
+        assert_eq!(flows.alive(), 1000, "the address of one is lost and comes back");
+        lab.set("others", vec![]);
+        settle(&["10.96.9.7:80"]);
+        assert_eq!(flows.alive(), 1000, "Services go");
+        assert_eq!(runtime.block_on(lab.proxy.take().unwrap().drain(Duration::ZERO)), 1000);
+        assert_eq!(flows.alive(), 0, "at its end they are cut");
     });
 }
 

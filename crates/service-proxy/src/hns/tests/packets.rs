@@ -10,6 +10,7 @@ use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::ns::{NetNs, in_lab};
 
 use super::*;
+use crate::flows::{Flows, echo};
 
 pub struct Lab {
     dir: tempfile::TempDir,
@@ -145,44 +146,6 @@ fn pods_nodes_and_neighbours_reach_services() {
     });
 }
 
-/// Answers every byte with itself, on as many connections as come.
-fn echo(ns: &NetNs) {
-    let listener = ns.run(|| TcpListener::bind("0.0.0.0:8081").unwrap()).unwrap();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut byte = [0];
-                while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
-            });
-        }
-    });
-}
-
-/// Connections that last.
-struct Flows(Vec<TcpStream>);
-
-impl Flows {
-    fn open(ns: &NetNs, to: &[&str], each: usize) -> Self {
-        let connect = |to: &str| {
-            let stream = TcpStream::connect_timeout(&to.parse::<SocketAddr>().unwrap(), Duration::from_secs(2)).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-            stream.set_nodelay(true).unwrap();
-            stream
-        };
-        let all = ns.run(|| to.iter().flat_map(|to| (0..each).map(|_| connect(to)).collect::<Vec<_>>()).collect()).unwrap();
-        Self(all)
-    }
-
-    /// How many of them carry a byte there and back.
-    fn alive(&mut self) -> usize {
-        let carries = |stream: &mut TcpStream| {
-            let mut byte = [7];
-            stream.write_all(&byte).is_ok() && stream.read_exact(&mut byte).is_ok()
-        };
-        self.0.iter_mut().map(carries).filter(|alive| *alive).count()
-    }
-}
-
 /// Asks without end, each time by a new connection, and counts who gets no answer.
 struct Asking {
     ended: Arc<std::sync::atomic::AtomicBool>,
@@ -222,8 +185,9 @@ async fn others_change() {
         settle(&Rtnl::open_in(ns).unwrap());
     }
     serve(&b, "local");
-    echo(&b);
-    echo(&lab.peer);
+    for ns in [&b, &lab.peer] {
+        echo(ns.run(|| TcpListener::bind("0.0.0.0:8081").unwrap()).unwrap());
+    }
     let mut table = Table::default();
     let kept = vec![
         (key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.1.6", 8080, true)])),
@@ -233,8 +197,8 @@ async fn others_change() {
     table.set_service(&Key::new("default", "kept"), kept);
     let mut proxy = lab.proxy(table);
     proxy.rest().await;
-    let mut flows = Flows::open(&a, &["10.96.0.1:81", "10.96.0.2:81"], 50);
-    assert_eq!(flows.alive(), 100);
+    let mut flows = Flows::open(&a, &["10.96.0.1:81", "10.96.0.2:81"], 500);
+    assert_eq!(flows.alive(), 1000);
     let asking = Asking::begin(&a, "10.96.0.1:80", "local");
     let other = |proxy: &mut Proxy, pods: &[(&str, u16, bool)]| {
         let list = (0..20).map(|i| (key(Some(&format!("10.96.1.{i}")), 80), front(Kind::ClusterIp, pods))).collect();
@@ -242,25 +206,25 @@ async fn others_change() {
     };
     other(&mut proxy, &[("192.168.1.6", 8080, true), ("192.168.2.3", 8080, false)]);
     proxy.rest().await;
-    assert_eq!(flows.alive(), 100, "Services come");
+    assert_eq!(flows.alive(), 1000, "Services come");
     other(&mut proxy, &[("192.168.2.9", 8080, false)]);
     proxy.rest().await;
-    assert_eq!(flows.alive(), 100, "their back ends change");
+    assert_eq!(flows.alive(), 1000, "their back ends change");
     let id = load_balancer_id(UID, &key(Some("10.96.1.3"), 80));
     lab.client.delete_load_balancer(&id).await.unwrap();
     let back = || lab.simulator.with_state(|state| state.balancers.contains_key(&id));
     proxy.until("the repair", |engine| engine.is_idle() && back()).await;
-    assert_eq!(flows.alive(), 100, "one is lost and comes back");
+    assert_eq!(flows.alive(), 1000, "one is lost and comes back");
     let mut proxy = lab.proxy(proxy.table);
     proxy.rest().await;
-    assert_eq!(flows.alive(), 100, "the proxy starts anew");
+    assert_eq!(flows.alive(), 1000, "the proxy starts anew");
     lab.simulator.restart(Restart { away_ms: 300, ..Restart::default() }).unwrap();
     proxy.until("the service to be away", |engine| !engine.is_up()).await;
     proxy.until("the service", |engine| engine.is_up() && engine.is_idle()).await;
-    assert_eq!(flows.alive(), 100, "the service restarts");
+    assert_eq!(flows.alive(), 1000, "the service restarts");
     other(&mut proxy, &[]);
     proxy.rest().await;
-    assert_eq!(flows.alive(), 100, "Services go");
+    assert_eq!(flows.alive(), 1000, "Services go");
     let (asked, failed) = asking.end();
     assert!(asked > 50 && failed.is_empty(), "{} of {asked} got no answer: {failed:?}", failed.len());
 }
