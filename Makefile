@@ -34,7 +34,7 @@ test: unit e2e wine
 # Units, parts against the simulator, agents in namespaces of their own (no root needed, never skipped).
 unit: template
 	cargo test --workspace --exclude mullion --quiet
-	cargo test -p mullion --bins --test layering --quiet
+	cargo test -p mullion --bins --test alpha --test layering --quiet
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
 e2e: template

@@ -2,12 +2,15 @@
 
 mod options;
 mod server;
+#[cfg(windows)]
+mod service;
 
+use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use hcn::HcnClient;
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -37,7 +40,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> Result<(), Failure> {
         println!("Kubernetes {}", crate::node::VERSION);
         return Ok(());
     }
-    init_logs(options.get("v"));
+    init_logs(options.get("v"), options.given("log-file"))?;
     options.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if let Some(path) = options.given("write-config-to") {
         std::fs::write(path, options.to_file()?).with_context(|| format!("the configuration cannot be written to {path}"))?;
@@ -47,16 +50,24 @@ pub fn main(args: impl IntoIterator<Item = String>) -> Result<(), Failure> {
         tracing::info!("nothing needs privileges beforehand");
         return Ok(());
     }
-    crate::agent_runtime()?.block_on(run(&options)).map_err(Failure::from)
+    if options.is_on("windows-service") {
+        #[cfg(windows)]
+        return service::run(options).map_err(Failure::from);
+        #[cfg(not(windows))]
+        tracing::warn!("--windows-service has no effect: this is no Windows");
+    }
+    crate::agent_runtime()?.block_on(run(&options, crate::told_to_end())).map_err(Failure::from)
 }
 
-fn init_logs(verbosity: &str) {
+fn init_logs(verbosity: &str, file: Option<&str>) -> Result<()> {
     let default = match verbosity.parse::<u32>() {
         Ok(6..) => "info,service_proxy=trace",
         Ok(4..) => "info,service_proxy=debug",
         _ => "info",
     };
-    crate::init_logs_with(default);
+    let open = |path| std::fs::File::options().append(true).create(true).open(path).with_context(|| format!("--log-file: {path} cannot be opened"));
+    crate::init_logs_with(default, file.map(open).transpose()?);
+    Ok(())
 }
 
 /// What carries Services.
@@ -96,7 +107,7 @@ impl Mode {
     }
 }
 
-async fn run(options: &Options) -> Result<()> {
+async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
     cluster::install_crypto_provider();
     let mode = Mode::of(options)?;
     if options.is_on("cleanup") && mode != Mode::Kernel {
@@ -107,7 +118,6 @@ async fn run(options: &Options) -> Result<()> {
     let name = node_name(options)?;
     let (status, told) = watch::channel(Status::default());
     let told = tell(options, mode, told).await?;
-    let ended = crate::told_to_end();
     tokio::pin!(ended);
     let identity = async { tokio::join!(cluster_uid(&client), node_row(&client, &name, options)) };
     let (uid, node) = tokio::select! {
@@ -139,9 +149,34 @@ async fn run(options: &Options) -> Result<()> {
         metrics: told.metrics.clone(),
         ..Config::new(client, &name, uid, backend)
     };
-    service_proxy::run(config, ended).await;
+    let mut changed = Ok(());
+    service_proxy::run(config, async {
+        tokio::select! {
+            () = ended => {}
+            path = other_config(options) => changed = Err(anyhow!("{path} was changed: ending, to be started again with what it says now")),
+        }
+    })
+    .await;
     tracing::info!("ending; what was programmed stays");
-    Ok(())
+    changed
+}
+
+/// How often the configuration file is looked at.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Ends when the configuration file says something else than at the start, as upstream does.
+async fn other_config(options: &Options) -> &str {
+    let Some(path) = options.given("config") else { return std::future::pending().await };
+    let began = std::fs::read(path).ok();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        // A file that is away is about to come back, or nobody wants another start.
+        if let Ok(now) = std::fs::read(path)
+            && began.as_ref() != Some(&now)
+        {
+            return path;
+        }
+    }
 }
 
 /// Answers at the addresses of health and metrics from what `status` says.
@@ -222,9 +257,14 @@ fn node_name(options: &Options) -> Result<String> {
     let given = options.given("hostname-override").map(str::to_owned);
     let own = || {
         let text = if cfg!(windows) { std::env::var("COMPUTERNAME").ok() } else { std::fs::read_to_string("/proc/sys/kernel/hostname").ok() };
-        text.map(|text| text.trim().to_lowercase()).filter(|text| !text.is_empty())
+        text
     };
-    given.or_else(own).context("this host has no name: give --hostname-override")
+    // Names of Nodes are lower case, whatever a host calls itself.
+    given
+        .or_else(own)
+        .map(|name| name.trim().to_lowercase())
+        .filter(|name| !name.is_empty())
+        .context("this host has no name: give --hostname-override")
 }
 
 /// The identity of the cluster: the UID of namespace `kube-system`, or, for who may not see that, of Service `kubernetes`.

@@ -53,14 +53,18 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
 
 /// Logs go to standard error; `MULLION_LOG` chooses how much (`info`, `debug`, `kubelet=debug`, …).
 fn init_logs() {
-    init_logs_with("info");
+    init_logs_with("info", None);
 }
 
-/// The same, with what is logged where `MULLION_LOG` says nothing.
-fn init_logs_with(default: &str) {
+/// The same, with what is logged where `MULLION_LOG` says nothing, and a file in the place of standard error.
+fn init_logs_with(default: &str, file: Option<std::fs::File>) {
     use std::io::IsTerminal as _;
     let filter = tracing_subscriber::EnvFilter::try_from_env("MULLION_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
+    let logs = tracing_subscriber::fmt().with_env_filter(filter);
+    match file {
+        Some(file) => logs.with_writer(std::sync::Mutex::new(file)).with_ansi(false).init(),
+        None => logs.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init(),
+    }
 }
 
 /// A runtime for an agent: one thread, so that a node's processes stay small.

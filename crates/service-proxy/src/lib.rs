@@ -19,6 +19,7 @@ pub mod nftables;
 mod node_ports;
 #[cfg(test)]
 mod parity;
+mod refusals;
 mod rows;
 mod run;
 mod table;

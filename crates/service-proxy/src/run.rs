@@ -18,6 +18,7 @@ use crate::fronts::{Terms, wanted};
 use crate::health::{HealthServers, Healthy};
 use crate::hns::{Gap, Hns};
 use crate::metrics::Metrics;
+use crate::refusals::Refusals;
 use crate::rows::{Inputs, NodeRow, ServiceRow, SliceRow};
 use crate::table::{FrontKey, Table};
 
@@ -104,6 +105,12 @@ impl Status {
         self.ready && self.missing() == 0 && self.progress.unavailable.is_none()
     }
 
+    /// Whether every front end was tried and the host's service answers. What the host refuses is tried again and told, and holds
+    /// up nothing else.
+    pub fn is_ready(&self) -> bool {
+        self.ready && self.progress.unavailable.is_none()
+    }
+
     /// Whether nothing has waited for longer than twice `full_pass` without anything getting done.
     pub fn is_healthy(&self, full_pass: Duration) -> bool {
         self.stuck_since.is_none_or(|since| since.elapsed() <= 2 * full_pass)
@@ -143,6 +150,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
         recorder: EventRecorder::new(config.client, "kube-proxy", &config.node_name),
         metrics: config.metrics,
         told_gaps: BTreeSet::new(),
+        refusals: Refusals::default(),
         triggers: Vec::new(),
         started: jiff::Timestamp::now().as_millisecond(),
         pace: Pace::new(),
@@ -253,6 +261,7 @@ struct Loop {
     recorder: EventRecorder,
     metrics: Metrics,
     told_gaps: BTreeSet<(Arc<str>, Gap)>,
+    refusals: Refusals,
     /// Changes of pods that are not on the host yet: when they happened, and the front ends that they are about.
     triggers: Vec<(i64, Vec<FrontKey>)>,
     started: i64,
@@ -357,6 +366,10 @@ impl Loop {
             }
             !settled
         });
+        for key in self.refusals.overdue(&self.progress.behind, Instant::now()) {
+            let (Some(front), Some(reason)) = (self.table.get(&key), self.progress.behind.get(&key)) else { continue };
+            self.recorder.event(&reference(&front.service), EventType::Warning, "ServiceNotServed", None, format!("{key}: {reason}"));
+        }
         let news = self.backend.news();
         let moved = (pending == 0) != (self.progress.pending == 0) || self.pace.told.elapsed() >= TELL && pending != self.progress.pending;
         if news.is_none() && !moved && self.status.borrow().fronts == self.table.len() {
@@ -368,7 +381,9 @@ impl Loop {
             self.progress = news;
         }
         self.progress.pending = pending;
-        let waits = pending > 0 || self.progress.unavailable.is_some();
+        let behind = self.progress.behind.len();
+        // Some that fail are those front ends' own trouble; when all do, it is ours.
+        let waits = pending > behind || (behind > 0 && behind >= self.table.len()) || self.progress.unavailable.is_some();
         let (progress, fronts, eta, moved) = (&self.progress, self.table.len(), self.pace.eta(pending), self.pace.moved);
         self.status.send_if_modified(|status| {
             let ready = status.ready || progress.ready;

@@ -80,3 +80,52 @@ fn host_address(ip: IpAddr, row: &MIB_UNICASTIPADDRESS_ROW) -> HostAddress {
     let alone = row.OnLinkPrefixLength == if ip.is_ipv4() { 32 } else { 128 };
     HostAddress { ip, ours: alone && row.SkipAsSource }
 }
+
+#[cfg(test)]
+mod tests {
+    use windows_sys::Win32::Foundation::{ERROR_CALL_NOT_IMPLEMENTED, ERROR_NOT_SUPPORTED};
+
+    use super::*;
+
+    #[test]
+    fn our_addresses_are_known_by_what_we_write_and_nobody_elses_are() {
+        let interface = WindowsAddresses { index: 7, name: "vEthernet".into() };
+        for ip in ["10.96.0.1", "fd00:96::1"].map(|text| text.parse::<IpAddr>().unwrap()) {
+            let row = interface.row(ip);
+            assert_eq!((row.InterfaceIndex, address_out(&row.Address)), (7, Some(ip)));
+            assert_eq!(host_address(ip, &row), HostAddress { ip, ours: true });
+            // An adapter's address lies in a network; an administrator's own may be a source.
+            let [mut wide, mut source] = [row, row];
+            wide.OnLinkPrefixLength = 24;
+            source.SkipAsSource = false;
+            assert!(!host_address(ip, &wide).ours && !host_address(ip, &source).ours, "{ip}");
+        }
+    }
+
+    #[test]
+    fn addresses_come_and_go_or_the_reason_is_told_with_address_and_interface() {
+        let unknown = WindowsAddresses::open("no such interface").unwrap_err();
+        assert!(unknown.to_string().contains("\"no such interface\"; name one that this machine has"), "{unknown}");
+        let name = ["lo", "Loopback Pseudo-Interface 1"].into_iter().find(|name| WindowsAddresses::open(name).is_ok()).expect("a loopback");
+        let interface = WindowsAddresses::open(name).unwrap();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let there = interface.list().unwrap();
+        assert!(there.contains(&HostAddress { ip: local, ours: false }), "{there:?}");
+        let ip = IpAddr::from([10, 96, 255, 1]);
+        match interface.add(ip) {
+            Ok(()) => {
+                interface.add(ip).expect("that it is there is fine");
+                assert!(interface.list().unwrap().contains(&HostAddress { ip, ours: true }));
+                interface.delete(ip).unwrap();
+                interface.delete(ip).expect("that it is gone is fine");
+                assert_eq!(interface.list().unwrap(), there);
+            }
+            // Wine reads addresses and writes none.
+            Err(error) => {
+                let code = error.source.raw_os_error().map(|code| code as u32);
+                assert!(matches!(code, Some(ERROR_NOT_SUPPORTED | ERROR_CALL_NOT_IMPLEMENTED)), "{error}: {}", error.source);
+                assert_eq!(error.to_string(), format!("cannot add {ip} to {name}"));
+            }
+        }
+    }
+}

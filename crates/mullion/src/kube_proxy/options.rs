@@ -98,7 +98,7 @@ const OPTIONS: &[Known] = &[
     used("help", "", Switch, "false", "print this, and end"),
     used("v", "logging.verbosity", Text, "0", "from 4 on logs tell every change, from 6 on every plan"),
     used("service-interface", "", Text, "", "userspace: the interface that gets Services' addresses (default: INTERFACE_TO_ADD_SERVICE_IP)"),
-    used("udp-timeout", "", Text, "250ms", "userspace: a client's datagrams stay with a backend while they pause for less"),
+    used("udp-timeout", "udpIdleTimeout", Text, "250ms", "userspace: a client's datagrams stay with a backend while they pause for less"),
     used("hcn", "", Text, "", "the Host Networking Service at unix:PATH or tcp:HOST:PORT (default: MULLION_HCN, else this host's own)"),
     used("host-mac", "", Text, "", "overlays: MAC of this node's adapter (default on Linux: that of the node's address)"),
     used(
@@ -108,7 +108,8 @@ const OPTIONS: &[Known] = &[
         "",
         "taint that this proxy puts on its Node, and takes off once every Service is served: KEY[=VALUE][:NoSchedule]",
     ),
-    idle("windows-service", "windowsRunAsService", Switch, "run it by a service wrapper; the service control manager is not spoken to"),
+    used("windows-service", "windowsRunAsService", Switch, "false", "Windows: the service control manager starts and stops this process"),
+    used("log-file", "", Text, "", "append the log to a file; a Windows service has no standard error"),
     idle("min-sync-period", "minSyncPeriod", Text, "changes are acted on at once, each for itself"),
     idle("iptables-min-sync-period", "iptables.minSyncPeriod", Text, "changes are acted on at once, each for itself"),
     idle("config-sync-period", "configSyncPeriod", Text, "watches that break are resumed, so nothing is listed by time"),
@@ -143,10 +144,22 @@ const OPTIONS: &[Known] = &[
     idle("logging-format", "logging.format", Text, NO_LOG),
     idle("vmodule", "logging.vmodule", Text, NO_LOG),
     idle("log-dir", "", Text, NO_LOG),
-    idle("log-file", "", Text, NO_LOG),
     idle("logtostderr", "", Switch, NO_LOG),
     idle("alsologtostderr", "", Switch, NO_LOG),
     idle("stderrthreshold", "", Text, NO_LOG),
+    idle("log-text-info-buffer-size", "logging.options.text.infoBufferSize", Text, NO_LOG),
+    idle("log-text-split-stream", "logging.options.text.splitStream", Switch, NO_LOG),
+    idle("log-json-info-buffer-size", "logging.options.json.infoBufferSize", Text, NO_LOG),
+    idle("log-json-split-stream", "logging.options.json.splitStream", Switch, NO_LOG),
+    idle("log-backtrace-at", "", Text, NO_LOG),
+    idle("log-file-max-size", "", Text, NO_LOG),
+    idle("add-dir-header", "", Switch, NO_LOG),
+    idle("one-output", "", Switch, NO_LOG),
+    idle("skip-headers", "", Switch, NO_LOG),
+    idle("skip-log-headers", "", Switch, NO_LOG),
+    idle("resource-container", "", Text, "whoever starts the proxy can set it"),
+    idle("google-json-key", "", Text, "credentials come from the kubeconfig"),
+    idle("azure-container-registry-config", "", Text, "the proxy pulls no image"),
 ];
 
 /// Other places in the file that mean the same as one of [`OPTIONS`]. Windows has no section of its own for periods upstream.
@@ -222,6 +235,11 @@ impl Options {
         }
         let mut options = Self::default();
         options.section(&file, "")?;
+        if options.address("bind-address")?.is_some_and(|ip| ip.is_ipv6()) {
+            for (flag, at) in [("metrics-bind-address", "[::1]:10249"), ("healthz-bind-address", "[::]:10256")] {
+                options.values.entry(flag).or_insert_with(|| at.to_owned());
+            }
+        }
         Ok(options)
     }
 
@@ -235,7 +253,8 @@ impl Options {
             let known = OPTIONS.iter().find(|known| known.path == path).or(alias);
             match (known, value) {
                 (Some(known), value) => {
-                    if let Some(text) = text(value, known.kind) {
+                    // Go's zero value stands for the default, and tools like kubeadm write every member out.
+                    if let Some(text) = text(value, known.kind).filter(|text| !text.is_empty() && text != "0s") {
                         self.set(known, text, &path)?;
                     }
                 }
@@ -280,10 +299,15 @@ impl Options {
         self.get(flag).split(',').map(str::trim).filter(|part| !part.is_empty()).collect()
     }
 
-    /// The networks of a list.
+    /// The networks of a list, where `all` and `localhost` are names of some.
     pub fn networks(&self, flag: &str) -> Result<Vec<IpNet>> {
         let read = |text: &str| text.parse::<IpNet>().with_context(|| format!("--{flag}: {text:?} is no network, write it as 192.168.0.0/16"));
-        self.list(flag).into_iter().map(read).collect()
+        let named = |text| match text {
+            "all" => vec!["0.0.0.0/0", "::/0"],
+            "localhost" => vec!["127.0.0.0/8", "::1/128"],
+            text => vec![text],
+        };
+        self.list(flag).into_iter().flat_map(named).map(read).collect()
     }
 
     /// An address, when somebody gave one.
@@ -409,9 +433,10 @@ mod tests {
     fn flags_are_read_as_upstream_reads_them() {
         let options = parse("--enable_dsr=false -v 4 --nodeport-addresses=10.0.0.0/8 --nodeport-addresses 127.0.0.0/8 --masquerade-all").unwrap();
         assert!(!options.is_on("enable-dsr") && options.is_on("masquerade-all"));
+        assert_eq!(parse("--nodeport-addresses=localhost,10.0.0.0/8").unwrap().networks("nodeport-addresses").unwrap().len(), 3);
         assert_eq!((options.get("v"), options.list("nodeport-addresses")), ("4", vec!["10.0.0.0/8", "127.0.0.0/8"]));
         assert_eq!(options.get("root-hnsendpoint-name"), "cbr0");
-        let told = parse("--ipvs-scheduler=rr --conntrack-min=0 --windows-service --oom-score-adj -998").unwrap().warnings;
+        let told = parse("--ipvs-scheduler=rr --conntrack-min=0 --profiling --oom-score-adj -998").unwrap().warnings;
         assert_eq!(told.len(), 3, "{told:?}");
         assert!(told[0].contains("--ipvs-scheduler has no effect: there is no IPVS backend"), "{told:?}");
         for (line, part) in [
@@ -480,6 +505,97 @@ surprise: 1
         }
         assert_eq!(options.warnings.len(), 3, "{told}");
         assert!(Options::of_file("kind: KubeletConfiguration").unwrap_err().to_string().contains("not a KubeProxyConfiguration"));
+    }
+
+    /// As kubeadm writes it: every member, most with Go's zero value.
+    const KUBEADM: &str = r"
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+bindAddress: 'fd00::5'
+bindAddressHardFail: false
+clientConnection: {acceptContentTypes: '', burst: 0, contentType: '', kubeconfig: /var/lib/kube-proxy/kubeconfig.conf, qps: 0}
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack: {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: null, tcpEstablishedTimeout: null, udpStreamTimeout: 0s, udpTimeout: 0s}
+detectLocal: {bridgeInterface: '', interfaceNamePrefix: ''}
+detectLocalMode: ''
+enableProfiling: false
+healthzBindAddress: ''
+hostnameOverride: ''
+iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+ipvs: {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: '', strictARP: false, syncPeriod: 0s, tcpFinTimeout: 0s, tcpTimeout: 0s, udpTimeout: 0s}
+kind: KubeProxyConfiguration
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: '0'}, text: {infoBufferSize: '0'}}, verbosity: 0}
+metricsBindAddress: ''
+mode: ''
+nftables: {masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ''
+showHiddenMetricsForVersion: ''
+winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: '', rootHnsEndpointName: '', sourceVip: ''}
+";
+
+    #[test]
+    fn kubeadms_configuration_means_upstreams_defaults() {
+        let options = Options::of_file(KUBEADM).unwrap();
+        assert_eq!(options.warnings, Vec::<String>::new());
+        assert_eq!(options.duration("iptables-sync-period").unwrap(), Duration::from_secs(30));
+        let values =
+            ["metrics-bind-address", "healthz-bind-address", "root-hnsendpoint-name", "iptables-masquerade-bit", "udp-timeout", "proxy-mode"];
+        assert_eq!(values.map(|flag| options.get(flag)), ["[::1]:10249", "[::]:10256", "cbr0", "14", "250ms", ""]);
+        let four = Options::of_file(&KUBEADM.replace("fd00::5", "0.0.0.0")).unwrap();
+        assert_eq!(values.map(|flag| four.get(flag))[..2], ["127.0.0.1:10249", "0.0.0.0:10256"]);
+    }
+
+    /// The flags of upstream's kube-proxy (cmd/kube-proxy/app/options.go and init_windows.go, component-base/logs), with its defaults.
+    const UPSTREAM: &[(&str, &str)] = &[
+        ("config", ""),
+        ("write-config-to", ""),
+        ("cleanup", "false"),
+        ("feature-gates", ""),
+        ("kubeconfig", ""),
+        ("master", ""),
+        ("hostname-override", ""),
+        ("bind-address", "0.0.0.0"),
+        ("healthz-bind-address", "0.0.0.0:10256"),
+        ("metrics-bind-address", "127.0.0.1:10249"),
+        ("bind-address-hard-fail", "false"),
+        ("init-only", "false"),
+        ("proxy-mode", ""),
+        ("iptables-masquerade-bit", "14"),
+        ("masquerade-all", "false"),
+        ("iptables-sync-period", "30s"),
+        ("detect-local-mode", ""),
+        ("pod-bridge-interface", ""),
+        ("pod-interface-name-prefix", ""),
+        ("cluster-cidr", ""),
+        ("nodeport-addresses", ""),
+        ("v", "0"),
+        ("version", "false"),
+        ("windows-service", "false"),
+        ("source-vip", ""),
+        ("network-name", ""),
+        ("root-hnsendpoint-name", "cbr0"),
+        ("forward-healthcheck-vip", "false"),
+    ];
+    const UPSTREAM_WITHOUT_EFFECT: &str = "kube-api-content-type kube-api-burst kube-api-qps profiling show-hidden-metrics-for-version \
+        iptables-localhost-nodeports iptables-min-sync-period ipvs-sync-period ipvs-min-sync-period ipvs-scheduler ipvs-exclude-cidrs \
+        ipvs-strict-arp ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout oom-score-adj conntrack-max-per-core conntrack-min \
+        conntrack-tcp-timeout-established conntrack-tcp-timeout-close-wait conntrack-tcp-be-liberal conntrack-udp-timeout \
+        conntrack-udp-timeout-stream config-sync-period logging-format log-flush-frequency vmodule log-text-split-stream \
+        log-text-info-buffer-size log-json-split-stream log-json-info-buffer-size";
+
+    #[test]
+    fn upstreams_flags_have_upstreams_defaults_or_a_reason_for_no_effect() {
+        for (flag, default) in UPSTREAM {
+            assert!(known(flag).is_some_and(|known| known.used), "{flag}");
+            assert_eq!(Options::default().get(flag), *default, "{flag}");
+        }
+        assert_eq!(Options::default().get("enable-dsr"), "true", "upstream's is false, unless WinDSR says otherwise");
+        for flag in UPSTREAM_WITHOUT_EFFECT.split_whitespace() {
+            assert!(known(flag).is_some_and(|known| !known.used && !known.what.is_empty()), "{flag}");
+            assert_eq!(parse(&format!("--{flag}=true")).unwrap().warnings.len(), 1, "{flag} is said once");
+        }
     }
 
     #[test]

@@ -86,19 +86,21 @@ impl Told {
         (if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, JSON, text)
     }
 
-    /// Whether every Service is served, and how long it will take until then.
+    /// Whether the proxy did what it could: every front end was tried. One that the host refuses for good is told here, by metric and by
+    /// event, and does not make the node one that is not ready.
     fn readiness(&self) -> Answer {
         let status = self.status.borrow();
-        let converged = status.is_converged();
+        let ready = status.is_ready();
         let text = serde_json::json!({
-            "converged": converged,
+            "ready": ready,
+            "converged": status.is_converged(),
             "desired": status.fronts,
             "missing": status.missing(),
             "failing": status.progress.behind.len(),
             "etaSeconds": status.eta.map(|eta| eta.as_secs_f64()),
             "unavailable": status.progress.unavailable,
         });
-        (if converged { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, JSON, text.to_string())
+        (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, JSON, text.to_string())
     }
 
     fn metrics(&self) -> String {
@@ -143,6 +145,7 @@ pub async fn serve(at: SocketAddr, site: Site, told: Arc<Told>) -> anyhow::Resul
 
 #[cfg(test)]
 mod tests {
+    use service_proxy::{FrontKey, Protocol, Vip};
     use tokio::time::Instant;
 
     use super::*;
@@ -185,5 +188,13 @@ mod tests {
         let (code, _, text) = told(behind).answer(Site::Metrics, "/readyz");
         assert_eq!(code, 503);
         assert!(text.contains("\"missing\":4") && text.contains("\"etaSeconds\":7.0"), "{text}");
+        // One is refused for good: the others are served, and the node is ready.
+        let mut refused = Status { ready: true, fronts: 10, ..Status::default() };
+        let key = FrontKey { vip: Vip::Address([10, 96, 0, 9].into()), protocol: Protocol::Tcp, port: 80 };
+        refused.progress.behind.insert(key, "the port is taken".into());
+        let (code, _, text) = told(refused.clone()).answer(Site::Metrics, "/readyz");
+        assert!(code == 200 && text.contains("\"converged\":false") && text.contains("\"failing\":1"), "{text}");
+        refused.progress.unavailable = Some("the service is away".into());
+        assert_eq!(told(refused).answer(Site::Metrics, "/readyz").0, 503);
     }
 }

@@ -1,0 +1,81 @@
+//! `--windows-service`: the proxy as a service of Windows, whose control manager hears that it starts, runs and ends, and may
+//! stop it.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio_util::sync::CancellationToken;
+use windows_service::service::{ServiceControl, ServiceControlAccept, ServiceExitCode, ServiceState, ServiceStatus, ServiceType};
+use windows_service::service_control_handler::{self, ServiceControlHandlerResult, ServiceStatusHandle};
+use windows_service::service_dispatcher;
+
+use super::Options;
+
+/// Upstream's name. A process with one service may be installed under any other.
+const NAME: &str = "kube-proxy";
+/// How long a start and a stop may take: connections of user space are waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The dispatcher calls a function without any value of ours: these go there, and come back.
+static OPTIONS: OnceLock<Options> = OnceLock::new();
+static FAILURE: Mutex<Option<anyhow::Error>> = Mutex::new(None);
+
+/// Runs the proxy until the service control manager stops it.
+pub fn run(options: Options) -> Result<()> {
+    let _ = OPTIONS.set(options);
+    service_dispatcher::start(NAME, service_main)
+        .context("--windows-service: the service control manager did not start this process; leave the flag out, or start the service")?;
+    FAILURE.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+}
+
+extern "system" fn service_main(_: u32, _: *mut *mut u16) {
+    if let Err(error) = serve() {
+        tracing::error!("{error:#}");
+        *FAILURE.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+}
+
+fn serve() -> Result<()> {
+    let options = OPTIONS.get().context("the service has no options")?;
+    let stop = CancellationToken::new();
+    let asked = stop.clone();
+    let control = move |control| match control {
+        ServiceControl::Stop | ServiceControl::Shutdown => {
+            asked.cancel();
+            ServiceControlHandlerResult::NoError
+        }
+        ServiceControl::Interrogate => ServiceControlHandlerResult::NoError,
+        _ => ServiceControlHandlerResult::NotImplemented,
+    };
+    let manager = service_control_handler::register(NAME, control).context("the service control manager does not listen")?;
+    tell(manager, ServiceState::StartPending, 0)?;
+    let runtime = crate::agent_runtime()?;
+    tell(manager, ServiceState::Running, 0)?;
+    let ended = runtime.block_on(super::run(options, async {
+        stop.cancelled().await;
+        if let Err(error) = tell(manager, ServiceState::StopPending, 0) {
+            tracing::warn!("{error:#}");
+        }
+    }));
+    tell(manager, ServiceState::Stopped, u32::from(ended.is_err()))?;
+    ended
+}
+
+fn tell(manager: ServiceStatusHandle, state: ServiceState, exit: u32) -> Result<()> {
+    let waits = matches!(state, ServiceState::StartPending | ServiceState::StopPending);
+    let status = ServiceStatus {
+        service_type: ServiceType::OWN_PROCESS,
+        current_state: state,
+        controls_accepted: if state == ServiceState::Running {
+            ServiceControlAccept::STOP | ServiceControlAccept::SHUTDOWN
+        } else {
+            ServiceControlAccept::empty()
+        },
+        exit_code: if exit == 0 { ServiceExitCode::NO_ERROR } else { ServiceExitCode::ServiceSpecific(exit) },
+        checkpoint: u32::from(waits),
+        wait_hint: if waits { PATIENCE } else { Duration::ZERO },
+        process_id: None,
+    };
+    manager.set_service_status(status).with_context(|| format!("the service control manager does not hear that the service is {state:?}"))
+}
