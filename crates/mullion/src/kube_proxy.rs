@@ -255,10 +255,7 @@ async fn client(options: &Options) -> Result<Client> {
 
 fn node_name(options: &Options) -> Result<String> {
     let given = options.given("hostname-override").map(str::to_owned);
-    let own = || {
-        let text = if cfg!(windows) { std::env::var("COMPUTERNAME").ok() } else { std::fs::read_to_string("/proc/sys/kernel/hostname").ok() };
-        text
-    };
+    let own = || if cfg!(windows) { std::env::var("COMPUTERNAME").ok() } else { std::fs::read_to_string("/proc/sys/kernel/hostname").ok() };
     // Names of Nodes are lower case, whatever a host calls itself.
     given
         .or_else(own)

@@ -52,8 +52,10 @@ fn serve() -> Result<()> {
     tell(manager, ServiceState::StartPending, 0)?;
     let runtime = crate::agent_runtime()?;
     tell(manager, ServiceState::Running, 0)?;
+    tracing::info!("the service control manager started the service");
     let ended = runtime.block_on(super::run(options, async {
         stop.cancelled().await;
+        tracing::info!("the service control manager stops the service");
         if let Err(error) = tell(manager, ServiceState::StopPending, 0) {
             tracing::warn!("{error:#}");
         }
