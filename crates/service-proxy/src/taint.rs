@@ -34,14 +34,14 @@ impl FromStr for StartupTaint {
 }
 
 impl StartupTaint {
-    /// Keeps it on the Node until `status` says that every Service is served; tells how long that will take. It is left alone
-    /// from then on, whatever fails later: pods run there.
+    /// Keeps it on the Node until `status` says that every front end was tried, so that one refused for good keeps no pod away;
+    /// tells how long that will take. It is left alone from then on, whatever fails later: pods run there.
     pub async fn hold(self, client: Client, node: String, mut status: watch::Receiver<Status>) {
         let teller = Teller { recorder: EventRecorder::new(client.clone(), "kube-proxy", &node), node: node.clone() };
         let api = Api::<Node>::all(client);
         let progress = status.clone();
         let served = tokio::select! {
-            served = status.wait_for(Status::is_converged) => served.is_ok(),
+            served = status.wait_for(Status::is_ready) => served.is_ok(),
             () = async {
                 self.change(&api, &node, true).await;
                 teller.tell_until_the_end(&self.0.key, progress).await;
