@@ -11,7 +11,7 @@ use crate::document::{
 };
 use crate::error::{HResult, HcnError};
 use crate::guid::Guid;
-use crate::port::{Args, Event, Function, Kind};
+use crate::port::{Args, Event, Function, Kind, Subscription};
 
 const GROUP: &str = "cycles";
 
@@ -26,6 +26,7 @@ pub(super) const CASES: &[Case] = &[
     case(GROUP, "an endpoint can be the host's own", Evidence::Client, host_attach),
     case(GROUP, "an object is not its handle", Evidence::Inference, handle),
     case(GROUP, "networks and namespaces announce themselves", Evidence::Documentation, events),
+    case(GROUP, "what is attached and detached announces itself", Evidence::Documentation, attachment_events),
     case(GROUP, "what was deleted can be made again", Evidence::Client, again),
 ];
 
@@ -153,9 +154,7 @@ fn handle(bench: &Bench<'_>) -> Check {
 }
 
 fn events(bench: &Bench<'_>) -> Check {
-    let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
-    let ears = heard.clone();
-    let subscription = bench.client.subscribe(Arc::new(move |event| ears.lock().unwrap_or_else(PoisonError::into_inner).push(event)))?;
+    let (heard, subscription) = listen(bench)?;
     let network = bench.network()?.id;
     let namespace = bench.namespace()?.id;
     let endpoint = bench.endpoint()?.id;
@@ -174,14 +173,10 @@ fn events(bench: &Bench<'_>) -> Check {
         let data = event.data.as_deref().and_then(|text| serde_json::from_str::<NotificationData>(text).ok());
         event.event_type == event_type && data.is_some_and(|data| data.id == id)
     };
-    let began = Instant::now();
-    loop {
-        let heard = heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    await_events(&heard, &|heard| {
         let missed = expected.into_iter().find(|wanted| !heard.iter().any(|event| is(event, *wanted)));
-        let Some((event_type, id)) = missed else { break };
-        ensure!(began.elapsed() < Duration::from_secs(5), "no event {event_type:#x} of {id} within 5 s; heard {heard:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        missed.map(|(event_type, id)| format!("{event_type:#x} of {id}"))
+    })?;
     drop(subscription);
     let before = heard.lock().unwrap_or_else(PoisonError::into_inner).len();
     bench.namespace()?;
@@ -189,6 +184,38 @@ fn events(bench: &Bench<'_>) -> Check {
     let after = heard.lock().unwrap_or_else(PoisonError::into_inner).len();
     ensure!(before == after, "events come after the registration ended");
     Ok(())
+}
+
+fn attachment_events(bench: &Bench<'_>) -> Check {
+    let (namespace, endpoint) = (bench.namespace()?.id, bench.endpoint()?.id);
+    let (heard, _subscription) = listen(bench)?;
+    let await_type = |event_type: u32| {
+        await_events(&heard, &|heard| (!heard.iter().any(|event| event.event_type == event_type)).then(|| format!("{event_type:#x}")))
+    };
+    add(bench, &namespace, &endpoint)?;
+    await_type(Event::ENDPOINT_ATTACHED)?;
+    bench.client.remove_endpoint_from_namespace(&namespace, &endpoint)?;
+    await_type(Event::ENDPOINT_DETACHED)
+}
+
+type Heard = Arc<Mutex<Vec<Event>>>;
+
+fn listen(bench: &Bench<'_>) -> Result<(Heard, Subscription), HcnError> {
+    let heard = Heard::default();
+    let ears = heard.clone();
+    let subscription = bench.client.subscribe(Arc::new(move |event| ears.lock().unwrap_or_else(PoisonError::into_inner).push(event)))?;
+    Ok((heard, subscription))
+}
+
+/// Waits until `missed` names no event that is still to come.
+fn await_events(heard: &Heard, missed: &dyn Fn(&[Event]) -> Option<String>) -> Check {
+    let began = Instant::now();
+    loop {
+        let heard = heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(missed) = missed(&heard) else { return Ok(()) };
+        ensure!(began.elapsed() < Duration::from_secs(5), "no event {missed} within 5 s; heard {heard:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn again(bench: &Bench<'_>) -> Check {

@@ -6,7 +6,7 @@ use super::bench::{Bench, ensure, host, prefix_of, raw, refused, refused_raw, te
 use super::{Case, Check, Evidence, case};
 use crate::document::{
     EndpointPolicy, EndpointPolicyType, ErrorRecord, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork,
-    HostComputeRoute, IpConfiguration, ModifyRequest, NetworkType, PortMapping, Protocol, RequestType,
+    HostComputeRoute, IpConfiguration, ModifyRequest, NetworkType, PortMapping, Protocol, Query, RequestType,
 };
 use crate::error::HResult;
 use crate::guid::Guid;
@@ -25,6 +25,8 @@ pub(super) const CASES: &[Case] = &[
     case(GROUP, "an address outside the subnets is refused", Evidence::Report, outside),
     case(GROUP, "an address belongs to one local endpoint", Evidence::Report, duplicate_address),
     case(GROUP, "a local and a remote endpoint may share an address", Evidence::Report, twin_address),
+    case(GROUP, "endpoints may share a name", Evidence::Client, same_name),
+    case(GROUP, "prefixes behind the host's address do not overlap", Evidence::Report, nat_prefix),
     case(GROUP, "the gateway's address is the service's", Evidence::Client, gateway),
     case(GROUP, "a load balancer needs endpoints that exist", Evidence::Report, empty_balancer),
     case(GROUP, "a load balancer's frontend is unique", Evidence::Report, duplicate_frontend),
@@ -138,6 +140,22 @@ fn twin_address(bench: &Bench<'_>) -> Check {
     let remote = bench.create_endpoint(&HostComputeEndpoint::remote(address))?;
     ensure!(remote.id != local.id && remote.ip() == Some(address), "the remote one came back as {}", text(&remote));
     Ok(())
+}
+
+fn same_name(bench: &Bench<'_>) -> Check {
+    let first = bench.endpoint()?;
+    let document = HostComputeEndpoint { name: first.name.clone(), ..bench.endpoint_document()? };
+    let second = bench.create_endpoint(&document)?;
+    ensure!(first.id != second.id, "both have the identifier {}", first.id);
+    let found = bench.client.ids::<HostComputeEndpoint>(&Query::by_name(&first.name))?;
+    ensure!([first.id, second.id].iter().all(|id| found.contains(id)), "a filter by that name finds {found:?}");
+    Ok(())
+}
+
+fn nat_prefix(bench: &Bench<'_>) -> Check {
+    bench.only_on(&[NetworkType::Nat, NetworkType::Ics])?;
+    let document = bench.network_document(&bench.name("network"), prefix_of(&bench.shared()?));
+    refused("a second network of that prefix", bench.create(&document), &[HResult::DUPLICATE_NAME])
 }
 
 fn gateway(bench: &Bench<'_>) -> Check {
