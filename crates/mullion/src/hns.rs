@@ -8,6 +8,8 @@ mod simulated;
 #[cfg(target_os = "linux")]
 mod wine;
 
+use std::io::Write as _;
+
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use hcn::blocking::Client;
@@ -81,8 +83,7 @@ pub fn main(args: &HnsArgs) -> Result<(), Failure> {
     match &args.command {
         HnsCommand::List { listing, target, output } => {
             let text = hcn::table::render(&target.client()?, *listing, *output == Some(Output::Json));
-            print!("{}", text.with_context(|| format!("listing {} failed", listing.as_str()))?);
-            Ok(())
+            print(&text.with_context(|| format!("listing {} failed", listing.as_str()))?)
         }
         HnsCommand::Conformance(args) => conformance::main(args),
         #[cfg(target_os = "linux")]
@@ -91,6 +92,15 @@ pub fn main(args: &HnsArgs) -> Result<(), Failure> {
         HnsCommand::Relay(args) => relay::main(args),
         #[cfg(target_os = "linux")]
         HnsCommand::WinePrefix(args) => wine::main(args),
+    }
+}
+
+/// Writes an answer. Who has read enough of it (`| head`) ends the program.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        written => Ok(written.context("writing the answer failed")?),
     }
 }
 

@@ -65,10 +65,10 @@ pub fn main(args: &ConformanceArgs) -> Result<(), Failure> {
         }
     })?;
     if quiet {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        super::print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
     } else {
         eprintln!();
-        print!("{report}");
+        super::print(&report.to_string())?;
     }
     let failed = report.count(Outcome::Failed);
     if failed > 0 {

@@ -252,11 +252,10 @@ fn status_table(status: &Status) -> String {
 
 /// Prints for people or for programs.
 fn show<T: Serialize>(output: Option<Output>, answer: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
-    match output {
-        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(answer)?),
-        None => print!("{}", table()),
-    }
-    Ok(())
+    super::print(&match output {
+        Some(Output::Json) => serde_json::to_string_pretty(answer)? + "\n",
+        None => table(),
+    })
 }
 
 fn calls(node: &OfNode, mut filter: CallFilter, follow: bool, output: Option<Output>) -> Result<(), Failure> {
@@ -267,10 +266,10 @@ fn calls(node: &OfNode, mut filter: CallFilter, follow: bool, output: Option<Out
             return show(output, &calls, || calls.iter().map(call_line).collect());
         }
         for call in &calls {
-            match output {
-                Some(Output::Json) => println!("{}", serde_json::to_string(call)?),
-                None => print!("{}", call_line(call)),
-            }
+            super::print(&match output {
+                Some(Output::Json) => serde_json::to_string(call)? + "\n",
+                None => call_line(call),
+            })?;
             filter.since = call.number;
         }
         std::thread::sleep(FOLLOW);
