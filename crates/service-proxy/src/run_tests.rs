@@ -23,6 +23,8 @@ const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 struct Api {
     say: HashMap<&'static str, mpsc::UnboundedSender<Value>>,
     client: Client,
+    /// Events that were written.
+    events: mpsc::UnboundedReceiver<Value>,
 }
 
 impl Api {
@@ -35,14 +37,20 @@ impl Api {
             watches.insert(path, receiver);
         }
         let watches = Arc::new(Mutex::new(watches));
+        let (written, events) = mpsc::unbounded_channel();
         let service = tower::service_fn(move |request: Request<Body>| {
             let watch = with_watches(&watches, request.uri().path());
+            let written = written.clone();
             async move {
+                if request.method() == http::Method::POST {
+                    let event = serde_json::from_slice(&request.into_body().collect_bytes().await?).unwrap();
+                    written.send(event).unwrap();
+                }
                 let lines = UnboundedReceiverStream::new(watch).map(|event| Ok::<_, std::io::Error>(http_body_frame(&event)));
                 Ok::<_, kube::Error>(Response::new(StreamBody::new(lines)))
             }
         });
-        Self { say, client: Client::new(service, "default") }
+        Self { say, client: Client::new(service, "default"), events }
     }
 
     fn send(&self, path: &str, kind: &str, object: Value) {
@@ -118,7 +126,7 @@ impl Host {
 /// Upstream notes that it synced although Services failed.
 #[tokio::test]
 async fn health_follows_what_waits_not_what_was_tried() {
-    let (host, api) = (Host::new().await, Api::new());
+    let (host, mut api) = (Host::new().await, Api::new());
     let (status, mut seen) = watch::channel(Status::default());
     let config = host.config(api.client.clone(), status);
     let metrics = config.metrics.clone();
@@ -131,6 +139,13 @@ async fn health_follows_what_waits_not_what_was_tried() {
     assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
     assert!(failing.stuck_since.is_some() && failing.is_healthy(Duration::from_secs(30)), "it waits, but not for long yet");
     assert!(!failing.is_healthy(Duration::ZERO));
+    // Whoever wrote the Service hears of it when it lasts.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(11)).await;
+    tokio::time::resume();
+    let event = tokio::time::timeout(Duration::from_secs(15), api.events.recv()).await.unwrap().unwrap();
+    assert_eq!((&event["reason"], &event["involvedObject"]["name"]), (&json!("ServiceNotServed"), &json!("web")));
+    assert!(event["message"].as_str().is_some_and(|text| text.starts_with("10.96.0.7:80/tcp: ")), "{event}");
     host.simulator.clear_faults();
     seen.wait_for(|status| status.is_converged() && status.stuck_since.is_none()).await.unwrap();
     assert!(metrics.last_synced().is_some());
