@@ -303,10 +303,22 @@ fn overlay_services() {
         one.client.create_endpoint(&id(1), id(8), &HostComputeEndpoint::local("source", net("10.244.1.2/24"), None)).unwrap();
         remote(&one, 10, VIP, "02-11-0A-60-00-01", N1);
         balance(&one, Some(VIP), 80, 9, LoadBalancerFlags(0), "10.244.1.2");
+        let wire = Wire::tap(lab.router());
         assert_eq!(ask_tcp(&p1.ns, "10.96.0.1:80").unwrap(), "p2 saw 10.244.1.2", "without DSR, the source");
+        let tunnelled: Vec<Frame> = wire.frames().into_iter().filter(|frame| frame.inner().is_some()).collect();
+        assert!(!tunnelled.is_empty() && tunnelled.iter().all(|frame| [ip(N1), ip(N2)].contains(&frame.source.into())), "from host to host");
         one.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
         balance(&one, Some(VIP), 80, 9, LoadBalancerFlags::DSR, "10.244.1.2");
         assert_eq!(ask_tcp(&p1.ns, "10.96.0.1:80").unwrap(), "p2 saw 10.244.1.5", "with DSR, the client");
+        // Where the destination is kept, the back end's own host finds it by its own load balancer.
+        harness::own(&p2.ns, ip(VIP));
+        serve_tcp(&p2.ns, 81, "p2");
+        for (node, backend) in [(&one, 9), (&two, 6)] {
+            let mut kept = HostComputeLoadBalancer::new(Some(ip(VIP)), Protocol::TCP, 81, 82, vec![id(backend)]);
+            (kept.flags, kept.port_mappings[0].flags) = (LoadBalancerFlags::DSR, PortMappingFlags::PRESERVE_DIP);
+            node.client.create(id(0x21), &kept).unwrap();
+        }
+        assert_eq!(ask_tcp(&p1.ns, "10.96.0.1:81").unwrap(), "p2 saw 10.244.1.5", "the address and port that the client dialled");
     });
 }
 

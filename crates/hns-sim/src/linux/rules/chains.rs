@@ -79,8 +79,9 @@ impl Slots {
         vec![0; self.width as usize * 4]
     }
 
+    /// The mark goes: a tunnel's own packets would inherit it, and be translated, too.
     fn snat_by_mark(&self, rule: Rule) -> Rule {
-        rule.load_mark(0).lookup_data(SOURCES, 0, FOUND).snat(self.family, FOUND, None)
+        rule.load_mark(0).lookup_data(SOURCES, 0, FOUND).set_mark(0, u32::MAX).snat(self.family, FOUND, None)
     }
 }
 
@@ -145,7 +146,7 @@ fn postrouting_rules(slots: &Slots) -> Vec<Rule> {
     let elsewhere = slots.daddr(slots.saddr(rule(), 0).lookup(MASQUERADED, 0), 0).lookup_not(MASQUERADED, 0);
     let leaving = slots.saddr(rule(), 0).lookup(OVERLAY_PREFIXES, 0).expr(Expr::Meta { key: MetaKey::OifName, reg: 0 }).lookup_not(OVERLAY_LINKS, 0);
     vec![
-        rule().mark(BALANCED, u32::MAX).masquerade(),
+        rule().mark(BALANCED, u32::MAX).set_mark(0, u32::MAX).masquerade(),
         slots.snat_by_mark(rule()),
         rule().l4proto(TCP).jump("outbound"),
         rule().l4proto(UDP).jump("outbound"),
@@ -158,9 +159,9 @@ fn outbound_rules(slots: &Slots) -> Vec<Rule> {
     let listed = |rule: Rule, set: &str| slots.daddr(rule.load_mark(0), 1).lookup(set, 0);
     vec![
         slots.saddr(rule(), 0).lookup_data(OUTBOUND, 0, FOUND).set_mark_from(FOUND),
-        listed(rule(), EXCEPTIONS).return_(),
+        listed(rule(), EXCEPTIONS).set_mark(0, u32::MAX).return_(),
         slots.snat_by_mark(listed(rule().mark(ONLY_DESTINATIONS, ONLY_DESTINATIONS), DESTINATIONS)),
-        rule().mark(ONLY_DESTINATIONS, ONLY_DESTINATIONS).return_(),
+        rule().mark(ONLY_DESTINATIONS, ONLY_DESTINATIONS).set_mark(0, u32::MAX).return_(),
         slots.snat_by_mark(rule()),
     ]
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! kept            → the mark of the connection's backend becomes the packet's, and with it the way (prerouting; output)
 //! kept-sources    → frontend → class → its source
+//! …-done          → no mark (postrouting)
 //! kept-access     → mark → backend → its access rules, which do not find it by the packet's destination (forward; output)
 //! pod-hops        → address · destination → mark
 //! ```
@@ -38,8 +39,8 @@ fn sources(slots: &Slots) -> Vec<Rule> {
     vec![
         class().lookup_data(SOURCES, FOUND, FOUND + 1).snat(slots.family, FOUND + 1, None),
         class().expr(Expr::Cmp { op: CmpOp::Eq, reg: FOUND, value: BALANCED_BYTES.into() }).masquerade(),
-        // The client's address stays, whatever its endpoint's translation says.
-        has_hop(rule()).accept(),
+        // The client's address stays, whatever its endpoint's translation says: only a translation keeps the chains behind from another.
+        slots.saddr(has_hop(rule()), FOUND).snat(slots.family, FOUND, None),
     ]
 }
 
@@ -53,6 +54,11 @@ fn pod_hops(slots: &Slots) -> Vec<Rule> {
     let balanced = Expr::Bitwise { from: 0, to: 0, mask: ct_status::DNAT.to_ne_bytes().into(), xor: vec![0; 4] };
     let plain = rule().expr(status).expr(balanced).expr(Expr::Cmp { op: CmpOp::Eq, reg: 0, value: vec![0; 4] });
     vec![slots.both(plain).lookup_data(POD_HOPS, 0, FOUND).set_mark_from(FOUND)]
+}
+
+/// Once a packet has its way its mark has done its work. A tunnel would look for its own way by it.
+fn forget() -> Vec<Rule> {
+    vec![rule().mark(Hop::MARKS, Hop::MASK).set_mark(0, u32::MAX)]
 }
 
 /// What keeps its destination finds its backend's hop, unless that is the host itself.
@@ -81,6 +87,7 @@ pub(super) fn put_kept(batch: &mut Batch, family: Family, add: bool) {
     let chains = vec![
         ("kept", ChainType::Filter, Hook::Prerouting, BEHIND_DNAT + 2, follow()),
         ("kept-host", ChainType::Route, Hook::Output, DNAT + 2, follow()),
+        ("kept-done", ChainType::Filter, Hook::Postrouting, FILTER, forget()),
         ("kept-sources", ChainType::Nat, Hook::Postrouting, SNAT - 1, sources(&slots)),
         ("kept-access", ChainType::Filter, Hook::Forward, FILTER - 1, access()),
         ("kept-access-host", ChainType::Filter, Hook::Output, FILTER + 1, access()),
@@ -89,5 +96,9 @@ pub(super) fn put_kept(batch: &mut Batch, family: Family, add: bool) {
 }
 
 pub(super) fn put_pod_hops(batch: &mut Batch, family: Family, add: bool) {
-    put(batch, family, vec![("pod-hops", ChainType::Filter, Hook::Prerouting, BEHIND_DNAT + 1, pod_hops(&Slots::of(family)))], add);
+    let chains = vec![
+        ("pod-hops", ChainType::Filter, Hook::Prerouting, BEHIND_DNAT + 1, pod_hops(&Slots::of(family))),
+        ("pod-hops-done", ChainType::Filter, Hook::Postrouting, FILTER, forget()),
+    ];
+    put(batch, family, chains, add);
 }
