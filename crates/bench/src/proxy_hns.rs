@@ -292,6 +292,37 @@ async fn rest(rows: &mut Vec<Row>) -> Result<()> {
     Ok(())
 }
 
+/// The whole proxy in a process of its own: its share of memory once it serves everything.
+#[cfg(target_os = "linux")]
+async fn resident(rows: &mut Vec<Row>, services: usize, limit: &str) -> Result<()> {
+    use crate::proxy_nft::{Helper, api};
+
+    let host = Host::new(NEW, NetworkType::L2Bridge).await?;
+    let dir = tempfile::tempdir()?;
+    let socket = dir.path().join("hcn");
+    let listener = hcn::remote::Address::Unix(socket.clone()).listen()?;
+    let simulator = host.simulator.clone();
+    std::thread::spawn(move || {
+        while let Ok(stream) = listener.accept() {
+            let session = simulator.session();
+            std::thread::spawn(move || hcn::remote::serve_connection(stream, &session, None));
+        }
+    });
+    let server = api::Server::start(services)?;
+    let begin = Instant::now();
+    let mut proxy = Helper::start(&["proxy", &server.url(), &services.to_string(), &format!("unix:{}", socket.display())])?;
+    anyhow::ensure!(proxy.line()? == "converged", "the proxy did not say that it is done");
+    let took = begin.elapsed();
+    std::thread::sleep(Duration::from_secs(10));
+    let measured = format!("{:.1} MB", proxy.pss_mb()?);
+    rows.push(row(
+        format!("PSS of a process with {services} Services x 3, {:.1} s after its start and at rest", took.as_secs_f64() + 10.0),
+        measured,
+        limit,
+    ));
+    Ok(())
+}
+
 /// Measures and prints.
 pub fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -308,6 +339,10 @@ pub fn main() -> Result<()> {
         programming(&mut rows).await?;
         rest(&mut rows).await
     })?;
+    #[cfg(target_os = "linux")]
+    for (services, limit) in [(2_000, "15 MB"), (20_000, "60 MB")] {
+        runtime.block_on(resident(&mut rows, services, limit))?;
+    }
     println!("| on the simulator | measured | limit |\n| --- | ---: | ---: |");
     rows.iter().for_each(|row| println!("| {} | {} | {} |", row.what, row.measured, row.limit));
     Ok(())

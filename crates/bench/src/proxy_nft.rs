@@ -3,7 +3,7 @@
 //! The program starts itself again in new namespaces (so that an ordinary user may run it) and there, for what is measured by
 //! itself, once more.
 
-mod api;
+pub mod api;
 mod carry;
 
 use std::collections::BTreeSet;
@@ -32,8 +32,8 @@ use crate::up::median;
 pub enum Part {
     /// Everything, within the namespaces
     Lab,
-    /// A proxy of nftables that says when it is done
-    Proxy { api: String, fronts: usize },
+    /// A proxy of nftables, or over the Host Networking Service at an address, that says when it is done
+    Proxy { api: String, fronts: usize, hcn: Option<String> },
     /// The user-space proxy, from one address to another
     Carry { from: String, to: String },
     /// A relay of splice and nothing else, from one address to another
@@ -49,7 +49,7 @@ pub fn main() -> Result<()> {
 pub fn part(part: &Part) -> Result<()> {
     match part {
         Part::Lab => lab(),
-        Part::Proxy { api, fronts } => api::proxy(api, *fronts),
+        Part::Proxy { api, fronts, hcn } => api::proxy(api, *fronts, hcn.as_deref()),
         Part::Carry { from, to } => carry::user_space(from.parse()?, to.parse()?),
         Part::Bare { from, to } => carry::bare(from.parse()?, to.parse()?),
     }
@@ -194,24 +194,26 @@ fn programming(figures: &mut Figures, services: usize, limit: Duration) -> Resul
 }
 
 /// A process of this program with a part to do, which ends with this value.
-struct Helper {
+pub struct Helper {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
 impl Helper {
-    fn start(args: &[&str]) -> Result<Self> {
+    /// Starts it.
+    pub fn start(args: &[&str]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?).arg("proxy-nft-part").args(args).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("a child has no output")?;
         Ok(Self { child, lines: BufReader::new(output).lines() })
     }
 
     /// The next line that it says.
-    fn line(&mut self) -> Result<String> {
+    pub fn line(&mut self) -> Result<String> {
         self.lines.next().context("the child ended")?.context("reading from the child failed")
     }
 
-    fn pss_mb(&self) -> Result<f64> {
+    /// Its share of memory.
+    pub fn pss_mb(&self) -> Result<f64> {
         Ok(share(self.child.id())? as f64 * 1024.0 / 1e6)
     }
 

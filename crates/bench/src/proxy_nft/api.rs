@@ -69,16 +69,25 @@ fn serve(stream: TcpStream, services: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs the proxy; says so once it serves `fronts` front ends, and goes on until it is killed.
-pub fn proxy(api: &str, fronts: usize) -> Result<()> {
+/// Runs the proxy, by nftables or over a Host Networking Service; says so once it serves `fronts` front ends, and goes on until it is killed.
+pub fn proxy(api: &str, fronts: usize, hcn: Option<&str>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         cluster::install_crypto_provider();
         let client = kube::Client::try_from(kube::Config::new(api.parse()?))?;
         let (status, mut seen) = watch::channel(Status::default());
-        let pods = Pods::Nets(vec![([10, 0, 0, 0], 12).into_net()]);
-        let backend = BackendConfig::Nftables(Settings::new(vec![[10, 240, 0, 11].into()], pods));
-        let config = Config { status: Some(status), ..Config::new(client, "node-0", "bench", backend) };
+        // A pod of the host itself would need an endpoint there: over HNS all are on other hosts.
+        let (node, backend) = match hcn {
+            Some(at) => {
+                let settings = service_proxy::hns::Settings::new("pods");
+                ("another", BackendConfig::Hcn { client: hcn::HcnClient::connect(at)?, settings })
+            }
+            None => {
+                let pods = Pods::Nets(vec![([10, 0, 0, 0], 12).into_net()]);
+                ("node-0", BackendConfig::Nftables(Settings::new(vec![[10, 240, 0, 11].into()], pods)))
+            }
+        };
+        let config = Config { status: Some(status), ..Config::new(client, node, "bench", backend) };
         let said = async {
             let done = seen.wait_for(|status| status.fronts == fronts && status.is_converged()).await;
             done.map(|_| println!("converged"))?;

@@ -1,7 +1,7 @@
 //! What we believe is in the Host Networking Service, by id: filled by cheap enumerations and single reads, kept by what
 //! our own writes answered. What is not known is said to be unknown; it is never taken for absent.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use hcn::{Guid, HostComputeEndpoint, HostComputeLoadBalancer};
@@ -52,22 +52,22 @@ struct Entry<T> {
     stamp: Stamp,
 }
 
-/// The part of the service that concerns us.
+/// The part of the service that concerns us. Trees, for they have no more room than what there is needs.
 #[derive(Debug, Default)]
 pub struct Mirror {
-    endpoints: HashMap<Guid, Entry<Endpoint>>,
+    endpoints: BTreeMap<Guid, Entry<Endpoint>>,
     unread: usize,
     by_address: BTreeMap<IpAddr, Vec<Guid>>,
     root: Option<Guid>,
     balancers: BTreeMap<FrontKey, Entry<Held>>,
     /// Load balancers of which nothing is known, not even what they name.
     blind: usize,
-    keys: HashMap<Guid, FrontKey>,
+    keys: BTreeMap<Guid, FrontKey>,
     /// Load balancers of others; those not read yet have no front end here.
     strangers: BTreeMap<Guid, Option<FrontKey>>,
     unread_strangers: usize,
     service_vips: BTreeMap<FrontKey, Guid>,
-    uses: HashMap<Guid, u32>,
+    uses: BTreeMap<Guid, u32>,
 }
 
 /// What an enumeration showed that was not expected.
@@ -350,7 +350,7 @@ impl Mirror {
     }
 }
 
-fn count(uses: &mut HashMap<Guid, u32>, ids: &[Guid], up: bool) {
+fn count(uses: &mut BTreeMap<Guid, u32>, ids: &[Guid], up: bool) {
     for id in ids {
         let count = uses.entry(*id).or_default();
         *count = if up { *count + 1 } else { *count - 1 };

@@ -1,6 +1,6 @@
 //! What is to be looked at, most important first, each once; what failed comes back after a while.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hcn::Guid;
@@ -61,10 +61,10 @@ const SLOWEST: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct Queue {
     ready: BTreeSet<(Lane, u64, Item)>,
-    places: HashMap<Item, (Lane, u64)>,
+    places: BTreeMap<Item, (Lane, u64)>,
     later: BTreeSet<(Instant, Item)>,
-    due: HashMap<Item, (Instant, Lane)>,
-    attempts: HashMap<Item, u32>,
+    due: BTreeMap<Item, (Instant, Lane)>,
+    attempts: BTreeMap<Item, u32>,
     number: u64,
     /// How many front ends are in `places` and `due`; none is in both.
     fronts: usize,
