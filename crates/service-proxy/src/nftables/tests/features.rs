@@ -178,7 +178,8 @@ fn marks_of_others_stay_and_ours_is_taken_off() {
         batch.add_chain(&other, &Chain::base("mark", ChainType::Filter, Hook::Prerouting, -150)).add_rule(&other, "mark", rule().set_mark(0x7, 0xff));
         batch.add_chain(&other, &Chain::base("seen", ChainType::Filter, Hook::Postrouting, 300));
         for (mark, mask) in [(0x7, 0xffff), (0x7, 0xff), (0, 0)] {
-            batch.add_rule(&other, "seen", rule().iifname("up0").mark(mark, mask).counter());
+            // TCP's packets alone: what the node itself tells of its multicast groups comes "from" that link, too.
+            batch.add_rule(&other, "seen", rule().iifname("up0").l4proto(6).mark(mark, mask).counter());
         }
         nft.commit(&batch).unwrap();
         lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[1]))]);
