@@ -7,7 +7,7 @@
 //! | [`nft`] | nf_tables: atomic transactions and dumps |
 //! | [`conntrack`] | connections that the kernel remembers: listed, forgotten |
 //! | [`spawn`] | the one way to start a process in namespaces |
-//! | [`mount`], [`sysctl`], [`fdpass`], [`signal`], [`terminal`], [`seccomp`], [`lock`] | what their names say |
+//! | [`mount`], [`sysctl`], [`fdpass`], [`signal`], [`terminal`], [`seccomp`], [`lock`], [`memory`] | what their names say |
 //!
 //! Everything is synchronous: a netlink exchange with the kernel does not wait for anybody else.
 //! Netlink messages are built by this crate's own codec (`netlink::wire`), because nf_tables needs
@@ -17,6 +17,7 @@
 pub mod conntrack;
 pub mod fdpass;
 pub mod lock;
+pub mod memory;
 pub mod mount;
 pub mod netlink;
 pub mod nft;

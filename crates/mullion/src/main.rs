@@ -67,9 +67,11 @@ fn init_logs_with(default: &str, file: Option<std::fs::File>) {
     }
 }
 
-/// A runtime for an agent: one thread, so that a node's processes stay small.
+/// A runtime for an agent: one thread and an allocator that keeps little, so that a node's processes stay small.
 fn agent_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     use anyhow::Context as _;
+    #[cfg(target_os = "linux")]
+    linux_sys::memory::keep_little();
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the event loop failed")
 }
 

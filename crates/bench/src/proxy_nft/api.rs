@@ -71,6 +71,7 @@ fn serve(stream: TcpStream, services: usize) -> std::io::Result<()> {
 
 /// Runs the proxy, by nftables or over a Host Networking Service; says so once it serves `fronts` front ends, and goes on until it is killed.
 pub fn proxy(api: &str, fronts: usize, hcn: Option<&str>) -> Result<()> {
+    linux_sys::memory::keep_little();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         cluster::install_crypto_provider();
