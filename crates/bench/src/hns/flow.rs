@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use hcn::NetworkType;
+use ipnet::IpNet;
 use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::nft::{Batch, Chain, ChainType, Family, Hook, Nft, Table, ct_state, rule};
 use linux_sys::ns::NetNs;
@@ -118,6 +119,18 @@ impl Way {
     }
 }
 
+/// A namespace with that address at its end of a veth pair; the other end's number.
+fn end(between: &Rtnl, number: u8, address: IpNet) -> Result<(NetNs, u32)> {
+    let end = NetNs::new_anonymous()?;
+    let (name, inside) = (format!("v{number}"), Rtnl::open_in(&end)?);
+    between.add_veth(&name, "eth0", Some(&end))?;
+    let (outer, inner) = (between.link(&name)?.context("gone")?.index, inside.link("eth0")?.context("gone")?.index);
+    between.set_up(outer)?;
+    inside.add_addr(inner, address)?;
+    inside.set_up(inner)?;
+    Ok((end, outer))
+}
+
 /// Two namespaces on a plain bridge.
 fn plain() -> Result<Way> {
     let ns = NetNs::new_anonymous()?;
@@ -131,14 +144,8 @@ fn plain() -> Result<Way> {
     }
     let mut ends = Vec::new();
     for number in [1, 2] {
-        let end = NetNs::new_anonymous()?;
-        let (name, inside) = (format!("v{number}"), Rtnl::open_in(&end)?);
-        rtnl.add_veth(&name, "eth0", Some(&end))?;
-        let (outer, inner) = (rtnl.link(&name)?.context("gone")?.index, inside.link("eth0")?.context("gone")?.index);
+        let (end, outer) = end(&rtnl, number, net(&format!("10.9.0.{number}/24")))?;
         rtnl.set_master(outer, Some(bridge))?;
-        rtnl.set_up(outer)?;
-        inside.add_addr(inner, net(&format!("10.9.0.{number}/24")))?;
-        inside.set_up(inner)?;
         ends.push(end);
     }
     let [client, server] = ends.try_into().map_err(|_| anyhow::anyhow!("two ends"))?;
@@ -159,14 +166,10 @@ fn router(tracking: bool) -> Result<Way> {
     }
     let mut ends = Vec::new();
     for number in [1, 2] {
-        let end = NetNs::new_anonymous()?;
-        let (name, inside) = (format!("v{number}"), Rtnl::open_in(&end)?);
-        rtnl.add_veth(&name, "eth0", Some(&end))?;
-        let (outer, inner) = (rtnl.link(&name)?.context("gone")?.index, inside.link("eth0")?.context("gone")?.index);
+        let (end, outer) = end(&rtnl, number, net(&format!("10.9.{number}.2/24")))?;
         rtnl.add_addr(outer, net(&format!("10.9.{number}.1/24")))?;
-        rtnl.set_up(outer)?;
-        inside.add_addr(inner, net(&format!("10.9.{number}.2/24")))?;
-        inside.set_up(inner)?;
+        let inside = Rtnl::open_in(&end)?;
+        let inner = inside.link("eth0")?.context("eth0 is gone")?.index;
         inside.add_route(&Route::new(net("0.0.0.0/0")).via([10, 9, number, 1].into()).oif(inner))?;
         ends.push(end);
     }
