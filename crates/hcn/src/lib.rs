@@ -17,6 +17,8 @@ pub mod document;
 pub mod error;
 pub mod features;
 pub mod guid;
+#[cfg(any(windows, test))]
+mod handles;
 pub mod port;
 pub mod remote;
 pub mod table;

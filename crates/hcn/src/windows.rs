@@ -4,7 +4,7 @@
 //! Strings and handles that the DLL gives are owned here and freed once.
 #![allow(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +15,7 @@ use windows_sys::core::GUID;
 
 use crate::error::{HResult, HcnError};
 use crate::guid::Guid;
+use crate::handles::Handles;
 use crate::port::{Args, Event, EventSink, Function, Handle, HostNetwork, Kind, RawError, Reply, Subscription};
 
 type Text = *const u16;
@@ -122,14 +123,39 @@ unsafe fn read_wide(text: Text) -> String {
 pub struct ComputeNetwork {
     network: Arc<Library>,
     vmcompute: Option<Library>,
-    handles: Mutex<Handles>,
+    handles: Handles<OpenHandle>,
 }
 
-/// Handles by number, so that a wrong number is an error instead of a wild pointer.
-#[derive(Default)]
-struct Handles {
-    last: u64,
-    open: HashMap<u64, (Kind, usize)>,
+/// An open handle of the DLL; closed once, on drop at the latest.
+struct OpenHandle {
+    library: Arc<Library>,
+    kind: Kind,
+    /// A `RawHandle`, or zero once it is closed.
+    raw: usize,
+}
+
+impl OpenHandle {
+    const fn raw(&self) -> RawHandle {
+        self.raw as RawHandle
+    }
+
+    fn close(&mut self) -> Result<(), RawError> {
+        // SAFETY: every HcnCloseX has this signature.
+        let function = unsafe { self.library.export::<CloseFn>(&Function::Close(self.kind).to_string())? };
+        let raw = std::mem::take(&mut self.raw);
+        // SAFETY: `raw` is an open handle of this library; nobody else has it, and this value forgot it.
+        let code = unsafe { function(raw as RawHandle) };
+        check(code, &ComText::empty())
+    }
+}
+
+impl Drop for OpenHandle {
+    fn drop(&mut self) {
+        if self.raw != 0 {
+            // A close that fails leaves nothing to be done.
+            drop(self.close());
+        }
+    }
 }
 
 impl ComputeNetwork {
@@ -150,23 +176,11 @@ impl ComputeNetwork {
                 )));
             }
         }
-        Ok(Self { network: Arc::new(network), vmcompute: Library::load("vmcompute.dll").ok(), handles: Mutex::default() })
+        Ok(Self { network: Arc::new(network), vmcompute: Library::load("vmcompute.dll").ok(), handles: Handles::default() })
     }
 
     fn keep(&self, kind: Kind, raw: RawHandle) -> Handle {
-        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
-        handles.last += 1;
-        let number = handles.last;
-        handles.open.insert(number, (kind, raw as usize));
-        Handle(number)
-    }
-
-    fn raw(&self, kind: Kind, handle: Option<Handle>) -> Result<RawHandle, RawError> {
-        let handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
-        match handle.and_then(|handle| handles.open.get(&handle.0)) {
-            Some((of, raw)) if *of == kind => Ok(*raw as RawHandle),
-            _ => Err(HResult::INVALID_HANDLE.into()),
-        }
+        self.handles.keep(kind, OpenHandle { library: self.network.clone(), kind, raw: raw as usize })
     }
 
     fn create(&self, kind: Kind, args: Args<'_>) -> Result<Reply, RawError> {
@@ -176,11 +190,11 @@ impl ComputeNetwork {
         let mut raw: RawHandle = std::ptr::null_mut();
         let mut record = ComText::empty();
         let code = if kind == Kind::Endpoint {
-            let network = self.raw(Kind::Network, args.network)?;
+            let network = self.handles.get(Kind::Network, args.network)?;
             // SAFETY: the signature is HcnCreateEndpoint's.
             let function = unsafe { self.network.export::<CreateEndpointFn>(&name)? };
-            // SAFETY: every pointer lives through the call; `network` is an open handle of this library.
-            unsafe { function(network, &raw const id, settings.as_ptr(), &raw mut raw, &raw mut record.0) }
+            // SAFETY: every pointer lives through the call; `network` keeps its handle open until the call returns.
+            unsafe { function(network.raw(), &raw const id, settings.as_ptr(), &raw mut raw, &raw mut record.0) }
         } else {
             // SAFETY: the signature is that of HcnCreateNetwork, -Namespace, -LoadBalancer, -SdnRoute and -GuestNetworkService.
             let function = unsafe { self.network.export::<CreateFn>(&name)? };
@@ -204,27 +218,21 @@ impl ComputeNetwork {
     }
 
     fn query(&self, name: &str, kind: Kind, args: Args<'_>) -> Result<Reply, RawError> {
-        let raw = self.raw(kind, args.handle)?;
+        let open = self.handles.get(kind, args.handle)?;
         let query = wide(args.query.unwrap_or_default());
         let (mut result, mut record) = (ComText::empty(), ComText::empty());
         // SAFETY: HcnQueryXProperties, HcnQueryEndpointStats and HcnQueryEndpointAddresses have this signature.
         let function = unsafe { self.network.export::<QueryFn>(name)? };
-        // SAFETY: every pointer lives through the call; `raw` is an open handle of this library.
-        let code = unsafe { function(raw, query.as_ptr(), &raw mut result.0, &raw mut record.0) };
+        // SAFETY: every pointer lives through the call; `open` keeps the handle open until the call returns.
+        let code = unsafe { function(open.raw(), query.as_ptr(), &raw mut result.0, &raw mut record.0) };
         check(code, &record)?;
         Ok(Reply { handle: None, result: result.read() })
     }
 
     fn close(&self, kind: Kind, args: Args<'_>) -> Result<Reply, RawError> {
-        let raw = self.raw(kind, args.handle)?;
-        // SAFETY: every HcnCloseX has this signature.
-        let function = unsafe { self.network.export::<CloseFn>(&Function::Close(kind).to_string())? };
-        if let Some(handle) = args.handle {
-            self.handles.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&handle.0);
+        if let Some(mut open) = self.handles.take(kind, args.handle)? {
+            open.close()?;
         }
-        // SAFETY: `raw` was open and was just taken from the table, so it is closed once.
-        let code = unsafe { function(raw) };
-        check(code, &ComText::empty())?;
         Ok(Reply::default())
     }
 
@@ -275,13 +283,13 @@ impl HostNetwork for ComputeNetwork {
             Function::QueryEndpointStats | Function::QueryEndpointAddresses => self.query(&function.to_string(), Kind::Endpoint, args),
             Function::Close(kind) => self.close(kind, args),
             Function::Modify(kind) => {
-                let raw = self.raw(kind, args.handle)?;
+                let open = self.handles.get(kind, args.handle)?;
                 let settings = wide(args.settings.unwrap_or_default());
                 let mut record = ComText::empty();
                 // SAFETY: every HcnModifyX has this signature.
                 let export = unsafe { self.network.export::<ModifyFn>(&function.to_string())? };
-                // SAFETY: every pointer lives through the call; `raw` is an open handle of this library.
-                let code = unsafe { export(raw, settings.as_ptr(), &raw mut record.0) };
+                // SAFETY: every pointer lives through the call; `open` keeps the handle open until the call returns.
+                let code = unsafe { export(open.raw(), settings.as_ptr(), &raw mut record.0) };
                 check(code, &record).map(|()| Reply::default())
             }
             Function::Delete(_) => {
