@@ -73,7 +73,10 @@ soak: setup template
 	cargo test -p mullion --test e2e --no-run
 	for round in $$(seq 1 $(or $(ROUNDS),20)); do tools/e2e || exit 1; done
 
+# Formatting, clippy, the fuzz targets' build, licences and sources of dependencies, the oldest Rust version.
 lint:
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo check --manifest-path fuzz/Cargo.toml
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo check --locked --manifest-path fuzz/Cargo.toml
+	tools/deny
+	tools/msrv
