@@ -2,72 +2,96 @@
 # CARGO_TARGET_DIR is honoured.
 
 SHELL := /bin/bash
-TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),$(CURDIR)/target))
 export CARGO_TARGET_DIR := $(TARGET)
-export PATH := $(PATH):$(HOME)/.cargo/bin
+# rustup's programs come first, also where the login shell has not put them on PATH: Debian's own Rust is often too old.
+ifeq (,$(findstring :$(HOME)/.cargo/bin:,:$(PATH):))
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+endif
 WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 
-.PHONY: up test build windows template bench bench-cluster bench-hns bench-proxy bench-upstream soak lint setup unit namespaces e2e wine
+.PHONY: up test build guest dist windows template test-template test-setup bench first-up bench-cluster bench-hns bench-proxy bench-upstream soak lint setup unit namespaces e2e wine
 
-up: setup build template
+up: setup build
 	$(TARGET)/release/mullion up $(UP)
 
 # What is missing on this machine, through apt where it may; otherwise the command is printed.
 setup:
-	tools/setup
+	@tools/step "looking for what this machine lacks" tools/setup
 
-build:
-	cargo build --release --bin mullion
+# The programs that Windows containers run beside their own: part of the binary, and in $(TARGET)/guest.
+guest:
+	@tools/step "building the guest programs for Windows (about 2 minutes the first time)" tools/guest
+
+build: guest
+	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion (about 5 minutes the first time)" cargo build --release -p mullion
+
+# What is measured and given to others: the same, smaller and faster, and slower to build.
+dist: guest
+	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion for distribution (about 12 minutes the first time)" cargo build --profile dist -p mullion
 
 # target/x86_64-pc-windows-gnu/release/mullion.exe, and computenetwork.dll for Windows programs under Wine beside it.
 windows:
 	tools/windows-cargo build --release --bin mullion
 	tools/windows-cargo build --release -p hcn-dll
 
-# The Windows that containers of simulated nodes will see, shared by all clusters.
-template:
+# The Windows that containers of simulated nodes will see, shared by all clusters. `mullion up` makes it too.
+template: build
+	$(TARGET)/release/mullion template
+
+# The same, as tests need it: with the debug build.
+test-template:
 	tools/wine/template
 
-test: unit e2e wine
+test: test-setup unit e2e wine
 	@echo "all tests passed"
 
+# Setting up machines that lack something; nothing is installed.
+test-setup:
+	tools/setup-test
+
 # Units, parts against the simulator, agents in namespaces of their own (no root needed, never skipped).
-unit: template
+unit: test-template
 	cargo test --workspace --exclude mullion --quiet
-	cargo test -p mullion --bins --test alpha --test layering --quiet
+	cargo test -p mullion --bins --test alpha --test layering --test template --quiet
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
-e2e: template
+e2e: test-template
 	cargo test -p mullion --test e2e --no-run
 	tools/e2e
 
 # The Windows build under Wine.
-wine: template
+wine: test-template
 	tools/wine/test
 
 # Figures, for docs/benchmarks.md. All tables are printed, also after one with a figure over its limit.
-bench: setup build template
-	cargo build --release -p bench
+bench: setup dist
+	$(TARGET)/dist/mullion template
+	cargo build --profile dist -p bench
 	tools/windows-cargo build --release -p hcn-dll
 	$(MAKE) -k bench-cluster bench-hns bench-proxy bench-upstream
 
 bench-cluster:
-	$(TARGET)/release/bench up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"
+	$(TARGET)/dist/bench up --mullion $(TARGET)/dist/mullion --kubectl "$$(tools/kubectl)"
 
 bench-hns:
-	$(TARGET)/release/bench hns
+	$(TARGET)/dist/bench hns
 
 bench-proxy:
-	$(TARGET)/release/bench proxy-hns
-	$(TARGET)/release/bench proxy-nft
+	$(TARGET)/dist/bench proxy-hns
+	$(TARGET)/dist/bench proxy-nft
 
 # Upstream's kube-proxy, built from public sources, beside ours.
 bench-upstream:
-	$(TARGET)/release/bench kube-proxy --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)" \
+	$(TARGET)/dist/bench kube-proxy --mullion $(TARGET)/dist/mullion --kubectl "$$(tools/kubectl)" \
 	    --upstream "$$(tools/peers/kube-proxy)" --dll $(WINDOWS_TARGET)/release/computenetwork.dll
 
+# Processor time of the first `make up` of a fresh clone: everything is built into an empty directory, which is removed again.
+first-up:
+	tools/first-up
+
 # Long campaigns: parsers and rules with many random cases, and a cluster brought up and down again and again.
-soak: setup template
+soak: setup test-template
 	tools/fuzz $(or $(FUZZ_SECONDS),60)
 	PROPTEST_CASES=20000 cargo test --release -p hcn -p hns-sim -p pod-rules -p dns -p cni -p apiserver -p service-proxy
 	cargo test -p mullion --test e2e --no-run

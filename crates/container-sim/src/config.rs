@@ -34,6 +34,8 @@ pub struct Config {
     pub registries: Registries,
     /// Whether stand-ins may answer for images that need a real Windows.
     pub stand_ins: bool,
+    /// Version of the Windows template that containers need ([`crate::wine::template::Programs::version`]); none accepts any.
+    pub template: Option<String>,
 }
 
 /// Where CNI finds its files.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// An exclusive lock on a file; dropping it, or the death of the process, frees it.
+/// A lock on a file, exclusive or shared; dropping it, or the death of the process, frees it.
 #[derive(Debug)]
 pub struct FileLock(Flock<File>);
 
@@ -19,6 +19,19 @@ impl FileLock {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("lock {}: {e}", path.display()));
         let file = File::options().create(true).truncate(false).read(true).write(true).open(path).map_err(named)?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(Self(lock))),
+            Err((_, nix::Error::EWOULDBLOCK)) => Ok(None),
+            Err((_, e)) => Err(named(e.into())),
+        }
+    }
+
+    /// Locks `path`, which exists, together with others who share it; `None` when somebody holds it alone.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or the file system has no locks.
+    pub fn try_share(path: &Path) -> io::Result<Option<Self>> {
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("lock {}: {e}", path.display()));
+        match Flock::lock(File::open(path).map_err(named)?, FlockArg::LockSharedNonblock) {
             Ok(lock) => Ok(Some(Self(lock))),
             Err((_, nix::Error::EWOULDBLOCK)) => Ok(None),
             Err((_, e)) => Err(named(e.into())),

@@ -66,13 +66,8 @@ pub enum ImageError {
         source: layer::LayerError,
     },
     /// Windows layers fit over Wine's files, which are missing.
-    #[error(
-        "there is no Wine to run Windows programs with (no {template:?}): install Wine (`apt-get install wine64`), build the template with `make template`, and load the image again"
-    )]
-    NoWine {
-        /// Where the template should be.
-        template: PathBuf,
-    },
+    #[error("cannot unpack a layer of a Windows image")]
+    Template(#[from] crate::wine::template::Missing),
     /// Content is not what its name says.
     #[error("{what} has digest {actual}, expected {expected}: the archive is damaged or was tampered with")]
     Digest {
@@ -220,7 +215,7 @@ impl Store {
             // Layers may hold set-uid files: nobody else may run them.
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("make directory", dir))?;
         }
-        let template = cache.with_file_name("wine-template");
+        let template = cache.with_file_name(crate::wine::template::NAME);
         let store = Self { state: state.to_owned(), cache: cache.to_owned(), template, os };
         store.register()?;
         Ok(store)

@@ -40,6 +40,7 @@ use crate::Config;
 use crate::images::Store;
 use crate::shim::client::{Shim, Told};
 use crate::shim::{Exit, now};
+use crate::wine::template::Template;
 
 pub use cgroup::remove_control_groups;
 pub use environment::merge as merge_environment;
@@ -55,6 +56,7 @@ pub(crate) struct Runtime {
     records: Records,
     network: Network,
     cgroups: Cgroups,
+    template: Template,
     state: Mutex<State>,
     events: broadcast::Sender<v1::ContainerEventResponse>,
     told: mpsc::UnboundedSender<Told>,
@@ -100,6 +102,7 @@ impl Runtime {
         let network = Network::new(&config)?;
         let alive: Vec<String> = records.load()?.1.into_iter().filter(|record| record.exit.is_none()).map(|record| record.id).collect();
         let cgroups = Cgroups::find(&config.state_dir, &alive);
+        let template = Template::new(&config.cache_dir, config.template.clone());
         let (told, hear) = mpsc::unbounded_channel();
         let runtime = Arc::new(Self {
             config,
@@ -107,6 +110,7 @@ impl Runtime {
             records,
             network,
             cgroups,
+            template,
             state: Mutex::default(),
             events: broadcast::Sender::new(EVENTS),
             told,

@@ -66,7 +66,7 @@ impl Runtime {
         };
         let linux = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
         let root = if let Some(build) = os.build() {
-            match (wine::template(&self.config.cache_dir), stand_in) {
+            match (self.template.find(), stand_in) {
                 (Ok(template), _) => RootSpec::Wine(WineRoot {
                     lowers: wine::lowers(&self.store, &self.config.cache_dir, template, image, build)?,
                     library: wine::library(&self.config.cache_dir)?,
@@ -74,7 +74,7 @@ impl Runtime {
                 }),
                 // A program of ours needs drives only.
                 (Err(_), Some(_)) => RootSpec::Drives,
-                (Err(missing), None) => return Err(missing.context("this image holds Windows programs")),
+                (Err(missing), None) => return Err(anyhow::Error::new(missing).context("cannot run Windows programs")),
             }
         } else {
             let layers = image.layers.iter().map(|diff_id| Store::layer_name(diff_id).to_owned()).collect();

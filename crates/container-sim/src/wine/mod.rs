@@ -8,14 +8,16 @@ mod find;
 mod lean;
 pub mod pe;
 mod registry;
+pub mod template;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use crate::images::Image;
 use crate::images::Store;
 use crate::images::windows::{self, DRIVE};
+use template::STAMP;
 
 pub(crate) use find::unfit;
 pub(crate) use lean::library;
@@ -26,9 +28,6 @@ const LOADERS: &[(&str, &str)] = &[
     ("/usr/bin/wine64", "/usr/bin/wineserver"),
     ("/opt/wine-stable/bin/wine64", "/opt/wine-stable/bin/wineserver"),
 ];
-
-/// The file that says that a template is complete.
-const STAMP: &str = "mullion-template";
 
 /// Wine on this machine.
 #[derive(Clone, Copy, Debug)]
@@ -43,23 +42,6 @@ impl Loader {
         let installed = |path: &str| Path::new(path).is_file();
         LOADERS.iter().find(|(wine, server)| installed(wine) && installed(server)).map(|(wine, server)| Self { wine, server })
     }
-}
-
-/// The template of `cache_dir`'s user, if Wine and it are there.
-pub(crate) fn template(cache_dir: &Path) -> Result<PathBuf> {
-    if Loader::find().is_none() {
-        bail!("Windows programs run under Wine, which this machine lacks: install it (Debian: apt-get install wine64), then run `make template`");
-    }
-    let template = cache_dir.with_file_name("wine-template");
-    if !template.join(STAMP).is_file() {
-        bail!("Windows programs run in a template of Windows that is not there ({}): run `make template`", template.display());
-    }
-    Ok(template)
-}
-
-/// Why Windows programs cannot run on this machine, and what to do about it.
-pub fn missing(cache_dir: &Path) -> Option<String> {
-    template(cache_dir).err().map(|error| format!("{error:#}"))
 }
 
 /// The directories of which a container's prefix is made, highest first. Makes the one with the registry when it is missing.

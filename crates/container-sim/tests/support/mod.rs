@@ -137,6 +137,7 @@ impl Node {
             processors: 8,
             registries: container_sim::images::registry::Registries::default(),
             stand_ins,
+            template: None,
         };
         let mut node = Self { config, client, task: None };
         node.restart().await;

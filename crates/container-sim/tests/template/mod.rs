@@ -1,18 +1,28 @@
-//! Wine's template: the `C:\` that every Windows container of this user starts from.
+//! The Windows template of this user, which the tests share.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-/// Builds Wine's template in the user's cache where it is missing.
+use container_sim::wine::template::{NAME, Programs, Work, make};
+
+/// Makes the template in the user's cache where it is missing or older than the sources.
 pub fn build() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/wine/template");
-    let status = Command::new(script).status().expect("tools/wine/template starts");
-    assert!(status.success(), "tools/wine/template failed: these tests need Wine (tools/setup)");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/guest");
+    let output = Command::new(script).stderr(Stdio::inherit()).output().expect("tools/guest starts");
+    assert!(output.status.success(), "tools/guest failed: these tests need a compiler for Windows (tools/setup)");
+    let dir = PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim());
+    let programs = Programs::read(&dir).expect("tools/guest builds the guest programs");
+    let mut step = |what: &str, took: std::time::Duration| eprintln!("{what}: {took:?}");
+    let work = Work { cache: &cache(), programs: &programs, anew: false, interrupted: &|| false, step: &mut step };
+    make(work).expect("the Windows template is made: these tests need Wine (tools/setup)");
+}
+
+fn cache() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory")).join(".cache");
+    std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("mullion")
 }
 
 /// Gives a node that shall live in `dir` the user's template.
 pub fn share(dir: &Path) {
-    let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory")).join(".cache");
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("mullion");
-    std::os::unix::fs::symlink(cache.join("wine-template"), dir.join("wine-template")).unwrap();
+    std::os::unix::fs::symlink(cache().join(NAME), dir.join(NAME)).unwrap();
 }

@@ -8,6 +8,9 @@ mod tar;
 use std::io::Write;
 use std::process::ExitCode;
 
+/// Names under which the template installs the tools: paths below `C:\windows\system32`, without `.exe`. Each is a name of [`run`].
+pub const INSTALLED: &[&str] = &["curl", "nslookup", "powershell", "pwsh", "tar", "WindowsPowerShell/v1.0/powershell"];
+
 /// Where a tool writes.
 pub struct Streams<'a> {
     /// Standard input.
@@ -72,6 +75,10 @@ mod tests {
         let mut streams = Streams { input: &mut std::io::empty(), out: &mut std::io::sink(), err: &mut err };
         assert_eq!(run("PowerShell", &[], &mut streams), Some(1));
         assert_eq!(run("mullion-init", &[], &mut streams), None);
+        for name in INSTALLED {
+            let help = ["--help".to_owned()];
+            assert!(run(stem(name), &help, &mut streams).is_some(), "{name} is installed and no tool");
+        }
         assert!(String::from_utf8(err).unwrap().contains("no PowerShell"));
     }
 }

@@ -33,7 +33,7 @@ const STAMP: &str = "mullion-prefix";
 pub fn main(args: &WinePrefixArgs) -> Result<(), Failure> {
     let template = args.template.clone().map_or_else(template, Ok)?;
     if !template.join("mullion-template").is_file() {
-        return Err(anyhow!("there is no template of Windows at {}: run `make template`", template.display()).into());
+        return Err(anyhow!("there is no Windows template at {}: make it with `mullion template`", template.display()).into());
     }
     let dll = args.dll.clone().map_or_else(library, Ok)?;
     make(&args.directory, &template, &dll)?;

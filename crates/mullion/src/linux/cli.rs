@@ -10,6 +10,7 @@ use host::NodeOs;
 use ipnet::Ipv4Net;
 
 use super::image::{ImageArgs, RegistryArgs};
+use super::template::TemplateArgs;
 use crate::feature_gates::FeatureGates;
 
 /// Commands for users first, then the processes of a one-machine cluster.
@@ -27,6 +28,8 @@ pub enum Command {
     SupportBundle(SupportBundleArgs),
     /// Load, pull, list, tag and remove images of a cluster's nodes
     Image(ImageArgs),
+    /// Make the Windows that containers of Windows nodes start from, once for all clusters
+    Template(TemplateArgs),
     #[command(hide = true)]
     ControlPlane(Box<ControlPlaneArgs>),
     #[command(hide = true)]

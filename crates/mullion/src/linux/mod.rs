@@ -15,6 +15,7 @@ mod processes;
 mod progress;
 mod status;
 pub mod support;
+pub mod template;
 pub mod up;
 
 use crate::exit::Failure;
@@ -29,6 +30,7 @@ pub fn main(command: Command) -> Result<(), Failure> {
         Command::SupportBundle(args) => support::main(&args),
         Command::Logs(args) => logs::main(&args),
         Command::Image(args) => image::main(args),
+        Command::Template(args) => template::main(&args),
         Command::ControlPlane(args) => control_plane::main(*args),
         Command::ContainerSim(args) => hosts::container_sim(*args),
         Command::HnsSim(args) => hosts::hns_sim(args),

@@ -46,6 +46,11 @@ impl Progress {
         self.tell(STEP, &format!("{text:32} {:>7.3} s", took.as_secs_f64()));
     }
 
+    /// Something to know, or that takes a while.
+    pub fn note(&mut self, text: &str) {
+        self.tell(STEP, text);
+    }
+
     /// Everything is there.
     pub fn ready(&mut self, took: Duration, dirs: &Dirs, port: u16, kubeconfig: &Path) {
         let dir = dirs.dir.display();

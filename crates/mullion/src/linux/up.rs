@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::cli::{DirArgs, Network, UpArgs};
 use super::progress::Progress;
-use super::{detach, image, keys, nodes, processes};
+use super::{detach, image, keys, nodes, processes, template};
 use crate::exit::Failure;
 
 /// The nodes of a new cluster.
@@ -108,6 +108,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     dirs.make_layout(&cluster.nodes)?;
     dirs.make_run(&cluster.nodes)?;
     progress.step("checked this machine");
+    template::prepare(&cluster, &signals, progress).inspect_err(|_| drop(dirs.remove_run()))?;
 
     let admin = keys::prepare(&dirs.dir.join("pki"), &plan, args.port).inspect_err(|_| drop(dirs.remove_run()))?;
     let kubeconfig = dirs.dir.join("pki").join("admin.conf");

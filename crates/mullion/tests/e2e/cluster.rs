@@ -98,7 +98,7 @@ impl Place {
         for dir in ["run", "cache"] {
             fs::create_dir(home.path().join(dir)).expect("a directory");
         }
-        // The Windows that containers see is built once a user (`make template`), not once a test.
+        // The Windows that containers see is built once a user (`mullion template`), not once a test.
         let cache = home.path().join("cache").join("mullion");
         fs::create_dir(&cache).and_then(|()| std::os::unix::fs::symlink(template(), cache.join("wine-template"))).expect("a link");
         Self { home }
@@ -130,7 +130,7 @@ impl Place {
 fn template() -> PathBuf {
     let of_user = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/mullion/wine-template");
     let template = std::env::var_os("MULLION_TEST_TEMPLATE").map_or_else(of_user, PathBuf::from);
-    assert!(template.is_dir(), "{} is missing: `make template` builds it", template.display());
+    assert!(template.is_dir(), "{} is missing: `mullion template` makes it", template.display());
     template
 }
 

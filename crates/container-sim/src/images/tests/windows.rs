@@ -170,9 +170,9 @@ fn layers_are_shared_and_go_with_their_last_image() {
 }
 
 #[test]
-fn without_wine_a_windows_image_is_refused_with_the_way_out() {
+fn without_a_template_a_windows_image_is_refused_with_the_way_out() {
     let fixture = Fixture::new(NODE);
     std::fs::remove_dir_all(fixture.dir.path().join("wine-template")).unwrap();
     let error = message(fixture.load(&windows(&[plain(&[File("Files/a", b"")])])).unwrap_err());
-    assert!(error.contains("no Wine") && error.contains("wine64"), "{error}");
+    assert!(error.contains("there is no Windows template") && error.ends_with("make it with `mullion template`"), "{error}");
 }
