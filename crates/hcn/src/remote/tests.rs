@@ -76,6 +76,24 @@ fn a_wrong_token_is_refused_and_a_lost_service_is_told() {
 }
 
 #[test]
+fn an_empty_token_opens_nothing() {
+    let echo = Arc::new(Echo::default());
+    let listener = Address::Tcp("127.0.0.1:0".into()).listen().unwrap();
+    let address = format!("tcp:{}", listener.tcp_address().unwrap());
+    let session: Session = echo.clone();
+    std::thread::spawn(move || {
+        for token in [Some(""), None] {
+            let _ = serve_connection(listener.accept().unwrap(), &session, token);
+        }
+    });
+    for _ in 0..2 {
+        let remote = RemoteHcn::with_token(&address, None).unwrap();
+        assert!(remote.call(Function::Open(Kind::Network), Args::default()).is_err());
+    }
+    assert_eq!(echo.calls.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn events_cross_and_the_end_of_the_service_is_one() {
     let echo = Arc::new(Echo::default());
     let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();

@@ -29,7 +29,14 @@ pub fn main(args: &RelayArgs) -> Result<(), Failure> {
     let listener = Address::Tcp(args.listen.clone()).listen().with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.tcp_address().context("the listener has no address")?;
     // A relay that is started again serves the programs that are still there.
-    let token = std::env::var("MULLION_HCN_TOKEN").unwrap_or_else(|_| Guid::random().to_string());
+    let token = match std::env::var("MULLION_HCN_TOKEN") {
+        Ok(token) if token.is_empty() => {
+            let why = "MULLION_HCN_TOKEN is empty, and every program would have it; set it to a secret, or unset it to have one made";
+            return Err(anyhow::anyhow!("cannot start the relay: {why}").into());
+        }
+        Ok(token) => token,
+        Err(_) => Guid::random().to_string(),
+    };
     println!("MULLION_HCN=tcp:{address}");
     println!("MULLION_HCN_TOKEN={token}");
     loop {
