@@ -43,7 +43,7 @@ pub enum Error {
     /// A socket failed for good.
     #[error("serving DNS over {transport} failed")]
     Serve {
-        /// "UDP" or "TCP".
+        /// "UDP".
         transport: &'static str,
         /// What the system said.
         #[source]
@@ -69,7 +69,7 @@ type Shared = Arc<RwLock<Names>>;
 /// Answers questions until a socket fails; drop the future to stop.
 ///
 /// # Errors
-/// [`Error::Domain`] at once for an impossible domain, [`Error::Serve`] when a socket fails.
+/// [`Error::Domain`] at once for an impossible domain, [`Error::Serve`] when the UDP socket fails.
 pub async fn run(client: Client, config: Config) -> Result<(), Error> {
     let names = Names::new(&config.domain).map_err(|source| Error::Domain { domain: config.domain.clone(), source })?;
     let names: Shared = Arc::new(RwLock::new(names));
@@ -77,7 +77,7 @@ pub async fn run(client: Client, config: Config) -> Result<(), Error> {
     let resolver = Arc::new(server::Resolver::new(names, config.upstream));
     let served = tokio::select! {
         error = server::udp(config.udp, resolver.clone()) => Err(Error::Serve { transport: "UDP", source: error }),
-        error = server::tcp(config.tcp, resolver) => Err(Error::Serve { transport: "TCP", source: error }),
+        never = server::tcp(config.tcp, resolver) => match never {},
     };
     drop(informers);
     served

@@ -1,6 +1,7 @@
 //! UDP and TCP.
 
 use std::{
+    convert::Infallible,
     io,
     net::SocketAddr,
     sync::{
@@ -11,6 +12,7 @@ use std::{
 };
 
 use hickory_proto::op::Message;
+use listen::{Limits, Place, TaskTracker};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -23,8 +25,9 @@ use crate::{
     forward,
 };
 
-/// TCP connections at once, and how long one may say nothing.
-const CONNECTIONS: usize = 100;
+/// TCP connections at once, in all and of one client.
+const LIMITS: Limits = Limits::new(256, 64);
+/// How long a client may take to ask, and to read the answer.
 const IDLE: Duration = Duration::from_secs(10);
 /// Questions that wait for the upstream server at once.
 const FORWARDED: usize = 200;
@@ -134,24 +137,18 @@ async fn send(socket: &UdpSocket, bytes: &[u8], client: SocketAddr) {
     }
 }
 
-/// Answers connections until the listener fails.
-pub(crate) async fn tcp(listener: TcpListener, resolver: Arc<Resolver>) -> io::Error {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let place = places.clone().acquire_owned().await;
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) if is_about_a_client(&error) => continue,
-            Err(error) => return error,
-        };
+/// Answers connections for ever. Nobody proves who they are to a name server: the oldest connection makes room for the newest.
+pub(crate) async fn tcp(listener: TcpListener, resolver: Arc<Resolver>) -> Infallible {
+    let serve = move |stream, client, place| {
         let resolver = resolver.clone();
-        tokio::spawn(async move {
+        async move {
             if let Err(error) = converse(stream, &resolver).await {
-                tracing::debug!(%error, "a TCP client left");
+                tracing::debug!(%client, %error, "a TCP client left");
             }
-            drop(place);
-        });
-    }
+            drop::<Place>(place);
+        }
+    };
+    listen::accept(listener, &LIMITS, &TaskTracker::new(), serve).await
 }
 
 async fn converse(mut stream: TcpStream, resolver: &Resolver) -> io::Result<()> {
@@ -163,7 +160,8 @@ async fn converse(mut stream: TcpStream, resolver: &Resolver) -> io::Result<()> 
             Answer::Ask(ask) => ask.over(false).await,
             Answer::Nothing => return Ok(()),
         };
-        write(&mut stream, &reply).await?;
+        let Ok(written) = tokio::time::timeout(IDLE, write(&mut stream, &reply)).await else { return Ok(()) };
+        written?;
     }
 }
 

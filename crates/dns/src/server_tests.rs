@@ -84,3 +84,15 @@ async fn an_upstream_that_is_not_there_is_a_failure() {
     let server = serve("cluster.local", Some(gone)).await;
     assert_eq!(over_udp(server, "example.com.").await.metadata.response_code, ResponseCode::ServFail);
 }
+
+#[tokio::test]
+async fn idle_connections_keep_nobody_out() {
+    let server = serve("cluster.local", None).await;
+    let mut held = Vec::new();
+    for _ in 0..2 * LIMITS.connections {
+        held.push(TcpStream::connect(server).await.unwrap());
+    }
+    // Each held connection would make place by itself after this time.
+    let asked = tokio::time::timeout(IDLE / 2, forward::tcp(server, &question("10-1-2-3.shop.pod.cluster.local."))).await;
+    assert_eq!(Message::from_vec(&asked.expect("kept out").unwrap()).unwrap().answers.len(), 1);
+}

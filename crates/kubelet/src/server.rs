@@ -22,9 +22,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use tokio::sync::Semaphore;
+use hyper_util::rt::TokioIo;
+use listen::{CancellationToken, Limits, TaskTracker};
 
 use crate::agent::Agent;
 pub(crate) use auth::{Auth, User};
@@ -32,9 +31,9 @@ pub(crate) use auth::{Auth, User};
 /// Answer bodies: whole or streamed.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Connections served at once; more wait.
-const CONNECTIONS: usize = 256;
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Connections served at once. The API server has one for each log that is followed; programs that run in containers count until they
+/// are connected.
+const LIMITS: Limits = Limits::new(512, 256);
 
 /// What the handlers need.
 pub(crate) struct Server {
@@ -64,39 +63,22 @@ pub(crate) async fn serve(server: Arc<Server>, listener: TcpListener, config: Ar
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let acceptor = tokio_rustls::TlsAcceptor::from(config);
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(permit) = room.clone().acquire_owned().await else {
-            return Ok(());
-        };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "accepting a connection failed");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        // Key strokes are small, and wait for nothing.
-        let _ = stream.set_nodelay(true);
+    let serve = move |stream, _, place| {
         let (acceptor, server) = (acceptor.clone(), server.clone());
-        tokio::spawn(async move {
-            let _permit = permit;
-            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
-                return;
-            };
-            let user = auth::user_of_certificate(stream.get_ref().1.peer_certificates());
-            let service = service_fn(move |request: Request<Incoming>| {
-                let (server, user) = (server.clone(), user.clone());
-                async move { Ok::<_, Infallible>(answer(&server, user, request).await) }
+        async move {
+            let served = listen::serve(stream, acceptor, &LIMITS, place, CancellationToken::new(), |certificate| {
+                let user = auth::user_of_certificate(certificate.map(std::slice::from_ref));
+                move |request: Request<Incoming>| {
+                    let (server, user) = (server.clone(), user.clone());
+                    async move { answer(&server, user, request).await }
+                }
             });
-            let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder.http2().max_concurrent_streams(100).max_pending_accept_reset_streams(20);
-            if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+            if let Err(error) = served.await {
                 tracing::debug!(error, "a connection ended with an error");
             }
-        });
-    }
+        }
+    };
+    match listen::accept(listener, &LIMITS, &TaskTracker::new(), serve).await {}
 }
 
 async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incoming>) -> Response<Body> {
@@ -111,6 +93,9 @@ async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incom
             }
         },
     };
+    if let Some(place) = request.extensions().get::<listen::Place>() {
+        place.keep();
+    }
     let node = server.agent.side.node_name.clone();
     match server.auth.allowed(&user, request.method(), &path, &node).await {
         Ok(true) => {}
