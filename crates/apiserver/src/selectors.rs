@@ -146,8 +146,8 @@ fn label_value(value: &str) -> Result<String, String> {
 pub struct FieldSelector(Vec<(String, String, bool)>);
 
 impl FieldSelector {
-    /// Parses `metadata.name=a,spec.nodeName!=b` and refuses fields that the kind does not support.
-    pub fn parse(source: &str, kind: &KindInfo) -> Result<Self, ApiError> {
+    /// Parses `metadata.name=a,spec.nodeName!=b` whatever the kind: what authorization looks at.
+    pub fn terms(source: &str) -> Result<Self, ApiError> {
         let mut terms = Vec::new();
         for part in source.split(',').filter(|part| !part.is_empty()) {
             let term = [("!=", false), ("==", true), ("=", true)]
@@ -156,7 +156,16 @@ impl FieldSelector {
             let Some((path, value, equal)) = term else {
                 return Err(ApiError::bad_request(format!("invalid selector: '{source}'; can't understand '{part}'")));
             };
-            if !supported(kind).contains(&path) {
+            terms.push((path.to_string(), value.replace("\\,", ",").replace("\\=", "="), equal));
+        }
+        Ok(Self(terms))
+    }
+
+    /// The same, and refuses fields that the kind does not support.
+    pub fn parse(source: &str, kind: &KindInfo) -> Result<Self, ApiError> {
+        let selector = Self::terms(source)?;
+        for (path, ..) in &selector.0 {
+            if !supported(kind).contains(&path.as_str()) {
                 let message = format!(
                     "Unable to find {:?} that match label selector \"\", field selector {source:?}: field label not supported: {path}",
                     kind_version(kind)
@@ -164,9 +173,20 @@ impl FieldSelector {
                 tracing::debug!(message, "field selector refused");
                 return Err(ApiError::bad_request(format!("field label not supported: {path}")));
             }
-            terms.push((path.to_string(), value.replace("\\,", ",").replace("\\=", "="), equal));
         }
-        Ok(Self(terms))
+        Ok(selector)
+    }
+
+    /// The selector, narrowed to the object of that name.
+    pub fn named(mut self, name: &str) -> Result<Self, ApiError> {
+        match self.required("metadata.name") {
+            Some(selected) if selected != name => Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name")),
+            Some(_) => Ok(self),
+            None => {
+                self.0.push(("metadata.name".to_string(), name.to_string(), true));
+                Ok(self)
+            }
+        }
     }
 
     /// Whether it matches everything.

@@ -119,6 +119,16 @@ impl ApiError {
         Self { details: Some(details(kind, "")), ..Self::new(405, "MethodNotAllowed", message) }
     }
 
+    /// 405 for a path and method that have no route (`NewGenericServerResponse`).
+    pub fn no_such_method() -> Self {
+        Self { details: Some(json!({})), ..Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource") }
+    }
+
+    /// 413.
+    pub fn entity_too_large(why: impl std::fmt::Display) -> Self {
+        Self::new(413, "RequestEntityTooLarge", format!("Request entity too large: {why}"))
+    }
+
     /// 410: a resourceVersion or continue token that is too old.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)

@@ -1,4 +1,5 @@
-//! A JSON reader that notices members which stand twice in one object: the last one counts, as everywhere, but strict clients want to know.
+//! A reader of JSON and YAML that notices members which stand twice in one object (the last one counts, as everywhere, but strict clients
+//! want to know) and that bounds what a document becomes in memory: its nesting, and what aliases make of it.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
@@ -6,26 +7,52 @@ use serde_json::{Map, Number, Value};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
+/// Deepest nesting of a document. Readers of JSON commonly end at 128, and a list or a watch wraps what was stored here.
+pub const DEEPEST: usize = 100;
+
+/// Values and bytes that the aliases of a YAML document may add to its own.
+const MOST_ALIASED: usize = 1 << 20;
+
+/// Brackets that may be open at once in YAML. Its scanner looks at all of them for each token, so that this bounds its time. Text in quotes
+/// counts too, which is why the bound is generous.
+const MOST_OPEN: usize = 1000;
+
 /// Most repetitions that are named (sigs.k8s.io/json has the same limit).
 const MOST: usize = 100;
 
 /// Reads a document; the second part names the members that stand twice, as `duplicate field "spec.replicas"`.
 pub fn read(body: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
-    let place = Place::default();
-    let value = read_noting(body, &place)?;
+    twice(usize::MAX, |place| {
+        let mut deserializer = serde_json::Deserializer::from_slice(body);
+        let value = Reader(place).deserialize(&mut deserializer)?;
+        deserializer.end().map(|()| value)
+    })
+}
+
+/// The same for YAML. An alias is as large as what it stands for: a document may repeat itself, but not without end.
+pub fn read_yaml(body: &[u8]) -> Result<(Value, Vec<String>), serde_yaml_ng::Error> {
+    let mut open = 0_usize;
+    for byte in body {
+        match byte {
+            b'[' | b'{' if open == MOST_OPEN => return Err(Error::custom("exceeded max depth")),
+            b'[' | b'{' => open += 1,
+            b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+    }
+    twice(body.len() + MOST_ALIASED, |place| Reader(place).deserialize(serde_yaml_ng::Deserializer::from_slice(body)))
+}
+
+/// Only when something is repeated it is worth knowing where.
+fn twice<E>(budget: usize, read: impl Fn(&Place) -> Result<Value, E>) -> Result<(Value, Vec<String>), E> {
+    let place = Place { left: Cell::new(budget), ..Place::default() };
+    let value = read(&place)?;
     if !place.any.get() {
         return Ok((value, Vec::new()));
     }
-    // Only now is it worth knowing where.
-    let place = Place { named: true, ..Place::default() };
-    let value = read_noting(body, &place)?;
+    let place = Place { named: true, left: Cell::new(budget), ..Place::default() };
+    let value = read(&place)?;
     Ok((value, place.found.into_inner()))
-}
-
-fn read_noting(body: &[u8], place: &Place) -> serde_json::Result<Value> {
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let value = Reader(place).deserialize(&mut deserializer)?;
-    deserializer.end().map(|()| value)
 }
 
 #[derive(Default)]
@@ -34,11 +61,33 @@ struct Place {
     named: bool,
     /// Whether anything stands twice.
     any: Cell<bool>,
+    /// Values and bytes that may still come.
+    left: Cell<usize>,
+    depth: Cell<usize>,
     path: RefCell<String>,
     found: RefCell<Vec<String>>,
 }
 
 impl Place {
+    /// Takes a value of so many bytes into account.
+    fn spend<E: Error>(&self, bytes: usize) -> Result<(), E> {
+        let left = self.left.get().checked_sub(bytes + 1).ok_or_else(|| E::custom("document contains excessive aliasing"))?;
+        self.left.set(left);
+        Ok(())
+    }
+
+    /// Runs `read` inside of a list or an object.
+    fn inside<T, E: Error>(&self, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.spend(0)?;
+        if self.depth.get() == DEEPEST {
+            return Err(E::custom("exceeded max depth"));
+        }
+        self.depth.set(self.depth.get() + 1);
+        let result = read();
+        self.depth.set(self.depth.get() - 1);
+        result
+    }
+
     /// Runs `read` one step further down.
     fn below<T>(&self, step: impl FnOnce() -> String, read: impl FnOnce() -> T) -> T {
         if !self.named {
@@ -88,57 +137,69 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 
     fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        self.0.spend(0)?;
         Ok(Value::Null)
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        self.0.spend(0)?;
         Ok(value.into())
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        self.0.spend(0)?;
         Ok(value.into())
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        self.0.spend(0)?;
         Ok(value.into())
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        self.0.spend(0)?;
         Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        self.0.spend(value.len())?;
         Ok(value.into())
     }
 
     fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        self.0.spend(value.len())?;
         Ok(value.into())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        loop {
-            let index = list.len();
-            match self.0.below(|| format!("[{index}]"), || items.next_element_seed(Reader(self.0)))? {
-                Some(item) => list.push(item),
-                None => return Ok(Value::Array(list)),
+        self.0.inside(|| {
+            let mut list = Vec::new();
+            loop {
+                let index = list.len();
+                match self.0.below(|| format!("[{index}]"), || items.next_element_seed(Reader(self.0)))? {
+                    Some(item) => list.push(item),
+                    None => return Ok(Value::Array(list)),
+                }
             }
-        }
+        })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
-        while let Some(name) = members.next_key::<String>()? {
-            let value = self.0.below(|| self.0.member(&name), || members.next_value_seed(Reader(self.0)))?;
-            match map.entry(name) {
-                Entry::Vacant(entry) => drop(entry.insert(value)),
-                Entry::Occupied(mut entry) => {
-                    self.0.repeated(entry.key());
-                    entry.insert(value);
+        self.0.inside(|| {
+            let mut map = Map::new();
+            while let Some(name) = members.next_key::<String>()? {
+                self.0.spend(name.len())?;
+                let value = self.0.below(|| self.0.member(&name), || members.next_value_seed(Reader(self.0)))?;
+                match map.entry(name) {
+                    Entry::Vacant(entry) => drop(entry.insert(value)),
+                    Entry::Occupied(mut entry) => {
+                        self.0.repeated(entry.key());
+                        entry.insert(value);
+                    }
                 }
             }
-        }
-        Ok(Value::Object(map))
+            Ok(Value::Object(map))
+        })
     }
 }
 
@@ -174,5 +235,34 @@ mod tests {
         assert_eq!(found, ["duplicate field \"spec.x[0].y\"", "duplicate field \"a\""]);
         assert!(read(b"{} {}").is_err() && read(b"{").is_err());
         assert!(read(b"{\"a\":true}").unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        let lists = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        for depth in [DEEPEST, DEEPEST + 1, 1_000_000] {
+            let (document, fits) = (lists(depth), depth <= DEEPEST);
+            assert_eq!((read(document.as_bytes()).is_ok(), read_yaml(document.as_bytes()).is_ok()), (fits, fits), "{depth}");
+        }
+        for nested in ["- ", "? "] {
+            assert!(read_yaml(nested.repeat(10_000).as_bytes()).is_err(), "{nested}");
+        }
+    }
+
+    #[test]
+    fn aliases_are_as_large_as_what_they_stand_for() {
+        let (value, _) = read_yaml(b"base: &b {x: [1, two]}\ncopy: *b\n1: yes\n").unwrap();
+        assert_eq!(value, json!({"base": {"x": [1, "two"]}, "copy": {"x": [1, "two"]}, "1": "yes"}));
+        let refused = |document: &str| read_yaml(document.as_bytes()).unwrap_err().to_string();
+        let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+        for level in 1..9 {
+            let below = vec![format!("*a{}", level - 1); 10].join(",");
+            bomb += &format!("a{level}: &a{level} [{below}]\n");
+        }
+        assert_eq!(refused(&bomb), "repetition limit exceeded");
+        let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 16), vec!["*a"; 100].join(","));
+        assert!(refused(&long).contains("document contains excessive aliasing"));
+        let many = format!("a: &a [{}]\nb: [{}]\n", vec!["x"; 1 << 14].join(","), vec!["*a"; 100].join(","));
+        assert!(refused(&many).contains("document contains excessive aliasing"));
     }
 }

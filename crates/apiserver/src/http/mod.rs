@@ -2,7 +2,7 @@
 
 mod compress;
 mod impersonate;
-mod json;
+pub mod json;
 pub mod negotiate;
 mod nonresource;
 pub mod path;
@@ -11,7 +11,7 @@ pub mod resource;
 pub mod respond;
 pub mod write;
 
-use crate::authn::UserInfo;
+use crate::authn::{AUTHENTICATED, UserInfo};
 use crate::authz::Attributes;
 use crate::connect;
 use crate::server::Api;
@@ -59,10 +59,17 @@ where
     let (mut parts, body) = request.into_parts();
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-    tracing::trace!(verb = info.verb, path = info.path, "request");
+    tracing::trace!(path = parts.uri.path(), "request");
     let user = match authenticate(&api, &parts.headers, identity) {
         Ok(user) => user,
         Err(error) => return respond::error(encoding, &error),
+    };
+    if let Some(place) = parts.extensions.get::<listen::Place>().filter(|_| user.is_in(AUTHENTICATED)) {
+        place.keep();
+    }
+    let info = match info {
+        Ok(info) => info,
+        Err(path::UnknownShape) => return unknown_shape(encoding, &user, parts.uri.path()),
     };
     let selector = query.text("fieldSelector");
     if let Err(error) = api.registry.authorizer.check(&Attributes::of(&user, &info, &selector)) {
@@ -70,13 +77,10 @@ where
     }
     let mut call = Call { info, user, query, headers: std::mem::take(&mut parts.headers), body: Bytes::new() };
     let answer = match connect::kind_of(&call) {
-        Some(kind) => match resource::check_place(kind, &call) {
-            Ok(()) => {
-                parts.headers.clone_from(&call.headers);
-                connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
-            }
-            Err(error) => Err(error),
-        },
+        Some(kind) => {
+            parts.headers.clone_from(&call.headers);
+            connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
+        }
         None => serve(&api, &mut call, body).await,
     };
     answer.unwrap_or_else(|error| {
@@ -88,6 +92,15 @@ where
         tracing::debug!(path = call.info.path, verb = call.info.verb, code = error.code, message, "refused");
         respond::error(encoding, &error)
     })
+}
+
+/// Strangers learn nothing, not even that.
+fn unknown_shape(encoding: Encoding, user: &UserInfo, path: &str) -> Response<Body> {
+    if user.is_in(AUTHENTICATED) {
+        return respond::not_found();
+    }
+    let asked = Attributes { user: user.clone(), verb: "get".into(), path: path.to_string(), ..Attributes::default() };
+    respond::error(encoding, &asked.forbidden(""))
 }
 
 /// Answers what this server answers itself.
@@ -125,8 +138,7 @@ where
     match read.await.map_err(|_| ApiError::new(408, "Timeout", "reading the request's body took too long"))? {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            let message = format!("Request entity too large: limit is {LARGEST_BODY}");
-            Err(ApiError::new(413, "RequestEntityTooLarge", message))
+            Err(ApiError::entity_too_large(format!("limit is {LARGEST_BODY}")))
         }
         Err(error) => Err(ApiError::bad_request(format!("unable to read the request's body: {error}"))),
     }

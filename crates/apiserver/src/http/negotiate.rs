@@ -94,7 +94,7 @@ pub fn decode_strictly(content_type: &str, body: &[u8]) -> Result<(Value, Vec<St
         "" | "application/json" | "*/*" => decode_json(body),
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             let malformed = |error: serde_yaml_ng::Error| ApiError::bad_request(format!("error converting YAML to JSON: {error}"));
-            serde_yaml_ng::from_slice(body).map(|value| (value, Vec::new())).map_err(malformed)
+            json::read_yaml(body).map_err(malformed)
         }
         protobuf::MEDIA_TYPE => protobuf::decode(body).map(|value| (value, Vec::new())).map_err(|error| ApiError::bad_request(error.to_string())),
         _ => Err(ApiError::unsupported_media_type(&MEDIA_TYPES)),

@@ -42,7 +42,7 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
         return Ok(answer);
     }
     let kind = kinds::by_resource(&info.group, &info.version, &info.resource).ok_or_else(ApiError::no_such_resource)?;
-    check_place(kind, call)?;
+    check_route(kind, call)?;
     let context = WriteContext::new(call.user.clone(), dry_run(call)? || deletes_dry(call)?);
     if kind.group.is_empty() && kind.plural == "endpoints" {
         context.warn("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice");
@@ -68,15 +68,18 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
     Ok(response)
 }
 
-/// A namespaced kind is written below a namespace; a cluster-scoped one never lies below one: whoever may do something to nodes in a
-/// namespace (by a role for everything there) may do nothing to nodes. Only a proxy's path goes on.
-pub fn check_place(kind: &KindInfo, call: &Call) -> Result<(), ApiError> {
+/// Collections are created in, objects are written: anything else has no route, as upstream (`RequestInfo` has settled where a kind lies).
+pub fn check_route(kind: &KindInfo, call: &Call) -> Result<(), ApiError> {
     let info = &call.info;
-    let below_namespace = !info.namespace.is_empty() && kind.plural != "namespaces";
-    let named = !call.info.name.is_empty() && matches!(info.verb, "get" | "update" | "patch" | "delete");
-    let goes_on = !info.rest.is_empty() && info.subresource != "proxy";
-    if goes_on || !kind.namespaced && below_namespace || kind.namespaced && info.namespace.is_empty() && named {
-        return Err(ApiError::no_such_resource());
+    let named = !info.name.is_empty();
+    let no_route = match info.verb {
+        "create" => named && info.subresource.is_empty(),
+        "update" | "patch" => !named,
+        "" => true,
+        _ => false,
+    };
+    if no_route {
+        return Err(ApiError::no_such_method());
     }
     if kind.namespaced && info.namespace.is_empty() && matches!(info.verb, "create" | "deletecollection") {
         return Err(ApiError::method_not_allowed(kind, info.verb));
@@ -216,7 +219,8 @@ fn watch(api: &Arc<Api>, call: &Call, kind: &'static KindInfo, namespace: &str, 
     let request = watch::Request {
         kind,
         namespace: namespace.to_string(),
-        selection: Selection::parse(kind, query)?,
+        // A single object is authorized by its name: nothing else may come out of the stream.
+        selection: if call.info.name.is_empty() { Selection::parse(kind, query)? } else { Selection::parse(kind, query)?.named(&call.info.name)? },
         start,
         bookmarks: query.flag("allowWatchBookmarks"),
         timeout: Duration::from_secs(seconds),

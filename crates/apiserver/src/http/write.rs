@@ -142,7 +142,7 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
 fn patch_document(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     // kubectl may send a patch as YAML; upstream converts it first.
     json::read(body)
-        .or_else(|_| serde_yaml_ng::from_slice(body).map(|document| (document, Vec::new())))
+        .or_else(|_| json::read_yaml(body))
         .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
 }
 
@@ -150,7 +150,7 @@ fn patch_document(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
 pub fn patch_error(error: &PatchError) -> ApiError {
     match error {
         PatchError::Malformed(why) => ApiError::bad_request(why.as_str()),
-        PatchError::TooLarge(why) => ApiError::new(413, "RequestEntityTooLarge", why.as_str()),
+        PatchError::TooLarge(why) => ApiError::entity_too_large(why),
         PatchError::NotApplicable(why) => {
             ApiError::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {why}"))
         }

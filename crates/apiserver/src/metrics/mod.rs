@@ -52,7 +52,7 @@ pub async fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, Api
     }
     let kind = kinds::METRICS.iter().find(|kind| kind.version == info.version && kind.plural == info.resource);
     let kind = kind.filter(|_| info.subresource.is_empty()).ok_or_else(ApiError::no_such_resource)?;
-    resource::check_place(kind, call)?;
+    resource::check_route(kind, call)?;
     if !kind.verbs.contains(&info.verb) {
         return Err(ApiError::method_not_allowed(kind, info.verb));
     }

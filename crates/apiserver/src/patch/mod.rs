@@ -4,6 +4,7 @@ mod strategic;
 #[cfg(test)]
 mod tests;
 
+use crate::http::json::DEEPEST;
 use crate::kinds::KindInfo;
 use json_patch::PatchOperation;
 use serde_json::Value;
@@ -54,9 +55,35 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
                 return Err(PatchError::NotApplicable(why));
             }
         }
-        json_patch::patch(&mut patched, &[parsed]).map_err(|_| PatchError::NotApplicable(json_error(name, operation)))?;
+        if reach(&patched, &parsed) > DEEPEST {
+            return Err(PatchError::NotApplicable(format!("{name} operation does not apply: exceeded max depth")));
+        }
+        // What is half-way changed by an error is thrown away here: nothing has to be undone.
+        json_patch::patch_unsafe(&mut patched, &[parsed]).map_err(|_| PatchError::NotApplicable(json_error(name, operation)))?;
     }
     Ok(patched)
+}
+
+/// How deep the document is, below the root, where an operation has put its value: what a reader or `Drop` can bear is checked before it
+/// is made. A value that moves up or sideways takes the document no deeper.
+fn reach(document: &Value, operation: &PatchOperation) -> usize {
+    let at = |path: &str| path.matches('/').count();
+    let found = |path: &str| document.pointer(path).map_or(0, depth);
+    match operation {
+        PatchOperation::Add(add) => at(add.path.as_str()) + depth(&add.value),
+        PatchOperation::Replace(replace) => at(replace.path.as_str()) + depth(&replace.value),
+        PatchOperation::Copy(copy) => at(copy.path.as_str()) + found(copy.from.as_str()),
+        PatchOperation::Move(moved) if at(moved.path.as_str()) > at(moved.from.as_str()) => at(moved.path.as_str()) + found(moved.from.as_str()),
+        _ => 0,
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or_default(),
+        _ => 0,
+    }
 }
 
 /// The JSON patch library's words (evanphx/json-patch) for an operation that failed.

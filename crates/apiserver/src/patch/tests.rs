@@ -205,3 +205,22 @@ fn copies_are_bounded() {
     assert!(matches!(json(&object, &many.into()), Err(PatchError::TooLarge(_))));
     assert!(matches!(json(&object, &json!([1])), Err(PatchError::Malformed(_))));
 }
+
+#[test]
+fn nesting_is_bounded_after_each_operation() {
+    let deep = |count: usize| -> Value { (0..count).map(|_| json!({"op": "move", "from": "/a", "path": "/b"})).collect() };
+    assert!(json(&json!({"a": 1}), &deep(1)).is_ok());
+    // Each pair wraps everything once more.
+    let wrap = |copies: usize| -> Value {
+        (0..copies)
+            .flat_map(|_| [json!({"op": "copy", "from": "/a", "path": "/b"}), json!({"op": "add", "path": "/a", "value": {}}), json!({"op": "move", "from": "/b", "path": "/a/a"})])
+            .collect()
+    };
+    assert!(json(&json!({"a": {}}), &wrap(50)).is_ok());
+    let error = json(&json!({"a": {}}), &wrap(3_000)).unwrap_err();
+    assert_eq!(error.to_string(), "move operation does not apply: exceeded max depth");
+    let into_itself: Vec<Value> = (0..1_000).map(|level| json!({"op": "add", "path": "/a".repeat(level + 1), "value": {}})).collect();
+    assert!(json(&json!({}), &into_itself.into()).unwrap_err().to_string().ends_with("exceeded max depth"));
+    let doubled: Vec<Value> = (0..1_000).map(|level| json!({"op": "copy", "from": "", "path": format!("/c{level}")})).collect();
+    assert!(json(&json!({}), &doubled.into()).is_err());
+}

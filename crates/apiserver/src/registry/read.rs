@@ -27,6 +27,11 @@ impl Selection {
         })
     }
 
+    /// The same, of the one object that a path names.
+    pub fn named(self, name: &str) -> Result<Self, ApiError> {
+        Ok(Self { fields: self.fields.named(name)?, labels: self.labels })
+    }
+
     /// Whether everything matches.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()

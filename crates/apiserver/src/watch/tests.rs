@@ -134,7 +134,7 @@ async fn list_and_watch_add_up_to_the_stored_state() {
         })
         .collect();
     tokio::task::yield_now().await;
-    let request = Request { timeout: Duration::from_millis(500), bookmarks: false, ..Fixture::request(Start::State, "labelSelector=on%3Dyes") };
+    let request = Request { timeout: Duration::from_secs(5), bookmarks: false, ..Fixture::request(Start::State, "labelSelector=on%3Dyes") };
     let events = fixture.run(request).await;
     for writer in writers {
         writer.await.unwrap();
