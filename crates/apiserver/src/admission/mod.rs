@@ -25,7 +25,7 @@ fn is(kind: &KindInfo, group: &str, plural: &str) -> bool {
 pub async fn create(registry: &Registry, context: &WriteContext, kind: &KindInfo, object: &mut Value) -> Result<(), ApiError> {
     namespace_lifecycle(registry, kind, object)?;
     if let Some(node) = context.user.node_name() {
-        node::restrict_create(node, kind, object)?;
+        restrict(registry, node, kind, |restriction| restriction.create(object))?;
     }
     match (kind.group, kind.plural) {
         ("", "pods") => pod::create(registry, kind, object).await,
@@ -51,7 +51,7 @@ pub async fn create(registry: &Registry, context: &WriteContext, kind: &KindInfo
 /// Before an update of a part.
 pub fn update(registry: &Registry, context: &WriteContext, kind: &KindInfo, part: Part, old: &Value, new: &mut Value) -> Result<(), ApiError> {
     if let Some(node) = context.user.node_name() {
-        node::restrict_update(node, kind, part, old, new)?;
+        restrict(registry, node, kind, |restriction| restriction.update(part, old, new))?;
     }
     match (kind.group, kind.plural) {
         ("", "persistentvolumeclaims") if part == Part::Main => storage::check_growth(registry, kind, old, new)?,
@@ -74,7 +74,20 @@ pub fn delete(registry: &Registry, context: &WriteContext, kind: &KindInfo, name
     }
     let Some(node) = context.user.node_name() else { return Ok(()) };
     let stored = registry.store.get(&storage_key(kind, namespace, name)).map(|entry| entry.value()).unwrap_or_default();
-    node::restrict_delete(node, kind, name, &stored)
+    restrict(registry, node, kind, |restriction| restriction.delete(name, namespace, &stored))
+}
+
+/// Before an eviction.
+pub fn evict(registry: &Registry, context: &WriteContext, kind: &KindInfo, namespace: &str, name: &str) -> Result<(), ApiError> {
+    let Some(node) = context.user.node_name() else { return Ok(()) };
+    let stored = registry.store.get(&storage_key(kind, namespace, name)).map(|entry| entry.value()).unwrap_or_default();
+    restrict(registry, node, kind, |restriction| restriction.evict(name, &stored))
+}
+
+fn restrict(registry: &Registry, node: &str, kind: &KindInfo, check: impl FnOnce(&node::Restriction<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
+    let is_pod = is(kind, "", "pods");
+    let own = if is_pod { registry.store.get(&format!("core/nodes//{node}")).map(|entry| entry.value()) } else { None };
+    check(&node::Restriction { node, kind, own: own.as_ref() })
 }
 
 /// A namespaced object needs a Namespace that is there and stays.

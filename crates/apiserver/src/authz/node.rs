@@ -3,6 +3,7 @@
 
 use super::{Attributes, Decision};
 use crate::object;
+use crate::selectors::FieldSelector;
 use crate::store::Store;
 use serde_json::Value;
 
@@ -18,6 +19,7 @@ pub(super) fn decide(store: &Store, attributes: &Attributes) -> Decision {
         ("", "persistentvolumes") if attributes.verb == "get" => volume(store, node, &attributes.name),
         ("", "serviceaccounts") => service_account(store, node, attributes),
         ("coordination.k8s.io", "leases") => lease(node, attributes),
+        ("storage.k8s.io", "csinodes") => csi_node(node, attributes),
         ("", "pods") => pods(store, node, attributes),
         ("", "nodes") => own_node(node, attributes),
         _ if fixed_rules(attributes) => Decision::Allow(String::new()),
@@ -93,26 +95,57 @@ fn lease(node: &str, attributes: &Attributes) -> Decision {
     allow()
 }
 
+fn csi_node(node: &str, attributes: &Attributes) -> Decision {
+    if !matches!(attributes.verb.as_str(), "get" | "create" | "update" | "patch" | "delete") {
+        return Decision::NoOpinion("can only get, create, update, patch, or delete a CSINode".into());
+    }
+    if !attributes.subresource.is_empty() {
+        return Decision::NoOpinion("cannot authorize CSINode subresources".into());
+    }
+    if attributes.verb != "create" && attributes.name != node {
+        return Decision::NoOpinion("can only access CSINode with the same name as the requesting node".into());
+    }
+    allow()
+}
+
 /// Pods on the node, by name or selected by `spec.nodeName`; writes are narrowed by NodeRestriction.
 fn pods(store: &Store, node: &str, attributes: &Attributes) -> Decision {
-    let selected = attributes.field_selector.split(',').any(|term| term.replace("==", "=") == format!("spec.nodeName={node}"));
+    let selected = || FieldSelector::terms(&attributes.field_selector).is_ok_and(|terms| terms.required("spec.nodeName") == Some(node));
     match (attributes.verb.as_str(), attributes.subresource.as_str()) {
-        ("list" | "watch", "") if selected => allow(),
-        ("list" | "watch", "") => Decision::NoOpinion("can only list/watch pods with spec.nodeName field selector".into()),
-        ("get", "") => {
-            let stored = store.get(&format!("core/pods/{}/{}", attributes.namespace, attributes.name));
-            let mine = stored.is_none_or(|entry| object::text(&entry.value(), &["spec", "nodeName"]) == node);
-            if mine { allow() } else { no_relationship(node, attributes) }
+        ("list" | "watch", "") if selected() => allow(),
+        ("list" | "watch", "") if attributes.name.is_empty() => {
+            Decision::NoOpinion("can only list/watch pods with spec.nodeName field selector".into())
         }
+        ("list" | "watch", "") if attributes.namespace.is_empty() => no_relationship(node, attributes),
+        // Only pods that are there: the name of one to come may be another node's.
+        ("list" | "watch", "") => match pod_node(store, attributes) {
+            Some(on) if on == node => allow(),
+            _ => no_relationship(node, attributes),
+        },
+        ("get", "") => match pod_node(store, attributes) {
+            Some(on) if on != node => no_relationship(node, attributes),
+            _ => allow(),
+        },
         ("create" | "delete", "") | ("update" | "patch", "status") | ("create", "eviction") => allow(),
         _ => Decision::NoOpinion(String::new()),
     }
 }
 
+/// The node of the pod that is asked for.
+fn pod_node(store: &Store, attributes: &Attributes) -> Option<String> {
+    let stored = store.get(&format!("core/pods/{}/{}", attributes.namespace, attributes.name))?;
+    Some(object::text(&stored.value(), &["spec", "nodeName"]).to_string())
+}
+
+/// Its own Node. It may not delete it: the Node's taints and labels, which it may not change, would go with it.
 fn own_node(node: &str, attributes: &Attributes) -> Decision {
     match (attributes.verb.as_str(), attributes.subresource.as_str()) {
-        ("create", "") => allow(),
-        ("get" | "list" | "watch" | "update" | "patch" | "delete", "") | ("update" | "patch", "status") if attributes.name == node => allow(),
+        // NodeRestriction narrows writes to its own.
+        ("create" | "update" | "patch", "") | ("update" | "patch", "status") => allow(),
+        ("get" | "list" | "watch", "") if attributes.name == node => allow(),
+        ("get" | "list" | "watch", "") if attributes.name.is_empty() => {
+            Decision::NoOpinion(format!("node '{node}' cannot read all nodes, only its own Node object"))
+        }
         ("get" | "list" | "watch", "") => Decision::NoOpinion(format!("node '{node}' cannot read '{}', only its own Node object", attributes.name)),
         _ => Decision::NoOpinion(String::new()),
     }
@@ -128,7 +161,6 @@ fn fixed_rules(attributes: &Attributes) -> bool {
         ("", "events", "") | ("events.k8s.io", "events", "") => matches!(verb, "create" | "update" | "patch"),
         ("certificates.k8s.io", "certificatesigningrequests", "") => matches!(verb, "create" | "get" | "list" | "watch"),
         ("storage.k8s.io", "csidrivers" | "volumeattachments", "") => matches!(verb, "get" | "list" | "watch"),
-        ("storage.k8s.io", "csinodes", "") => matches!(verb, "create" | "delete" | "get" | "patch" | "update"),
         ("node.k8s.io", "runtimeclasses", "") => matches!(verb, "get" | "list" | "watch"),
         _ => false,
     }
@@ -255,7 +287,19 @@ mod tests {
             ("n1", "get", "nodes", "", "n1", true),
             ("n1", "get", "nodes", "", "n2", false),
             ("n1", "patch", "nodes/status", "", "n1", true),
-            ("n1", "patch", "nodes/status", "", "n2", false),
+            ("n1", "list", "nodes", "", "", false),
+            ("n1", "watch", "nodes", "", "n1", true),
+            ("n1", "delete", "nodes", "", "n1", false),
+            ("n1", "delete", "nodes", "", "n2", false),
+            ("n1", "watch", "secrets", "a", "env", true),
+            ("n1", "watch", "secrets", "", "env", false),
+            ("n1", "watch", "pods", "a", "p", true),
+            ("n2", "watch", "pods", "a", "p", false),
+            ("n1", "watch", "pods", "a", "to-come", false),
+            ("n1", "watch", "pods", "", "p", false),
+            ("n1", "update", "pods", "a", "p", false),
+            ("n1", "create", "pods/binding", "a", "p", false),
+            ("n1", "patch", "pods/ephemeralcontainers", "a", "p", false),
             ("n1", "get", "pods", "a", "p", true),
             ("n2", "get", "pods", "a", "p", false),
             ("n1", "list", "pods", "", "", false),
@@ -264,6 +308,18 @@ mod tests {
         ];
         for (node, verb, resource, namespace, name, expected) in cases {
             assert_eq!(ask(&store, node, verb, resource, namespace, name), expected, "{node} {verb} {resource} {namespace}/{name}");
+        }
+        for (verb, name, expected) in [("create", "", true), ("get", "n1", true), ("delete", "n1", true), ("get", "n2", false), ("list", "", false)] {
+            let attributes = Attributes {
+                user: UserInfo::new("system:node:n1", &["system:nodes"]),
+                verb: verb.into(),
+                is_resource: true,
+                group: "storage.k8s.io".into(),
+                resource: "csinodes".into(),
+                name: name.into(),
+                ..Attributes::default()
+            };
+            assert_eq!(matches!(decide(&store, &attributes), Decision::Allow(_)), expected, "{verb} csinodes {name}");
         }
     }
 }

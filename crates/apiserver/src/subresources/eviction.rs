@@ -27,7 +27,7 @@ pub(super) async fn evict(api: &Api, call: &Call, kind: &'static KindInfo, conte
     let asked = DeleteOptions::from_value(body.get("deleteOptions").unwrap_or(&Value::Null))?;
     let dry_run = context.dry_run || object::list(&body, &["deleteOptions", "dryRun"]).iter().any(|value| value == "All");
     let context = WriteContext::new(context.user.clone(), dry_run);
-    admission::delete(&api.registry, &context, kind, namespace, name)?;
+    admission::evict(&api.registry, &context, kind, namespace, name)?;
     for _ in 0..TRIES {
         let pod = api.registry.get(kind, namespace, name)?.value();
         let mut options = asked.clone();

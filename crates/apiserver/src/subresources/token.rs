@@ -22,6 +22,7 @@ pub(super) fn create(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<
     let given: Vec<String> = object::list(&request, &["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_string).collect();
     let audiences = if given.is_empty() { vec![ISSUER.to_string()] } else { given.clone() };
     let binding = object::lookup(&request, &["spec", "boundObjectRef"]);
+    check_node_binding(call, kind, binding)?;
     let binding = binding.map(|reference| bind(api, namespace, &account, reference)).transpose()?;
     restrict_node(call, kind, binding.as_ref())?;
     if let (Some(node), Some(binding)) = (call.user.node_name(), binding.as_ref()) {
@@ -97,6 +98,20 @@ fn restrict_audiences(pod: &Value, asked: &[String]) -> Result<(), String> {
         Some(stranger) => Err(stranger.clone()),
         None => Ok(()),
     }
+}
+
+/// NodeRestriction: the binding of a node's token names one pod for good.
+fn check_node_binding(call: &Call, kind: &KindInfo, reference: Option<&Value>) -> Result<(), ApiError> {
+    if call.user.node_name().is_none() {
+        return Ok(());
+    }
+    let text = |member: &str| reference.map_or("", |reference| object::text(reference, &[member]));
+    let why = match (text("apiVersion"), text("kind"), text("name"), text("uid")) {
+        ("v1", "Pod", name, "") if !name.is_empty() => "node requested token with a pod binding without a uid",
+        ("v1", "Pod", name, _) if !name.is_empty() => return Ok(()),
+        _ => "node requested token not bound to a pod",
+    };
+    Err(ApiError::forbidden(kind, &call.info.name, why))
 }
 
 /// NodeRestriction: a node asks only for tokens bound to pods that run on it.
