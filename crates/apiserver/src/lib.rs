@@ -35,6 +35,8 @@ mod schema;
 mod table;
 mod validation;
 
+pub use self::connect::kubelet::NodeNetworks;
 pub use self::http::respond::Body;
+pub use listen::Limits;
 pub use server::{Config, Identity, InProcess, Server, StartError, start};
 pub use store::OpenError;

@@ -6,15 +6,15 @@ use crate::alloc::Allocators;
 use crate::authn::token;
 use crate::authn::{self, UserInfo};
 use crate::authz::Authorizer;
-use crate::connect::kubelet::{KubeletClient, KubeletError};
+use crate::connect::kubelet::{KubeletClient, KubeletError, NodeNetworks};
 use crate::http::respond::{Body, BoxError};
 use crate::registry::{Registry, expiry, service};
 use crate::store::{self, Store};
 use crate::{bootstrap, http, metrics};
 use ::http::{Request, Response};
 use futures::future::BoxFuture;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ipnet::IpNet;
+use listen::{Limits, Place};
 use pki::CertKey;
 use pki::service_account::SigningKey;
 use rustls::ServerConfig;
@@ -28,7 +28,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -47,12 +46,16 @@ pub struct Config {
     pub sa_key_pem: String,
     /// The client certificate shown to kubelets.
     pub kubelet_client: CertKey,
+    /// Where kubelets may be dialled.
+    pub node_networks: NodeNetworks,
     /// Where ClusterIPs come from.
     pub service_cidr: IpNet,
     /// Where node ports come from.
     pub node_port_range: RangeInclusive<u16>,
     /// Address and port that the `kubernetes` Service leads to.
     pub advertise: (IpAddr, u16),
+    /// Bounds of each listener.
+    pub limits: Limits,
     /// `gitVersion` of `/version`.
     pub version: String,
 }
@@ -102,6 +105,8 @@ pub struct Api {
     pub shutdown: CancellationToken,
     /// The way to kubelets.
     pub kubelet: KubeletClient,
+    /// Where they may be.
+    pub node_networks: NodeNetworks,
     /// What kubelets said of their use.
     pub metrics: metrics::Kept,
     version: String,
@@ -112,11 +117,11 @@ pub struct Api {
 impl Api {
     /// The user of a bearer token.
     pub fn token_user(&self, bearer: &str) -> Option<UserInfo> {
-        self.review_token(bearer, &[token::ISSUER])
+        self.review_token(bearer, &[token::ISSUER]).map(|(user, _)| user)
     }
 
-    /// The user of a bearer token meant for one of `audiences`.
-    pub fn review_token(&self, bearer: &str, audiences: &[&str]) -> Option<UserInfo> {
+    /// The user of a bearer token, and those of `audiences` that it is meant for: at least one.
+    pub fn review_token(&self, bearer: &str, audiences: &[&str]) -> Option<(UserInfo, Vec<String>)> {
         let claims = self.tokens.verify(bearer)?;
         token::user(&self.registry.store, &claims, audiences, jiff::Timestamp::now().as_second())
     }
@@ -172,6 +177,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
         tokens: SigningKey::from_pem(&config.sa_key_pem).map_err(|error| unusable("ServiceAccount key", error))?,
         shutdown: CancellationToken::new(),
         kubelet: KubeletClient::new(&config.ca_pem, &config.kubelet_client)?,
+        node_networks: config.node_networks,
         metrics: metrics::Kept::default(),
         version: config.version,
         advertise: config.advertise,
@@ -184,7 +190,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     for listener in config.listeners {
         listener.set_nonblocking(true).map_err(StartError::Listener)?;
         let listener = TcpListener::from_std(listener).map_err(StartError::Listener)?;
-        server.tasks.spawn(accept(Arc::clone(&server.api), listener, acceptor.clone(), server.tasks.clone()));
+        server.tasks.spawn(accept(Arc::clone(&server.api), listener, acceptor.clone(), config.limits.clone(), server.tasks.clone()));
     }
     Ok(server)
 }
@@ -225,66 +231,31 @@ async fn sweep(api: Arc<Api>) {
     }
 }
 
-/// Most connections at once: a stranger who opens more keeps others out, but does not use up the process's descriptors.
-const MOST_CONNECTIONS: usize = 4096;
-/// How long a connection may be silent between requests, and a client may take to say what it wants. Longer than the 90 seconds after
-/// which clients of Go and hyper let an idle connection go: never do we close one that is about to be used.
-const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);
-
-async fn accept(api: Arc<Api>, listener: TcpListener, acceptor: TlsAcceptor, tasks: TaskTracker) {
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = api.shutdown.cancelled() => return,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                    tracing::warn!(%peer, "too many connections: refused");
-                    continue;
-                };
-                let (api, acceptor) = (Arc::clone(&api), acceptor.clone());
-                tasks.spawn(async move {
-                    let _place = place;
-                    if let Err(error) = serve_connection(api, stream, acceptor).await {
-                        tracing::debug!(%peer, error, "connection ended");
-                    }
-                });
-            }
-            Err(error) => {
-                // Out of descriptors, most likely: give the connections that exist time to end.
-                tracing::warn!(%error, "accepting a connection failed");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+async fn accept(api: Arc<Api>, listener: TcpListener, acceptor: TlsAcceptor, limits: Limits, tasks: TaskTracker) {
+    let (shutdown, served) = (api.shutdown.clone(), tasks.clone());
+    let limits = Arc::new(limits);
+    let bounds = Arc::clone(&limits);
+    let serve = move |stream, peer, place| {
+        let (api, acceptor, limits) = (Arc::clone(&api), acceptor.clone(), Arc::clone(&limits));
+        async move {
+            if let Err(error) = serve_connection(api, stream, acceptor, &limits, place).await {
+                tracing::debug!(%peer, error, "connection ended");
             }
         }
+    };
+    tokio::select! {
+        never = listen::accept(listener, &bounds, &served, serve) => match never {},
+        () = shutdown.cancelled() => {}
     }
 }
 
-async fn serve_connection(api: Arc<Api>, stream: TcpStream, acceptor: TlsAcceptor) -> Result<(), BoxError> {
-    stream.set_nodelay(true)?;
-    let handshake = tokio::time::timeout(std::time::Duration::from_secs(30), acceptor.accept(stream));
-    let stream = tokio::select! {
-        stream = handshake => stream??,
-        () = api.shutdown.cancelled() => return Ok(()),
-    };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let identity = certificate.and_then(|certificate| authn::from_certificate(certificate));
+async fn serve_connection(api: Arc<Api>, stream: TcpStream, acceptor: TlsAcceptor, limits: &Limits, place: Place) -> Result<(), BoxError> {
     let shutdown = api.shutdown.clone();
-    let service = hyper::service::service_fn(move |request| {
-        let (api, identity) = (Arc::clone(&api), identity.clone());
-        async move { Ok::<_, Infallible>(http::handle(api, request, identity).await) }
-    });
-    let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(HEADER_TIMEOUT);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    tokio::select! {
-        result = connection.as_mut() => return result,
-        () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
-    }
-    connection.await
+    listen::serve(stream, acceptor, limits, place, shutdown, |certificate| {
+        let identity = certificate.and_then(|certificate| authn::from_certificate(certificate));
+        move |request| http::handle(Arc::clone(&api), request, identity.clone())
+    })
+    .await
 }
 
 impl Server {

@@ -65,3 +65,73 @@ async fn logs_come_from_the_pod_s_node() {
     assert_eq!(server.admin().request_text(request).await.unwrap(), "/stats/summary");
     server.stop().await;
 }
+
+/// Asks a node's kubelet for something through the API server.
+async fn through(server: &TestServer, node: &str, headers: &[(&str, &str)]) -> Result<String, String> {
+    let request = http::Request::get(format!("/api/v1/nodes/{node}/proxy/stats"));
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    server.admin().request_text(request.body(Vec::new()).unwrap()).await.map_err(|error| error.to_string())
+}
+
+async fn node_at(server: &TestServer, name: &str, address: &str, port: u16) {
+    let status = json!({"addresses": [{"type": "InternalIP", "address": address}], "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}});
+    let node = serde_json::from_value(json!({"metadata": {"name": name}, "status": status})).unwrap();
+    Api::<Node>::all(server.admin()).create(&PostParams::default(), &node).await.unwrap();
+}
+
+/// A node says where it is, and lies: at another node's address, at the control plane's, outside of the nodes' networks.
+#[tokio::test]
+async fn a_node_is_reached_where_nodes_are_and_proves_who_it_is() {
+    let server = TestServer::start().await;
+    let port = fake_kubelet(&server).await;
+    node_at(&server, "win01", "127.0.0.1", port).await;
+    assert_eq!(through(&server, "win01", &[]).await.unwrap(), "/stats");
+    node_at(&server, "liar", "127.0.0.1", port).await;
+    let refused = through(&server, "liar", &[]).await.unwrap_err();
+    assert!(refused.contains("the kubelet's serving certificate does not name node \"liar\""), "{refused}");
+    for (name, address) in [("own", common::NO_NODE), ("linked", "169.254.169.254"), ("outside", "10.9.8.7")] {
+        node_at(&server, name, address, port).await;
+        let refused = through(&server, name, &[]).await.unwrap_err();
+        assert!(refused.contains("address not allowed"), "{address}: {refused}");
+        let pods: Api<Pod> = Api::namespaced(server.admin(), "default");
+        let mut on = pod(&format!("on-{name}"));
+        on.spec.as_mut().unwrap().node_name = Some(name.into());
+        pods.create(&PostParams::default(), &on).await.unwrap();
+        let refused = pods.logs(&format!("on-{name}"), &LogParams::default()).await.unwrap_err();
+        assert!(refused.to_string().contains("address not allowed"), "{address}: {refused}");
+    }
+    // Past the kubelet, at a port of the node: nothing of the machine that the API server runs on.
+    let request = http::Request::get(format!("/api/v1/nodes/win01:{}/proxy/", port + 1)).body(Vec::new()).unwrap();
+    let refused = server.admin().request_text(request).await.unwrap_err();
+    assert!(refused.to_string().contains("address not allowed"), "{refused}");
+    server.stop().await;
+}
+
+/// A kubelet that tells which headers it got.
+#[tokio::test]
+async fn a_kubelet_hears_nothing_of_who_asks() {
+    let server = TestServer::start().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let acceptor = TlsAcceptor::from(Arc::new(server.kubelet_tls()));
+    tokio::spawn(async move {
+        let stream = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+        let answer = hyper::service::service_fn(|request: http::Request<hyper::body::Incoming>| async move {
+            let names: Vec<&str> = request.headers().keys().map(http::HeaderName::as_str).collect();
+            Ok::<_, Infallible>(http::Response::new(Full::new(bytes::Bytes::from(names.join(" ")))))
+        });
+        let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+    });
+    node_at(&server, "win01", "127.0.0.1", port).await;
+    let headers = [
+        ("impersonate-user", "admin"),
+        ("impersonate-group", "system:masters"),
+        ("impersonate-extra-scopes", "x"),
+        ("x-remote-user", "admin"),
+        ("x-remote-group", "system:masters"),
+        ("x-asked", "1"),
+    ];
+    let heard = through(&server, "win01", &headers).await.unwrap();
+    assert!(heard.contains("x-asked") && !heard.contains("impersonate") && !heard.contains("x-remote"), "{heard}");
+    server.stop().await;
+}

@@ -239,6 +239,10 @@ async fn the_server_answers_those_who_may() {
     let (_, stamped) = world.get(&format!("{logs}?timestamps=true&tailLines=1"), admin, None).await;
     assert!(stamped.starts_with("20"), "{stamped}");
 
+    // The API server's client is in no group that may do anything.
+    let through_api = world.get(logs, Some(("kube-apiserver-kubelet-client", "none")), None).await;
+    assert_eq!(through_api.0, 200, "{}", through_api.1);
+
     assert_eq!(world.get(logs, None, None).await.0, 401);
     assert_eq!(world.get(logs, None, Some("nonsense")).await.0, 401);
     let (status, text) = world.get(logs, Some(("nobody", "users")), None).await;
@@ -480,4 +484,20 @@ async fn an_ephemeral_container_joins_once() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(world.runtime.state.lock().unwrap().named("debugger").len(), 1, "it never starts again");
     world.until_event("Started: Container started: debugger").await;
+}
+
+/// Connections that say nothing, with and without TLS, keep nobody out of the agent's server.
+#[tokio::test]
+async fn idle_connections_do_not_starve_the_server() {
+    let world = ready_world().await;
+    let mut held = Vec::new();
+    for _ in 0..300 {
+        held.push(tokio::net::TcpStream::connect(("127.0.0.1", world.port)).await.unwrap());
+    }
+    let mut strangers = Vec::new();
+    for _ in 0..300 {
+        strangers.push(world.handshake(None).await);
+    }
+    let asked = tokio::time::timeout(Duration::from_secs(60), world.get("/healthz", Some(("admin", "system:masters")), None)).await;
+    assert_eq!(asked.expect("idle connections keep the client out"), (200, "ok".into()));
 }

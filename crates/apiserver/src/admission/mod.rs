@@ -84,7 +84,12 @@ pub fn evict(registry: &Registry, context: &WriteContext, kind: &KindInfo, names
     restrict(registry, node, kind, |restriction| restriction.evict(name, &stored))
 }
 
-fn restrict(registry: &Registry, node: &str, kind: &KindInfo, check: impl FnOnce(&node::Restriction<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
+fn restrict(
+    registry: &Registry,
+    node: &str,
+    kind: &KindInfo,
+    check: impl FnOnce(&node::Restriction<'_>) -> Result<(), ApiError>,
+) -> Result<(), ApiError> {
     let is_pod = is(kind, "", "pods");
     let own = if is_pod { registry.store.get(&format!("core/nodes//{node}")).map(|entry| entry.value()) } else { None };
     check(&node::Restriction { node, kind, own: own.as_ref() })

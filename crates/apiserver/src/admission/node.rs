@@ -113,9 +113,7 @@ impl Restriction<'_> {
         let refuse = |why: String| Err(self.refuse(name, &why));
         match (self.kind.group, self.kind.plural, part) {
             ("", "nodes", _) => self.update_node(old, new),
-            ("", "pods", Part::Main) => {
-                refuse(format!("unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods"))
-            }
+            ("", "pods", Part::Main) => refuse(format!("unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods")),
             ("", "pods", Part::Status) => {
                 if object::text(old, &["spec", "nodeName"]) != node {
                     return refuse(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"));
@@ -420,12 +418,17 @@ mod tests {
             check(nodes.create(&labelled(label, "x")), "", label);
             check(nodes.update(Part::Main, &own, &labelled(label, "x")), "", label);
         }
-        for label in
-            ["node-role.kubernetes.io/control-plane", "node-restriction.kubernetes.io/a", "b.node-restriction.kubernetes.io/a", "k8s.io/a", "x.k8s.io/b"]
-        {
+        for label in [
+            "node-role.kubernetes.io/control-plane",
+            "node-restriction.kubernetes.io/a",
+            "b.node-restriction.kubernetes.io/a",
+            "k8s.io/a",
+            "x.k8s.io/b",
+        ] {
             check(nodes.create(&labelled(label, "x")), &format!("node \"n1\" is not allowed to set the following labels: {label}"), label);
             let refused = format!("is not allowed to modify labels: {label}");
-            for (old, new) in [(own.clone(), labelled(label, "x")), (labelled(label, "x"), own.clone()), (labelled(label, "x"), labelled(label, "y"))] {
+            for (old, new) in [(own.clone(), labelled(label, "x")), (labelled(label, "x"), own.clone()), (labelled(label, "x"), labelled(label, "y"))]
+            {
                 check(nodes.update(Part::Main, &old, &new), &refused, label);
                 check(nodes.update(Part::Status, &old, &new), &refused, label);
             }

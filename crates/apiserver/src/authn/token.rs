@@ -40,18 +40,23 @@ pub fn claims(namespace: &str, account: &Value, audiences: &[String], binding: O
     })
 }
 
-/// The user of verified claims: the times, issuer and audience fit and everything the token is bound to still lives.
-pub fn user(store: &Store, claims: &Value, audiences: &[&str], now: i64) -> Option<UserInfo> {
+/// How long a token outlives the deletion of what it is bound to (go-jose's `DefaultLeeway`, in seconds).
+const LEEWAY: i64 = 60;
+
+/// The user of verified claims, and those of `audiences` that the token is meant for: the times, issuer and audience fit and everything
+/// the token is bound to still lives.
+pub fn user(store: &Store, claims: &Value, audiences: &[&str], now: i64) -> Option<(UserInfo, Vec<String>)> {
     let time = |name: &str| claims.get(name).and_then(Value::as_i64);
     let in_time = now < time("exp")? && now >= time("nbf").unwrap_or_default();
-    let audience = object::list(claims, &["aud"]).iter().filter_map(Value::as_str).any(|audience| audiences.contains(&audience));
-    if !in_time || !audience || object::text(claims, &["iss"]) != ISSUER {
+    let meant: Vec<&str> = object::list(claims, &["aud"]).iter().filter_map(Value::as_str).collect();
+    let fitting: Vec<String> = audiences.iter().filter(|audience| meant.contains(audience)).map(ToString::to_string).collect();
+    if !in_time || fitting.is_empty() || object::text(claims, &["iss"]) != ISSUER {
         return None;
     }
     let bound = claims.get("kubernetes.io")?;
     let namespace = object::text(bound, &["namespace"]);
     let (name, uid) = (object::text(bound, &["serviceaccount", "name"]), object::text(bound, &["serviceaccount", "uid"]));
-    alive(store, "serviceaccounts", namespace, name, uid)?;
+    alive(store, "serviceaccounts", namespace, name, uid, now)?;
     let mut extra = Map::new();
     if let Some(jti) = claims.get("jti").and_then(Value::as_str) {
         extra.insert("authentication.kubernetes.io/credential-id".into(), json!([format!("JTI={jti}")]));
@@ -61,7 +66,7 @@ pub fn user(store: &Store, claims: &Value, audiences: &[&str], now: i64) -> Opti
         let (name, uid) = (object::text(reference, &["name"]), object::text(reference, &["uid"]));
         // A pod's node may have gone while the pod still runs; upstream checks the node only when the token is bound to it alone.
         if member != "node" || bound.get("pod").is_none() {
-            alive(store, plural, scope, name, uid)?;
+            alive(store, plural, scope, name, uid, now)?;
         }
         if member != "secret" {
             extra.insert(format!("authentication.kubernetes.io/{member}-name"), json!([name]));
@@ -69,13 +74,15 @@ pub fn user(store: &Store, claims: &Value, audiences: &[&str], now: i64) -> Opti
         }
     }
     let groups = vec!["system:serviceaccounts".to_string(), format!("system:serviceaccounts:{namespace}"), AUTHENTICATED.to_string()];
-    Some(UserInfo { name: format!("{SERVICE_ACCOUNT_USER}{namespace}:{name}"), uid: uid.to_string(), groups, extra })
+    Some((UserInfo { name: format!("{SERVICE_ACCOUNT_USER}{namespace}:{name}"), uid: uid.to_string(), groups, extra }, fitting))
 }
 
-fn alive(store: &Store, plural: &str, namespace: &str, name: &str, uid: &str) -> Option<()> {
+fn alive(store: &Store, plural: &str, namespace: &str, name: &str, uid: &str, now: i64) -> Option<()> {
     let kind: &KindInfo = kinds::by_resource("", "v1", plural)?;
-    let entry = store.get(&storage_key(kind, namespace, name))?;
-    (object::uid(&entry.value()) == uid).then_some(())
+    let stored = store.get(&storage_key(kind, namespace, name))?.value();
+    let deleted: Option<jiff::Timestamp> = object::text(&stored, &["metadata", "deletionTimestamp"]).parse().ok();
+    let gone = deleted.is_some_and(|deleted| deleted.as_second() < now - LEEWAY);
+    (object::uid(&stored) == uid && !gone).then_some(())
 }
 
 #[cfg(test)]
@@ -100,11 +107,18 @@ mod tests {
         let binding = Binding { kind: "Pod".into(), name: "p".into(), uid: "u2".into(), node: Some(("n".into(), "u3".into())) };
         let claims = claims("a", &account, &[ISSUER.to_string()], Some(&binding), 1000, 600);
         let user = |now| user(&store, &claims, &[ISSUER], now);
-        let found = user(1000).unwrap();
+        let (found, fitting) = user(1000).unwrap();
+        assert_eq!(fitting, [ISSUER]);
         assert_eq!(found.name, "system:serviceaccount:a:default");
         assert_eq!(found.extra["authentication.kubernetes.io/pod-name"], json!(["p"]));
         assert!(user(1600).is_none() && user(999).is_none());
         assert!(super::user(&store, &claims, &["other"], 1000).is_none());
+        let entry = store.get("core/pods/a/p").unwrap();
+        let mut deleting = entry.value();
+        // A finalizer keeps it: the token ends a minute after the time by which the pod should be gone.
+        deleting["metadata"]["deletionTimestamp"] = "1970-01-01T00:17:00Z".into();
+        store.put("core/pods/a/p", Expect::Revision(entry.revision), deleting).await.unwrap();
+        assert!(user(1020 + LEEWAY).is_some() && user(1021 + LEEWAY).is_none());
         let entry = store.get("core/pods/a/p").unwrap();
         store.delete("core/pods/a/p", Expect::Revision(entry.revision), entry.value()).await.unwrap();
         assert!(user(1000).is_none());

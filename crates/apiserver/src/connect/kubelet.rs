@@ -1,5 +1,9 @@
 //! The way to kubelets: TLS with the API server's own client certificate, at the address that their Node tells.
+//!
+//! A node says where it is, and may lie: only addresses where nodes are expected are dialled, and who answers must prove with the cluster's
+//! authority that it is that node.
 
+use crate::authn::NODE_USER;
 use crate::kinds;
 use crate::object;
 use crate::server::Api;
@@ -8,6 +12,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
 use pki::CertKey;
 use rustls_pki_types::ServerName;
 use std::net::IpAddr;
@@ -16,6 +21,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 const CONNECT: Duration = Duration::from_secs(10);
 const LARGEST_DOCUMENT: usize = 8 << 20;
@@ -25,6 +31,32 @@ const DEFAULT_PORT: u16 = 10250;
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate shown to kubelets cannot be used")]
 pub struct KubeletError(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+/// Where nodes are. Their kubelets are dialled at no other address, whatever the Node objects say.
+#[derive(Clone, Debug, Default)]
+pub struct NodeNetworks {
+    /// The networks that nodes' addresses lie in.
+    pub within: Vec<IpNet>,
+    /// Addresses in them that are no node's: the control plane's own.
+    pub except: Vec<IpAddr>,
+}
+
+impl NodeNetworks {
+    fn allow(&self, address: &IpAddr) -> bool {
+        !self.except.contains(address) && self.within.iter().any(|network| network.contains(address))
+    }
+}
+
+/// Where a node's kubelet is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The node's name.
+    pub node: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The kubelet's port.
+    pub port: u16,
+}
 
 /// The way to kubelets.
 #[derive(Clone)]
@@ -49,20 +81,28 @@ impl KubeletClient {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    /// A fresh connection.
-    pub(super) async fn connect(&self, address: IpAddr, port: u16) -> Result<TlsStream<TcpStream>, String> {
+    /// A fresh connection to the kubelet of `location`'s node.
+    pub(super) async fn connect(&self, location: &Location) -> Result<TlsStream<TcpStream>, String> {
+        let Location { node, address, port } = location;
+        let (address, port) = (*address, *port);
         let connect = async {
             let stream = TcpStream::connect((address, port)).await.map_err(|error| format!("dial tcp {address}:{port}: {error}"))?;
             // Key strokes are small, and wait for nothing.
             stream.set_nodelay(true).map_err(|error| error.to_string())?;
-            self.0.connect(ServerName::IpAddress(address.into()), stream).await.map_err(|error| format!("tls to {address}:{port}: {error}"))
+            let tls = self.0.connect(ServerName::IpAddress(address.into()), stream).await;
+            let tls = tls.map_err(|error| format!("tls to {address}:{port}: {error}"))?;
+            let certificate = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+            if !certificate.is_some_and(|certificate| names(certificate, node)) {
+                return Err(format!("tls to {address}:{port}: the kubelet's serving certificate does not name node {node:?}"));
+            }
+            Ok(tls)
         };
         tokio::time::timeout(CONNECT, connect).await.map_err(|_| format!("dial tcp {address}:{port}: i/o timeout"))?
     }
 
     /// Asks, and answers with the response's head; its body may go on.
-    pub(super) async fn get(&self, address: IpAddr, port: u16, target: &str) -> Result<Response<hyper::body::Incoming>, String> {
-        let stream = self.connect(address, port).await?;
+    pub(super) async fn get(&self, location: &Location, target: &str) -> Result<Response<hyper::body::Incoming>, String> {
+        let stream = self.connect(location).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         // Ends with the response's body, or with the request that asked for it.
         tokio::spawn(async move {
@@ -70,14 +110,27 @@ impl KubeletClient {
                 tracing::debug!(%error, "connection to a kubelet ended");
             }
         });
-        let request =
-            Request::builder().method(Method::GET).uri(target).header("host", super::authority(address, port)).body(Full::<Bytes>::default());
+        let request = Request::builder()
+            .method(Method::GET)
+            .uri(target)
+            .header("host", super::authority(location.address, location.port))
+            .body(Full::<Bytes>::default());
         sender.send_request(request.map_err(|error| error.to_string())?).await.map_err(|error| error.to_string())
     }
 }
 
+/// Whether a serving certificate is the node's: by its subject, as kubelets ask for it, or by a name.
+fn names(certificate: &[u8], node: &str) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
+    let user = format!("{NODE_USER}{node}");
+    let subject = certificate.subject().iter_common_name().any(|name| name.as_str().is_ok_and(|name| name == user));
+    let alternative = certificate.subject_alternative_name().ok().flatten();
+    let is_node = |name: &GeneralName<'_>| matches!(name, GeneralName::DNSName(name) if name.eq_ignore_ascii_case(node));
+    subject || alternative.is_some_and(|names| names.value.general_names.iter().any(is_node))
+}
+
 /// Address and port of a node's kubelet.
-pub(super) fn location(api: &Api, node: &str) -> Result<(IpAddr, u16), ApiError> {
+pub(super) fn location(api: &Api, node: &str) -> Result<Location, ApiError> {
     let nodes = kinds::by_resource("", "v1", "nodes").ok_or_else(ApiError::no_such_resource)?;
     let node_object = api.registry.get(nodes, "", node)?.value();
     let addresses = object::list(&node_object, &["status", "addresses"]);
@@ -87,15 +140,19 @@ pub(super) fn location(api: &Api, node: &str) -> Result<(IpAddr, u16), ApiError>
         .find_map(|address| object::text(address, &["address"]).parse().ok());
     let port = object::integer(&node_object, &["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(|port| u16::try_from(port).ok());
     let address = address.ok_or_else(|| ApiError::internal(format!("no preferred addresses found; known addresses: {addresses:?}")))?;
-    Ok((address, port.filter(|port| *port != 0).unwrap_or(DEFAULT_PORT)))
+    if !api.node_networks.allow(&address) {
+        tracing::warn!(node, %address, "a node's address is outside of the networks of nodes: its kubelet is not dialled");
+        return Err(ApiError::bad_request("address not allowed"));
+    }
+    Ok(Location { node: node.to_string(), address, port: port.filter(|port| *port != 0).unwrap_or(DEFAULT_PORT) })
 }
 
 /// A document of a node's kubelet, as a whole.
 pub async fn read(api: &Api, node: &str, target: &str) -> Result<Bytes, ApiError> {
     let failed = |error: String| ApiError::new(503, "ServiceUnavailable", format!("reading {target} of node {node}: {error}"));
-    let (address, port) = location(api, node)?;
+    let location = location(api, node)?;
     let ask = async {
-        let answer = api.kubelet.get(address, port, target).await?;
+        let answer = api.kubelet.get(&location, target).await?;
         let status = answer.status();
         let body = http_body_util::Limited::new(answer.into_body(), LARGEST_DOCUMENT).collect().await.map_err(|error| error.to_string())?.to_bytes();
         if status.is_success() { Ok(body) } else { Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim())) }

@@ -72,8 +72,9 @@ async fn read(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Respons
     let options: Vec<String> =
         OPTIONS.iter().filter_map(|option| call.query.get(option).map(|value| format!("{option}={}", encode(value)))).collect();
     let target = format!("/containerLogs/{}/{}/{container}?{}", call.info.namespace, call.info.name, options.join("&"));
-    let (address, port) = kubelet::location(api, node)?;
-    let answer = api.kubelet.get(address, port, &target).await;
+    let location = kubelet::location(api, node)?;
+    let answer = api.kubelet.get(&location, &target).await;
+    let (address, port) = (location.address, location.port);
     let answer = answer.map_err(|error| ApiError::internal(format!("Get \"https://{}{target}\": {error}", super::authority(address, port))))?;
     let (parts, body) = answer.into_parts();
     if parts.status.is_success() {

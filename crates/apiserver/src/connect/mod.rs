@@ -17,7 +17,7 @@ use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use kubelet::KubeletClient;
+use kubelet::{KubeletClient, Location};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -84,10 +84,10 @@ fn container(pod: &Value, name: &str, asked: &str) -> Result<String, ApiError> {
 }
 
 /// How a connection is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Transport {
-    /// TLS with our certificate.
-    Kubelet,
+    /// TLS with our certificate, to the kubelet of this node.
+    Kubelet(String),
     /// None but TCP.
     Plain,
 }
@@ -103,8 +103,8 @@ struct Target {
 }
 
 impl Target {
-    fn kubelet(address: IpAddr, port: u16, path: String) -> Self {
-        Self { transport: Transport::Kubelet, address, port, path }
+    fn kubelet(location: Location, path: String) -> Self {
+        Self { transport: Transport::Kubelet(location.node), address: location.address, port: location.port, path }
     }
 
     fn authority(&self) -> String {
@@ -118,8 +118,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
 async fn dial(kubelet: &KubeletClient, target: &Target) -> Result<Box<dyn Io>, String> {
     let (address, port) = (target.address, target.port);
-    if target.transport == Transport::Kubelet {
-        return Ok(Box::new(kubelet.connect(address, port).await?));
+    if let Transport::Kubelet(node) = &target.transport {
+        return Ok(Box::new(kubelet.connect(&Location { node: node.clone(), address, port }).await?));
     }
     let connect = tokio::time::timeout(CONNECT, TcpStream::connect((address, port))).await;
     let stream = connect.map_err(|_| format!("dial tcp {}: i/o timeout", target.authority()))?;

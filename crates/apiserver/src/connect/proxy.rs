@@ -19,8 +19,19 @@ use std::net::IpAddr;
 use streaming::upgrade;
 
 /// What belongs to one connection, and credentials that are ours to check.
-const NOT_PASSED_ON: [HeaderName; 9] =
-    [AUTHORIZATION, CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
+const NOT_PASSED_ON: [HeaderName; 11] = [
+    AUTHORIZATION,
+    CONNECTION,
+    HOST,
+    HeaderName::from_static("keep-alive"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
 
 /// Answers such a request.
 pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
@@ -87,11 +98,12 @@ impl<'a> Id<'a> {
 
 fn node(api: &Api, name: &str, path: String) -> Result<Target, ApiError> {
     let id = Id::of(name, "node")?;
-    let (address, port) = kubelet::location(api, id.name)?;
+    let location = kubelet::location(api, id.name)?;
     match id.port.parse::<u16>() {
-        Err(_) => Ok(Target::kubelet(address, port, path)),
-        Ok(own) if own == port => Ok(Target::kubelet(address, port, path)),
-        Ok(port) => Ok(Target { transport: Transport::Plain, address, port, path }),
+        Err(_) => Ok(Target::kubelet(location, path)),
+        Ok(own) if own == location.port => Ok(Target::kubelet(location, path)),
+        Ok(port) if allowed(api, &location.address) => Ok(Target { transport: Transport::Plain, address: location.address, port, path }),
+        Ok(_) => Err(ApiError::bad_request("address not allowed")),
     }
 }
 
@@ -107,13 +119,17 @@ fn pod(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
     let port = if id.port.is_empty() { Some(first().unwrap_or(80)) } else { id.port.parse().ok() };
     let port =
         port.and_then(|port| u16::try_from(port).ok()).ok_or_else(|| ApiError::bad_request(format!("invalid pod request {:?}", call.info.name)))?;
-    let address = object::text(&pod, &["status", "podIP"]).parse().ok().filter(allowed);
+    let address = object::text(&pod, &["status", "podIP"]).parse().ok().filter(|address| allowed(api, address));
     let address = address.ok_or_else(|| ApiError::bad_request("address not allowed"))?;
     Ok(Target { transport: Transport::Plain, address, port, path })
 }
 
-/// Addresses of pods; not this machine's own, nor its link's.
-fn allowed(address: &IpAddr) -> bool {
+/// Addresses of pods and nodes (`IsProxyableIP`); not the control plane's own.
+fn allowed(api: &Api, address: &IpAddr) -> bool {
+    is_global(address) && !api.node_networks.except.contains(address)
+}
+
+fn is_global(address: &IpAddr) -> bool {
     let special = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
@@ -138,6 +154,7 @@ fn service(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
     let (_, rows) = api.registry.store.list(&crate::registry::prefix(slices, &call.info.namespace));
     let slices: Vec<Value> = rows.into_iter().map(|(_, entry)| entry.value()).collect();
     let mut backends = backends(&slices, id.name, name);
+    backends.retain(|(address, _)| allowed(api, address));
     if backends.is_empty() {
         return Err(unavailable(format!("no endpoints available for service {:?}", call.info.name)));
     }
@@ -158,7 +175,7 @@ fn backends(slices: &[Value], service: &str, port: &str) -> Vec<(IpAddr, u16)> {
             .iter()
             .filter(|endpoint| object::lookup(endpoint, &["conditions", "ready"]).and_then(Value::as_bool).unwrap_or(true));
         let addresses = ready.flat_map(|endpoint| object::list(endpoint, &["addresses"])).filter_map(|address| address.as_str()?.parse().ok());
-        found.extend(addresses.filter(allowed).map(|address| (address, number)));
+        found.extend(addresses.filter(is_global).map(|address| (address, number)));
     }
     found
 }
@@ -177,6 +194,7 @@ async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &st
     let mut passed = Request::builder().method(parts.method).uri(&target.path).header(HOST, target.authority());
     if let Some(headers) = passed.headers_mut() {
         copy(&parts.headers, headers);
+        drop_identity(headers);
         if let Ok(uri) = HeaderValue::try_from(format!("{prefix}{}", target.path.split('?').next().unwrap_or_default())) {
             headers.insert("x-forwarded-uri", uri);
         }
@@ -196,8 +214,21 @@ async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &st
     Ok(response)
 }
 
+/// Who the client is, and whom it acts as, has been settled here: a backend that trusts this server as a front proxy, or answers with its
+/// own rights, must not hear it again.
+fn drop_identity(headers: &mut HeaderMap) {
+    let claims = |name: &&HeaderName| ["impersonate-", "x-remote-"].iter().any(|prefix| name.as_str().starts_with(prefix));
+    let names: Vec<HeaderName> = headers.keys().filter(claims).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
 fn copy(from: &HeaderMap, to: &mut HeaderMap) {
-    for (name, value) in from.iter().filter(|(name, _)| !NOT_PASSED_ON.contains(name)) {
+    // `Connection` names further headers of this connection alone (RFC 9110, 7.6.1).
+    let of_connection = upgrade::values(from, &CONNECTION);
+    let passed = |name: &HeaderName| !NOT_PASSED_ON.contains(name) && !of_connection.iter().any(|own| own.eq_ignore_ascii_case(name.as_str()));
+    for (name, value) in from.iter().filter(|(name, _)| passed(name)) {
         to.append(name, value.clone());
     }
 }
@@ -244,6 +275,28 @@ mod tests {
         let slices = [slice("a", "web"), slice("a", "other"), slice("b", "web")];
         assert_eq!(backends(&slices, "a", "web"), [("10.0.0.1".parse().unwrap(), 8080)]);
         assert!(backends(&slices, "c", "web").is_empty());
+    }
+
+    #[test]
+    fn a_backend_hears_nothing_of_who_asks() {
+        let mut from = HeaderMap::new();
+        for (name, value) in [
+            ("authorization", "Bearer x"),
+            ("impersonate-user", "admin"),
+            ("impersonate-extra-scopes", "x"),
+            ("x-remote-user", "admin"),
+            ("x-remote-group", "system:masters"),
+            ("connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("accept", "text/html"),
+        ] {
+            from.append(name, value.parse().unwrap());
+        }
+        let mut to = HeaderMap::new();
+        copy(&from, &mut to);
+        drop_identity(&mut to);
+        assert_eq!(to.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
     }
 
     #[test]

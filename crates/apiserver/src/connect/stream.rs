@@ -39,8 +39,7 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut r
     if node.is_empty() {
         return Err(ApiError::bad_request(format!("pod {} does not have a host assigned", call.info.name)));
     }
-    let (address, port) = kubelet::location(api, node)?;
-    let target = Target::kubelet(address, port, path);
+    let target = Target::kubelet(kubelet::location(api, node)?, path);
     let headers = request.headers().clone();
     if upgrade::wanted(&headers).is_none() {
         return Err(ApiError::bad_request("Upgrade request required"));

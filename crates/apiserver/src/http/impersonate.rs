@@ -54,8 +54,10 @@ pub fn apply(authorizer: &Authorizer, headers: &HeaderMap, user: UserInfo) -> Re
             check(AUTHENTICATION, "userextras", key, "", value.as_str().unwrap_or_default())?;
         }
     }
-    if name == "system:anonymous" {
-        return Ok(UserInfo::anonymous());
+    // A user who is not anonymous is authenticated; the anonymous user is not, whatever groups go with it.
+    let known = all.iter().any(|group| group == authn::AUTHENTICATED || group == authn::UNAUTHENTICATED);
+    if name == "system:anonymous" && !known {
+        all.push(authn::UNAUTHENTICATED.into());
     }
     let groups: Vec<&str> = all.iter().map(String::as_str).collect();
     Ok(UserInfo { uid, extra, ..UserInfo::new(&name, &groups) })
@@ -66,7 +68,8 @@ fn text(headers: &HeaderMap, name: &str) -> String {
 }
 
 fn texts(headers: &HeaderMap, name: &str) -> Vec<String> {
-    headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).map(str::to_string).collect()
+    // Nothing is left out: whoever asks to be somebody else must not stay who they are because of a letter.
+    headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
 }
 
 /// Keys are percent-encoded, since header names know no capitals and few signs.
@@ -119,5 +122,6 @@ mod tests {
             assert_eq!(acting(&refused).unwrap_err().code, 403, "{refused:?}");
         }
         assert_eq!(acting(&[("impersonate-group", "devs")]).unwrap_err().code, 500);
+        assert_eq!(acting(&[("impersonate-user", "b\u{f6}b")]).unwrap_err().code, 403, "no letter makes one stay oneself");
     }
 }

@@ -137,9 +137,7 @@ where
     let read = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, LARGEST_BODY).collect());
     match read.await.map_err(|_| ApiError::new(408, "Timeout", "reading the request's body took too long"))? {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            Err(ApiError::entity_too_large(format!("limit is {LARGEST_BODY}")))
-        }
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(ApiError::entity_too_large(format!("limit is {LARGEST_BODY}"))),
         Err(error) => Err(ApiError::bad_request(format!("unable to read the request's body: {error}"))),
     }
 }

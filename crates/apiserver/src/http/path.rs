@@ -244,8 +244,30 @@ mod tests {
 
     fn segments() -> impl Strategy<Value = Vec<String>> {
         let word = prop::sample::select(vec![
-            "api", "apis", "v1", "apps", "namespaces", "a", "b", "pods", "secrets", "nodes", "deployments", "status", "finalize", "proxy", "log", "watch",
-            "", ".", "..", "%61", "%6eamespaces", "%2F", "b%2Fc", "healthz",
+            "api",
+            "apis",
+            "v1",
+            "apps",
+            "namespaces",
+            "a",
+            "b",
+            "pods",
+            "secrets",
+            "nodes",
+            "deployments",
+            "status",
+            "finalize",
+            "proxy",
+            "log",
+            "watch",
+            "",
+            ".",
+            "..",
+            "%61",
+            "%6eamespaces",
+            "%2F",
+            "b%2Fc",
+            "healthz",
         ]);
         let begin = prop::sample::select(vec![vec![], vec!["api", "v1"], vec!["apis", "apps", "v1"], vec!["api", "v1", "namespaces", "a"]]);
         (begin, prop::collection::vec(word, 0..6)).prop_map(|(begin, more)| begin.into_iter().chain(more).map(str::to_string).collect())

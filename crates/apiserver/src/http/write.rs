@@ -141,9 +141,7 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
 
 fn patch_document(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     // kubectl may send a patch as YAML; upstream converts it first.
-    json::read(body)
-        .or_else(|_| json::read_yaml(body))
-        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
+    json::read(body).or_else(|_| json::read_yaml(body)).map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
 }
 
 /// A document that is no patch is a bad request; one that does not fit is "unprocessable"; upstream drops the reason, we add it.

@@ -213,7 +213,13 @@ fn nesting_is_bounded_after_each_operation() {
     // Each pair wraps everything once more.
     let wrap = |copies: usize| -> Value {
         (0..copies)
-            .flat_map(|_| [json!({"op": "copy", "from": "/a", "path": "/b"}), json!({"op": "add", "path": "/a", "value": {}}), json!({"op": "move", "from": "/b", "path": "/a/a"})])
+            .flat_map(|_| {
+                [
+                    json!({"op": "copy", "from": "/a", "path": "/b"}),
+                    json!({"op": "add", "path": "/a", "value": {}}),
+                    json!({"op": "move", "from": "/b", "path": "/a/a"}),
+                ]
+            })
             .collect()
     };
     assert!(json(&json!({"a": {}}), &wrap(50)).is_ok());

@@ -45,7 +45,7 @@ pub fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError>
         return Err(ApiError::new(422, "Invalid", message));
     }
     let status = match resource {
-        "tokenreviews" => review_token(api, &review),
+        "tokenreviews" => review_token(api, &review)?,
         "selfsubjectreviews" => json!({"userInfo": call.user.to_value()}),
         "selfsubjectrulesreviews" => rules(api, call, &review),
         "selfsubjectaccessreviews" => access(api, call.user.clone(), &review)?,
@@ -57,13 +57,19 @@ pub fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError>
     Ok(Some(respond::document(accepted.encoding, 201, &review)))
 }
 
-fn review_token(api: &Api, review: &Value) -> Value {
+/// A token is good for the audiences asked for (the API server's own when none are) that it was issued for, and those are answered
+/// (pkg/registry/authentication/tokenreview/storage.go).
+fn review_token(api: &Api, review: &Value) -> Result<Value, ApiError> {
+    let token = object::text(review, &["spec", "token"]);
+    if token.is_empty() {
+        return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+    }
     let given: Vec<&str> = object::list(review, &["spec", "audiences"]).iter().filter_map(Value::as_str).collect();
     let audiences = if given.is_empty() { vec![ISSUER] } else { given };
-    match api.review_token(object::text(review, &["spec", "token"]), &audiences) {
-        Some(user) => json!({"authenticated": true, "user": user.to_value(), "audiences": audiences}),
+    Ok(match api.review_token(token, &audiences) {
+        Some((user, fitting)) => json!({"authenticated": true, "user": user.to_value(), "audiences": fitting}),
         None => json!({"user": {}, "error": "invalid bearer token"}),
-    }
+    })
 }
 
 fn subject(review: &Value) -> UserInfo {
@@ -72,7 +78,7 @@ fn subject(review: &Value) -> UserInfo {
         name: object::text(review, &["spec", "user"]).to_string(),
         uid: object::text(review, &["spec", "uid"]).to_string(),
         groups: texts(object::list(review, &["spec", "groups"])),
-        extra: Map::new(),
+        extra: object::lookup(review, &["spec", "extra"]).and_then(Value::as_object).cloned().unwrap_or_else(Map::new),
     }
 }
 

@@ -99,8 +99,34 @@ fn named(spec: &Field, errors: &mut Errors) {
     }
 }
 
+/// Names that the kernel could have (`validateSysctls`); whether a node sets one is the kubelet's to say. A pod in the host's network or IPC
+/// namespace would set the host's own.
+fn sysctls(spec: &Field, errors: &mut Errors) {
+    let mut seen = Vec::new();
+    for sysctl in spec.get("securityContext").get("sysctls").items() {
+        let name = sysctl.get("name");
+        if name.is_empty() {
+            errors.required(&name, "");
+        } else if !names::is_sysctl(name.text()) {
+            let pattern = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+            errors.invalid(&name, format!("must have at most 253 characters and match regex {pattern}"));
+        } else if seen.contains(&name.text()) {
+            errors.duplicate(&name, name.text());
+        }
+        seen.push(name.text());
+        let dotted = names::sysctl_with_dots(name.text());
+        let of_ipc = dotted == "kernel.sem" || ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|prefix| dotted.starts_with(prefix));
+        if spec.get("hostNetwork").is_true() && dotted.starts_with("net.") {
+            errors.invalid(&name, "may not be specified when 'hostNetwork' is true");
+        } else if spec.get("hostIPC").is_true() && of_ipc {
+            errors.invalid(&name, "may not be specified when 'hostIPC' is true");
+        }
+    }
+}
+
 fn security_context(spec: &Field, errors: &mut Errors) {
     let context = spec.get("securityContext");
+    sysctls(spec, errors);
     for member in ["fsGroup", "runAsUser", "runAsGroup"] {
         identifier(&context.get(member), errors);
     }

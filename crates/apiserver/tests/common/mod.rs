@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
+/// An address in the nodes' network that is no node's.
+pub const NO_NODE: &str = "127.0.0.2";
+
 /// A pod that names no node.
 pub fn pod(name: &str) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "web", "image": "microsoft/iis"}]}})).unwrap()
@@ -27,16 +30,21 @@ pub struct TestServer {
 impl TestServer {
     /// Starts on a new directory; namespace `default` has its ServiceAccount.
     pub async fn start() -> Self {
+        Self::start_within(apiserver::Limits::default()).await
+    }
+
+    /// The same, with bounds of the listener.
+    pub async fn start_within(limits: apiserver::Limits) -> Self {
         let ca = Ca::generate("kubernetes", Duration::from_secs(86_400)).unwrap();
         let sa_key_pem = SigningKey::generate().unwrap().pem().to_string();
-        let started = Self::start_in(tempfile::tempdir().unwrap(), ca, sa_key_pem).await;
+        let started = Self::start_in(tempfile::tempdir().unwrap(), ca, sa_key_pem, limits).await;
         let accounts: Api<ServiceAccount> = Api::namespaced(started.admin(), "default");
         let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
         accounts.create(&PostParams::default(), &account).await.unwrap();
         started
     }
 
-    async fn start_in(dir: tempfile::TempDir, ca: Ca, sa_key_pem: String) -> Self {
+    async fn start_in(dir: tempfile::TempDir, ca: Ca, sa_key_pem: String, limits: apiserver::Limits) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let serving =
@@ -49,8 +57,10 @@ impl TestServer {
             ca_pem: ca.cert_pem().into(),
             sa_key_pem: sa_key_pem.clone(),
             kubelet_client: ca.issue(&client).unwrap(),
+            node_networks: apiserver::NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: vec![NO_NODE.parse().unwrap()] },
             service_cidr: "10.96.0.0/12".parse().unwrap(),
             node_port_range: 30000..=32767,
+            limits,
             advertise: (address.ip(), address.port()),
             version: "v1.36.2+mullion.0.1.0".into(),
         };
@@ -60,12 +70,26 @@ impl TestServer {
     /// Stops it and starts it again on the same directory.
     pub async fn restart(self) -> Self {
         self.server.shutdown().await;
-        Self::start_in(self.dir, self.ca, self.sa_key_pem).await
+        Self::start_in(self.dir, self.ca, self.sa_key_pem, apiserver::Limits::default()).await
     }
 
     /// Ends it.
     pub async fn stop(self) {
         self.server.shutdown().await;
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// TLS for a client that shows no certificate.
+    pub fn stranger_tls(&self) -> tokio_rustls::TlsConnector {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(pki::certificate_der(self.ca.cert_pem()).unwrap().remove(0)).unwrap();
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        std::sync::Arc::new(config.with_root_certificates(roots).with_no_client_auth()).into()
     }
 
     /// An in-process client that may do anything.

@@ -173,8 +173,10 @@ fn config(dir: &tempfile::TempDir) -> apiserver::Config {
         ca_pem: ca.cert_pem().into(),
         sa_key_pem: SigningKey::generate().unwrap().pem().to_string(),
         kubelet_client: certificate(false),
+        node_networks: apiserver::NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: Vec::new() },
         service_cidr: "10.96.0.0/12".parse().unwrap(),
         node_port_range: 30000..=32767,
+        limits: apiserver::Limits::default(),
         advertise: (address.ip(), address.port()),
         version: "v1.36.2+mullion.test".into(),
     }

@@ -54,8 +54,10 @@ impl World {
             ca_pem: ca.cert_pem().into(),
             sa_key_pem: pki::service_account::SigningKey::generate().unwrap().pem().to_owned(),
             kubelet_client: ca.issue(&client).unwrap(),
+            node_networks: apiserver::NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: Vec::new() },
             service_cidr: "10.96.0.0/12".parse().unwrap(),
             node_port_range: 30000..=32767,
+            limits: apiserver::Limits::default(),
             advertise: (address.ip(), address.port()),
             version: "v1.36.2+mullion.0.1.0".into(),
         })
@@ -229,6 +231,22 @@ impl World {
     /// GET on the agent's HTTPS server, with a client certificate of `cn` in `org`, or with a
     /// bearer token: status and body.
     pub async fn get(&self, path: &str, identity: Option<(&str, &str)>, token: Option<&str>) -> (u16, String) {
+        let io = hyper_util::rt::TokioIo::new(self.handshake(identity).await);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        let mut request = http::Request::get(path).header("Host", "node");
+        if let Some(token) = token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// A connection to the agent's HTTPS server on which nothing was said yet.
+    pub async fn handshake(&self, identity: Option<(&str, &str)>) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
         use rustls::pki_types::pem::PemObject;
         use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -248,18 +266,6 @@ impl World {
         };
         let stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
-        let tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
-        let io = hyper_util::rt::TokioIo::new(tls);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-        tokio::spawn(connection);
-        let mut request = http::Request::get(path).header("Host", "node");
-        if let Some(token) = token {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
-        let request = request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
-        let answer = sender.send_request(request).await.unwrap();
-        let status = answer.status().as_u16();
-        let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
-        (status, String::from_utf8_lossy(&body).into_owned())
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
     }
 }

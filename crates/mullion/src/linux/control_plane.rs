@@ -78,8 +78,14 @@ async fn start_server(args: &ControlPlaneArgs) -> Result<Server> {
         ca_pem: read(dir, "ca.crt")?,
         sa_key_pem: read(dir, "sa.key")?,
         kubelet_client: pair(dir, "apiserver-kubelet-client")?,
+        // Nodes are hosts of the LAN; its gateway and this host are none.
+        node_networks: apiserver::NodeNetworks {
+            within: vec![IpNet::V4(lab::plan::LAN)],
+            except: vec![IpAddr::V4(args.address), IpAddr::V4(lab::plan::GATEWAY)],
+        },
         service_cidr: IpNet::V4(args.service_cidr),
         node_port_range: 30000..=32767,
+        limits: apiserver::Limits::default(),
         advertise: (IpAddr::V4(args.address), args.port),
         version: VERSION.to_owned(),
     };

@@ -29,7 +29,8 @@ pub fn prepare(dir: &Path, plan: &Plan, port: u16) -> Result<String> {
     let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"];
     let ips = [Ipv4Addr::LOCALHOST, CONTROL_PLANE, first].map(IpAddr::V4).to_vec();
     write_pair(dir, "apiserver", &server(&ca, "kube-apiserver", names.map(str::to_owned).to_vec(), ips)?)?;
-    write_pair(dir, "apiserver-kubelet-client", &client(&ca, "kube-apiserver-kubelet-client", "system:masters")?)?;
+    // No group: the user is bound to `system:kubelet-api-admin`, and whoever gets hold of this key rules kubelets, not the API.
+    write_pair(dir, "apiserver-kubelet-client", &client(&ca, "kube-apiserver-kubelet-client", "")?)?;
     for host in plan.hosts.iter().filter(|host| host.name != "cp") {
         let name = &host.name;
         let serving = server(&ca, &format!("system:node:{name}"), vec![name.clone()], vec![IpAddr::V4(host.address)])?;
@@ -63,8 +64,8 @@ fn server(ca: &Ca, cn: &str, dns: Vec<String>, ips: Vec<IpAddr>) -> Result<CertK
 }
 
 fn client(ca: &Ca, cn: &str, group: &str) -> Result<CertKey> {
-    let request =
-        CertRequest { cn: cn.to_owned(), orgs: vec![group.to_owned()], dns: Vec::new(), ips: Vec::new(), server: false, client: true, days: DAYS };
+    let orgs = if group.is_empty() { Vec::new() } else { vec![group.to_owned()] };
+    let request = CertRequest { cn: cn.to_owned(), orgs, dns: Vec::new(), ips: Vec::new(), server: false, client: true, days: DAYS };
     Ok(ca.issue(&request)?)
 }
 

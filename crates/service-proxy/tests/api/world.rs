@@ -67,8 +67,10 @@ impl World {
             ca_pem: self.ca.cert_pem().into(),
             sa_key_pem: self.key.clone(),
             kubelet_client: self.ca.issue(&client).unwrap(),
+            node_networks: apiserver::NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: Vec::new() },
             service_cidr: "10.96.0.0/12".parse().unwrap(),
             node_port_range: 30000..=32767,
+            limits: apiserver::Limits::default(),
             advertise: (IpAddr::from([10, 240, 0, 10]), 6443),
             version: "v1.36.2+mullion.0.1.0".into(),
         };
