@@ -68,7 +68,7 @@ wine: test-template
 bench: setup dist
 	$(TARGET)/dist/mullion template
 	cargo build --profile dist -p bench
-	tools/windows-cargo build --release -p hcn-dll
+	tools/windows-cargo build --profile dist -p hcn-dll
 	$(MAKE) -k bench-cluster bench-hns bench-proxy bench-upstream
 
 bench-cluster:
@@ -84,7 +84,7 @@ bench-proxy:
 # Upstream's kube-proxy, built from public sources, beside ours.
 bench-upstream:
 	$(TARGET)/dist/bench kube-proxy --mullion $(TARGET)/dist/mullion --kubectl "$$(tools/kubectl)" \
-	    --upstream "$$(tools/peers/kube-proxy)" --dll $(WINDOWS_TARGET)/release/computenetwork.dll
+	    --upstream "$$(tools/peers/kube-proxy)" --dll $(WINDOWS_TARGET)/dist/computenetwork.dll
 
 # Processor time of the first `make up` of a fresh clone: everything is built into an empty directory, which is removed again.
 first-up:
