@@ -18,6 +18,8 @@ mod balancers;
 mod endpoints;
 mod overlay;
 
+pub(crate) use endpoints::outbound_policies;
+
 /// The facts of an object, given the networks and the routing rules of `state`.
 pub fn facts(object: &Object, id: &Guid, state: &State, switches: &Switches) -> BTreeSet<Fact> {
     let mut facts = BTreeSet::new();

@@ -101,9 +101,9 @@ macro_rules! switches {
 }
 
 switches! { version;
-    /// Load balancers with the DSR flag keep the client's address. Off: they translate the source like the others. (C, D: kube-proxy, Learn;
-    /// where the translation happens is an inference)
-    direct_server_return: bool = false;
+    /// Load balancers with the DSR flag keep the client's address, where the version has DSR. Off: they translate the source like the others.
+    /// (D: Learn, Kubernetes' documentation; C: kube-proxy; where the translation happens is an inference)
+    direct_server_return: bool = true;
     /// Pods of L2Bridge and L2Tunnel networks reach their host, and load balancers without DSR, only where an SDNRoute with NeedEncap or a gateway
     /// endpoint of the host leads there; pods of overlays and their host reach each other only with the policy HostRoute. (C: win-bridge
     /// configurations, flannel and kube-proxy set them; that nothing passes without them is an inference)
@@ -111,6 +111,14 @@ switches! { version;
     /// The host reaches node ports of its own addresses only where the port mapping says LocalRoutedVip. (C: kube-proxy sets it; U: unreliable
     /// even with it)
     node_port_needs_local_routed_vip: bool = true;
+    /// LocalRoutedVip has an effect. Off: the host does not reach node ports of its own addresses. (D: Microsoft's page about troubleshooting
+    /// Kubernetes says that this may fail before KB4571748 of September 2020, Kubernetes' documentation that it is not supported; that the
+    /// versions with DSR have the update is an inference)
+    local_routed_vip: bool = SupportedFeatures::of(version).dsr;
+    /// The host reaches addresses of load balancers. (D: Kubernetes' documentation of 1.14 to 1.20 promises it for "a future release of Windows
+    /// Server"; C: networkhealth.ps1 expects the rules at the host's port; AgentBaker's HnsNodeToClusterIpv6 mends IPv6 alone; that the
+    /// release is Windows Server 2022 is an inference)
+    host_reaches_load_balancers: bool = version.major >= 13;
     /// Containers get no unsolicited packets but of TCP, UDP, ICMP and IGMP, unless an access rule of their endpoint allows another protocol by
     /// its number; they may send all. (D: Learn, network isolation and security; that such a rule opens the way is an inference)
     block_other_protocols: bool = true;

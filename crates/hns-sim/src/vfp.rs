@@ -10,6 +10,7 @@ use hcn::{Guid, HostComputeNetwork, Kind, LoadBalancerFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::model::has_vfp;
+use crate::realise::outbound_policies;
 use crate::state::{Balancer, Endpoint, State};
 
 /// The rules of the ports that were asked for.
@@ -215,13 +216,13 @@ fn endpoint_port(id: Guid, endpoint: &Endpoint, network: &HostComputeNetwork, ba
             }
         }
     }
-    // The last OutBoundNAT of an endpoint counts.
-    if let Some(nat) = document.policies.iter().filter_map(EndpointPolicy::as_outbound_nat).next_back() {
+    for nat in outbound_policies(document) {
+        let name = if nat.destinations.is_empty() { format!("OUTNAT_{id}") } else { format!("OUTNAT_TO_{id}") };
         let management = network.management_ip().map(|ip| ip.to_string()).unwrap_or_default();
         let source = if nat.virtual_ip.is_empty() { management } else { nat.virtual_ip };
         let to = if nat.destinations.is_empty() { "any".to_owned() } else { nat.destinations.join(" ") };
         let but = if nat.exceptions.is_empty() { String::new() } else { format!(" but {}", nat.exceptions.join(" ")) };
-        port.add("SLB_NAT_LAYER", "SLB_GROUP_NAT_IPv4_OUT", format!("OUTNAT_{id}"), format!("tcp, udp to {to}{but}: source {source}"));
+        port.add("SLB_NAT_LAYER", "SLB_GROUP_NAT_IPv4_OUT", name, format!("tcp, udp to {to}{but}: source {source}"));
     }
     routes(&mut port, network, members);
     port

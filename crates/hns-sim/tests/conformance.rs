@@ -104,18 +104,22 @@ fn every_type_conforms_in_the_newest_version() {
     }
 }
 
-/// The same suite where each document becomes links, addresses and rules, which every case's end takes away again.
+/// The same suite where each document becomes links, addresses and rules, which every case's end takes away again: on the defaults, and without
+/// direct server return.
 #[cfg(target_os = "linux")]
 #[test]
 fn every_type_conforms_over_the_kernel() {
     linux_sys::ns::in_lab("every_type_conforms_over_the_kernel", || {
         let (lab, version) = (harness::Lab::new(), HnsVersion::new(15, 5));
         let types = [NetworkType::L2Bridge, NetworkType::L2Tunnel, NetworkType::Overlay, NetworkType::Transparent, NetworkType::Nat];
-        for (number, network_type) in types.into_iter().enumerate() {
+        let defaults = Switches::of(version);
+        let indirect = Switches { direct_server_return: false, ..defaults.clone() };
+        let runs = types.into_iter().flat_map(|network_type| [(network_type.clone(), defaults.clone()), (network_type, indirect.clone())]);
+        for (number, (network_type, switches)) in runs.enumerate() {
             let host = Arc::new(lab.host(&format!("10.240.0.{}", 11 + number), &[]));
             let (before, inner) = (host.links(), host.clone());
             let directory = tempfile::tempdir().unwrap();
-            let service = Service::of(move || harness::start(&inner.ns, directory.path().to_owned(), &Switches::of(version)).session());
+            let service = Service::of(move || harness::start(&inner.ns, directory.path().to_owned(), &switches).session());
             judge_service(service, version, network_type.clone());
             assert_eq!(host.links(), before, "{network_type}: what the suite made is gone");
         }

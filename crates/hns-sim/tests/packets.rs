@@ -11,7 +11,6 @@ use std::time::Duration;
 use harness::{Lab, Pod, ask_tcp, ask_udp, id, net, serve_tcp, serve_udp};
 use hcn::document::*;
 use hcn::{EndpointPolicy, HnsVersion};
-use hns_sim::switches::Switches;
 
 const WS2022: HnsVersion = HnsVersion::new(13, 3);
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
@@ -146,7 +145,7 @@ fn load_balancers_spread_change_and_go() {
 fn direct_server_return_keeps_the_client() {
     linux_sys::ns::in_lab("direct_server_return_keeps_the_client", || {
         let lab = Lab::new();
-        let node = lab.node_with(Switches { direct_server_return: true, ..Switches::of(WS2022) });
+        let node = lab.node(WS2022);
         let (one, two) =
             (node.pod(2, "192.168.1.5", vec![]), node.pod(3, "192.168.1.6", vec![EndpointPolicy::outbound_nat_to([net("192.168.1.6/32")])]));
         serve_tcp(&one.ns, 80, "one");

@@ -211,7 +211,7 @@ fn rules_hold_where_the_host_does_not_route() {
 fn ipv6_flows_beside_ipv4() {
     in_lab("ipv6_flows_beside_ipv4", || {
         let lab = Lab::new();
-        let mut node = lab.bare("10.240.0.11", &[], Switches { direct_server_return: true, ..Switches::of(WS2025) });
+        let mut node = lab.bare("10.240.0.11", &[], Switches::of(WS2025));
         let mut network = HostComputeNetwork::new("dual", NetworkType::L2Bridge, Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap()));
         network.ipams[0].subnets.push(Subnet::new(net("fd00:1::/64"), "fd00:1::1".parse().unwrap()));
         node.client.create(id(1), &network).unwrap();

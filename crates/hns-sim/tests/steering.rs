@@ -28,7 +28,7 @@ fn ip(text: &str) -> IpAddr {
 fn bridged(lab: &Lab, number: u8) -> Node {
     let other = 3 - number;
     let route = (format!("192.168.{other}.0/24"), format!("10.240.0.1{other}"));
-    let switches = Switches { direct_server_return: true, ..Switches::of(WS2025) };
+    let switches = Switches::of(WS2025);
     let node = lab.bare(&format!("10.240.0.1{number}"), &[(&route.0, &route.1)], switches);
     let subnet = |prefix: &str, gateway: &str| Subnet::new(net(prefix), ip(gateway));
     let mut network =

@@ -5,31 +5,29 @@
 #![cfg(target_os = "linux")]
 
 mod harness;
+#[path = "harness/networks.rs"]
+mod networks;
 #[path = "harness/raw.rs"]
 mod raw;
 
-use std::net::IpAddr;
-
-use harness::{Host, Lab, Node, Pod, ask_tcp, ask_udp, id, is_silent, net, serve_tcp, serve_udp};
+use harness::{Lab, Node, ask_tcp, ask_udp, id, is_silent, net, serve_tcp, serve_udp};
 use hcn::document::*;
 use hcn::{EndpointPolicy, HnsVersion, NetworkPolicy};
 use hns_sim::switches::Switches;
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
+use networks::*;
 use raw::{Frame, Wire, answers_ping};
 
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
-const N1: &str = "10.240.0.11";
-const N2: &str = "10.240.0.12";
-const OUTSIDE: &str = "10.240.0.50";
-const VIP: &str = "10.96.0.1";
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
+/// Rows are walked on the defaults, those about load balancers also without direct server return.
+fn defaults() -> Switches {
+    Switches::of(WS2025)
 }
 
-fn direct() -> Switches {
-    Switches { direct_server_return: true, ..Switches::of(WS2025) }
+/// The defaults, and the same without direct server return: each with whether a DSR load balancer keeps its clients' addresses.
+fn both() -> [(Switches, bool); 2] {
+    [(defaults(), true), (Switches { direct_server_return: false, ..defaults() }, false)]
 }
 
 fn mac_of(ns: &NetNs, link: &str) -> [u8; 6] {
@@ -38,44 +36,6 @@ fn mac_of(ns: &NetNs, link: &str) -> [u8; 6] {
 
 fn bytes(mac: &str) -> [u8; 6] {
     mac.parse::<hns_sim::Mac>().unwrap().0
-}
-
-fn outside(lab: &Lab) -> Host {
-    let outside = lab.host(OUTSIDE, &[]);
-    serve_tcp(&outside.ns, 80, "outside");
-    serve_udp(&outside.ns, 53, "outside");
-    outside
-}
-
-/// Node `number` with an L2Bridge, and the fabric's routes to the other's pods.
-fn bridged(lab: &Lab, number: u8, switches: Switches) -> Node {
-    let other = 3 - number;
-    let route = (format!("192.168.{other}.0/24"), format!("10.240.0.1{other}"));
-    let node = lab.bare(&format!("10.240.0.1{number}"), &[(&route.0, &route.1)], switches);
-    let subnet = Subnet::new(net(&format!("192.168.{number}.0/24")), ip(&format!("192.168.{number}.1")));
-    node.client.create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
-    node
-}
-
-/// A pod whose gateway is its subnet's `.1`; its endpoint is `number`, its address `PREFIX.number`.
-fn pod(node: &Node, prefix: &str, number: u8, policies: Vec<EndpointPolicy>) -> Pod {
-    let mut endpoint = HostComputeEndpoint::local(format!("pod{number}"), net(&format!("{prefix}.{number}/24")), Some(ip(&format!("{prefix}.1"))));
-    endpoint.policies = policies;
-    node.pod_of(number, endpoint)
-}
-
-fn route(prefix: &str) -> EndpointPolicy {
-    EndpointPolicy::sdn_route(net(prefix))
-}
-
-fn outbound() -> EndpointPolicy {
-    EndpointPolicy::outbound_nat(["192.168.0.0/16", "10.244.0.0/16", "10.96.0.0/12", "10.240.0.11/32", "10.240.0.12/32"].map(net))
-}
-
-fn remote(node: &Node, number: u8, address: &str, mac: &str, host: &str) {
-    let mut endpoint = HostComputeEndpoint::remote(ip(address)).with_policy(EndpointPolicy::provider_address(ip(host)));
-    endpoint.mac_address = mac.into();
-    node.client.create_endpoint(&id(1), id(number), &endpoint).unwrap();
 }
 
 fn balance(node: &Node, vip: Option<&str>, port: u16, backend: u8, flags: LoadBalancerFlags, source: &str) {
@@ -89,7 +49,7 @@ fn balance(node: &Node, vip: Option<&str>, port: u16, backend: u8, flags: LoadBa
 fn l2bridge_pods_of_two_nodes() {
     in_lab("l2bridge_pods_of_two_nodes", || {
         let lab = Lab::new();
-        let (one, two) = (bridged(&lab, 1, direct()), bridged(&lab, 2, direct()));
+        let (one, two) = (bridged(&lab, 1, defaults()), bridged(&lab, 2, defaults()));
         let (p1, p2) = (pod(&one, "192.168.1", 5, vec![]), pod(&two, "192.168.2", 6, vec![]));
         serve_tcp(&p2.ns, 80, "p2");
         let wire = Wire::tap(lab.router());
@@ -108,7 +68,7 @@ fn l2bridge_pods_of_two_nodes() {
 fn l2bridge_to_the_internet() {
     in_lab("l2bridge_to_the_internet", || {
         let lab = Lab::new();
-        let node = bridged(&lab, 1, direct());
+        let node = bridged(&lab, 1, defaults());
         let outside = outside(&lab);
         let (translated, plain) = (pod(&node, "192.168.1", 5, vec![outbound()]), pod(&node, "192.168.1", 6, vec![]));
         assert_eq!(ask_tcp(&translated.ns, "10.240.0.50:80").unwrap(), format!("outside saw {N1}"));
@@ -124,7 +84,7 @@ fn l2bridge_to_the_internet() {
 fn l2bridge_to_a_service_and_to_the_own_node() {
     in_lab("l2bridge_to_a_service_and_to_the_own_node", || {
         let lab = Lab::new();
-        let (one, two) = (bridged(&lab, 1, direct()), bridged(&lab, 2, direct()));
+        let (one, two) = (bridged(&lab, 1, defaults()), bridged(&lab, 2, defaults()));
         let backend = pod(&two, "192.168.2", 6, vec![]);
         serve_tcp(&backend.ns, 80, "p2");
         serve_tcp(&one.ns, 81, "n1");
@@ -160,11 +120,8 @@ fn l2bridge_to_a_service_and_to_the_own_node() {
 fn l2tunnel_pods_of_one_node_meet_in_the_fabric() {
     in_lab("l2tunnel_pods_of_one_node_meet_in_the_fabric", || {
         let lab = Lab::new();
-        lab.router().run(|| linux_sys::sysctl::set("net.ipv4.ip_forward", "1")).unwrap().unwrap();
-        let rtnl = Rtnl::open_in(lab.router()).unwrap();
-        let lan = rtnl.link("lan0").unwrap().unwrap().index;
-        rtnl.add_route(&linux_sys::netlink::Route::new(net("192.168.1.0/24")).via(ip(N1)).oif(lan)).unwrap();
-        let node = lab.bare(N1, &[], direct());
+        make_fabric(&lab);
+        let node = lab.bare(N1, &[], defaults());
         let subnet = Subnet::new(net("192.168.1.0/24"), ip("192.168.1.1"));
         node.client.create(id(1), &HostComputeNetwork::new("azure", NetworkType::L2Tunnel, subnet)).unwrap();
         let (p1, p2) = (pod(&node, "192.168.1", 5, vec![]), pod(&node, "192.168.1", 6, vec![]));
@@ -180,33 +137,11 @@ fn l2tunnel_pods_of_one_node_meet_in_the_fabric() {
     });
 }
 
-/// Node `number` with an overlay; `host_route` lets its pods and itself meet.
-fn overlaid(lab: &Lab, number: u8, host_route: bool) -> Node {
-    let node = lab.bare(&format!("10.240.0.1{number}"), &[], direct());
-    let mut subnet = Subnet::new(net(&format!("10.244.{number}.0/24")), ip(&format!("10.244.{number}.1")));
-    subnet.policies.push(serde_json::from_str(r#"{"Type": "VSID", "Settings": {"IsolationId": 4096}}"#).unwrap());
-    let mut network = HostComputeNetwork::new("vxlan0", NetworkType::Overlay, subnet);
-    network.policies.push(NetworkPolicy::dr_mac_address(format!("00-15-5D-00-0{number}-01")));
-    if host_route {
-        network.policies.push(serde_json::from_str(r#"{"Type": "HostRoute", "Settings": {}}"#).unwrap());
-    }
-    let other = 3 - number;
-    network.policies.push(NetworkPolicy::remote_subnet_route(&RemoteSubnetRoute {
-        destination_prefix: format!("10.244.{other}.0/24"),
-        isolation_id: 4096,
-        provider_address: format!("10.240.0.1{other}"),
-        distributed_router_mac_address: format!("00-15-5D-00-0{other}-01"),
-        ..RemoteSubnetRoute::default()
-    }));
-    node.client.create(id(1), &network).unwrap();
-    node
-}
-
 #[test]
 fn overlay_pods_of_two_nodes() {
     in_lab("overlay_pods_of_two_nodes", || {
         let lab = Lab::new();
-        let (one, two) = (overlaid(&lab, 1, false), overlaid(&lab, 2, false));
+        let (one, two) = (overlaid(&lab, 1, false, defaults()), overlaid(&lab, 2, false, defaults()));
         let (p1, p2) = (pod(&one, "10.244.1", 5, vec![outbound()]), pod(&two, "10.244.2", 6, vec![outbound()]));
         serve_tcp(&p2.ns, 80, "p2");
         serve_udp(&p2.ns, 53, "p2");
@@ -261,7 +196,7 @@ fn overlay_pods_of_two_nodes() {
 fn overlay_to_elsewhere() {
     in_lab("overlay_to_elsewhere", || {
         let lab = Lab::new();
-        let node = overlaid(&lab, 1, false);
+        let node = overlaid(&lab, 1, false, defaults());
         let outside = outside(&lab);
         let (p1, plain) = (pod(&node, "10.244.1", 5, vec![outbound()]), pod(&node, "10.244.1", 6, vec![]));
         let wire = Wire::tap(lab.router());
@@ -280,7 +215,7 @@ fn overlay_host_and_pod() {
     in_lab("overlay_host_and_pod", || {
         let lab = Lab::new();
         for (number, host_route) in [(1, false), (2, true)] {
-            let node = overlaid(&lab, number, host_route);
+            let node = overlaid(&lab, number, host_route, defaults());
             let prefix = format!("10.244.{number}");
             let p1 = pod(&node, &prefix, 5, vec![]);
             serve_tcp(&p1.ns, 80, "p1");
@@ -294,51 +229,66 @@ fn overlay_host_and_pod() {
 #[test]
 fn overlay_services() {
     in_lab("overlay_services", || {
-        let lab = Lab::new();
-        let (one, two) = (overlaid(&lab, 1, false), overlaid(&lab, 2, false));
-        let (p1, p2) = (pod(&one, "10.244.1", 5, vec![outbound()]), pod(&two, "10.244.2", 6, vec![outbound()]));
-        serve_tcp(&p2.ns, 80, "p2");
-        remote(&one, 9, "10.244.2.6", "02-11-0A-F4-02-06", N2);
-        // As kube-proxy does it: a source, then the address of the service at the own host.
-        one.client.create_endpoint(&id(1), id(8), &HostComputeEndpoint::local("source", net("10.244.1.2/24"), None)).unwrap();
-        remote(&one, 10, VIP, "02-11-0A-60-00-01", N1);
-        balance(&one, Some(VIP), 80, 9, LoadBalancerFlags(0), "10.244.1.2");
-        let wire = Wire::tap(lab.router());
-        assert_eq!(ask_tcp(&p1.ns, "10.96.0.1:80").unwrap(), "p2 saw 10.244.1.2", "without DSR, the source");
-        let tunnelled: Vec<Frame> = wire.frames().into_iter().filter(|frame| frame.inner().is_some()).collect();
-        assert!(!tunnelled.is_empty() && tunnelled.iter().all(|frame| [ip(N1), ip(N2)].contains(&frame.source.into())), "from host to host");
-        one.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
-        balance(&one, Some(VIP), 80, 9, LoadBalancerFlags::DSR, "10.244.1.2");
-        assert_eq!(ask_tcp(&p1.ns, "10.96.0.1:80").unwrap(), "p2 saw 10.244.1.5", "with DSR, the client");
-        // Where the destination is kept, the back end's own host finds it by its own load balancer.
-        harness::own(&p2.ns, ip(VIP));
-        serve_tcp(&p2.ns, 81, "p2");
-        for (node, backend) in [(&one, 9), (&two, 6)] {
-            let mut kept = HostComputeLoadBalancer::new(Some(ip(VIP)), Protocol::TCP, 81, 82, vec![id(backend)]);
-            (kept.flags, kept.port_mappings[0].flags) = (LoadBalancerFlags::DSR, PortMappingFlags::PRESERVE_DIP);
-            node.client.create(id(0x21), &kept).unwrap();
+        for (switches, direct) in both() {
+            walk_overlay_services(&switches, direct);
         }
-        assert_eq!(ask_tcp(&p1.ns, "10.96.0.1:81").unwrap(), "p2 saw 10.244.1.5", "the address and port that the client dialled");
     });
+}
+
+fn walk_overlay_services(switches: &Switches, direct: bool) {
+    let lab = Lab::new();
+    let (one, two) = (overlaid(&lab, 1, false, switches.clone()), overlaid(&lab, 2, false, switches.clone()));
+    let (p1, p2) = (pod(&one, "10.244.1", 5, vec![outbound()]), pod(&two, "10.244.2", 6, vec![outbound()]));
+    serve_tcp(&p2.ns, 80, "p2");
+    remote(&one, 9, "10.244.2.6", "02-11-0A-F4-02-06", N2);
+    // As kube-proxy does it: a source, then the address of the service at the own host.
+    one.client.create_endpoint(&id(1), id(8), &HostComputeEndpoint::local("source", net("10.244.1.2/24"), None)).unwrap();
+    remote(&one, 10, VIP, "02-11-0A-60-00-01", N1);
+    balance(&one, Some(VIP), 80, 9, LoadBalancerFlags(0), "10.244.1.2");
+    let wire = Wire::tap(lab.router());
+    assert_eq!(ask_tcp(&p1.ns, "10.96.0.1:80").unwrap(), "p2 saw 10.244.1.2", "without DSR, the source");
+    let tunnelled: Vec<Frame> = wire.frames().into_iter().filter(|frame| frame.inner().is_some()).collect();
+    assert!(!tunnelled.is_empty() && tunnelled.iter().all(|frame| [ip(N1), ip(N2)].contains(&frame.source.into())), "from host to host");
+    one.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
+    balance(&one, Some(VIP), 80, 9, LoadBalancerFlags::DSR, "10.244.1.2");
+    let seen = if direct { "10.244.1.5" } else { "10.244.1.2" };
+    assert_eq!(ask_tcp(&p1.ns, "10.96.0.1:80").unwrap(), format!("p2 saw {seen}"), "with DSR, the client");
+    if !direct {
+        return;
+    }
+    // Where the destination is kept, the back end's own host finds it by its own load balancer.
+    harness::own(&p2.ns, ip(VIP));
+    serve_tcp(&p2.ns, 81, "p2");
+    for (node, backend) in [(&one, 9), (&two, 6)] {
+        let mut kept = HostComputeLoadBalancer::new(Some(ip(VIP)), Protocol::TCP, 81, 82, vec![id(backend)]);
+        (kept.flags, kept.port_mappings[0].flags) = (LoadBalancerFlags::DSR, PortMappingFlags::PRESERVE_DIP);
+        node.client.create(id(0x21), &kept).unwrap();
+    }
+    assert_eq!(ask_tcp(&p1.ns, "10.96.0.1:81").unwrap(), "p2 saw 10.244.1.5", "the address and port that the client dialled");
 }
 
 #[test]
 fn a_pod_to_its_own_service() {
     in_lab("a_pod_to_its_own_service", || {
-        let lab = Lab::new();
-        let node = bridged(&lab, 1, direct());
-        let by_host = || route("10.96.0.0/12");
-        let plain = pod(&node, "192.168.1", 5, vec![by_host()]);
-        let looped = pod(&node, "192.168.1", 6, vec![by_host(), EndpointPolicy::outbound_nat_to([net("192.168.1.6/32")])]);
-        serve_tcp(&plain.ns, 80, "pod");
-        serve_tcp(&looped.ns, 80, "pod");
-        for (pod, number, flags, expected) in
-            [(&plain, 5, LoadBalancerFlags::DSR, None), (&looped, 6, LoadBalancerFlags::DSR, Some(N1)), (&plain, 5, LoadBalancerFlags(0), Some(N1))]
-        {
-            balance(&node, Some(VIP), 80, number, flags, "");
-            let answer = ask_tcp(&pod.ns, "10.96.0.1:80").ok();
-            assert_eq!(answer, expected.map(|seen| format!("pod saw {seen}")), "pod {number}, {flags:?}");
-            node.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
+        for (switches, direct) in both() {
+            let lab = Lab::new();
+            let node = bridged(&lab, 1, switches);
+            let by_host = || route("10.96.0.0/12");
+            let plain = pod(&node, "192.168.1", 5, vec![by_host()]);
+            let looped = pod(&node, "192.168.1", 6, vec![by_host(), EndpointPolicy::outbound_nat_to([net("192.168.1.6/32")])]);
+            serve_tcp(&plain.ns, 80, "pod");
+            serve_tcp(&looped.ns, 80, "pod");
+            let alone = if direct { None } else { Some(N1) };
+            for (pod, number, flags, expected) in [
+                (&plain, 5, LoadBalancerFlags::DSR, alone),
+                (&looped, 6, LoadBalancerFlags::DSR, Some(N1)),
+                (&plain, 5, LoadBalancerFlags(0), Some(N1)),
+            ] {
+                balance(&node, Some(VIP), 80, number, flags, "");
+                let answer = ask_tcp(&pod.ns, "10.96.0.1:80").ok();
+                assert_eq!(answer, expected.map(|seen| format!("pod saw {seen}")), "pod {number}, {flags:?}, DSR {direct}");
+                node.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
+            }
         }
     });
 }
@@ -346,23 +296,26 @@ fn a_pod_to_its_own_service() {
 #[test]
 fn node_ports() {
     in_lab("node_ports", || {
-        let lab = Lab::new();
-        let (one, two) = (bridged(&lab, 1, direct()), bridged(&lab, 2, direct()));
-        let (p1, p2) = (pod(&one, "192.168.1", 5, vec![]), pod(&two, "192.168.2", 6, vec![]));
-        serve_tcp(&p1.ns, 80, "p1");
-        serve_tcp(&p2.ns, 80, "p2");
-        remote(&one, 9, "192.168.2.6", "", N2);
-        let outside = outside(&lab);
-        balance(&one, None, 30080, 9, LoadBalancerFlags(0), "");
-        assert_eq!(ask_tcp(&outside.ns, "10.240.0.11:30080").unwrap(), format!("p2 saw {N1}"), "policy Cluster: by N1, and back by it");
-        assert!(ask_tcp(&one.ns, "10.240.0.11:30080").is_err(), "the host itself does not, without LocalRoutedVip");
-        one.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
-        let mut routed = HostComputeLoadBalancer::new(None, Protocol::TCP, 30080, 80, vec![id(5)]);
-        routed.flags = LoadBalancerFlags::DSR;
-        routed.port_mappings[0].flags = PortMappingFlags::LOCAL_ROUTED_VIP;
-        one.client.create(id(0x20), &routed).unwrap();
-        assert_eq!(ask_tcp(&outside.ns, "10.240.0.11:30080").unwrap(), format!("p1 saw {OUTSIDE}"), "policy Local: the client is kept");
-        assert!(ask_tcp(&one.ns, "10.240.0.11:30080").is_ok(), "the host itself, with LocalRoutedVip");
+        for (switches, direct) in both() {
+            let lab = Lab::new();
+            let (one, two) = (bridged(&lab, 1, switches.clone()), bridged(&lab, 2, switches));
+            let (p1, p2) = (pod(&one, "192.168.1", 5, vec![]), pod(&two, "192.168.2", 6, vec![]));
+            serve_tcp(&p1.ns, 80, "p1");
+            serve_tcp(&p2.ns, 80, "p2");
+            remote(&one, 9, "192.168.2.6", "", N2);
+            let outside = outside(&lab);
+            balance(&one, None, 30080, 9, LoadBalancerFlags(0), "");
+            assert_eq!(ask_tcp(&outside.ns, "10.240.0.11:30080").unwrap(), format!("p2 saw {N1}"), "policy Cluster: by N1, and back by it");
+            assert!(ask_tcp(&one.ns, "10.240.0.11:30080").is_err(), "the host itself does not, without LocalRoutedVip");
+            one.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
+            let mut routed = HostComputeLoadBalancer::new(None, Protocol::TCP, 30080, 80, vec![id(5)]);
+            routed.flags = LoadBalancerFlags::DSR;
+            routed.port_mappings[0].flags = PortMappingFlags::LOCAL_ROUTED_VIP;
+            one.client.create(id(0x20), &routed).unwrap();
+            let seen = if direct { OUTSIDE } else { N1 };
+            assert_eq!(ask_tcp(&outside.ns, "10.240.0.11:30080").unwrap(), format!("p1 saw {seen}"), "policy Local: the client is kept");
+            assert!(ask_tcp(&one.ns, "10.240.0.11:30080").is_ok(), "the host itself, with LocalRoutedVip");
+        }
     });
 }
 
@@ -370,7 +323,7 @@ fn node_ports() {
 fn nat_networks_hide_their_containers() {
     in_lab("nat_networks_hide_their_containers", || {
         let lab = Lab::new();
-        let node = lab.bare(N1, &[], direct());
+        let node = lab.bare(N1, &[], defaults());
         let subnet = Subnet::new(net("172.20.1.0/24"), ip("172.20.1.1"));
         node.client.create(id(1), &HostComputeNetwork::new("nat", NetworkType::Nat, subnet)).unwrap();
         let mapping = PortMapping { protocol: Protocol::TCP, internal_port: 80, external_port: 8088, ..PortMapping::default() };
@@ -389,7 +342,7 @@ fn nat_networks_hide_their_containers() {
 fn shared_connections_answer_for_the_name_server() {
     in_lab("shared_connections_answer_for_the_name_server", || {
         let lab = Lab::new();
-        let node = lab.bare(N1, &[], direct());
+        let node = lab.bare(N1, &[], defaults());
         let _outside = outside(&lab);
         let mut network = HostComputeNetwork::new("Default Switch", NetworkType::Ics, Subnet::new(net("172.20.1.0/24"), ip("172.20.1.1")));
         network.flags = NetworkFlags::ENABLE_DNS_PROXY;
@@ -404,7 +357,7 @@ fn shared_connections_answer_for_the_name_server() {
 fn transparent_endpoints_are_hosts_of_the_lan() {
     in_lab("transparent_endpoints_are_hosts_of_the_lan", || {
         let lab = Lab::new();
-        let node = lab.bare(N1, &[("192.168.77.0/24", "10.240.0.50")], direct());
+        let node = lab.bare(N1, &[("192.168.77.0/24", "10.240.0.50")], defaults());
         let outside = outside(&lab);
         let subnet = Subnet::new(net("10.240.0.0/24"), ip("10.240.0.1"));
         node.client.create(id(1), &HostComputeNetwork::new("lan", NetworkType::Transparent, subnet)).unwrap();

@@ -16,6 +16,7 @@ const GROUP: &str = "policies";
 
 pub(super) const CASES: &[Case] = &[
     case(GROUP, "policies of a pod come back as they were given", Evidence::Client, kept),
+    case(GROUP, "a loopback policy stands beside the outgoing translation", Evidence::Client, loopback),
     case(GROUP, "a policy is added and removed by its settings", Evidence::Client, add_remove),
     case(GROUP, "an update replaces an endpoint's policies", Evidence::Client, update),
     case(GROUP, "access rules come back as they were given", Evidence::Client, acls),
@@ -65,6 +66,17 @@ fn kept(bench: &Bench<'_>) -> Check {
     for policy in &wanted {
         ensure!(has(&made.policies, policy), "{} became {}", text(policy), text(&made.policies));
     }
+    Ok(())
+}
+
+/// As win-bridge, Calico and Azure's plug-in have it for direct server return.
+fn loopback(bench: &Bench<'_>) -> Check {
+    bench.needs_vfp()?;
+    bench.needs(bench.features.dsr, "DSR")?;
+    let wanted = [nat(), EndpointPolicy::outbound_nat_to([ipnet::IpNet::from(std::net::IpAddr::from([10, 255, 3, 9]))])];
+    let document = wanted.iter().cloned().fold(bench.endpoint_document()?, HostComputeEndpoint::with_policy);
+    let made = bench.create_endpoint(&document)?;
+    ensure!(wanted.iter().all(|policy| has(&made.policies, policy)), "they became {}", text(&made.policies));
     Ok(())
 }
 

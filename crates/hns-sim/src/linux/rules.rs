@@ -5,8 +5,9 @@
 //! pick-N…             → backend (frontend · slot) → address · port, by dnat; the mark becomes the class of source that the backend sees
 //! input, output       → pods and their host reach each other where the network says so
 //! forward             → access rules of the source's port, then of the destination's
-//! postrouting         → mark → its source; tcp and udp → outbound; NAT networks → masquerade; overlays let nothing else out
-//! outbound            → address → class; class · destination among the exceptions → as it is; else class → its source
+//! postrouting         → mark → its source; tcp and udp → outbound; NAT networks → masquerade; overlays let nothing else out or in
+//! outbound-to         → address → class; class · destination among its destinations → its source
+//! outbound            → outbound-to; address → class; class · destination among the exceptions → as it is; else class → its source
 //! ```
 //! There is a pick chain for each different way of picking, never one for each frontend, so a change costs the kernel only its own elements.
 //! Only a connection's first packet comes to the translating chains; the others follow the connection.
@@ -55,7 +56,7 @@ pub struct Fingerprint(u64);
 impl Default for Fingerprint {
     /// Of tables without facts. Another version of this program may have other chains.
     fn default() -> Self {
-        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 3")))
+        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 4")))
     }
 }
 
@@ -133,7 +134,7 @@ pub fn change(nft: &Nft, plan: &Plan, fingerprint: Fingerprint) -> io::Result<Fi
 
 /// Whether a fact means something in the tables.
 fn is_in_tables(fact: &Fact) -> bool {
-    !is_link(fact) || matches!(fact, Fact::BridgeAddress { .. } | Fact::Hop(_))
+    !is_link(fact) || matches!(fact, Fact::BridgeAddress { .. } | Fact::Hop(_) | Fact::Tunnel { .. })
 }
 
 /// Elements of one set that follow each other, on their way into a batch together.

@@ -37,8 +37,7 @@ pub(super) fn facts(balancer: &Balancer, state: &State, switches: &Switches, fac
             spread: spread(mapping, switches),
             any_host_address,
             seen,
-            // The host's packets to its own addresses do not leave its stack, unless a route sends them to the switch.
-            host: !any_host_address || !switches.node_port_needs_local_routed_vip || mapping.flags.contains(PortMappingFlags::LOCAL_ROUTED_VIP),
+            host: if any_host_address { host_reaches_node_port(mapping, switches) } else { switches.host_reaches_load_balancers },
             guarded: bridged && switches.host_needs_route && seen != Seen::Client,
             kept,
             mux: mux && !kept,
@@ -79,6 +78,12 @@ fn seen(balancer: &Balancer, host: Option<IpAddr>, switches: &Switches, ipv6: bo
     let class = class_of(address, &[], &[]);
     facts.insert(Fact::Source { class, address });
     Seen::Class(class)
+}
+
+/// The host's packets to its own addresses do not leave its stack, unless a route sends them to the switch.
+fn host_reaches_node_port(mapping: &LoadBalancerPortMapping, switches: &Switches) -> bool {
+    let routed = switches.local_routed_vip && mapping.flags.contains(PortMappingFlags::LOCAL_ROUTED_VIP);
+    routed || !switches.node_port_needs_local_routed_vip
 }
 
 /// A version without session affinity spreads each connection by itself.

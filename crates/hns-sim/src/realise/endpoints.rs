@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use hcn::document::{EncapOverhead, EndpointPolicyType, InterfaceParameters, L4Proxy, Qos};
-use hcn::{EndpointPolicy, Guid, HostComputeNetwork, NatFlags, NetworkType, OutBoundNat};
+use hcn::{EndpointPolicy, Guid, HostComputeEndpoint, HostComputeNetwork, NatFlags, NetworkType, OutBoundNat};
 use ipnet::IpNet;
 
 use super::{access, awaits_compartment, bridge_of, forwarding, host_address, management, merged, overlay, prefix, single};
@@ -82,8 +82,22 @@ fn settings<T: serde::de::DeserializeOwned>(endpoint: &Endpoint, policy_type: &E
     endpoint.document.policies.iter().rev().find_map(|policy| policy.settings_as(policy_type))
 }
 
+/// A policy that names its destinations stands beside one that does not; of two of the same kind the last one counts.
+pub(crate) fn outbound_policies(document: &HostComputeEndpoint) -> impl Iterator<Item = OutBoundNat> {
+    let last = |named: bool| {
+        let policies = document.policies.iter().rev().filter_map(EndpointPolicy::as_outbound_nat);
+        policies.into_iter().find(move |nat| nat.destinations.is_empty() != named)
+    };
+    [last(true), last(false)].into_iter().flatten()
+}
+
 fn outbound_facts(endpoint: &Endpoint, network: &HostComputeNetwork, state: &State, addresses: &[IpNet], facts: &mut BTreeSet<Fact>) {
-    let Some(nat) = settings::<OutBoundNat>(endpoint, &EndpointPolicyType::OutBoundNat) else { return };
+    for nat in outbound_policies(&endpoint.document) {
+        translation_facts(&nat, network, state, addresses, facts);
+    }
+}
+
+fn translation_facts(nat: &OutBoundNat, network: &HostComputeNetwork, state: &State, addresses: &[IpNet], facts: &mut BTreeSet<Fact>) {
     let own = nat.virtual_ip.parse::<IpAddr>().ok();
     let exceptions = merged(nat.exceptions.iter().map(String::as_str));
     let destinations = merged(nat.destinations.iter().map(String::as_str));

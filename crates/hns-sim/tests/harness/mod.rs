@@ -19,7 +19,7 @@ use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::ns::NetNs;
 
 /// How long a client waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long nothing must come where nothing may.
 pub const SILENCE: Duration = Duration::from_millis(300);
@@ -285,8 +285,12 @@ pub fn serve_udp_at(ns: &NetNs, address: SocketAddr, name: &'static str) {
 }
 
 pub fn connect(ns: &NetNs, address: &str) -> io::Result<TcpStream> {
+    connect_within(ns, address, PATIENCE)
+}
+
+pub fn connect_within(ns: &NetNs, address: &str, patience: Duration) -> io::Result<TcpStream> {
     let address: SocketAddr = address.parse().unwrap();
-    let stream = ns.run(move || TcpStream::connect_timeout(&address, PATIENCE)).unwrap()?;
+    let stream = ns.run(move || TcpStream::connect_timeout(&address, patience)).unwrap()?;
     stream.set_read_timeout(Some(PATIENCE))?;
     Ok(stream)
 }

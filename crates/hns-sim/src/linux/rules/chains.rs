@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use linux_sys::nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, MetaKey, PayloadBase, Rule, ct_state, ct_status, rule};
 
 use super::{hops, table};
-use crate::fact::{BALANCED, ONLY_DESTINATIONS, Pick, Seen, Spread, TO_FABRIC, USUAL_PROTOCOLS, stable_hash};
+use crate::fact::{BALANCED, Pick, Seen, Spread, TO_FABRIC, USUAL_PROTOCOLS, stable_hash};
 use crate::linux::links::{BRIDGE, TUNNEL};
 
 pub(super) const FRONTENDS: &str = "frontends";
@@ -13,6 +13,7 @@ pub(super) const PICKS: &str = "picks";
 pub(super) const HOST_PICKS: &str = "picks-host";
 pub(super) const SOURCES: &str = "sources";
 pub(super) const OUTBOUND: &str = "outbound-classes";
+pub(super) const OUTBOUND_TO: &str = "outbound-to-classes";
 pub(super) const EXCEPTIONS: &str = "exceptions";
 pub(super) const DESTINATIONS: &str = "destinations";
 pub(super) const MASQUERADED: &str = "masqueraded";
@@ -22,6 +23,7 @@ pub(super) const CLOSED: &str = "closed";
 pub(super) const HOST_PATHS: &str = "host-paths";
 pub(super) const HOST_ADDRESSES: &str = "host-addresses";
 pub(super) const OVERLAY_LINKS: &str = "overlay-links";
+pub(super) const TUNNELS: &str = "tunnels";
 pub(super) const OVERLAY_PREFIXES: &str = "overlay-prefixes";
 pub(super) const PROXIED: &str = "proxied";
 pub(super) const UNPROXIED: &str = "unproxied";
@@ -87,7 +89,7 @@ impl Slots {
 
 pub(super) fn add_chains(batch: &mut Batch, family: Family) {
     let (table, slots) = (table(family), Slots::of(family));
-    for chain in ["frontends", "frontends-host", "outbound"] {
+    for chain in ["frontends", "frontends-host", "outbound-to", "outbound"] {
         batch.add_chain(&table, &Chain::regular(chain));
     }
     let nat = ChainType::Nat;
@@ -104,6 +106,7 @@ pub(super) fn add_chains(batch: &mut Batch, family: Family) {
     let rules = [
         ("frontends", frontend_rules(&slots, PICKS)),
         ("frontends-host", frontend_rules(&slots, HOST_PICKS)),
+        ("outbound-to", outbound_to_rules(&slots)),
         ("outbound", outbound_rules(&slots)),
         ("prerouting", prerouting_rules(&slots)),
         ("output", vec![rule().jump("frontends-host")]),
@@ -145,23 +148,41 @@ fn prerouting_rules(slots: &Slots) -> Vec<Rule> {
 fn postrouting_rules(slots: &Slots) -> Vec<Rule> {
     let elsewhere = slots.daddr(slots.saddr(rule(), 0).lookup(MASQUERADED, 0), 0).lookup_not(MASQUERADED, 0);
     let leaving = slots.saddr(rule(), 0).lookup(OVERLAY_PREFIXES, 0).expr(Expr::Meta { key: MetaKey::OifName, reg: 0 }).lookup_not(OVERLAY_LINKS, 0);
+    // The host has no address on the overlay, by which a pod of another host could answer it.
+    let entering = slots.saddr(going_to(TUNNELS, rule()), 0).lookup_not(OVERLAY_PREFIXES, 0);
     vec![
+        // Where the host's own connections lead is known only here: a load balancer may have changed it on their way out.
+        going_to(HOSTLESS, rule().iifname("")).drop(),
         rule().mark(BALANCED, u32::MAX).set_mark(0, u32::MAX).masquerade(),
         slots.snat_by_mark(rule()),
         rule().l4proto(TCP).jump("outbound"),
         rule().l4proto(UDP).jump("outbound"),
         elsewhere.masquerade(),
         leaving.drop(),
+        entering.drop(),
+    ]
+}
+
+/// The destination is listed for the class that the mark says.
+fn listed(slots: &Slots, set: &str) -> Rule {
+    slots.daddr(rule().load_mark(0), 1).lookup(set, 0)
+}
+
+/// Classes that name their destinations. What they do not translate is left to the other classes.
+fn outbound_to_rules(slots: &Slots) -> Vec<Rule> {
+    vec![
+        slots.saddr(rule(), 0).lookup_data(OUTBOUND_TO, 0, FOUND).set_mark_from(FOUND),
+        listed(slots, EXCEPTIONS).set_mark(0, u32::MAX).return_(),
+        slots.snat_by_mark(listed(slots, DESTINATIONS)),
+        rule().set_mark(0, u32::MAX),
     ]
 }
 
 fn outbound_rules(slots: &Slots) -> Vec<Rule> {
-    let listed = |rule: Rule, set: &str| slots.daddr(rule.load_mark(0), 1).lookup(set, 0);
     vec![
+        rule().jump("outbound-to"),
         slots.saddr(rule(), 0).lookup_data(OUTBOUND, 0, FOUND).set_mark_from(FOUND),
-        listed(rule(), EXCEPTIONS).set_mark(0, u32::MAX).return_(),
-        slots.snat_by_mark(listed(rule().mark(ONLY_DESTINATIONS, ONLY_DESTINATIONS), DESTINATIONS)),
-        rule().mark(ONLY_DESTINATIONS, ONLY_DESTINATIONS).set_mark(0, u32::MAX).return_(),
+        listed(slots, EXCEPTIONS).set_mark(0, u32::MAX).return_(),
         slots.snat_by_mark(rule()),
     ]
 }

@@ -9,7 +9,7 @@ use linux_sys::nft::{Batch, DataType, Element, Family, Key, SetSpec};
 use super::chains::*;
 use super::hops::{HOPS, KEPT_BACKENDS, KEPT_SOURCES, POD_HOPS};
 use super::{FAMILIES, table};
-use crate::fact::{BALANCED, Fact, Frontend, NatClass, Pick, Seen};
+use crate::fact::{BALANCED, Fact, Frontend, NatClass, ONLY_DESTINATIONS, Pick, Seen};
 use crate::linux::tunnels;
 
 pub(super) fn add_sets(batch: &mut Batch, family: Family) {
@@ -26,6 +26,7 @@ pub(super) fn add_sets(batch: &mut Batch, family: Family) {
         SetSpec::vmap(HOST_PICKS, [Mark]),
         SetSpec::map(SOURCES, [Mark], [address]),
         SetSpec::map(OUTBOUND, [address], [Mark]),
+        SetSpec::map(OUTBOUND_TO, [address], [Mark]),
         SetSpec::set(EXCEPTIONS, [Mark, address]).interval(),
         SetSpec::set(DESTINATIONS, [Mark, address]).interval(),
         SetSpec::set(MASQUERADED, [address]).interval(),
@@ -35,6 +36,7 @@ pub(super) fn add_sets(batch: &mut Batch, family: Family) {
         SetSpec::set(HOST_PATHS, [address, address]).interval(),
         SetSpec::set(HOST_ADDRESSES, [address]),
         SetSpec::set(OVERLAY_LINKS, [IfName]),
+        SetSpec::set(TUNNELS, [IfName]),
         SetSpec::set(OVERLAY_PREFIXES, [address]).interval(),
         SetSpec::map(PROXIED, [address, InetProto, address], [address, InetService]).interval(),
         SetSpec::set(UNPROXIED, [address, address]).interval(),
@@ -84,6 +86,7 @@ pub(super) fn elements(fact: &Fact) -> Vec<(Family, String, Element)> {
         Fact::Closed { bridge } => return named(CLOSED, bridge),
         Fact::Hostless { bridge } => return named(HOSTLESS, bridge),
         Fact::OverlayLink { link } => return named(OVERLAY_LINKS, link),
+        Fact::Tunnel { name, .. } => return named(TUNNELS, name),
         Fact::TunnelMac { tunnel, mac } => (Family::Netdev, tunnels::MACS, Element::new(Key::new().ifname(tunnel).mac(mac.0))),
         Fact::BridgeAddress { address: own, .. } => (family_of(own.addr()), HOST_ADDRESSES, Element::new(address(own.addr()))),
         Fact::HostPath { address: pod, destination } => (family_of(*pod), HOST_PATHS, area(destination, || address(*pod))),
@@ -92,7 +95,10 @@ pub(super) fn elements(fact: &Fact) -> Vec<(Family, String, Element)> {
         Fact::Source { class, address: source } => (family_of(*source), SOURCES, Element::new(mark_key(*class)).data(address(*source))),
         Fact::Exception { class, destination } => (family_of(destination.addr()), EXCEPTIONS, class_and_net(*class, destination)),
         Fact::Destination { class, destination } => (family_of(destination.addr()), DESTINATIONS, class_and_net(*class, destination)),
-        Fact::Outbound { address: pod, class } => (family_of(*pod), OUTBOUND, Element::new(address(*pod)).data(mark_key(*class))),
+        Fact::Outbound { address: pod, class } => {
+            let map = if class & ONLY_DESTINATIONS == 0 { OUTBOUND } else { OUTBOUND_TO };
+            (family_of(*pod), map, Element::new(address(*pod)).data(mark_key(*class)))
+        }
         Fact::Unproxied { address: pod, destination } => (family_of(*pod), UNPROXIED, area(destination, || address(*pod))),
         Fact::Proxied { address: pod, protocol, destination, proxy: (to, port) } => {
             let element = area(destination, || address(*pod).proto(number(*protocol)));
