@@ -1,5 +1,6 @@
 //! `mullion kube-proxy`, and the names `kube-proxy` and `proxy`: the service proxy alone, in the place of upstream's.
 
+mod gaps;
 mod options;
 mod server;
 #[cfg(windows)]
@@ -110,6 +111,9 @@ impl Mode {
 async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
     cluster::install_crypto_provider();
     let mode = Mode::of(options)?;
+    if mode == Mode::Kernel {
+        gaps::of(options).iter().for_each(|gap| tracing::warn!("{gap}"));
+    }
     if options.is_on("cleanup") && mode != Mode::Kernel {
         return cleanup(mode);
     }

@@ -19,6 +19,9 @@ const ROWS: &[Row] = &[
             "cluster_ips_reach_pods_from_everywhere",
             "connections_are_carried_both_ways_and_addresses_come_and_go",
             "documents_carry_upstreams_flags",
+            "bridges_are_served_and_restarts_change_nothing",
+            "overlays_are_served_and_restarts_change_nothing",
+            "tunnels_are_served_and_restarts_change_nothing",
         ],
     ),
     Row("TCP and UDP", [YES, YES, YES, YES], &["udp_is_answered_from_the_service_address", "datagrams_find_their_way_back_and_follow_their_service"]),
@@ -61,7 +64,15 @@ const ROWS: &[Row] = &[
     Row(
         "… and they see the client's address",
         ["with DSR", "with DSR; told", YES, "no"],
-        &["node_ports_follow_the_traffic_policy", "what_hns_cannot_do_is_said"],
+        &[
+            "node_ports_follow_the_traffic_policy",
+            "what_hns_cannot_do_is_said",
+            "bridges_are_served_and_restarts_change_nothing",
+            "overlays_are_served_and_restarts_change_nothing",
+            "tunnels_are_served_and_restarts_change_nothing",
+            "without_direct_server_return_the_client_is_lost_and_that_is_told",
+            "a_lost_client_address_is_an_event_of_the_service_that_asked_for_it",
+        ],
     ),
     Row(
         "… and clients inside the cluster reach every back end",
@@ -96,20 +107,32 @@ const ROWS: &[Row] = &[
     ),
     Row(
         "nodePortAddresses",
-        [NO, NO, YES, "of the node's own"],
-        &["node_ports_listen_where_they_are_told_to", "node_ports_listen_on_chosen_addresses_and_on_localhost"],
+        [NO, "no: told at the start", YES, "of the node's own"],
+        &[
+            "what_hns_cannot_do_of_the_options_is_told",
+            "node_ports_listen_where_they_are_told_to",
+            "node_ports_listen_on_chosen_addresses_and_on_localhost",
+        ],
     ),
     Row(
         "NodePorts on localhost",
-        [NO, NO, "127.0.0.1", "127.0.0.1"],
-        &["node_ports_listen_on_chosen_addresses_and_on_localhost", "connections_are_carried_both_ways_and_addresses_come_and_go"],
+        [NO, "no: told at the start", "127.0.0.1", "127.0.0.1"],
+        &[
+            "what_hns_cannot_do_of_the_options_is_told",
+            "node_ports_listen_on_chosen_addresses_and_on_localhost",
+            "connections_are_carried_both_ways_and_addresses_come_and_go",
+        ],
     ),
     Row(
         "A Service without back ends refuses at once",
         [NO, NO, YES, YES],
         &["cluster_ips_reach_pods_from_everywhere", "connections_are_carried_both_ways_and_addresses_come_and_go"],
     ),
-    Row("A client that is its own back end", ["not with DSR", "not with DSR", YES, YES], &["cluster_ips_reach_pods_from_everywhere"]),
+    Row(
+        "A client that is its own back end",
+        ["with DSR only by the loopback policy", "with DSR only by the loopback policy; its absence is told", YES, YES],
+        &["pods_nodes_and_neighbours_reach_services", "cluster_ips_reach_pods_from_everywhere"],
+    ),
     Row(
         "UDP clients that never pause follow the Service",
         [NO, NO, YES, YES],
@@ -136,6 +159,7 @@ const ROWS: &[Row] = &[
         ["everything is wiped", YES, YES, "connections drain"],
         &[
             "a_restart_adopts_writes_nothing_and_removes_only_its_own_leftovers",
+            "overlays_are_served_and_restarts_change_nothing",
             "a_change_is_small_connections_live_and_a_restart_adopts",
             "connections_outlive_changes_and_draining_waits_for_them",
         ],
@@ -167,7 +191,9 @@ pub fn sources(dir: &Path, into: &mut String) {
 #[test]
 fn every_feature_has_a_proof_that_exists() {
     let mut text = String::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut text);
+    for part in ["src", "../mullion/src/kube_proxy"] {
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(part), &mut text);
+    }
     for Row(feature, _, proofs) in ROWS {
         assert!(!proofs.is_empty(), "{feature}");
         for proof in *proofs {

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use hcn::{HnsVersion, HostComputeNetwork, NetworkType, Subnet};
+use hcn::{HnsVersion, HostComputeEndpoint, HostComputeNetwork, NetworkType, Subnet};
 use hns_sim::Simulator;
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
@@ -109,8 +109,12 @@ struct Host {
 
 impl Host {
     async fn new() -> Self {
+        Self::of(HnsVersion::new(15, 5)).await
+    }
+
+    async fn of(version: HnsVersion) -> Self {
         let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
-        let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(15, 5)), None).unwrap();
+        let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None).unwrap();
         let hcn = HcnClient::new(simulator.session());
         let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), "192.168.1.1".parse().unwrap());
         hcn.create_network(hcn::Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap();
@@ -150,6 +154,40 @@ async fn health_follows_what_waits_not_what_was_tried() {
     seen.wait_for(|status| status.is_converged() && status.stuck_since.is_none()).await.unwrap();
     assert!(metrics.last_synced().is_some());
     proxy.abort();
+}
+
+/// Policy Local asks for clients' addresses, which a version without direct server return hides; policy Cluster does not ask.
+#[tokio::test]
+async fn a_lost_client_address_is_an_event_of_the_service_that_asked_for_it() {
+    let asking = |policy: &str| {
+        json!({"metadata": {"name": "web", "namespace": "default", "resourceVersion": "1"},
+            "spec": {"type": "NodePort", "externalTrafficPolicy": policy, "clusterIP": "10.96.0.7", "ports": [{"port": 80, "nodePort": 30080}]}})
+    };
+    for (version, policy, told) in
+        [(HnsVersion::new(10, 0), "Local", true), (HnsVersion::new(10, 0), "Cluster", false), (HnsVersion::new(13, 3), "Local", false)]
+    {
+        let (host, mut api) = (Host::of(version).await, Api::new());
+        let pod = HostComputeEndpoint::local("pod", "192.168.1.5/24".parse().unwrap(), None);
+        let network = host.hcn.network_by_name("pods").await.unwrap().unwrap().id;
+        host.hcn.create_endpoint(&network, hcn::Guid::random(), &pod).await.unwrap();
+        let (status, mut seen) = watch::channel(Status::default());
+        let proxy = tokio::spawn(run(host.config(api.client.clone(), status), std::future::pending()));
+        let mut local = slice(1, &["192.168.1.5"]);
+        local["endpoints"][0]["nodeName"] = json!("here");
+        api.send(SERVICES, "ADDED", asking(policy));
+        api.send(SLICES, "ADDED", local);
+        api.listed();
+        seen.wait_for(|status| status.is_converged() && status.fronts == 2).await.unwrap();
+        let patience = Duration::from_secs(if told { 15 } else { 1 });
+        let event = tokio::time::timeout(patience, api.events.recv()).await.ok().flatten();
+        let event = event.map(|event| (event["reason"].clone(), event["involvedObject"]["name"].clone(), event["message"].to_string()));
+        assert_eq!(event.is_some(), told, "HNS {version}, {policy}: {event:?}");
+        if let Some((reason, service, message)) = event {
+            assert_eq!((reason, service), (json!("NoClientAddress"), json!("web")));
+            assert!(message.contains("externalTrafficPolicy Local"), "{message}");
+        }
+        proxy.abort();
+    }
 }
 
 #[tokio::test]

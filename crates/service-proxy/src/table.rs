@@ -336,6 +336,13 @@ impl Table {
         Some(&self.claims.get(key)?.first()?.1)
     }
 
+    /// Whether a Service has this ClusterIP.
+    pub fn has_cluster_ip(&self, ip: IpAddr) -> bool {
+        let first = FrontKey { vip: Vip::Address(ip), protocol: Protocol::Tcp, port: 0 };
+        let claims = self.claims.range(first..).take_while(|(key, _)| key.vip == first.vip);
+        claims.into_iter().any(|(_, claims)| claims.first().is_some_and(|(_, front)| front.kind == Kind::ClusterIp))
+    }
+
     /// Every front end, in the order of keys.
     pub fn iter(&self) -> impl Iterator<Item = (&FrontKey, &Arc<Front>)> {
         self.claims.iter().filter_map(|(key, claims)| Some((key, &claims.first()?.1)))

@@ -113,7 +113,7 @@ const OPTIONS: &[Known] = &[
     idle("min-sync-period", "minSyncPeriod", Text, "changes are acted on at once, each for itself"),
     idle("iptables-min-sync-period", "iptables.minSyncPeriod", Text, "changes are acted on at once, each for itself"),
     idle("config-sync-period", "configSyncPeriod", Text, "watches that break are resumed, so nothing is listed by time"),
-    idle("iptables-localhost-nodeports", "iptables.localhostNodePorts", Switch, "name 127.0.0.0/8 in --nodeport-addresses"),
+    idle("iptables-localhost-nodeports", "iptables.localhostNodePorts", Switch, "nftables and userspace: name 127.0.0.0/8 in --nodeport-addresses"),
     idle("proxy-port-range", "portRange", Text, "node ports are listened on themselves"),
     idle("oom-score-adj", "oomScoreAdj", Text, "whoever starts the proxy can set it"),
     idle("profiling", "enableProfiling", Switch, "there is no profiler to serve"),

@@ -21,7 +21,7 @@ use super::gap::Gap;
 use super::mirror::{Endpoint, Held, Mirror, Stamp};
 use super::plan::{Context, Plan, Put, Step, no_endpoint, plan};
 use super::queue::{Item, Lane, Queue};
-use crate::table::{Front, FrontKey, Table};
+use crate::table::{Front, FrontKey, Table, Vip};
 use drift::Looks;
 pub use drift::{LOOK, verify_pause};
 
@@ -127,6 +127,7 @@ pub struct Engine {
     sweep_due: bool,
     behind: BTreeMap<FrontKey, String>,
     gaps: BTreeMap<FrontKey, Vec<Gap>>,
+    without_loopback: Option<Guid>,
     unavailable: Option<String>,
     stamp: Stamp,
     changed: Stamp,
@@ -165,6 +166,7 @@ impl Engine {
             sweep_due: true,
             behind: BTreeMap::new(),
             gaps: BTreeMap::new(),
+            without_loopback: None,
             unavailable: None,
             stamp: 0,
             changed: 0,
@@ -188,6 +190,11 @@ impl Engine {
     /// Front ends that are not what they should be, with the reason.
     pub fn behind(&self) -> &BTreeMap<FrontKey, String> {
         &self.behind
+    }
+
+    /// The first pod's endpoint that was found without the loopback policy: such pods do not reach themselves through their Services.
+    pub fn without_loopback(&self) -> Option<Guid> {
+        self.without_loopback
     }
 
     /// What the service cannot do, by front end.
@@ -359,7 +366,10 @@ impl Engine {
                 Call::ReadBalancer(load_balancer_id(&self.cluster_uid, &key))
             }
             Item::Unused(id) => {
-                if !self.mirror.is_unused(&id) || self.busy_endpoints.contains_key(&id) {
+                // After a restart front ends that wait for something to be read do not name theirs yet.
+                let is_wanted = |ip| table.has_cluster_ip(ip);
+                let wanted = matches!(self.mirror.endpoint(&id), Some(Endpoint::Ours(Remote::ServiceVip(ip))) if is_wanted(*ip));
+                if wanted || !self.mirror.is_unused(&id) || self.busy_endpoints.contains_key(&id) {
                     return None;
                 }
                 if let Some(other) = self.running.values_mut().find(|other| other.names(&id)) {
@@ -447,9 +457,14 @@ impl Engine {
 
     /// Puts a plan into a running item.
     fn load(&mut self, running: &mut Running, plan: Plan, key: &FrontKey) {
-        if let Some(old) = self.mirror.set_service_vip(*key, plan.service_vip) {
-            self.drop_unused([old]);
-        }
+        let old = self.mirror.set_service_vip(*key, plan.service_vip);
+        // A front end that went before it named its address leaves that behind, too.
+        let left = || match key.vip {
+            Vip::Address(ip) if self.ground.overlay && plan.service_vip.is_none() => Some(Remote::ServiceVip(ip).id(&self.cluster_uid, &self.ground)),
+            _ => None,
+        };
+        let left = old.or_else(left);
+        self.drop_unused(left);
         running.holds.extend(plan.steps.iter().filter_map(made));
         running.lacking = plan.lacking;
         running.steps = plan.steps.into();

@@ -27,6 +27,8 @@ pub enum Gap {
     SourceRanges,
     /// Without direct server return, back ends do not see the client's address.
     ClientAddress,
+    /// Without direct server return, back ends do not see the address that the client dialled.
+    Destination,
     /// Clients inside the cluster reach only the back ends of this node.
     InsideClients,
     /// A pod of the host's own network is no endpoint.
@@ -51,6 +53,9 @@ impl Gap {
         if front.keep_client && !rules.dsr {
             gaps.push(Self::ClientAddress);
         }
+        if front.preserve_destination && front.kind == Kind::LoadBalancer && !rules.dsr {
+            gaps.push(Self::Destination);
+        }
         let outer = matches!(front.kind, Kind::ExternalIp | Kind::LoadBalancer);
         if outer && front.inside.as_ref().is_some_and(|inside| *inside != front.backends) {
             gaps.push(Self::InsideClients);
@@ -66,6 +71,7 @@ impl Gap {
             Self::AffinityTimeout => "NoAffinityTimeout",
             Self::SourceRanges => "NoSourceRanges",
             Self::ClientAddress => "NoClientAddress",
+            Self::Destination => "NoPreservedDestination",
             Self::InsideClients => "LocalBackendsOnly",
             Self::HostNetwork { .. } => "HostNetworkBackend",
         }
@@ -88,9 +94,14 @@ impl fmt::Display for Gap {
             Self::SourceRanges => {
                 f.write_str("HNS cannot tell clients apart, so loadBalancerSourceRanges is not enforced on this node: let the load balancer do it")
             }
-            Self::ClientAddress => {
-                f.write_str("this version of HNS has no direct server return, so backends do not see their clients' addresses: update Windows")
-            }
+            Self::ClientAddress => f.write_str(
+                "this version of HNS has no direct server return, so backends do not see their clients' addresses, as externalTrafficPolicy Local \
+                 wants it: update Windows",
+            ),
+            Self::Destination => f.write_str(
+                "this version of HNS has no direct server return, so the annotation preserve-destination has no effect on this node, and backends \
+                 do not see their clients' addresses: update Windows",
+            ),
             Self::InsideClients => f.write_str("clients on this node reach only its own backends at this address: they should use the ClusterIP"),
             Self::HostNetwork { address } => write!(f, "the pod at {address} uses this host's network, which HNS cannot balance to"),
         }

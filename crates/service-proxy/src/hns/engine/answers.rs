@@ -1,6 +1,6 @@
 //! What operations answered.
 
-use hcn::{HResult, HcnError, HostComputeEndpoint, HostComputeLoadBalancer};
+use hcn::{EndpointPolicy, HResult, HcnError, HostComputeEndpoint, HostComputeLoadBalancer};
 
 use super::*;
 use crate::hns::calls::{Answer, Trouble};
@@ -133,6 +133,21 @@ impl Engine {
         }
     }
 
+    /// Says once, by the first pod found so, that pods do not reach themselves through load balancers that return directly.
+    fn note_loopback(&mut self, document: &HostComputeEndpoint) {
+        // The host's own endpoint has no route: its packets take the host's.
+        let is_pod = !document.is_remote() && !document.host_compute_namespace.is_nil() && !document.routes.is_empty();
+        if self.without_loopback.is_some() || !is_pod || !self.rules.cluster_ip_dsr || loops_back(document) {
+            return;
+        }
+        self.without_loopback = Some(document.id);
+        tracing::warn!(
+            endpoint = document.name,
+            "with direct server return (--enable-dsr, winkernel.enableDSR) a pod does not reach itself through its Service, and pods of this node \
+             have no loopback policy: put \"loopbackDSR\": true into the CNI configuration, or start with --enable-dsr=false"
+        );
+    }
+
     fn put_done(&mut self, running: &mut Running, key: FrontKey, shape: Shape, answer: Answer) {
         let (id, stamp) = (self.id_of(&key), self.write_stamp());
         self.writes += 1;
@@ -204,6 +219,7 @@ impl Engine {
                 let stamp = self.write_stamp();
                 let had_root = self.mirror.root();
                 self.mirror.read_endpoint(&self.cluster_uid, &self.settings.root_endpoint, &document, stamp);
+                self.note_loopback(&document);
                 match self.mirror.endpoint(&id).cloned() {
                     Some(Endpoint::Local(addresses) | Endpoint::Foreign(addresses)) => self.touch_addresses(&addresses, table),
                     _ => self.drop_unused([id]),
@@ -278,4 +294,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether a policy translates what the endpoint sends to itself.
+fn loops_back(document: &HostComputeEndpoint) -> bool {
+    let Some(own) = document.ip() else { return true };
+    let covers = |text: &String| text.parse() == Ok(own) || text.parse::<ipnet::IpNet>().is_ok_and(|net| net.contains(&own));
+    document.policies.iter().filter_map(EndpointPolicy::as_outbound_nat).any(|nat| nat.destinations.iter().any(covers))
 }

@@ -1,7 +1,7 @@
 //! With real packets: the simulated service over this kernel.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
 use hcn::{EndpointPolicy, HostComputeNamespace};
 use hns_sim::admin::Restart;
@@ -59,14 +59,20 @@ impl Lab {
         Proxy { hns, table }
     }
 
+    /// A pod as fabric has it made: with `loopbackDSR`.
     pub async fn pod(&self, ip: &str) -> NetNs {
+        self.pod_with(ip, vec![EndpointPolicy::outbound_nat_to([ip.parse::<IpAddr>().unwrap().into()])]).await
+    }
+
+    async fn pod_with(&self, ip: &str, more: Vec<EndpointPolicy>) -> NetNs {
         let wanted = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
         let namespace = self.client.create_namespace(Guid::random(), &wanted).await.unwrap().id;
         let cidrs = ["192.168.0.0/16", "10.96.0.0/12", "10.240.0.0/24"].map(|cidr| cidr.parse().unwrap());
-        let endpoint = HostComputeEndpoint::local(ip, format!("{ip}/24").parse().unwrap(), "192.168.1.2".parse().ok())
+        let mut endpoint = HostComputeEndpoint::local(ip, format!("{ip}/24").parse().unwrap(), "192.168.1.2".parse().ok())
             .with_policy(EndpointPolicy::outbound_nat(cidrs))
             .with_policy(EndpointPolicy::sdn_route(cidrs[1]))
             .with_policy(EndpointPolicy::sdn_route("10.240.0.12/32".parse().unwrap()));
+        endpoint.policies.extend(more);
         let endpoint = self.client.create_endpoint(&self.network, Guid::random(), &endpoint).await.unwrap().id;
         self.client.add_endpoint_to_namespace(&namespace, &endpoint).await.unwrap();
         NetNs::open(&self.dir.path().join(namespace.to_string())).unwrap()
@@ -113,10 +119,12 @@ pub fn settle(rtnl: &Rtnl) {
 async fn services_answer() {
     let lab = Lab::new().await;
     let (a, b) = (lab.pod("192.168.1.5").await, lab.pod("192.168.1.6").await);
-    for ns in [&a, &b, &lab.peer, &NetNs::current().unwrap()] {
+    let alone = lab.pod_with("192.168.1.7", Vec::new()).await;
+    for ns in [&a, &b, &alone, &lab.peer, &NetNs::current().unwrap()] {
         settle(&Rtnl::open_in(ns).unwrap());
     }
     serve(&b, "local");
+    serve(&alone, "alone");
     serve(&lab.peer, "remote");
     let mut table = Table::default();
     let local = front(Kind::ClusterIp, &[("192.168.1.6", 8080, true)]);
@@ -125,12 +133,17 @@ async fn services_answer() {
     let fronts = vec![(key(Some("10.96.0.1"), 80), local), (key(Some("10.96.0.2"), 80), remote), (key(None, 30080), node_port)];
     let api = (key(Some("10.96.0.3"), 443), front(Kind::ClusterIp, &[("10.240.0.11", 8080, false)]));
     table.set_service(&Key::new("default", "kubernetes"), vec![api]);
+    let alone_front = front(Kind::ClusterIp, &[("192.168.1.7", 8080, true)]);
+    table.set_service(&Key::new("default", "alone"), vec![(key(Some("10.96.0.4"), 80), alone_front)]);
     table.set_service(&Key::new("default", "web"), fronts);
     let mut proxy = lab.proxy(table);
     proxy.rest().await;
     assert_eq!(proxy.behind(), Vec::<String>::new());
     assert_eq!(ask(&a, "10.96.0.1:80"), "local");
     assert_eq!(ask(&b, "10.96.0.1:80"), "local", "a pod reaches itself through its Service");
+    assert_eq!(ask(&a, "10.96.0.4:80"), "alone");
+    assert_eq!(ask(&alone, "10.96.0.4:80"), "connection timed out", "without the loopback policy it does not");
+    assert!(proxy.hns.engine().without_loopback().is_some(), "that is told once");
     assert_eq!(ask(&a, "10.96.0.2:80"), "remote");
     assert_eq!(ask(&a, "10.96.0.3:443"), "remote", "a backend off the pod network, as the API server is");
     assert_eq!(ask(&lab.peer, "10.240.0.12:30080"), "local", "by node port from another node");
@@ -197,6 +210,7 @@ async fn others_change() {
     table.set_service(&Key::new("default", "kept"), kept);
     let mut proxy = lab.proxy(table);
     proxy.rest().await;
+    assert_eq!(proxy.hns.engine().without_loopback(), None, "every pod has the loopback policy");
     let mut flows = Flows::open(&a, &["10.96.0.1:81", "10.96.0.2:81"], 500);
     assert_eq!(flows.alive(), 1000);
     let asking = Asking::begin(&a, "10.96.0.1:80", "local");

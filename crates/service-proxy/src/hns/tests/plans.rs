@@ -112,6 +112,9 @@ fn what_hns_cannot_do_is_said() {
     assert_eq!(said(Rules::default()), ["NoSessionAffinity", "NoSourceRanges", "NoClientAddress", "LocalBackendsOnly", "SeveralTargetPorts"]);
     let all = Rules { affinity: true, dsr: true, ..Rules::default() };
     assert_eq!(said(all), ["NoAffinityTimeout", "NoSourceRanges", "LocalBackendsOnly", "SeveralTargetPorts"]);
+    let kept = Front { preserve_destination: true, ..front(Kind::LoadBalancer, &[("192.168.2.3", 80, false)]) };
+    let gaps = |rules| made(&Mirror::default(), &ground(), &web(), Some(&kept), rules).gaps;
+    assert_eq!((gaps(Rules::default())[0].name(), gaps(all).len()), ("NoPreservedDestination", 0));
     let host = front(Kind::ClusterIp, &[("10.0.0.1", 80, true), ("192.168.2.3", 80, false)]);
     let plan = made(&Mirror::default(), &ground(), &web(), Some(&host), all);
     assert_eq!((plan.gaps[0].name(), plan.lacking.len(), plan.steps.len()), ("HostNetworkBackend", 0, 2));

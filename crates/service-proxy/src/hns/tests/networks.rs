@@ -1,0 +1,302 @@
+//! With real packets on each type of network that kube-proxy serves: who answers, whom backends see, and that restarts change nothing.
+//!
+//! A LAN of two Windows nodes (.11 and .12) and a host outside of the cluster (.50). The proxy serves node .11. Pods are as fabric has them
+//! made, with `loopbackDSR`.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+
+use hcn::{EndpointPolicy, HostComputeNamespace};
+use hns_sim::admin::Restart;
+use hns_sim::linux::LinuxKernel;
+use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::ns::{NetNs, in_lab};
+
+use super::*;
+
+const N1: &str = "10.240.0.11";
+const OUTSIDE: &str = "10.240.0.50";
+
+/// Long enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long nothing must come where nothing may.
+const SILENCE: Duration = Duration::from_millis(300);
+
+fn host(lan: &NetNs, address: &str) -> NetNs {
+    let ns = NetNs::new_anonymous().unwrap();
+    let (inside, outer) = (Rtnl::open_in(&ns).unwrap(), Rtnl::open_in(lan).unwrap());
+    let name = format!("h{}", address.rsplit('.').next().unwrap());
+    outer.add_veth(&name, "eth0", Some(&ns)).unwrap();
+    let (port, bridge) = (outer.link(&name).unwrap().unwrap().index, outer.link("lan0").unwrap().unwrap().index);
+    outer.set_master(port, Some(bridge)).unwrap();
+    outer.set_up(port).unwrap();
+    for link in ["lo", "eth0"] {
+        inside.set_up(inside.link(link).unwrap().unwrap().index).unwrap();
+    }
+    let eth0 = inside.link("eth0").unwrap().unwrap().index;
+    inside.add_addr(eth0, format!("{address}/24").parse().unwrap()).unwrap();
+    inside.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via("10.240.0.1".parse().unwrap()).oif(eth0)).unwrap();
+    ns
+}
+
+/// The LAN with a router, which forwards to the pods of both nodes as a fabric does.
+fn lan() -> NetNs {
+    let ns = NetNs::new_anonymous().unwrap();
+    let rtnl = Rtnl::open_in(&ns).unwrap();
+    rtnl.add_bridge("lan0").unwrap();
+    let bridge = rtnl.link("lan0").unwrap().unwrap().index;
+    rtnl.add_addr(bridge, "10.240.0.1/24".parse().unwrap()).unwrap();
+    rtnl.set_up(bridge).unwrap();
+    ns.run(|| linux_sys::sysctl::set("net.ipv4.ip_forward", "1")).unwrap().unwrap();
+    for number in [1, 2] {
+        let to = format!("192.168.{number}.0/24").parse().unwrap();
+        rtnl.add_route(&Route::new(to).via(format!("10.240.0.1{number}").parse().unwrap()).oif(bridge)).unwrap();
+    }
+    ns
+}
+
+/// A Windows node with a network.
+struct Node {
+    number: u8,
+    network_type: NetworkType,
+    ns: NetNs,
+    dir: tempfile::TempDir,
+    simulator: Simulator,
+    client: HcnClient,
+    network: Guid,
+}
+
+impl Node {
+    async fn new(lan: &NetNs, number: u8, network_type: NetworkType, version: HnsVersion) -> Self {
+        let ns = host(lan, &format!("10.240.0.1{number}"));
+        let dir = tempfile::tempdir().unwrap();
+        let kernel = LinuxKernel::open_in(ns.clone(), dir.path(), "eth0").unwrap();
+        let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None).unwrap();
+        let client = HcnClient::new(simulator.session());
+        let mut node = Self { number, network_type, ns, dir, simulator, client, network: Guid::random() };
+        node.network = node.client.create_network(Guid::random(), &node.network()).await.unwrap().id;
+        if !node.is_overlay() {
+            let host = HostComputeEndpoint::local("pods_ep", format!("{}.2/24", node.prefix()).parse().unwrap(), None);
+            let host = node.client.create_endpoint(&node.network, Guid::random(), &host).await.unwrap().id;
+            node.client.attach_endpoint_to_host(&host).await.unwrap();
+            let other = 3 - number;
+            let route = Route::new(format!("192.168.{other}.0/24").parse().unwrap()).via(format!("10.240.0.1{other}").parse().unwrap());
+            Rtnl::open_in(&node.ns).unwrap().add_route(&route).unwrap();
+        }
+        node
+    }
+
+    fn is_overlay(&self) -> bool {
+        self.network_type == NetworkType::Overlay
+    }
+
+    fn prefix(&self) -> String {
+        format!("{}.{}", if self.is_overlay() { "10.244" } else { "192.168" }, self.number)
+    }
+
+    fn ip(&self, last: u8) -> String {
+        format!("{}.{last}", self.prefix())
+    }
+
+    fn network(&self) -> HostComputeNetwork {
+        let mut subnet = Subnet::new(format!("{}.0/24", self.prefix()).parse().unwrap(), self.ip(1).parse().unwrap());
+        if !self.is_overlay() {
+            return HostComputeNetwork::new("pods", self.network_type.clone(), subnet);
+        }
+        subnet.policies.push(serde_json::from_value(serde_json::json!({"Type": "VSID", "Settings": {"IsolationId": 4096}})).unwrap());
+        let other = 3 - self.number;
+        let to_other = RemoteSubnetRoute {
+            destination_prefix: format!("10.244.{other}.0/24"),
+            isolation_id: 4096,
+            provider_address: format!("10.240.0.1{other}"),
+            distributed_router_mac_address: format!("00-15-5D-00-0{other}-01"),
+            ..RemoteSubnetRoute::default()
+        };
+        // As flannel makes it.
+        HostComputeNetwork::new("pods", NetworkType::Overlay, subnet)
+            .with_policy(NetworkPolicy::dr_mac_address(format!("00-15-5D-00-0{}-01", self.number)))
+            .with_policy(serde_json::from_value(serde_json::json!({"Type": "HostRoute", "Settings": {}})).unwrap())
+            .with_policy(NetworkPolicy::remote_subnet_route(&to_other))
+    }
+
+    async fn pod(&self, last: u8, loopback: bool) -> NetNs {
+        let wanted = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
+        let namespace = self.client.create_namespace(Guid::random(), &wanted).await.unwrap().id;
+        let (ip, gateway) = (self.ip(last), self.ip(if self.is_overlay() { 1 } else { 2 }));
+        let cidrs = ["192.168.0.0/16", "10.244.0.0/16", "10.96.0.0/12", "10.240.0.0/24"].map(|cidr| cidr.parse().unwrap());
+        let node = format!("10.240.0.1{}/32", self.number).parse().unwrap();
+        let mut endpoint = HostComputeEndpoint::local(ip.as_str(), format!("{ip}/24").parse().unwrap(), gateway.parse().ok())
+            .with_policy(EndpointPolicy::outbound_nat(cidrs))
+            .with_policy(EndpointPolicy::sdn_route(cidrs[2]))
+            .with_policy(EndpointPolicy::sdn_route(node));
+        if loopback {
+            endpoint = endpoint.with_policy(EndpointPolicy::outbound_nat_to([IpAddr::V4(ip.parse().unwrap()).into()]));
+        }
+        let endpoint = self.client.create_endpoint(&self.network, Guid::random(), &endpoint).await.unwrap().id;
+        self.client.add_endpoint_to_namespace(&namespace, &endpoint).await.unwrap();
+        open(self.dir.path(), &namespace)
+    }
+
+    fn proxy(&self, table: Table) -> Proxy {
+        let mac = Rtnl::open_in(&self.ns).unwrap().link("eth0").unwrap().unwrap().mac.map(|byte| format!("{byte:02X}")).join("-");
+        let settings = Settings { node_ips: vec![N1.parse().unwrap()], host_mac: Some(mac), ..Settings::new("pods") };
+        let settings = Settings { source_vip: self.is_overlay().then(|| self.ip(2).parse().unwrap()), ..settings };
+        let mut hns = Hns::new(&self.client, UID, settings);
+        hns.touch(table.iter().map(|(key, _)| *key).collect::<Vec<_>>(), &table);
+        Proxy { hns, table }
+    }
+}
+
+fn open(dir: &Path, namespace: &Guid) -> NetNs {
+    NetNs::open(&dir.join(namespace.to_string())).unwrap()
+}
+
+/// Says to everybody who connects to port 8080 who it is, and whom it sees.
+fn serve(ns: &NetNs, name: &'static str) {
+    let listener = ns.run(|| TcpListener::bind("0.0.0.0:8080").unwrap()).unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, peer)) = listener.accept() {
+            // A client that is gone is its own business.
+            let _ = write!(stream, "{name} saw {}", peer.ip());
+        }
+    });
+}
+
+fn ask(ns: &NetNs, to: &str, patience: Duration) -> Option<String> {
+    let to: SocketAddr = to.parse().unwrap();
+    let connect = || {
+        let mut stream = TcpStream::connect_timeout(&to, patience)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text)
+    };
+    ns.run(connect).unwrap().ok()
+}
+
+/// Two nodes and pods on them.
+struct World {
+    _lan: NetNs,
+    one: Node,
+    _two: Node,
+    outside: NetNs,
+    a: NetNs,
+    b: NetNs,
+    alone: NetNs,
+    _far: NetNs,
+}
+
+impl World {
+    async fn new(network_type: NetworkType, version: HnsVersion) -> (Self, Table) {
+        let lan = lan();
+        let (one, two) = (Node::new(&lan, 1, network_type.clone(), version).await, Node::new(&lan, 2, network_type, version).await);
+        let outside = host(&lan, OUTSIDE);
+        let (a, b, alone, far) = (one.pod(5, true).await, one.pod(6, true).await, one.pod(8, false).await, two.pod(7, true).await);
+        for ns in [&a, &b, &alone, &far, &one.ns, &two.ns, &outside, &lan] {
+            packets::settle(&Rtnl::open_in(ns).unwrap());
+        }
+        serve(&b, "b");
+        serve(&alone, "alone");
+        serve(&far, "far");
+        let [near, lone, there] = [one.ip(6), one.ip(8), two.ip(7)];
+        let [near, lone, there] = [(near.as_str(), 8080, true), (lone.as_str(), 8080, true), (there.as_str(), 8080, false)];
+        let sticky = Front { affinity: Some(10_800), ..front(Kind::ClusterIp, &[near, there]) };
+        let kept = Front { keep_client: true, ..front(Kind::NodePort, &[near]) };
+        let mut table = Table::default();
+        let fronts = vec![
+            (key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[near])),
+            (key(Some("10.96.0.2"), 80), front(Kind::ClusterIp, &[there])),
+            (key(Some("10.96.0.3"), 80), front(Kind::ClusterIp, &[near, there])),
+            (key(Some("10.96.0.4"), 80), sticky),
+            (key(Some("10.96.0.5"), 80), front(Kind::ClusterIp, &[lone])),
+            (key(None, 30080), front(Kind::NodePort, &[there])),
+            (key(None, 30081), kept),
+        ];
+        table.set_service(&Key::new("default", "web"), fronts);
+        (Self { _lan: lan, one, _two: two, outside, a, b, alone, _far: far }, table)
+    }
+
+    /// Asks everywhere. Returns who serves the sticky client; versions without direct server return have no affinity either.
+    fn judge(&self, when: &str, direct: bool) -> String {
+        let source = if self.one.is_overlay() { self.one.ip(2) } else { N1.to_owned() };
+        let (own, plain) = (self.one.ip(5), self.one.ip(8));
+        let seen = |client: &str| if direct { client.to_owned() } else { source.clone() };
+        let rows = [
+            ("a pod, of a pod of its node", &self.a, "10.96.0.1:80", Some(format!("b saw {}", seen(&own)))),
+            ("a pod, of a pod of another node", &self.a, "10.96.0.2:80", Some(format!("far saw {}", seen(&own)))),
+            ("a pod without loopback, of another node", &self.alone, "10.96.0.2:80", Some(format!("far saw {}", seen(&plain)))),
+            ("a pod, of itself", &self.b, "10.96.0.1:80", Some(format!("b saw {}", seen(N1)))),
+            ("a pod without loopback, of itself", &self.alone, "10.96.0.5:80", (!direct).then(|| format!("alone saw {source}"))),
+            ("outside, policy Cluster", &self.outside, "10.240.0.11:30080", Some(format!("far saw {source}"))),
+            ("outside, policy Local", &self.outside, "10.240.0.11:30081", Some(format!("b saw {}", seen(OUTSIDE)))),
+        ];
+        let wrong: Vec<String> = rows
+            .iter()
+            .map(|(who, ns, to, expected)| (who, ask(ns, to, if expected.is_some() { PATIENCE } else { SILENCE }), expected))
+            .filter(|(_, found, expected)| found != *expected)
+            .map(|(who, found, expected)| format!("{who}: {found:?}, not {expected:?}"))
+            .collect();
+        assert!(wrong.is_empty(), "{}, {when}: {wrong:#?}", self.one.network_type);
+        let many = |to: &str| (0..24).map(|_| ask(&self.a, to, PATIENCE).unwrap_or_default()).collect::<BTreeSet<String>>();
+        assert_eq!(many("10.96.0.3:80").len(), 2, "{}, {when}: connections meet both backends", self.one.network_type);
+        let sticky = many("10.96.0.4:80");
+        assert_eq!(sticky.len(), if direct { 1 } else { 2 }, "{}, {when}: a sticky client meets {sticky:?}", self.one.network_type);
+        sticky.into_iter().next().unwrap_or_default()
+    }
+}
+
+async fn served(network_type: NetworkType) {
+    let (world, table) = World::new(network_type, OLD).await;
+    let mut proxy = world.one.proxy(table);
+    proxy.rest().await;
+    assert_eq!(proxy.behind(), Vec::<String>::new());
+    let sticky = world.judge("at first", true);
+    let mut proxy = world.one.proxy(proxy.table);
+    proxy.rest().await;
+    assert_eq!(proxy.hns.engine().writes(), 0, "a proxy that starts anew adopts all of it");
+    assert_eq!(world.judge("after the proxy's restart", true), sticky, "the client stays where it was");
+    world.one.simulator.restart(Restart { away_ms: 100, ..Restart::default() }).unwrap();
+    proxy.until("the service to be away", |engine| !engine.is_up()).await;
+    proxy.until("the service", |engine| engine.is_up() && engine.is_idle()).await;
+    assert_eq!(world.judge("after the service's restart", true), sticky, "the client stays where it was");
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+}
+
+#[test]
+fn overlays_are_served_and_restarts_change_nothing() {
+    in_lab("hns::tests::networks::overlays_are_served_and_restarts_change_nothing", || run(served(NetworkType::Overlay)));
+}
+
+#[test]
+fn tunnels_are_served_and_restarts_change_nothing() {
+    in_lab("hns::tests::networks::tunnels_are_served_and_restarts_change_nothing", || run(served(NetworkType::L2Tunnel)));
+}
+
+#[test]
+fn bridges_are_served_and_restarts_change_nothing() {
+    in_lab("hns::tests::networks::bridges_are_served_and_restarts_change_nothing", || run(served(NetworkType::L2Bridge)));
+}
+
+/// Policy Local asks for the client's address; a version that cannot keep it is named, and the Service is served all the same.
+async fn translated(network_type: NetworkType) {
+    let (world, table) = World::new(network_type, HnsVersion::new(10, 0)).await;
+    let mut proxy = world.one.proxy(table);
+    proxy.rest().await;
+    world.judge("without direct server return", false);
+    let told = |key: &FrontKey| proxy.hns.engine().gaps().get(key).map(|gaps| gaps.iter().map(Gap::name).collect::<Vec<_>>());
+    assert_eq!(told(&key(None, 30081)), Some(vec!["NoClientAddress"]));
+    assert_eq!(told(&key(None, 30080)), None, "with policy Cluster nobody asked for it");
+}
+
+#[test]
+fn without_direct_server_return_the_client_is_lost_and_that_is_told() {
+    in_lab("hns::tests::networks::without_direct_server_return_the_client_is_lost_and_that_is_told", || {
+        for network_type in [NetworkType::L2Bridge, NetworkType::L2Tunnel, NetworkType::Overlay] {
+            run(translated(network_type));
+        }
+    });
+}
