@@ -34,6 +34,8 @@ pub struct Inputs {
     pub domain: String,
     /// Where host-local keeps reservations; absent means its default.
     pub ipam_dir: Option<PathBuf>,
+    /// Pods of a Windows node reach themselves through their Services.
+    pub loopback_dsr: bool,
 }
 
 fn ipam(inputs: &Inputs, mut range: Value) -> Value {
@@ -52,26 +54,28 @@ fn list(name: &str, plugins: &[Value]) -> Value {
 
 /// For a Windows node: `win-bridge`. Addresses begin with `.3`, since HNS has `.1` and the host `.2`. Pods leave with
 /// the node's address except towards pods, Services and nodes (`OutBoundNAT`); the host routes what they send to
-/// Services and to their own node (`SDNRoute` with `NeedEncap`), where its load balancers are.
+/// Services and to their own node (`SDNRoute` with `NeedEncap`), where its load balancers are. As upstream's sample does it
+/// (containernetworking/plugins, `win-bridge/sample-v2.conf`), `loopbackDSR` included.
 pub fn windows(inputs: &Inputs) -> Value {
     let policy = |value: Value| json!({"name": "EndpointPolicy", "value": value});
     let route = |prefix: IpNet| policy(json!({"Type": "SDNRoute", "Settings": {"DestinationPrefix": prefix, "NeedEncap": true}}));
     let exceptions = [inputs.cluster_cidr, inputs.service_cidr, inputs.lan];
-    list(
-        &inputs.name,
-        &[json!({
-            "type": "win-bridge",
-            "apiVersion": 2,
-            "capabilities": {"portMappings": true, "dns": true},
-            "ipam": ipam(inputs, json!({"rangeStart": nth(inputs.pod_cidr, 3)})),
-            "dns": {"nameservers": [inputs.dns_ip], "search": [format!("svc.{}", inputs.domain), inputs.domain]},
-            "policies": [
-                policy(json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": exceptions}})),
-                route(inputs.service_cidr),
-                route(IpNet::from(inputs.node_ip)),
-            ],
-        })],
-    )
+    let mut plugin = json!({
+        "type": "win-bridge",
+        "apiVersion": 2,
+        "capabilities": {"portMappings": true, "dns": true},
+        "ipam": ipam(inputs, json!({"rangeStart": nth(inputs.pod_cidr, 3)})),
+        "dns": {"nameservers": [inputs.dns_ip], "search": [format!("svc.{}", inputs.domain), inputs.domain]},
+        "policies": [
+            policy(json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": exceptions}})),
+            route(inputs.service_cidr),
+            route(IpNet::from(inputs.node_ip)),
+        ],
+    });
+    if inputs.loopback_dsr {
+        plugin["loopbackDSR"] = json!(true);
+    }
+    list(&inputs.name, &[plugin])
 }
 
 /// For a Linux node: `bridge`, and `portmap` for host ports. The bridge's ports are isolated and the node routes between them, so that Services and policies
@@ -139,6 +143,7 @@ mod tests {
             dns_ip: "10.96.0.10".parse().unwrap(),
             domain: "cluster.local".into(),
             ipam_dir: Some("/var/lib/mullion/cni".into()),
+            loopback_dsr: true,
         }
     }
 
@@ -146,6 +151,12 @@ mod tests {
     fn golden_configurations() {
         insta::assert_json_snapshot!("windows", windows(&inputs()));
         insta::assert_json_snapshot!("linux", linux(&inputs(), "mullion0"));
+    }
+
+    #[test]
+    fn pods_reach_themselves_unless_somebody_says_no() {
+        let written = |loopback_dsr| windows(&Inputs { loopback_dsr, ..inputs() })["plugins"][0].get("loopbackDSR").cloned();
+        assert_eq!((written(true), written(false)), (Some(json!(true)), None));
     }
 
     #[test]

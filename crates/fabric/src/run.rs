@@ -30,6 +30,8 @@ pub enum PodNetwork {
         hcn: HcnClient,
         /// The physical adapter's alias, for example `Ethernet`.
         adapter: String,
+        /// Pods reach themselves through their Services, where HNS has direct server return.
+        loopback_dsr: bool,
     },
     /// By a Linux bridge of this name, in this process's network namespace.
     #[cfg(target_os = "linux")]
@@ -203,9 +205,10 @@ impl Fabric {
             dns_ip: config.dns_ip,
             domain: config.cluster_domain.clone(),
             ipam_dir: config.ipam_dir.clone(),
+            loopback_dsr: matches!(config.pod_network, PodNetwork::Windows { loopback_dsr: true, .. }),
         };
         let document = match &config.pod_network {
-            PodNetwork::Windows { hcn, adapter } => {
+            PodNetwork::Windows { hcn, adapter, .. } => {
                 let wanted = hns::Wanted::new(&config.cluster_uid, &config.network_name, adapter, pod_cidr);
                 let hide = || {
                     if let Err(error) = conf::remove(&config.cni_conf_dir) {

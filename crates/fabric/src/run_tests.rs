@@ -124,7 +124,7 @@ async fn a_windows_node_gets_routes_then_network_then_configuration() {
         node_name: "win01".into(),
         cluster_uid: "uid".into(),
         routes: routes.clone(),
-        pod_network: PodNetwork::Windows { hcn: hcn.clone(), adapter: "Ethernet".into() },
+        pod_network: PodNetwork::Windows { hcn: hcn.clone(), adapter: "Ethernet".into(), loopback_dsr: true },
         network_name: "mullion".into(),
         cluster_cidr: "192.168.0.0/16".parse().unwrap(),
         service_cidr: "10.96.0.0/12".parse().unwrap(),

@@ -20,7 +20,7 @@ pub const DEFAULT_BUILD: u32 = 20348;
 /// Names that hosts of the lab itself have.
 pub const RESERVED: [&str; 2] = ["gw", "cp"];
 
-const KEYS: &str = "cpu, mem, drive, hns, runtime";
+const KEYS: &str = "cpu, mem, drive, hns, loopback-dsr, runtime";
 const GIB: u64 = 1 << 30;
 
 /// Operating system of a node.
@@ -51,8 +51,15 @@ pub struct NodeSpec {
     pub drive: Option<char>,
     /// Version of the Host Networking Service, when not the build's own.
     pub hns: Option<String>,
+    /// Pods of a Windows node reach themselves through load balancers that return directly.
+    #[serde(default = "yes")]
+    pub loopback_dsr: bool,
     /// Endpoint of another container runtime.
     pub runtime: Option<String>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// What is wrong with a node specification.
@@ -109,7 +116,16 @@ impl FromStr for NodeSpec {
             Some(rest) => rest.split_once(':').map_or((Some(rest), None), |(build, keys)| (Some(build), Some(keys))),
             None => (None, None),
         };
-        let mut node = Self { name: name.to_owned(), os: read_os(name, os, build)?, cpu: 8, mem: 16 * GIB, drive: None, hns: None, runtime: None };
+        let mut node = Self {
+            name: name.to_owned(),
+            os: read_os(name, os, build)?,
+            cpu: 8,
+            mem: 16 * GIB,
+            drive: None,
+            hns: None,
+            loopback_dsr: true,
+            runtime: None,
+        };
         for pair in keys.into_iter().flat_map(|k| k.split(',')) {
             node.set(pair)?;
         }
@@ -151,7 +167,7 @@ impl NodeSpec {
         match key {
             "cpu" => self.cpu = value.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| bad("write a whole number from 1 to 1024"))?,
             "mem" => self.mem = read_size(value).ok_or_else(|| bad("write a size from 64Mi on, as 512Mi or 16Gi"))?,
-            "drive" | "hns" if !windows => return Err(bad("only Windows nodes have it")),
+            "drive" | "hns" | "loopback-dsr" if !windows => return Err(bad("only Windows nodes have it")),
             "drive" => self.drive = Some(read_drive(value).ok_or_else(|| bad("write one letter from D to Z; drive C is there anyway"))?),
             "hns" => {
                 let mut parts = value.split('+');
@@ -162,6 +178,7 @@ impl NodeSpec {
                 }
                 self.hns = Some(value.to_owned());
             }
+            "loopback-dsr" => self.loopback_dsr = value.parse().map_err(|_| bad("write true or false"))?,
             "runtime" if value.is_empty() => return Err(bad("write an endpoint, as unix:///run/containerd/containerd.sock")),
             "runtime" => self.runtime = Some(value.to_owned()),
             _ => return Err(wrong(&name, format!("has the unknown setting {key:?}: use {KEYS}"))),
@@ -202,6 +219,7 @@ impl fmt::Display for NodeSpec {
         }
         keys.extend(self.drive.map(|d| format!("drive={d}")));
         keys.extend(self.hns.as_ref().map(|v| format!("hns={v}")));
+        keys.extend((!self.loopback_dsr).then(|| "loopback-dsr=false".to_owned()));
         keys.extend(self.runtime.as_ref().map(|r| format!("runtime={r}")));
         if keys.is_empty() { Ok(()) } else { write!(f, ":{}", keys.join(",")) }
     }
@@ -221,6 +239,9 @@ mod tests {
 
     #[test]
     fn settings_belong_to_the_node_before_them() {
+        let plain: NodeSpec = "a:windows:loopback-dsr=true".parse().unwrap();
+        let off: NodeSpec = "a:windows:loopback-dsr=false,cpu=2".parse().unwrap();
+        assert_eq!((plain.to_string(), off.to_string()), ("a:windows:20348".into(), "a:windows:20348:cpu=2,loopback-dsr=false".into()));
         let nodes = parse_list("a:windows:17763:cpu=4,mem=8Gi,drive=d,b:linux:runtime=unix:///run/x.sock,cpu=2,c:windows:hns=9.5").unwrap();
         assert_eq!((nodes[0].cpu, nodes[0].mem, nodes[0].drive), (4, 8 * GIB, Some('D')));
         assert_eq!((nodes[1].runtime.as_deref(), nodes[1].cpu), (Some("unix:///run/x.sock"), 2));
@@ -245,9 +266,11 @@ mod tests {
             ("a:linux:mem=lots", "mem=lots: write a size"),
             ("a:linux:drive=D", "drive=D: only Windows nodes have it"),
             ("a:windows:drive=C", "drive=C: write one letter from D to Z"),
+            ("a:linux:loopback-dsr=false", "loopback-dsr=false: only Windows nodes have it"),
+            ("a:windows:loopback-dsr=no", "loopback-dsr=no: write true or false"),
             ("a:windows:hns=new", "hns=new: write MAJOR.MINOR"),
             ("a:windows:hns=13.2+ipv6", "hns=13.2+ipv6: write MAJOR.MINOR, as 13.2, with +SWITCH=VALUE"),
-            ("a:linux:colour=red", r#"has the unknown setting "colour": use cpu, mem, drive, hns, runtime"#),
+            ("a:linux:colour=red", r#"has the unknown setting "colour": use cpu, mem, drive, hns, loopback-dsr, runtime"#),
             ("a:windows:20348:fast", r#""fast" is no setting"#),
         ];
         for (text, expected) in cases {

@@ -78,6 +78,9 @@ pub struct NodeArgs {
     /// Name of the adapter that carries the pod network of a Windows node
     #[arg(long, default_value = "Ethernet")]
     pub adapter: String,
+    /// Whether pods of a Windows node reach themselves through their Services (loopbackDSR of win-bridge)
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub loopback_dsr: bool,
     /// Every pod's address lies here
     #[arg(long)]
     pub cluster_cidr: IpNet,

@@ -108,7 +108,7 @@ async fn cluster_uid(client: &kube::Client) -> String {
 
 fn fabric_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<fabric::Config> {
     let pod_network = match hcn {
-        Some(hcn) => fabric::PodNetwork::Windows { hcn, adapter: args.adapter.clone() },
+        Some(hcn) => fabric::PodNetwork::Windows { hcn, adapter: args.adapter.clone(), loopback_dsr: args.loopback_dsr },
         None => linux_pod_network()?,
     };
     Ok(fabric::Config {

@@ -14,15 +14,17 @@ use crate::plugin::Request;
 use crate::spec::{AddResult, CniError, Dns, PortMapping};
 
 /// What the configuration asks for, independent of the address.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Config {
     pub policies: Vec<EndpointPolicy>,
     pub dns: Dns,
+    /// `loopbackDSR`: a pod reaches itself through a load balancer that returns directly. Of no use where the service has no DSR.
+    pub loopback_dsr: bool,
     masquerade: Masquerade,
     port_mappings: Vec<PortMapping>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Masquerade {
     /// `ipMasq`.
     wanted: bool,
@@ -35,6 +37,8 @@ struct Masquerade {
 struct Keys {
     ip_masq: bool,
     ip_masq_network: Option<String>,
+    #[serde(rename = "loopbackDSR")]
+    loopback_dsr: bool,
     policies: Vec<Value>,
     #[serde(rename = "HcnPolicyArgs")]
     hcn_policy_args: Vec<Value>,
@@ -42,7 +46,7 @@ struct Keys {
     additional_args: Vec<Value>,
 }
 
-const KEYS: &[&str] = &["ipMasq", "ipMasqNetwork", "policies", "HcnPolicyArgs", "AdditionalArgs"];
+const KEYS: &[&str] = &["ipMasq", "ipMasqNetwork", "loopbackDSR", "policies", "HcnPolicyArgs", "AdditionalArgs"];
 
 impl Config {
     pub fn read(request: &Request) -> Result<Self, CniError> {
@@ -77,7 +81,7 @@ impl Config {
             .filter_map(|value| policy(&value))
             .collect();
         let masquerade = Masquerade { wanted: keys.ip_masq, network: network.transpose()? };
-        Ok(Self { policies, dns, masquerade, port_mappings: runtime.port_mappings })
+        Ok(Self { policies, dns, loopback_dsr: keys.loopback_dsr, masquerade, port_mappings: runtime.port_mappings })
     }
 
     /// The endpoint to create. The default route goes by the network's address plus 2, where the host's own endpoint
@@ -97,6 +101,9 @@ impl Config {
         endpoint.dns.options.clone_from(&dns.options);
         endpoint.policies.clone_from(&self.policies);
         self.apply_masquerade(&mut endpoint, network, address);
+        if let Some(address) = address.filter(|_| self.loopback_dsr) {
+            apply_loopback(&mut endpoint, address.addr());
+        }
         endpoint.policies.extend(self.port_mappings.iter().filter_map(port_mapping));
         endpoint
     }
@@ -122,6 +129,15 @@ impl Config {
             }
             None => endpoint.policies.push(EndpointPolicy::outbound_nat([exception])),
         }
+    }
+}
+
+/// What the endpoint sends to itself gets the host's address, unless a policy says so already.
+fn apply_loopback(endpoint: &mut HostComputeEndpoint, address: IpAddr) {
+    let own = address.to_string();
+    if !endpoint.policies.iter().filter_map(EndpointPolicy::as_outbound_nat).any(|nat| nat.destinations.contains(&own)) {
+        let nat = OutBoundNat { destinations: vec![own], ..OutBoundNat::default() };
+        endpoint.policies.push(EndpointPolicy::new::<OutBoundNat>(EndpointPolicyType::OutBoundNat, &nat));
     }
 }
 

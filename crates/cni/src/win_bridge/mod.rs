@@ -88,6 +88,9 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
         // Left over from a network that was made anew.
         delete_endpoint(client, &existing)?;
     }
+    let mut config = config.clone();
+    config.loopback_dsr &= client.features().map_err(|e| hns("read the version of the Host Networking Service", &e))?.dsr;
+    let config = &config;
     let addresses = ipam::delegate(request, Command::Add)?;
     let made = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()));
     match made {

@@ -20,8 +20,12 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
+        Self::of(HnsVersion::new(13, 3))
+    }
+
+    fn of(version: HnsVersion) -> Self {
         let kernel = NoKernel { management: Some("10.127.132.5".parse().unwrap()), survived: true };
-        let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+        let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None).unwrap();
         let client = Client::new(simulator.session());
         let host = Self { simulator, client, ipam_dir: tempfile::tempdir().unwrap() };
         host.make_network("pods", NetworkType::L2Bridge);
@@ -235,6 +239,29 @@ fn masquerading_merges_into_one_policy() {
     assert_eq!(nats(json!({"ipMasqNetwork": "192.168.0.0/16"}), "a"), [["192.168.0.0/16", "11.0.0.0/8"]]);
     assert_eq!(nats(json!({"ipMasqNetwork": "172.16.0.0/12"}), "b"), [["192.168.0.0/16", "11.0.0.0/8", "172.16.0.0/12"]]);
     assert_eq!(nats(json!({"ipMasq": true, "policies": []}), "c"), [["10.10.187.64/26"]]);
+}
+
+/// Upstream's `ApplyLoopbackDSRPolicy`: another OutBoundNAT policy, for the pod's own address, once, where the service has DSR.
+#[test]
+fn loopback_dsr_is_a_policy_of_its_own() {
+    let destinations = |host: &Host, id: &str, conf: Value| {
+        host.call(Command::Add, id, &host.make_namespace().to_string(), conf).unwrap();
+        let endpoint = host.endpoints().into_iter().find(|endpoint| endpoint.name.starts_with(&format!("{id}_"))).unwrap();
+        let of = |policy: &hcn::EndpointPolicy| policy.as_outbound_nat().map(|nat| (nat.exceptions.len(), nat.destinations));
+        endpoint.policies.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let host = Host::new();
+    let mut conf = host.conf();
+    assert_eq!(destinations(&host, "without", conf.clone()), [(2, vec![])]);
+    conf["loopbackDSR"] = json!(true);
+    assert_eq!(destinations(&host, "with", conf.clone()), [(2, vec![]), (0, vec!["10.10.187.71".to_owned()])]);
+    let own = json!({"name": "EndpointPolicy", "value": {"Type": "OutBoundNAT", "Settings": {"Destinations": ["10.10.187.72"]}}});
+    conf["policies"].as_array_mut().unwrap().push(own);
+    assert_eq!(destinations(&host, "given", conf.clone()), [(2, vec![]), (0, vec!["10.10.187.72".to_owned()])]);
+    let old = Host::of(HnsVersion::new(10, 0));
+    let mut conf = old.conf();
+    conf["loopbackDSR"] = json!(true);
+    assert_eq!(destinations(&old, "old", conf), [(2, vec![])], "the version has no direct server return");
 }
 
 #[test]

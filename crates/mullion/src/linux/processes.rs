@@ -230,7 +230,7 @@ fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         argv = argv.opt("without", part);
     }
     if node.os != Os::Linux {
-        argv = argv.opt("hcn", hcn_address(dirs, name));
+        argv = argv.opt("hcn", hcn_address(dirs, name)).opt("loopback-dsr", node.loopback_dsr);
     }
     let argv = roots(inputs, node, argv);
     ProcessSpec::new(format!("{name}/node"), name, argv.0, dirs.log(Some(name), "node"))
