@@ -43,7 +43,7 @@ template: build
 test-template:
 	tools/wine/template
 
-test: test-setup unit e2e wine
+test: test-setup unit namespaces e2e wine
 	@echo "all tests passed"
 
 # Setting up machines that lack something; nothing is installed.
@@ -51,9 +51,18 @@ test-setup:
 	tools/setup-test
 
 # Units, parts against the simulator, agents in namespaces of their own (no root needed, never skipped).
+# MULLION_TEST_INHERIT is what the namespaces that tests make have inherited from the machine: forwarding, reverse path filters and the
+# bridge firewall are off.
 unit: test-template
-	cargo test --workspace --exclude mullion --quiet
-	cargo test -p mullion --bins --test alpha --test layering --test template --quiet
+	MULLION_TEST_INHERIT=defaults cargo test --workspace --exclude mullion --quiet
+	MULLION_TEST_INHERIT=defaults cargo test -p mullion --bins --test alpha --test layering --test template --quiet
+
+# Those that send packets once more, as on a machine where Docker or a kubelet ran, and worse: every switch is the opposite.
+namespaces: test-template
+	MULLION_TEST_INHERIT=opposite cargo test --workspace --exclude mullion --quiet --test netlink --test nft --test spawn --test lab \
+	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults
+	MULLION_TEST_INHERIT=opposite cargo test --workspace --exclude mullion --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: \
+	    linux::tests routes:: addresses:: nftables:: userspace:: hns::tests::packets
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
 e2e: test-template

@@ -41,6 +41,7 @@ pub fn main() -> Result<()> {
 
 /// Everything, within the namespaces.
 pub fn part() -> Result<()> {
+    linux_sys::ns::reset_switches()?;
     Rtnl::open()?.set_up(1)?;
     let mut figures = Figures::default();
     many(&mut figures)?;

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use linux_sys::signal::{Signal, Signals, reap};
-use linux_sys::{fdpass, mount, nft};
+use linux_sys::{fdpass, mount, nft, ns};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::protocol::{Command, Event, InitConfig};
@@ -75,6 +75,8 @@ fn run(config: &Path, socket: &OwnedFd) -> Result<(), Failure> {
         return Err(Failure::Io(format!("{} descriptors came, {} were announced", fds.len(), config.fds.len())));
     }
     let start = Instant::now();
+    ns::inherit_for_tests()?;
+    ns::reset_switches()?;
     try_nftables()?;
     let hosts = network::build(&config)?;
     let router_fd = hosts.get(network::ROUTER).map_or(-1, |ns| ns.as_fd().as_raw_fd());

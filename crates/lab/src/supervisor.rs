@@ -36,7 +36,7 @@ const SET_UP: Duration = Duration::from_secs(20);
 /// How long init has to end by itself.
 const STOP: Duration = Duration::from_millis(900);
 /// What of the environment reaches the lab.
-const PASSED: [&str; 6] = ["PATH", "HOME", "USER", "MULLION_LOG", "RUST_BACKTRACE", "LANG"];
+const PASSED: [&str; 7] = ["PATH", "HOME", "USER", "MULLION_LOG", "RUST_BACKTRACE", "LANG", linux_sys::ns::TEST_INHERIT];
 
 /// A lab to be started. RUN was made by [`Dirs::make_run`], and the caller holds the lock.
 #[derive(Debug)]

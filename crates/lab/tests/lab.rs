@@ -25,8 +25,9 @@ use linux_sys::netlink::Rtnl;
 use linux_sys::signal::Signal;
 use linux_sys::spawn::{Spawn, Stdio, Step};
 
-const TESTS: [(&str, fn()); 7] = [
+const TESTS: [(&str, fn()); 8] = [
     ("hosts_reach_each_other_and_nothing_is_left", hosts_reach_each_other_and_nothing_is_left),
+    ("hosts_have_their_switches_whatever_the_machine_has", hosts_have_their_switches_whatever_the_machine_has),
     ("processes_are_restarted_each_alone_and_orphans_live_on", processes_are_restarted_each_alone_and_orphans_live_on),
     ("everything_ends_with_the_supervisor", everything_ends_with_the_supervisor),
     ("a_signal_ends_it_in_order", a_signal_ends_it_in_order),
@@ -193,6 +194,44 @@ fn hosts_reach_each_other_and_nothing_is_left() {
     bench.assert_gone();
     assert_eq!(links(), before);
     assert!(!bench.dirs.run.parent().unwrap().exists(), "nor the parent of RUN");
+}
+
+fn hosts_have_their_switches_whatever_the_machine_has() {
+    let bench = Bench::new("switches");
+    let wanted = [
+        ("ipv4/ip_forward", "1"),
+        ("ipv4/conf/eth0/forwarding", "1"),
+        ("ipv4/conf/all/rp_filter", "0"),
+        ("ipv4/conf/eth0/rp_filter", "0"),
+        ("ipv4/conf/all/route_localnet", "0"),
+        ("ipv4/conf/eth0/route_localnet", "0"),
+        ("ipv4/conf/eth0/proxy_arp", "0"),
+        ("ipv4/conf/eth0/arp_ignore", "0"),
+        ("ipv4/conf/all/accept_redirects", "0"),
+        ("ipv4/conf/all/send_redirects", "0"),
+        ("ipv4/conf/eth0/send_redirects", "0"),
+        ("ipv6/conf/all/forwarding", "0"),
+        ("ipv6/conf/eth0/disable_ipv6", "0"),
+        ("bridge/bridge-nf-call-iptables", "0"),
+    ];
+    let files: Vec<String> = wanted.iter().map(|(name, _)| format!("/proc/sys/net/{name}")).collect();
+    let hosts = ["gw", "cp", "n1", "n2"];
+    let programs = hosts.map(|host| {
+        let out = bench.file(host);
+        let args: Vec<&str> = ["copy", out.to_str().unwrap()].into_iter().chain(files.iter().map(String::as_str)).collect();
+        bench.program(&format!("copy-{host}"), host, &args)
+    });
+    let lab = bench.start(programs.into());
+    for host in hosts {
+        wait_for("the switches of a host", || bench.file(host).exists());
+        for line in read(&bench.file(host)).lines() {
+            let (file, value) = line.split_once('=').unwrap();
+            let (name, right) = wanted.iter().find(|(name, _)| file.ends_with(name)).unwrap();
+            // The router's LAN is a bridge, and a kernel without the bridge firewall has no switch for it.
+            assert!(value == *right || value == "absent" && (host == "gw" || name.starts_with("bridge/")), "{host}: {line}");
+        }
+    }
+    lab.stop().unwrap();
 }
 
 fn processes_are_restarted_each_alone_and_orphans_live_on() {

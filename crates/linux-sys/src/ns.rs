@@ -12,8 +12,10 @@ use nix::sched::{CloneFlags, setns, unshare};
 use crate::netlink::Rtnl;
 
 pub use lab_test::in_lab;
+pub use switches::{TEST_INHERIT, inherit_for_tests, reset_switches};
 
 mod lab_test;
+mod switches;
 
 const HERE: &str = "/proc/thread-self/ns/net";
 
@@ -45,7 +47,8 @@ impl NetNs {
         Ok(OwnedFd::from(file).into())
     }
 
-    /// The namespace pinned at `path`, which is made (with its loopback up) when it is not there yet.
+    /// The namespace pinned at `path`, which is made (with its loopback up, and switches as [`reset_switches`] gives them) when it is not
+    /// there yet.
     pub fn create_at(path: &Path) -> io::Result<Self> {
         if is_pinned(path) {
             return Self::open(path);
@@ -59,7 +62,7 @@ impl NetNs {
         made.inspect_err(|_| drop(fs::remove_file(path)))
     }
 
-    /// A namespace without a name, its loopback up; it ends with its last user.
+    /// A namespace without a name, its loopback up and its switches as [`reset_switches`] gives them; it ends with its last user.
     pub fn new_anonymous() -> io::Result<Self> {
         fresh(|| Ok(()))
     }
@@ -113,6 +116,8 @@ fn is_pinned(path: &Path) -> bool {
 fn fresh(pin: impl FnOnce() -> io::Result<()> + Send) -> io::Result<NetNs> {
     on_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("make a network namespace: {e}")))?;
+        inherit_for_tests()?;
+        reset_switches()?;
         let rtnl = Rtnl::open()?;
         // The loopback is the first link of every namespace.
         rtnl.set_up(1)?;

@@ -59,6 +59,7 @@ fn lab() -> ExitCode {
 fn run_all(tests: &[(&str, Test)]) -> ExitCode {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), None::<&str>).unwrap();
+    linux_sys::ns::inherit_for_tests().and_then(|()| linux_sys::ns::reset_switches()).unwrap();
     let links = linux_sys::netlink::Rtnl::open().unwrap();
     links.set_up(links.link("lo").unwrap().unwrap().index).unwrap();
     let filter = std::env::args().nth(2);
@@ -364,6 +365,7 @@ pub fn stub_plugin(dir: &Path) {
 /// A simulated HNS over this network namespace with an L2Bridge network, and the configuration that fabric would write.
 /// Returns its address.
 pub fn hns(dir: &Path) -> String {
+    linux_sys::ns::inherit_for_tests().and_then(|()| linux_sys::ns::reset_switches()).unwrap();
     let links = linux_sys::netlink::Rtnl::open().unwrap();
     links.add_veth("eth0", "lan", None).unwrap();
     for name in ["eth0", "lan"] {

@@ -19,7 +19,8 @@ const BRIDGE: &str = "lan0";
 /// Every host's adapter on the LAN.
 const UPLINK: &str = "eth0";
 
-/// What each host needs to forward packets for its pods: switches of its namespace.
+/// What each host needs to forward packets for its pods, beyond the known state of a new namespace. Set before its first link, which
+/// copies the `default` ones.
 const SWITCHES: [(&str, &str); 7] = [
     ("net.ipv4.ip_forward", "1"),
     // Pods' packets return by other links than they came by.
@@ -36,7 +37,7 @@ const SWITCHES: [(&str, &str); 7] = [
 pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> {
     let mut hosts = BTreeMap::new();
     let gw = make(config, ROUTER)?;
-    let router = enter(&gw)?;
+    let router = Rtnl::open_in(&gw)?;
     router.add_bridge(BRIDGE)?;
     let bridge = link(&router, BRIDGE)?;
     router.set_mac(bridge.index, mac(config.gateway))?;
@@ -49,7 +50,7 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
         let port = link(&router, &port)?;
         router.set_master(port.index, Some(bridge.index))?;
         router.set_up(port.index)?;
-        let inside = enter(&ns)?;
+        let inside = Rtnl::open_in(&ns)?;
         let uplink = link(&inside, UPLINK)?;
         inside.set_mac(uplink.index, mac(host.address))?;
         inside.add_addr(uplink.index, on_lan(host.address, config.prefix))?;
@@ -84,18 +85,13 @@ fn translate(gw: &NetNs) -> io::Result<()> {
     Ok(nft::Nft::open_in(gw)?.commit(&batch)?)
 }
 
-/// A host's namespace, pinned, and the directory for those of its pods.
+/// A host's namespace, pinned, with its switches, and the directory for those of its pods.
 fn make(config: &InitConfig, host: &str) -> io::Result<NetNs> {
     let path = config.run.join("ns").join(host);
     std::fs::create_dir(config.run.join("ns").join(format!("{host}.d")))?;
-    NetNs::create_at(&path)
-}
-
-fn enter(ns: &NetNs) -> io::Result<Rtnl> {
-    ns.run(|| {
-        SWITCHES.iter().try_for_each(|(name, value)| sysctl::set(name, value))?;
-        Ok(Rtnl::open()?)
-    })?
+    let ns = NetNs::create_at(&path)?;
+    ns.run(|| SWITCHES.iter().try_for_each(|(name, value)| sysctl::set(name, value)))??;
+    Ok(ns)
 }
 
 fn link(rtnl: &Rtnl, name: &str) -> io::Result<Link> {

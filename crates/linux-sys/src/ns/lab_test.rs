@@ -17,7 +17,9 @@ const HELD: Duration = Duration::from_secs(86_400);
 
 /// Runs a test in user, mount, network and pid namespaces of its own, as root and as an ordinary
 /// user alike: the calling test binary is started once more there, for this test alone, and `f` runs
-/// in that copy. The network has a loopback that is up, /proc is the namespace's own, /run is empty.
+/// in that copy. The network has a loopback that is up and switches as [`reset_switches`](super::reset_switches) gives them, /proc is
+/// the namespace's own, /run is empty. `MULLION_TEST_INHERIT` says what the test's namespaces have inherited before that (see
+/// [`inherit_for_tests`](super::inherit_for_tests)).
 ///
 /// `test` is the test's full path in its binary, as `module::tests::name` (what `--exact` takes).
 /// A failing test prints how to hold its namespaces and enter them. It is never skipped.
@@ -64,6 +66,7 @@ pub fn in_lab(test: &str, f: impl FnOnce()) {
 }
 
 fn inside(f: impl FnOnce()) {
+    super::inherit_for_tests().and_then(|()| super::reset_switches()).expect("the switches of the test's namespace");
     Rtnl::open().and_then(|r| r.set_up(1)).expect("the loopback of the test's namespace");
     if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
         if std::env::var_os(HOLD).is_some() {
