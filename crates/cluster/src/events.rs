@@ -59,7 +59,7 @@ impl EventRecorder {
     /// Panics outside a tokio runtime.
     pub fn new(client: Client, component: &str, host: &str) -> Self {
         let (queue, notes) = mpsc::channel(QUEUE);
-        let writer = Writer { client, component: component.to_owned(), host: host.to_owned(), correlator: Correlator::default() };
+        let writer = Writer { client, component: component.to_owned(), host: host.to_owned(), correlator: Correlator::default(), warned: false };
         tokio::spawn(writer.run(notes));
         Self { queue }
     }
@@ -86,6 +86,8 @@ struct Writer {
     component: String,
     host: String,
     correlator: Correlator,
+    /// A lost event was warned about.
+    warned: bool,
 }
 
 impl Writer {
@@ -94,11 +96,22 @@ impl Writer {
             let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
             while let Err(error) = self.write(&note).await {
                 if !worth_retrying(&error) || backoff.attempts() + 1 >= ATTEMPTS {
-                    tracing::debug!(reason = note.reason, object = note.object.name, %error, "an event was not written");
+                    self.lost(&note, &error);
                     break;
                 }
                 tokio::time::sleep(backoff.next_delay()).await;
             }
+        }
+    }
+
+    /// Says so, the first time as a warning: what goes wrong with one event mostly goes wrong with the next.
+    fn lost(&mut self, note: &Note, error: &kube::Error) {
+        let (reason, object) = (&note.reason, note.object.name.as_deref().unwrap_or_default());
+        if std::mem::replace(&mut self.warned, true) {
+            tracing::debug!(reason, object, %error, "an event was not written");
+        } else {
+            let component = &self.component;
+            tracing::warn!("cannot write event {reason} of {object}: {error}; let {component} create and patch events; further ones at debug level");
         }
     }
 

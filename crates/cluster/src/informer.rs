@@ -1,7 +1,8 @@
 //! Informers: a list and a watch, kept as compact rows.
 //!
-//! Flow: streaming list (one watch that begins with the present objects; a server that refuses it is asked page by page instead), then
-//! watch; after an error back off and resume; after 410, or from a server whose revisions are behind ours, list again and compare.
+//! Flow: streaming list (one watch that begins with the present objects; a server that cannot do that is asked page by page instead), then
+//! watch; after an error back off and resume; after 410, or from a server whose revisions are behind ours, list again and compare. The loop
+//! is in `reflect`.
 //! Guarantees: rows are swapped in at the end of a list, so nobody sees half a list; `changed` and the handler fire only for rows that
 //! really differ; the newest state always wins (a wake-up carries no data).
 //! Assumptions: the handler is quick and does not call back into the same informer's handler.
@@ -11,18 +12,16 @@ use std::{
     collections::BTreeMap,
     fmt,
     sync::{Arc, PoisonError, RwLock},
-    time::Duration,
 };
 
-use futures::{StreamExt, pin_mut};
 use kube::{
     Api, Resource,
-    runtime::watcher::{self, Event, InitialListStrategy, watcher},
+    runtime::watcher::{self, InitialListStrategy},
 };
 use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::AbortHandle};
 
-use crate::Backoff;
+use crate::{ApiServer, reflect};
 
 /// Objects per page where the server cannot stream a list.
 const PAGE_SIZE: u32 = 100;
@@ -73,6 +72,8 @@ pub struct Selection {
     pub labels: Option<String>,
     /// Field selector, as `kubectl --field-selector` takes it.
     pub fields: Option<String>,
+    /// What is known of the server. Informers with the same value share it.
+    pub server: ApiServer,
 }
 
 impl Selection {
@@ -83,15 +84,21 @@ impl Selection {
 
     /// Objects with these labels.
     pub fn labels(selector: impl Into<String>) -> Self {
-        Self { labels: Some(selector.into()), fields: None }
+        Self { labels: Some(selector.into()), ..Self::default() }
     }
 
     /// Objects with these fields, such as `spec.nodeName=win01`.
     pub fn fields(selector: impl Into<String>) -> Self {
-        Self { labels: None, fields: Some(selector.into()) }
+        Self { fields: Some(selector.into()), ..Self::default() }
     }
 
-    fn watcher_config(&self, strategy: InitialListStrategy) -> watcher::Config {
+    /// The same objects, of a server that other informers watch too.
+    #[must_use]
+    pub fn of(self, server: &ApiServer) -> Self {
+        Self { server: server.clone(), ..self }
+    }
+
+    pub(crate) fn watcher_config(&self, strategy: InitialListStrategy) -> watcher::Config {
         watcher::Config {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
@@ -115,10 +122,11 @@ pub struct Change<'a, R> {
 
 type Handler<R> = Arc<dyn Fn(Change<'_, R>) + Send + Sync>;
 
-struct Shared<R> {
+pub(crate) struct Shared<R> {
     rows: RwLock<BTreeMap<Key, Arc<R>>>,
     changed: watch::Sender<u64>,
     synced: watch::Sender<bool>,
+    trouble: RwLock<Option<String>>,
     handlers: RwLock<Vec<Handler<R>>>,
 }
 
@@ -178,7 +186,7 @@ impl<R: PartialEq + Send + Sync + 'static> Informer<R> {
         K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     {
         let shared = Arc::new(shared);
-        let task = tokio::spawn(run(api, selection, row, shared.clone())).abort_handle();
+        let task = tokio::spawn(reflect::run(api, selection, row, shared.clone())).abort_handle();
         Self { shared, task: Arc::new(AbortOnDrop(task)) }
     }
 }
@@ -221,6 +229,11 @@ impl<R> Informer<R> {
         let _ = synced.wait_for(|done| *done).await;
     }
 
+    /// Why the table is not kept up to date at the moment, as far as is known.
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.trouble.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Fires after rows changed (and once when the first list arrived). Level-triggered: many changes may be one wake-up, the number
     /// means nothing but "different".
     pub fn changed(&self) -> watch::Receiver<u64> {
@@ -244,12 +257,25 @@ impl<R> Informer<R> {
 
 impl<R> Shared<R> {
     fn new(handlers: Vec<Handler<R>>) -> Self {
-        Self { rows: RwLock::default(), changed: watch::Sender::new(0), synced: watch::Sender::new(false), handlers: RwLock::new(handlers) }
+        Self {
+            rows: RwLock::default(),
+            changed: watch::Sender::new(0),
+            synced: watch::Sender::new(false),
+            trouble: RwLock::default(),
+            handlers: RwLock::new(handlers),
+        }
     }
 
     fn report(&self, key: &Key, old: Option<&Arc<R>>, new: Option<&Arc<R>>) {
         for handler in self.handlers.read().unwrap_or_else(PoisonError::into_inner).iter() {
             handler(Change { key, old, new });
+        }
+    }
+
+    pub(crate) fn trouble(&self, reason: Option<&str>) {
+        let mut trouble = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
+        if trouble.as_deref() != reason {
+            *trouble = reason.map(ToOwned::to_owned);
         }
     }
 
@@ -263,7 +289,7 @@ impl<R> Shared<R> {
 }
 
 impl<R: PartialEq> Shared<R> {
-    fn set(&self, key: Key, row: Option<R>) {
+    pub(crate) fn set(&self, key: Key, row: Option<R>) {
         let new = row.map(Arc::new);
         let old = self.write(|rows| {
             if rows.get(&key).map(|row| &**row) == new.as_deref() {
@@ -280,7 +306,7 @@ impl<R: PartialEq> Shared<R> {
     }
 
     /// Puts a whole list in place of the table and reports the differences.
-    fn replace(&self, mut list: BTreeMap<Key, Arc<R>>) {
+    pub(crate) fn replace(&self, mut list: BTreeMap<Key, Arc<R>>) {
         let (old, new) = self.write(|rows| {
             for (key, row) in &mut list {
                 // Unchanged rows keep their allocation, so snapshots stay cheap to compare.
@@ -307,70 +333,6 @@ impl<R: PartialEq> Shared<R> {
         if different || first {
             self.notify();
         }
-    }
-}
-
-/// Whether the server does not know yet what we have seen: its store was restored from the past, or begins anew.
-fn is_of_the_past(error: &watcher::Error) -> bool {
-    let watcher::Error::WatchStartFailed(kube::Error::Api(status)) = error else { return false };
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    causes.into_iter().any(|cause| cause.reason == "ResourceVersionTooLarge")
-}
-
-/// Whether the server refused to stream a list, so that it must be asked page by page.
-fn refuses_streaming(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 405 | 422))
-}
-
-async fn run<K, R>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R>, shared: Arc<Shared<R>>)
-where
-    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
-    R: PartialEq,
-{
-    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
-    let mut strategy = InitialListStrategy::StreamingList;
-    loop {
-        let stream = watcher(api.clone(), selection.watcher_config(strategy.clone()));
-        pin_mut!(stream);
-        let mut list = BTreeMap::new();
-        while let Some(event) = stream.next().await {
-            match event {
-                Ok(event) => {
-                    if matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
-                        backoff.reset();
-                    }
-                    take(event, &mut list, &row, &shared);
-                }
-                Err(error) if strategy == InitialListStrategy::StreamingList && refuses_streaming(&error) => {
-                    tracing::debug!(url = api.resource_url(), "the server does not stream lists; listing page by page");
-                    strategy = InitialListStrategy::ListWatch;
-                    break;
-                }
-                Err(error) => {
-                    let delay = backoff.next_delay();
-                    tracing::debug!(url = api.resource_url(), %error, ?delay, "watch failed; starting it again");
-                    tokio::time::sleep(delay).await;
-                    // Going on where we were would be refused for ever: list again and compare.
-                    if is_of_the_past(&error) {
-                        break;
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn take<K: Resource, R: PartialEq>(event: Event<K>, list: &mut BTreeMap<Key, Arc<R>>, row: &impl Fn(&K) -> Option<R>, shared: &Shared<R>) {
-    match event {
-        Event::Init => list.clear(),
-        Event::InitApply(object) => {
-            if let Some(row) = row(&object) {
-                list.insert(Key::of(&object), Arc::new(row));
-            }
-        }
-        Event::InitDone => shared.replace(std::mem::take(list)),
-        Event::Apply(object) => shared.set(Key::of(&object), row(&object)),
-        Event::Delete(object) => shared.set(Key::of(&object), None),
     }
 }
 

@@ -87,3 +87,43 @@ impl http_body::Body for Lines {
         }
     }
 }
+
+/// A fake API server that listens on a port of localhost and speaks HTTP, and a client of it. `answer` answers every request.
+pub(crate) async fn fake_server(answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> kube::Client {
+    crate::install_crypto_provider();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("its address"));
+    let answer = std::sync::Arc::new(answer);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = answer.clone();
+            tokio::spawn(async move { serve(stream, &*answer).await });
+        }
+    });
+    kube::Client::try_from(kube::Config::new(url.parse().expect("an address"))).expect("a client")
+}
+
+/// One request (without a body) and its answer, which ends with the connection.
+async fn serve(mut stream: tokio::net::TcpStream, answer: &(dyn Fn(&Seen) -> Reply + Send + Sync)) -> std::io::Result<()> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    let head = String::from_utf8_lossy(&head);
+    let mut words = head.split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let reply = answer(&Seen { method: method.into(), path: path.into(), query: query.into(), body: Value::Null });
+    let mut text = format!("HTTP/1.1 {} Answer\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n", reply.code);
+    for line in &reply.lines {
+        text.push_str(&line.to_string());
+        text.push('\n');
+    }
+    stream.write_all(text.as_bytes()).await?;
+    if reply.open {
+        // Until the client goes.
+        let _ = stream.read_u8().await;
+    }
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! The loop behind an informer: it lists, watches and lists again, and says what stops it.
+//!
+//! A list is streamed (a watch that begins with the present objects and marks their end by a bookmark), which costs the server least.
+//! Servers that cannot do it answer in different ways, and each of them leads to a list page by page and a plain watch:
+//!
+//! | server | answer to a streamed list |
+//! | --- | --- |
+//! | Kubernetes 1.27 or newer, gate `WatchList` off | 422 Invalid: `sendInitialEvents` is forbidden |
+//! | Kubernetes 1.19 to 1.26 | 422 Invalid: `resourceVersionMatch` is forbidden for watch |
+//! | older, and servers that know no such parameter | a plain watch: objects, changes, and no end of the list |
+//! | gate on, etcd before 3.4.31 or 3.5.13 | 200, and an ERROR event (500 InternalError: "… the required storage feature RequestWatchProgress is disabled") |
+//! | gate on, resource without a watch cache (1.27 to 1.29) | 422 Invalid, as an answer or as an ERROR event |
+//!
+//! Refusals of these kinds hold for the server, and all informers of an [`ApiServer`] learn of them. Any other failure is tried three
+//! times; then this informer alone lists page by page, as client-go does.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use futures::{Stream, StreamExt, pin_mut};
+use kube::{
+    Api, Resource,
+    core::Status,
+    runtime::watcher::{self, Event, InitialListStrategy, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use crate::{
+    ApiServer, Backoff,
+    informer::{Key, Selection, Shared},
+};
+
+/// How often a list is asked for as a stream when the answers are errors that may pass.
+const ATTEMPTS: u32 = 3;
+/// A failure that lasts so long is warned about.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// As often it is said again while it lasts. Failures further apart are not one failure that lasts.
+const REMINDER: Duration = Duration::from_secs(60);
+
+/// Why a stream of events is given up.
+enum End {
+    /// List again in the usual way.
+    Again,
+    /// List page by page.
+    Pages { reason: String, remember: Remember },
+}
+
+/// When a refusal to stream is taken for the server's own.
+enum Remember {
+    Now,
+    /// Once it has listed: it may have been the network that was silent.
+    OnceListed,
+    Never,
+}
+
+/// Keeps `shared` up to date, for ever.
+pub(crate) async fn run<K, R>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R>, shared: Arc<Shared<R>>)
+where
+    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    R: PartialEq,
+{
+    let url = api.resource_url();
+    let mut reflector = Reflector {
+        server: selection.server.clone(),
+        resource: url.rsplit('/').next().unwrap_or(url).to_owned(),
+        backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(10)),
+        trouble: Trouble::default(),
+        suspicion: None,
+        row,
+        shared,
+    };
+    let mut pages = false;
+    loop {
+        let streaming = !pages && reflector.server.streams_lists();
+        if !streaming {
+            reflector.server.count_fallback(&reflector.resource);
+        }
+        let strategy = if streaming { InitialListStrategy::StreamingList } else { InitialListStrategy::ListWatch };
+        let stream = watcher(api.clone(), selection.watcher_config(strategy));
+        pages = match reflector.follow(stream, streaming).await {
+            End::Again => false,
+            End::Pages { reason, remember } => {
+                tracing::debug!(resource = reflector.resource, reason, "listing page by page");
+                match remember {
+                    Remember::Now => reflector.server.refuse(&reflector.resource, &reason),
+                    Remember::OnceListed => reflector.suspicion = Some(reason),
+                    Remember::Never => {}
+                }
+                true
+            }
+        };
+    }
+}
+
+struct Reflector<R, F> {
+    server: ApiServer,
+    resource: String,
+    backoff: Backoff,
+    trouble: Trouble,
+    /// Why the server seems not to stream lists.
+    suspicion: Option<String>,
+    row: F,
+    shared: Arc<Shared<R>>,
+}
+
+/// What goes on within one stream of events.
+struct Listing<R> {
+    list: BTreeMap<Key, Arc<R>>,
+    /// The list is not complete.
+    underway: bool,
+    /// When the stream of this list began, and when it last brought something.
+    times: Option<(Instant, Instant)>,
+    /// The stream of this list has failed already; it may end, or stay open and silent.
+    failed: bool,
+    /// Attempts that came to nothing.
+    attempts: u32,
+}
+
+impl<R: PartialEq, F> Reflector<R, F> {
+    /// Takes events until the list has to be had in another way.
+    async fn follow<K>(&mut self, stream: impl Stream<Item = watcher::Result<Event<K>>>, streaming: bool) -> End
+    where
+        K: Resource + 'static,
+        F: Fn(&K) -> Option<R>,
+    {
+        pin_mut!(stream);
+        let mut listing = Listing { list: BTreeMap::new(), underway: true, times: None, failed: false, attempts: 0 };
+        let server = self.server.clone();
+        loop {
+            let event = if streaming && listing.underway {
+                tokio::select! {
+                    biased;
+                    event = stream.next() => event,
+                    () = server.refused() => return End::Pages { reason: "another watch found it out".into(), remember: Remember::Never },
+                    waited = silence(&server, listing.times) => {
+                        let reason = format!("the end of a list of {} did not come within {} s", self.resource, waited.as_secs());
+                        let remember = if listing.failed { Remember::Never } else { Remember::OnceListed };
+                        return End::Pages { reason, remember };
+                    }
+                }
+            } else {
+                stream.next().await
+            };
+            let end = match event {
+                None => Some(End::Again),
+                Some(Ok(event)) => self.take(event, &mut listing, streaming).await,
+                Some(Err(error)) => self.failed(&error, &mut listing, streaming).await,
+            };
+            if let Some(end) = end {
+                return end;
+            }
+        }
+    }
+
+    async fn take<K>(&mut self, event: Event<K>, listing: &mut Listing<R>, streaming: bool) -> Option<End>
+    where
+        K: Resource,
+        F: Fn(&K) -> Option<R>,
+    {
+        let now = Instant::now();
+        match event {
+            Event::Init => {
+                // A stream that begins anew ended before the list did.
+                let ended = streaming && listing.underway && listing.times.is_some() && !listing.failed;
+                listing.failed = false;
+                listing.list.clear();
+                listing.underway = true;
+                listing.times = Some((now, now));
+                if ended {
+                    let reason = format!("the watch of {} ended before the list did", self.resource);
+                    return self.unsuccessful(&reason, None, listing).await;
+                }
+            }
+            Event::InitApply(object) => {
+                if let Some((_, last)) = &mut listing.times {
+                    *last = now;
+                }
+                if let Some(row) = (self.row)(&object) {
+                    listing.list.insert(Key::of(&object), Arc::new(row));
+                }
+            }
+            Event::InitDone => {
+                listing.underway = false;
+                listing.times = None;
+                listing.attempts = 0;
+                self.well();
+                self.shared.replace(std::mem::take(&mut listing.list));
+                if let Some(reason) = self.suspicion.take() {
+                    self.server.refuse(&self.resource, &reason);
+                }
+            }
+            Event::Apply(object) => {
+                self.well();
+                self.shared.set(Key::of(&object), (self.row)(&object));
+            }
+            Event::Delete(object) => {
+                self.well();
+                self.shared.set(Key::of(&object), None);
+            }
+        }
+        None
+    }
+
+    async fn failed(&mut self, error: &watcher::Error, listing: &mut Listing<R>, streaming: bool) -> Option<End> {
+        let status = status(error);
+        let listed = streaming && listing.underway;
+        if let Some(status) = status.filter(|status| listed && refuses_streaming(status)) {
+            return Some(End::Pages { reason: status.message.clone(), remember: Remember::Now });
+        }
+        // The stream lists again by itself.
+        let expired = matches!(error, watcher::Error::WatchError(status) if status.code == 410) || matches!(error, watcher::Error::NoResourceVersion);
+        let again = !listing.underway && is_of_the_past(error);
+        listing.underway |= expired;
+        listing.failed = true;
+        let open = matches!(error, watcher::Error::WatchError(_) | watcher::Error::WatchFailed(_)) && !expired;
+        listing.times = listing.times.filter(|_| open).map(|_| (Instant::now(), Instant::now()));
+        let answered = listed && !matches!(error, watcher::Error::WatchStartFailed(error) if !matches!(error, kube::Error::Api(_)));
+        let may_pass = answered && status.is_none_or(|status| !matches!(status.code, 401 | 403 | 404 | 410 | 429 | 503));
+        let reason = error.to_string();
+        if may_pass {
+            return self.unsuccessful(&reason, status, listing).await;
+        }
+        self.pause(&reason, status).await;
+        // Going on where we were would be refused for ever: list again and compare.
+        again.then_some(End::Again)
+    }
+
+    /// A streamed list that came to nothing is tried again, and after some attempts had in another way.
+    async fn unsuccessful(&mut self, reason: &str, status: Option<&Status>, listing: &mut Listing<R>) -> Option<End> {
+        listing.attempts += 1;
+        self.pause(reason, status).await;
+        (listing.attempts >= ATTEMPTS).then(|| End::Pages { reason: reason.to_owned(), remember: Remember::Never })
+    }
+
+    /// Counts and reports a failure, and waits.
+    async fn pause(&mut self, reason: &str, status: Option<&Status>) {
+        self.server.count_failure(&self.resource);
+        if !self.trouble.lasts() {
+            self.backoff.reset();
+        }
+        self.shared.trouble(Some(reason));
+        let delay = self.backoff.next_delay();
+        match self.trouble.failed(Instant::now(), status.is_some_and(|status| matches!(status.code, 401 | 403 | 404))) {
+            Some(since) => {
+                let resource = &self.resource;
+                let way_out = way_out(status);
+                tracing::warn!(resource, failing_for = ?since, "cannot watch {resource}: {reason}; {way_out}; trying again");
+            }
+            None => tracing::debug!(resource = self.resource, reason, ?delay, "watch failed; starting it again"),
+        }
+        tokio::time::sleep(delay).await;
+    }
+
+    fn well(&mut self) {
+        self.backoff.reset();
+        self.shared.trouble(None);
+        if self.trouble.over() {
+            tracing::info!(resource = self.resource, "the watch of {} works again", self.resource);
+        }
+    }
+}
+
+/// Completes when a server that accepted a streamed list has been silent for too long, or takes too long altogether; says how long.
+async fn silence(server: &ApiServer, times: Option<(Instant, Instant)>) -> Duration {
+    // The answer to the request itself has not come: that is the transport's to judge.
+    let Some((began, last)) = times else { return std::future::pending().await };
+    let until = (last + server.silence()).min(began + server.longest());
+    tokio::time::sleep_until(until).await;
+    until - began
+}
+
+/// A failure that lasts.
+#[derive(Default)]
+struct Trouble {
+    first: Option<Instant>,
+    last: Option<Instant>,
+    warned: Option<Instant>,
+}
+
+impl Trouble {
+    /// Whether the failures so far are recent. A watch without events does not tell that it works, so time does.
+    fn lasts(&self) -> bool {
+        self.last.is_some_and(|last| last.elapsed() < REMINDER)
+    }
+
+    /// Notes a failure; says for how long it has lasted when that is to be warned about.
+    fn failed(&mut self, now: Instant, refused: bool) -> Option<Duration> {
+        if !self.lasts() {
+            *self = Self::default();
+        }
+        let since = now - *self.first.get_or_insert(now);
+        self.last = Some(now);
+        let due = self.warned.is_none_or(|warned| now - warned >= REMINDER) && (refused || since >= PATIENCE);
+        if due {
+            self.warned = Some(now);
+        }
+        due.then_some(since)
+    }
+
+    /// Notes a success; says whether a failure had been warned about.
+    fn over(&mut self) -> bool {
+        std::mem::take(self).warned.is_some()
+    }
+}
+
+/// What the server answered.
+fn status(error: &watcher::Error) -> Option<&Status> {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        WatchError(status) => Some(status),
+        InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status)) | WatchFailed(kube::Error::Api(status)) => {
+            Some(status)
+        }
+        _ => None,
+    }
+}
+
+fn way_out(status: Option<&Status>) -> &'static str {
+    match status.map(|status| status.code) {
+        Some(401) => "check the certificate or token in the kubeconfig",
+        Some(403) => "grant this identity the verbs list and watch (nodes need the group system:nodes and a name system:node:NODE)",
+        Some(404) => "check that the API server serves this resource",
+        Some(_) => "look into the API server's log",
+        None => "check that the API server runs and that its address in the kubeconfig can be reached from here",
+    }
+}
+
+/// Whether the server said that it does not stream lists.
+fn refuses_streaming(status: &Status) -> bool {
+    matches!(status.code, 400 | 405 | 422) || status.message.contains("required storage feature")
+}
+
+/// Whether the server does not know yet what we have seen (its store was restored from the past, or begins anew), or no longer.
+fn is_of_the_past(error: &watcher::Error) -> bool {
+    let watcher::Error::WatchStartFailed(kube::Error::Api(status)) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 410 || causes.into_iter().any(|cause| cause.reason == "ResourceVersionTooLarge")
+}
+
+#[cfg(test)]
+#[path = "reflect_tests.rs"]
+mod tests;

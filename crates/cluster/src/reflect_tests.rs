@@ -1,0 +1,234 @@
+//! Informers against API servers of other ages and settings, over HTTP. Their answers are those of upstream's source
+//! (apimachinery's ValidateListOptions, apiserver's cacher).
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    Informer,
+    testing::{Reply, Seen, fake_server},
+};
+
+/// On a busy machine too.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The requests of each kind that a server saw.
+#[derive(Default)]
+struct Requests {
+    streamed: AtomicUsize,
+    listed: AtomicUsize,
+    watched: AtomicUsize,
+}
+
+fn object(kind: &str, name: &str, version: u64) -> Value {
+    json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "a", "name": name, "resourceVersion": version.to_string()}})
+}
+
+fn event(kind: &str, object: Value) -> Value {
+    json!({"type": kind, "object": object})
+}
+
+fn kind_of(request: &Seen) -> &'static str {
+    if request.path.ends_with("/secrets") { "Secret" } else { "ConfigMap" }
+}
+
+/// A server that has two pages of objects and one change later on, and answers a streamed list with `streamed`.
+async fn server(streamed: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> (kube::Client, Arc<Requests>) {
+    let requests = Arc::new(Requests::default());
+    let seen = requests.clone();
+    let client = fake_server(move |request| {
+        let kind = kind_of(request);
+        if request.query.contains("sendInitialEvents=true") {
+            seen.streamed.fetch_add(1, SeqCst);
+            return streamed(request);
+        }
+        if request.query.contains("watch=true") {
+            seen.watched.fetch_add(1, SeqCst);
+            assert!(request.query.contains("resourceVersion=9"), "{}", request.query);
+            assert!(!request.query.contains("resourceVersionMatch"), "servers before 1.27 refuse it: {}", request.query);
+            return Reply::watch(vec![event("ADDED", object(kind, "later", 10))], true);
+        }
+        seen.listed.fetch_add(1, SeqCst);
+        let (name, next) = if request.query.contains("continue=more") { ("two", "") } else { ("one", "more") };
+        let metadata = json!({"resourceVersion": "9", "continue": next});
+        Reply::json(200, json!({"apiVersion": "v1", "kind": format!("{kind}List"), "metadata": metadata, "items": [object(kind, name, 1)]}))
+    })
+    .await;
+    (client, requests)
+}
+
+fn names<R>(informer: &Informer<R>) -> Vec<String> {
+    informer.snapshot().into_iter().map(|(key, _)| key.name).collect()
+}
+
+/// Waits until the informer has the whole list and the change after it.
+async fn followed<R>(informer: &Informer<R>) {
+    let mut changed = informer.changed();
+    tokio::time::timeout(LIMIT, changed.wait_for(|_| informer.len() == 3)).await.expect("the list and a change").unwrap();
+    assert_eq!(names(informer), ["later", "one", "two"]);
+    assert!(informer.is_synced());
+}
+
+/// A server that refuses at once is asked once, whoever watches; `resource` finds it out, and the others list at once.
+async fn one_informer_finds_out(streamed: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> ApiServer {
+    let (client, requests) = server(streamed).await;
+    let known = ApiServer::with_limits(Duration::from_millis(300), LIMIT);
+    let first = Informer::start(Api::<ConfigMap>::all(client.clone()), Selection::all().of(&known), |_| Some(()));
+    followed(&first).await;
+    assert!(!known.streams_lists());
+    let before = requests.streamed.load(SeqCst);
+    let second = Informer::start(Api::<Secret>::all(client.clone()), Selection::all().of(&known), |_| Some(()));
+    followed(&second).await;
+    let third = Informer::start(Api::<ConfigMap>::namespaced(client, "a"), Selection::fields("metadata.name=x").of(&known), |_| Some(()));
+    followed(&third).await;
+    assert_eq!(requests.streamed.load(SeqCst), before, "one finds out for all of them");
+    assert_eq!(requests.watched.load(SeqCst), 3);
+    let counts = known.watches();
+    assert_eq!((counts["configmaps"].fallbacks, counts["secrets"].fallbacks), (2, 1));
+    known
+}
+
+fn invalid(message: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422, "message": message,
+        "details": {"group": "meta.k8s.io", "kind": "ListOptions"}})
+}
+
+#[tokio::test]
+async fn the_gate_off_is_listed_and_watched() {
+    let message = "ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the \
+                   WatchList feature gate is enabled";
+    one_informer_finds_out(move |_| Reply::json(422, invalid(message))).await;
+}
+
+#[tokio::test]
+async fn kubernetes_before_1_27_is_listed_and_watched() {
+    let message = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch";
+    one_informer_finds_out(move |_| Reply::json(422, invalid(message))).await;
+}
+
+#[tokio::test]
+async fn an_old_etcd_that_answers_within_the_watch_is_listed_and_watched() {
+    let message = "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled";
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
+        "reason": "InternalError", "code": 500});
+    let known = one_informer_finds_out(move |_| Reply::watch(vec![event("ERROR", status.clone())], false)).await;
+    assert!(known.metrics().contains("mullion_streaming_list_fallbacks_total{resource=\"configmaps\"} 2\n"), "{}", known.metrics());
+}
+
+#[tokio::test]
+async fn a_refusal_within_the_watch_is_taken_for_one() {
+    let message = "ConfigMap \"\" is invalid: sendInitialEvents: Forbidden: for watch is unsupported by an etcd cluster";
+    one_informer_finds_out(move |_| Reply::watch(vec![event("ERROR", invalid(message))], false)).await;
+}
+
+#[tokio::test]
+async fn a_server_that_takes_the_parameter_for_nothing_is_listed_and_watched() {
+    // A plain watch from 0: what there is, changes, bookmarks; the list's end never comes.
+    let plain = |request: &Seen| {
+        let kind = kind_of(request);
+        let bookmark = json!({"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": "9"}});
+        Reply::watch(vec![event("ADDED", object(kind, "one", 1)), event("ADDED", object(kind, "two", 1)), event("BOOKMARK", bookmark)], true)
+    };
+    one_informer_finds_out(plain).await;
+}
+
+#[tokio::test]
+async fn informers_that_wait_for_the_end_of_a_list_learn_from_the_first_that_is_told() {
+    let refused = Arc::new(Mutex::new(false));
+    let turn = refused.clone();
+    let (client, requests) = server(move |request| match kind_of(request) {
+        "Secret" => Reply::watch(vec![], true),
+        _ => {
+            *turn.lock().unwrap() = true;
+            Reply::json(422, invalid("no"))
+        }
+    })
+    .await;
+    // Patient enough that only the news can end the wait.
+    let known = ApiServer::with_limits(LIMIT * 10, LIMIT * 10);
+    let waiting = Informer::start(Api::<Secret>::all(client.clone()), Selection::all().of(&known), |_| Some(()));
+    while requests.streamed.load(SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let told = Informer::start(Api::<ConfigMap>::all(client), Selection::all().of(&known), |_| Some(()));
+    followed(&told).await;
+    followed(&waiting).await;
+    assert!(*refused.lock().unwrap());
+}
+
+#[tokio::test]
+async fn errors_that_may_pass_lead_to_a_list_but_not_to_a_verdict() {
+    let status = json!({"kind": "Status", "status": "Failure", "message": "etcdserver: leader changed", "reason": "InternalError", "code": 500});
+    let (client, requests) = server(move |_| Reply::watch(vec![event("ERROR", status.clone())], false)).await;
+    let known = ApiServer::default();
+    let informer = Informer::start(Api::<ConfigMap>::all(client), Selection::all().of(&known), |_| Some(()));
+    followed(&informer).await;
+    assert!(known.streams_lists());
+    assert_eq!(requests.streamed.load(SeqCst), 3);
+    assert_eq!(known.watches()["configmaps"], crate::Watches { fallbacks: 1, failures: 3 });
+}
+
+#[tokio::test]
+async fn a_watch_that_fails_and_stays_open_is_left() {
+    let status = json!({"kind": "Status", "status": "Failure", "message": "no leader", "reason": "InternalError", "code": 500});
+    let (client, _) = server(move |_| Reply::watch(vec![event("ERROR", status.clone())], true)).await;
+    let known = ApiServer::with_limits(Duration::from_millis(500), LIMIT);
+    let informer = Informer::start(Api::<ConfigMap>::all(client), Selection::all().of(&known), |_| Some(()));
+    followed(&informer).await;
+    assert!(known.streams_lists());
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_before_its_list_is_not_asked_for_without_end() {
+    let (client, requests) = server(|request| Reply::watch(vec![event("ADDED", object(kind_of(request), "one", 1))], false)).await;
+    let informer = Informer::start(Api::<ConfigMap>::all(client), Selection::all(), |_| Some(()));
+    followed(&informer).await;
+    assert!(requests.streamed.load(SeqCst) <= 4, "{:?}", requests.streamed);
+}
+
+#[tokio::test]
+async fn failures_are_counted_and_say_why_the_table_is_old() {
+    let forbidden = Arc::new(Mutex::new(true));
+    let now = forbidden.clone();
+    let client = fake_server(move |request| {
+        if *now.lock().unwrap() {
+            return Reply::status(403, "configmaps is forbidden: User \"system:node:win01\" cannot list resource \"configmaps\"");
+        }
+        assert!(request.query.contains("sendInitialEvents=true"), "a refusal of the whole is no refusal to stream: {}", request.query);
+        let end = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"resourceVersion": "9",
+            "annotations": {"k8s.io/initial-events-end": "true"}}});
+        Reply::watch(vec![event("ADDED", object("ConfigMap", "one", 1)), event("BOOKMARK", end)], true)
+    })
+    .await;
+    let known = ApiServer::default();
+    let informer = Informer::start(Api::<ConfigMap>::all(client), Selection::all().of(&known), |_| Some(()));
+    let reported = async {
+        while informer.trouble().is_none() || known.watches().get("configmaps").is_none_or(|counts| counts.failures < 2) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, reported).await.expect("two failures");
+    assert!(informer.trouble().unwrap().contains("system:node:win01"), "{:?}", informer.trouble());
+    assert!(!informer.is_synced());
+    *forbidden.lock().unwrap() = false;
+    tokio::time::timeout(LIMIT, informer.synced()).await.expect("the list");
+    assert_eq!((informer.trouble(), known.streams_lists(), known.watches()["configmaps"].fallbacks), (None, true, 0));
+    assert!(known.metrics().contains("mullion_watch_failures_total{resource=\"configmaps\"} "), "{}", known.metrics());
+}
+
+#[test]
+fn a_failure_that_lasts_is_warned_about_now_and_then() {
+    let start = Instant::now();
+    let mut trouble = Trouble::default();
+    let mut at = |seconds: u64, refused: bool| trouble.failed(start + Duration::from_secs(seconds), refused).map(|since| since.as_secs());
+    assert_eq!([at(0, false), at(1, false), at(3, false), at(10, false), at(62, false), at(64, false)], [None, None, Some(3), None, None, Some(64)]);
+    assert!(trouble.over());
+    assert!(!trouble.over());
+    assert_eq!(trouble.failed(start, true).map(|since| since.as_secs()), Some(0), "what waiting does not cure is said at once");
+}
