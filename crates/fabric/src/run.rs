@@ -47,6 +47,8 @@ pub enum PodNetwork {
 pub struct Config {
     /// The API.
     pub client: Client,
+    /// What is known of that API server; shared by all parts of a node.
+    pub api: cluster::ApiServer,
     /// This node's name.
     pub node_name: String,
     /// The cluster's identity (UID of namespace `kube-system`), which marks what is ours.
@@ -93,7 +95,7 @@ pub struct Status {
 /// Keeps the pod network of this node until `shutdown` completes. Routes, network and configuration stay: pods outlive
 /// a restart.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
-    let nodes = Informer::start(Api::<Node>::all(config.client.clone()), Selection::all(), NodeRow::of);
+    let nodes = Informer::start(Api::<Node>::all(config.client.clone()), Selection::all().of(&config.api), NodeRow::of);
     let status = config.status.clone().unwrap_or_else(|| watch::Sender::new(Status::default()));
     let fabric = Fabric { config, nodes, status, condition_set: false };
     tokio::pin!(shutdown);

@@ -121,6 +121,7 @@ async fn a_windows_node_gets_routes_then_network_then_configuration() {
     let (status, mut seen) = watch::channel(Status::default());
     let config = Config {
         client: api.client.clone(),
+        api: cluster::ApiServer::default(),
         node_name: "win01".into(),
         cluster_uid: "uid".into(),
         routes: routes.clone(),

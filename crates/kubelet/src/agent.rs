@@ -14,6 +14,7 @@ use kube::Api;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::config::Config;
 use crate::cri_config::NodeSide;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
@@ -28,6 +29,7 @@ use crate::worker::{self, Note};
 pub(crate) struct Agent {
     pub side: NodeSide,
     pub client: kube::Client,
+    pub api: cluster::ApiServer,
     pub cri: cri::Client,
     pub root: Arc<HostRoot>,
     /// The agent's directory on the node.
@@ -80,8 +82,8 @@ impl Workers {
 pub(crate) type PodChange = (Option<Arc<Pod>>, Option<Arc<Pod>>);
 
 /// Watches the node's pods; changes go to `changes`.
-pub(crate) fn watch_pods(client: kube::Client, node: &str, changes: mpsc::UnboundedSender<PodChange>) -> Informer<Pod> {
-    let api: Api<Pod> = Api::all(client);
+pub(crate) fn watch_pods(config: &Config, changes: mpsc::UnboundedSender<PodChange>) -> Informer<Pod> {
+    let api: Api<Pod> = Api::all(config.client.clone());
     let slim = |pod: &Pod| {
         let mut pod = pod.clone();
         pod.metadata.managed_fields = None;
@@ -90,7 +92,8 @@ pub(crate) fn watch_pods(client: kube::Client, node: &str, changes: mpsc::Unboun
     let tell = move |change: Change<'_, Pod>| {
         let _ = changes.send((change.old.cloned(), change.new.cloned()));
     };
-    Informer::start_with_handler(api, Selection::fields(format!("spec.nodeName={node}")), slim, tell)
+    let mine = Selection::fields(format!("spec.nodeName={}", config.node_name)).of(&config.api);
+    Informer::start_with_handler(api, mine, slim, tell)
 }
 
 pub(crate) fn uid(pod: &Pod) -> String {

@@ -67,6 +67,8 @@ pub struct ServerConfig {
 pub struct Config {
     /// API client with the node's identity (`system:node:NAME` in `system:nodes`).
     pub client: kube::Client,
+    /// What is known of that API server; shared by all parts of a node.
+    pub api: cluster::ApiServer,
     /// Name of the Node, lower case.
     pub node_name: String,
     /// What the node runs.

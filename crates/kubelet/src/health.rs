@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cri::v1;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// What CRI Version and Status say.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,13 +24,17 @@ const STEADY: Duration = Duration::from_secs(5);
 /// first.
 const EAGER: Duration = Duration::from_millis(25);
 const EAGER_TRIES: u32 = 1200;
+/// What is not ready for so long is warned about: a runtime that starts beside the agent is not.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Follows the runtime's health, for ever.
 pub(crate) async fn follow(client: cri::Client, health: watch::Sender<RuntimeHealth>) {
     let mut unready = 0u32;
     let mut failures = 0u32;
+    let mut log = Log::default();
     loop {
         let seen = look(&client).await;
+        log.note(&seen, Instant::now());
         // Single failed calls of a healthy runtime are no news (upstream waits 30 s).
         failures = if seen.name.is_empty() { failures + 1 } else { 0 };
         let hide = failures > 0 && failures < 3 && health.borrow().runtime_ready;
@@ -48,6 +53,30 @@ pub(crate) async fn follow(client: cri::Client, health: watch::Sender<RuntimeHea
             _ => Duration::from_secs(1),
         };
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// What the log says of the runtime: once what is wrong, and once that it is right again.
+#[derive(Default)]
+struct Log {
+    since: Option<Instant>,
+    warned: Vec<String>,
+}
+
+impl Log {
+    fn note(&mut self, seen: &RuntimeHealth, now: Instant) {
+        if seen.messages.is_empty() {
+            if !std::mem::take(self).warned.is_empty() {
+                tracing::info!("the container runtime and its network are ready again");
+            }
+            return;
+        }
+        let since = *self.since.get_or_insert(now);
+        if now - since >= PATIENCE && self.warned != seen.messages {
+            self.warned.clone_from(&seen.messages);
+            let messages = seen.messages.join(", ");
+            tracing::warn!("cannot run pods: {messages}; look into the logs of the container runtime and of the pod network");
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use cluster::{EventRecorder, EventType, Informer, Key};
 use cri::v1;
 use host::HostFacts;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, ObjectReference};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -23,6 +23,7 @@ use crate::eviction::Threshold;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
 use crate::pod::resources::Amounts;
+use crate::services;
 
 /// Status goes to the API at least this often.
 const REPORT: Duration = Duration::from_secs(5 * 60);
@@ -138,7 +139,7 @@ impl NodeFacts {
     }
 
     fn conditions(&self, health: &RuntimeHealth, disk_full: bool, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
-        let ready = health.runtime_ready && health.network_ready;
+        let ready = health.runtime_ready && health.network_ready && health.messages.is_empty();
         let message = if ready { "kubelet is posting ready status".to_owned() } else { health.messages.join(", ") };
         let disk = if disk_full {
             ("True", "KubeletHasDiskPressure", "kubelet has disk pressure".to_owned())
@@ -195,12 +196,50 @@ fn differs(a: &Value, b: &Value) -> bool {
     still(a) != still(b)
 }
 
+/// What the API server must have told before the node can run pods: pods get the addresses of services in their environment.
+#[derive(Clone)]
+pub(crate) struct FirstLists {
+    pub pods: Informer<Pod>,
+    pub services: Informer<services::Row>,
+}
+
+impl FirstLists {
+    /// What has not come yet, in the words of the Ready condition.
+    fn missing(&self) -> Vec<String> {
+        let pods = (!self.pods.is_synced()).then(|| ("this node's pods", self.pods.trouble()));
+        let services = (!self.services.is_synced()).then(|| ("services", self.services.trouble()));
+        let text = |(what, trouble): (&str, Option<String>)| match trouble {
+            Some(trouble) => format!("waiting for the first list of {what} from the API server: {trouble}"),
+            None => format!("waiting for the first list of {what} from the API server"),
+        };
+        pods.into_iter().chain(services).map(text).collect()
+    }
+
+    /// Completes when all have come.
+    pub(crate) async fn complete(&self) {
+        tokio::join!(self.pods.synced(), self.services.synced());
+    }
+
+    /// Completes when fewer than `missing` have not come.
+    async fn fewer_than(&self, missing: usize) {
+        match missing {
+            0 => std::future::pending().await,
+            1 => self.complete().await,
+            _ => tokio::select! {
+                () = self.pods.synced() => {}
+                () = self.services.synced() => {}
+            },
+        }
+    }
+}
+
 /// The loop that keeps the Node true.
 pub(crate) struct NodeKeeper {
     pub client: kube::Client,
     pub facts: Arc<NodeFacts>,
     pub health: watch::Receiver<RuntimeHealth>,
     pub node: Informer<Node>,
+    pub lists: FirstLists,
     pub images: Images,
     pub recorder: EventRecorder,
     /// Less than that free is disk pressure.
@@ -232,7 +271,8 @@ impl NodeKeeper {
     }
 
     async fn compute(&self, old: &NodeStatus) -> Value {
-        let health = self.health.borrow().clone();
+        let mut health = self.health.borrow().clone();
+        health.messages.extend(self.lists.missing());
         let images = if health.runtime_ready { self.images.list().await.unwrap_or_default() } else { Vec::new() };
         self.facts.status(&health, &images, self.disk_full(), old, Timestamp::now())
     }
@@ -308,6 +348,7 @@ impl NodeKeeper {
         loop {
             let node = self.node.get(Key::cluster(self.facts.name()));
             let old = node.as_ref().and_then(|n| n.status.clone()).unwrap_or_default();
+            let missing = self.lists.missing().len();
             let now = self.compute(&old).await;
             // The life-cycle controller writes Unknown when it has not heard from us for long.
             let overruled = node.is_some() && ready(&serde_json::to_value(&old).unwrap_or_default()) != ready(&last);
@@ -335,7 +376,11 @@ impl NodeKeeper {
             {
                 tracing::warn!(node = self.facts.name(), %error, "restoring the node's labels failed");
             }
-            let _ = tokio::time::timeout(COMPUTE, self.health.changed()).await;
+            tokio::select! {
+                _ = self.health.changed() => {}
+                () = self.lists.fewer_than(missing) => {}
+                () = tokio::time::sleep(COMPUTE) => {}
+            }
         }
     }
 

@@ -12,12 +12,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{Agent, Workers, watch_pods};
+use crate::agent::{Agent, PodChange, Workers, watch_pods};
 use crate::config::Config;
 use crate::cri_config::NodeSide;
 use crate::health::{self, RuntimeHealth};
 use crate::images::Images;
-use crate::node::{NodeFacts, NodeKeeper};
+use crate::node::{FirstLists, NodeFacts, NodeKeeper};
 use crate::rotation;
 use crate::server::{self, Auth, Server};
 use crate::services;
@@ -80,6 +80,9 @@ struct Ground {
     recorder: EventRecorder,
     health: watch::Receiver<RuntimeHealth>,
     node: Informer<Node>,
+    lists: FirstLists,
+    /// Changes of pods.
+    changes: mpsc::UnboundedReceiver<PodChange>,
 }
 
 async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
@@ -99,7 +102,7 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Directories, the runtime and its health, the view of the own Node.
+/// Directories, the runtime and its health, the view of the API: the own Node, its pods, services.
 fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     let cri = cri::Client::connect(&config.cri_endpoint)?;
     let dir = config.root.parse(&config.root_dir)?;
@@ -121,16 +124,22 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     };
     let (sender, health) = watch::channel(RuntimeHealth::default());
     tasks.spawn(forever(health::follow(cri.clone(), sender)));
-    let this_node = Selection::fields(format!("metadata.name={}", config.node_name));
+    let this_node = Selection::fields(format!("metadata.name={}", config.node_name)).of(&config.api);
     let slim = |n: &Node| {
         let mut n = n.clone();
         n.metadata.managed_fields = None;
         Some(n)
     };
+    let (sender, changes) = mpsc::unbounded_channel();
+    let pods = watch_pods(config, sender);
+    let services = Api::<Service>::all(config.client.clone());
+    let services = Informer::start(services, Selection::all().of(&config.api), services::row);
     Ok(Ground {
         facts: Arc::new(NodeFacts::new(config, side.clone(), storage)),
         recorder: EventRecorder::new(config.client.clone(), "kubelet", &config.node_name),
         node: Informer::start(Api::all(config.client.clone()), this_node, slim),
+        lists: FirstLists { pods, services },
+        changes,
         cri,
         dir,
         side,
@@ -140,15 +149,17 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
 
 /// The Node: registered, then kept true with its lease.
 async fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
-    // The first look at the runtime, so that the Node is complete (and perhaps Ready) from birth.
+    // The first look at the runtime and at the API, so that the Node is complete (and perhaps Ready) from birth.
     let mut first = ground.health.clone();
-    let _ = tokio::time::timeout(FIRST_LOOK, first.wait_for(|h| !h.name.is_empty())).await;
+    let runtime = async { drop(first.wait_for(|h| !h.name.is_empty()).await) };
+    let _ = tokio::time::timeout(FIRST_LOOK, async { tokio::join!(runtime, ground.lists.complete()) }).await;
     let (root, dir) = (config.root.clone(), ground.dir.clone());
     let keeper = NodeKeeper {
         client: config.client.clone(),
         facts: ground.facts.clone(),
         health: ground.health.clone(),
         node: ground.node.clone(),
+        lists: ground.lists.clone(),
         images: Images::new(ground.cri.clone()),
         recorder: ground.recorder.clone(),
         nodefs: config.eviction_hard.nodefs,
@@ -161,12 +172,9 @@ async fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
     tasks.spawn(forever(async move { cluster::keep_node_lease(client, &name, &uid).await }));
 }
 
-/// The pods: watch, workers, statuses, runtime events.
+/// The pods: workers, statuses, runtime events.
 fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
-    let (changes, changes_receiver) = mpsc::unbounded_channel();
-    let pods = watch_pods(config.client.clone(), &config.node_name, changes);
-    let services = Api::<Service>::all(config.client.clone());
-    let services = Informer::start(services, Selection::all(), services::row);
+    let FirstLists { pods, services } = ground.lists;
     let workers = Arc::new(Workers::default());
     let told = workers.clone();
     let waker: Waker = Arc::new(move |uid: &str| told.tell(uid, Note::Sources));
@@ -174,6 +182,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     let agent = Arc::new(Agent {
         side: ground.side,
         client: config.client.clone(),
+        api: config.api.clone(),
         cri: ground.cri.clone(),
         root: config.root.clone(),
         dir: ground.dir,
@@ -184,7 +193,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         pods,
         node: ground.node,
         services,
-        sources: Sources::new(config.client.clone(), waker),
+        sources: Sources::new(config.client.clone(), config.api.clone(), waker),
         tokens: TokenCache::new(config.client.clone()),
         statuses: statuses.clone(),
         health: ground.health.clone(),
@@ -196,7 +205,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));
-    tasks.spawn(forever(take_pods(agent.clone(), changes_receiver)));
+    tasks.spawn(forever(take_pods(agent.clone(), ground.changes)));
     agent
 }
 
@@ -213,7 +222,7 @@ async fn wake_on_health(mut health: watch::Receiver<RuntimeHealth>, workers: Arc
 }
 
 /// Workers start once the node is known, and orphans end once the pods are.
-async fn take_pods(agent: Arc<Agent>, changes: mpsc::UnboundedReceiver<crate::agent::PodChange>) {
+async fn take_pods(agent: Arc<Agent>, changes: mpsc::UnboundedReceiver<PodChange>) {
     agent.node.synced().await;
     let orphans = agent.clone();
     tokio::spawn(async move {

@@ -59,13 +59,14 @@ struct Watch {
 /// The watches.
 pub(crate) struct Sources {
     client: kube::Client,
+    api: cluster::ApiServer,
     waker: Waker,
     watches: Mutex<HashMap<(Kind, Key), Watch>>,
 }
 
 impl Sources {
-    pub(crate) fn new(client: kube::Client, waker: Waker) -> Self {
-        Sources { client, waker, watches: Mutex::default() }
+    pub(crate) fn new(client: kube::Client, api: cluster::ApiServer, waker: Waker) -> Self {
+        Sources { client, api, waker, watches: Mutex::default() }
     }
 
     /// The object, as the pod with `uid` sees it; from now on that pod is woken by its changes.
@@ -108,7 +109,7 @@ impl Sources {
                 let users = for_handler.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 users.iter().for_each(|uid| waker(uid));
             };
-            let only = Selection::fields(format!("metadata.name={name}"));
+            let only = Selection::fields(format!("metadata.name={name}")).of(&self.api);
             let client = self.client.clone();
             let informer = match kind {
                 Kind::ConfigMap => Informer::start_with_handler(Api::<ConfigMap>::namespaced(client, ns), only, |o| Some(of_config_map(o)), wake),

@@ -92,9 +92,10 @@ pub(crate) fn own_metrics(agent: &Agent) -> String {
     format!(
         "# TYPE kubelet_node_name gauge\nkubelet_node_name{{node={:?}}} 1\n\
          # TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
-         # TYPE kubelet_working_pods gauge\nkubelet_working_pods {}\n",
+         # TYPE kubelet_working_pods gauge\nkubelet_working_pods {}\n{}",
         agent.side.node_name,
         running.count(),
-        pods.len()
+        pods.len(),
+        agent.api.metrics()
     )
 }

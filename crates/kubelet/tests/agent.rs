@@ -501,3 +501,39 @@ async fn idle_connections_do_not_starve_the_server() {
     let asked = tokio::time::timeout(Duration::from_secs(60), world.get("/healthz", Some(("admin", "system:masters")), None)).await;
     assert_eq!(asked.expect("idle connections keep the client out"), (200, "ok".into()));
 }
+
+#[tokio::test]
+async fn the_node_is_ready_once_it_knows_its_pods_and_services() {
+    let mut world = World::new().await;
+    world.pod("bound", json!({})).await;
+    world.link.forbid(&["pods", "services"]);
+    world.start_agent();
+    let waits = async |what: &str| world.ready_condition().await.is_some_and(|c| c.status == "False" && c.message.unwrap_or_default().contains(what));
+    world.eventually("what is waited for", async || waits("waiting for the first list of this node's pods from the API server").await).await;
+    assert!(waits("waiting for the first list of services from the API server").await);
+    assert_eq!(world.ready_condition().await.unwrap().reason.as_deref(), Some("KubeletNotReady"));
+    world.link.forbid(&["pods"]);
+    world.eventually("the refusal's words", async || waits("pods is forbidden: User \"system:node:win01\" cannot list").await).await;
+    world.link.forbid(&["services"]);
+    world.eventually("only services are waited for", async || waits("services").await && !waits("pods").await).await;
+    world.link.forbid(&[]);
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    world.until_running("bound").await;
+}
+
+#[tokio::test]
+async fn a_node_works_where_the_api_server_streams_no_lists() {
+    let mut world = World::new().await;
+    world.link.answer_streams(500, "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled");
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    world.config_map("settings", json!({"COLOUR": "blue"})).await;
+    world.pod("web", json!({"containers": [{"name": "c", "image": "serve:1", "envFrom": [{"configMapRef": {"name": "settings"}}]}]})).await;
+    world.until_running("web").await;
+    let (_, metrics) = world.get("/metrics", Some(("admin", "system:masters")), None).await;
+    for resource in ["pods", "services", "nodes", "configmaps"] {
+        let line = format!("mullion_streaming_list_fallbacks_total{{resource={resource:?}}} ");
+        let count = metrics.split_once(&line).and_then(|(_, rest)| rest.lines().next());
+        assert!(count.is_some_and(|count| count != "0"), "{line} in {metrics}");
+    }
+}

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use cluster::ApiServer;
 use hcn::HcnClient;
 use host::{HostFacts, HostRoot, NodeOs};
 use k8s_openapi::api::core::v1::Namespace;
@@ -36,15 +37,16 @@ pub fn main(args: Box<NodeArgs>) -> Result<(), Failure> {
 async fn run(args: NodeArgs) -> Result<()> {
     cluster::install_crypto_provider();
     let client = cluster::client_from_kubeconfig(&args.kubeconfig).await?;
+    let api = ApiServer::default();
     let shutdown = CancellationToken::new();
     let agent = async {
         if args.without.contains(&Part::Kubelet) {
             shutdown.cancelled().await;
             return Ok(());
         }
-        kubelet::run(kubelet_config(&args, client.clone())?, shutdown.clone()).await.context("the node agent ended")
+        kubelet::run(kubelet_config(&args, client.clone(), &api)?, shutdown.clone()).await.context("the node agent ended")
     };
-    let network = network(&args, client.clone(), &shutdown);
+    let network = network(&args, client.clone(), &api, &shutdown);
     let end = async {
         crate::told_to_end().await;
         tracing::info!(node = args.hostname_override, "ending; pods stay");
@@ -59,7 +61,7 @@ async fn run(args: NodeArgs) -> Result<()> {
 }
 
 /// Proxy and fabric: both mark what is theirs with the cluster's identity.
-async fn network(args: &NodeArgs, client: kube::Client, shutdown: &CancellationToken) -> Result<()> {
+async fn network(args: &NodeArgs, client: kube::Client, api: &ApiServer, shutdown: &CancellationToken) -> Result<()> {
     let cluster_uid = tokio::select! {
         uid = cluster_uid(&client) => uid,
         () = shutdown.cancelled() => return Ok(()),
@@ -73,6 +75,7 @@ async fn network(args: &NodeArgs, client: kube::Client, shutdown: &CancellationT
     let fabric = async {
         if !args.without.contains(&Part::Fabric) {
             let config = fabric_config(args, client.clone(), &cluster_uid, hcn.clone())?;
+            let config = fabric::Config { api: api.clone(), ..config };
             fabric::run(config, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
@@ -81,7 +84,7 @@ async fn network(args: &NodeArgs, client: kube::Client, shutdown: &CancellationT
         if !args.without.contains(&Part::Proxy) {
             let (status, metrics) = crate::kube_proxy::tell_for_node(args).await?;
             let config = proxy_config(args, client.clone(), &cluster_uid, hcn.clone())?;
-            let config = service_proxy::Config { status: Some(status), metrics, ..config };
+            let config = service_proxy::Config { api: api.clone(), status: Some(status), metrics, ..config };
             service_proxy::run(config, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
@@ -113,6 +116,7 @@ fn fabric_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: 
     };
     Ok(fabric::Config {
         client,
+        api: ApiServer::default(),
         node_name: args.hostname_override.clone(),
         cluster_uid: cluster_uid.to_owned(),
         routes: routes()?,
@@ -174,7 +178,7 @@ fn linux_proxy(_: &NodeArgs) -> Result<service_proxy::BackendConfig> {
     bail!("--os linux needs a Linux machine")
 }
 
-fn kubelet_config(args: &NodeArgs, client: kube::Client) -> Result<kubelet::Config> {
+fn kubelet_config(args: &NodeArgs, client: kube::Client, api: &ApiServer) -> Result<kubelet::Config> {
     let listener = TcpListener::bind((args.node_ip, args.port)).with_context(|| {
         format!("the node agent cannot listen on {}:{}: end what uses the port or choose another --port", args.node_ip, args.port)
     })?;
@@ -187,6 +191,7 @@ fn kubelet_config(args: &NodeArgs, client: kube::Client) -> Result<kubelet::Conf
     };
     Ok(kubelet::Config {
         client,
+        api: api.clone(),
         node_name: args.hostname_override.clone(),
         os: args.os,
         node_ips: vec![args.node_ip],

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cluster::ApiServer;
 use hcn::Function;
 
 use crate::hns::Tally;
@@ -26,6 +27,7 @@ struct Inner {
     last_synced: Option<SystemTime>,
     last_queued: Option<SystemTime>,
     tallies: Option<Tallies>,
+    api: Option<ApiServer>,
 }
 
 /// Upper bounds of upstream's buckets, in seconds: 1 ms doubled fourteen times.
@@ -85,6 +87,10 @@ impl Metrics {
 
     pub(crate) fn count_calls_by(&self, tallies: Tallies) {
         self.inner().tallies = Some(tallies);
+    }
+
+    pub(crate) fn count_watches_of(&self, api: &ApiServer) {
+        self.inner().api = Some(api.clone());
     }
 
     pub(crate) fn service_changed(&self) {
@@ -151,6 +157,9 @@ impl Metrics {
         gaps(t, status);
         if let Some(tallies) = &inner.tallies {
             calls(t, &tallies());
+        }
+        if let Some(api) = &inner.api {
+            t.push_str(&api.metrics());
         }
         text
     }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cluster::{EventRecorder, EventType, Informer, Key, Selection};
+use cluster::{ApiServer, EventRecorder, EventType, Informer, Key, Selection};
 use hcn::HcnClient;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -42,6 +42,8 @@ pub enum BackendConfig {
 pub struct Config {
     /// The API.
     pub client: Client,
+    /// What is known of that API server; shared by all parts of a node.
+    pub api: ApiServer,
     /// This node's name, which tells local endpoints.
     pub node_name: String,
     /// The cluster's identity (UID of namespace `kube-system`), which marks what is ours.
@@ -65,6 +67,7 @@ impl Config {
     pub fn new(client: Client, node_name: impl Into<String>, cluster_uid: impl Into<String>, backend: BackendConfig) -> Self {
         Self {
             client,
+            api: ApiServer::default(),
             node_name: node_name.into(),
             cluster_uid: cluster_uid.into(),
             backend,
@@ -138,7 +141,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
     let status = config.status.unwrap_or_else(|| watch::Sender::new(Status::default()));
     let (asked, full_pass) = (status.subscribe(), config.full_pass);
     let healthy: Healthy = Arc::new(move || asked.borrow().is_healthy(full_pass));
-    let rows = Rows::watch(&config.client, &config.node_name);
+    let rows = Rows::watch(&config.client, &config.api, &config.node_name);
+    config.metrics.count_watches_of(&config.api);
     let mut state = Loop {
         backend,
         rows,
@@ -183,12 +187,12 @@ struct Rows {
 }
 
 impl Rows {
-    fn watch(client: &Client, node: &str) -> Self {
+    fn watch(client: &Client, api: &ApiServer, node: &str) -> Self {
         let inputs = Arc::new(Mutex::new(Inputs::default()));
         let for_services = inputs.clone();
         let services = Informer::start_with_handler(
             Api::<Service>::all(client.clone()),
-            Selection::labels("!service.kubernetes.io/service-proxy-name"),
+            Selection::labels("!service.kubernetes.io/service-proxy-name").of(api),
             ServiceRow::of,
             move |change| with(&for_services, |inputs| inputs.service(&change)),
         );
@@ -196,12 +200,12 @@ impl Rows {
         let name = node.to_owned();
         let slices = Informer::start_with_handler(
             Api::<EndpointSlice>::all(client.clone()),
-            Selection::labels("!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name"),
+            Selection::labels("!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name").of(api),
             move |slice| SliceRow::of(slice, &name),
             move |change| with(&for_slices, |inputs| inputs.slice(&change)),
         );
         let node_key = Key::cluster(node);
-        let selection = Selection::fields(format!("metadata.name={node}"));
+        let selection = Selection::fields(format!("metadata.name={node}")).of(api);
         let node = Informer::start(Api::<Node>::all(client.clone()), selection, |node: &Node| Some(NodeRow::of(node)));
         Self { inputs, services, slices, node, node_key }
     }

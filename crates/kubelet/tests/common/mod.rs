@@ -1,5 +1,6 @@
 //! A node agent against a real API server and a runtime in memory, as a simulated Windows node.
 
+pub mod link;
 pub mod runtime;
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host::{HostFacts, HostRoot, NodeOs};
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, NodeCondition, Pod, Secret, ServiceAccount};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kubelet::{Capacity, Config, LogRotation, Resolver, ServerConfig};
@@ -16,6 +17,7 @@ use pki::{Ca, CertRequest};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use link::Link;
 use runtime::Runtime;
 
 const NODE: &str = "win01";
@@ -29,6 +31,8 @@ pub struct World {
     pub server: apiserver::Server,
     pub dir: tempfile::TempDir,
     pub ca: Ca,
+    /// Between the agent and the API server.
+    pub link: Arc<Link>,
     /// Where the agent's HTTPS server listens.
     pub port: u16,
     boot: u32,
@@ -66,7 +70,7 @@ impl World {
         let runtime = Runtime::start(dir.path().join("cri"), drive);
         runtime.state.lock().unwrap().network_ready = true;
         runtime.state.lock().unwrap().images.insert("serve:1".into());
-        let world = World { runtime, server, dir, ca, port: 0, boot: 0, agent: None };
+        let world = World { runtime, server, dir, ca, link: Arc::default(), port: 0, boot: 0, agent: None };
         world.prepare_namespace().await;
         world
     }
@@ -101,8 +105,10 @@ impl World {
         let ips = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
         let request = CertRequest { cn: format!("system:node:{NODE}"), ips, server: true, days: 1, ..Default::default() };
         let pair = self.ca.issue(&request).unwrap();
+        let node = apiserver::Identity { user: format!("system:node:{NODE}"), groups: vec!["system:nodes".into()] };
         let config = Config {
-            client: self.client(&format!("system:node:{NODE}"), "system:nodes"),
+            client: self.link.client(self.server.in_process(node)),
+            api: cluster::ApiServer::default(),
             node_name: NODE.into(),
             os: OS,
             node_ips: vec!["10.240.0.12".parse().unwrap()],
@@ -154,9 +160,13 @@ impl World {
     }
 
     pub async fn node_is_ready(&self) -> bool {
-        let node = self.node().await;
-        let conditions = node.and_then(|n| n.status).and_then(|s| s.conditions).unwrap_or_default();
-        conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+        self.ready_condition().await.is_some_and(|c| c.status == "True")
+    }
+
+    /// The Node's condition Ready.
+    pub async fn ready_condition(&self) -> Option<NodeCondition> {
+        let conditions = self.node().await.and_then(|n| n.status).and_then(|s| s.conditions).unwrap_or_default();
+        conditions.into_iter().find(|c| c.type_ == "Ready")
     }
 
     pub async fn config_map(&self, name: &str, data: Value) {

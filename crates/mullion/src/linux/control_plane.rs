@@ -107,6 +107,7 @@ async fn dns_config(args: &ControlPlaneArgs) -> Result<dns::Config> {
 async fn pod_routes(client: Client, args: &ControlPlaneArgs) -> Result<()> {
     let config = fabric::Config {
         client,
+        api: cluster::ApiServer::default(),
         node_name: "cp".to_owned(),
         cluster_uid: String::new(), // marks what is made in HNS; here nothing is
         routes: Arc::new(host::LinuxRoutes::open().context("opening the routing table failed")?),
