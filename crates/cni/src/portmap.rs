@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use ipnet::{IpNet, Ipv4Net};
 use linux_sys::conntrack::{self, Conntrack, Flow};
 use linux_sys::netlink::NetlinkError;
-use linux_sys::nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, RuleInfo, Table, rule};
+use linux_sys::nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, RuleInfo, Table, loopback_guard, rule};
 use linux_sys::sysctl;
 
 use crate::plugin::{Command, Request};
@@ -22,6 +22,8 @@ const OUTPUT: &str = "output";
 const PORTS: &str = "ports";
 /// Whose packets take the node's address: their answers would go past the node.
 const POSTROUTING: &str = "postrouting";
+/// What may not use that `route_localnet` is set.
+const LOCALHOST: &str = "localhost";
 const CHAINS: [&str; 2] = [PORTS, POSTROUTING];
 const LOOPBACK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
 
@@ -95,6 +97,9 @@ fn add(request: &Request) -> Result<AddResult, CniError> {
     let socket = Nft::open().map_err(nft)?;
     let mut batch = Batch::new();
     base(&socket, &mut batch)?;
+    if snat {
+        guard_loopback(&socket, &mut batch)?;
+    }
     // Those of an ADD that was cut off, and is repeated now.
     drop_rules(&socket, &mut batch, |id| id == request.container_id)?;
     for port in &ports {
@@ -131,6 +136,19 @@ fn base(socket: &Nft, batch: &mut Batch) -> Result<(), CniError> {
         batch.add_chain(&table, &Chain::base(chain, ChainType::Nat, hook, -99));
         if socket.rules(&table, chain).map_err(nft)?.is_empty() {
             batch.add_rule(&table, chain, rule().jump(PORTS));
+        }
+    }
+    Ok(())
+}
+
+/// Keeps `route_localnet` to the host's own connections, unless the rules are there.
+fn guard_loopback(socket: &Nft, batch: &mut Batch) -> Result<(), CniError> {
+    let table = table();
+    // Behind connection tracking (-200), before every translation (-100).
+    batch.add_chain(&table, &Chain::base(LOCALHOST, ChainType::Filter, Hook::Prerouting, -110));
+    if socket.rules(&table, LOCALHOST).map_err(nft)?.is_empty() {
+        for rule in loopback_guard() {
+            batch.add_rule(&table, LOCALHOST, rule);
         }
     }
     Ok(())

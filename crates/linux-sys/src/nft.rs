@@ -36,7 +36,7 @@ use nix::sys::socket::SockProtocol;
 pub use batch::Batch;
 pub use dump::{ChainInfo, RuleInfo, SetInfo};
 pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibFlags, FibResult, MetaKey, NatKind, PayloadBase, RejectKind};
-pub use rule::{Rule, ct_state, ct_status, rule};
+pub use rule::{Rule, ct_state, ct_status, loopback_guard, rule};
 pub use set::{Data, DataType, Element, Key, MapData, SetSpec};
 
 use crate::netlink::NetlinkError;

@@ -123,6 +123,45 @@ fn an_address_of_the_node_alone_and_collection() {
     });
 }
 
+/// CVE-2020-8558: a pod that may send any packet writes to 127.0.0.1 of its node, or from it.
+#[test]
+fn pods_reach_no_loopback_service_of_the_node() {
+    in_lab("portmap::tests::pods_reach_no_loopback_service_of_the_node", || {
+        let net = Net::new();
+        net.serve("10.1.0.2:80");
+        let lo = Rtnl::open().unwrap().link("lo").unwrap().unwrap().index;
+        Rtnl::open().unwrap().set_up(lo).unwrap();
+        call(Command::Add, "a", conf("10.1.0.2", json!([{"hostPort": 8080, "containerPort": 80}]))).unwrap();
+        assert_eq!(ask("127.0.0.1:8080").as_deref(), Some("10.1.0.1"), "the node itself uses the host port on localhost");
+        let tcp = TcpListener::bind("127.0.0.1:7777").unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        let udp = ["127.0.0.1:7777", "10.9.0.1:7778"].map(|address| UdpSocket::bind(address).unwrap());
+        let pods = Rtnl::open_in(&net.pods).unwrap();
+        let own = pods.link("lo").unwrap().unwrap().index;
+        let _ = pods.del_addr(own, "127.0.0.1/8".parse().unwrap());
+        pods.add_route(&Route::new("127.0.0.1/32".parse().unwrap()).via("10.1.0.1".parse().unwrap())).unwrap();
+        let eth0 = pods.link("eth0").unwrap().unwrap().index;
+        pods.add_addr(eth0, "127.0.0.9/32".parse().unwrap()).unwrap();
+        for name in ["all", "eth0"] {
+            sysctl::set_in(&net.pods, &format!("net.ipv4.conf.{name}.route_localnet"), "1").unwrap();
+        }
+        let from = net.pods.run(|| ["10.1.0.2:0", "127.0.0.9:0"].map(|address| UdpSocket::bind(address).unwrap())).unwrap();
+        let connect = || TcpStream::connect_timeout(&"127.0.0.1:7777".parse().unwrap(), Duration::from_millis(500)).map(drop);
+        assert!(net.pods.run(connect).unwrap().is_err(), "TCP to 127.0.0.1 of the node");
+        from[0].send_to(b"x", "127.0.0.1:7777").unwrap();
+        from[1].send_to(b"x", "10.9.0.1:7778").unwrap();
+        // Both datagrams are ahead of this one, which must arrive.
+        from[0].send_to(b"last", "10.9.0.1:7778").unwrap();
+        udp.iter().for_each(|socket| socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap());
+        let mut read = [0; 8];
+        let (len, peer) = udp[1].recv_from(&mut read).unwrap();
+        assert_eq!((&read[..len], peer.ip().to_string()), (&b"last"[..], "10.1.0.2".to_owned()), "a sender that claims to be the node itself");
+        udp[0].set_nonblocking(true).unwrap();
+        assert!(udp[0].recv(&mut read).is_err(), "a datagram to 127.0.0.1 of the node");
+        assert!(tcp.accept().is_err());
+    });
+}
+
 /// The client goes on sending from one port while the pod behind it changes.
 #[test]
 fn datagrams_follow_the_port() {

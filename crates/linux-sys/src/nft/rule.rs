@@ -1,8 +1,8 @@
 //! Rules written as they read.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::set::ifname;
 use super::{CmpOp, CtKey, Expr, Family, FibFlags, FibResult, MetaKey, NatKind, PayloadBase, RejectKind, Verdict};
@@ -14,6 +14,8 @@ pub mod ct_state {
     pub const ESTABLISHED: u32 = 2;
     pub const RELATED: u32 = 4;
     pub const NEW: u32 = 8;
+    /// Not tracked, by a rule's wish.
+    pub const UNTRACKED: u32 = 64;
 }
 
 /// Bits of a connection's status for [`Rule::ct_status`].
@@ -42,6 +44,17 @@ pub struct Rule {
 const SCRATCH: u32 = 15;
 /// 16-byte values need four slots.
 const SCRATCH_LONG: u32 = 12;
+
+/// Rules for a prerouting filter chain behind connection tracking (priority above -200) of a host that sets `route_localnet`.
+///
+/// That setting makes the kernel route loopback addresses from any link, so pods and neighbours could reach services that listen on
+/// 127.0.0.1 alone, or claim to be the host itself (CVE-2020-8558). What arrives from another link for 127.0.0.0/8 passes only as the
+/// answer to a connection of the host; what claims to come from there is dropped.
+pub fn loopback_guard() -> [Rule; 2] {
+    let loopback = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
+    let outside = || rule().nfproto(Family::Ip).iifname_not("lo");
+    [outside().ip_saddr(loopback).drop(), outside().ip_daddr(loopback).ct_state(ct_state::NEW | ct_state::INVALID | ct_state::UNTRACKED).drop()]
+}
 
 impl Rule {
     /// Adds any expression.

@@ -1,13 +1,12 @@
 //! The table's chains, sets and rules: what does not depend on any Service.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use linux_sys::nft::{
     Batch, Chain, ChainType, CmpOp, CtKey, DataType, DynsetOp, Element, Expr, Family, FibFlags, FibResult, Hook, MetaKey, PayloadBase, RejectKind,
-    Rule, SetSpec, Table, Verdict, ct_state, ct_status, rule,
+    Rule, SetSpec, Table, Verdict, ct_state, ct_status, loopback_guard, rule,
 };
 
 use super::elements::{Class, INSIDE_SLOTS, Masquerade, Role, Set, suffix};
@@ -17,7 +16,7 @@ use crate::table::IpFamily;
 /// The table's name.
 pub const TABLE: &str = "mullion-proxy";
 /// Raised whenever rules or sets change, so that another version's table is made anew.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Most clients that stick to a backend at once, by timeout.
 const STICKY: u32 = 65_536;
 
@@ -167,9 +166,7 @@ impl Layout {
             filter("filter-output", Hook::Output),
         ]);
         if self.localhost {
-            // The kernel now routes to 127.0.0.0/8 whatever comes with such an address: nobody outside may use that.
-            let outside = rule().ct_state(ct_state::NEW).nfproto(Family::Ip).iifname_not("lo").ip_daddr(LOOPBACK).drop();
-            chains.push((Chain::base("filter-localhost", ChainType::Filter, Hook::Prerouting, -110), vec![outside]));
+            chains.push((Chain::base("filter-localhost", ChainType::Filter, Hook::Prerouting, -110), loopback_guard().to_vec()));
         }
         chains
     }
@@ -302,8 +299,6 @@ impl Layout {
         }
     }
 }
-
-const LOOPBACK: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8));
 
 /// Comes from an address of this host.
 fn from_here(names: Names) -> Rule {
