@@ -1,6 +1,8 @@
 //! Benchmarks of the program as users run it. Each sub-command prints one markdown table, with limits beside figures.
 
 #[cfg(target_os = "linux")]
+mod dll;
+#[cfg(target_os = "linux")]
 mod hns;
 #[cfg(target_os = "linux")]
 mod namespaced;
@@ -32,6 +34,9 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     HnsPart,
+    /// The Windows build of our service proxy on a service behind one lock, through the DLL's own interface, under Wine
+    #[cfg(target_os = "linux")]
+    Dll(dll::Args),
     /// Our service proxy beside upstream's, on a simulated Windows node
     KubeProxy(upstream::Args),
     /// The service proxy over a simulated Host Networking Service: calls and times
@@ -51,6 +56,8 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Up(args) => up::main(&args),
+        #[cfg(target_os = "linux")]
+        Command::Dll(args) => dll::main(&args),
         #[cfg(target_os = "linux")]
         Command::Hns => hns::main(),
         #[cfg(target_os = "linux")]

@@ -1,19 +1,17 @@
 //! `bench proxy-hns`: what the service proxy asks of the Host Networking Service, and how long it takes, on the simulator.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use cluster::Key;
 use hcn::document::{NetworkPolicyType, RemoteSubnetRoute};
-use hcn::port::EventSink;
-use hcn::{
-    Args, Function, Guid, HcnClient, HnsVersion, HostComputeNetwork, HostNetwork, NetworkPolicy, NetworkType, RawError, Reply, Subnet, Subscription,
-};
+use hcn::{Guid, HcnClient, HnsVersion, HostComputeNetwork, NetworkPolicy, NetworkType, Subnet};
 use hns_sim::Simulator;
 use hns_sim::admin::{Restart, RestartMode};
 use hns_sim::kernel::NoKernel;
+use hns_sim::one_lock::OneLock;
 use hns_sim::switches::Switches;
 use service_proxy::hns::{Engine, Hns, LOOK, Settings, verify_pause};
 use service_proxy::{Backend, Front, FrontKey, IpFamily, Kind, Protocol, Table, Vip};
@@ -28,37 +26,6 @@ const READ: Duration = Duration::from_micros(100);
 /// How long rest is watched.
 const REST: Duration = Duration::from_secs(30);
 
-/// A service that does one call at a time, each for as long as it takes. Slots follow one another, so that a late wake-up of a
-/// thread of ours does not count as the service's time.
-struct OneLock {
-    inner: Arc<dyn HostNetwork>,
-    free: Mutex<Instant>,
-    costs: Mutex<(Duration, Duration)>,
-    writes: Mutex<u64>,
-}
-
-impl HostNetwork for OneLock {
-    fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError> {
-        let write = function.changes() && args.method.is_none_or(|method| method != "GET");
-        let (write_cost, read_cost) = *self.costs.lock().unwrap_or_else(PoisonError::into_inner);
-        let cost = if write { write_cost } else { read_cost };
-        *self.writes.lock().unwrap_or_else(PoisonError::into_inner) += u64::from(write);
-        if !cost.is_zero() {
-            let end = {
-                let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-                *free = (*free).max(Instant::now()) + cost;
-                *free
-            };
-            std::thread::sleep(end.saturating_duration_since(Instant::now()));
-        }
-        self.inner.call(function, args)
-    }
-
-    fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {
-        self.inner.subscribe(sink)
-    }
-}
-
 struct Host {
     simulator: Simulator,
     lock: Arc<OneLock>,
@@ -69,8 +36,7 @@ impl Host {
     async fn new(version: HnsVersion, network_type: NetworkType) -> Result<Self> {
         let kernel = NoKernel { management: "10.0.0.1".parse().ok(), survived: true };
         let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None)?;
-        let lock =
-            Arc::new(OneLock { inner: simulator.session(), free: Mutex::new(Instant::now()), costs: Mutex::default(), writes: Mutex::default() });
+        let lock = Arc::new(OneLock::new(simulator.session(), Duration::ZERO, Duration::ZERO));
         let client = HcnClient::new(lock.clone());
         let mut subnet = Subnet::new("192.168.4.0/24".parse()?, "192.168.4.1".parse()?);
         if network_type == NetworkType::Overlay {
@@ -104,11 +70,11 @@ impl Host {
     }
 
     fn takes(&self, write: Duration, read: Duration) {
-        *self.lock.costs.lock().unwrap_or_else(PoisonError::into_inner) = (write, read);
+        self.lock.set_costs(write, read);
     }
 
     fn writes(&self) -> u64 {
-        *self.lock.writes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock.tally().writes
     }
 
     /// Calls so far, without the enumerations that go on at any time.

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use hcn::{Event, HResult, HostNetwork as _, Subscription};
+use hcn::{Event, HResult, Subscription};
 
 use crate::memory::Text;
 use crate::service::service;

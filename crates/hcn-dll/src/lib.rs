@@ -11,6 +11,8 @@ pub mod callbacks;
 pub mod exports;
 pub mod guest;
 mod memory;
+#[cfg(feature = "one-lock")]
+mod one_lock;
 mod service;
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod latency;
 pub mod linux;
 mod mac;
 pub mod model;
+pub mod one_lock;
 pub mod realise;
 mod restart;
 pub mod server;

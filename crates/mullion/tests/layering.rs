@@ -10,7 +10,8 @@ use serde_json::Value;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("hcn", &[]),
     ("hns-sim", &["hcn", "linux-sys"]),
-    ("hcn-dll", &["hcn"]),
+    // hns-sim by a feature that only benchmarks build.
+    ("hcn-dll", &["hcn", "hns-sim"]),
     ("linux-sys", &[]),
     ("pod-rules", &[]),
     ("host", &["linux-sys", "pod-rules"]),
