@@ -86,6 +86,16 @@ impl HcnClient {
         }
     }
 
+    /// The ids of all networks, by one call.
+    pub async fn network_ids(&self) -> Result<Vec<Guid>, HcnError> {
+        self.run(|| "listing the ids of networks".into(), |client| client.ids::<HostComputeNetwork>(&Query::default())).await
+    }
+
+    /// The ids of all namespaces, by one call.
+    pub async fn namespace_ids(&self) -> Result<Vec<Guid>, HcnError> {
+        self.run(|| "listing the ids of namespaces".into(), |client| client.ids::<HostComputeNamespace>(&Query::default())).await
+    }
+
     /// All networks.
     pub async fn networks(&self) -> Result<Vec<HostComputeNetwork>, HcnError> {
         self.run(|| "listing networks".into(), |client| client.list(&Query::default())).await

@@ -19,6 +19,11 @@ impl Guid {
         Self(Uuid::new_v4())
     }
 
+    /// Whether the GUID follows from a name, as those of [`owned_id`] do (UUID version 5).
+    pub fn is_derived(&self) -> bool {
+        self.0.get_version_num() == 5
+    }
+
     /// Whether this is the all-zero GUID.
     pub fn is_nil(&self) -> bool {
         self.0.is_nil()

@@ -3,8 +3,8 @@
 //! Layers, from the wire up: [`document`] (what HNS reads and writes), [`port`] (the call surface of
 //! computenetwork.dll: JSON in, JSON out, synchronous), [`remote`] (that surface over a socket),
 //! `windows` (that surface by the real DLL), [`bounded`] (the surface with a time limit), [`blocking`] and
-//! [`client`] (typed calls over the surface), and [`conformance`] (what every
-//! service at the other side must do).
+//! [`client`] (typed calls over the surface), [`watch`] (whether the service answers, and what changed), and
+//! [`conformance`] (what every service at the other side must do).
 
 #[macro_use]
 mod macros;
@@ -22,6 +22,7 @@ mod handles;
 pub mod port;
 pub mod remote;
 pub mod table;
+pub mod watch;
 #[cfg(windows)]
 pub mod windows;
 
