@@ -373,9 +373,17 @@ impl Simulator {
                 Err(HResult::RPC_CALL_FAILED.into())
             }
             Upset::LoseObject | Upset::LosePolicies | Upset::NewNetwork | Upset::Spoil(_) => {
-                let mut core = lock(&self.inner.core);
-                let staged = core.with_context(|context| context.upset(upset, subject));
-                core.commit(&staged.changes)
+                let (staged, committed) = {
+                    let mut core = lock(&self.inner.core);
+                    let staged = core.with_context(|context| context.upset(upset, subject));
+                    let committed = core.commit(&staged.changes);
+                    (staged, committed)
+                };
+                committed?;
+                // Listeners hear of it as of another program's call.
+                self.tell(staged.announced);
+                self.tell(staged.events);
+                Ok(())
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What faults do to objects behind their owners' backs.
 
-use hcn::{Args, Guid, Kind};
+use hcn::{Args, Event, Guid, Kind};
 
 use super::{Context, Staged};
 use crate::faults::{Spoilt, Upset};
@@ -60,8 +60,9 @@ impl Context<'_> {
         let Some(mut network) = self.state.networks.get(&id).cloned() else { return Staged::default() };
         let mut staged = self.delete_network(id, &network);
         network.id = Guid::random();
-        staged.changes.push(Change::put(network.id, Object::Network(network)));
-        staged
+        let (new_id, flags) = (network.id, network.flags.0);
+        staged.changes.push(Change::put(new_id, Object::Network(network)));
+        staged.event(Event::NETWORK_CREATE, new_id, flags, serde_json::Value::Null)
     }
 }
 
