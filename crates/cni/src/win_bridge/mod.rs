@@ -3,12 +3,14 @@
 //!
 //! The network exists already (the pod network between nodes makes it); `CNI_NETNS` is an HCN namespace's GUID.
 //! Differences from upstream: a repeated ADD never calls IPAM, so a failure in it cannot free a live address; DEL
-//! cleans HNS and IPAM both before it reports; CHECK, GC and STATUS do their work; one merged OutBoundNAT policy.
+//! cleans HNS and IPAM both before it reports; CHECK repairs what HNS lost ([`repair`]); GC and STATUS do their work;
+//! one merged OutBoundNAT policy.
 
 mod config;
+mod repair;
 
 use hcn::blocking::Client;
-use hcn::{Guid, HcnError, HostComputeEndpoint, HostComputeNamespace, HostComputeNetwork, NetworkType};
+use hcn::{Guid, HcnError, HostComputeEndpoint, HostComputeNetwork, NetworkType};
 use ipnet::IpNet;
 
 use crate::ipam;
@@ -31,7 +33,7 @@ pub fn handle_over(client: &Client, request: &Request) -> Result<Option<AddResul
     match request.command {
         Command::Add => add(client, request, &config).map(Some),
         Command::Del => del(client, request).map(|()| None),
-        Command::Check => check(client, request).map(|()| None),
+        Command::Check => repair::check(client, request, &config).map(|()| None),
         Command::Gc => gc(client, request).map(|()| None),
         Command::Status => status(client, request).map(|()| None),
     }
@@ -170,27 +172,6 @@ fn remove(client: &Client, endpoint: &HostComputeEndpoint) -> Result<(), CniErro
         tracing::debug!(endpoint = endpoint.name, "cannot take the endpoint out of its namespace: {error}");
     }
     delete_endpoint(client, endpoint)
-}
-
-fn check(client: &Client, request: &Request) -> Result<(), CniError> {
-    let drift = |text: String| CniError::new(code::DRIFT, text);
-    let network = find_network(client, &request.config.name)?;
-    let name = endpoint_name(request);
-    let endpoint = find_endpoint(client, &name)?.ok_or_else(|| drift(format!("endpoint {name} is gone")))?;
-    if endpoint.host_compute_network != network.id {
-        return Err(drift(format!("endpoint {name} is on another network than {:?}", network.name)));
-    }
-    let namespace = namespace_id(request)?;
-    let known: Option<HostComputeNamespace> = client.get(&namespace).map_err(|e| hns(format_args!("read namespace {namespace}"), &e))?;
-    if known.is_none() || endpoint.host_compute_namespace != namespace {
-        return Err(drift(format!("endpoint {name} is not in namespace {namespace}")));
-    }
-    if let Some(expected) = request.config.prev_result()?.and_then(|r| r.primary_ip())
-        && endpoint.ip() != Some(expected)
-    {
-        return Err(drift(format!("endpoint {name} does not have address {expected}")));
-    }
-    ipam::delegate(request, Command::Check).map(drop)
 }
 
 fn gc(client: &Client, request: &Request) -> Result<(), CniError> {

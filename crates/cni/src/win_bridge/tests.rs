@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use hcn::document::EndpointPolicyType;
-use hcn::{HnsVersion, Subnet};
+use hcn::{HnsVersion, HostComputeNamespace, Subnet};
 use hns_sim::Simulator;
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
@@ -187,6 +187,70 @@ fn check_finds_drift() {
     conf["prevResult"]["ips"][0]["address"] = json!("10.10.187.99/26");
     assert!(host.call(Command::Check, "def", &namespace, conf).unwrap_err().msg.contains("does not have address"));
     assert!(host.call(Command::Check, "def", &host.make_namespace().to_string(), host.conf()).unwrap_err().msg.contains("not in namespace"));
+}
+
+/// A sandbox as ADD left it: its namespace, and the configuration with which its runtime calls CHECK.
+fn attached(host: &Host, id: &str) -> (Guid, Value, HostComputeEndpoint) {
+    let namespace = host.make_namespace();
+    let result = host.call(Command::Add, id, &namespace.to_string(), host.conf()).unwrap().unwrap();
+    let mut conf = host.conf();
+    conf["prevResult"] = result.to_json(crate::spec::SpecVersion::V1_1_0);
+    let name = format!("{id}_pods");
+    let made = host.endpoints().into_iter().find(|endpoint| endpoint.name == name).unwrap();
+    (namespace, conf, made)
+}
+
+#[test]
+fn check_makes_a_lost_endpoint_again_with_its_id_address_and_mac() {
+    let host = Host::new();
+    let (namespace, conf, made) = attached(&host, "def");
+    host.client.delete::<HostComputeEndpoint>(&made.id).unwrap();
+    host.call(Command::Check, "def", &namespace.to_string(), conf.clone()).unwrap();
+    let again = host.endpoints().pop().unwrap();
+    assert_eq!((again.id, again.ip(), &again.mac_address), (made.id, made.ip(), &made.mac_address));
+    assert_eq!((again.host_compute_namespace, again.policies), (namespace, made.policies));
+    // A detached one is only attached.
+    host.client.remove_endpoint_from_namespace(&namespace, &made.id).unwrap();
+    host.call(Command::Check, "def", &namespace.to_string(), conf).unwrap();
+    assert_eq!(host.endpoints().pop().unwrap().host_compute_namespace, namespace);
+    assert_eq!(host.reserved(), ["10.10.187.70"]);
+}
+
+#[test]
+fn check_repairs_on_a_network_that_was_made_again() {
+    let host = Host::new();
+    let (namespace, conf, made) = attached(&host, "def");
+    host.client.delete::<HostComputeNetwork>(&made.host_compute_network).unwrap();
+    let error = host.call(Command::Check, "def", &namespace.to_string(), conf.clone()).unwrap_err();
+    assert_eq!(error.code, code::TRY_AGAIN, "its owner makes it again: {}", error.msg);
+    let network = host.make_network("pods", NetworkType::L2Bridge);
+    host.call(Command::Check, "def", &namespace.to_string(), conf).unwrap();
+    let again = host.endpoints().pop().unwrap();
+    assert_eq!((again.host_compute_network, again.ip(), &again.mac_address), (network, made.ip(), &made.mac_address));
+}
+
+#[test]
+fn check_refuses_what_needs_another_sandbox() {
+    let host = Host::new();
+    let (namespace, conf, made) = attached(&host, "def");
+    let refused = |what: &str| {
+        let error = host.call(Command::Check, "def", &namespace.to_string(), conf.clone()).unwrap_err();
+        assert!(error.code == code::DRIFT && error.msg.contains(what), "{what}: {} {}", error.code, error.msg);
+    };
+    // Somebody else's endpoint has the name.
+    host.client.delete::<HostComputeEndpoint>(&made.id).unwrap();
+    let foreign = HostComputeEndpoint { owner: "somebody".into(), ..made.clone() };
+    let foreign = host.client.create_endpoint(&made.host_compute_network, Guid::random(), &foreign).unwrap();
+    refused("not ours");
+    assert!(host.endpoints().iter().any(|endpoint| endpoint.id == foreign.id), "it is left alone");
+    host.client.delete::<HostComputeEndpoint>(&foreign.id).unwrap();
+    // The network is of another subnet.
+    host.client.delete::<HostComputeNetwork>(&made.host_compute_network).unwrap();
+    let subnet = Subnet::new("10.10.7.0/24".parse().unwrap(), "10.10.7.1".parse().unwrap());
+    host.client.create(Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).unwrap();
+    refused("outside the subnet 10.10.7.0/24");
+    host.client.delete::<HostComputeNamespace>(&namespace).unwrap();
+    refused(&format!("namespace {namespace} is gone"));
 }
 
 #[test]
