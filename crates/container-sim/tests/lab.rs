@@ -37,6 +37,7 @@ fn main() -> ExitCode {
             ("what_cannot_be_is_refused_with_the_reason", |dir| Box::pin(refusals(dir))),
             ("networks_come_from_cni_and_go_again", |dir| Box::pin(network(dir))),
             ("windows_pods_live_in_compartments_of_hns", |dir| Box::pin(compartments(dir))),
+            ("networks_that_hns_lost_are_repaired_or_the_sandbox_is_not_ready", |dir| Box::pin(cases::networks::lost_networks(dir))),
             ("where_overlays_are_refused_images_are_copied", |dir| Box::pin(copied(dir))),
         ],
         || {},
@@ -378,7 +379,7 @@ async fn network(dir: std::path::PathBuf) {
 }
 
 async fn compartments(dir: std::path::PathBuf) {
-    let hcn = support::hns(&dir);
+    let (hcn, _simulator) = support::hns(&dir);
     let node = Node::windows_over(&dir, 20348, &hcn).await;
     node.pull("microsoft/iis").await.unwrap();
     let mut pods = Vec::new();

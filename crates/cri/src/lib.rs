@@ -29,3 +29,9 @@ pub mod labels {
     /// Name of the container in the pod.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 }
+
+/// Annotations of our own in a runtime's answers. A runtime need not have them, and an agent need not read them.
+pub mod annotations {
+    /// On a sandbox's status: why its network does not work, while it is being repaired or after it was lost.
+    pub const NETWORK_PROBLEM: &str = "mullion.io/network-problem";
+}

@@ -4,7 +4,8 @@
 //! shims (what runs), and [`State`] (what is known, rebuilt from the other two at start). Operations on one sandbox run
 //! one after the other; reading never waits for them.
 //!
-//! Tasks: one per shim connection (in `shim::client`), and [`Runtime::listen`], which takes what they are told.
+//! Tasks: one per shim connection (in `shim::client`), [`Runtime::listen`], which takes what they are told, and on Windows nodes one that
+//! has CNI repair what HNS lost (in `repair`).
 //! Channels: `told` (shims → listen), `events` (runtime → every `GetContainerEvents`).
 
 mod cgroup;
@@ -15,6 +16,7 @@ mod isolation;
 mod limits;
 mod network;
 mod record;
+mod repair;
 mod sandbox;
 mod service;
 mod sessions;
@@ -35,6 +37,7 @@ use tonic::Status;
 use cgroup::Cgroups;
 use network::Network;
 use record::{ContainerRecord, Records, SandboxRecord, by_prefix};
+use repair::Trouble;
 
 use crate::Config;
 use crate::images::Store;
@@ -63,6 +66,8 @@ pub(crate) struct Runtime {
     /// Counts changes, so that operations can wait for a container's end.
     changes: watch::Sender<u64>,
     samples: Mutex<stats::Samples>,
+    /// Tasks that end with the runtime.
+    tasks: Mutex<tokio::task::JoinSet<()>>,
 }
 
 #[derive(Default)]
@@ -77,11 +82,13 @@ struct Sandbox {
     shim: Option<Shim>,
     /// Held by the operation that is under way.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// What is wrong with its network.
+    trouble: Option<Trouble>,
 }
 
 impl Sandbox {
     fn is_ready(&self) -> bool {
-        self.shim.is_some() && !self.record.stopped
+        self.shim.is_some() && !self.record.stopped && !matches!(self.trouble, Some(Trouble::Lost(_)))
     }
 }
 
@@ -116,12 +123,14 @@ impl Runtime {
             told,
             changes: watch::Sender::new(0),
             samples: Mutex::default(),
+            tasks: Mutex::default(),
         });
         runtime.recover().await?;
         // Before anybody can ask for a sandbox that the plug-ins would not know to be valid.
         let known: Vec<SandboxRecord> = runtime.state().sandboxes.values().map(|sandbox| sandbox.record.clone()).collect();
         runtime.network.collect(&known).await;
         tokio::spawn(Self::listen(Arc::downgrade(&runtime), hear));
+        runtime.keep_networks()?;
         Ok(runtime)
     }
 
@@ -142,7 +151,7 @@ impl Runtime {
                 unfinished.shutdown().await;
             }
             tracing::info!(sandbox = record.id, alive = shim.is_some(), "found a sandbox");
-            let sandbox = Sandbox { record, shim, turn: Arc::default() };
+            let sandbox = Sandbox { record, shim, turn: Arc::default(), trouble: None };
             self.state().sandboxes.insert(sandbox.record.id.clone(), sandbox);
         }
         for mut record in containers {

@@ -1,12 +1,14 @@
 //! A sandbox's network: its namespace, and the plug-ins that connect it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use cni::runtime::{Attachment, Runtime as Cni};
-use hcn::{Guid, HcnClient, HostComputeNamespace};
+use hcn::watch::Watch;
+use hcn::{Guid, HcnClient, HcnError, HostComputeNamespace};
 use linux_sys::ns::NetNs;
 use pod_rules::NodeOs;
 use serde::{Deserialize, Serialize};
@@ -37,6 +39,7 @@ pub(crate) struct Network {
     os: NodeOs,
     netns_dir: PathBuf,
     hcn: Option<HcnClient>,
+    hcn_address: Option<String>,
     cni: Cni,
 }
 
@@ -45,7 +48,7 @@ impl Network {
         let hcn = config.hcn.as_deref().map(HcnClient::connect).transpose().context("the address of HNS cannot be used")?;
         let mut cni = Cni::new(&config.cni.conf_dir, &config.cni.bin_dir, config.state_dir.join("cni").join("cache"));
         cni.env.extend(config.hcn.iter().map(|address| ("MULLION_HCN".to_owned(), address.clone())));
-        Ok(Self { os: config.os, netns_dir: config.netns_dir.clone(), hcn, cni })
+        Ok(Self { os: config.os, netns_dir: config.netns_dir.clone(), hcn, hcn_address: config.hcn.clone(), cni })
     }
 
     /// Why pods cannot be connected yet, if so: there is no network configuration.
@@ -139,6 +142,30 @@ impl Network {
             Netns::Host => {}
         }
         if errors.is_empty() { Ok(()) } else { Err(anyhow!(errors.join("; "))) }
+    }
+
+    /// A watch of HNS over a connection of its own; none on Linux nodes.
+    pub(crate) fn watch(&self) -> Result<Option<Watch>> {
+        let Some(address) = &self.hcn_address else { return Ok(None) };
+        let client = HcnClient::connect(address).context("the address of HNS cannot be used")?;
+        Ok(Some(Watch::start(client, hcn::watch::Timing::default())))
+    }
+
+    /// The namespaces that HNS has, with the number of their endpoints.
+    pub(crate) async fn namespaces(&self) -> Result<BTreeMap<Guid, usize>> {
+        let listed = self.hcn()?.namespaces().await?;
+        Ok(listed.into_iter().map(|namespace| (namespace.id, namespace.endpoints().count())).collect())
+    }
+
+    /// How many endpoints HNS has in a sandbox's namespace; none where there is no such namespace.
+    pub(crate) async fn endpoints(&self, namespace: &Guid) -> Result<Option<usize>, HcnError> {
+        let Some(client) = &self.hcn else { return Ok(None) };
+        Ok(client.namespace(namespace).await?.map(|namespace| namespace.endpoints().count()))
+    }
+
+    /// Has the plug-ins compare the attachment with what they made, and repair it.
+    pub(crate) async fn check(&self, sandbox: &SandboxRecord) -> Result<(), cni::runtime::RuntimeError> {
+        self.cni.check(&self.attachment(sandbox)).await
     }
 
     fn attachment(&self, sandbox: &SandboxRecord) -> Attachment {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use cri::annotations::NETWORK_PROBLEM;
 use k8s_cri::v1;
 use serde_json::json;
 
@@ -26,7 +27,7 @@ impl Runtime {
             network: Some(network),
             linux: (!self.config.os.is_windows()).then_some(v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options }) }),
             labels: record.config.labels.clone(),
-            annotations: record.config.annotations.clone(),
+            annotations: sandbox_annotations(sandbox),
             runtime_handler: record.runtime_handler.clone(),
         }
     }
@@ -104,7 +105,7 @@ impl Runtime {
             state: sandbox_state(sandbox) as i32,
             created_at: sandbox.record.created_at,
             labels: sandbox.record.config.labels.clone(),
-            annotations: sandbox.record.config.annotations.clone(),
+            annotations: sandbox_annotations(sandbox),
             runtime_handler: sandbox.record.runtime_handler.clone(),
         };
         wanted.map(item).collect()
@@ -139,6 +140,13 @@ impl Runtime {
 fn user(user: &Identity) -> v1::ContainerUser {
     let groups = user.groups.iter().map(|gid| i64::from(*gid)).collect();
     v1::ContainerUser { linux: Some(v1::LinuxContainerUser { uid: user.uid.into(), gid: user.gid.into(), supplemental_groups: groups }) }
+}
+
+/// As given, and what is wrong with the network.
+fn sandbox_annotations(sandbox: &Sandbox) -> HashMap<String, String> {
+    let mut annotations = sandbox.record.config.annotations.clone();
+    annotations.extend(sandbox.trouble.as_ref().map(|trouble| (NETWORK_PROBLEM.to_owned(), trouble.reason().to_owned())));
+    annotations
 }
 
 fn sandbox_state(sandbox: &Sandbox) -> v1::PodSandboxState {

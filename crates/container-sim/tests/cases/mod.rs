@@ -3,5 +3,6 @@
 pub mod confinement;
 pub mod exec;
 pub mod limits;
+pub mod networks;
 pub mod volumes;
 pub mod windows;

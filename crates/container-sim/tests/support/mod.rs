@@ -363,8 +363,8 @@ pub fn stub_plugin(dir: &Path) {
 }
 
 /// A simulated HNS over this network namespace with an L2Bridge network, and the configuration that fabric would write.
-/// Returns its address.
-pub fn hns(dir: &Path) -> String {
+/// Returns its address and a hold on it.
+pub fn hns(dir: &Path) -> (String, hns_sim::Simulator) {
     linux_sys::ns::inherit_for_tests().and_then(|()| linux_sys::ns::reset_switches()).unwrap();
     let links = linux_sys::netlink::Rtnl::open().unwrap();
     links.add_veth("eth0", "lan", None).unwrap();
@@ -389,7 +389,7 @@ pub fn hns(dir: &Path) -> String {
     hns_sim::server::serve(&simulator, &config).unwrap();
     let client = hcn::blocking::Client::new(simulator.session());
     let subnet = hcn::Subnet::new("192.168.1.0/24".parse().unwrap(), [192, 168, 1, 1].into());
-    client.create(hcn::Guid::random(), &hcn::HostComputeNetwork::new("mullion", hcn::NetworkType::L2Bridge, subnet)).unwrap();
+    client.create(hcn::owned_id("test", "network", "mullion"), &hcn::HostComputeNetwork::new("mullion", hcn::NetworkType::L2Bridge, subnet)).unwrap();
     let conf = serde_json::json!({
         "cniVersion": "1.0.0", "name": "mullion",
         "plugins": [{
@@ -402,5 +402,5 @@ pub fn hns(dir: &Path) -> String {
         }],
     });
     std::fs::write(dir.join("net.d/10-mullion.conflist"), conf.to_string()).unwrap();
-    format!("unix:{}", dir.join("hcn").display())
+    (format!("unix:{}", dir.join("hcn").display()), simulator)
 }

@@ -1,0 +1,237 @@
+//! Windows nodes: finds sandboxes whose network HNS lost, and has CNI repair it.
+//!
+//! HNS says what happened ([`hcn::watch`]): which sandboxes that may concern are compared with the namespaces that HNS has. A sandbox
+//! whose namespace is there without its endpoint is [`Trouble::Repairing`]: CNI CHECK is called until it succeeds. Where it cannot succeed
+//! (the namespace with its compartment is gone, or CHECK says that the attachment drifted) the sandbox is [`Trouble::Lost`]: not ready in
+//! CRI, so that the node agent replaces it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use cni::spec::code;
+use futures::StreamExt as _;
+use hcn::watch::{Listener, News};
+use hcn::{Event, Guid};
+use k8s_cri::v1::ContainerEventType;
+
+use super::Runtime;
+use super::network::Netns;
+use super::record::SandboxRecord;
+
+/// What is wrong with a sandbox's network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// CNI is asked again until it works.
+    Repairing(String),
+    /// Only another sandbox has a network again.
+    Lost(String),
+}
+
+impl Trouble {
+    pub(crate) fn reason(&self) -> &str {
+        match self {
+            Self::Repairing(reason) | Self::Lost(reason) => reason,
+        }
+    }
+}
+
+/// How many sandboxes are repaired at once.
+const AT_ONCE: usize = 8;
+/// A repair that failed is tried again after this.
+const AGAIN: Duration = Duration::from_millis(200);
+/// So often CNI may refuse a repair for another reason than "try again" before the sandbox is lost.
+const REFUSALS: u32 = 5;
+
+/// What became of one look at a sandbox.
+enum Looked {
+    /// Its network is as it was made, or the sandbox needs none any more.
+    Done,
+    /// Look again soon.
+    Again,
+    /// CNI refused: look again, but not for ever.
+    Refused(String),
+}
+
+impl Runtime {
+    /// Starts the task on a Windows node.
+    pub(super) fn keep_networks(self: &Arc<Self>) -> anyhow::Result<()> {
+        if let Some(watch) = self.network.watch()? {
+            let work = follow(Arc::downgrade(self), watch.listen());
+            self.tasks.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
+        }
+        Ok(())
+    }
+
+    /// Sandboxes that have a compartment, by id.
+    fn compartments(&self) -> BTreeMap<String, (Guid, bool)> {
+        let state = self.state();
+        let ready = state.sandboxes.iter().filter(|(_, sandbox)| sandbox.is_ready());
+        let compartment = |netns: &Netns| if let Netns::Hcn(guid) = netns { Some(*guid) } else { None };
+        ready.filter_map(|(id, sandbox)| Some((id.clone(), (compartment(&sandbox.record.netns)?, sandbox.trouble.is_some())))).collect()
+    }
+
+    /// The sandboxes that have to be looked at after these news; none where HNS does not say.
+    async fn suspects(&self, news: &News) -> Option<Vec<String>> {
+        // Before HNS is read: a sandbox that is made meanwhile is not missed there.
+        let known = self.compartments();
+        let of = |guid: Guid| known.iter().filter(|(_, (own, _))| *own == guid).map(|(id, _)| id.clone()).collect();
+        if let News::Event(event) = news {
+            match namespace_of(event) {
+                Concerns::Nobody => return Some(Vec::new()),
+                Concerns::Namespace(guid) => return Some(of(guid)),
+                Concerns::All => {}
+            }
+        }
+        match self.network.namespaces().await {
+            Ok(there) => {
+                let suspicious = |(guid, troubled): (Guid, bool)| troubled || there.get(&guid).copied().unwrap_or(0) == 0;
+                Some(known.into_iter().filter(|(_, sandbox)| suspicious(*sandbox)).map(|(id, _)| id).collect())
+            }
+            Err(error) => {
+                tracing::debug!(error = format!("{error:#}"), "cannot list the namespaces of HNS");
+                None
+            }
+        }
+    }
+
+    /// Looks at one sandbox, and repairs its network.
+    async fn look_at(&self, id: &str) -> Looked {
+        let Some((_, turn)) = self.sandbox_turn(id) else { return Looked::Done };
+        let Ok(_turn) = turn.try_lock() else { return Looked::Again };
+        let Some((record, guid)) = self.connected(id) else { return Looked::Done };
+        match self.network.endpoints(&guid).await {
+            Ok(Some(0)) => self.set_trouble(&record, Some(Trouble::Repairing(format!("HNS has lost the endpoint in namespace {guid}")))),
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                self.set_trouble(&record, Some(Trouble::Lost(format!("HNS has lost namespace {guid} and with it the pod's compartment"))));
+                return Looked::Done;
+            }
+            Err(error) if error.is_service_down() => return Looked::Again,
+            Err(error) => return Looked::Refused(error.to_string()),
+        }
+        let checked = self.network.check(&record).await;
+        let Err(error) = checked else {
+            // Plug-ins of others may find nothing wrong and repair nothing.
+            return match self.network.endpoints(&guid).await {
+                Ok(Some(1..)) => {
+                    self.set_trouble(&record, None);
+                    Looked::Done
+                }
+                Ok(_) => Looked::Refused(format!("CNI finds nothing wrong, but HNS has no endpoint in namespace {guid}")),
+                Err(_) => Looked::Again,
+            };
+        };
+        let code = error.code();
+        let reason = format!("{:#}", anyhow::Error::new(error));
+        match code {
+            Some(code::DRIFT) => {
+                self.set_trouble(&record, Some(Trouble::Lost(reason)));
+                Looked::Done
+            }
+            Some(code::TRY_AGAIN) => {
+                self.set_trouble(&record, Some(Trouble::Repairing(reason)));
+                Looked::Again
+            }
+            _ => {
+                self.set_trouble(&record, Some(Trouble::Repairing(reason.clone())));
+                Looked::Refused(reason)
+            }
+        }
+    }
+
+    /// The record and namespace of a sandbox that is ready.
+    fn connected(&self, id: &str) -> Option<(SandboxRecord, Guid)> {
+        let state = self.state();
+        let sandbox = state.sandboxes.get(id).filter(|sandbox| sandbox.is_ready())?;
+        let Netns::Hcn(guid) = sandbox.record.netns else { return None };
+        Some((sandbox.record.clone(), guid))
+    }
+
+    /// Notes what is wrong with a sandbox's network, and tells it.
+    fn set_trouble(&self, record: &SandboxRecord, trouble: Option<Trouble>) {
+        let kind = {
+            let mut state = self.state();
+            let Some(sandbox) = state.sandboxes.get_mut(&record.id) else { return };
+            // A new reason while the same repair goes on is no news.
+            let same = match (&sandbox.trouble, &trouble) {
+                (Some(Trouble::Repairing(_)), Some(Trouble::Repairing(_))) => true,
+                (old, new) => old == new,
+            };
+            sandbox.trouble.clone_from(&trouble);
+            if same {
+                return;
+            }
+            if trouble.is_none() { ContainerEventType::ContainerStartedEvent } else { ContainerEventType::ContainerStoppedEvent }
+        };
+        let metadata = record.config.metadata.clone().unwrap_or_default();
+        let pod = format!("{}/{}", metadata.namespace, metadata.name);
+        match &trouble {
+            None => tracing::info!(pod, sandbox = record.id, "the sandbox's network works again"),
+            Some(Trouble::Repairing(reason)) => tracing::warn!(pod, sandbox = record.id, reason, "the sandbox has no network; repairing it"),
+            Some(Trouble::Lost(reason)) => tracing::warn!(pod, sandbox = record.id, reason, "the sandbox has lost its network and is not ready"),
+        }
+        self.changed(&record.id, &record.id, kind);
+    }
+
+    /// Gives a repair up.
+    fn give_up(&self, id: &str, reason: String) {
+        if let Some((record, _)) = self.connected(id) {
+            self.set_trouble(&record, Some(Trouble::Lost(format!("the sandbox's network cannot be repaired: {reason}"))));
+        }
+    }
+}
+
+/// Which namespace an event is about.
+enum Concerns {
+    Nobody,
+    Namespace(Guid),
+    All,
+}
+
+fn namespace_of(event: &Event) -> Concerns {
+    let data: serde_json::Value = event.data.as_deref().and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default();
+    let guid = |value: &serde_json::Value| value.as_str().and_then(|text| text.parse::<Guid>().ok());
+    let namespace = match event.event_type {
+        Event::NAMESPACE_DELETE => guid(&data["ID"]),
+        Event::ENDPOINT_DETACHED => guid(&data["Data"]["Namespace"]),
+        Event::NETWORK_DELETE => None,
+        _ => return Concerns::Nobody,
+    };
+    namespace.map_or(Concerns::All, Concerns::Namespace)
+}
+
+/// Looks at sandboxes when HNS has news, and again at those that are under repair.
+async fn follow(runtime: Weak<Runtime>, mut listener: Listener) {
+    let mut pending: BTreeMap<String, u32> = BTreeMap::new();
+    // HNS did not say which sandboxes have a network.
+    let mut unread = false;
+    loop {
+        let news = if pending.is_empty() && !unread {
+            Some(listener.next().await)
+        } else {
+            tokio::time::timeout(AGAIN, listener.next()).await.ok().or(unread.then_some(News::All))
+        };
+        let Some(runtime) = runtime.upgrade() else { return };
+        if let Some(news) = news {
+            let suspects = runtime.suspects(&if unread { News::All } else { news }).await;
+            unread = suspects.is_none();
+            for id in suspects.into_iter().flatten() {
+                pending.entry(id).or_default();
+            }
+        }
+        let looks = futures::stream::iter(std::mem::take(&mut pending)).map(async |(id, refusals)| {
+            let looked = runtime.look_at(&id).await;
+            (id, refusals, looked)
+        });
+        let looked: Vec<_> = looks.buffer_unordered(AT_ONCE).collect().await;
+        for (id, refusals, looked) in looked {
+            match looked {
+                Looked::Done => {}
+                Looked::Again => drop(pending.insert(id, refusals)),
+                Looked::Refused(_) if refusals + 1 < REFUSALS => drop(pending.insert(id, refusals + 1)),
+                Looked::Refused(reason) => runtime.give_up(&id, reason),
+            }
+        }
+    }
+}
