@@ -28,12 +28,27 @@ impl Wanted {
         let subnet = Subnet::new(pod_cidr, nth(pod_cidr, 1));
         let mut network = HostComputeNetwork::new(name, NetworkType::L2Bridge, subnet).with_policy(NetworkPolicy::net_adapter_name(adapter));
         network.owner = OWNER.into();
-        let endpoint_name = format!("{name}_ep");
+        let endpoint_name = host_endpoint(name);
         let address = IpNet::new(nth(pod_cidr, 2), pod_cidr.prefix_len()).unwrap_or(pod_cidr);
         let mut endpoint = HostComputeEndpoint::local(endpoint_name.clone(), address, None);
         endpoint.owner = OWNER.into();
-        Self { network_id: owned_id(cluster_uid, "network", name), network, endpoint_id: owned_id(cluster_uid, "endpoint", &endpoint_name), endpoint }
+        Self { network_id: owned_id(cluster_uid, "network", name), network, endpoint_id: Self::endpoint_id(cluster_uid, name), endpoint }
     }
+
+    /// The id of the host's endpoint on network `name`.
+    pub fn endpoint_id(cluster_uid: &str, name: &str) -> Guid {
+        owned_id(cluster_uid, "endpoint", &host_endpoint(name))
+    }
+}
+
+fn host_endpoint(network: &str) -> String {
+    format!("{network}_ep")
+}
+
+/// Whether the network is ours under an id that HNS gave it: our mark and an id that no cluster derives. A service that ignores the ids
+/// that clients choose makes such networks, and so does one that makes its networks again.
+fn renamed(network: &HostComputeNetwork) -> bool {
+    network.owner == OWNER && !network.id.is_derived()
 }
 
 /// What must happen to the network.
@@ -84,7 +99,7 @@ fn failed(what: impl Into<String>) -> impl FnOnce(HcnError) -> HnsError {
 /// Decides from the network of the wanted name (pure).
 pub fn plan(existing: Option<&HostComputeNetwork>, wanted: &Wanted) -> Result<NetworkStep, HnsError> {
     let Some(existing) = existing else { return Ok(NetworkStep::Create) };
-    if existing.id != wanted.network_id {
+    if existing.id != wanted.network_id && !renamed(existing) {
         return Err(HnsError::Foreign { name: existing.name.clone(), id: existing.id, owner: existing.owner.clone() });
     }
     let prefix = |network: &HostComputeNetwork| network.subnets().next().and_then(Subnet::prefix);
@@ -104,15 +119,16 @@ pub async fn ensure(client: &HcnClient, wanted: &Wanted, before_change: impl FnO
     let name = &wanted.network.name;
     let existing = client.network_by_name(name).await.map_err(failed(format!("look up HNS network {name:?}")))?;
     let step = plan(existing.as_ref(), wanted)?;
+    let network_id = existing.as_ref().map_or(wanted.network_id, |network| network.id);
     let host_endpoint = client.endpoint(&wanted.endpoint_id).await.map_err(failed(format!("read endpoint {}", wanted.endpoint.name)))?;
-    let endpoint_step = plan_endpoint(host_endpoint.as_ref(), wanted);
+    let endpoint_step = plan_endpoint(host_endpoint.as_ref(), network_id, wanted);
     if step == NetworkStep::Keep && endpoint_step == EndpointStep::Keep {
         return Ok(false);
     }
     before_change();
     if let NetworkStep::Recreate { why } = &step {
         tracing::warn!(network = name, "making the HNS network anew: {why}; pods on it must be recreated");
-        client.delete_network(&wanted.network_id).await.map_err(failed(format!("delete HNS network {name:?}")))?;
+        client.delete_network(&network_id).await.map_err(failed(format!("delete HNS network {name:?}")))?;
     }
     if step != NetworkStep::Keep {
         client.create_network(wanted.network_id, &wanted.network).await.map_err(failed(format!("create HNS network {name:?}")))?;
@@ -120,7 +136,8 @@ pub async fn ensure(client: &HcnClient, wanted: &Wanted, before_change: impl FnO
     }
     // A network takes its endpoints along.
     let gone = matches!(step, NetworkStep::Recreate { .. });
-    make_endpoint(client, wanted, if gone { EndpointStep::Create } else { endpoint_step }).await?;
+    let network_id = if step == NetworkStep::Keep { network_id } else { wanted.network_id };
+    make_endpoint(client, network_id, wanted, if gone { EndpointStep::Create } else { endpoint_step }).await?;
     Ok(true)
 }
 
@@ -133,16 +150,16 @@ enum EndpointStep {
     Recreate,
 }
 
-fn plan_endpoint(existing: Option<&HostComputeEndpoint>, wanted: &Wanted) -> EndpointStep {
+fn plan_endpoint(existing: Option<&HostComputeEndpoint>, network: Guid, wanted: &Wanted) -> EndpointStep {
     let Some(existing) = existing else { return EndpointStep::Create };
-    if existing.host_compute_network != wanted.network_id || existing.ip() != wanted.endpoint.ip() {
+    if existing.host_compute_network != network || existing.ip() != wanted.endpoint.ip() {
         return EndpointStep::Recreate;
     }
     let attached = matches!(existing.state, EndpointState::ATTACHED | EndpointState::ATTACHED_SHARING);
     if attached { EndpointStep::Keep } else { EndpointStep::Attach }
 }
 
-async fn make_endpoint(client: &HcnClient, wanted: &Wanted, step: EndpointStep) -> Result<(), HnsError> {
+async fn make_endpoint(client: &HcnClient, network: Guid, wanted: &Wanted, step: EndpointStep) -> Result<(), HnsError> {
     let name = &wanted.endpoint.name;
     if step == EndpointStep::Keep {
         return Ok(());
@@ -151,7 +168,7 @@ async fn make_endpoint(client: &HcnClient, wanted: &Wanted, step: EndpointStep) 
         client.delete_endpoint(&wanted.endpoint_id).await.map_err(failed(format!("delete endpoint {name}")))?;
     }
     if step != EndpointStep::Attach {
-        let created = client.create_endpoint(&wanted.network_id, wanted.endpoint_id, &wanted.endpoint).await;
+        let created = client.create_endpoint(&network, wanted.endpoint_id, &wanted.endpoint).await;
         created.map_err(failed(format!("create the host's endpoint {name}")))?;
     }
     client.attach_endpoint_to_host(&wanted.endpoint_id).await.map_err(failed(format!("attach endpoint {name} to the host")))
@@ -186,6 +203,19 @@ mod tests {
         assert_eq!(plan(Some(&moved), &wanted()).unwrap(), NetworkStep::Recreate { why: "its subnet is 192.168.7.0/24, not 192.168.1.0/24".into() });
         let overlay = existing(|n| n.network_type = NetworkType::Overlay);
         assert!(matches!(plan(Some(&overlay), &wanted()).unwrap(), NetworkStep::Recreate { .. }));
+    }
+
+    #[test]
+    fn a_network_of_ours_under_an_id_of_the_service_is_kept_or_replaced() {
+        let renamed = existing(|n| n.id = Guid::random());
+        assert_eq!(plan(Some(&renamed), &wanted()).unwrap(), NetworkStep::Keep);
+        let moved = existing(|n| {
+            n.id = Guid::random();
+            n.ipams[0].subnets[0].ip_address_prefix = "192.168.7.0/24".into();
+        });
+        assert!(matches!(plan(Some(&moved), &wanted()).unwrap(), NetworkStep::Recreate { .. }));
+        let other_cluster = existing(|n| n.id = owned_id("other", "network", "mullion"));
+        assert!(matches!(plan(Some(&other_cluster), &wanted()), Err(HnsError::Foreign { .. })));
     }
 
     #[test]

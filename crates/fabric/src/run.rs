@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{Backoff, Informer, Selection};
-use hcn::HcnClient;
+use hcn::watch::{Listener, News};
+use hcn::{Event, HcnClient};
 use host::{HostRoute, Routes};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
@@ -77,6 +78,8 @@ pub struct Config {
     pub full_pass: Duration,
     /// Whether the Node's condition `NetworkUnavailable` is set to `False` when the network is ready.
     pub set_condition: bool,
+    /// What happens in the Host Networking Service; without it only the periodic pass finds what is gone.
+    pub news: Option<Listener>,
     /// Where to tell how far it is.
     pub status: Option<watch::Sender<Status>>,
 }
@@ -94,13 +97,14 @@ pub struct Status {
 
 /// Keeps the pod network of this node until `shutdown` completes. Routes, network and configuration stay: pods outlive
 /// a restart.
-pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
+pub async fn run(mut config: Config, shutdown: impl Future<Output = ()>) {
     let nodes = Informer::start(Api::<Node>::all(config.client.clone()), Selection::all().of(&config.api), NodeRow::of);
     let status = config.status.clone().unwrap_or_else(|| watch::Sender::new(Status::default()));
+    let news = config.news.take();
     let fabric = Fabric { config, nodes, status, condition_set: false };
     tokio::pin!(shutdown);
     tokio::select! {
-        () = fabric.drive() => {}
+        () = fabric.drive(news) => {}
         () = &mut shutdown => {}
     }
 }
@@ -113,7 +117,7 @@ struct Fabric {
 }
 
 impl Fabric {
-    async fn drive(mut self) {
+    async fn drive(mut self, mut news: Option<Listener>) {
         let mut changed = self.nodes.changed();
         // With half the nodes known, the routes of the others would be taken down.
         self.nodes.synced().await;
@@ -128,7 +132,23 @@ impl Fabric {
             let next = Instant::now() + wait;
             tokio::select! {
                 _ = changed.changed() => {}
+                () = self.lost(&mut news) => backoff.reset(),
                 () = tokio::time::sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Waits until the network or the host's endpoint may be gone.
+    async fn lost(&self, news: &mut Option<Listener>) {
+        let Some(news) = news else { return std::future::pending().await };
+        let host = hns::Wanted::endpoint_id(&self.config.cluster_uid, &self.config.network_name).to_string();
+        loop {
+            match news.next().await {
+                News::All => return,
+                // Pods' endpoints come and go.
+                News::Event(Event { event_type: Event::ENDPOINT_DETACHED, data, .. }) if data.as_ref().is_some_and(|data| !names(data, &host)) => {}
+                News::Event(Event { event_type: Event::NETWORK_CREATE | Event::NETWORK_DELETE | Event::ENDPOINT_DETACHED, .. }) => return,
+                News::Event(_) => {}
             }
         }
     }
@@ -255,6 +275,11 @@ impl Fabric {
             differs
         });
     }
+}
+
+/// Whether an event's data carry that GUID, which HNS prints in either case.
+fn names(data: &str, guid: &str) -> bool {
+    data.to_ascii_lowercase().contains(guid)
 }
 
 /// An error with its causes, in one line.

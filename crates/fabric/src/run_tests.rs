@@ -105,6 +105,73 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+fn config(api: &FakeApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std::path::Path) -> Config {
+    Config {
+        client: api.client.clone(),
+        api: cluster::ApiServer::default(),
+        node_name: "win01".into(),
+        cluster_uid: "uid".into(),
+        routes: routes.clone(),
+        pod_network: PodNetwork::Windows { hcn: hcn.clone(), adapter: "Ethernet".into(), loopback_dsr: true },
+        network_name: "mullion".into(),
+        cluster_cidr: "192.168.0.0/16".parse().unwrap(),
+        service_cidr: "10.96.0.0/12".parse().unwrap(),
+        lan: "10.240.0.0/24".parse().unwrap(),
+        dns_ip: "10.96.0.10".parse().unwrap(),
+        cluster_domain: "cluster.local".into(),
+        cni_conf_dir: dir.to_owned(),
+        ipam_dir: None,
+        full_pass: Duration::from_secs(3600),
+        set_condition: true,
+        news: None,
+        status: None,
+    }
+}
+
+/// The network is ours and its host endpoint attached.
+async fn whole(simulator: &Simulator, what: &str) {
+    until(what, || {
+        let state = simulator.state();
+        let hosts = state.endpoints.iter().filter(|(_, row)| state.networks.contains_key(&row.network));
+        state.networks.len() == 1 && hosts.map(|(_, row)| row.read()).any(|endpoint| endpoint.on_host && endpoint.document.name == "mullion_ep")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_hns_loses_comes_back_without_waiting_for_the_periodic_pass() {
+    let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
+    let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+    let hcn = HcnClient::new(simulator.session());
+    let api = FakeApi::new();
+    let dir = tempfile::tempdir().unwrap();
+    let routes = Arc::new(MemoryRoutes::default());
+    let news = hcn::watch::Watch::start(HcnClient::new(simulator.session()), hcn::watch::Timing::default()).listen();
+    let config = Config { news: Some(news), ..config(&api, &routes, &hcn, dir.path()) };
+    let fabric = tokio::spawn(run(config, std::future::pending()));
+    api.node("ADDED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
+    api.listed();
+    whole(&simulator, "the network").await;
+    let conf = dir.path().join(conf::FILE);
+    until("the configuration", || conf.exists()).await;
+
+    let network = hcn.network_ids().await.unwrap()[0];
+    hcn.delete_network(&network).await.unwrap();
+    whole(&simulator, "a deleted network comes back").await;
+    hcn.delete_endpoint(&hns::Wanted::endpoint_id("uid", "mullion")).await.unwrap();
+    whole(&simulator, "a deleted host endpoint comes back").await;
+    simulator.restart(hns_sim::admin::Restart { wipe: true, ..Default::default() }).unwrap();
+    whole(&simulator, "everything comes back").await;
+    // The network is another one of the same name: the host's endpoint is made on that one.
+    simulator.add_fault("net-new-id,count=1".parse().unwrap()).unwrap();
+    let other = hcn.network_ids().await.unwrap()[0];
+    assert_ne!(other, network);
+    whole(&simulator, "the host's endpoint on the new network").await;
+    assert_eq!(hcn.network_ids().await.unwrap(), [other], "the service's id stays");
+    until("the configuration", || conf.exists()).await;
+    fabric.abort();
+}
+
 #[tokio::test]
 async fn a_windows_node_gets_routes_then_network_then_configuration() {
     let simulator = Simulator::new(
@@ -119,25 +186,7 @@ async fn a_windows_node_gets_routes_then_network_then_configuration() {
     let lan = HostRoute { dst: "10.240.0.0/24".parse().unwrap(), via: None, oif: 7, metric: 0, ours: false };
     let routes = Arc::new(MemoryRoutes(Mutex::new(vec![lan])));
     let (status, mut seen) = watch::channel(Status::default());
-    let config = Config {
-        client: api.client.clone(),
-        api: cluster::ApiServer::default(),
-        node_name: "win01".into(),
-        cluster_uid: "uid".into(),
-        routes: routes.clone(),
-        pod_network: PodNetwork::Windows { hcn: hcn.clone(), adapter: "Ethernet".into(), loopback_dsr: true },
-        network_name: "mullion".into(),
-        cluster_cidr: "192.168.0.0/16".parse().unwrap(),
-        service_cidr: "10.96.0.0/12".parse().unwrap(),
-        lan: "10.240.0.0/24".parse().unwrap(),
-        dns_ip: "10.96.0.10".parse().unwrap(),
-        cluster_domain: "cluster.local".into(),
-        cni_conf_dir: dir.path().to_owned(),
-        ipam_dir: None,
-        full_pass: Duration::from_millis(100),
-        set_condition: true,
-        status: Some(status),
-    };
+    let config = Config { full_pass: Duration::from_millis(100), status: Some(status), ..config(&api, &routes, &hcn, dir.path()) };
     let stale = dir.path().join(conf::FILE);
     std::fs::write(&stale, "{}").unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

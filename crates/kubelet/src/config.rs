@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use host::{HostFacts, HostRoot, NodeOs};
 use k8s_openapi::api::core::v1::Taint;
+use tokio::sync::watch;
 
 use crate::eviction::EvictionHard;
 
@@ -104,6 +105,8 @@ pub struct Config {
     pub resolver: Resolver,
     /// `v1.36.2+mullion.0.1.0`.
     pub version: String,
+    /// The health of the Host Networking Service, which the Node reports; None where there is none.
+    pub host_network: Option<watch::Receiver<hcn::watch::Health>>,
     /// The server on :10250; None leaves it out.
     pub server: Option<ServerConfig>,
     /// Plain HTTP health on 127.0.0.1:10248, bound already; None leaves it out.

@@ -1,8 +1,9 @@
-//! Whether the runtime and its network are ready, asked of CRI Status.
+//! Whether the runtime and its network are ready, asked of CRI Status, and whether the Host Networking Service of a Windows node answers.
 
 use std::time::Duration;
 
 use cri::v1;
+use hcn::watch::Health;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -14,6 +15,11 @@ pub(crate) struct RuntimeHealth {
     pub version: String,
     pub runtime_ready: bool,
     pub network_ready: bool,
+    /// Whether a sandbox that is made now can get a network. No while the Host Networking Service restarts, though that does not yet make
+    /// the node unready.
+    pub connects: bool,
+    /// The Host Networking Service, on nodes that have one.
+    pub host_network: Option<Health>,
     /// Why not, in the words of the Ready condition.
     pub messages: Vec<String>,
     pub handlers: Vec<String>,
@@ -26,14 +32,67 @@ const EAGER: Duration = Duration::from_millis(25);
 const EAGER_TRIES: u32 = 1200;
 /// What is not ready for so long is warned about: a runtime that starts beside the agent is not.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The pod network is made again when the Host Networking Service is back, so the runtime is asked often for that long.
+const AFTER_CHANGE: Duration = Duration::from_secs(3);
+
+/// Type of the condition of Windows nodes.
+const CONDITION: &str = "HNSUnavailable";
+
+/// A Node condition: type, status, reason and message.
+pub(crate) type Condition = (&'static str, &'static str, &'static str, String);
+
+/// What the Node says of the service; nothing before it was asked.
+pub(crate) fn condition(health: &Health) -> Option<Condition> {
+    Some(match health {
+        Health::Unknown => return None,
+        Health::Answering | Health::Failing { .. } => (CONDITION, "False", "HNSResponding", "the Host Networking Service answers".to_owned()),
+        Health::Slow { reason } => (CONDITION, "Unknown", "HNSSlow", format!("the Host Networking Service is slow: {reason}")),
+        Health::Down { reason } => (CONDITION, "True", "HNSDown", format!("the Host Networking Service does not answer: {reason}")),
+    })
+}
+
+/// The service's health as a metric.
+pub(crate) fn metric(health: &Health) -> String {
+    let states = [
+        ("answering", matches!(health, Health::Answering)),
+        ("failing", matches!(health, Health::Failing { .. })),
+        ("slow", matches!(health, Health::Slow { .. })),
+        ("down", matches!(health, Health::Down { .. })),
+    ];
+    let mut text = String::from("# HELP mullion_hns_state 1 for the state that the Host Networking Service is in.\n# TYPE mullion_hns_state gauge\n");
+    for (state, is) in states {
+        text.push_str(&format!("mullion_hns_state{{state={state:?}}} {}\n", u8::from(is)));
+    }
+    text
+}
+
+impl RuntimeHealth {
+    /// What the Node says of the Host Networking Service.
+    pub(crate) fn host_network_condition(&self) -> Option<Condition> {
+        self.host_network.as_ref().and_then(condition)
+    }
+
+    /// Takes the Host Networking Service's health in.
+    fn with(mut self, host_network: Option<Health>) -> Self {
+        if let Some(Health::Down { reason }) = &host_network {
+            self.network_ready = false;
+            self.messages.push(format!("container runtime network not ready: NetworkReady=false reason:HNSDown message:{reason}"));
+        }
+        let works = !matches!(host_network, Some(Health::Down { .. } | Health::Failing { .. }));
+        self.connects = self.network_ready && works;
+        self.host_network = host_network;
+        self
+    }
+}
 
 /// Follows the runtime's health, for ever.
-pub(crate) async fn follow(client: cri::Client, health: watch::Sender<RuntimeHealth>) {
+pub(crate) async fn follow(client: cri::Client, mut host_network: Option<watch::Receiver<Health>>, health: watch::Sender<RuntimeHealth>) {
     let mut unready = 0u32;
     let mut failures = 0u32;
     let mut log = Log::default();
+    let mut changed: Option<Instant> = None;
     loop {
-        let seen = look(&client).await;
+        let seen = look(&client).await.with(host_network.as_mut().map(|health| health.borrow_and_update().clone()));
         log.note(&seen, Instant::now());
         // Single failed calls of a healthy runtime are no news (upstream waits 30 s).
         failures = if seen.name.is_empty() { failures + 1 } else { 0 };
@@ -48,11 +107,25 @@ pub(crate) async fn follow(client: cri::Client, health: watch::Sender<RuntimeHea
         let ready = seen.runtime_ready && seen.network_ready;
         unready = if ready { 0 } else { unready.saturating_add(1) };
         let pause = match unready {
+            0 if changed.is_some_and(|at| at.elapsed() < AFTER_CHANGE) => EAGER,
             0 => STEADY,
             n if n < EAGER_TRIES => EAGER,
             _ => Duration::from_secs(1),
         };
-        tokio::time::sleep(pause).await;
+        let news = async {
+            let heard = match &mut host_network {
+                Some(health) => health.changed().await.is_ok(),
+                None => false,
+            };
+            // A watch that ended says nothing more.
+            if !heard {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = news => changed = Some(Instant::now()),
+        }
     }
 }
 
@@ -105,6 +178,8 @@ async fn look(client: &cri::Client) -> RuntimeHealth {
         version: version.runtime_version,
         runtime_ready: of("RuntimeReady").is_some_and(|c| c.status),
         network_ready: of("NetworkReady").is_some_and(|c| c.status),
+        connects: false,
+        host_network: None,
         messages,
         handlers: status.runtime_handlers.into_iter().map(|h| h.name).collect(),
     }

@@ -146,12 +146,13 @@ impl NodeFacts {
         } else {
             ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned())
         };
-        let list = [
+        let mut list = vec![
             ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
             ("DiskPressure", disk.0, disk.1, disk.2),
             ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available".to_owned()),
             ("Ready", if ready { "True" } else { "False" }, if ready { "KubeletReady" } else { "KubeletNotReady" }, message),
         ];
+        list.extend(health.host_network_condition());
         let foreign = old.conditions.iter().flatten().filter(|c| list.iter().all(|own| own.0 != c.type_)).cloned();
         let own = list.iter().map(|(type_, status, reason, message)| {
             let before = old.conditions.iter().flatten().find(|c| c.type_ == *type_ && c.status == *status);
@@ -344,6 +345,7 @@ impl NodeKeeper {
         let mut last = serde_json::to_value(registered.status.unwrap_or_default()).unwrap_or_default();
         let mut reported = tokio::time::Instant::now();
         let mut was_ready = ready(&last);
+        let mut host_network = self.health.borrow().host_network.clone();
         let mut backoff = cluster::Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
         loop {
             let node = self.node.get(Key::cluster(self.facts.name()));
@@ -358,6 +360,7 @@ impl NodeKeeper {
                         backoff.reset();
                         reported = tokio::time::Instant::now();
                         self.announce(&now, &mut was_ready);
+                        self.announce_host_network(&mut host_network);
                         last = now;
                     }
                     Err(error) if cluster::is_not_found(&error) => {
@@ -393,6 +396,21 @@ impl NodeKeeper {
         let reason = if is { "NodeReady" } else { "NodeNotReady" };
         let message = format!("Node {} status is now: {reason}", self.facts.name());
         self.event(EventType::Normal, reason, message);
+    }
+}
+
+impl NodeKeeper {
+    /// Writes an event when the Host Networking Service becomes slow, goes down, or answers again.
+    fn announce_host_network(&self, told: &mut Option<hcn::watch::Health>) {
+        let now = self.health.borrow().clone();
+        let before = std::mem::replace(told, now.host_network.clone());
+        let reason = |health: Option<&hcn::watch::Health>| health.and_then(|h| Some(crate::health::condition(h)?.2));
+        if let Some((_, status, reason_now, message)) = now.host_network_condition()
+            && reason(before.as_ref()).is_some_and(|before| before != reason_now)
+        {
+            let type_ = if status == "False" { EventType::Normal } else { EventType::Warning };
+            self.event(type_, reason_now, message);
+        }
     }
 }
 
@@ -437,6 +455,8 @@ mod tests {
             version: "0.1.0".into(),
             runtime_ready: true,
             network_ready: network,
+            connects: network,
+            host_network: None,
             messages: if network { vec![] } else { vec!["container runtime network not ready: x".into()] },
             handlers: vec![],
         }

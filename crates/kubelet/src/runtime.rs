@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use cri::annotations::NETWORK_PROBLEM;
 use cri::labels::{CONTAINER_NAME, POD_UID};
 use cri::v1;
 use jiff::Timestamp;
@@ -52,10 +53,11 @@ pub(crate) async fn observe(client: &cri::Client, uid: &str) -> Result<Observed,
     Ok(out)
 }
 
-fn sandbox(s: v1::PodSandboxStatus) -> Sandbox {
+fn sandbox(mut s: v1::PodSandboxStatus) -> Sandbox {
     let network = s.network.unwrap_or_default();
     let more = network.additional_ips.into_iter().map(|i| i.ip);
     Sandbox {
+        problem: s.annotations.remove(NETWORK_PROBLEM),
         id: s.id,
         attempt: s.metadata.map_or(0, |m| m.attempt),
         ready: s.state == v1::PodSandboxState::SandboxReady as i32,

@@ -89,7 +89,7 @@ pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
 pub(crate) fn own_metrics(agent: &Agent) -> String {
     let pods = agent.pods.snapshot();
     let running = pods.iter().filter(|(_, p)| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"));
-    format!(
+    let mut text = format!(
         "# TYPE kubelet_node_name gauge\nkubelet_node_name{{node={:?}}} 1\n\
          # TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
          # TYPE kubelet_working_pods gauge\nkubelet_working_pods {}\n{}",
@@ -97,5 +97,7 @@ pub(crate) fn own_metrics(agent: &Agent) -> String {
         running.count(),
         pods.len(),
         agent.api.metrics()
-    )
+    );
+    text.push_str(&agent.health.borrow().host_network.as_ref().map(crate::health::metric).unwrap_or_default());
+    text
 }

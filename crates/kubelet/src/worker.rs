@@ -72,6 +72,8 @@ pub(crate) struct Worker {
     unchanged: bool,
     /// What the runtime held at the last look.
     observed: Observed,
+    /// The last problem of a sandbox's network that was told: (sandbox, reason).
+    told_problem: Option<(String, String)>,
     /// Addresses of the current sandbox.
     pod_ips: Vec<String>,
     /// An action asked to be tried again at this time.
@@ -103,6 +105,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
         stale_volumes: false,
         unchanged: false,
         observed: Observed::default(),
+        told_problem: None,
         pod_ips: Vec::new(),
         retry_at: None,
     };
@@ -179,6 +182,7 @@ impl Worker {
             crate::runtime::observe(&self.agent.cri, &self.uid).await?
         };
         self.pod_ips = observed.sandboxes.first().map(|s| s.ips.clone()).unwrap_or_default();
+        self.tell_problem(&observed);
         self.add_messages(&mut observed);
         self.probe(&observed);
         if self.stale_volumes && self.memory.volumes == Volumes::Ready && !self.ending() {
@@ -193,7 +197,7 @@ impl Worker {
             pod: &self.pod,
             observed: &observed,
             memory: &self.memory,
-            network_ready: health.network_ready,
+            network_ready: health.connects,
             gone: self.gone,
             now: Timestamp::now(),
             node: &node,
@@ -207,6 +211,19 @@ impl Worker {
         }
         self.observed = observed;
         Ok(out)
+    }
+
+    /// Says once why the network of the pod's sandbox does not work.
+    fn tell_problem(&mut self, observed: &Observed) {
+        let problem = observed.sandboxes.first().and_then(|s| Some((s.id.clone(), s.problem.clone()?)));
+        if problem == self.told_problem {
+            return;
+        }
+        if let Some((sandbox, reason)) = problem.as_ref().filter(|_| !self.ending()) {
+            tracing::warn!(pod = %key(&self.pod), sandbox, reason, "the network of a pod's sandbox does not work");
+            self.event(None, EventType::Warning, "NetworkNotReady", format!("network is not ready: {reason}"));
+        }
+        self.told_problem = problem;
     }
 
     /// Waits for news, at most until `wake`.

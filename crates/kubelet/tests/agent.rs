@@ -187,6 +187,69 @@ async fn a_restarted_agent_adopts_and_a_rebooted_host_restarts() {
 }
 
 #[tokio::test]
+async fn a_pod_whose_network_is_lost_is_not_ready_says_why_and_gets_another_sandbox() {
+    let world = ready_world().await;
+    world.pod("web", json!({"terminationGracePeriodSeconds": 1})).await;
+    world.until_running("web").await;
+    let condition = |s: &serde_json::Value, type_: &str| {
+        let all = s["conditions"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|c| c["type"] == type_).map(|c| c["status"].clone()).unwrap_or_default()
+    };
+    // The runtime repairs it: the containers stay.
+    world.runtime.change_sandboxes(|s| drop(s.config.annotations.insert("mullion.io/network-problem".into(), "HNS has lost the endpoint".into())));
+    let broken = world.until("web", "unready", |s| condition(s, "Ready") == "False" && condition(s, "PodReadyToStartContainers") == "False").await;
+    assert_eq!((broken["containerStatuses"][0]["ready"].as_bool(), broken["containerStatuses"][0]["restartCount"].as_i64()), (Some(false), Some(0)));
+    world.until_event("NetworkNotReady: network is not ready: HNS has lost the endpoint").await;
+    world.runtime.change_sandboxes(|s| drop(s.config.annotations.remove("mullion.io/network-problem")));
+    let whole = world.until("web", "ready again", |s| condition(s, "Ready") == "True").await;
+    assert_eq!(whole["containerStatuses"][0]["restartCount"], 0);
+    // The runtime cannot: the sandbox is replaced.
+    world.runtime.change_sandboxes(|s| {
+        s.ready = false;
+        s.config.annotations.insert("mullion.io/network-problem".into(), "HNS has lost namespace x".into());
+    });
+    world.until("web", "one restart", |s| s["containerStatuses"][0]["restartCount"] == 1 && condition(s, "Ready") == "True").await;
+    world.until_event("NetworkNotReady: network is not ready: HNS has lost namespace x").await;
+    world.until_event("SandboxChanged: Pod sandbox changed, it will be killed and re-created.").await;
+}
+
+#[tokio::test]
+async fn the_node_says_whether_its_host_networking_service_answers() {
+    use hcn::watch::Health;
+    let mut world = World::new().await;
+    let (health, told) = tokio::sync::watch::channel(Health::Answering);
+    world.host_network = Some(told);
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    let condition = async || {
+        let conditions = world.node().await.and_then(|n| n.status?.conditions).unwrap_or_default();
+        let found = conditions.into_iter().find(|c| c.type_ == "HNSUnavailable");
+        found.map(|c| (c.status, c.reason.unwrap_or_default())).unwrap_or_default()
+    };
+    let is = async |status: &str, reason: &str| condition().await == (status.to_owned(), reason.to_owned());
+    world.eventually("answering", async || is("False", "HNSResponding").await).await;
+    // A restart: no sandbox is started, and the node stays Ready.
+    health.send_replace(Health::Failing { reason: "0x6d9".into() });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.pod("early", json!({})).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(world.node_is_ready().await && world.runtime.state.lock().unwrap().sandboxes.is_empty());
+    health.send_replace(Health::Slow { reason: "HcnEnumerateNetworks has not been answered for 5 s".into() });
+    world.eventually("slow", async || is("Unknown", "HNSSlow").await).await;
+    assert!(world.node_is_ready().await, "slow is not down");
+    health.send_replace(Health::Down { reason: "no endpoints available (0x6d9)".into() });
+    world.eventually("down", async || is("True", "HNSDown").await).await;
+    world.eventually("not Ready", async || !world.node_is_ready().await).await;
+    let (_, text) = world.get("/metrics", Some(("kube-apiserver-kubelet-client", "system:masters")), None).await;
+    assert!(text.contains("mullion_hns_state{state=\"down\"} 1") && text.contains("mullion_hns_state{state=\"answering\"} 0"), "{text}");
+    world.until_event("HNSDown: the Host Networking Service does not answer: no endpoints available (0x6d9)").await;
+    health.send_replace(Health::Answering);
+    world.eventually("Ready again", async || world.node_is_ready().await && is("False", "HNSResponding").await).await;
+    world.until_event("HNSResponding: the Host Networking Service answers").await;
+    world.until_running("early").await;
+}
+
+#[tokio::test]
 async fn init_containers_come_first_and_a_stubborn_one_is_killed() {
     let world = ready_world().await;
     world

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use cluster::ApiServer;
 use hcn::HcnClient;
+use hcn::watch::{Timing, Watch};
 use host::{HostFacts, HostRoot, NodeOs};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
@@ -39,14 +40,20 @@ async fn run(args: NodeArgs) -> Result<()> {
     let client = cluster::client_from_kubeconfig(&args.kubeconfig).await?;
     let api = ApiServer::default();
     let shutdown = CancellationToken::new();
+    // One watch for all parts: they agree on whether HNS answers, and it is asked once.
+    let watch = match args.os {
+        NodeOs::Linux => None,
+        NodeOs::Windows { .. } => Some(Watch::start(hcn_client(&args)?, Timing::default())),
+    };
     let agent = async {
         if args.without.contains(&Part::Kubelet) {
             shutdown.cancelled().await;
             return Ok(());
         }
-        kubelet::run(kubelet_config(&args, client.clone(), &api)?, shutdown.clone()).await.context("the node agent ended")
+        let config = kubelet::Config { host_network: watch.as_ref().map(Watch::health), ..kubelet_config(&args, client.clone(), &api)? };
+        kubelet::run(config, shutdown.clone()).await.context("the node agent ended")
     };
-    let network = network(&args, client.clone(), &api, &shutdown);
+    let network = network(&args, client.clone(), &api, watch.as_ref(), &shutdown);
     let end = async {
         crate::told_to_end().await;
         tracing::info!(node = args.hostname_override, "ending; pods stay");
@@ -61,21 +68,20 @@ async fn run(args: NodeArgs) -> Result<()> {
 }
 
 /// Proxy and fabric: both mark what is theirs with the cluster's identity.
-async fn network(args: &NodeArgs, client: kube::Client, api: &ApiServer, shutdown: &CancellationToken) -> Result<()> {
+async fn network(args: &NodeArgs, client: kube::Client, api: &ApiServer, watch: Option<&Watch>, shutdown: &CancellationToken) -> Result<()> {
     let cluster_uid = tokio::select! {
         uid = cluster_uid(&client) => uid,
         () = shutdown.cancelled() => return Ok(()),
     };
     tracing::info!(node = args.hostname_override, cluster = cluster_uid, "the API server answers");
-    let hcn = match (args.os, &args.hcn) {
-        (NodeOs::Linux, _) => None,
-        (NodeOs::Windows { .. }, Some(address)) => Some(HcnClient::connect(address)?),
-        (NodeOs::Windows { .. }, None) => Some(HcnClient::from_env()?),
+    let hcn = match args.os {
+        NodeOs::Linux => None,
+        NodeOs::Windows { .. } => Some(hcn_client(args)?),
     };
     let fabric = async {
         if !args.without.contains(&Part::Fabric) {
             let config = fabric_config(args, client.clone(), &cluster_uid, hcn.clone())?;
-            let config = fabric::Config { api: api.clone(), ..config };
+            let config = fabric::Config { api: api.clone(), news: watch.map(Watch::listen), ..config };
             fabric::run(config, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
@@ -90,6 +96,14 @@ async fn network(args: &NodeArgs, client: kube::Client, api: &ApiServer, shutdow
         Ok(())
     };
     tokio::try_join!(fabric, proxy).map(|_: ((), ())| ())
+}
+
+/// A client of this node's HNS, with a connection of its own.
+fn hcn_client(args: &NodeArgs) -> Result<HcnClient> {
+    Ok(match &args.hcn {
+        Some(address) => HcnClient::connect(address)?,
+        None => HcnClient::from_env()?,
+    })
 }
 
 /// The identity of the cluster: the UID of namespace `kube-system`. Waits for an API server that is still starting.
@@ -131,6 +145,7 @@ fn fabric_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: 
         ipam_dir: args.ipam_dir.clone(),
         full_pass: FULL_PASS,
         set_condition: false,
+        news: None,
         status: None,
     })
 }
@@ -216,6 +231,7 @@ fn kubelet_config(args: &NodeArgs, client: kube::Client, api: &ApiServer) -> Res
             client_ca_pem: read(&args.client_ca_file)?,
         }),
         healthz: Some(healthz),
+        host_network: None,
     })
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct Sandbox {
     pub ready: bool,
     pub created_at: Option<Timestamp>,
     pub ips: Vec<String>,
+    /// Why its network does not work, where the runtime says so.
+    pub problem: Option<String>,
 }
 
 /// State of a container in the runtime.

@@ -113,7 +113,7 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
             let started = started(i, c, newest);
             let ready = c.readiness_probe.is_none() || health.is_some_and(|h| h.ready);
             status.started = Some(started);
-            status.ready = started && ready && newest.state == State::Running && kind != Kind::Init;
+            status.ready = started && ready && newest.state == State::Running && kind != Kind::Init && connected(i, newest);
             status.state =
                 Some(ContainerState { running: Some(ContainerStateRunning { started_at: newest.started_at.map(seconds) }), ..Default::default() });
         }
@@ -137,6 +137,11 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
         }
     }
     status
+}
+
+/// Whether the sandbox of a container is there and has its network.
+fn connected(i: &Input<'_>, c: &Container) -> bool {
+    i.observed.sandboxes.iter().find(|s| s.id == c.sandbox).is_some_and(|s| s.ready && s.problem.is_none())
 }
 
 /// The status of a container that the runtime does not hold.
@@ -352,7 +357,7 @@ fn gates(spec: &PodSpec, status: &PodStatus) -> Verdict {
 fn conditions(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], status: &mut PodStatus) {
     let phase = status.phase.clone().unwrap_or_default();
     let sandbox = i.observed.sandboxes.first();
-    let has_network = sandbox.is_some_and(|s| s.ready && (is_host_network(i.pod) || !s.ips.is_empty()));
+    let has_network = sandbox.is_some_and(|s| s.ready && s.problem.is_none() && (is_host_network(i.pod) || !s.ips.is_empty()));
     let unready: Vec<&str> = all.iter().filter(|(k, s)| *k != Kind::Init && !s.ready).map(|(_, s)| s.name.as_str()).collect();
     let containers_ready = || match phase.as_str() {
         "Succeeded" => Verdict::no("PodCompleted", None),

@@ -43,6 +43,7 @@ impl World {
                 ready,
                 created_at: Some(t(0)),
                 ips: vec!["10.0.0.5".into()],
+                problem: None,
             },
         );
         self

@@ -145,6 +145,7 @@ impl Worker {
             }
             Err(why) => {
                 let why = format!("Failed to create pod sandbox: {why}");
+                tracing::warn!(pod = %key(&self.pod), attempt, reason = "FailedCreatePodSandBox", "{why}");
                 self.event(None, EventType::Warning, "FailedCreatePodSandBox", why.clone());
                 let before = self.memory.sandbox_failure.as_ref();
                 let failure = Failure::next(before, "FailedCreatePodSandBox", why, Timestamp::now(), SANDBOX_WAITS);
@@ -158,7 +159,9 @@ impl Worker {
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
         match self.agent.cri.stop_pod_sandbox(request).await {
             Err(e) if !e.is_not_found() => {
-                self.event(None, EventType::Warning, "FailedKillPod", format!("error killing pod: {}", e.message()));
+                let why = format!("error killing pod: {}", e.message());
+                tracing::warn!(pod = %key(&self.pod), sandbox = id, reason = "FailedKillPod", "{why}");
+                self.event(None, EventType::Warning, "FailedKillPod", why);
                 self.retry_at = Some(Timestamp::now() + API_RETRY);
                 false
             }

@@ -35,6 +35,8 @@ pub struct World {
     pub link: Arc<Link>,
     /// Where the agent's HTTPS server listens.
     pub port: u16,
+    /// The health of the Host Networking Service that the next agent is told.
+    pub host_network: Option<tokio::sync::watch::Receiver<hcn::watch::Health>>,
     boot: u32,
     agent: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
 }
@@ -70,7 +72,7 @@ impl World {
         let runtime = Runtime::start(dir.path().join("cri"), drive);
         runtime.state.lock().unwrap().network_ready = true;
         runtime.state.lock().unwrap().images.insert("serve:1".into());
-        let world = World { runtime, server, dir, ca, link: Arc::default(), port: 0, boot: 0, agent: None };
+        let world = World { runtime, server, dir, ca, link: Arc::default(), port: 0, host_network: None, boot: 0, agent: None };
         world.prepare_namespace().await;
         world
     }
@@ -128,6 +130,7 @@ impl World {
             version: "v1.36.2+mullion.0.1.0".into(),
             server: Some(ServerConfig { listener, cert_pem: pair.cert_pem, key_pem: pair.key_pem, client_ca_pem: self.ca.cert_pem().into() }),
             healthz: None,
+            host_network: self.host_network.clone(),
         };
         let stop = CancellationToken::new();
         let shutdown = stop.clone();

@@ -130,6 +130,16 @@ impl Runtime {
         event.map(|e| self.events.send(e));
     }
 
+    /// Changes every sandbox, and says so.
+    pub fn change_sandboxes(&self, change: impl Fn(&mut Sandbox)) {
+        let mut state = self.state.lock().unwrap();
+        state.sandboxes.values_mut().for_each(change);
+        let containers: Vec<String> = state.containers.keys().cloned().collect();
+        let events: Vec<_> = containers.iter().filter_map(|id| state.event(id, v1::ContainerEventType::ContainerStoppedEvent)).collect();
+        drop(state);
+        events.into_iter().for_each(|event| drop(self.events.send(event)));
+    }
+
     /// What a reboot leaves: nothing runs, everything is still listed.
     pub fn reboot(&self) {
         let mut state = self.state.lock().unwrap();

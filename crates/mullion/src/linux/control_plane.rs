@@ -122,6 +122,7 @@ async fn pod_routes(client: Client, args: &ControlPlaneArgs) -> Result<()> {
         ipam_dir: None,
         full_pass: crate::node::FULL_PASS,
         set_condition: false,
+        news: None,
         status: None,
     };
     fabric::run(config, std::future::pending()).await;
