@@ -82,6 +82,7 @@ bench: setup dist
 
 bench-cluster:
 	$(TARGET)/dist/bench up --mullion $(TARGET)/dist/mullion --kubectl "$$(tools/kubectl)"
+	$(TARGET)/dist/bench losses --mullion $(TARGET)/dist/mullion --kubectl "$$(tools/kubectl)"
 
 bench-hns:
 	$(TARGET)/dist/bench hns

@@ -5,6 +5,8 @@ mod dll;
 #[cfg(target_os = "linux")]
 mod hns;
 #[cfg(target_os = "linux")]
+mod losses;
+#[cfg(target_os = "linux")]
 mod namespaced;
 mod process;
 mod proxy_hns;
@@ -37,6 +39,13 @@ enum Command {
     /// The Windows build of our service proxy on a service behind one lock, through the DLL's own interface, under Wine
     #[cfg(target_os = "linux")]
     Dll(dll::Args),
+    /// How long pods do without a network after HNS lost something
+    #[cfg(target_os = "linux")]
+    Losses(losses::Args),
+    /// What `losses` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    LossesPart,
     /// Our service proxy beside upstream's, on a simulated Windows node
     KubeProxy(upstream::Args),
     /// The service proxy over a simulated Host Networking Service: calls and times
@@ -62,6 +71,10 @@ fn main() -> anyhow::Result<()> {
         Command::Hns => hns::main(),
         #[cfg(target_os = "linux")]
         Command::HnsPart => hns::part(),
+        #[cfg(target_os = "linux")]
+        Command::Losses(args) => losses::main(&args),
+        #[cfg(target_os = "linux")]
+        Command::LossesPart => losses::part(),
         Command::KubeProxy(args) => upstream::main(&args),
         Command::ProxyHns => proxy_hns::main(),
         #[cfg(target_os = "linux")]

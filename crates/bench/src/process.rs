@@ -41,6 +41,15 @@ pub fn list(exe: &Path) -> Result<Vec<Process>> {
     Ok(found)
 }
 
+/// The process of the cluster in `dir` that runs this sub-command.
+pub fn find(dir: &Path, command: &str) -> Option<u32> {
+    let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.into_iter().find(|pid| {
+        let line = arguments(*pid);
+        line.get(1).is_some_and(|first| first == command) && line.iter().any(|argument| Path::new(argument).starts_with(dir))
+    })
+}
+
 /// The KiB that the pods of the cluster in `dir` hold beyond their programs: each shim and all below it, without processes
 /// named `program`. A shim is known by its arguments, since it has left the file system with its executable.
 ///
