@@ -67,6 +67,8 @@ const STEPS: &[Step] = &[
     ("a changed manifest is rolled out", web::changed_manifest),
     ("host ports lead to pods of either system", network::host_ports),
     ("the proxies tell how they are", network::proxies_tell),
+    ("pods whose network HNS forgot get another sandbox", network::wiped),
+    ("a node whose HNS does not answer says so", network::host_network_down),
     ("exec runs programs over WebSocket and SPDY", streams::exec),
     ("exec -it has a terminal", streams::terminal),
     ("exec -it has a console in a Windows container", streams::windows_console),
