@@ -169,7 +169,9 @@ impl Archive {
         let mut links = Vec::new();
         let mut twice = None;
         let members = &mut self.members;
-        tarball::each_seek(BufReader::with_capacity(64 * 1024, reader), limits, |member, _| {
+        let mut is_tar = false;
+        let walked = tarball::each_seek(BufReader::with_capacity(64 * 1024, reader), limits, |member, _| {
+            is_tar = true;
             let name = member.path.to_string_lossy().into_owned();
             match (member.kind, member.link) {
                 // Which one is meant would depend on who reads.
@@ -182,7 +184,14 @@ impl Archive {
                 _ => {}
             }
             Ok::<(), ImageError>(())
-        })?;
+        });
+        match walked {
+            Err(ImageError::Tar(TarError::Damaged(_))) if !is_tar => {
+                return Err(self.wrong("it is no tar archive, plain or compressed by gzip or zstd"));
+            }
+            Err(ImageError::Tar(TarError::Damaged(source))) => return Err(ImageError::damaged(&self.path, source)),
+            other => other?,
+        }
         if let Some(name) = twice {
             return Err(self.wrong(&format!("it has {name} twice")));
         }

@@ -100,13 +100,24 @@ pub struct Member {
 /// What a visitor returns.
 pub type Visit<E> = Result<(), E>;
 
+/// What the reader of tar archives says of one that is none repeats the bytes that it found: they are for nobody's terminal.
+fn damaged(error: io::Error) -> TarError {
+    let reason = match error.kind() {
+        io::ErrorKind::UnexpectedEof => "it ends early",
+        io::ErrorKind::Other if error.to_string().contains("failed to read entire block") => "it ends early",
+        io::ErrorKind::Other | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => "it has bytes that are no member of a tar archive",
+        _ => return TarError::Damaged(error),
+    };
+    TarError::Damaged(io::Error::new(error.kind(), reason))
+}
+
 /// Calls `visit` for each member with a reader of its content.
 ///
 /// # Errors
 /// The archive's own faults, and whatever `visit` returns.
 pub fn each<R: Read, E: From<TarError>>(reader: R, limits: Limits, visit: impl FnMut(Member, &mut dyn Read) -> Visit<E>) -> Visit<E> {
     let mut archive = Archive::new(reader);
-    let entries = archive.entries().map_err(TarError::Damaged)?;
+    let entries = archive.entries().map_err(damaged)?;
     walk(entries, limits, visit)
 }
 
@@ -116,7 +127,7 @@ pub fn each<R: Read, E: From<TarError>>(reader: R, limits: Limits, visit: impl F
 /// As [`each`].
 pub fn each_seek<R: Read + Seek, E: From<TarError>>(reader: R, limits: Limits, visit: impl FnMut(Member, &mut dyn Read) -> Visit<E>) -> Visit<E> {
     let mut archive = Archive::new(reader);
-    let entries = archive.entries_with_seek().map_err(TarError::Damaged)?;
+    let entries = archive.entries_with_seek().map_err(damaged)?;
     walk(entries, limits, visit)
 }
 
@@ -124,7 +135,7 @@ fn walk<R: Read, E: From<TarError>>(entries: Entries<'_, R>, limits: Limits, mut
     let mut pending = Pending::default();
     let (mut members, mut bytes) = (0u64, 0u64);
     for entry in entries.raw(true) {
-        let mut entry = entry.map_err(TarError::Damaged)?;
+        let mut entry = entry.map_err(damaged)?;
         members += 1;
         if members > limits.members {
             return Err(TarError::TooLarge { limit: limits.members, unit: "members" }.into());
@@ -162,7 +173,7 @@ fn walk<R: Read, E: From<TarError>>(entries: Entries<'_, R>, limits: Limits, mut
         let member = Member {
             path: clean(&path)?,
             kind,
-            mode: header.mode().map_err(TarError::Damaged)? & 0o7777,
+            mode: header.mode().map_err(damaged)? & 0o7777,
             mtime: header.mtime().unwrap_or(0),
             size: entry.size(),
             offset: entry.raw_file_position(),
@@ -197,7 +208,7 @@ impl Pending {
             return Err(TarError::TooLarge { limit: MAX_META, unit: "bytes in one name" });
         }
         let mut data = Vec::new();
-        content.take(MAX_META).read_to_end(&mut data).map_err(TarError::Damaged)?;
+        content.take(MAX_META).read_to_end(&mut data).map_err(damaged)?;
         if kind.is_gnu_longname() || kind.is_gnu_longlink() {
             while data.last() == Some(&0) {
                 data.pop();
@@ -205,7 +216,7 @@ impl Pending {
             *(if kind.is_gnu_longname() { &mut self.path } else { &mut self.link }) = Some(data);
         } else if kind.is_pax_local_extensions() {
             for record in tar::PaxExtensions::new(&data) {
-                let record = record.map_err(TarError::Damaged)?;
+                let record = record.map_err(damaged)?;
                 match record.key_bytes() {
                     b"path" => self.path = Some(record.value_bytes().to_vec()),
                     b"linkpath" => self.link = Some(record.value_bytes().to_vec()),
