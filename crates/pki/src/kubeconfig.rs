@@ -48,24 +48,79 @@ impl KubeConfig {
         self
     }
 
+    /// The context's name: `USER@CLUSTER`, or the cluster's name where the user has the same one.
+    pub fn context(&self) -> String {
+        if self.user == self.cluster { self.cluster.clone() } else { format!("{}@{}", self.user, self.cluster) }
+    }
+
     /// The file's text: everything inline, so that it can be moved about.
     pub fn to_yaml(&self) -> String {
-        let context = format!("{}@{}", self.user, self.cluster);
+        serde_yaml_ng::to_string(&self.document()).unwrap_or_default()
+    }
+
+    /// The text of a kubeconfig that others use too, with this cluster, its user and its context in it, in the place of those of the
+    /// same names; the context becomes the current one.
+    ///
+    /// # Errors
+    /// When `existing` is no kubeconfig.
+    pub fn merged_into(&self, existing: &str) -> Result<String, serde_yaml_ng::Error> {
+        let mut document = read_document(existing)?;
+        let Value::Object(own) = self.document() else { return Ok(self.to_yaml()) };
+        for (key, value) in own {
+            match (value, &mut document[&key]) {
+                (Value::Array(entries), Value::Array(all)) => {
+                    all.retain(|entry| !entries.iter().any(|new| new["name"] == entry["name"]));
+                    all.extend(entries);
+                }
+                (value, place) => *place = value,
+            }
+        }
+        serde_yaml_ng::to_string(&document)
+    }
+
+    /// The text of a kubeconfig without the cluster `name` at `server`, its users and contexts; `None` when nothing else is in it.
+    ///
+    /// # Errors
+    /// When `existing` is no kubeconfig.
+    pub fn removed_from(existing: &str, name: &str, server: &str) -> Result<Option<String>, serde_yaml_ng::Error> {
+        let mut document = read_document(existing)?;
+        let entries = |document: &Value, key: &str| document[key].as_array().cloned().unwrap_or_default();
+        // Another cluster may have got the name meanwhile.
+        if !entries(&document, "clusters").iter().any(|entry| entry["name"] == name && entry["cluster"]["server"] == server) {
+            return Ok(Some(existing.to_owned()));
+        }
+        let contexts = entries(&document, "contexts");
+        let (ours, others): (Vec<_>, Vec<_>) = contexts.into_iter().partition(|entry| entry["context"]["cluster"] == name);
+        let users: Vec<_> = ours.iter().map(|entry| entry["context"]["user"].clone()).collect();
+        let users = users.iter().filter(|user| !others.iter().any(|entry| entry["context"]["user"] == **user)).collect::<Vec<_>>();
+        let left = |key: &str, gone: &dyn Fn(&Value) -> bool| entries(&document, key).into_iter().filter(|entry| !gone(&entry["name"])).collect();
+        let (clusters, users): (Vec<Value>, Vec<Value>) = (left("clusters", &|entry| entry == name), left("users", &|entry| users.contains(&entry)));
+        if clusters.is_empty() && users.is_empty() && others.is_empty() {
+            return Ok(None);
+        }
+        if ours.iter().any(|entry| entry["name"] == document["current-context"]) {
+            document["current-context"] = json!("");
+        }
+        (document["clusters"], document["users"], document["contexts"]) = (clusters.into(), users.into(), others.into());
+        serde_yaml_ng::to_string(&document).map(Some)
+    }
+
+    fn document(&self) -> Value {
+        let context = self.context();
         let user = match &self.credentials {
             Credentials::Certificate { cert_pem, key_pem } => {
                 json!({"client-certificate-data": STANDARD.encode(cert_pem), "client-key-data": STANDARD.encode(key_pem)})
             }
             Credentials::Token(token) => json!({"token": token}),
         };
-        let document = json!({
+        json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": self.cluster, "cluster": {"server": self.server, "certificate-authority-data": STANDARD.encode(&self.ca_pem)}}],
             "users": [{"name": self.user, "user": user}],
             "contexts": [{"name": context, "context": {"cluster": self.cluster, "user": self.user}}],
             "current-context": context,
-        });
-        serde_yaml_ng::to_string(&document).unwrap_or_default()
+        })
     }
 
     /// Reads a kubeconfig with inline data: its first cluster and first user, which is what [`KubeConfig::to_yaml`] writes.
@@ -95,9 +150,49 @@ impl KubeConfig {
     }
 }
 
+/// A kubeconfig of anybody's; an empty one counts.
+fn read_document(text: &str) -> Result<Value, serde_yaml_ng::Error> {
+    match serde_yaml_ng::from_str(text)? {
+        Value::Null => Ok(json!({})),
+        document @ Value::Object(_) => Ok(document),
+        _ => Err(serde::de::Error::custom("it is no kubeconfig")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of(name: &str, port: u16) -> KubeConfig {
+        KubeConfig::new(&format!("https://127.0.0.1:{port}"), "CA", Credentials::Token(name.into())).named(name, name)
+    }
+
+    #[test]
+    fn clusters_share_a_file_and_leave_it_again() {
+        let first = of("a", 1).merged_into("").unwrap();
+        let foreign = "preferences: {colors: true}\n";
+        let both = of("b", 2).merged_into(&format!("{foreign}{first}")).unwrap();
+        let again = of("b", 3).merged_into(&both).unwrap();
+        let document: Value = serde_yaml_ng::from_str(&again).unwrap();
+        for key in ["clusters", "users", "contexts"] {
+            let names: Vec<_> = document[key].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+            assert_eq!(names, ["a", "b"], "{key}");
+        }
+        assert_eq!(document["clusters"][1]["cluster"]["server"], "https://127.0.0.1:3", "replaced");
+        assert_eq!((&document["current-context"], &document["preferences"]["colors"]), (&json!("b"), &json!(true)));
+
+        let other = KubeConfig::removed_from(&again, "b", "https://127.0.0.1:9").unwrap().unwrap();
+        assert_eq!(other, again, "another cluster of that name stays");
+        let left = KubeConfig::removed_from(&again, "b", "https://127.0.0.1:3").unwrap().unwrap();
+        let document: Value = serde_yaml_ng::from_str(&left).unwrap();
+        assert_eq!(
+            (&document["clusters"][0]["name"], &document["users"][0]["name"], &document["current-context"]),
+            (&json!("a"), &json!("a"), &json!(""))
+        );
+        assert_eq!(document["contexts"].as_array().unwrap().len(), 1);
+        assert_eq!(KubeConfig::removed_from(&left, "a", "https://127.0.0.1:1").unwrap(), None);
+        assert!(of("a", 1).merged_into("[1, 2]").is_err() && of("a", 1).merged_into("a: [").is_err());
+    }
 
     #[test]
     fn what_is_written_is_read_back() {
