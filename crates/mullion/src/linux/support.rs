@@ -4,6 +4,7 @@
 //! [`redact`]: values of Secrets (as the API tells them), private keys and tokens never reach the archive.
 
 mod api;
+mod containers;
 mod probe;
 mod redact;
 
@@ -125,10 +126,15 @@ fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, status: Result<S
                 Err(error) => bundle.lacks("networks of the hosts", format!("{error:#}")),
             }
             step("looked at the hosts' networks");
-            api::collect(bundle, &dirs.dir.join("pki").join("admin.conf"));
+            let secrets_known = api::collect(bundle, &dirs.dir.join("pki").join("admin.conf"));
             step("asked the API");
+            containers::collect(bundle, dirs, cluster, secrets_known);
+            step("took the containers' output");
         }
-        Err(error) => bundle.lacks("status, networks and objects", error),
+        Err(error) => {
+            bundle.lacks("status, networks and objects", error);
+            containers::collect(bundle, dirs, cluster, false);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, mullion, until};
+use crate::cluster::{Cluster, PATIENCE, mullion, until};
 use crate::manifests;
 
 /// Of one process, of a host, of the control plane; and what there is not.
@@ -75,6 +75,13 @@ pub fn bundle(cluster: &Cluster) {
     cluster.apply(&manifests::web("keeper", "win01", "", env));
     cluster.rolled_out("keeper");
     let pod = cluster.pods("keeper")[0]["metadata"]["name"].as_str().expect("a name").to_owned();
+    // A container prints all of it.
+    let printer = "apiVersion: v1\nkind: Pod\nmetadata: {name: printer}\nspec:\n  nodeSelector: {kubernetes.io/os: windows}\n  containers:\n  - name: main\n    image: mcr.microsoft.com/windows/nanoserver:ltsc2022\n    command: [cmd, /c, 'echo begin %PASSWORD% and %API_TOKEN% end & ping -n 100000 127.0.0.1 > nul']\n    env: [{name: PASSWORD, valueFrom: {secretKeyRef: {name: vault, key: password}}}, {name: API_TOKEN, value: written-down}]\n";
+    cluster.apply(printer);
+    until("the printed secret", PATIENCE, || match cluster.try_kubectl(&["logs", "printer"], "") {
+        said if said.out.contains(&format!("begin {password} and written-down end")) => Ok(()),
+        said => Err(format!("{said:?}")),
+    });
     // Somebody repeats it where anybody can read.
     cluster.kubectl(&["annotate", "pod", &pod, &format!("note=the password is {password}")]);
     let path = cluster.place.path().join("bundle.tar.gz");
@@ -103,6 +110,8 @@ pub fn bundle(cluster: &Cluster) {
         "{}",
         files["hosts/lin01/network.txt"]
     );
+    let output = files.iter().find(|(name, _)| name.contains("/pods/default_printer_") && name.ends_with("/main/0.log"));
+    assert!(output.is_some_and(|(_, text)| text.contains("begin REDACTED and REDACTED end")), "{output:?} of {:?}", files.keys());
     let pods: Value = serde_json::from_str(&files["objects/pods.json"]).expect("JSON");
     assert!(pods["items"].as_array().is_some_and(|list| list.iter().any(|item| item["metadata"]["name"] == *pod)), "{pods}");
 
@@ -125,4 +134,5 @@ pub fn bundle(cluster: &Cluster) {
         assert!(leaked.is_empty(), "{name} tells {leaked:?}");
     }
     cluster.kubectl(&["delete", "deployment/keeper", "service/keeper", "secret/vault"]);
+    cluster.kubectl(&["delete", "pod/printer", "--grace-period=0", "--force"]);
 }

@@ -30,15 +30,20 @@ const LISTS: &[(&str, &str)] = &[
     ("leases", "/apis/coordination.k8s.io/v1/leases"),
 ];
 
-/// Takes every list there is.
-pub fn collect(bundle: &mut Bundle, kubeconfig: &Path) {
+/// Takes every list there is. Whether all values of Secrets are known now.
+pub fn collect(bundle: &mut Bundle, kubeconfig: &Path) -> bool {
     let lists = match ask(kubeconfig) {
         Ok(lists) => lists,
-        Err(error) => return bundle.lacks("objects", format!("{error:#}")),
+        Err(error) => {
+            bundle.lacks("objects", format!("{error:#}"));
+            return false;
+        }
     };
+    let mut secrets_known = false;
     for (name, list) in lists {
         match list {
             Ok(mut list) => {
+                secrets_known |= name == "secrets";
                 for item in list["items"].as_array_mut().into_iter().flatten() {
                     clean(name, item, &mut bundle.secrets);
                 }
@@ -47,6 +52,7 @@ pub fn collect(bundle: &mut Bundle, kubeconfig: &Path) {
             Err(error) => bundle.lacks(&format!("objects of kind {name}"), format!("{error:#}")),
         }
     }
+    secrets_known
 }
 
 type Lists = Vec<(&'static str, Result<Value>)>;
@@ -81,7 +87,7 @@ fn clean(kind: &str, object: &mut Value, secrets: &mut Secrets) {
             sizes(object, "data");
         }
         "configmaps" => ["data", "binaryData"].iter().for_each(|key| sizes(object, key)),
-        _ => environments(object),
+        _ => environments(object, secrets),
     }
 }
 
@@ -92,17 +98,18 @@ fn sizes(object: &mut Value, key: &str) {
     }
 }
 
-/// Variables that are written down in a pod: those whose names say so lose their values.
-fn environments(value: &mut Value) {
+/// Variables that are written down in a pod: those whose names say so lose their values, and containers may print these.
+fn environments(value: &mut Value, secrets: &mut Secrets) {
     match value {
         Value::Object(map) => {
             let secret = map.get("name").and_then(Value::as_str).is_some_and(redact::is_secret_name);
-            if let Some(text @ Value::String(_)) = map.get_mut("value").filter(|_| secret) {
-                *text = json!(REDACTED);
+            if let Some(Value::String(text)) = map.get_mut("value").filter(|_| secret) {
+                secrets.know(text);
+                *text = REDACTED.to_owned();
             }
-            map.values_mut().for_each(environments);
+            map.values_mut().for_each(|value| environments(value, secrets));
         }
-        Value::Array(list) => list.iter_mut().for_each(environments),
+        Value::Array(list) => list.iter_mut().for_each(|value| environments(value, secrets)),
         _ => {}
     }
 }
@@ -118,8 +125,9 @@ mod tests {
         clean("secrets", &mut secret, &mut secrets);
         assert_eq!(secret, json!({"metadata": {"name": "a"}, "data": {"user": "12 characters"}}));
         assert_eq!(secrets.redact("hunter2 and aHVudGVyMg=="), "REDACTED and REDACTED");
-        let mut pod = json!({"spec": {"containers": [{"env": [{"name": "DB_PASSWORD", "value": "x"}, {"name": "A", "value": "y"}]}]}});
+        let mut pod = json!({"spec": {"containers": [{"env": [{"name": "DB_PASSWORD", "value": "written down"}, {"name": "A", "value": "y"}]}]}});
         clean("pods", &mut pod, &mut secrets);
         assert_eq!(pod["spec"]["containers"][0]["env"], json!([{"name": "DB_PASSWORD", "value": "REDACTED"}, {"name": "A", "value": "y"}]));
+        assert_eq!(secrets.redact("it is written down"), "it is REDACTED", "a container may print it");
     }
 }
