@@ -15,6 +15,8 @@ use std::io::{self, Read, Seek, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use linux_sys::lock::FileLock;
 use serde::{Deserialize, Serialize};
@@ -22,10 +24,20 @@ use sha2::{Digest, Sha256};
 
 use crate::error::LabError;
 use crate::plan::{AddressOptions, Plan};
+use crate::shell;
 use crate::spec::{NodeSpec, Os};
 
 /// The format of `cluster.json` that this program writes, and the newest that it reads.
-pub const FORMAT: u32 = 1;
+///
+/// | format | differences |
+/// | --- | --- |
+/// | 1 | without name, port, kubeconfig, outside and stand-ins |
+/// | 2 | keeps every option of `up` |
+pub const FORMAT: u32 = 2;
+/// How long a lab whose supervisor is gone has to end before its directory counts as in use.
+const ORPHANS: Duration = Duration::from_secs(10);
+/// Name of the lock among a lab's descriptors: init keeps it until its last process has ended.
+pub const LOCK: &str = "lock";
 /// A unix socket's path holds 107 bytes.
 const SOCKET_PATH: usize = 107;
 /// The longest that is put behind `RUN/NODE`.
@@ -112,6 +124,20 @@ impl Dirs {
         self.run.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// A command for this cluster that can be pasted: `mullion COMMAND`, with `--dir` unless DIR is the default one.
+    pub fn command(&self, command: &str) -> String {
+        let is_default = Self::resolve(&Env::of_process().default_dir(), &Env::default()).is_ok_and(|default| default.dir == self.dir);
+        if is_default { format!("mullion {command}") } else { command_in(&self.dir, command) }
+    }
+
+    /// The name of a cluster that was given none: its directory's.
+    pub fn default_name(&self) -> String {
+        let name = self.dir.file_name().unwrap_or_default().to_string_lossy();
+        let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).take(63).collect();
+        let name = name.trim_matches(['.', '-', '_']);
+        if name.is_empty() { "mullion".to_owned() } else { name.to_owned() }
+    }
+
     /// `DIR/hosts/NODE`.
     pub fn host(&self, node: &str) -> PathBuf {
         self.dir.join("hosts").join(node)
@@ -186,15 +212,24 @@ impl Dirs {
         Ok(())
     }
 
-    /// Makes DIR and locks it; the lock ends with the process.
+    /// Makes DIR and locks it; the lock ends with the process. A lab whose supervisor was killed holds the lock until its last
+    /// process has ended: that end is waited for.
     ///
     /// # Errors
     /// [`LabError::Running`] when a supervisor holds it.
     pub fn lock(&self) -> Result<FileLock, LabError> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(LabError::file("make", &self.dir))?;
         let path = self.dir.join("lock");
-        let Some(mut lock) = FileLock::try_acquire(&path).map_err(LabError::file("lock", &path))? else {
-            return Err(LabError::Running { dir: self.dir.clone(), pid: self.holder() });
+        let deadline = Instant::now() + ORPHANS;
+        let mut lock = loop {
+            if let Some(lock) = FileLock::try_acquire(&path).map_err(LabError::file("lock", &path))? {
+                break lock;
+            }
+            let holder = self.holder();
+            if holder.is_some_and(is_alive) || Instant::now() >= deadline {
+                return Err(LabError::Running { dir: self.dir.clone(), pid: holder });
+            }
+            thread::sleep(Duration::from_millis(5));
         };
         let file = lock.file();
         let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -230,12 +265,26 @@ impl Dirs {
     }
 }
 
+/// `mullion COMMAND --dir DIR`, to be pasted into a shell.
+pub fn command_in(dir: &Path, command: &str) -> String {
+    format!("mullion {command} --dir {}", shell::quote(dir))
+}
+
+/// Whether a process runs: it is there, and no zombie.
+fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
 /// What DIR remembers of its cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cluster {
     /// Version of this format.
     pub format: u32,
+    /// Its name in kubeconfigs; empty in files of format 1.
+    #[serde(default)]
+    pub name: String,
     /// The nodes as specified.
     pub nodes: Vec<NodeSpec>,
     /// The network mode.
@@ -254,6 +303,18 @@ pub struct Cluster {
     /// Parts that the node agents leave out, as `proxy`.
     #[serde(default)]
     pub without: Vec<String>,
+    /// The API server's port on 127.0.0.1; `None` before the first start, and in files of format 1.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// A file that gets the administrator's kubeconfig too.
+    #[serde(default)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Whether pods reach what the machine reaches.
+    #[serde(default)]
+    pub outside: bool,
+    /// Whether images that only a stand-in could answer for are refused.
+    #[serde(default)]
+    pub no_stand_ins: bool,
     /// The nodes' addresses on the LAN: they stay when the cluster is resumed.
     pub node_addresses: BTreeMap<String, Ipv4Addr>,
 }
@@ -275,6 +336,14 @@ pub struct Wanted {
     pub insecure_registries: Option<Vec<String>>,
     /// `--without`, alike.
     pub without: Option<Vec<String>>,
+    /// `--name`.
+    pub name: Option<String>,
+    /// `--kubeconfig`; an empty path forgets the one that is remembered.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--outside`.
+    pub outside: Option<bool>,
+    /// `--no-stand-ins`.
+    pub no_stand_ins: Option<bool>,
 }
 
 impl Cluster {
@@ -306,20 +375,28 @@ impl Cluster {
     /// # Errors
     /// [`LabError::OtherCluster`] when they differ; address errors.
     pub fn reconcile(known: Option<Self>, wanted: Wanted, default_nodes: &[NodeSpec], dirs: &Dirs) -> Result<(Self, Plan), LabError> {
-        let other = |what: String| LabError::OtherCluster { dir: dirs.dir.clone(), what };
         let list = |nodes: &[NodeSpec]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         if let Some(known) = &known {
+            let refuse =
+                |option, held: &dyn ToString, reason| Err(LabError::OtherCluster { dir: dirs.dir.clone(), option, held: held.to_string(), reason });
             if wanted.nodes.as_ref().is_some_and(|n| *n != known.nodes) {
-                return Err(other(format!("--nodes {}", list(&known.nodes))));
+                return refuse("--nodes", &list(&known.nodes), "its nodes' addresses, disks and keys are made for them");
             }
             if wanted.network.as_ref().is_some_and(|n| *n != known.network) {
-                return Err(other(format!("--network {}", known.network)));
+                return refuse("--network", &known.network, "its nodes' routes are made for it");
             }
-            if wanted.addresses.as_ref().is_some_and(|a| *a != known.addresses) {
-                let a = &known.addresses;
-                let text =
-                    format!("--cluster-cidr {} --node-mask {} --service-cidr {} --dns-ip {}", a.cluster_cidr, a.node_mask, a.service_cidr, a.dns_ip);
-                return Err(other(text));
+            let (held, asked) = (&known.addresses, wanted.addresses.as_ref().unwrap_or(&known.addresses));
+            if asked.cluster_cidr != held.cluster_cidr {
+                return refuse("--cluster-cidr", &held.cluster_cidr, "its nodes have their pod networks out of it");
+            }
+            if asked.node_mask != held.node_mask {
+                return refuse("--node-mask", &held.node_mask, "its nodes have pod networks of that size");
+            }
+            if asked.service_cidr != held.service_cidr {
+                return refuse("--service-cidr", &held.service_cidr, "its Services have their ClusterIPs out of it");
+            }
+            if asked.dns_ip != held.dns_ip {
+                return refuse("--dns-ip", &held.dns_ip, "the Service kube-dns and its pods have that address");
             }
         }
         let mut cluster = known.unwrap_or_else(|| Self {
@@ -331,13 +408,26 @@ impl Cluster {
             registry_mirrors: Vec::new(),
             insecure_registries: Vec::new(),
             without: Vec::new(),
+            name: String::new(),
+            port: None,
+            kubeconfig: None,
+            outside: false,
+            no_stand_ins: false,
             node_addresses: BTreeMap::new(),
         });
+        cluster.format = FORMAT;
         // They change how nodes behave, not what the cluster is: a resumed one may have others.
         cluster.feature_gates = wanted.feature_gates.unwrap_or(cluster.feature_gates);
         cluster.registry_mirrors = wanted.registry_mirrors.unwrap_or(cluster.registry_mirrors);
         cluster.insecure_registries = wanted.insecure_registries.unwrap_or(cluster.insecure_registries);
         cluster.without = wanted.without.unwrap_or(cluster.without);
+        cluster.outside = wanted.outside.unwrap_or(cluster.outside);
+        cluster.no_stand_ins = wanted.no_stand_ins.unwrap_or(cluster.no_stand_ins);
+        cluster.kubeconfig = wanted.kubeconfig.or(cluster.kubeconfig).filter(|path| !path.as_os_str().is_empty());
+        cluster.name = wanted.name.unwrap_or(cluster.name);
+        if cluster.name.is_empty() {
+            cluster.name = dirs.default_name();
+        }
         let plan = Plan::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses)?;
         cluster.node_addresses = plan.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
         Ok((cluster, plan))
@@ -433,11 +523,67 @@ mod tests {
         assert_eq!(other.registry_mirrors, ["docker.io=http://b"], "replaced");
         let refused = |wanted| Cluster::reconcile(known.clone(), wanted, &[], &dirs).unwrap_err().to_string();
         let nodes = Wanted { nodes: Some(parse_list("b:linux").unwrap()), ..Wanted::default() };
-        assert!(refused(nodes).contains("holds a cluster with --nodes lin01:linux,win01:windows:20348: leave the option out"));
+        assert!(refused(nodes).contains("--nodes lin01:linux,win01:windows:20348; leave --nodes out to resume it, or choose another --dir"));
         let network = Wanted { network: Some("vxlan".into()), ..Wanted::default() };
         assert!(refused(network).contains("--network host-gateway"));
         let addresses = Wanted { addresses: Some(AddressOptions { node_mask: 26, ..AddressOptions::default() }), ..Wanted::default() };
         assert!(refused(addresses).contains("--node-mask 24"));
+    }
+
+    #[test]
+    fn what_a_cluster_was_made_with_stays_until_it_is_changed() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = dirs(root.path());
+        let defaults = parse_list("lin01:linux").unwrap();
+        let made = Wanted {
+            name: Some("ci".into()),
+            kubeconfig: Some("/k".into()),
+            outside: Some(true),
+            no_stand_ins: Some(true),
+            without: Some(vec!["proxy".into()]),
+            feature_gates: Some("HyperVContainer=true".into()),
+            ..Wanted::default()
+        };
+        let (made, _) = Cluster::reconcile(None, made, &defaults, &dirs).unwrap();
+        let (resumed, _) = Cluster::reconcile(Some(made.clone()), Wanted::default(), &[], &dirs).unwrap();
+        assert_eq!(resumed, made);
+        assert_eq!((made.name.as_str(), made.kubeconfig.as_deref(), made.outside, made.no_stand_ins), ("ci", Some(Path::new("/k")), true, true));
+        let back = Wanted {
+            kubeconfig: Some("".into()),
+            outside: Some(false),
+            no_stand_ins: Some(false),
+            without: Some(vec![]),
+            feature_gates: Some(String::new()),
+            name: Some("other".into()),
+            ..Wanted::default()
+        };
+        let (back, _) = Cluster::reconcile(Some(made), back, &[], &dirs).unwrap();
+        assert_eq!((back.name.as_str(), back.kubeconfig, back.outside, back.no_stand_ins), ("other", None, false, false));
+        assert!(back.without.is_empty() && back.feature_gates.is_empty());
+    }
+
+    #[test]
+    fn a_description_of_format_1_is_read_and_becomes_the_newest() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = dirs(root.path());
+        fs::create_dir_all(&dirs.dir).unwrap();
+        let old = r#"{"format": 1, "nodes": [{"name": "win01", "os": {"windows": {"build": 20348}}, "cpu": 8, "mem": 17179869184, "drive": null,
+            "hns": null, "runtime": null}], "network": "host-gateway", "addresses": {"clusterCidr": "192.168.0.0/16", "nodeMask": 24,
+            "serviceCidr": "10.96.0.0/12", "dnsIp": "10.96.0.10"}, "nodeAddresses": {"win01": "10.240.0.11"}}"#;
+        fs::write(dirs.dir.join("cluster.json"), old).unwrap();
+        let known = Cluster::load(&dirs).unwrap();
+        let (cluster, _) = Cluster::reconcile(known, Wanted::default(), &[], &dirs).unwrap();
+        assert_eq!((cluster.format, cluster.name.as_str(), cluster.port, cluster.outside), (FORMAT, "dir", None, false));
+    }
+
+    #[test]
+    fn clusters_are_named_after_their_directories() {
+        let name = |dir: &str| Dirs { dir: dir.into(), run: "/r".into() }.default_name();
+        let cases =
+            [("/home/u/.local/state/mullion", "mullion"), ("/tmp/my cluster", "my-cluster"), ("/tmp/.x", "x"), ("/", "mullion"), ("/ä", "mullion")];
+        for (dir, expected) in cases {
+            assert_eq!(name(dir), expected, "{dir}");
+        }
     }
 
     #[test]
@@ -447,7 +593,7 @@ mod tests {
         fs::create_dir_all(&dirs.dir).unwrap();
         fs::write(dirs.dir.join("cluster.json"), r#"{"format": 9, "elsewhere": {}}"#).unwrap();
         let e = Cluster::load(&dirs).unwrap_err();
-        assert!(e.to_string().contains("is of format 9, this mullion reads up to 1"), "{e}");
+        assert!(e.to_string().contains("is of format 9, this mullion reads up to 2"), "{e}");
         fs::write(dirs.dir.join("cluster.json"), r#"{"format": 1, "nod"#).unwrap();
         let e = Cluster::load(&dirs).unwrap_err();
         assert!(matches!(e, LabError::Damaged { .. }) && e.exit_code() as u8 == 65, "{e}");

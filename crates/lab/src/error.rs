@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::{fmt, io};
 
+use crate::dir::command_in;
 use crate::plan::AddressError;
 use crate::spec::SpecError;
 
@@ -30,6 +31,8 @@ pub enum ExitCode {
     NotRunning = 74,
     /// A cluster runs on DIR already.
     Running = 75,
+    /// The cluster was not ready in time (`up --timeout`).
+    Timeout = 77,
 }
 
 impl From<ExitCode> for std::process::ExitCode {
@@ -66,15 +69,22 @@ pub enum LabError {
         reason: String,
     },
     /// DIR holds a cluster of another specification.
-    #[error("{} holds a cluster with {what}: leave the option out to resume it, or choose another --dir", .dir.display())]
+    #[error(
+        "cannot change {option} of the cluster in {}: {reason}, and it was made with {option} {held}; leave {option} out to resume it, or choose another --dir for another cluster",
+        .dir.display()
+    )]
     OtherCluster {
         /// The directory.
         dir: PathBuf,
-        /// The difference.
-        what: String,
+        /// The option that differs.
+        option: &'static str,
+        /// What the cluster was made with.
+        held: String,
+        /// Why it stays.
+        reason: &'static str,
     },
     /// Somebody else runs it.
-    #[error("a cluster runs on {} already{}: end it with `mullion down --dir {}`", .dir.display(), .pid.map(|p| format!(" (process {p})")).unwrap_or_default(), .dir.display())]
+    #[error("a cluster runs on {} already{}: end it with `{}`", .dir.display(), .pid.map(|p| format!(" (process {p})")).unwrap_or_default(), command_in(.dir, "down"))]
     Running {
         /// The directory.
         dir: PathBuf,
@@ -82,10 +92,28 @@ pub enum LabError {
         pid: Option<u32>,
     },
     /// Nobody runs it.
-    #[error("no cluster runs on {}: start one with `mullion up --dir {}`", .0.display(), .0.display())]
+    #[error("no cluster runs on {}: start one with `{}`", .0.display(), command_in(.0, "up"))]
     NotRunning(PathBuf),
+    /// It was asked to end and did not.
+    #[error("cannot end the cluster on {}: process {pid} still runs after {seconds} s; end it with `kill -9 {pid}`", .dir.display())]
+    StillRuns {
+        /// The directory.
+        dir: PathBuf,
+        /// The supervisor.
+        pid: u32,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// DIR is not to be deleted.
+    #[error("cannot delete {}: {reason}", .dir.display())]
+    Delete {
+        /// The directory.
+        dir: PathBuf,
+        /// Why, and the way out.
+        reason: String,
+    },
     /// The API server's port is taken.
-    #[error("port {0} of 127.0.0.1 is taken: end its user or choose another with --port")]
+    #[error("port {0} of 127.0.0.1 is taken: end its user, or choose another with --port (0 takes a free one)")]
     PortTaken(u16),
     /// No user namespaces.
     #[error("user namespaces are not usable here: {0}")]
@@ -134,7 +162,7 @@ impl LabError {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Spec(_) | Self::Addresses(_) => ExitCode::Usage,
-            Self::NewerFormat { .. } | Self::Damaged { .. } | Self::OtherCluster { .. } => ExitCode::Directory,
+            Self::NewerFormat { .. } | Self::Damaged { .. } | Self::OtherCluster { .. } | Self::Delete { .. } => ExitCode::Directory,
             Self::PortTaken(_) => ExitCode::Port,
             Self::Namespaces(_) => ExitCode::Namespaces,
             Self::Nftables(_) => ExitCode::Nftables,
@@ -143,7 +171,7 @@ impl LabError {
             Self::Outside(_) => ExitCode::Outside,
             Self::NotRunning(_) => ExitCode::NotRunning,
             Self::Running { .. } => ExitCode::Running,
-            Self::RunDir { .. } | Self::File { .. } | Self::Init(_) => ExitCode::Failure,
+            Self::RunDir { .. } | Self::File { .. } | Self::Init(_) | Self::StillRuns { .. } => ExitCode::Failure,
         }
     }
 

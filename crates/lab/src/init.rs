@@ -175,6 +175,8 @@ fn end(signals: &Signals, processes: &mut Processes, run: &Path, ending: Ending)
     }
     // Whoever is left: pods, shims, what did not listen.
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), Signal::SIGKILL);
+    // This process holds DIR's lock, and with its end it is free: nobody may be left by then.
+    while !matches!(nix::sys::wait::wait(), Err(nix::Error::ECHILD)) {}
     let _ = mount::umount(&run.join("ns"));
     if ending == Ending::Orphaned {
         let _ = fs::remove_dir_all(run);

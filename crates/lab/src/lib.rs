@@ -5,6 +5,7 @@
 //! | [`spec`] | `NAME:OS[:BUILD][:key=value,…]` | anywhere, pure |
 //! | [`plan`] | networks and addresses of hosts | anywhere, pure |
 //! | [`dir`] | DIR and RUN: lock, `cluster.json`, layout, paths | real host |
+//! | [`delete`] | deleting DIR | real host |
 //! | [`preflight`] | port, disk, user namespaces | real host |
 //! | [`supervisor`] | starts init; status, ports, the end | real host |
 //! | [`init`] | pid 1: the LAN, and keeping processes running | lab |
@@ -13,6 +14,7 @@
 //! | [`outside`] | the way out of the LAN through pasta | real host |
 //! | [`protocol`] | what these say to each other | |
 //! | [`error`] | what goes wrong: messages and exit codes | |
+//! | [`shell`] | words of command lines that messages print | |
 //!
 //! # Flow of `mullion up`
 //! ```no_run
@@ -23,7 +25,7 @@
 //! let dirs = dir::Dirs::resolve(given.unwrap_or(&env.default_dir()), &env)?;
 //! preflight::disk(&dirs.dir)?;
 //! preflight::namespaces()?;
-//! let lock = dirs.lock()?; // to be held to the end
+//! let mut lock = dirs.lock()?; // to be held to the end
 //! let defaults = spec::parse_list("lin01:linux,win01:windows:20348,win02:windows:20348")?;
 //! let (cluster, plan) = dir::Cluster::reconcile(dir::Cluster::load(&dirs)?, wanted, &defaults, &dirs)?;
 //! let api = preflight::bind_api(6443)?;
@@ -43,7 +45,8 @@
 //!     dirs: dirs.clone(),
 //!     hosts: plan.hosts.clone(),
 //!     processes: vec![control_plane, cri, node],
-//!     fds: vec![("api".into(), api.into())],
+//!     // Init keeps the lock too: it is free when the last process has ended, even if the supervisor was killed.
+//!     fds: vec![("api".into(), api.into()), (dir::LOCK.into(), lock.file().try_clone().expect("a descriptor").into())],
 //!     routes: Vec::new(),
 //!     outside: None,
 //!     init: vec!["/proc/self/exe".into(), "lab-init".into()], // calls init::main(last argument)
@@ -67,6 +70,7 @@
 //! - The real host's network, firewall, mounts and files outside DIR and RUN are not touched. Works as
 //!   root and as an ordinary user.
 //! - However the supervisor ends, every process, mount and namespace of the lab ends, and RUN goes.
+//! - [`supervisor::down`] returns, and DIR's lock is free, only when all of them have ended.
 //! - A process that ends is started again, alone, with back-off; orphans in the lab (shims) live on.
 //!
 //! # Caveats
@@ -74,6 +78,7 @@
 //! - A stop gives processes 0.6 s after SIGTERM; pods get SIGKILL (a resume is a reboot of all hosts).
 #![cfg(target_os = "linux")]
 
+pub mod delete;
 pub mod dir;
 pub mod error;
 pub mod init;
@@ -83,5 +88,6 @@ pub mod plan;
 pub mod preflight;
 pub mod protocol;
 pub mod relay;
+pub mod shell;
 pub mod spec;
 pub mod supervisor;

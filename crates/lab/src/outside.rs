@@ -35,6 +35,8 @@ const MTU: &str = "1500";
 
 /// The number by which the keeper finds the pipe whose end is the supervisor's.
 const PIPE: i32 = 3;
+/// The number by which it keeps the lock, and does not use it.
+const KEPT_LOCK: i32 = 4;
 /// How long pasta has to be ready.
 const READY: Duration = Duration::from_secs(5);
 /// How long after its end pasta is started again.
@@ -79,7 +81,9 @@ pub(crate) struct Outside {
 impl Outside {
     /// Starts pasta for the namespace that is descriptor `router` of `init`; returns when it is ready. (Of init's: once inside the
     /// lab, pasta may look at processes of the lab alone.)
-    pub fn start(settings: &Settings, dirs: &Dirs, init: u32, router: i32) -> Result<Self, LabError> {
+    ///
+    /// The keeper has DIR's `lock` too, which is free only when pasta has ended.
+    pub fn start(settings: &Settings, dirs: &Dirs, init: u32, router: i32, lock: Option<OwnedFd>) -> Result<Self, LabError> {
         let log = dirs.log(None, "outside");
         let pid_file = dirs.run.join("pasta.pid");
         let failed = |e: io::Error| LabError::Outside(format!("pasta cannot be started: {e}"));
@@ -87,8 +91,11 @@ impl Outside {
             return Err(LabError::Outside("no program keeps pasta".into()));
         };
         let (theirs, ours) = io::pipe().map_err(failed)?;
-        let keeper = Spawn::new(program)
-            .args(args)
+        let mut spawn = Spawn::new(program).args(args);
+        if let Some(lock) = lock {
+            spawn = spawn.keep_fd(lock, KEPT_LOCK);
+        }
+        let keeper = spawn
             .arg(&settings.pasta)
             .arg(format!("/proc/{init}/ns/user"))
             .arg(format!("/proc/{init}/fd/{router}"))

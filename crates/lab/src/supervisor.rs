@@ -21,7 +21,7 @@ use linux_sys::fdpass;
 use linux_sys::signal::{Signal, Signals};
 use linux_sys::spawn::{Child, Namespaces, Spawn, Stdio, Step};
 
-use crate::dir::Dirs;
+use crate::dir::{Dirs, LOCK};
 use crate::error::LabError;
 use crate::init::SOCKET;
 use crate::outside::{self, Outside};
@@ -47,7 +47,8 @@ pub struct LabConfig {
     pub hosts: Vec<Host>,
     /// What runs in it.
     pub processes: Vec<ProcessSpec>,
-    /// Descriptors for processes, by name (the API server's listener). At most 16.
+    /// Descriptors for processes, by name (the API server's listener), and DIR's lock as [`LOCK`], which is then free only when the
+    /// last process has ended, however the supervisor ends. At most 16.
     pub fds: Vec<(String, OwnedFd)>,
     /// Further networks and the hosts that know the way there, for the router.
     pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
@@ -115,7 +116,8 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let LabConfig { dirs, hosts, processes, fds, routes, outside, init } = config;
     let shared = Arc::new(Shared::default());
     *shared.status() = first_status(&dirs, &processes);
-    let (names, fds): (Vec<_>, Vec<_>) = fds.into_iter().unzip();
+    let (names, fds): (Vec<String>, Vec<OwnedFd>) = fds.into_iter().unzip();
+    let lock = names.iter().position(|name| name == LOCK).and_then(|at| fds[at].try_clone().ok());
     let init_config = InitConfig {
         run: dirs.run.clone(),
         hosts,
@@ -144,7 +146,7 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let read = move || read_events(&reader, &thread_shared, &thread_sender);
     thread::Builder::new().name("lab-events".into()).spawn(read).map_err(failed)?;
     let mut lab = Lab { dirs, socket, init: child, events, sender, shared, ports, control, waiting, outside: None, ended: false };
-    match lab.wait_network().and_then(|router| lab.open_outside(outside.as_ref(), router)) {
+    match lab.wait_network().and_then(|router| lab.open_outside(outside.as_ref(), router, lock)) {
         Ok(()) => Ok(lab),
         Err(e) => {
             lab.end_now();
@@ -263,9 +265,9 @@ impl Lab {
         }
     }
 
-    fn open_outside(&mut self, settings: Option<&outside::Settings>, router: i32) -> Result<(), LabError> {
+    fn open_outside(&mut self, settings: Option<&outside::Settings>, router: i32, lock: Option<OwnedFd>) -> Result<(), LabError> {
         if let Some(settings) = settings {
-            self.outside = Some(Outside::start(settings, &self.dirs, self.init.pid(), router)?);
+            self.outside = Some(Outside::start(settings, &self.dirs, self.init.pid(), router, lock)?);
         }
         Ok(())
     }

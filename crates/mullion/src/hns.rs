@@ -146,7 +146,7 @@ fn socket(node: &str, suffix: &str, dir: &crate::linux::cli::DirArgs) -> Result<
         let nodes = socket.parent().map(nodes_in).unwrap_or_default();
         let dir = dirs.dir.display();
         let error = match nodes.as_slice() {
-            [] => anyhow::anyhow!("no Windows node of {dir} runs: `mullion up --dir {dir}` starts its cluster"),
+            [] => anyhow::anyhow!("no Windows node of {dir} runs: `{}` starts its cluster", dirs.command("up")),
             nodes => anyhow::anyhow!("no Windows node {node} of {dir} runs: use one of {}", nodes.join(", ")),
         };
         return Err(error.into());

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         return cni::plugin_main(name);
     }
     if kube_proxy::is_own_name(name) {
-        return exit::report(kube_proxy::main(args));
+        return exit::report(kube_proxy::main(args), false);
     }
     // Before any thread exists: these make namespaces. And they run in every pod, so nothing else is paid for.
     #[cfg(target_os = "linux")]
@@ -37,8 +37,11 @@ fn main() -> ExitCode {
         Some("lab-init") => return linux::up::init(args.next().unwrap_or_default().as_ref()),
         _ => {}
     }
-    let cli = cli::Cli::parse();
-    exit::report(run(cli.command))
+    let as_json = exit::wants_json(&std::env::args_os().skip(1).collect::<Vec<_>>());
+    match cli::Cli::try_parse() {
+        Ok(cli) => exit::report(run(cli.command), as_json),
+        Err(error) => exit::report_usage(&error, as_json),
+    }
 }
 
 fn run(command: cli::Command) -> Result<(), exit::Failure> {

@@ -31,6 +31,8 @@ mod neighbours;
 mod network;
 #[path = "e2e/outside.rs"]
 mod outside;
+#[path = "e2e/pipeline.rs"]
+mod pipeline;
 #[path = "e2e/pods.rs"]
 mod pods;
 #[path = "e2e/seeds.rs"]
@@ -182,4 +184,39 @@ fn a_kernel_without_nftables_is_refused() {
 #[test]
 fn down_and_status_without_a_cluster_are_refused() {
     bad_input::nothing_runs();
+}
+
+#[test]
+fn wrong_command_lines_end_with_64() {
+    pipeline::usage();
+}
+
+#[test]
+fn failures_are_documents_for_those_who_ask_for_json() {
+    pipeline::failures_as_json();
+}
+
+#[test]
+fn a_cluster_that_is_not_ready_in_time_is_ended() {
+    pipeline::timeout();
+}
+
+#[test]
+fn a_cluster_keeps_the_options_that_it_was_made_with() {
+    pipeline::options_stay();
+}
+
+#[test]
+fn a_directory_of_an_earlier_version_keeps_its_port() {
+    pipeline::old_directory();
+}
+
+#[test]
+fn down_returns_when_no_process_is_left() {
+    pipeline::down_waits();
+}
+
+#[test]
+fn the_pipeline_of_the_examples_works() {
+    pipeline::example();
 }

@@ -26,6 +26,18 @@ impl Store {
         crate::state::replace(&note, self.state.as_os_str().as_bytes()).map_err(io_error("write", &note))
     }
 
+    /// As [`Store::collect_garbage`], of the cache `cache`, for whoever removed a whole cluster.
+    ///
+    /// # Errors
+    /// When it cannot be told what is in use.
+    pub fn collect_garbage_of(cache: &Path) -> Result<usize, ImageError> {
+        if !cache.join("users").is_dir() || !cache.join("layers").is_dir() {
+            return Ok(0);
+        }
+        let template = cache.with_file_name("wine-template");
+        Self { state: PathBuf::new(), cache: cache.to_owned(), template, os: pod_rules::NodeOs::Linux }.collect_garbage()
+    }
+
     /// Removes what is garbage; returns how many layers that were. Nothing while another process unpacks.
     ///
     /// # Errors

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linux_sys::lock::FileLock;
-use nix::sys::socket::{Shutdown, shutdown};
+use linux_sys::spawn::PidFd;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{Shutdown, getsockopt, shutdown};
 
 use super::Shared;
 use crate::dir::Dirs;
@@ -19,6 +21,10 @@ use crate::protocol::{Event, Request, Status};
 
 /// A supervisor that says nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a cluster has to end. Its own limits are below two seconds; the rest is for a busy machine.
+const END: Duration = Duration::from_secs(60);
+/// How often a lock that somebody else holds is tried.
+const TRY_LOCK: Duration = Duration::from_millis(5);
 
 /// Connections of those who asked for the end; they close when it has come.
 #[derive(Debug, Clone, Default)]
@@ -91,27 +97,56 @@ pub fn status(dirs: &Dirs) -> Result<Status, LabError> {
     serde_json::from_str(&line).map_err(|e| LabError::Damaged { path: dirs.control_socket(), reason: e.to_string() })
 }
 
-/// Ends the cluster that runs on DIR; returns when it is gone.
+/// Ends the cluster that runs on DIR; returns when its last process has ended, the supervisor included. A lab whose supervisor was
+/// killed is ending by itself: its end is waited for.
 ///
 /// # Errors
-/// [`LabError::NotRunning`]; when it does not end.
+/// [`LabError::NotRunning`]; [`LabError::StillRuns`].
 pub fn down(dirs: &Dirs) -> Result<(), LabError> {
-    let mut stream = ask(dirs, Request::Down)?;
-    match stream.read(&mut [0]) {
-        Err(e) if e.kind() != io::ErrorKind::ConnectionReset => Err(LabError::file("wait for the end of", &dirs.dir)(e)),
-        _ => wait_unlocked(dirs),
-    }
-}
-
-/// The supervisor holds the lock until its very end; a next `up` must not meet it.
-fn wait_unlocked(dirs: &Dirs) -> Result<(), LabError> {
-    let path = dirs.dir.join("lock");
-    let deadline = Instant::now() + PATIENCE;
-    while FileLock::try_acquire(&path).map_err(LabError::file("lock", &path))?.is_none() {
-        if Instant::now() >= deadline {
-            return Err(LabError::Running { dir: dirs.dir.clone(), pid: dirs.holder() });
+    let deadline = Instant::now() + END;
+    let mut was_there = false;
+    // One that is being started has the lock before it has the socket.
+    let stream = loop {
+        match ask(dirs, Request::Down) {
+            Ok(stream) => break stream,
+            Err(LabError::NotRunning(dir)) if is_free(dirs)? => return if was_there { Ok(()) } else { Err(LabError::NotRunning(dir)) },
+            Err(LabError::NotRunning(dir)) if Instant::now() >= deadline => return Err(LabError::Running { dir, pid: dirs.holder() }),
+            Err(LabError::NotRunning(_)) => {}
+            Err(e) => return Err(e),
         }
-        thread::sleep(Duration::from_millis(2));
+        was_there = true;
+        thread::sleep(TRY_LOCK);
+    };
+    let wait = || LabError::file("wait for the end of", &dirs.dir);
+    // Held by a descriptor, its number cannot come to mean another process. (None where it lives in another pid namespace.)
+    let pid = getsockopt(&stream, PeerCredentials).ok().and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 0);
+    let supervisor = pid.and_then(|pid| PidFd::open(pid).ok());
+    stream.set_read_timeout(Some(END)).map_err(wait())?;
+    let still_runs = || LabError::StillRuns { dir: dirs.dir.clone(), pid: pid.or(dirs.holder()).unwrap_or(0), seconds: END.as_secs() };
+    match (&stream).read(&mut [0]) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => return Err(still_runs()),
+        Err(e) if e.kind() != io::ErrorKind::ConnectionReset => return Err(wait()(e)),
+        _ => {}
+    }
+    if let Some(supervisor) = supervisor
+        && !supervisor.wait_end(END).map_err(wait())?
+    {
+        return Err(still_runs());
+    }
+    while !is_free(dirs)? {
+        if Instant::now() >= deadline + END {
+            return Err(still_runs());
+        }
+        thread::sleep(TRY_LOCK);
     }
     Ok(())
+}
+
+/// Whether nobody holds DIR's lock: neither a supervisor nor a lab that outlived one.
+fn is_free(dirs: &Dirs) -> Result<bool, LabError> {
+    let path = dirs.dir.join("lock");
+    if !path.exists() {
+        return Ok(true);
+    }
+    FileLock::try_acquire(&path).map(|lock| lock.is_some()).map_err(LabError::file("lock", &path))
 }

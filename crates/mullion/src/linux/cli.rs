@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Subcommand, ValueEnum};
+use container_sim::images::registry::Mirror;
 use hcn::HnsVersion;
 use host::NodeOs;
 use ipnet::Ipv4Net;
@@ -19,7 +21,7 @@ pub enum Command {
     /// Start a cluster on this machine: control plane, Linux nodes, simulated Windows nodes
     Up(UpArgs),
     /// End the cluster of a directory
-    Down(DirArgs),
+    Down(DownArgs),
     /// Say how the cluster of a directory is
     Status(StatusArgs),
     /// Print what a host's processes logged
@@ -58,15 +60,24 @@ pub struct UpArgs {
     /// How pods of different nodes reach each other [default: host-gateway]
     #[arg(long, value_enum)]
     pub network: Option<Network>,
-    /// Port of the API server on 127.0.0.1
-    #[arg(long, default_value_t = 6443)]
-    pub port: u16,
-    /// Write the administrator's kubeconfig to this file too
+    /// Name of the cluster: of context, cluster and user in its kubeconfigs [default: what DIR holds, else DIR's own name]
+    #[arg(long, value_parser = name)]
+    pub name: Option<String>,
+    /// Port of the API server on 127.0.0.1; 0 takes a free one [default: what DIR holds, else 6443]
     #[arg(long)]
+    pub port: Option<u16>,
+    /// Write the administrator's access to this kubeconfig too, beside what is in it; '' for none [default: what DIR holds]
+    #[arg(long, value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub kubeconfig: Option<PathBuf>,
     /// Return when all nodes are Ready, and leave the cluster running
     #[arg(long)]
     pub detach: bool,
+    /// End the cluster if not all nodes are Ready after this time, as 90s, 5m or 1m30s [default: 60s for the nodes]
+    #[arg(long, value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// Print one document on standard output when all nodes are Ready
+    #[arg(short, long)]
+    pub output: Option<Output>,
     /// Every pod's address lies here [default: 192.168.0.0/16]
     #[arg(long)]
     pub cluster_cidr: Option<Ipv4Net>,
@@ -79,23 +90,64 @@ pub struct UpArgs {
     /// ClusterIP of the cluster's DNS [default: 10.96.0.10]
     #[arg(long)]
     pub dns_ip: Option<Ipv4Addr>,
-    /// Switches of the node agents, as HyperVContainer=true [default: what DIR holds]
+    /// Switches of the node agents, as HyperVContainer=true; '' for none [default: what DIR holds]
     #[arg(long)]
     pub feature_gates: Option<FeatureGates>,
     /// Leave a part of every node agent out, so that another program can do its work [default: what DIR holds]
     #[arg(long)]
     pub without: Vec<LeftOut>,
-    /// Let pods reach what this machine reaches, through pasta (package passt)
-    #[arg(long)]
-    pub outside: bool,
+    /// Let pods reach what this machine reaches, through pasta (package passt); =false ends it [default: what DIR holds]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub outside: Option<bool>,
     /// Where the detached child tells how far it is
     #[arg(long, hide = true)]
     pub report_fd: Option<i32>,
-    /// Refuse images that only a stand-in could answer for
+    /// Refuse images that only a stand-in could answer for; =false allows them again [default: what DIR holds]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub no_stand_ins: Option<bool>,
+    /// Ask here before the registry itself, as docker.io=http://10.0.0.1:5000; none for no mirror [default: what DIR holds]
+    #[arg(long, value_parser = mirror)]
+    pub registry_mirror: Vec<String>,
+    /// HOST[:PORT] of a registry without TLS; none for no such registry [default: what DIR holds]
     #[arg(long)]
-    pub no_stand_ins: bool,
+    pub insecure_registry: Vec<String>,
+}
+
+/// The value of a list that is to be empty from now on.
+pub const NONE: &str = "none";
+
+fn mirror(text: &str) -> Result<String, String> {
+    if text == NONE {
+        return Ok(text.to_owned());
+    }
+    text.parse::<Mirror>().map(|mirror| mirror.to_string()).map_err(|error| error.to_string())
+}
+
+/// A name as kubectl and shells take it without quoting.
+fn name(text: &str) -> Result<String, String> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let fits = text.len() <= 63 && text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_good);
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err("write at most 63 letters, digits, dots, underscores and hyphens, a letter or digit first".to_owned())
+    }
+}
+
+/// `mullion down`.
+#[derive(Clone, Debug, Args)]
+pub struct DownArgs {
     #[command(flatten)]
-    pub registries: RegistryArgs,
+    pub dir: DirArgs,
+    /// Succeed when no cluster runs there
+    #[arg(long)]
+    pub if_running: bool,
+    /// Delete the cluster too: its nodes' disks, objects and keys. Other files in DIR stay
+    #[arg(long)]
+    pub delete: bool,
+    /// Output format
+    #[arg(short, long)]
+    pub output: Option<Output>,
 }
 
 /// A part of the node agents without which nodes are still Ready.
@@ -103,11 +155,16 @@ pub struct UpArgs {
 pub enum LeftOut {
     /// The service proxy (kube-proxy)
     Proxy,
+    /// Nothing, whatever DIR holds
+    None,
 }
 
 impl std::fmt::Display for LeftOut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("proxy")
+        f.write_str(match self {
+            Self::Proxy => "proxy",
+            Self::None => NONE,
+        })
     }
 }
 
@@ -136,7 +193,7 @@ pub struct LogsArgs {
     #[arg(short, long)]
     pub follow: bool,
     /// Only what is newer, as 30s, 5m or 2h
-    #[arg(long, value_parser = age)]
+    #[arg(long, value_parser = duration)]
     pub since: Option<Duration>,
     /// Only so many lines, the last ones
     #[arg(long)]
@@ -155,17 +212,26 @@ pub struct SupportBundleArgs {
     pub dir: DirArgs,
 }
 
-/// A length of time as `kubectl logs --since` takes it.
-fn age(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let unit = match &text[split..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err("write a number and a unit, as 30s, 5m or 2h".to_owned()),
-    };
-    let count: u64 = text[..split].parse().map_err(|_| "write a number and a unit, as 30s, 5m or 2h".to_owned())?;
-    Ok(Duration::from_secs(count.saturating_mul(unit)))
+/// A length of time as Go writes it, which is how kubectl takes it: `30s`, `5m`, `1h30m`, `0.5s`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no length of time: write numbers with units, as 30s, 5m or 1h30m");
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() || text.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?);
+        let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
+        let seconds = match unit {
+            "ms" => 0.001,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(wrong()),
+        };
+        let part = number.parse::<f64>().ok().and_then(|number| Duration::try_from_secs_f64(number * seconds).ok());
+        total = part.and_then(|part| total.checked_add(part)).ok_or_else(wrong)?;
+        rest = after;
+    }
+    Ok(total)
 }
 
 /// `mullion status`.
@@ -279,4 +345,29 @@ pub struct HnsSimArgs {
     /// How Windows behaves where that is not sure (docs/fidelity.md); may be repeated
     #[arg(long = "switch", value_name = "NAME=VALUE")]
     pub switches: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_written_as_for_kubectl() {
+        for (text, millis) in [("30s", 30_000), ("5m", 300_000), ("1h30m", 5_400_000), ("0s", 0), ("500ms", 500), ("1.5s", 1500)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "5", "s", "5x", "-5s", "1.2.3s", "5 m", "1e9s", "99999999999999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_need_no_quotes() {
+        for text in ["ci", "a.b_c-d", "1"] {
+            assert_eq!(name(text), Ok(text.to_owned()));
+        }
+        for text in ["", "-a", "a b", "a/b", "ä", &"x".repeat(64)] {
+            assert!(name(text).is_err(), "{text}");
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! `mullion image`: the images of a cluster's nodes. Works on the nodes' stores directly, whether the cluster runs or not.
+//! `mullion image`: the images of a cluster's nodes. Works on the nodes' stores directly, whether the cluster runs or not; that it is
+//! stopped is said.
 
 mod args;
 mod docker;
@@ -11,6 +12,8 @@ use container_sim::images::registry::{FetchOptions, Progress, Registries, Regist
 use container_sim::images::{Image, ImageError, LoadOptions, PullOptions, Store};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::dir::{Cluster, Env};
+use lab::error::{ExitCode, LabError};
+use lab::supervisor;
 use pod_rules::Reference;
 use serde_json::json;
 
@@ -19,16 +22,7 @@ use args::{ImageCommand, ImageNodes, Take};
 
 use super::cli::Output;
 use super::up::{dirs, node_os};
-use crate::exit::{Failure, USAGE};
-
-/// The archive is damaged, hostile or not an image archive; or larger than allowed.
-const ARCHIVE: u8 = 80;
-/// Nothing in it is for any of the nodes.
-const NO_MATCH: u8 = 81;
-/// The registry has no such image, wants credentials, or cannot be reached.
-const REGISTRY: u8 = 82;
-/// No node has the image.
-const NO_IMAGE: u8 = 83;
+use crate::exit::{ARCHIVE, Failure, NO_IMAGE, NO_MATCH, REGISTRY, USAGE};
 
 /// Does what was asked, node by node.
 pub fn main(args: ImageArgs) -> Result<(), Failure> {
@@ -49,9 +43,26 @@ pub fn cache_dir() -> std::path::PathBuf {
     Env::of_process().cache_dir().join("images")
 }
 
+/// Removes the layers that no node of any cluster uses any more.
+pub fn collect_garbage() {
+    if let Err(error) = Store::collect_garbage_of(&cache_dir()) {
+        eprintln!("layers of images that are no longer used stay in {}: {error}", cache_dir().display());
+    }
+}
+
 fn stores(at: &ImageNodes) -> Result<Vec<(String, Store)>, Failure> {
     let dirs = dirs(&at.dir)?;
-    let cluster = Cluster::load(&dirs)?.ok_or_else(|| anyhow!("{} holds no cluster: start one with `mullion up`", dirs.dir.display()))?;
+    let Some(cluster) = Cluster::load(&dirs)? else {
+        let error = anyhow!("{} holds no cluster: make one with `{}`", dirs.dir.display(), dirs.command("up"));
+        return Err(Failure::new(ExitCode::NotRunning as u8, error));
+    };
+    if matches!(supervisor::status(&dirs), Err(LabError::NotRunning(_))) {
+        eprintln!(
+            "the cluster of {} is stopped: its nodes' images are there, but nothing runs; start it with `{}`",
+            dirs.dir.display(),
+            dirs.command("up")
+        );
+    }
     let chosen: Vec<_> = cluster.nodes.iter().filter(|node| at.node.as_ref().is_none_or(|name| *name == node.name)).collect();
     if chosen.is_empty() {
         let names: Vec<_> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
@@ -65,9 +76,21 @@ fn stores(at: &ImageNodes) -> Result<Vec<(String, Store)>, Failure> {
     chosen.iter().map(open).collect()
 }
 
-/// The exit code of what failed.
+/// What failed, with its exit code.
 fn failure(error: ImageError) -> Failure {
-    let code = match &error {
+    Failure::new(code_of(&error), error)
+}
+
+/// What is wrong with an archive, named once.
+fn of_file(error: ImageError, archive: &Path) -> Failure {
+    let is_named = matches!(error, ImageError::NotAnImage { .. } | ImageError::Damaged { .. });
+    let Failure { code, error } = failure(error);
+    let error = if is_named { error } else { error.context(format!("cannot load {archive:?}")) };
+    Failure { code, error }
+}
+
+fn code_of(error: &ImageError) -> u8 {
+    match error {
         ImageError::Reference(_) => USAGE,
         ImageError::NotAnImage { .. } | ImageError::Tar(_) | ImageError::Layer { .. } | ImageError::Digest { .. } | ImageError::Damaged { .. } => {
             ARCHIVE
@@ -75,8 +98,7 @@ fn failure(error: ImageError) -> Failure {
         ImageError::NoMatch(_) => NO_MATCH,
         ImageError::Pull { .. } => REGISTRY,
         _ => crate::exit::FAILED,
-    };
-    Failure::new(code, error)
+    }
 }
 
 fn on_node(failure: Failure, what: &str, node: &str) -> Failure {
@@ -123,6 +145,11 @@ fn load(archive: &Path, name: Option<String>, take: &Take, at: &ImageNodes) -> R
         let bar = bar(&node);
         let loaded = store.load_with(archive, &options, &|progress| show(&bar, progress));
         bar.finish_and_clear();
+        // What is wrong with the file is no node's fault.
+        let loaded = match loaded {
+            Err(error) if code_of(&error) == ARCHIVE => return Err(of_file(error, archive)),
+            other => other,
+        };
         taken.add(&node, &what, loaded)?;
     }
     taken.report(&what, "loaded", take.output.output)
@@ -211,5 +238,5 @@ fn each(image: &str, at: &ImageNodes, change: impl Fn(&Store) -> Result<Option<S
     if done {
         return Ok(());
     }
-    Err(Failure::new(NO_IMAGE, anyhow!("no node has image {image}: `mullion image list` shows what there is")))
+    Err(Failure::new(NO_IMAGE, anyhow!("no node has image {image}: `{}` shows what there is", dirs(&at.dir)?.command("image list"))))
 }

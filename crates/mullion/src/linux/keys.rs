@@ -18,8 +18,9 @@ const DAYS: u32 = 365;
 /// Port of the API server on the LAN.
 pub const LAN_PORT: u16 = 6443;
 
-/// Makes what is missing and renews what the authority signs. Returns the administrator's kubeconfig.
-pub fn prepare(dir: &Path, plan: &Plan, port: u16) -> Result<String> {
+/// Makes what is missing and renews what the authority signs, for the cluster `name` whose API server is at `server`. Returns the
+/// administrator's kubeconfig.
+pub fn prepare(dir: &Path, plan: &Plan, name: &str, server: &str) -> Result<KubeConfig> {
     let ca = authority(dir)?;
     let key = dir.join("sa.key");
     if !key.exists() {
@@ -28,20 +29,20 @@ pub fn prepare(dir: &Path, plan: &Plan, port: u16) -> Result<String> {
     let first: Ipv4Addr = (u32::from(plan.addresses.service_cidr.network()) + 1).into();
     let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"];
     let ips = [Ipv4Addr::LOCALHOST, CONTROL_PLANE, first].map(IpAddr::V4).to_vec();
-    write_pair(dir, "apiserver", &server(&ca, "kube-apiserver", names.map(str::to_owned).to_vec(), ips)?)?;
+    write_pair(dir, "apiserver", &serving(&ca, "kube-apiserver", names.map(str::to_owned).to_vec(), ips)?)?;
     // No group: the user is bound to `system:kubelet-api-admin`, and whoever gets hold of this key rules kubelets, not the API.
     write_pair(dir, "apiserver-kubelet-client", &client(&ca, "kube-apiserver-kubelet-client", "")?)?;
     for host in plan.hosts.iter().filter(|host| host.name != "cp") {
-        let name = &host.name;
-        let serving = server(&ca, &format!("system:node:{name}"), vec![name.clone()], vec![IpAddr::V4(host.address)])?;
-        write_pair(dir, &format!("{name}-serving"), &serving)?;
-        let user = format!("system:node:{name}");
+        let (node, user) = (&host.name, format!("system:node:{}", host.name));
+        let pair = serving(&ca, &user, vec![node.clone()], vec![IpAddr::V4(host.address)])?;
+        write_pair(dir, &format!("{node}-serving"), &pair)?;
         let identity = client(&ca, &user, "system:nodes")?;
-        let config = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), identity).named("mullion", &user);
-        pki::write_private(&dir.join(format!("{name}.conf")), &config.to_yaml())?;
+        let config = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), identity).named(name, &user);
+        pki::write_private(&dir.join(format!("{node}.conf")), &config.to_yaml())?;
     }
-    let admin = kubeconfig(&ca, &format!("https://127.0.0.1:{port}"), client(&ca, "kubernetes-admin", "system:masters")?).to_yaml();
-    pki::write_private(&dir.join("admin.conf"), &admin)?;
+    // One name for context, cluster and user: files of several clusters merge, and `kubectl --context NAME` works.
+    let admin = kubeconfig(&ca, server, client(&ca, "kubernetes-admin", "system:masters")?).named(name, name);
+    pki::write_private(&dir.join("admin.conf"), &admin.to_yaml())?;
     Ok(admin)
 }
 
@@ -58,7 +59,7 @@ fn authority(dir: &Path) -> Result<Ca> {
     Ok(ca)
 }
 
-fn server(ca: &Ca, cn: &str, dns: Vec<String>, ips: Vec<IpAddr>) -> Result<CertKey> {
+fn serving(ca: &Ca, cn: &str, dns: Vec<String>, ips: Vec<IpAddr>) -> Result<CertKey> {
     let orgs = if cn.starts_with("system:node:") { vec!["system:nodes".to_owned()] } else { Vec::new() };
     Ok(ca.issue(&CertRequest { cn: cn.to_owned(), orgs, dns, ips, server: true, client: false, days: DAYS })?)
 }
@@ -71,6 +72,42 @@ fn client(ca: &Ca, cn: &str, group: &str) -> Result<CertKey> {
 
 fn kubeconfig(ca: &Ca, server: &str, identity: CertKey) -> KubeConfig {
     KubeConfig::new(server, ca.cert_pem(), Credentials::Certificate { cert_pem: identity.cert_pem, key_pem: identity.key_pem })
+}
+
+/// The port of the API server that an administrator's kubeconfig names.
+pub fn port_of(kubeconfig: &Path) -> Option<u16> {
+    KubeConfig::from_path(kubeconfig).ok()?.server.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Puts the administrator's access into a kubeconfig of the user's, whatever else is in it.
+pub fn publish(admin: &KubeConfig, file: &Path) -> Result<()> {
+    let (file, text) = read_shared(file)?;
+    let text = admin.merged_into(&text).with_context(|| not_understood(&file))?;
+    pki::write_private(&file, &text).with_context(|| format!("cannot write --kubeconfig {}", file.display()))
+}
+
+/// Takes the access to cluster `name` at `server` out of a kubeconfig of the user's; the file goes when nothing else is in it.
+pub fn withdraw(name: &str, server: &str, file: &Path) -> Result<()> {
+    let (file, text) = read_shared(file)?;
+    match KubeConfig::removed_from(&text, name, server).with_context(|| not_understood(&file))? {
+        Some(left) if left == text => Ok(()),
+        Some(left) => pki::write_private(&file, &left).with_context(|| format!("cannot write {}", file.display())),
+        None => std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display())),
+    }
+}
+
+/// The file itself, by whatever links it is reached, and what is in it.
+fn read_shared(file: &Path) -> Result<(std::path::PathBuf, String)> {
+    let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    match std::fs::read_to_string(&file) {
+        Ok(text) => Ok((file, text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok((file, String::new())),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+    }
+}
+
+fn not_understood(file: &Path) -> String {
+    format!("{} is no kubeconfig: name another file", file.display())
 }
 
 fn write_pair(dir: &Path, name: &str, pair: &CertKey) -> Result<()> {

@@ -79,7 +79,7 @@ fn sources(dirs: &Dirs, cluster: &Cluster, host: &str, component: Option<&str>) 
         Some(component) if !files.is_empty() => {
             Err(Failure::new(exit::USAGE, anyhow!("nothing on {host} is called {component:?}: use one of {names}")))
         }
-        _ => Err(anyhow!("{host} has no logs yet: start the cluster with `mullion up --dir {}`", dirs.dir.display()).into()),
+        _ => Err(anyhow!("{host} has no logs yet: start the cluster with `{}`", dirs.command("up")).into()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
-use lab::dir::Cluster;
+use lab::dir::{Cluster, Dirs};
 use lab::protocol::{ProcessStatus, Status};
 use lab::supervisor;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     let nodes = nodes::list(&dirs.dir.join("pki").join("admin.conf"));
     let lacks = cluster.as_ref().map(|cluster| lacks::list(cluster, &dirs)).unwrap_or_default();
     if args.output == Some(Output::Json) {
-        let mut document = serde_json::to_value(&status).context("the status cannot be printed")?;
+        let mut document = document(&status)?;
         document["nodes"] = match &nodes {
             Ok(nodes) => nodes.iter().map(|node| json!({"name": node.metadata.name, "ready": nodes::is_ready(node)})).collect(),
             Err(error) => json!({"error": format!("{error:#}")}),
@@ -29,7 +29,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
         println!("{}", serde_json::to_string_pretty(&document).context("the status cannot be printed")?);
         return Ok(());
     }
-    print!("{}", processes(&status));
+    print!("{}", processes(&status, &dirs));
     match nodes {
         Ok(nodes) => print!("\n{}", node_table(&nodes)),
         Err(error) => println!("\nthe API does not answer: {error:#}"),
@@ -50,23 +50,46 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     for port in status.ports.iter().filter(|port| port.error.is_some()) {
         println!("port {} of this machine is not served: {}", port.port, port.error.as_deref().unwrap_or_default());
     }
-    println!("\nStand-ins answer for images that need a real Windows (label mullion.io/stand-in); `mullion up --no-stand-ins` refuses them.");
+    match cluster.is_some_and(|cluster| cluster.no_stand_ins) {
+        true => println!("\nImages that need a real Windows are refused (--no-stand-ins)."),
+        false => println!(
+            "\nStand-ins answer for images that need a real Windows (label mullion.io/stand-in); `{}` refuses them.",
+            dirs.command("up --no-stand-ins")
+        ),
+    }
     Ok(())
 }
 
-fn processes(status: &Status) -> String {
+/// The status as programs read it, also that of `up -o json`: what only the supervisor knows stands beside the rest.
+pub fn document(status: &Status) -> Result<Value, Failure> {
+    let mut document = serde_json::to_value(status).context("the status cannot be printed")?;
+    if let Value::Object(members) = &mut document
+        && let Some(Value::Object(extra)) = members.shift_remove("extra")
+    {
+        // It is known once all nodes have been Ready.
+        members.insert("ready".to_owned(), extra.contains_key("apiServer").into());
+        members.extend(extra);
+    }
+    Ok(document)
+}
+
+fn processes(status: &Status, dirs: &Dirs) -> String {
     let mut text = format!("{}\n", status.dir.display());
+    if let Some(Value::String(name)) = status.extra.get("name") {
+        text += &format!("name         {name}\n");
+    }
     if let Some(Value::String(server)) = status.extra.get("apiServer") {
         text += &format!("API server   {server}\n");
     }
     if let Some(Value::String(kubeconfig)) = status.extra.get("kubeconfig") {
         text += &format!("kubeconfig   {kubeconfig}\n");
     }
-    text += match status.extra.get("outside") {
-        Some(Value::Bool(true)) => "outside      reached through pasta\n",
-        _ => {
-            "outside      not reached: packets of pods to other networks are answered with \"net unreachable\" (`mullion up --outside` lets them out)\n"
-        }
+    text += &match status.extra.get("outside") {
+        Some(Value::Bool(true)) => "outside      reached through pasta\n".to_owned(),
+        _ => format!(
+            "outside      not reached: packets of pods to other networks are answered with \"net unreachable\" (`{}` lets them out)\n",
+            dirs.command("up --outside")
+        ),
     };
     text += &format!("supervisor   process {}; enter the lab: nsenter -t {} -U -m -p -n --preserve-credentials\n\n", status.supervisor, status.init);
     text += &format!("{:24} {:10} {:>8}  LAST EXIT\n", "PROCESS", "STATE", "RESTARTS");

@@ -1,14 +1,15 @@
-//! `mullion up`, `down` and `status`: the supervisor of a one-machine cluster.
+//! `mullion up` and `down`: the supervisor of a one-machine cluster.
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use host::NodeOs;
-use lab::dir::{Cluster, Dirs, Env, Wanted};
-use lab::error::LabError;
+use lab::dir::{Cluster, Dirs, Env, LOCK, Wanted};
+use lab::error::{ExitCode, LabError};
 use lab::outside::Settings;
 use lab::plan::{AddressOptions, Plan};
 use lab::preflight;
@@ -17,16 +18,19 @@ use lab::spec::{self, Os};
 use lab::supervisor::{self, Lab, LabConfig};
 use linux_sys::lock::FileLock;
 use linux_sys::signal::Signals;
+use serde_json::json;
 use uuid::Uuid;
 
-use super::cli::{DirArgs, Network, UpArgs};
-use super::progress::Progress;
-use super::{detach, image, keys, nodes, processes, template};
+use super::cli::{DirArgs, DownArgs, NONE, Network, Output, UpArgs};
+use super::progress::{Progress, print_document};
+use super::{detach, image, keys, nodes, processes, status, template};
 use crate::exit::Failure;
 
 /// The nodes of a new cluster.
 const DEFAULT_NODES: &str = "lin01:linux,win01:windows:20348,win02:windows:20348";
-/// How long all nodes have to become Ready.
+/// Port of a new cluster's API server.
+const DEFAULT_PORT: u16 = 6443;
+/// How long all nodes have to become Ready, unless the user says.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The paths of the cluster that `args` names.
@@ -44,23 +48,24 @@ pub fn node_os(os: Os) -> NodeOs {
 }
 
 /// `mullion lab-init`.
-pub fn init(config: &Path) -> ExitCode {
+pub fn init(config: &Path) -> std::process::ExitCode {
     lab::init::main(config)
 }
 
 /// `mullion lab-outside`.
-pub fn keep_outside(args: impl IntoIterator<Item = String>) -> ExitCode {
+pub fn keep_outside(args: impl IntoIterator<Item = String>) -> std::process::ExitCode {
     lab::outside::keeper(args)
 }
 
 /// `mullion up`.
 pub fn up(args: &UpArgs) -> Result<(), Failure> {
+    let as_json = args.output == Some(Output::Json);
     if args.detach {
-        return detach::start();
+        return detach::start(as_json);
     }
     // Before any thread exists, so that none is ended by them.
     let signals = supervisor::end_signals().context("catching signals failed")?;
-    let mut progress = Progress::new(args.report_fd)?;
+    let mut progress = Progress::new(args.report_fd, as_json)?;
     match start(args, signals, &mut progress) {
         Ok(running) => serve(running, progress),
         Err(failure) => {
@@ -72,11 +77,12 @@ pub fn up(args: &UpArgs) -> Result<(), Failure> {
 
 /// A cluster whose nodes are Ready.
 struct Running {
+    dirs: Dirs,
     lab: Lab,
     /// What goes when everything in the lab has ended.
-    _groups: ControlGroups,
+    groups: ControlGroups,
     /// Ends with this process: nobody else may run on DIR.
-    _lock: FileLock,
+    lock: FileLock,
 }
 
 /// The control groups of the nodes' containers (by the state directories of their runtimes), removed in the end.
@@ -91,16 +97,18 @@ impl Drop for ControlGroups {
 fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Running, Failure> {
     let begin = Instant::now();
     let dirs = dirs(&args.dir)?;
-    let (cluster, plan) = plan(args, &dirs)?;
-    crate::hns::check_switches(&cluster.nodes)?;
     let fresh = !dirs.dir.exists();
+    let (mut cluster, plan, before) = plan(args, &dirs)?;
+    crate::hns::check_switches(&cluster.nodes)?;
     // Whoever runs here already also holds the port: the better reason first.
-    let lock = if dirs.dir.exists() { Some(dirs.lock()?) } else { None };
-    let listener = preflight::bind_api(args.port)?;
+    let lock = if fresh { None } else { Some(dirs.lock()?) };
+    let listener = bind(args.port, cluster.port)?;
+    let port = listener.local_addr().context("looking at the API server's port failed")?.port();
+    cluster.port = Some(port);
     preflight::disk(&dirs.dir)?;
     preflight::namespaces()?;
-    let outside = args.outside.then(outside).transpose()?;
-    let lock = match lock {
+    let outside = cluster.outside.then(outside).transpose()?;
+    let mut lock = match lock {
         Some(lock) => lock,
         None => dirs.lock()?,
     };
@@ -110,14 +118,14 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     progress.step("checked this machine");
     template::prepare(&cluster, &signals, progress).inspect_err(|_| drop(dirs.remove_run()))?;
 
-    let admin = keys::prepare(&dirs.dir.join("pki"), &plan, args.port).inspect_err(|_| drop(dirs.remove_run()))?;
+    let server = server(port);
     let kubeconfig = dirs.dir.join("pki").join("admin.conf");
-    if let Some(file) = &args.kubeconfig {
-        pki::write_private(file, &admin).with_context(|| format!("writing --kubeconfig {} failed", file.display()))?;
-    }
+    publish_keys(&dirs, &cluster, &plan, before.as_ref()).inspect_err(|_| drop(dirs.remove_run()))?;
     progress.step("made keys");
 
-    let (lab, boots) = start_lab(args, &dirs, (&cluster, &plan), listener, outside).inspect_err(|failure| {
+    let kept = lock.file().try_clone().context("keeping the lock failed")?;
+    let fds = vec![(processes::API_LISTENER.to_owned(), listener.into()), (LOCK.to_owned(), kept.into())];
+    let (lab, boots) = start_lab(&dirs, (&cluster, &plan), fds, outside).inspect_err(|failure| {
         // On a machine that cannot run it, a cluster that never was leaves nothing. Otherwise its logs may tell why.
         if fresh && matches!(failure.error.downcast_ref(), Some(LabError::Nftables(_) | LabError::Namespaces(_))) {
             drop(std::fs::remove_dir_all(&dirs.dir));
@@ -125,22 +133,65 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     })?;
     lab.end_on(signals).context("starting a thread failed")?;
     progress.step(&format!("made {} hosts", plan.hosts.len() + 1));
-    let result = wait_ready(&lab, boots, &kubeconfig, progress);
-    if let Err(failure) = result {
+    let limit = Limit { end: args.timeout.map_or_else(|| Instant::now() + PATIENCE, |timeout| begin + timeout), given: args.timeout };
+    if let Err(failure) = wait_ready(&lab, boots, &kubeconfig, &limit, progress) {
         lab.stop()?;
         return Err(failure);
     }
-    progress.ready(begin.elapsed(), &dirs, args.port, &kubeconfig);
-    lab.set_extra("apiServer", format!("https://127.0.0.1:{}", args.port).into());
-    lab.set_extra("outside", args.outside.into());
+    lab.set_extra("name", cluster.name.clone().into());
+    lab.set_extra("apiServer", server.clone().into());
     lab.set_extra("kubeconfig", kubeconfig.display().to_string().into());
+    lab.set_extra("context", cluster.name.clone().into());
+    lab.set_extra("outside", cluster.outside.into());
+    let mut document = status::document(&lab.status())?;
+    document["nodes"] = plan.hosts.iter().skip(1).map(|host| json!({"name": host.name, "ready": true, "address": host.address})).collect();
+    progress.ready(begin.elapsed(), &dirs, &server, &document);
     let groups = cluster.nodes.iter().map(|node| dirs.host(&node.name)).collect();
-    Ok(Running { lab, _groups: ControlGroups(groups), _lock: lock })
+    Ok(Running { dirs, lab, groups: ControlGroups(groups), lock })
 }
 
-/// What DIR holds and what is asked for, as one.
-fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan), LabError> {
-    let known = Cluster::load(dirs)?;
+/// Where the API server is reached from the real host.
+fn server(port: u16) -> String {
+    format!("https://127.0.0.1:{port}")
+}
+
+/// The API server's socket: at the port asked for, else at the one that the cluster had. 0 asks for any, and so for that one first.
+fn bind(asked: Option<u16>, known: Option<u16>) -> Result<TcpListener, LabError> {
+    match (asked, known) {
+        (Some(0), Some(known)) => preflight::bind_api(known).or_else(|_| preflight::bind_api(0)),
+        (Some(asked), _) => preflight::bind_api(asked),
+        (None, known) => preflight::bind_api(known.unwrap_or(DEFAULT_PORT)),
+    }
+}
+
+/// Makes the keys, and puts the administrator's access where the user wants it too; where it was `before` it goes.
+fn publish_keys(dirs: &Dirs, cluster: &Cluster, plan: &Plan, before: Option<&Cluster>) -> anyhow::Result<()> {
+    let server = server(cluster.port.unwrap_or(DEFAULT_PORT));
+    let admin = keys::prepare(&dirs.dir.join("pki"), plan, &cluster.name, &server)?;
+    if let Some(before) = before.filter(|before| (&before.name, &before.kubeconfig) != (&cluster.name, &cluster.kubeconfig)) {
+        withdraw(before)?;
+    }
+    match &cluster.kubeconfig {
+        Some(file) => keys::publish(&admin, file),
+        None => Ok(()),
+    }
+}
+
+/// Takes the access to a cluster out of the kubeconfig that the user named for it.
+fn withdraw(cluster: &Cluster) -> anyhow::Result<()> {
+    match (&cluster.kubeconfig, cluster.port) {
+        (Some(file), Some(port)) => keys::withdraw(&cluster.name, &server(port), file),
+        _ => Ok(()),
+    }
+}
+
+/// What DIR holds and what is asked for, as one; and what DIR holds.
+fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan, Option<Cluster>), LabError> {
+    let mut known = Cluster::load(dirs)?;
+    if let Some(known) = known.as_mut().filter(|known| known.port.is_none()) {
+        // Of a directory of format 1 the kubeconfig alone tells the port.
+        known.port = keys::port_of(&dirs.dir.join("pki").join("admin.conf"));
+    }
     let base = known.as_ref().map(|known| known.addresses.clone()).unwrap_or_default();
     let asked = args.cluster_cidr.is_some() || args.node_mask.is_some() || args.service_cidr.is_some() || args.dns_ip.is_some();
     let addresses = AddressOptions {
@@ -154,16 +205,26 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan), LabError> {
         network: args.network.map(|Network::HostGateway| "host-gateway".to_owned()),
         addresses: asked.then_some(addresses),
         feature_gates: args.feature_gates.as_ref().map(ToString::to_string),
-        registry_mirrors: some(args.registries.registry_mirror.iter().map(ToString::to_string).collect()),
-        insecure_registries: some(args.registries.insecure_registry.clone()),
+        registry_mirrors: some(args.registry_mirror.clone()),
+        insecure_registries: some(args.insecure_registry.clone()),
         without: some(args.without.iter().map(ToString::to_string).collect()),
+        name: args.name.clone(),
+        kubeconfig: args.kubeconfig.as_deref().map(absolute),
+        outside: args.outside,
+        no_stand_ins: args.no_stand_ins,
     };
-    Cluster::reconcile(known, wanted, &spec::parse_list(DEFAULT_NODES)?, dirs)
+    let (cluster, plan) = Cluster::reconcile(known.clone(), wanted, &spec::parse_list(DEFAULT_NODES)?, dirs)?;
+    Ok((cluster, plan, known))
 }
 
-/// None given means: those that are remembered.
+/// It is remembered, and the next `up` may be called from elsewhere. An empty one stays empty.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// None given means: those that are remembered. `none` leaves nothing.
 fn some(list: Vec<String>) -> Option<Vec<String>> {
-    (!list.is_empty()).then_some(list)
+    (!list.is_empty()).then(|| list.into_iter().filter(|value| value != NONE).collect())
 }
 
 /// pasta, kept by a copy of this program.
@@ -175,13 +236,7 @@ fn outside() -> Result<Settings, LabError> {
 /// The lab, and the boot id of each node.
 type Started = (Lab, BTreeMap<String, String>);
 
-fn start_lab(
-    args: &UpArgs,
-    dirs: &Dirs,
-    (cluster, plan): (&Cluster, &Plan),
-    listener: std::net::TcpListener,
-    outside: Option<Settings>,
-) -> Result<Started, Failure> {
+fn start_lab(dirs: &Dirs, (cluster, plan): (&Cluster, &Plan), fds: Vec<(String, OwnedFd)>, outside: Option<Settings>) -> Result<Started, Failure> {
     let ca = std::fs::read(dirs.dir.join("pki").join("ca.crt")).context("reading the cluster's authority failed")?;
     let image_cache = image::cache_dir();
     let inputs = processes::Inputs {
@@ -191,14 +246,14 @@ fn start_lab(
         image_cache: &image_cache,
         boot: Uuid::new_v4(),
         identity: Uuid::new_v5(&Uuid::NAMESPACE_OID, &ca),
-        stand_ins: !args.no_stand_ins,
-        outside: args.outside,
+        stand_ins: !cluster.no_stand_ins,
+        outside: cluster.outside,
     };
     let config = LabConfig {
         dirs: dirs.clone(),
         hosts: plan.hosts.clone(),
         processes: processes::list(&inputs),
-        fds: vec![(processes::API_LISTENER.to_owned(), listener.into())],
+        fds,
         // What comes back for pods: the control plane's host knows the way to each.
         routes: vec![(plan.addresses.cluster_cidr, lab::plan::CONTROL_PLANE)],
         outside,
@@ -208,17 +263,42 @@ fn start_lab(
     Ok((supervisor::start(config)?, boots))
 }
 
+/// Until when the nodes have to be Ready.
+struct Limit {
+    end: Instant,
+    /// `--timeout`.
+    given: Option<Duration>,
+}
+
+impl Limit {
+    fn is_over(&self) -> bool {
+        Instant::now() > self.end
+    }
+
+    /// Too late: a failure with a code of its own.
+    fn failure(&self, what: &str) -> Failure {
+        let (limit, way_out) = match self.given {
+            Some(given) => (given, "give it more time with --timeout, or see why in the logs"),
+            None => (PATIENCE, "see why in the logs, or give it more time with --timeout"),
+        };
+        Failure::new(ExitCode::Timeout as u8, anyhow!("the cluster was not ready within {limit:?}, and was ended: {what}; {way_out}"))
+    }
+}
+
 /// Waits until the control plane answers and all nodes are Ready, and shows what becomes ready.
-fn wait_ready(lab: &Lab, boots: BTreeMap<String, String>, kubeconfig: &Path, progress: &mut Progress) -> Result<(), Failure> {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_ready(lab: &Lab, boots: BTreeMap<String, String>, kubeconfig: &Path, limit: &Limit, progress: &mut Progress) -> Result<(), Failure> {
     let mut trouble = Vec::new();
     let note = |event: &Event, trouble: &mut Vec<String>| {
         if let Event::Exited { name, status, .. } = event {
             trouble.push(format!("{name} {status}"));
         }
     };
-    lab.wait_ready(&[processes::CONTROL_PLANE_PROCESS], PATIENCE, |event| note(event, &mut trouble))
-        .with_context(|| format!("the control plane did not start{}", log_hint(lab, processes::CONTROL_PLANE_PROCESS)))?;
+    let left = limit.end.saturating_duration_since(Instant::now());
+    let answers = lab.wait_ready(&[processes::CONTROL_PLANE_PROCESS], left, |event| note(event, &mut trouble));
+    answers.map_err(|error| {
+        let what = format!("the control plane did not start{}", log_hint(lab, processes::CONTROL_PLANE_PROCESS));
+        if limit.is_over() { limit.failure(&what) } else { anyhow!(error).context(what).into() }
+    })?;
     progress.step("control plane answers");
     let watch = nodes::Watch::start(kubeconfig.to_owned(), boots);
     loop {
@@ -228,14 +308,10 @@ fn wait_ready(lab: &Lab, boots: BTreeMap<String, String>, kubeconfig: &Path, pro
         if watch.all_ready() {
             return Ok(());
         }
-        if Instant::now() > deadline {
+        if limit.is_over() {
             let failed = if trouble.is_empty() { String::new() } else { format!(" ({})", trouble.join("; ")) };
-            return Err(anyhow!(
-                "not all nodes became Ready within {PATIENCE:?}: {}{failed}; the logs are in {}",
-                watch.missing(),
-                lab.status().dir.join("hosts").display()
-            )
-            .into());
+            let logs = lab.status().dir.join("hosts");
+            return Err(limit.failure(&format!("not Ready are {}{failed} (logs below {})", watch.missing(), logs.display())));
         }
         // Bounded: only while starting.
         match lab.wait_event(Duration::from_millis(5)) {
@@ -256,31 +332,59 @@ fn log_hint(lab: &Lab, process: &str) -> String {
 
 /// Keeps the cluster until somebody ends it.
 fn serve(running: Running, mut progress: Progress) -> Result<(), Failure> {
-    let Running { lab, _groups, _lock } = running;
-    progress.running();
-    loop {
+    let Running { dirs, lab, groups, lock } = running;
+    progress.running(&dirs);
+    let result = loop {
         match lab.wait_event(Duration::from_secs(3600)) {
-            Some(Event::DownRequested) => {
-                lab.stop()?;
-                return Ok(());
-            }
-            Some(Event::Ended { status }) => {
-                lab.stop()?;
-                return Err(anyhow!("the cluster ended: {status}").into());
-            }
+            Some(Event::DownRequested) => break Ok(()),
+            Some(Event::Ended { status }) => break Err(anyhow!("the cluster ended: {status}").into()),
             Some(Event::Exited { name, status, restart_ms }) => {
                 tracing::warn!("{name} {status}; it starts again in {restart_ms} ms");
             }
             _ => {}
         }
-    }
+    };
+    // Whoever sees the lock free finds nothing left.
+    let stopped = lab.stop();
+    drop(groups);
+    drop(lock);
+    result.and(stopped.map_err(Failure::from))
 }
 
 /// `mullion down`.
-pub fn down(args: &DirArgs) -> Result<(), Failure> {
-    let dirs = dirs(args)?;
+pub fn down(args: &DownArgs) -> Result<(), Failure> {
+    let dirs = dirs(&args.dir)?;
     let begin = Instant::now();
-    supervisor::down(&dirs)?;
-    eprintln!("the cluster of {} ended in {:.2} s; `mullion up` resumes it", dirs.dir.display(), begin.elapsed().as_secs_f64());
+    let ended = match supervisor::down(&dirs) {
+        Ok(()) => true,
+        // To delete a stopped cluster is no mistake; only one that is not there.
+        Err(LabError::NotRunning(_)) if args.if_running || (args.delete && dirs.dir.exists()) => false,
+        Err(error) => return Err(error.into()),
+    };
+    let dir = dirs.dir.display();
+    let took = begin.elapsed().as_secs_f64();
+    let kept = if args.delete && dirs.dir.exists() { Some(delete(&dirs)?) } else { None };
+    match (&kept, ended) {
+        (None, true) => eprintln!("the cluster of {dir} ended in {took:.2} s; `{}` resumes it", dirs.command("up")),
+        (None, false) => eprintln!("no cluster runs on {dir}"),
+        (Some(kept), _) if kept.is_empty() => eprintln!("the cluster of {dir} is deleted"),
+        (Some(kept), _) => eprintln!("the cluster of {dir} is deleted; the directory stays, for what is not the cluster's: {}", kept.join(", ")),
+    }
+    if args.output == Some(Output::Json) {
+        print_document(&json!({"dir": dirs.dir, "ended": ended, "deleted": kept.is_some(), "kept": kept.unwrap_or_default()}));
+    }
     Ok(())
+}
+
+/// Deletes the cluster of DIR, its access in the user's kubeconfig, and the layers of images that only it used.
+fn delete(dirs: &Dirs) -> Result<Vec<String>, Failure> {
+    // One that cannot be read may be deleted all the same.
+    let cluster = Cluster::load(dirs).ok().flatten();
+    let file = cluster.as_ref().and_then(|cluster| cluster.kubeconfig.as_deref());
+    let kept = lab::delete::delete(dirs, file)?;
+    if let Some(cluster) = &cluster {
+        withdraw(cluster)?;
+    }
+    image::collect_garbage();
+    Ok(kept)
 }

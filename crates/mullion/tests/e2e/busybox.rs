@@ -44,7 +44,7 @@ pub fn load(cluster: &Cluster) -> String {
 }
 
 /// Writes the archive to `path`.
-fn write_archive(path: &Path) {
+pub fn write_archive(path: &Path) {
     let program = std::fs::read("/bin/busybox").expect("/bin/busybox: install the package busybox-static");
     let mut tar = tar::Builder::new(Vec::new());
     let mut blob = |bytes: &[u8], media_type: &str| {

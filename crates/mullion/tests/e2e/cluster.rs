@@ -139,6 +139,11 @@ pub fn mullion() -> PathBuf {
     std::env::var_os("MULLION_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_mullion").into(), PathBuf::from)
 }
 
+/// kubectl, unmodified.
+pub fn kubectl() -> PathBuf {
+    std::env::var_os("MULLION_TEST_KUBECTL").map_or_else(|| "kubectl".into(), PathBuf::from)
+}
+
 /// One cluster at a time: two would hand out the same NodePorts of 127.0.0.1 now and then.
 static ONE: Mutex<()> = Mutex::new(());
 
@@ -199,7 +204,7 @@ impl Cluster {
     fn new(one: Option<MutexGuard<'static, ()>>) -> Self {
         let place = Place::new();
         let kubeconfig = place.path().join("kubeconfig");
-        let kubectl = std::env::var_os("MULLION_TEST_KUBECTL").map_or_else(|| "kubectl".into(), PathBuf::from);
+        let kubectl = kubectl();
         let host_network = crate::traces::host_network();
         Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false, _one: one }
     }

@@ -16,7 +16,7 @@ const NODES: &str = "win01:windows:20348";
 
 /// Sends a signal as a user does.
 #[track_caller]
-fn kill(signal: &str, pid: u32) {
+pub fn kill(signal: &str, pid: u32) {
     let status = Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill");
     assert!(status.success(), "kill {signal} {pid}: {status}");
 }
@@ -127,7 +127,7 @@ pub fn interrupted() {
         let said = cluster.place.mullion(&["status", "-o", "json"]);
         let status: Value = serde_json::from_str(&said.out).map_err(|_| format!("{said:?}"))?;
         // Told once all nodes are Ready; the objects alone may be those of the boot before.
-        if status["extra"]["kubeconfig"].is_string() { Ok(()) } else { Err(said.out) }
+        if status["kubeconfig"].is_string() { Ok(()) } else { Err(said.out) }
     });
     let footprint = Footprint::of(&cluster);
     assert_eq!(footprint.supervisor, child.id(), "what the user started is the supervisor");

@@ -51,7 +51,7 @@ pub fn family(root: u32) -> BTreeSet<u32> {
 }
 
 /// Processes other than this one that name `path` on their command line.
-fn naming(path: &Path) -> Vec<String> {
+pub fn naming(path: &Path) -> Vec<String> {
     let path = path.to_string_lossy();
     let command_line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " "));
     processes().filter(|pid| *pid != std::process::id()).filter_map(|pid| command_line(pid).ok()).filter(|line| line.contains(&*path)).collect()
@@ -67,6 +67,7 @@ pub fn running(program: &str, part: &str) -> Vec<String> {
 }
 
 /// The processes and namespaces of a running cluster.
+#[derive(Clone)]
 pub struct Footprint {
     pub supervisor: u32,
     pub init: u32,
@@ -86,6 +87,13 @@ impl Footprint {
         let hosts = status["nodes"].as_array().map_or(0, Vec::len) + 2;
         assert!(namespaces.len() >= hosts + 3, "user, mount and process namespace, and a network of each of {hosts} hosts: {namespaces:?}");
         Self { supervisor, init, processes: pids.len() + 1, namespaces }
+    }
+
+    /// Processes that are left of it now. One that has ended and was not waited for by its parent does not count.
+    pub fn left(&self, cluster: &Cluster) -> Vec<String> {
+        let runs = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
+        let of_it = processes().filter(|pid| *pid == self.supervisor || !namespaces(*pid).is_disjoint(&self.namespaces));
+        of_it.filter(runs).map(|pid| pid.to_string()).chain(naming(&cluster.place.dir())).collect()
     }
 
     /// Waits until none of it is left, nor a mount, nor the port.
@@ -109,6 +117,7 @@ pub fn down_leaves_nothing(cluster: &mut Cluster) {
     let footprint = Footprint::of(cluster);
     let begin = Instant::now();
     cluster.down().ok("mullion down");
+    assert_eq!(footprint.left(cluster), Vec::<String>::new(), "`down` returns when all have ended");
     eprintln!("ok   down of {} processes ({:.2} s)", footprint.processes, begin.elapsed().as_secs_f64());
     footprint.is_gone(cluster);
     let run: Vec<_> = fs::read_dir(cluster.place.path().join("run")).expect("the runtime directory").flatten().map(|entry| entry.path()).collect();
