@@ -202,7 +202,7 @@ async fn a_windows_node_gets_routes_then_network_then_configuration() {
         name: "fail-call".into(),
         call: Some("HcnCreateEndpoint".into()),
         hresult: Some(hcn::HResult::FAIL),
-        count: Some(1),
+        count: Some(hns_sim::admin::Count::Calls(1)),
         ..Default::default()
     };
     simulator.desk().add_fault(fail).unwrap();

@@ -12,13 +12,13 @@ use hcn::remote::{Address, Stream, read_frame, write_frame};
 use hcn::{Guid, HnsVersion};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 
 use crate::switches::Shown;
 use crate::{Simulator, vfp};
 
 pub use crate::calls::{CallFilter, Counter, LoggedCall};
-pub use crate::faults::{ActiveFault, Fault, FaultKind, KINDS, RestartMode, is_function};
+pub use crate::faults::{ActiveFault, Count, Fault, FaultKind, KINDS, RestartMode, Strikes, Value, is_function};
 pub use crate::latency::Latency;
 
 /// What the service is and holds.
@@ -57,7 +57,7 @@ pub struct Restart {
 struct Request {
     id: u64,
     call: String,
-    args: Value,
+    args: Json,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -66,20 +66,20 @@ struct Answer {
     id: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    result: Value,
+    result: Json,
 }
 
-fn given<T: DeserializeOwned>(args: Value, what: &str) -> Result<T, String> {
+fn given<T: DeserializeOwned>(args: Json, what: &str) -> Result<T, String> {
     serde_json::from_value(args).map_err(|error| format!("that is no {what}: {error}"))
 }
 
-fn answer(simulator: &Simulator, call: &str, args: Value) -> Result<Value, String> {
+fn answer(simulator: &Simulator, call: &str, args: Json) -> Result<Json, String> {
     match call {
         "status" => Ok(json!(simulator.status())),
         "counters" => Ok(json!(simulator.desk().calls.counters())),
         "reset-counters" => {
             simulator.desk().calls.reset();
-            Ok(Value::Null)
+            Ok(Json::Null)
         }
         "calls" => {
             let filter: CallFilter = if args.is_null() { CallFilter::default() } else { given(args, "filter of calls")? };
@@ -89,21 +89,21 @@ fn answer(simulator: &Simulator, call: &str, args: Value) -> Result<Value, Strin
         "add-fault" => simulator.add_fault(given(args, "fault")?).map(|number| json!(number)),
         "remove-fault" => {
             let number: u32 = given(args, "number of a fault")?;
-            if simulator.remove_fault(number) { Ok(Value::Null) } else { Err(format!("there is no fault number {number}")) }
+            if simulator.remove_fault(number) { Ok(Json::Null) } else { Err(format!("there is no fault number {number}")) }
         }
         "clear-faults" => {
             simulator.clear_faults();
-            Ok(Value::Null)
+            Ok(Json::Null)
         }
         "latency" => Ok(json!(simulator.desk().latency)),
         "set-latency" => {
             simulator.desk().latency = given(args, "latency")?;
-            Ok(Value::Null)
+            Ok(Json::Null)
         }
         "switches" => Ok(json!(simulator.switches().list())),
         "set-switch" => {
             let text: String = given(args, "switch")?;
-            simulator.set_switch(&text).map(|()| Value::Null)
+            simulator.set_switch(&text).map(|()| Json::Null)
         }
         "vfp" => {
             let endpoint: Option<Guid> = given(args, "endpoint's GUID")?;
@@ -111,7 +111,7 @@ fn answer(simulator: &Simulator, call: &str, args: Value) -> Result<Value, Strin
             let gone = || format!("no switch with a packet processor has a port of endpoint {}", endpoint.unwrap_or_default());
             dump.map(|dump| json!(dump)).ok_or_else(gone)
         }
-        "restart" => simulator.restart(given(args, "restart")?).map(|()| Value::Null),
+        "restart" => simulator.restart(given(args, "restart")?).map(|()| Json::Null),
         other => Err(format!(
             "there is no admin call {other:?}: use status, counters, reset-counters, calls, faults, add-fault, remove-fault, clear-faults, latency, \
              set-latency, switches, set-switch, vfp or restart"
@@ -132,8 +132,15 @@ pub fn serve(mut stream: Stream, simulator: &Simulator) -> io::Result<()> {
 }
 
 /// Asks the simulator whose admin socket is at `socket`.
-pub fn request(socket: &Path, call: &str, args: Value) -> io::Result<Value> {
+pub fn request(socket: &Path, call: &str, args: Json) -> io::Result<Json> {
+    request_within(socket, None, call, args)
+}
+
+fn request_within(socket: &Path, patience: Option<Duration>, call: &str, args: Json) -> io::Result<Json> {
     let mut stream = Address::Unix(socket.to_owned()).connect()?;
+    if let Stream::Unix(stream) = &stream {
+        stream.set_read_timeout(patience)?;
+    }
     write_frame(&mut stream, &Request { id: 1, call: call.to_owned(), args })?;
     let answer: Answer = read_frame(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     match answer.error {
@@ -146,31 +153,39 @@ pub fn request(socket: &Path, call: &str, args: Value) -> io::Result<Value> {
 #[derive(Clone, Debug)]
 pub struct AdminClient {
     socket: PathBuf,
+    patience: Option<Duration>,
 }
 
 impl AdminClient {
     /// A client of the socket at that path; each request connects.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), patience: None }
     }
 
-    fn ask<T: DeserializeOwned>(&self, call: &str, args: Value) -> io::Result<T> {
-        serde_json::from_value(request(&self.socket, call, args)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    /// The same, for which an answer that takes longer is an error.
+    #[must_use]
+    pub fn within(self, patience: Duration) -> Self {
+        Self { patience: Some(patience), ..self }
+    }
+
+    fn ask<T: DeserializeOwned>(&self, call: &str, args: Json) -> io::Result<T> {
+        serde_json::from_value(request_within(&self.socket, self.patience, call, args)?)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
     /// What the service is and holds.
     pub fn status(&self) -> io::Result<Status> {
-        self.ask("status", Value::Null)
+        self.ask("status", Json::Null)
     }
 
     /// How often each function was called.
     pub fn counters(&self) -> io::Result<BTreeMap<String, Counter>> {
-        self.ask("counters", Value::Null)
+        self.ask("counters", Json::Null)
     }
 
     /// Begins to count anew, with an empty log.
     pub fn reset_counters(&self) -> io::Result<()> {
-        self.ask("reset-counters", Value::Null)
+        self.ask("reset-counters", Json::Null)
     }
 
     /// The latest calls, oldest first. [`CallFilter::since`] follows the log.
@@ -180,7 +195,7 @@ impl AdminClient {
 
     /// The faults that are set. [`KINDS`] has those that there are.
     pub fn faults(&self) -> io::Result<Vec<ActiveFault>> {
-        self.ask("faults", Value::Null)
+        self.ask("faults", Json::Null)
     }
 
     /// Sets a fault; answers its number. [`Fault`] is read from its text form with `parse`.
@@ -195,12 +210,12 @@ impl AdminClient {
 
     /// Takes every fault back; calls that hang fail.
     pub fn clear_faults(&self) -> io::Result<()> {
-        self.ask("clear-faults", Value::Null)
+        self.ask("clear-faults", Json::Null)
     }
 
     /// How long calls take.
     pub fn latency(&self) -> io::Result<Latency> {
-        self.ask("latency", Value::Null)
+        self.ask("latency", Json::Null)
     }
 
     /// Says how long calls take.
@@ -210,7 +225,7 @@ impl AdminClient {
 
     /// The switches with their values and evidence.
     pub fn switches(&self) -> io::Result<Vec<Shown>> {
-        self.ask("switches", Value::Null)
+        self.ask("switches", Json::Null)
     }
 
     /// Sets a switch by its text, `name=value`, until the process ends.

@@ -1,6 +1,7 @@
 //! Faults by name: what is known to go wrong with the real service, each with its targets, its probability and its count.
 //!
-//! A fault strikes calls. The engine decides (deterministically by the seed); [`crate::Simulator`] does what the verdict says. What a name
+//! A fault strikes calls: those that happen at a moment (an upset of the service, a lost object) strike one, states of the host strike until they
+//! are taken back ([`Strikes`]); a count says otherwise. The engine decides (deterministically by the seed); [`crate::Simulator`] does what the verdict says. What a name
 //! means stands in one table, [`KINDS`]. Text form: `NAME[=VALUE][,KEY=VALUE…]`, for example
 //! `slow-call=200ms,call=HcnCreateEndpoint,probability=0.1,count=5` or `hns-restart=crash,delay=120s`.
 
@@ -13,9 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::{duration, mix};
 
+mod count;
 mod kinds;
 
-pub use kinds::{FaultKind, KINDS, kind};
+pub use count::Count;
+pub use kinds::{FaultKind, KINDS, Strikes, Value, kind};
 
 /// A fault: what happens to which calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,9 +47,9 @@ pub struct Fault {
     /// How likely a call that it names is struck; none is always.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
-    /// How many calls it still strikes; none is all.
+    /// How many calls it still strikes; none is what the name says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub count: Option<u32>,
+    pub count: Option<Count>,
     /// How many calls that it names it lets pass first.
     #[serde(skip_serializing_if = "is_zero_u32")]
     pub skip: u32,
@@ -303,13 +306,19 @@ impl Fault {
         if self.probability.is_some_and(|probability| !(0.0..=1.0).contains(&probability)) {
             return Err(format!("the probability of {name} must be from 0 to 1"));
         }
-        match kind.action {
-            Action::Delay if self.delay_ms == 0 && kind.delay_ms == 0 => return Err(format!("{name} needs a delay: write {name}=200ms")),
-            Action::Fail if self.hresult.or(kind.hresult).is_none() => return Err(format!("{name} needs a code: write {name}=0x80004005")),
-            Action::Fail | Action::FailAfter if self.hresult == Some(HResult::OK) => return Err(format!("{name} cannot fail with success")),
-            Action::Fail | Action::FailAfter => {}
-            _ if self.hresult.is_some() => return Err(format!("{name} has no code")),
-            _ => {}
+        if self.count == Some(Count::Calls(0)) {
+            return Err(format!("{name} with count=0 strikes nothing: write the number of calls, or count=all"));
+        }
+        match (kind.value(), self.hresult) {
+            (Value::Code, Some(code)) if code.0 >> 31 == 0 => return Err(format!("{name} cannot fail with success: {}", kind.usage())),
+            (Value::Code, None) if kind.action == Action::Fail && kind.hresult.is_none() => {
+                return Err(format!("{name} needs a code: {}", kind.usage()));
+            }
+            (Value::Code, _) | (_, None) => {}
+            (_, Some(_)) => return Err(format!("{name} has no code: {}", kind.usage())),
+        }
+        if kind.action == Action::Delay && self.delay_ms == 0 && kind.delay_ms == 0 {
+            return Err(format!("{name} needs a delay: {}", kind.usage()));
         }
         let timeless = match kind.action {
             Action::Hang | Action::Start(_) | Action::StaysUp => true,
@@ -321,10 +330,26 @@ impl Fault {
         if self.delay_ms != 0 && timeless {
             return Err(format!("{name} has no delay"));
         }
-        if self.mode.is_some() && kind.action != Action::Upset(Upset::Restart) {
-            return Err(format!("{name} has no mode"));
+        if self.mode.is_some() && kind.value() != Value::Mode {
+            return Err(format!("{name} has no mode: {}", kind.usage()));
         }
         Ok(kind)
+    }
+
+    /// The fault with the count that its name says, where it has none.
+    pub fn settled(mut self) -> Self {
+        if self.count.is_none() && kind(&self.name).is_some_and(|kind| kind.strikes == Strikes::Once) {
+            self.count = Some(Count::Calls(1));
+        }
+        self
+    }
+
+    /// Whether a call of `function` that carries nothing would use the fault up, or a part of it.
+    pub fn is_spent_by(&self, function: Function) -> bool {
+        let Some(kind) = kind(&self.name) else { return false };
+        let called = Called { function, id: None, texts: [None; 3] };
+        let counted = matches!(self.clone().settled().count, Some(Count::Calls(_)));
+        counted && !matches!(kind.action, Action::Start(_) | Action::StaysUp) && self.names(kind, &called, &function.to_string())
     }
 
     fn names(&self, kind: &FaultKind, called: &Called<'_>, function: &str) -> bool {
@@ -384,7 +409,7 @@ impl ActiveFault {
     /// Counts a call that the fault names, and says whether it is struck.
     fn strikes(&mut self, seed: u64) -> bool {
         self.seen += 1;
-        if self.seen <= u64::from(self.fault.skip) || self.fault.count == Some(0) {
+        if self.seen <= u64::from(self.fault.skip) || self.fault.count == Some(Count::Calls(0)) {
             return false;
         }
         if let Some(probability) = self.fault.probability {
@@ -394,8 +419,8 @@ impl ActiveFault {
                 return false;
             }
         }
-        if let Some(count) = &mut self.fault.count {
-            *count -= 1;
+        if let Some(Count::Calls(left)) = &mut self.fault.count {
+            *left -= 1;
         }
         self.struck += 1;
         true
@@ -417,7 +442,7 @@ impl Faults {
     pub fn add(&mut self, fault: Fault) -> Result<u32, String> {
         fault.check()?;
         self.last += 1;
-        self.active.push(ActiveFault { number: self.last, struck: 0, seen: 0, fault });
+        self.active.push(ActiveFault { number: self.last, struck: 0, seen: 0, fault: fault.settled() });
         Ok(self.last)
     }
 
@@ -436,7 +461,7 @@ impl Faults {
             return None;
         }
         let fault = active.fault.clone();
-        self.active.retain(|active| active.fault.count != Some(0));
+        self.active.retain(|active| active.fault.count != Some(Count::Calls(0)));
         Some((upset, fault))
     }
 
@@ -472,7 +497,8 @@ impl Faults {
             }
         }
         // A hanging call is held by its fault, so that one stays until it is cleared.
-        self.active.retain(|active| active.fault.count != Some(0) || kind(&active.fault.name).is_some_and(|kind| kind.action == Action::Hang));
+        self.active
+            .retain(|active| active.fault.count != Some(Count::Calls(0)) || kind(&active.fault.name).is_some_and(|kind| kind.action == Action::Hang));
         verdict
     }
 
@@ -481,7 +507,7 @@ impl Faults {
         let seed = self.seed;
         let stays = |active: &&mut ActiveFault| kind(&active.fault.name).is_some_and(|kind| kind.action == Action::StaysUp);
         let stays = self.active.iter_mut().filter(stays).any(|active| active.strikes(seed));
-        self.active.retain(|active| active.fault.count != Some(0));
+        self.active.retain(|active| active.fault.count != Some(Count::Calls(0)));
         !stays
     }
 
@@ -496,16 +522,17 @@ impl Faults {
                 losses.push(*loss);
             }
         }
-        self.active.retain(|active| active.fault.count != Some(0));
+        self.active.retain(|active| active.fault.count != Some(Count::Calls(0)));
         losses
     }
 }
 
-/// Reads a code: `0x803b0013`, or a name as `HCN_E_PORT_ALREADY_EXISTS`.
+/// Reads a code: `0x803b0013`, a name as `HCN_E_PORT_ALREADY_EXISTS`, or the decimal number of an error record, as `2151350291`.
 pub fn code(text: &str) -> Result<HResult, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
+        // A small decimal number is a count or a mistake, no code that anybody writes so.
+        None => text.parse().ok().filter(|number| *number >= 0x8000_0000),
     };
     // The short form of Win32 codes, as Go programs print them.
     let short = |number: u32| if number != 0 && number < 0x1_0000 { 0x8007_0000 | number } else { number };
@@ -526,15 +553,13 @@ impl FromStr for Fault {
             None => (text.split(',').next().unwrap_or_default(), None),
         };
         let mut fault = Self::named(name.trim());
-        if let Some(value) = value {
-            match kind(&fault.name).map(|kind| kind.action) {
-                Some(Action::Delay | Action::Spoil(Spoilt::Compartment) | Action::Blip(Blip::Passing | Blip::LosesRoutes)) => {
-                    fault.delay_ms = milliseconds(value)?;
-                }
-                Some(Action::Fail | Action::FailAfter) => fault.hresult = Some(code(value)?),
-                Some(Action::Upset(Upset::Restart)) => fault.mode = Some(value.parse()?),
-                Some(_) => return Err(format!("{name} takes no value")),
-                None => {}
+        if let (Some(value), Some(kind)) = (value, kind(&fault.name)) {
+            let wrong = |error: String| format!("{error}; {}", kind.usage());
+            match kind.value() {
+                Value::Duration => fault.delay_ms = milliseconds(value).map_err(wrong)?,
+                Value::Code => fault.hresult = Some(code(value).map_err(wrong)?),
+                Value::Mode => fault.mode = Some(value.parse().map_err(wrong)?),
+                Value::None => return Err(format!("{name} takes no VALUE, and {value:?} is one; {}", kind.usage())),
             }
         }
         for part in parts {
@@ -548,7 +573,7 @@ impl FromStr for Fault {
                 "code" => fault.hresult = Some(code(value)?),
                 "mode" => fault.mode = Some(value.parse()?),
                 "probability" => fault.probability = Some(value.parse().map_err(|_| format!("{value:?} is not a probability"))?),
-                "count" => fault.count = Some(number()?),
+                "count" => fault.count = Some(value.parse()?),
                 "skip" => fault.skip = number()?,
                 other => return Err(format!("a fault has no {other:?}: use call, id, text, delay, code, mode, probability, count or skip")),
             }

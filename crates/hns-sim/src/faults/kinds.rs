@@ -1,5 +1,7 @@
 //! The table of faults.
 
+use std::fmt;
+
 use hcn::HResult;
 
 use super::{Action, Blip, Loss, Shown, Spoilt, Upset};
@@ -11,35 +13,109 @@ pub struct FaultKind {
     pub name: &'static str,
     /// What it does.
     pub action: Action,
+    /// How many calls it strikes unless the fault has a count.
+    pub strikes: Strikes,
     /// The functions it strikes unless the fault says otherwise, apart by blanks; empty is every function.
     pub calls: &'static str,
     /// What the call answers unless the fault says otherwise.
     pub hresult: Option<HResult>,
     /// How long the call waits unless the fault says otherwise.
     pub delay_ms: u64,
-    /// What one sees.
+    /// What it does, in words.
     pub what: &'static str,
+    /// What is then seen, and where.
+    pub seen: &'static str,
     /// Where it was reported.
     pub evidence: &'static str,
 }
 
-const fn new(name: &'static str, action: Action, calls: &'static str, what: &'static str, evidence: &'static str) -> FaultKind {
-    FaultKind { name, action, calls, hresult: None, delay_ms: 0, what, evidence }
+/// How many calls a fault strikes that has no count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strikes {
+    /// One: it happens at a moment, and the real service is as before afterwards but for what it did.
+    Once,
+    /// All until it is taken back: it is a state of the host, or a property of its build.
+    UntilCleared,
 }
 
-const fn fails(name: &'static str, hresult: HResult, calls: &'static str, what: &'static str, evidence: &'static str) -> FaultKind {
-    FaultKind { name, action: Action::Fail, calls, hresult: Some(hresult), delay_ms: 0, what, evidence }
+impl fmt::Display for Strikes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Once => "once",
+            Self::UntilCleared => "until cleared",
+        })
+    }
 }
 
-const fn waits(mut kind: FaultKind, delay_ms: u64) -> FaultKind {
-    kind.delay_ms = delay_ms;
-    kind
+/// What VALUE of `NAME=VALUE` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// There is none.
+    None,
+    /// How long the call waits, or how long what comes late takes.
+    Duration,
+    /// The code that the call answers.
+    Code,
+    /// How the service ends.
+    Mode,
 }
 
-const fn ends(mut kind: FaultKind, hresult: HResult) -> FaultKind {
-    kind.hresult = Some(hresult);
-    kind
+impl FaultKind {
+    /// What VALUE means.
+    pub fn value(&self) -> Value {
+        match self.action {
+            Action::Delay | Action::Spoil(Spoilt::Compartment) | Action::Blip(Blip::Passing | Blip::LosesRoutes) => Value::Duration,
+            Action::Fail | Action::FailAfter => Value::Code,
+            Action::Upset(Upset::Restart) => Value::Mode,
+            _ => Value::None,
+        }
+    }
+
+    /// What VALUE is when it is left out; none where it must be given, or where there is none.
+    pub fn default_value(&self) -> Option<String> {
+        match self.value() {
+            Value::None => None,
+            Value::Duration => (self.delay_ms != 0).then(|| format!("{}ms", self.delay_ms)),
+            Value::Code => self.hresult.map(|code| format!("{:#010x}", code.0)),
+            Value::Mode => Some("clean".to_owned()),
+        }
+    }
+
+    /// How VALUE is written: `NAME`, `NAME=CODE` where it must be given, `NAME[=CODE]` where it may be.
+    pub fn form(&self) -> String {
+        let word = match self.value() {
+            Value::None => return self.name.to_owned(),
+            Value::Duration => "DURATION",
+            Value::Code => "CODE",
+            Value::Mode => "MODE",
+        };
+        if self.default_value().is_some() { format!("{}[={word}]", self.name) } else { format!("{}={word}", self.name) }
+    }
+
+    /// How it is written and what VALUE means, in a sentence.
+    pub fn usage(&self) -> String {
+        let meaning = match self.value() {
+            Value::None => return format!("write {}: it has no VALUE", self.name),
+            Value::Duration => "DURATION is a number with a unit, as 200ms or 3s",
+            Value::Code => "CODE is what the call answers, as 0x803b0013 or HCN_E_PORT_ALREADY_EXISTS",
+            Value::Mode => "MODE is clean, crash or reboot",
+        };
+        let default = self.default_value().map(|value| format!(" (without it {value})")).unwrap_or_default();
+        format!("write {}: {meaning}{default}", self.form())
+    }
 }
+
+const LASTING: FaultKind = FaultKind {
+    name: "",
+    action: Action::Fail,
+    strikes: Strikes::UntilCleared,
+    calls: "",
+    hresult: None,
+    delay_ms: 0,
+    what: "",
+    seen: "",
+    evidence: "",
+};
 
 const CREATE_BALANCER: &str = "HcnCreateLoadBalancer";
 const CREATE_ENDPOINT: &str = "HcnCreateEndpoint";
@@ -50,239 +126,573 @@ const MODIFY_NAMESPACE: &str = "HcnModifyNamespace";
 const QUERY_NETWORK: &str = "HcnQueryNetworkProperties HNSCall";
 const CHANGES: &str = "HcnCreate* HcnModify* HcnDelete*";
 
+const NO_POD: &str = "the pod stays ContainerCreating; its events (FailedCreatePodSandBox) have the code";
+const NO_SERVICE: &str = "after 10 s the Service's events (ServiceNotServed) have the code; connections to it find nobody";
+const NO_NETWORK: &str = "the node has no pod network: its condition Ready says so, and the agent's log has the code";
+
 /// Every fault.
 pub const KINDS: &[FaultKind] = &[
     // Any call.
-    new("slow-call", Action::Delay, "", "the call waits", "k8s#109162"),
-    FaultKind { hresult: None, ..fails("fail-call", HResult::FAIL, "", "the call fails before it has an effect", "any") },
-    new("hang", Action::Hang, "", "the call does not return until the fault is cleared", "moby#40699, ACN#1359, hcsshim#152"),
-    ends(
-        new("error-after-effect", Action::FailAfter, CHANGES, "the call does its work and fails", "inference: lost RPC answers"),
-        HResult::RPC_CALL_FAILED,
-    ),
-    new("success-without-effect", Action::Pretend, CHANGES, "the call succeeds and does nothing", "WC#631, k8s#131466"),
-    new("duplicate-effect", Action::Twice, "HcnCreate*", "a create makes two objects", "inference: retried RPC"),
-    new("vanish", Action::Upset(Upset::LoseObject), "HcnOpen*", "the object is gone between enumerating and opening", "hnslib lists with 3N+1 calls"),
+    FaultKind {
+        name: "slow-call",
+        action: Action::Delay,
+        what: "the call waits",
+        seen: "pods and Services come up later; MEAN and SLOWEST of `mullion hns counters`",
+        evidence: "k8s#109162",
+        ..LASTING
+    },
+    FaultKind {
+        name: "fail-call",
+        action: Action::Fail,
+        what: "the call fails before it has an effect",
+        seen: "what failed says so with the code: events of the pod or the Service, `mullion hns calls --failed`",
+        evidence: "every error code that clients know",
+        ..LASTING
+    },
+    FaultKind {
+        name: "hang",
+        action: Action::Hang,
+        what: "the call does not return until the fault is cleared",
+        seen: "pods stay ContainerCreating or Terminating; the agent's log (`mullion logs NODE`) names the call after its deadline",
+        evidence: "moby#40699, ACN#1359, hcsshim#152",
+        ..LASTING
+    },
+    FaultKind {
+        name: "error-after-effect",
+        action: Action::FailAfter,
+        strikes: Strikes::Once,
+        calls: CHANGES,
+        hresult: Some(HResult::RPC_CALL_FAILED),
+        what: "the call does its work and fails",
+        seen: "the caller reports a failure, and the object is there: `mullion hns list`",
+        evidence: "inference: lost RPC answers",
+        ..LASTING
+    },
+    FaultKind {
+        name: "success-without-effect",
+        action: Action::Pretend,
+        calls: CHANGES,
+        what: "the call succeeds and does nothing",
+        seen: "no error at the call; the object is not there: `mullion hns list`",
+        evidence: "WC#631, k8s#131466",
+        ..LASTING
+    },
+    FaultKind {
+        name: "duplicate-effect",
+        action: Action::Twice,
+        strikes: Strikes::Once,
+        calls: "HcnCreate*",
+        what: "a create makes two objects",
+        seen: "`mullion hns list` has one that nobody asked for",
+        evidence: "inference: retried RPC",
+        ..LASTING
+    },
+    FaultKind {
+        name: "vanish",
+        action: Action::Upset(Upset::LoseObject),
+        strikes: Strikes::Once,
+        calls: "HcnOpen*",
+        what: "the object is gone between enumerating and opening",
+        seen: "`mullion hns list` without it; who owned it makes it anew or reports it as gone",
+        evidence: "hnslib lists with 3N+1 calls",
+        ..LASTING
+    },
     // The service's life.
-    fails("svc-down", HResult::RPC_NOT_REGISTERED, "", "the service does not answer", "WSL#9634, k8s PR#139503"),
-    fails("svc-stopping", HResult::MANAGER_STOPPED, "", "the service is stopping", "WSL#9634"),
-    new("svc-deadlock", Action::Hang, "", "no call returns until the fault is cleared", "SDN hnsautomitigator; moby#40699"),
-    new(
-        "hns-restart",
-        Action::Upset(Upset::Restart),
-        "",
-        "the service restarts (clean, crash or reboot); the call fails with 0x800706be",
-        "hcsshim#2155, WSL",
-    ),
-    new(
-        "wipe",
-        Action::Upset(Upset::Wipe),
-        "",
-        "the service restarts with nothing (HNS.data deleted); the call fails with 0x800706be",
-        "known reset",
-    ),
-    new(
-        "hns-data-corrupt",
-        Action::Upset(Upset::Corrupt),
-        "",
-        "the service is away until its data are wiped",
-        "hcsshim#627, hcsshim#99, for-win#750",
-    ),
-    new("svc-stop-fails", Action::StaysUp, "", "the service does not stop: restarts are refused", "K2s#819, K2s#1468, K2s#593"),
-    new("callback-drop", Action::DropEvents, CHANGES, "no listener hears of what the call does", "inference: WSL re-enumerates on a timer"),
+    FaultKind {
+        name: "svc-down",
+        action: Action::Fail,
+        hresult: Some(HResult::RPC_NOT_REGISTERED),
+        what: "the service does not answer",
+        seen: "`mullion hns status` says what a call answers; new pods stay ContainerCreating; what is there goes on to carry packets",
+        evidence: "WSL#9634, k8s PR#139503",
+        ..LASTING
+    },
+    FaultKind {
+        name: "svc-stopping",
+        action: Action::Fail,
+        hresult: Some(HResult::MANAGER_STOPPED),
+        what: "the service is stopping",
+        seen: "as svc-down",
+        evidence: "WSL#9634",
+        ..LASTING
+    },
+    FaultKind {
+        name: "svc-deadlock",
+        action: Action::Hang,
+        what: "no call returns until the fault is cleared",
+        seen: "`mullion hns status` says that its call does not return; new pods stay ContainerCreating",
+        evidence: "SDN hnsautomitigator; moby#40699",
+        ..LASTING
+    },
+    FaultKind {
+        name: "hns-restart",
+        action: Action::Upset(Upset::Restart),
+        strikes: Strikes::Once,
+        what: "the service restarts (clean, crash or reboot); the call fails with 0x800706be",
+        seen: "`restarts` of `mullion hns status` grows; a clean restart keeps everything, a crash loses load balancers and half of the endpoints",
+        evidence: "hcsshim#2155, WSL",
+        ..LASTING
+    },
+    FaultKind {
+        name: "wipe",
+        action: Action::Upset(Upset::Wipe),
+        strikes: Strikes::Once,
+        what: "the service restarts with nothing (HNS.data deleted); the call fails with 0x800706be",
+        seen: "`objects` of `mullion hns status` falls to 0, pods and Services of the node lose their packets until their owners make everything anew",
+        evidence: "known reset",
+        ..LASTING
+    },
+    FaultKind {
+        name: "hns-data-corrupt",
+        action: Action::Upset(Upset::Corrupt),
+        strikes: Strikes::Once,
+        what: "the service is away until its data are wiped",
+        seen: "`mullion hns status` says that it does not answer, until `mullion hns restart --wipe`",
+        evidence: "hcsshim#627, hcsshim#99, for-win#750",
+        ..LASTING
+    },
+    FaultKind {
+        name: "svc-stop-fails",
+        action: Action::StaysUp,
+        what: "the service does not stop: restarts are refused",
+        seen: "`mullion hns restart` fails and says so",
+        evidence: "K2s#819, K2s#1468, K2s#593",
+        ..LASTING
+    },
+    FaultKind {
+        name: "callback-drop",
+        action: Action::DropEvents,
+        calls: CHANGES,
+        what: "no listener hears of what the call does",
+        seen: "agents learn of a change only when they look again",
+        evidence: "inference: WSL re-enumerates on a timer",
+        ..LASTING
+    },
     // What a start loses.
-    new(
-        "network-lost-on-reboot",
-        Action::Start(Loss::Networks),
-        "",
-        "networks do not come back from a restart or reboot",
-        "ACN#283, acs-engine#4001, flannel#1423",
-    ),
-    new("restart-loses-endpoints", Action::Start(Loss::Endpoints), "", "endpoints do not come back from a restart", "calico#5164"),
-    new(
-        "restart-loses-lbs",
-        Action::Start(Loss::Balancers),
-        "",
-        "load balancers do not come back from a restart",
-        "k8s#110674, k8s#110849, WC#18, WC#278, aks-engine#4975",
-    ),
-    new(
-        "restart-loses-some-lbs",
-        Action::Start(Loss::SomeBalancers),
-        "",
-        "half of the load balancers do not come back from a restart",
-        "k8s#135802, k8s#110674",
-    ),
-    new("restart-drops-dsr", Action::Start(Loss::DirectServerReturn), "", "load balancers come back without DSR", "WC#19"),
-    new(
-        "restart-leaks-ports",
-        Action::Start(Loss::Listeners),
-        "",
-        "load balancers are lost, and creating them again says that they exist",
-        "k8s#139519, k8s PR#137530",
-    ),
-    new(
-        "restart-loses-namespaces",
-        Action::Start(Loss::Namespaces),
-        "",
-        "namespaces without containers do not come back from a restart, and their endpoints are in none",
-        "inference: HNS keeps namespaces while containers run",
-    ),
-    new("stale-endpoints", Action::Start(Loss::StaleEndpoints), "", "endpoints come back from a reboot, attached to nothing", "moby#36603"),
+    FaultKind {
+        name: "network-lost-on-reboot",
+        action: Action::Start(Loss::Networks),
+        what: "networks do not come back from a restart or reboot",
+        seen: "after `mullion hns restart`, `mullion hns list networks` is empty until the agent made its network anew",
+        evidence: "ACN#283, acs-engine#4001, flannel#1423",
+        ..LASTING
+    },
+    FaultKind {
+        name: "restart-loses-endpoints",
+        action: Action::Start(Loss::Endpoints),
+        what: "endpoints do not come back from a restart",
+        seen: "after `mullion hns restart`, `mullion hns list endpoints` without the pods'; pods of the node are not reached",
+        evidence: "calico#5164",
+        ..LASTING
+    },
+    FaultKind {
+        name: "restart-loses-lbs",
+        action: Action::Start(Loss::Balancers),
+        what: "load balancers do not come back from a restart",
+        seen: "after `mullion hns restart` pods of the node reach no Service until the proxy has made the load balancers anew (seconds; upstream's kube-proxy does not notice)",
+        evidence: "k8s#110674, k8s#110849, WC#18, WC#278, aks-engine#4975",
+        ..LASTING
+    },
+    FaultKind {
+        name: "restart-loses-some-lbs",
+        action: Action::Start(Loss::SomeBalancers),
+        what: "half of the load balancers do not come back from a restart",
+        seen: "as restart-loses-lbs, for some Services",
+        evidence: "k8s#135802, k8s#110674",
+        ..LASTING
+    },
+    FaultKind {
+        name: "restart-drops-dsr",
+        action: Action::Start(Loss::DirectServerReturn),
+        what: "load balancers come back without DSR",
+        seen: "FLAGS of `mullion hns list loadbalancers`; servers see the node's address in place of the client's",
+        evidence: "WC#19",
+        ..LASTING
+    },
+    FaultKind {
+        name: "restart-leaks-ports",
+        action: Action::Start(Loss::Listeners),
+        what: "load balancers are lost, and creating them again says that they exist",
+        seen: "after `mullion hns restart` the Service's events (ServiceNotServed) have the code; connections to it find nobody",
+        evidence: "k8s#139519, k8s PR#137530",
+        ..LASTING
+    },
+    FaultKind {
+        name: "restart-loses-namespaces",
+        action: Action::Start(Loss::Namespaces),
+        what: "namespaces without containers do not come back from a restart, and their endpoints are in none",
+        seen: "after `mullion hns restart`, `mullion hns list namespaces` is empty; pods of the node are not reached",
+        evidence: "inference: HNS keeps namespaces while containers run",
+        ..LASTING
+    },
+    FaultKind {
+        name: "stale-endpoints",
+        action: Action::Start(Loss::StaleEndpoints),
+        what: "endpoints come back from a reboot, attached to nothing",
+        seen: "after `mullion hns restart --mode reboot`, `mullion hns list endpoints` has endpoints of pods that are gone",
+        evidence: "moby#36603",
+        ..LASTING
+    },
     // Networks.
-    fails(
-        "net-ghost-name",
-        HResult::NETWORK_ALREADY_EXISTS,
-        CREATE_NETWORK,
-        "a network's name is taken by one that is not listed",
-        "hcsshim#850, K2s#1317, moby#40345",
-    ),
-    fails(
-        "net-create-after-reboot",
-        HResult::INVALID_PARAMETER,
-        CREATE_NETWORK,
-        "a network cannot be created yet",
-        "SDN#177, for-win#8427, antrea#2213",
-    ),
-    waits(new("net-create-slow", Action::Delay, CREATE_NETWORK, "the first external network takes long", "OVN-K, WMCO, antrea: 1 to 60 s"), 6000),
-    waits(
-        new(
-            "net-blip",
-            Action::Blip(Blip::Passing),
-            CREATE_NETWORK,
-            "the host's adapter is without addresses and routes for a while (1.8 s)",
-            "antrea, flannel, Calico and OVN-K wait for the address",
-        ),
-        1800,
-    ),
-    waits(
-        new(
-            "net-blip-loses-routes",
-            Action::Blip(Blip::LosesRoutes),
-            CREATE_NETWORK,
-            "after a blip the adapter has its addresses and the default route again, no other route",
-            "sig-windows-tools#162, OVN-K adds routes again",
-        ),
-        1800,
-    ),
-    new(
-        "net-blip-loses-ip",
-        Action::Blip(Blip::LosesAddresses),
-        CREATE_NETWORK,
-        "the adapter loses addresses and routes until the host reboots or the faults are cleared",
-        "sig-windows-tools#162",
-    ),
-    new("net-apipa", Action::Show(Shown::LinkLocalAddress), QUERY_NETWORK, "the ManagementIP is 169.254.x", "slow DHCP"),
-    new(
-        "net-late-management-ip",
-        Action::Show(Shown::NoManagementAddress),
-        QUERY_NETWORK,
-        "the ManagementIP is not there yet",
-        "flannel and Calico poll for it",
-    ),
-    new(
-        "net-new-id",
-        Action::Upset(Upset::NewNetwork),
-        "HcnEnumerateNetworks",
-        "the network was made anew with another id, without endpoints",
-        "kube-proxy drops all policies",
-    ),
-    fails("ipv6-off", HResult::ELEMENT_NOT_FOUND, "HcnCreate*", "creates fail as with IPv6 disabled on the host", "hosts with IPv6 off"),
+    FaultKind {
+        name: "net-ghost-name",
+        action: Action::Fail,
+        calls: CREATE_NETWORK,
+        hresult: Some(HResult::NETWORK_ALREADY_EXISTS),
+        what: "a network's name is taken by one that is not listed",
+        seen: NO_NETWORK,
+        evidence: "hcsshim#850, K2s#1317, moby#40345",
+        ..LASTING
+    },
+    FaultKind {
+        name: "net-create-after-reboot",
+        action: Action::Fail,
+        calls: CREATE_NETWORK,
+        hresult: Some(HResult::INVALID_PARAMETER),
+        what: "a network cannot be created yet",
+        seen: NO_NETWORK,
+        evidence: "SDN#177, for-win#8427, antrea#2213",
+        ..LASTING
+    },
+    FaultKind {
+        name: "net-create-slow",
+        action: Action::Delay,
+        strikes: Strikes::Once,
+        calls: CREATE_NETWORK,
+        delay_ms: 6000,
+        what: "the first external network takes long (6 s)",
+        seen: "the node is Ready that much later",
+        evidence: "OVN-K, WMCO, antrea: 1 to 60 s",
+        ..LASTING
+    },
+    FaultKind {
+        name: "net-blip",
+        action: Action::Blip(Blip::Passing),
+        strikes: Strikes::Once,
+        calls: CREATE_NETWORK,
+        delay_ms: 1800,
+        what: "the host's adapter is without addresses and routes for a while (1.8 s), after the call",
+        seen: "the node is not reached meanwhile",
+        evidence: "antrea, flannel, Calico and OVN-K wait for the address",
+        ..LASTING
+    },
+    FaultKind {
+        name: "net-blip-loses-routes",
+        action: Action::Blip(Blip::LosesRoutes),
+        strikes: Strikes::Once,
+        calls: CREATE_NETWORK,
+        delay_ms: 1800,
+        what: "after a blip the adapter has its addresses and the default route again, no other route",
+        seen: "the node's routes to the pods of other nodes are missing until the agent sets them again",
+        evidence: "sig-windows-tools#162, OVN-K adds routes again",
+        ..LASTING
+    },
+    FaultKind {
+        name: "net-blip-loses-ip",
+        action: Action::Blip(Blip::LosesAddresses),
+        strikes: Strikes::Once,
+        calls: CREATE_NETWORK,
+        what: "the adapter loses addresses and routes until the host reboots or the faults are cleared",
+        seen: "the node becomes NotReady after 40 s: nobody reaches it",
+        evidence: "sig-windows-tools#162",
+        ..LASTING
+    },
+    FaultKind {
+        name: "net-apipa",
+        action: Action::Show(Shown::LinkLocalAddress),
+        calls: QUERY_NETWORK,
+        what: "the ManagementIP is 169.254.x",
+        seen: "documents of networks have 169.254.17.1 (`mullion hns list networks -o json`)",
+        evidence: "slow DHCP",
+        ..LASTING
+    },
+    FaultKind {
+        name: "net-late-management-ip",
+        action: Action::Show(Shown::NoManagementAddress),
+        calls: QUERY_NETWORK,
+        what: "the ManagementIP is not there yet",
+        seen: "documents of networks have none; an agent that needs it waits",
+        evidence: "flannel and Calico poll for it",
+        ..LASTING
+    },
+    FaultKind {
+        name: "net-new-id",
+        action: Action::Upset(Upset::NewNetwork),
+        strikes: Strikes::Once,
+        calls: "HcnEnumerateNetworks",
+        what: "the network was made anew with another id, without endpoints",
+        seen: "`mullion hns list networks` has another id; pods of the node are not reached",
+        evidence: "kube-proxy drops all policies",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ipv6-off",
+        action: Action::Fail,
+        calls: "HcnCreate*",
+        hresult: Some(HResult::ELEMENT_NOT_FOUND),
+        what: "creates fail as with IPv6 disabled on the host",
+        seen: NO_POD,
+        evidence: "hosts with IPv6 off",
+        ..LASTING
+    },
     // Namespaces and endpoints.
-    waits(
-        new(
-            "ns-late-compartment",
-            Action::Spoil(Spoilt::Compartment),
-            "HcnCreateNamespace",
-            "the compartment, and the adapters in it, show up late (3 s), or with the first container",
-            "WC#401, antrea#8172",
-        ),
-        3000,
-    ),
-    new("ep-delete-hang", Action::Hang, DELETE_ENDPOINT, "the delete does not return until the fault is cleared", "moby#40699, antrea PR#650"),
-    new(
-        "stale-endpoint",
-        Action::Pretend,
-        DELETE_ENDPOINT,
-        "the delete succeeds and the endpoint stays",
-        "WC#631, ovn-k#390, antrea#2301, vpc-cni#47",
-    ),
-    new("ep-stuck", Action::Partial, MODIFY_NAMESPACE, "the endpoint is attached, in state 1, without an adapter", "calico#12795"),
-    fails(
-        "ep-attach-loop",
-        HResult::ENDPOINT_ALREADY_ATTACHED,
-        MODIFY_NAMESPACE,
-        "the endpoint is said to be attached already",
-        "calico#4280, calico#5192, flannel#1391",
-    ),
-    waits(
-        ends(new("ep-host-attach-fails", Action::Fail, "HNSCall", "attaching to the host fails after 6 s", "flannel#1112"), HResult::WRONG_DISK),
-        6000,
-    ),
-    fails("ep-dup-ip", HResult::OBJECT_ALREADY_EXISTS, CREATE_ENDPOINT, "the address is said to be taken", "k8s#74766, for-win#13965"),
-    fails(
-        "ep-address-reserved",
-        HResult::ADDR_INVALID_OR_RESERVED,
-        CREATE_ENDPOINT,
-        "the address is said to be reserved",
-        "sig-windows-tools#71, k8s#100962",
-    ),
-    fails(
-        "ep-notfound-on-namespace",
-        HResult::ELEMENT_NOT_FOUND,
-        MODIFY_NAMESPACE,
-        "the namespace or endpoint is said to be gone",
-        "ACN#1272, ACN#774, containerd#6135",
-    ),
-    new(
-        "ep-port-blocked",
-        Action::Spoil(Spoilt::Port),
-        MODIFY_NAMESPACE,
-        "the endpoint is attached, in state 3, and its port passes nothing until it is attached anew",
-        "calico#12795; VFP ports in state Blocked",
-    ),
-    fails("ns-delete-refused", HResult::REQUEST_UNSUPPORTED, "HcnDeleteNamespace", "the namespace is said to be in use", "hcsshim#2155, WC#485"),
-    new("lost-object", Action::Upset(Upset::LoseObject), "", "the object is gone, as if another program had deleted it", "k8s#76316, moby#45462"),
+    FaultKind {
+        name: "ns-late-compartment",
+        action: Action::Spoil(Spoilt::Compartment),
+        calls: "HcnCreateNamespace",
+        delay_ms: 3000,
+        what: "the compartment, and the adapters in it, show up late (3 s), or with the first container",
+        seen: "the pod starts that much later",
+        evidence: "WC#401, antrea#8172",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ep-delete-hang",
+        action: Action::Hang,
+        calls: DELETE_ENDPOINT,
+        what: "the delete does not return until the fault is cleared",
+        seen: "a deleted pod stays, with its containers ended; its events (FailedKillPod) name the endpoint",
+        evidence: "moby#40699, antrea PR#650",
+        ..LASTING
+    },
+    FaultKind {
+        name: "stale-endpoint",
+        action: Action::Pretend,
+        strikes: Strikes::Once,
+        calls: DELETE_ENDPOINT,
+        what: "the delete succeeds and the endpoint stays",
+        seen: "`mullion hns list endpoints` has the endpoint of a pod that is gone",
+        evidence: "WC#631, ovn-k#390, antrea#2301, vpc-cni#47",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ep-stuck",
+        action: Action::Partial,
+        strikes: Strikes::Once,
+        calls: MODIFY_NAMESPACE,
+        what: "the endpoint is attached, in state 1, without an adapter",
+        seen: "the pod's events (FailedCreatePodSandBox) say that its endpoint has no adapter; its sandbox is made again",
+        evidence: "calico#12795",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ep-attach-loop",
+        action: Action::Fail,
+        calls: MODIFY_NAMESPACE,
+        hresult: Some(HResult::ENDPOINT_ALREADY_ATTACHED),
+        what: "the endpoint is said to be attached already",
+        seen: "the pod stays ContainerCreating; its events (FailedCreatePodSandBox) say that its endpoint is in no namespace",
+        evidence: "calico#4280, calico#5192, flannel#1391",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ep-host-attach-fails",
+        action: Action::Fail,
+        calls: "HNSCall",
+        hresult: Some(HResult::WRONG_DISK),
+        delay_ms: 6000,
+        what: "attaching to the host fails after 6 s",
+        seen: "the host's own endpoint of the pod network is missing (`mullion hns list endpoints`); the agent's log has the code",
+        evidence: "flannel#1112",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ep-dup-ip",
+        action: Action::Fail,
+        calls: CREATE_ENDPOINT,
+        hresult: Some(HResult::OBJECT_ALREADY_EXISTS),
+        what: "the address is said to be taken",
+        seen: NO_POD,
+        evidence: "k8s#74766, for-win#13965",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ep-address-reserved",
+        action: Action::Fail,
+        calls: CREATE_ENDPOINT,
+        hresult: Some(HResult::ADDR_INVALID_OR_RESERVED),
+        what: "the address is said to be reserved",
+        seen: NO_POD,
+        evidence: "sig-windows-tools#71, k8s#100962",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ep-notfound-on-namespace",
+        action: Action::Fail,
+        calls: MODIFY_NAMESPACE,
+        hresult: Some(HResult::ELEMENT_NOT_FOUND),
+        what: "the namespace or endpoint is said to be gone",
+        seen: NO_POD,
+        evidence: "ACN#1272, ACN#774, containerd#6135",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ep-port-blocked",
+        action: Action::Spoil(Spoilt::Port),
+        strikes: Strikes::Once,
+        calls: MODIFY_NAMESPACE,
+        what: "the endpoint is attached, in state 3, and its port passes nothing until it is attached anew",
+        seen: "the pod is Ready and no packet reaches or leaves it; `mullion hns vfp` says Blocked",
+        evidence: "calico#12795; VFP ports in state Blocked",
+        ..LASTING
+    },
+    FaultKind {
+        name: "ns-delete-refused",
+        action: Action::Fail,
+        calls: "HcnDeleteNamespace",
+        hresult: Some(HResult::REQUEST_UNSUPPORTED),
+        what: "the namespace is said to be in use",
+        seen: "a deleted pod stays Terminating; its events (FailedKillPod) have the code",
+        evidence: "hcsshim#2155, WC#485",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lost-object",
+        action: Action::Upset(Upset::LoseObject),
+        strikes: Strikes::Once,
+        what: "the object is gone, as if another program had deleted it",
+        seen: "`mullion hns list` without it; a load balancer is made anew within seconds",
+        evidence: "k8s#76316, moby#45462",
+        ..LASTING
+    },
     // Load balancers.
-    fails("port-exists", HResult::PORT_ALREADY_EXISTS, CREATE_BALANCER, "the port is said to be taken", "k8s PR#137530, hcsshim#1043, AKS#1375"),
-    fails("lb-exists", HResult::ALREADY_EXISTS, CREATE_BALANCER, "the load balancer is said to exist", "k8s#139519"),
-    fails("lb-port-not-found", HResult::PORT_NOT_FOUND, CREATE_BALANCER, "a backend's port is said not to be on a switch", "k8s#62029"),
-    fails("lb-empty", HResult::INVALID_JSON_REFERENCE, CREATE_BALANCER, "a backend is said not to exist", "k8s#100384, k8s PR#106936"),
-    fails(
-        "lb-sourcevip-missing",
-        HResult::ADDR_INVALID_OR_RESERVED,
-        CREATE_BALANCER,
-        "the SourceVIP is said not to be an endpoint's",
-        "k8s PR#96499",
-    ),
-    fails("lb-out-of-ports", HResult::OUT_OF_MEMORY, CREATE_BALANCER, "the pool of ports is used up", "CNI plugins#613, AKS#1375"),
-    fails("lb-delete-fails", HResult::FAIL, "HcnDeleteLoadBalancer", "the delete fails; with count=1 a retry works", "k8s#113524"),
-    fails(
-        "lb-del-after-net",
-        HResult::NETWORK_NOT_FOUND,
-        "HcnDeleteLoadBalancer",
-        "the load balancer's network is said to be gone",
-        "libnetwork#2524, aks-engine#3956",
-    ),
-    new("lb-modify-noop", Action::Pretend, "HcnModifyLoadBalancer", "the modify succeeds and does nothing", "k8s#131466"),
-    new(
-        "lb-create-hang",
-        Action::Hang,
-        CREATE_BALANCER,
-        "the create does not return until the fault is cleared",
-        "aks-engine#4315, image-builder#566",
-    ),
+    FaultKind {
+        name: "port-exists",
+        action: Action::Fail,
+        calls: CREATE_BALANCER,
+        hresult: Some(HResult::PORT_ALREADY_EXISTS),
+        what: "the port is said to be taken",
+        seen: NO_SERVICE,
+        evidence: "k8s PR#137530, hcsshim#1043, AKS#1375",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lb-exists",
+        action: Action::Fail,
+        calls: CREATE_BALANCER,
+        hresult: Some(HResult::ALREADY_EXISTS),
+        what: "the load balancer is said to exist",
+        seen: NO_SERVICE,
+        evidence: "k8s#139519",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lb-port-not-found",
+        action: Action::Fail,
+        calls: CREATE_BALANCER,
+        hresult: Some(HResult::PORT_NOT_FOUND),
+        what: "a backend's port is said not to be on a switch",
+        seen: NO_SERVICE,
+        evidence: "k8s#62029",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lb-empty",
+        action: Action::Fail,
+        calls: CREATE_BALANCER,
+        hresult: Some(HResult::INVALID_JSON_REFERENCE),
+        what: "a backend is said not to exist",
+        seen: NO_SERVICE,
+        evidence: "k8s#100384, k8s PR#106936",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lb-sourcevip-missing",
+        action: Action::Fail,
+        calls: CREATE_BALANCER,
+        hresult: Some(HResult::ADDR_INVALID_OR_RESERVED),
+        what: "the SourceVIP is said not to be an endpoint's",
+        seen: NO_SERVICE,
+        evidence: "k8s PR#96499",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lb-out-of-ports",
+        action: Action::Fail,
+        calls: CREATE_BALANCER,
+        hresult: Some(HResult::OUT_OF_MEMORY),
+        what: "the pool of ports is used up",
+        seen: NO_SERVICE,
+        evidence: "CNI plugins#613, AKS#1375",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lb-delete-fails",
+        action: Action::Fail,
+        strikes: Strikes::Once,
+        calls: "HcnDeleteLoadBalancer",
+        hresult: Some(HResult::FAIL),
+        what: "the delete fails, and a retry works",
+        seen: "`mullion hns calls --failed`; the load balancer goes with the retry",
+        evidence: "k8s#113524",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lb-del-after-net",
+        action: Action::Fail,
+        calls: "HcnDeleteLoadBalancer",
+        hresult: Some(HResult::NETWORK_NOT_FOUND),
+        what: "the load balancer's network is said to be gone",
+        seen: "`mullion hns list loadbalancers` keeps that of a deleted Service",
+        evidence: "libnetwork#2524, aks-engine#3956",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lb-modify-noop",
+        action: Action::Pretend,
+        calls: "HcnModifyLoadBalancer",
+        what: "the modify succeeds and does nothing",
+        seen: "connections to a Service go to the backends that it had before",
+        evidence: "k8s#131466",
+        ..LASTING
+    },
+    FaultKind {
+        name: "lb-create-hang",
+        action: Action::Hang,
+        calls: CREATE_BALANCER,
+        what: "the create does not return until the fault is cleared",
+        seen: "connections to new Services find nobody",
+        evidence: "aks-engine#4315, image-builder#566",
+        ..LASTING
+    },
     // Policies.
-    new("lost-policy", Action::Upset(Upset::LosePolicies), "", "the object's policies are gone; a load balancer is gone itself", "k8s#110674, ovn-k"),
-    fails("acl-refused", HResult::INVALID_POLICY, MODIFY_ENDPOINT, "the policy is refused", "calico#8465, containers-roadmap#240, hcsshim#164"),
-    new(
-        "acl-broken",
-        Action::Spoil(Spoilt::Rules),
-        "HcnCreateEndpoint HcnModifyEndpoint",
-        "access rules are accepted and shown, and no packet meets them until they are set anew",
-        "WC#616 (Windows Server 2025)",
-    ),
-    new("acl-remove-noop", Action::Pretend, MODIFY_ENDPOINT, "the modify succeeds and does nothing", "Azure NPM"),
+    FaultKind {
+        name: "lost-policy",
+        action: Action::Upset(Upset::LosePolicies),
+        strikes: Strikes::Once,
+        what: "the object's policies are gone; a load balancer is gone itself",
+        seen: "`mullion hns list endpoints -o json` without them: a pod without OutBoundNAT reaches nothing outside",
+        evidence: "k8s#110674, ovn-k",
+        ..LASTING
+    },
+    FaultKind {
+        name: "acl-refused",
+        action: Action::Fail,
+        calls: MODIFY_ENDPOINT,
+        hresult: Some(HResult::INVALID_POLICY),
+        what: "the policy is refused",
+        seen: "who sets access rules (win-bridge's configuration, Calico, Azure NPM) gets the code; the rules do not hold",
+        evidence: "calico#8465, containers-roadmap#240, hcsshim#164",
+        ..LASTING
+    },
+    FaultKind {
+        name: "acl-broken",
+        action: Action::Spoil(Spoilt::Rules),
+        calls: "HcnCreateEndpoint HcnModifyEndpoint",
+        what: "access rules are accepted and shown, and no packet meets them until they are set anew",
+        seen: "connections that a rule blocks come about",
+        evidence: "WC#616 (Windows Server 2025)",
+        ..LASTING
+    },
+    FaultKind {
+        name: "acl-remove-noop",
+        action: Action::Pretend,
+        calls: MODIFY_ENDPOINT,
+        what: "the modify succeeds and does nothing",
+        seen: "connections that a removed rule blocked stay blocked",
+        evidence: "Azure NPM",
+        ..LASTING
+    },
 ];
 
 /// What a name means.

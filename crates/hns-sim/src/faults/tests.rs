@@ -73,6 +73,19 @@ fn texts_round_trip_and_nonsense_is_refused() {
         "svc-down,color=red",
         "svc-down,count",
         "fail-call=0x0",
+        "fail-call=3",
+        "fail-call=0x10000",
+        "ep-dup-ip=3",
+        "port-exists=2",
+        "ep-stuck=1",
+        "wipe=3",
+        "lost-object=5",
+        "svc-deadlock=10s",
+        "net-blip=1800",
+        "net-create-slow=0x5",
+        "hns-restart=5s",
+        "svc-down,count=0",
+        "svc-down,count=some",
         "hang,mode=crash",
         "",
     ] {
@@ -89,4 +102,41 @@ fn starts_have_their_own_faults() {
     assert_eq!(faults.judge(&called(Function::HnsCall, None)), Verdict::default());
     assert_eq!(faults.losses(), [Loss::Networks, Loss::DirectServerReturn]);
     assert_eq!(faults.losses(), [Loss::DirectServerReturn]);
+}
+
+#[test]
+fn a_value_without_a_meaning_is_refused_with_what_has_one() {
+    let refused = |text: &str| text.parse::<Fault>().unwrap_err();
+    for (text, words) in [
+        ("ep-dup-ip=3", vec!["\"3\" is no result code", "ep-dup-ip[=CODE]", "without it 0x80071392"]),
+        ("wipe=3", vec!["wipe takes no VALUE", "write wipe"]),
+        ("slow-call=fast", vec!["slow-call=DURATION", "200ms"]),
+        ("net-blip=soon", vec!["net-blip[=DURATION]", "without it 1800ms"]),
+        ("hns-restart=slowly", vec!["\"slowly\"", "hns-restart[=MODE]", "clean, crash or reboot"]),
+        ("fail-call", vec!["needs a code", "fail-call=CODE"]),
+    ] {
+        let error = refused(text);
+        words.into_iter().for_each(|word| assert!(error.contains(word), "{word:?} is not in {error:?}"));
+    }
+    let decimal: Fault = "fail-call=2151350291".parse().unwrap();
+    assert_eq!(decimal.hresult, Some(HResult::PORT_ALREADY_EXISTS), "as error records have it");
+}
+
+#[test]
+fn upsets_strike_once_and_states_until_they_are_cleared() {
+    let mut faults = Faults::new(1);
+    let any = called(Function::HnsCall, None);
+    for (text, strikes) in
+        [("wipe", 1), ("hns-restart=crash", 1), ("wipe,count=3", 3), ("wipe,count=all", 9), ("svc-down", 9), ("svc-down,count=2", 2)]
+    {
+        faults.clear();
+        faults.add(text.parse().unwrap()).unwrap();
+        let struck = (0..9).filter(|_| !faults.judge(&any).names.is_empty()).count();
+        assert_eq!(struck, strikes, "{text}");
+        assert_eq!(faults.list().is_empty(), strikes < 9, "{text}");
+    }
+    // Whatever happens to the service or an object beside the call happens once.
+    for kind in KINDS.iter().filter(|kind| matches!(kind.action, Action::Upset(_) | Action::Blip(_))) {
+        assert_eq!(kind.strikes, Strikes::Once, "{}", kind.name);
+    }
 }

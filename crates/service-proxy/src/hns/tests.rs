@@ -18,7 +18,7 @@ use cluster::Key;
 use hcn::document::{NetworkPolicyType, RemoteSubnetRoute};
 use hcn::{Guid, HResult, HnsVersion, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNetwork, NetworkPolicy, NetworkType, Subnet};
 use hns_sim::Simulator;
-use hns_sim::admin::{CallFilter, Fault, LoggedCall};
+use hns_sim::admin::{CallFilter, Count, Fault, LoggedCall};
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 
@@ -125,7 +125,8 @@ impl Host {
     }
 
     fn fail(&self, call: &str, hresult: HResult, count: u32) {
-        let fault = Fault { name: "fail-call".into(), call: Some(call.into()), hresult: Some(hresult), count: Some(count), ..Fault::default() };
+        let fault =
+            Fault { name: "fail-call".into(), call: Some(call.into()), hresult: Some(hresult), count: Some(Count::Calls(count)), ..Fault::default() };
         self.simulator.add_fault(fault).unwrap();
     }
 
