@@ -20,6 +20,8 @@ pub(super) struct Config {
     pub dns: Dns,
     /// `loopbackDSR`: a pod reaches itself through a load balancer that returns directly. Of no use where the service has no DSR.
     pub loopback_dsr: bool,
+    /// `skipAttachCheck`: whether HNS's word that an endpoint is attached is enough.
+    pub skip_attach_check: bool,
     masquerade: Masquerade,
     port_mappings: Vec<PortMapping>,
 }
@@ -40,13 +42,14 @@ struct Keys {
     #[serde(rename = "loopbackDSR")]
     loopback_dsr: bool,
     policies: Vec<Value>,
+    skip_attach_check: bool,
     #[serde(rename = "HcnPolicyArgs")]
     hcn_policy_args: Vec<Value>,
     #[serde(rename = "AdditionalArgs")]
     additional_args: Vec<Value>,
 }
 
-const KEYS: &[&str] = &["ipMasq", "ipMasqNetwork", "loopbackDSR", "policies", "HcnPolicyArgs", "AdditionalArgs"];
+const KEYS: &[&str] = &["ipMasq", "ipMasqNetwork", "loopbackDSR", "policies", "skipAttachCheck", "HcnPolicyArgs", "AdditionalArgs"];
 
 impl Config {
     pub fn read(request: &Request) -> Result<Self, CniError> {
@@ -81,7 +84,8 @@ impl Config {
             .filter_map(|value| policy(&value))
             .collect();
         let masquerade = Masquerade { wanted: keys.ip_masq, network: network.transpose()? };
-        Ok(Self { policies, dns, loopback_dsr: keys.loopback_dsr, masquerade, port_mappings: runtime.port_mappings })
+        let skip_attach_check = keys.skip_attach_check;
+        Ok(Self { policies, dns, loopback_dsr: keys.loopback_dsr, skip_attach_check, masquerade, port_mappings: runtime.port_mappings })
     }
 
     /// The endpoint to create. The default route goes by the network's address plus 2, where the host's own endpoint

@@ -3,11 +3,12 @@
 //!
 //! The network exists already (the pod network between nodes makes it); `CNI_NETNS` is an HCN namespace's GUID.
 //! Differences from upstream: a repeated ADD never calls IPAM, so a failure in it cannot free a live address; DEL
-//! cleans HNS and IPAM both before it reports; CHECK repairs what HNS lost ([`repair`]); GC and STATUS do their work;
-//! one merged OutBoundNAT policy.
+//! cleans HNS and IPAM both before it reports; ADD succeeds only when the endpoint has its adapter ([`verify`]);
+//! CHECK repairs what HNS lost ([`repair`]); GC and STATUS do their work; one merged OutBoundNAT policy.
 
 mod config;
 mod repair;
+mod verify;
 
 use hcn::blocking::Client;
 use hcn::{Guid, HcnError, HostComputeEndpoint, HostComputeNetwork, NetworkType};
@@ -84,8 +85,8 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
     let name = endpoint_name(request);
     if let Some(existing) = find_endpoint(client, &name)? {
         if existing.host_compute_network == network.id {
-            attach(client, namespace, &existing)?;
-            return Ok(result(request, config, &network, &existing));
+            let attached = attach(client, namespace, &existing, config)?;
+            return Ok(result(request, config, &network, &attached));
         }
         // Left over from a network that was made anew.
         delete_endpoint(client, &existing)?;
@@ -94,7 +95,7 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
     config.loopback_dsr &= client.features().map_err(|e| hns("read the version of the Host Networking Service", &e))?.dsr;
     let config = &config;
     let addresses = ipam::delegate(request, Command::Add)?;
-    let made = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()));
+    let made = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()), config);
     match made {
         Ok(endpoint) => Ok(result(request, config, &network, &endpoint)),
         Err(error) => {
@@ -105,23 +106,27 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
     }
 }
 
-fn create(client: &Client, namespace: Guid, network: &HostComputeNetwork, endpoint: &HostComputeEndpoint) -> Result<HostComputeEndpoint, CniError> {
+fn create(
+    client: &Client,
+    namespace: Guid,
+    network: &HostComputeNetwork,
+    endpoint: &HostComputeEndpoint,
+    config: &Config,
+) -> Result<HostComputeEndpoint, CniError> {
     // One id for one name: a create that was cut off and is repeated meets itself.
     let id = hcn::owned_id(&network.id.to_string(), "endpoint", &endpoint.name);
     let made = client
         .create_endpoint(&network.id, id, endpoint)
         .map_err(|e| hns(format_args!("create endpoint {} on network {:?}", endpoint.name, network.name), &e))?;
-    if let Err(error) = attach(client, namespace, &made) {
-        let _ = delete_endpoint(client, &made);
-        return Err(error);
-    }
-    Ok(made)
+    attach(client, namespace, &made, config).inspect_err(|_| drop(delete_endpoint(client, &made)))
 }
 
-fn attach(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint) -> Result<(), CniError> {
+/// Puts the endpoint into the namespace and returns it as it is there.
+fn attach(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint, config: &Config) -> Result<HostComputeEndpoint, CniError> {
     client
         .add_endpoint_to_namespace(&namespace, &endpoint.id)
-        .map_err(|e| hns(format_args!("add endpoint {} to namespace {namespace}", endpoint.name), &e))
+        .map_err(|e| hns(format_args!("add endpoint {} to namespace {namespace}", endpoint.name), &e))?;
+    if config.skip_attach_check { Ok(endpoint.clone()) } else { verify::attached(client, namespace, endpoint) }
 }
 
 fn prefix_len(network: &HostComputeNetwork, endpoint: &HostComputeEndpoint) -> Option<u8> {

@@ -91,7 +91,7 @@ pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Resu
     }
     tracing::debug!(endpoint = name, %namespace, ?step, "repairing an attachment");
     match (step, endpoint) {
-        (Step::Attach, Some(endpoint)) => attach(client, namespace, &endpoint),
+        (Step::Attach, Some(endpoint)) => attach(client, namespace, &endpoint, config).map(drop),
         (step, endpoint) => {
             if let (Step::Recreate, Some(old)) = (step, endpoint) {
                 delete_endpoint(client, &old)?;
@@ -99,7 +99,7 @@ pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Resu
             let mut again = config.endpoint(&name, &network, wanted.as_ref());
             again.mac_address =
                 wanted.iter().flat_map(|result| &result.interfaces).find(|i| i.name == name).map(|i| i.mac.clone()).unwrap_or_default();
-            create(client, namespace, &network, &again).map(drop)
+            create(client, namespace, &network, &again, config).map(drop)
         }
     }
 }

@@ -175,6 +175,39 @@ fn an_address_is_freed_only_when_its_endpoint_is_gone() {
     assert_eq!(host.reserved(), ["10.10.187.70"]);
 }
 
+/// HNS says that it attached the endpoint, and did not: ADD must not say so too.
+#[test]
+fn an_endpoint_without_an_adapter_or_a_namespace_is_no_success() {
+    for (fault, words) in [("ep-stuck", "in state 1 (created), without a network adapter"), ("ep-attach-loop,count=1", "in no namespace")] {
+        let host = Host::new();
+        let namespace = host.make_namespace().to_string();
+        host.simulator.add_fault(fault.parse().unwrap()).unwrap();
+        let error = host.call(Command::Add, "def", &namespace, host.conf()).unwrap_err();
+        assert_eq!(error.code, code::HOST_NETWORK);
+        for word in ["def_pods", &namespace, words, "restart the Host Networking Service"] {
+            assert!(error.msg.contains(word), "{fault}: {word:?} is not in {:?}", error.msg);
+        }
+        assert_eq!((host.endpoints().len(), host.reserved().len()), (0, 0), "{fault}: nothing is left");
+        host.call(Command::Add, "def", &namespace, host.conf()).unwrap();
+        assert_eq!(host.endpoints()[0].state, hcn::EndpointState::ATTACHED_SHARING, "{fault}: the next ADD works");
+    }
+}
+
+/// A compartment that is not there yet is no defect: the runtime waits for it.
+#[test]
+fn a_late_compartment_and_a_waived_check_are_success() {
+    let host = Host::new();
+    host.simulator.add_fault("ns-late-compartment=60m".parse().unwrap()).unwrap();
+    let late = host.make_namespace().to_string();
+    host.simulator.add_fault("ep-stuck".parse().unwrap()).unwrap();
+    host.call(Command::Add, "late", &late, host.conf()).unwrap();
+    host.simulator.clear_faults();
+    host.simulator.add_fault("ep-stuck".parse().unwrap()).unwrap();
+    let mut waived = host.conf();
+    waived["skipAttachCheck"] = json!(true);
+    host.call(Command::Add, "waived", &host.make_namespace().to_string(), waived).unwrap();
+}
+
 #[test]
 fn check_finds_drift() {
     let host = Host::new();
