@@ -404,6 +404,7 @@ async fn compartments(dir: std::path::PathBuf) {
     }
     cases::windows::shared(&node).await;
     cases::windows::many(&node).await;
+    cases::windows::faults(&node, &dir).await;
     assert_eq!(guids(), 0, "no compartment is left");
     let hcn = hcn::HcnClient::connect(&hcn).unwrap();
     let local = hcn.endpoints().await.unwrap();

@@ -20,6 +20,7 @@ mod repair;
 mod sandbox;
 mod service;
 mod sessions;
+mod spoken;
 mod start_spec;
 mod stats;
 mod status;
@@ -98,12 +99,13 @@ fn not_found(what: &str, id: &str) -> Status {
 
 /// For what the runtime tried and could not do. containerd answers Unknown, and clients look at the words.
 fn failed(error: &anyhow::Error) -> Status {
-    Status::unknown(format!("{error:#}"))
+    Status::unknown(spoken::in_words_of_nodes(format!("{error:#}")))
 }
 
 impl Runtime {
     /// A runtime over what `config` names, which knows everything that ran before.
     pub(crate) async fn start(config: Config) -> Result<Arc<Self>> {
+        spoken::learn(&config);
         let store = Store::open(&config.state_dir.join("images"), &config.cache_dir, config.os)?;
         let records = Records::open(&config.state_dir)?;
         let network = Network::new(&config)?;

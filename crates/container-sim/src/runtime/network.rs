@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use cni::runtime::{Attachment, Runtime as Cni};
 use hcn::watch::Watch;
 use hcn::{Guid, HcnClient, HcnError, HostComputeNamespace};
@@ -31,6 +31,11 @@ pub(crate) enum Netns {
 /// What a pod calls its interface.
 const INTERFACE: &str = "eth0";
 
+/// How long HNS may take to make a namespace's compartment.
+const COMPARTMENT: Duration = Duration::from_secs(30);
+/// How often is looked whether it has.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// How long freeing what is left over may hold up the start.
 const COLLECTION: Duration = Duration::from_secs(5);
 
@@ -53,7 +58,7 @@ impl Network {
 
     /// Why pods cannot be connected yet, if so: there is no network configuration.
     pub(crate) fn not_ready(&self) -> Option<String> {
-        self.cni.network().err().map(|error| error.to_string())
+        self.cni.network().err().map(|error| super::spoken::in_words_of_nodes(error.to_string()))
     }
 
     /// Lets plug-ins free what belongs to none of these sandboxes: addresses and endpoints that were left when somebody
@@ -97,11 +102,13 @@ impl Network {
     /// Makes the namespace and connects it. What was made is undone by [`Network::detach`], also after an error.
     pub(crate) async fn attach(&self, sandbox: &SandboxRecord) -> Result<Vec<IpAddr>> {
         let Some(path) = self.path(sandbox) else { return Ok(Vec::new()) };
+        let mut late = false;
         match &sandbox.netns {
             Netns::Hcn(guid) => {
                 // Without this member the compartment would appear with the first container only.
                 let wanted = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
-                self.hcn()?.create_namespace(*guid, &wanted).await.context("cannot create the pod's namespace in HNS")?;
+                let made = self.hcn()?.create_namespace(*guid, &wanted).await.context("cannot create the pod's namespace in HNS")?;
+                late = made.namespace_id == 0;
             }
             Netns::Own => {
                 std::fs::create_dir_all(&self.netns_dir).with_context(|| format!("cannot make {}", self.netns_dir.display()))?;
@@ -113,7 +120,28 @@ impl Network {
             // containerd's words, which people search for.
             anyhow!(error).context(format!("failed to setup network for sandbox {:?}", sandbox.id))
         })?;
+        if let (true, Netns::Hcn(guid)) = (late, &sandbox.netns) {
+            self.compartment(guid).await.with_context(|| format!("failed to setup network for sandbox {:?}", sandbox.id))?;
+        }
         Ok(added.ips.iter().map(|ip| ip.address.addr()).collect())
+    }
+
+    /// Waits until HNS has made the namespace's compartment: on a busy host it shows up after the namespace.
+    async fn compartment(&self, namespace: &Guid) -> Result<()> {
+        let until = tokio::time::Instant::now() + COMPARTMENT;
+        loop {
+            match self.hcn()?.namespace(namespace).await.context("cannot read the pod's namespace from HNS")? {
+                None => bail!("HNS has lost the pod's namespace {namespace}"),
+                Some(found) if found.namespace_id != 0 => return Ok(()),
+                Some(_) if tokio::time::Instant::now() >= until => {
+                    let seconds = COMPARTMENT.as_secs();
+                    bail!(
+                        "HNS made no compartment for the pod's namespace {namespace} within {seconds} s; if that lasts, restart the Host Networking Service"
+                    );
+                }
+                Some(_) => tokio::time::sleep(LOOK).await,
+            }
+        }
     }
 
     /// Disconnects the sandbox and removes its namespace. Goes on after errors and returns them together; what is

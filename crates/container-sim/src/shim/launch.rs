@@ -57,8 +57,12 @@ pub(super) fn main(dir: &Path) -> Result<()> {
     let spec: ShimSpec = read_json(&dir.join("shim.json"))?;
     nix::unistd::setsid().context("cannot begin a session")?;
     if let Some(path) = &spec.netns {
-        let netns = File::open(path).with_context(|| format!("cannot open network namespace {}", path.display()))?;
-        setns(netns, CloneFlags::CLONE_NEWNET).with_context(|| format!("cannot enter network namespace {}", path.display()))?;
+        let name = || match spec.os.is_windows() {
+            true => format!("the pod's compartment (HNS namespace {})", path.file_name().unwrap_or_default().to_string_lossy()),
+            false => format!("network namespace {}", path.display()),
+        };
+        let netns = File::open(path).with_context(|| format!("cannot open {}", name()))?;
+        setns(netns, CloneFlags::CLONE_NEWNET).with_context(|| format!("cannot enter {}", name()))?;
     }
     let mut flags = CloneFlags::CLONE_NEWPID;
     if !spec.host_ipc {

@@ -1,7 +1,7 @@
 //! What is particular to Windows nodes.
 
 use std::io::{Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cri::v1;
@@ -106,4 +106,44 @@ pub async fn many(node: &Node) {
     futures::future::join_all(pods.iter().map(|(pod, _, _)| node.remove(pod))).await;
     println!("    and are gone {:?} later", began.elapsed());
     assert!(node.client.list_pod_sandbox(Default::default()).await.unwrap().is_empty());
+}
+
+/// HNS makes a compartment late, or half of an endpoint: a pod waits for the one and fails with the other, in words of its node.
+pub async fn faults(node: &Node, dir: &Path) {
+    let admin = hns_sim::admin::AdminClient::new(dir.join("hcn-admin"));
+    let config = |name: &str| v1::PodSandboxConfig { windows: None, ..windows_sandbox(name) };
+    let run = async |name: &str| {
+        let request = v1::RunPodSandboxRequest { config: Some(config(name)), runtime_handler: String::new() };
+        node.client.run_pod_sandbox(request).await
+    };
+
+    admin.add_fault(&"ns-late-compartment=3s".parse().unwrap()).unwrap();
+    let began = Instant::now();
+    let late = node.run(config("late")).await;
+    assert!(began.elapsed() >= Duration::from_secs(3), "it waited {:?}", began.elapsed());
+    admin.clear_faults().unwrap();
+    node.start(&late, container("iis", "microsoft/iis", &[])).await;
+    let ip = node.sandbox(&late).await.network.unwrap().ip;
+    until("the late pod answers", || http_at(&format!("{ip}:80"), "GET", "/hostname", "").unwrap_or_default().ends_with("late\n")).await;
+
+    let here = dir.to_string_lossy().into_owned();
+    for (fault, words) in [
+        ("ep-stuck", "in state 1 (created), without a network adapter"),
+        ("lost-object,call=HcnModifyNamespace", "namespace"),
+        ("ep-dup-ip,count=1", "0x1392"),
+        ("svc-down,call=HcnCreateNamespace,count=1", "cannot create the pod's namespace in HNS"),
+    ] {
+        admin.add_fault(&fault.parse().unwrap()).unwrap();
+        let error = run("broken").await.unwrap_err().to_string();
+        assert!(error.contains(words) && !error.contains(&here), "{fault}: {error}");
+        admin.clear_faults().unwrap();
+        let mended = node.run(config("broken")).await;
+        node.remove(&mended).await;
+    }
+
+    // Files of the node are named as the node names them.
+    std::fs::remove_dir_all(dir.join("net.d")).unwrap();
+    let error = run("unconnected").await.unwrap_err().to_string();
+    assert!(error.contains("no network configuration in the directory of CNI configurations") && !error.contains(&here), "{error}");
+    node.remove(&late).await;
 }
