@@ -2,6 +2,8 @@
 
 mod conformance;
 #[cfg(target_os = "linux")]
+pub(crate) mod faults;
+#[cfg(target_os = "linux")]
 mod relay;
 #[cfg(target_os = "linux")]
 mod simulated;
@@ -135,6 +137,18 @@ pub fn check_switches(nodes: &[lab::spec::NodeSpec]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The Windows nodes that run.
+#[cfg(target_os = "linux")]
+fn running(dir: &crate::linux::cli::DirArgs) -> Result<Vec<String>, Failure> {
+    let dirs = crate::linux::up::dirs(dir)?;
+    let nodes = dirs.socket("", "hcn").parent().map(nodes_in).unwrap_or_default();
+    if nodes.is_empty() {
+        let dir = dirs.dir.display();
+        return Err(anyhow::anyhow!("no Windows node of {dir} runs: `mullion up --dir {dir}` starts its cluster").into());
+    }
+    Ok(nodes)
 }
 
 /// A socket of a node's service.

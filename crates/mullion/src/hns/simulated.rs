@@ -6,15 +6,21 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
 use hcn::Guid;
-use hns_sim::admin::{ActiveFault, AdminClient, CallFilter, Counter, Fault, FaultKind, KINDS, Latency, LoggedCall, RestartMode, Status, is_function};
+use hcn::blocking::Client;
+use hcn::{Function, HostComputeNamespace, Kind, Query, SupportedFeatures};
+use hns_sim::admin::{ActiveFault, AdminClient, CallFilter, Counter, Latency, LoggedCall, RestartMode, Status, is_function};
 use serde::Serialize;
 
 use super::Output;
+use super::faults::{FaultCommand, OfNodes};
 use crate::exit::Failure;
 use crate::linux::cli::DirArgs;
 
 /// How often `--follow` asks.
 const FOLLOW: Duration = Duration::from_millis(500);
+
+/// How long a service may take to answer the call by which `status` looks whether it answers.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A Windows node of a one-machine cluster.
 #[derive(Clone, Debug, Args)]
@@ -29,10 +35,10 @@ pub struct OfNode {
 /// What to ask or do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SimulatedCommand {
-    /// Say how a node's service is: whether it answers, its version, what it holds, its faults and latencies
+    /// Say how the services of nodes are: whether they answer a client, their versions, what they hold, their faults and latencies
     Status {
         #[command(flatten)]
-        node: OfNode,
+        nodes: OfNodes,
         /// Output format
         #[arg(short, long)]
         output: Option<Output>,
@@ -124,47 +130,6 @@ pub enum SimulatedCommand {
     },
 }
 
-/// What to do about faults.
-#[derive(Clone, Debug, Subcommand)]
-pub enum FaultCommand {
-    /// Name the faults that there are
-    Names {
-        /// Output format
-        #[arg(short, long)]
-        output: Option<Output>,
-    },
-    /// List the faults that are set
-    List {
-        #[command(flatten)]
-        node: OfNode,
-        /// Output format
-        #[arg(short, long)]
-        output: Option<Output>,
-    },
-    /// Set a fault: NAME[=VALUE][,KEY=VALUE…] with keys call, id, text, delay, code, mode, probability, count, skip
-    Add {
-        #[command(flatten)]
-        node: OfNode,
-        /// For example slow-call=200ms,call=HcnCreateEndpoint,probability=0.1,count=5
-        fault: Fault,
-        /// Output format: its number alone, or with all it says
-        #[arg(short, long)]
-        output: Option<Output>,
-    },
-    /// Take a fault back
-    Remove {
-        #[command(flatten)]
-        node: OfNode,
-        /// Its number in the list
-        number: u32,
-    },
-    /// Take every fault back
-    Clear {
-        #[command(flatten)]
-        node: OfNode,
-    },
-}
-
 /// A function's name, or several with `*`.
 fn function(call: &str) -> Result<String, String> {
     is_function(call).map(|()| call.to_owned())
@@ -176,27 +141,29 @@ pub fn admin(node: &str, dir: &DirArgs) -> Result<AdminClient, Failure> {
 }
 
 impl OfNode {
-    fn admin(&self) -> Result<AdminClient, Failure> {
+    pub(super) fn admin(&self) -> Result<AdminClient, Failure> {
         admin(&self.node, &self.dir)
     }
 
     /// What went wrong on which node.
-    fn judged<T>(&self, outcome: io::Result<T>) -> Result<T, Failure> {
-        outcome.map_err(|error| match error.kind() {
-            // What the simulator refuses it explains.
-            ErrorKind::InvalidInput => anyhow!("{}: {error}", self.node).into(),
-            _ => anyhow!(error).context(format!("the service of node {} does not answer", self.node)).into(),
-        })
+    pub(super) fn judged<T>(&self, outcome: io::Result<T>) -> Result<T, Failure> {
+        judged(&self.node, outcome)
     }
+}
+
+/// What went wrong on which node.
+pub(super) fn judged<T>(node: &str, outcome: io::Result<T>) -> Result<T, Failure> {
+    outcome.map_err(|error| match error.kind() {
+        // What the simulator refuses it explains.
+        ErrorKind::InvalidInput => anyhow!("{node}: {error}").into(),
+        _ => anyhow!(error).context(format!("the service of node {node} does not answer")).into(),
+    })
 }
 
 /// Does what was asked.
 pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
     match command {
-        SimulatedCommand::Status { node, output } => {
-            let status = node.judged(node.admin()?.status())?;
-            show(*output, &status, || status_table(&status))
-        }
+        SimulatedCommand::Status { nodes, output } => status(nodes, *output),
         SimulatedCommand::Calls { node, call, id, failed, limit, follow, output } => {
             let filter = CallFilter { since: 0, call: call.clone(), id: *id, failed: *failed, limit: Some(*limit) };
             calls(node, filter, *follow, *output)
@@ -208,7 +175,7 @@ pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
             if *reset { node.judged(admin.reset_counters()) } else { Ok(()) }
         }
         SimulatedCommand::Vfp { node, endpoint, output } => vfp(node, endpoint.as_deref(), *output),
-        SimulatedCommand::Fault { command } => fault(command),
+        SimulatedCommand::Fault { command } => super::faults::main(command),
         SimulatedCommand::Switches { node, set, output } => {
             let admin = node.admin()?;
             set.iter().try_for_each(|switch| node.judged(admin.set_switch(switch)))?;
@@ -230,28 +197,109 @@ pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
     }
 }
 
-/// A line for each thing that the service says of itself.
-fn status_table(status: &Status) -> String {
+/// How a node's service is.
+#[derive(Serialize)]
+struct Seen {
+    node: String,
+    /// Whether a client's call was answered; none where none was made.
+    answers: Option<bool>,
+    /// What a client's call met, or why none was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    #[serde(flatten)]
+    status: Status,
+    /// The faults that are set.
+    set: Vec<ActiveFault>,
+}
+
+fn status(nodes: &OfNodes, output: Option<Output>) -> Result<(), Failure> {
+    let names = nodes.names()?;
+    let (mut all, mut ending) = (Vec::new(), Ok(()));
+    for node in &names {
+        match seen(node, &nodes.dir) {
+            Ok(seen) => all.push(seen),
+            Err(error) => ending = ending.and(Err(error)),
+        }
+    }
+    match (all.as_slice(), nodes.names.len()) {
+        ([one], 1) => show(output, one, || status_table(one, false))?,
+        ([], 1) => {}
+        (several, _) => show(output, &several, || several.iter().map(|seen| status_table(seen, true)).collect::<Vec<_>>().join("\n"))?,
+    }
+    ending
+}
+
+fn seen(node: &str, dir: &DirArgs) -> Result<Seen, Failure> {
+    let admin = admin(node, dir)?.within(PATIENCE);
+    let (status, before) = judged(node, admin.status().and_then(|status| Ok((status, admin.faults()?))))?;
+    let socket = super::socket(node, "hcn", dir)?;
+    let api_v2 = SupportedFeatures::of(status.version).api_v2;
+    let function = if api_v2 { Function::Enumerate(Kind::Namespace) } else { Function::HnsCall };
+    let spent = before.iter().find(|active| active.fault.is_spent_by(function));
+    let (answers, problem) = match spent {
+        _ if !status.running => {
+            let away =
+                format!("no client is answered: it restarts, or its data are damaged and `mullion hns restart --node {node} --wipe` starts it");
+            (Some(false), Some(away))
+        }
+        // A look must not set off what is meant for others.
+        Some(active) => (None, Some(format!("not asked: fault {} ({}) strikes the next call", active.number, active.fault))),
+        None => match ask(&format!("unix:{}", socket.display()), api_v2) {
+            Ok(()) => (Some(true), None),
+            Err(error) => (Some(false), Some(error)),
+        },
+    };
+    let set = judged(node, admin.faults())?;
+    let struck = |active: &&ActiveFault| before.iter().any(|old| old.number == active.number && old.struck < active.struck);
+    let culprits: Vec<String> = set.iter().filter(struck).map(|active| format!("fault {} ({}) struck it", active.number, active.fault)).collect();
+    let problem = problem.map(|problem| [vec![problem], culprits].concat().join("; "));
+    Ok(Seen { node: node.to_owned(), answers, problem, status, set })
+}
+
+/// Makes a client's call: nobody but a client meets what is wrong with the service.
+fn ask(address: &str, api_v2: bool) -> Result<(), String> {
+    let client = Client::connect(address).map_err(|error| error.to_string())?;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let answer = if api_v2 { client.ids::<HostComputeNamespace>(&Query::default()).map(drop) } else { client.features().map(drop) };
+        sender.send(answer)
+    });
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("a call did not return within {} s", PATIENCE.as_secs())),
+    }
+}
+
+/// A line for each thing that is known of a service, and for each of its faults.
+fn status_table(seen: &Seen, named: bool) -> String {
+    let status = &seen.status;
     let objects: Vec<String> = status.objects.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-    [
-        (
-            "answers",
-            if status.running { "yes" } else { "not now: it restarts, or its data are damaged and `mullion hns restart --wipe` starts it" }
-                .to_owned(),
-        ),
-        ("version", status.version.to_string()),
-        ("objects", objects.join(", ")),
-        ("restarts", status.restarts.to_string()),
-        ("faults", status.faults.to_string()),
-        ("latency", status.latency.to_string()),
-        ("seed", status.seed.to_string()),
-    ]
-    .map(|(name, value)| format!("{name:<9} {value}\n"))
-    .concat()
+    let answers = match (seen.answers, &seen.problem) {
+        (Some(true), None) => "yes".to_owned(),
+        (Some(answers), problem) => format!("{}: {}", if answers { "yes" } else { "no" }, problem.as_deref().unwrap_or_default()),
+        (None, problem) => problem.clone().unwrap_or_default(),
+    };
+    let node = if named { format!("{:<9} {}\n", "node", seen.node) } else { String::new() };
+    let mut text = node
+        + &[
+            ("answers", answers),
+            ("version", status.version.to_string()),
+            ("objects", objects.join(", ")),
+            ("restarts", status.restarts.to_string()),
+            ("latency", status.latency.to_string()),
+            ("seed", status.seed.to_string()),
+            ("faults", seen.set.len().to_string()),
+        ]
+        .map(|(name, value)| format!("{name:<9} {value}\n"))
+        .concat();
+    for active in &seen.set {
+        text += &format!("{:>9} {} (struck {} calls)\n", active.number, active.fault, active.struck);
+    }
+    text
 }
 
 /// Prints for people or for programs.
-fn show<T: Serialize>(output: Option<Output>, answer: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
+pub(super) fn show<T: Serialize>(output: Option<Output>, answer: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
     super::print(&match output {
         Some(Output::Json) => serde_json::to_string_pretty(answer)? + "\n",
         None => table(),
@@ -310,54 +358,11 @@ fn find(node: &OfNode, endpoint: &str) -> Result<Guid, Failure> {
         return Ok(id);
     }
     let socket = super::socket(&node.node, "hcn", &node.dir)?;
-    let client = hcn::blocking::Client::connect(&format!("unix:{}", socket.display()))?;
+    let client = Client::connect(&format!("unix:{}", socket.display()))?;
     let found = client.get_by_name::<hcn::HostComputeEndpoint>(endpoint)?;
     let found = found
         .with_context(|| format!("node {} has no endpoint {endpoint}: `mullion hns list endpoints --node {}` lists them", node.node, node.node))?;
     Ok(found.id)
-}
-
-/// Number, text form, how often it struck.
-fn fault_line(active: &ActiveFault) -> String {
-    format!("{:>4}  {}  (struck {} calls)\n", active.number, active.fault, active.struck)
-}
-
-/// A kind of fault for programs.
-#[derive(Serialize)]
-struct Named {
-    name: &'static str,
-    calls: Vec<&'static str>,
-    what: &'static str,
-    evidence: &'static str,
-}
-
-impl Named {
-    fn of(kind: &FaultKind) -> Self {
-        let &FaultKind { name, what, evidence, calls, .. } = kind;
-        Self { name, calls: calls.split_whitespace().collect(), what, evidence }
-    }
-}
-
-fn fault(command: &FaultCommand) -> Result<(), Failure> {
-    match command {
-        FaultCommand::Names { output } => {
-            let width = KINDS.iter().map(|kind| kind.name.len()).max().unwrap_or(0);
-            let line = |kind: &FaultKind| format!("{:<width$}  {} ({})\n", kind.name, kind.what, kind.evidence);
-            let named: Vec<Named> = KINDS.iter().map(Named::of).collect();
-            show(*output, &named, || KINDS.iter().map(line).collect())
-        }
-        FaultCommand::List { node, output } => {
-            let faults = node.judged(node.admin()?.faults())?;
-            show(*output, &faults, || faults.iter().map(fault_line).collect())
-        }
-        FaultCommand::Add { node, fault, output } => {
-            let number = node.judged(node.admin()?.add_fault(fault))?;
-            let active = ActiveFault { number, struck: 0, seen: 0, fault: fault.clone() };
-            show(*output, &active, || format!("{number}\n"))
-        }
-        FaultCommand::Remove { node, number } => node.judged(node.admin()?.remove_fault(*number)),
-        FaultCommand::Clear { node } => node.judged(node.admin()?.clear_faults()),
-    }
 }
 
 #[cfg(test)]
@@ -365,11 +370,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_switch_and_fault_stands_in_the_ledger() {
+    fn every_switch_stands_in_the_ledger() {
         let ledger = include_str!("../../../../docs/fidelity.md");
         let switches = hns_sim::switches::Switches::of(hcn::HnsVersion::new(13, 3)).list();
-        let names = switches.iter().map(|switch| switch.name.as_str()).chain(KINDS.iter().map(|kind| kind.name));
-        let missing: Vec<_> = names.filter(|name| !ledger.contains(&format!("| `{name}` |"))).collect();
+        let missing: Vec<_> = switches.iter().map(|switch| &switch.name).filter(|name| !ledger.contains(&format!("| `{name}` |"))).collect();
         assert!(missing.is_empty(), "docs/fidelity.md has no row for {missing:?}");
     }
 

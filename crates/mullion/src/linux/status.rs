@@ -18,6 +18,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     let status = supervisor::status(&dirs)?;
     let cluster = Cluster::load(&dirs)?;
     let nodes = nodes::list(&dirs.dir.join("pki").join("admin.conf"));
+    let (faults, silent) = crate::hns::faults::set_on(&dirs);
     let lacks = cluster.as_ref().map(|cluster| lacks::list(cluster, &dirs)).unwrap_or_default();
     if args.output == Some(Output::Json) {
         let mut document = document(&status)?;
@@ -26,6 +27,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
             Err(error) => json!({"error": format!("{error:#}")}),
         };
         document["lacks"] = lacks.into();
+        document["faults"] = serde_json::to_value(&faults).context("the status cannot be printed")?;
         println!("{}", serde_json::to_string_pretty(&document).context("the status cannot be printed")?);
         return Ok(());
     }
@@ -44,7 +46,10 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
             );
         }
     }
-    for line in lacks {
+    if !faults.is_empty() {
+        print!("\nFaults are set; `mullion hns fault clear --dir {}` takes them back:\n{}", dirs.dir.display(), crate::hns::faults::table(&faults));
+    }
+    for line in lacks.into_iter().chain(silent) {
         println!("{line}");
     }
     for port in status.ports.iter().filter(|port| port.error.is_some()) {
