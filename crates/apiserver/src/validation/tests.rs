@@ -392,9 +392,52 @@ fn the_operating_system_rules_fields_out() {
     );
     let hosted = problems("", "pods", pod(), &[("/spec/securityContext", json!({"windowsOptions": {"hostProcess": true}}))]);
     assert_eq!(hosted, "spec.hostNetwork: Invalid value: false: must be true if pod contains any hostProcess containers");
-    let named = |name: &str| problems("", "pods", pod(), &[("/spec/securityContext", json!({"windowsOptions": {"runAsUserName": name}}))]);
-    assert_eq!(named("NT AUTHORITY\\SYSTEM").lines().count(), 1, "a blank is in no domain's name");
-    assert!(named("a\\b\\c").ends_with("runAsUserName cannot contain more than one backslash"));
+}
+
+/// The cases of upstream's TestValidateWindowsSecurityContextOptions, and its messages.
+#[test]
+fn user_names_of_windows_are_upstreams() {
+    let named = |name: &str| {
+        let said = problems("", "pods", pod(), &[("/spec/securityContext", json!({"windowsOptions": {"runAsUserName": name}}))]);
+        let value = serde_json::to_string(name).unwrap();
+        let begin = format!("spec.securityContext.windowsOptions.runAsUserName: Invalid value: {value}: runAsUserName");
+        said.lines().map(|line| line.strip_prefix(&begin).unwrap_or(line).to_owned()).collect::<Vec<_>>()
+    };
+    for name in [
+        "ContainerUser".to_owned(),
+        r"NT AUTHORITY\SYSTEM".to_owned(),
+        r"NT AUTHORITY\NETWORK SERVICE".to_owned(),
+        r"NetBios\User".to_owned(),
+        r"NetBios-Dash\User".to_owned(),
+        r"fully.qualified.domain\User".to_owned(),
+        r"a_b\User".to_owned(),
+        format!(r"{}\User", "a".repeat(15)),
+        format!(r"{}\User", ["a".repeat(63), "b".repeat(63)].join(".")),
+        "é".repeat(52),
+        ". user.".to_owned(),
+    ] {
+        assert!(named(&name).is_empty(), "{name}: {:?}", named(&name));
+    }
+    const FORMAT: &str = "'s Domain doesn't match the NetBios nor the DNS format";
+    const LENGTH: &str = "'s Domain length must be under 256 characters";
+    const CHARACTERS: &str = "'s User cannot contain the following characters: \"/\\:;|=,+*?<>@[]";
+    for (name, wanted) in [
+        (String::new(), &[" cannot be an empty string"][..]),
+        ("has\tcontrol".to_owned(), &[" cannot contain control characters"]),
+        (r"a\b\c".to_owned(), &[" cannot contain more than one backslash"]),
+        (r"\User".to_owned(), &[FORMAT]),
+        (r".dot\User".to_owned(), &[FORMAT]),
+        (r"has blank in a long name\User".to_owned(), &[FORMAT]),
+        (r"ends-in-dash-and-long-.com\User".to_owned(), &[FORMAT]),
+        (format!(r"{}\User", "a".repeat(256)), &[LENGTH, FORMAT]),
+        (r"NetBios\".to_owned(), &["'s User cannot be empty"]),
+        ("a".repeat(105), &["'s User length must not be longer than 104 characters"]),
+        ("... ".to_owned(), &["'s User cannot contain only periods or spaces"]),
+        ("a@b".to_owned(), &[CHARACTERS]),
+        ("a/b".to_owned(), &[CHARACTERS]),
+    ] {
+        assert_eq!(named(&name), wanted, "{name}");
+    }
 }
 
 #[test]

@@ -111,31 +111,27 @@ pub fn options(field: &Field, errors: &mut Errors) {
     }
 }
 
-/// `[DOMAIN\]USER`, as Windows limits them.
+/// `[DOMAIN\]USER`, as upstream's `validateWindowsSecurityContextOptions` limits them.
 fn user_name(field: &Field, errors: &mut Errors) {
     let text = field.text();
     if text.is_empty() {
         return errors.invalid(field, "runAsUserName cannot be an empty string");
     }
-    if text.chars().any(char::is_control) {
-        errors.invalid(field, "runAsUserName cannot contain control characters");
+    if text.chars().any(|character| character.is_ascii_control()) {
+        return errors.invalid(field, "runAsUserName cannot contain control characters");
     }
     let parts: Vec<&str> = text.split('\\').collect();
-    let user = match parts.as_slice() {
-        [user] => user,
-        [domain, user] => {
-            let labels = domain
-                .split('.')
-                .all(|label| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'));
-            if domain.len() >= 256 {
-                errors.invalid(field, "runAsUserName's Domain length must be under 256 characters");
-            } else if !labels {
-                errors.invalid(field, format!("runAsUserName's Domain doesn't match the NetBios nor the DNS format: {domain}"));
-            }
-            user
-        }
+    let (domain, user) = match parts.as_slice() {
+        [user] => (None, user),
+        [domain, user] => (Some(*domain), user),
         _ => return errors.invalid(field, "runAsUserName cannot contain more than one backslash"),
     };
+    if domain.is_some_and(|domain| domain.len() >= 256) {
+        errors.invalid(field, "runAsUserName's Domain length must be under 256 characters");
+    }
+    if domain.is_some_and(|domain| !is_net_bios(domain) && !is_dns(domain)) {
+        errors.invalid(field, "runAsUserName's Domain doesn't match the NetBios nor the DNS format");
+    }
     if user.is_empty() {
         errors.invalid(field, "runAsUserName's User cannot be empty");
     } else if user.len() > 104 {
@@ -147,6 +143,20 @@ fn user_name(field: &Field, errors: &mut Errors) {
     if user.contains(['"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']']) {
         errors.invalid(field, "runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]");
     }
+}
+
+/// `^[^\\/:\*\?"<>|\.][^\\/:\*\?"<>|]{0,14}$`
+fn is_net_bios(domain: &str) -> bool {
+    let fits = |character: char| !r#"\/:*?"<>|"#.contains(character);
+    (1..=15).contains(&domain.chars().count()) && !domain.starts_with('.') && domain.chars().all(fits)
+}
+
+/// Labels of letters, digits and dashes, which neither begin nor end with a dash, between dots.
+fn is_dns(domain: &str) -> bool {
+    domain.split('.').all(|label| {
+        let plain = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        (1..=63).contains(&label.len()) && plain && !label.starts_with('-') && !label.ends_with('-')
+    })
 }
 
 fn flag<'a>(holder: &Field<'a>) -> Field<'a> {
