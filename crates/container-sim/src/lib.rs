@@ -30,7 +30,7 @@ use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 
 pub use config::{CniDirs, Config, HostDirs};
-pub use runtime::{UNENFORCED, merge_environment, remove_control_groups};
+pub use runtime::{UNENFORCED, remove_control_groups};
 pub use shim::shim_main;
 
 /// Serves CRI until `shutdown` resolves. Pods stay: the next run finds them.

@@ -1,9 +1,15 @@
 //! Windows programs in pods of a simulated Windows node, as an ordinary user would run them. Wine is required; the
 //! template is built when it is missing.
 
+#[path = "wine/accounts.rs"]
+mod accounts;
+#[path = "wine/memory.rs"]
+mod memory;
 #[allow(dead_code, reason = "shared with tests/lab.rs, which uses the rest")]
 mod support;
 mod template;
+#[path = "wine/tools.rs"]
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,6 +32,10 @@ fn main() -> ExitCode {
             ("what_cannot_start_is_said_as_windows_says_it", |dir| Box::pin(refusals(dir))),
             ("a_terminal_holds_cmd_open", |dir| Box::pin(terminal(dir))),
             ("cmd_runs_in_the_containers_of_stand_ins", |dir| Box::pin(stand_in(dir))),
+            ("programs_run_as_the_account_they_are_told_to", |dir| Box::pin(accounts::all(dir))),
+            ("the_usual_tools_are_there", |dir| Box::pin(tools::all(dir))),
+            ("nothing_of_wine_is_in_the_environment", |dir| Box::pin(tools::environment(dir))),
+            ("a_memory_limit_binds_the_sum_of_the_programs", |dir| Box::pin(memory::sum(dir))),
             ("pods_start_at_once_and_outlive_the_runtime", |dir| Box::pin(parallel(dir))),
         ],
         template::build,

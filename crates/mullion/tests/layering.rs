@@ -43,6 +43,8 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/hcn-dll/",
     // The first process of Windows programs in pods: jobs, console events and exact command lines have no safe form in std.
     "crates/guest/src/windows/init.rs",
+    // Echo requests, console events and named events of the tools in pods.
+    "crates/guest/src/windows/api.rs",
 ];
 
 const LONGEST_FILE: usize = 800;
@@ -136,7 +138,7 @@ fn unsafe_stands_only_where_it_may() {
         let lines = content.lines().enumerate().filter(|(_, line)| has_word(line, "unsafe"));
         wrong.extend(lines.map(|(number, _)| format!("{path}:{}", number + 1)));
     }
-    assert!(wrong.is_empty(), "unsafe outside of linux-sys, host, hcn's windows.rs and guest's init:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "unsafe outside of linux-sys, host, hcn's windows.rs and guest's windows directory:\n{}", wrong.join("\n"));
 }
 
 #[test]

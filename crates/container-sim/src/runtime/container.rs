@@ -8,7 +8,7 @@ use tonic::Status;
 
 use super::isolation::Isolation;
 use super::record::{ContainerRecord, Records, SandboxRecord};
-use super::{Runtime, failed, limits, new_id, not_found, stats};
+use super::{Runtime, failed, limits, new_id, not_found};
 use crate::images::Image;
 use crate::images::platform::NoMatch;
 use crate::shim::{StartSpec, now, read_json, write_json};
@@ -230,7 +230,7 @@ impl Runtime {
         let amounts = limits::amounts(self.config.os, &record.config, self.config.processors);
         let (limits, holders) = limits::set(&self.cgroups, self.config.os, &record.id, amounts)?;
         if let (Some(started), true) = (&record.started, record.is_running()) {
-            limits::bind(&limits, &stats::processes(started.pid));
+            limits::bind(&limits, &crate::shim::processes(started.pid));
         }
         record.holders = holders;
         let path = self.records.container_dir(&record.sandbox, &record.id).join("start.json");

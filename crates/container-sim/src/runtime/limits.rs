@@ -21,7 +21,7 @@ pub(crate) enum Holder {
     Unlimited,
     /// A control group.
     Cgroup,
-    /// Each process's own bound on private memory: allocations fail.
+    /// Bounds on processes' private memory, kept to what is left of the sum: allocations fail.
     Allocations,
     /// Nobody: the limit is remembered and reported.
     Nobody,
@@ -32,7 +32,7 @@ impl Holder {
         match self {
             Self::Unlimited => "no limit",
             Self::Cgroup => "enforced by a control group",
-            Self::Allocations => "enforced for each process by itself: its allocations fail, as in a Windows job; not for their sum",
+            Self::Allocations => "enforced for the sum of the container's processes: allocations fail, as in a Windows job",
             Self::Nobody => "unenforced: an ordinary user's processes have no control groups here, so the limit is remembered and reported only",
         }
     }

@@ -47,7 +47,6 @@ use crate::shim::{Exit, now};
 use crate::wine::template::Template;
 
 pub use cgroup::remove_control_groups;
-pub use environment::merge as merge_environment;
 pub use limits::UNENFORCED;
 pub(crate) use service::Service;
 

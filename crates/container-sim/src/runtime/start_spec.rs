@@ -11,7 +11,7 @@ use super::sandbox::on_host;
 use crate::images::windows::needs;
 use crate::images::{Image, Store};
 use crate::shim::{Limits, MountSource, MountSpec, Pids, Profile, Program, Propagation, RootSpec, Seccomp, Security, StartSpec, WineRoot};
-use crate::wine::{self, command};
+use crate::wine::{self, Account, command};
 
 /// What containerd hides from containers that are not privileged.
 const MASKED: &[&str] = &[
@@ -42,7 +42,10 @@ impl Runtime {
         let os = isolation.os(self.config.os, &image.platform);
         let hostname = if sandbox.config.hostname.is_empty() { &self.config.node } else { &sandbox.config.hostname };
         let pod_env: Vec<(String, String)> = config.envs.iter().map(|env| (env.key.clone(), env.value.clone())).collect();
-        let mut env = environment::merge(os, hostname, &image.config.env, &pod_env);
+        let account = account_name(config, image);
+        // Who is unknown is refused when the container starts, as by Windows.
+        let known = Account::find(&account).unwrap_or_default();
+        let mut env = environment::merge(os, hostname, known, &image.config.env, &pod_env);
         if config.tty && !os.is_windows() && !env.iter().any(|(name, _)| name == "TERM") {
             env.push(("TERM".to_owned(), "xterm".to_owned()));
         }
@@ -68,8 +71,8 @@ impl Runtime {
         let root = if let Some(build) = os.build() {
             match (self.template.find(), stand_in) {
                 (Ok(template), _) => RootSpec::Wine(WineRoot {
-                    lowers: wine::lowers(&self.store, &self.config.cache_dir, template, image, build)?,
-                    library: wine::library(&self.config.cache_dir)?,
+                    lowers: wine::lowers(&self.store, &self.config.cache_dir, template, image, build, known)?,
+                    modules: wine::copies(&self.config.cache_dir)?,
                     resolver: Some(self.records.sandbox_dir(&sandbox.id).join("resolv.conf")),
                 }),
                 // A program of ours needs drives only.
@@ -98,6 +101,7 @@ impl Runtime {
                 (false, _) => self.pids(&sandbox.id, linux)?,
             },
             limits: Limits::default(),
+            account: if os.is_windows() { account } else { String::new() },
             security: if os.is_windows() { windows_security() } else { self.security(linux, image)? },
         })
     }
@@ -251,6 +255,12 @@ fn argv(config: &v1::ContainerConfig, image: &Image) -> Vec<String> {
     }
     argv.append(&mut args);
     argv
+}
+
+/// Whom a Windows program shall run as: the pod's word, else the image's.
+fn account_name(config: &v1::ContainerConfig, image: &Image) -> String {
+    let asked = config.windows.as_ref().and_then(|windows| windows.security_context.as_ref()).map(|security| security.run_as_username.as_str());
+    first_of(asked.unwrap_or_default(), &image.config.user)
 }
 
 /// Whether the first word of the command is the image's.

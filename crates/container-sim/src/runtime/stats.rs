@@ -7,7 +7,7 @@ use k8s_cri::v1;
 
 use super::record::{ContainerRecord, by_prefix, selected};
 use super::{Runtime, Sandbox, limits};
-use crate::shim::now;
+use crate::shim::{now, processes};
 
 /// The last reading of each container's processor time, for rates.
 pub(super) type Samples = HashMap<String, (i64, u64)>;
@@ -21,17 +21,6 @@ struct Usage {
     faults: u64,
     major_faults: u64,
     processes: u64,
-}
-
-/// A process and all its descendants.
-pub(super) fn processes(pid: i32) -> Vec<i32> {
-    let (mut found, mut open) = (Vec::new(), vec![pid]);
-    while let Some(pid) = open.pop().filter(|pid| *pid > 0) {
-        found.push(pid);
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        open.extend(children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
-    }
-    found
 }
 
 impl Usage {

@@ -11,6 +11,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::report::Report;
 use super::{Program, RootSpec, StartSpec, program, read_json, root, security, wine};
+use crate::wine::Account;
 
 /// Runs in the container's directory `dir`; returns only for a stand-in, or after a failure that was reported.
 pub(super) fn main(dir: &Path) -> ExitCode {
@@ -57,6 +58,9 @@ fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
     program::close_others(&[report.number(), place.number()])?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
     program::fresh_session()?;
+    if spec.os.is_windows() {
+        Account::find(&spec.account).map_err(anyhow::Error::msg)?;
+    }
     spec.limits.join()?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
     // A root of drives alone has no terminals of its own.

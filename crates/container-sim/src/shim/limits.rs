@@ -1,7 +1,8 @@
 //! Limits as stage 3 takes them upon itself.
 //!
 //! A Windows job answers too large an allocation with failure: here every process has its bound on private memory
-//! (`RLIMIT_DATA`), the nearest that Linux has for users without rights. What a cgroup bounds ends with the kernel
+//! (`RLIMIT_DATA`), the nearest that Linux has for users without rights; for the sum of a container's programs the shim moves
+//! these bounds (`serve::memory`). What a cgroup bounds ends with the kernel
 //! killing a process, which is how Linux containers are limited, and what the shim looks for when they end.
 
 use std::path::PathBuf;

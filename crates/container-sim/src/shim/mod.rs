@@ -41,6 +41,7 @@ pub(crate) use launch::start;
 pub(crate) use limits::Limits;
 pub use log::LogWriter;
 pub(crate) use seccomp::{Profile, Seccomp};
+pub(crate) use serve::processes;
 pub(crate) use wire::{AttachRequest, ExecRequest, Handed, Message, Request};
 pub use wire::{Exit, Identity, Started};
 
@@ -124,6 +125,9 @@ pub(crate) struct StartSpec {
     pub security: Security,
     #[serde(default)]
     pub limits: Limits,
+    /// Whom a Windows program runs as, as the pod or the image says it; empty: ContainerAdministrator.
+    #[serde(default)]
+    pub account: String,
 }
 
 /// Which processes a container's program sees.
@@ -156,9 +160,9 @@ pub(crate) enum RootSpec {
 pub(crate) struct WineRoot {
     /// What the Windows prefix is made of, highest first.
     pub lowers: Vec<PathBuf>,
-    /// A library of Wine's, and the one of the machine in whose place it is used.
+    /// Modules of Wine's, and those of the machine in whose place they are used.
     #[serde(default)]
-    pub library: Option<(PathBuf, PathBuf)>,
+    pub modules: Vec<(PathBuf, PathBuf)>,
     /// The pod's resolver file.
     pub resolver: Option<PathBuf>,
 }

@@ -15,6 +15,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::{MountSource, MountSpec, Program, Propagation, RootSpec, StartSpec};
 use crate::images::layer;
+use crate::wine::Account;
 
 const NONE: Option<&str> = None;
 
@@ -58,6 +59,9 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
         inside.create_dir_all(&inside.parse(cwd)?, 0o755).context("cannot make the working directory")?;
     }
     drop((inside, node));
+    if matches!(spec.root, RootSpec::Wine(_)) {
+        super::wine::protect(&target, Account::find(&spec.account).map_err(anyhow::Error::msg)?)?;
+    }
     if spec.security.readonly_root {
         remount_readonly(&target)?;
     }

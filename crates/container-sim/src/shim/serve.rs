@@ -1,5 +1,6 @@
 //! Stage 2: pid 1 of the sandbox.
 
+mod memory;
 mod sessions;
 mod start;
 
@@ -15,6 +16,8 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+
+pub(crate) use memory::processes;
 
 use super::connection::{Connection, Gone, Purpose};
 use super::log::LogWriter;
@@ -86,6 +89,8 @@ struct Container {
     starting: Option<Starting>,
     exited: bool,
     watch: Watch,
+    /// Once a Windows program runs.
+    memory: Option<memory::Memory>,
 }
 
 /// A container whose program has not yet been executed.
@@ -134,6 +139,9 @@ impl Server {
                     Source::Program(number) => self.program_started(number),
                 }
             }
+            for container in self.containers.values_mut().filter(|container| !container.exited) {
+                container.memory.iter_mut().for_each(memory::Memory::tick);
+            }
             self.containers.retain(|_, container| !(container.exited && container.streams.is_empty()));
         }
     }
@@ -168,12 +176,18 @@ impl Server {
                 polled.push(PollFd::new(report.as_fd(), PollFlags::POLLIN));
             }
         }
-        match poll(&mut polled, PollTimeout::NONE) {
+        match poll(&mut polled, self.patience()) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno).context("cannot wait for events"),
         }
         let ready = sources.into_iter().zip(&polled).filter(|(_, polled)| polled.revents().is_some_and(|events| !events.is_empty()));
         Ok(ready.map(|(source, _)| source).collect())
+    }
+
+    /// How long nothing may happen: limits on sums are looked after meanwhile.
+    fn patience(&self) -> PollTimeout {
+        let limited = |container: &Container| !container.exited && container.memory.as_ref().is_some_and(memory::Memory::is_limited);
+        if self.containers.values().any(limited) { PollTimeout::try_from(memory::INTERVAL).unwrap_or(PollTimeout::NONE) } else { PollTimeout::NONE }
     }
 
     fn accept(&mut self) {

@@ -54,6 +54,55 @@ pub fn program(line: &str) -> &str {
     }
 }
 
+/// The command line as Wine's `cmd` understands it, if it is one of `cmd`.
+///
+/// Wine 8 does not take `@(` behind `do` for the begin of a block, so that `&&`, `&` and `||` in it end the loop. The `@`
+/// says that the block is not to be echoed, which Wine's `cmd` does not do anyway: it is left out. What batch files hold
+/// stays as it is.
+pub fn for_cmd(line: &str) -> String {
+    let name = program(line).rsplit(['\\', '/']).next().unwrap_or_default().to_ascii_lowercase();
+    if !matches!(name.as_str(), "cmd" | "cmd.exe") {
+        return line.to_owned();
+    }
+    let (mut result, mut quoted, mut word) = (String::with_capacity(line.len()), false, String::new());
+    // The quotes around the whole command of `/c` quote nothing in it.
+    let lower = line.to_ascii_lowercase();
+    let begin = ["/c", "/k"].iter().filter_map(|option| lower.find(&format!(" {option}"))).min().map_or(0, |at| at + 3);
+    let (head, mut rest) = line.split_at(begin);
+    result.push_str(head);
+    let inner = rest.trim_start();
+    if inner.starts_with('"') {
+        let taken = rest.len() - inner.len() + 1;
+        result.push_str(&rest[..taken]);
+        rest = &rest[taken..];
+    }
+    // Whether the word before was `do`.
+    let mut after_do = false;
+    let mut chars = rest.chars().peekable();
+    while let Some(c) = chars.next() {
+        let opens = || {
+            let rest: String = chars.clone().collect();
+            rest.trim_start_matches([' ', '\t']).starts_with('(')
+        };
+        match c {
+            '@' if after_do && !quoted && word.is_empty() && opens() => continue,
+            ' ' | '\t' => {
+                after_do = !quoted && (word.eq_ignore_ascii_case("do") || (word.is_empty() && after_do));
+                word.clear();
+            }
+            '"' => {
+                quoted = !quoted;
+                word.push(c);
+            }
+            // `for %i in (1 2)do` is as good.
+            ')' if !quoted => word.clear(),
+            c => word.push(c),
+        }
+        result.push(c);
+    }
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +170,21 @@ mod tests {
         assert_eq!(line(&words, true), r#"cmd /S /C "echo %A%" "b c""#);
         assert_eq!(line(&words[..1], true), words[0]);
         assert_eq!(line(&["a b"], false), r#""a b""#);
+    }
+
+    #[test]
+    fn blocks_behind_do_are_blocks_for_wine() {
+        for (line, wanted) in [
+            ("cmd /c \"for %i in (1 2) do @(echo a && echo b)\"", "cmd /c \"for %i in (1 2) do (echo a && echo b)\""),
+            ("CMD.EXE /S /C for /L %i in (1,0,2) DO  @ (ver & ping x)", "CMD.EXE /S /C for /L %i in (1,0,2) DO   (ver & ping x)"),
+            (r"C:\windows\system32\cmd.exe /k for %i in (1)do @(a)", r"C:\windows\system32\cmd.exe /k for %i in (1)do (a)"),
+            ("cmd /c for %i in (1) do @echo (a) && b", "cmd /c for %i in (1) do @echo (a) && b"),
+            ("cmd /c \"echo \"do @(\" & b\"", "cmd /c \"echo \"do @(\" & b\""),
+            ("cmd /c redo @(a)", "cmd /c redo @(a)"),
+            ("tool do @(a)", "tool do @(a)"),
+        ] {
+            assert_eq!(for_cmd(line), wanted, "{line}");
+        }
     }
 
     #[test]

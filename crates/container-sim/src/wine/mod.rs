@@ -3,9 +3,10 @@
 //! A container's drive C is an overlay: its own files over the image's layers, over the registry of the node's build,
 //! over the template. How it is mounted and started is the shim's part (`shim::wine`); here is what comes before.
 
+mod account;
 pub mod command;
 mod find;
-mod lean;
+mod modules;
 pub mod pe;
 mod registry;
 pub mod template;
@@ -19,8 +20,9 @@ use crate::images::Store;
 use crate::images::windows::{self, DRIVE};
 use template::STAMP;
 
+pub(crate) use account::Account;
 pub(crate) use find::unfit;
-pub(crate) use lean::library;
+pub(crate) use modules::copies;
 
 /// Where Wine's loader and server may be. Debian has no `wine64` on the path that could be started without a shell.
 const LOADERS: &[(&str, &str)] = &[
@@ -45,13 +47,13 @@ impl Loader {
 }
 
 /// The directories of which a container's prefix is made, highest first. Makes the one with the registry when it is missing.
-pub(crate) fn lowers(store: &Store, cache_dir: &Path, template: PathBuf, image: &Image, build: u32) -> Result<Vec<PathBuf>> {
+pub(crate) fn lowers(store: &Store, cache_dir: &Path, template: PathBuf, image: &Image, build: u32, account: Account) -> Result<Vec<PathBuf>> {
     // Lowest first, as the image has them.
     let layers: Vec<PathBuf> = image.layers.iter().map(|id| store.layer_dir(id)).collect();
-    let name = registry::name(&template.join(STAMP), build, &image.layers)?;
+    let name = registry::name(&template.join(STAMP), build, &image.layers, account)?;
     let registry = cache_dir.join("registries").join(name);
     if !registry.is_dir() {
-        registry::make(&registry, &template, build, &layers).with_context(|| format!("cannot make the registry of build {build}"))?;
+        registry::make(&registry, &template, build, &layers, account).with_context(|| format!("cannot make the registry of build {build}"))?;
     }
     let mut lowers: Vec<PathBuf> = layers.into_iter().rev().collect();
     lowers.extend([registry, template]);

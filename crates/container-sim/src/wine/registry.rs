@@ -6,10 +6,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
+use super::Account;
+
+/// The user's part of the registry.
+const USER: &str = "user.reg";
+
 const VERSION: &str = r"[Software\\Microsoft\\Windows NT\\CurrentVersion]";
 
 /// Name of the directory that holds it in the cache: of all that it is made of.
-pub(super) fn name(stamp: &Path, build: u32, layers: &[String]) -> Result<String> {
+pub(super) fn name(stamp: &Path, build: u32, layers: &[String], account: Account) -> Result<String> {
     let template = std::fs::read_to_string(stamp).with_context(|| format!("cannot read {}", stamp.display()))?;
     let mut hash = Sha256::new();
     for part in [template.trim()].into_iter().chain(layers.iter().map(String::as_str)) {
@@ -17,16 +22,25 @@ pub(super) fn name(stamp: &Path, build: u32, layers: &[String]) -> Result<String
         hash.update("\n");
     }
     let hash: String = hash.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{build}-{hash}"))
+    let owner = if account == Account::default() { String::new() } else { format!("-{}", account.name().replace(' ', "")) };
+    Ok(format!("{build}{owner}-{hash}"))
 }
 
 /// Makes it as a layer: a directory with the files that differ from the template's.
-pub(super) fn make(target: &Path, template: &Path, build: u32, layers: &[PathBuf]) -> Result<()> {
+pub(super) fn make(target: &Path, template: &Path, build: u32, layers: &[PathBuf], account: Account) -> Result<()> {
     let parent = target.parent().context("the cache has no directory")?;
     std::fs::create_dir_all(parent)?;
     let mut changed = super::compose(template, layers)?;
     if !changed.iter().any(|(file, _)| *file == "system.reg") {
         changed.push(("system.reg", std::fs::read_to_string(template.join("system.reg"))?));
+    }
+    if account != Account::default() {
+        if !changed.iter().any(|(file, _)| *file == USER) {
+            changed.push((USER, std::fs::read_to_string(template.join(USER))?));
+        }
+        for (_, text) in changed.iter_mut().filter(|(file, _)| *file == USER) {
+            *text = owned(text, account);
+        }
     }
     let scratch = tempfile::Builder::new().prefix(".making-").tempdir_in(parent)?;
     let inner = scratch.path().join("layer");
@@ -40,6 +54,12 @@ pub(super) fn make(target: &Path, template: &Path, build: u32, layers: &[PathBuf
         Err(_) if target.is_dir() => Ok(()),
         other => other.with_context(|| format!("cannot make {}", target.display())),
     }
+}
+
+/// The user's part with the folders of another account than the template's.
+fn owned(text: &str, account: Account) -> String {
+    let folder = |account: Account| format!(r"C:\\{}", account.profile().replace('\\', r"\\"));
+    text.replace(&folder(Account::default()), &folder(account))
 }
 
 /// What Windows calls a build on a server.
@@ -92,6 +112,13 @@ fn versioned(text: &str, build: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_are_the_accounts() {
+        let text = "\"AppData\"=\"C:\\\\users\\\\ContainerAdministrator\\\\AppData\"\n";
+        assert_eq!(owned(text, Account::User), "\"AppData\"=\"C:\\\\users\\\\ContainerUser\\\\AppData\"\n");
+        assert_eq!(owned(text, Account::System), "\"AppData\"=\"C:\\\\windows\\\\system32\\\\config\\\\systemprofile\\\\AppData\"\n");
+    }
 
     #[test]
     fn the_version_is_the_builds() {

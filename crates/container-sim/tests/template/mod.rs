@@ -22,6 +22,15 @@ fn cache() -> PathBuf {
     std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("mullion")
 }
 
+/// Compiles a Windows program of this directory to `target`.
+#[allow(dead_code, reason = "not every test has programs of its own")]
+pub fn compile(source: &str, target: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/template").join(source);
+    let status = Command::new("x86_64-w64-mingw32-gcc").args(["-O1", "-s", "-o"]).arg(target).arg(source).status();
+    let status = status.expect("a compiler for Windows (Debian: apt-get install gcc-mingw-w64-x86-64)");
+    assert!(status.success(), "the test's program does not compile");
+}
+
 /// Gives a node that shall live in `dir` the user's template.
 pub fn share(dir: &Path) {
     std::os::unix::fs::symlink(cache().join(NAME), dir.join(NAME)).unwrap();

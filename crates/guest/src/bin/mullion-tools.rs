@@ -1,8 +1,8 @@
-//! `curl.exe`, `tar.exe`, `nslookup.exe`, … of containers of Windows images: installed once under each name.
+//! `curl.exe`, `ping.exe`, `tar.exe`, … of containers of Windows images: installed once under each name.
 
 fn main() -> std::process::ExitCode {
     guest::tools::dispatch().unwrap_or_else(|| {
-        eprintln!("mullion-tools: call it as curl, tar or nslookup");
+        eprintln!("mullion-tools: call it by the name of one of its tools: {}", guest::tools::INSTALLED.join(", "));
         std::process::ExitCode::from(2)
     })
 }

@@ -1,15 +1,66 @@
-//! The command-line tools that Windows has and Wine has not: `curl`, `tar`, `nslookup`; and `powershell`, which only says
-//! that it is not there. One executable is all of them, by the name it is called. (`ping` and `ipconfig` are Wine's.)
+//! The command-line tools that Windows has and Wine has not, or not whole; and `powershell`, which only says that it is not
+//! there. One executable is all of them, by the name it is called.
 
 mod curl;
+#[cfg(not(windows))]
+mod elsewhere;
+mod ipconfig;
+mod network;
 mod nslookup;
+mod ping;
+mod route;
 mod tar;
+mod timeout;
+mod waitfor;
+mod whoami;
 
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
+use std::time::Duration;
+
+#[cfg(windows)]
+use crate::windows::api;
+#[cfg(not(windows))]
+use elsewhere as api;
 
 /// Names under which the template installs the tools: paths below `C:\windows\system32`, without `.exe`. Each is a name of [`run`].
-pub const INSTALLED: &[&str] = &["curl", "nslookup", "powershell", "pwsh", "tar", "WindowsPowerShell/v1.0/powershell"];
+pub const INSTALLED: &[&str] = &[
+    "curl",
+    "ipconfig",
+    "nslookup",
+    "ping",
+    "powershell",
+    "pwsh",
+    "route",
+    "tar",
+    "timeout",
+    "waitfor",
+    "whoami",
+    "WindowsPowerShell/v1.0/powershell",
+];
+
+/// An echo request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Bytes of data.
+    pub size: u16,
+    pub ttl: u8,
+    /// Never to be cut into fragments.
+    pub whole: bool,
+    pub timeout: Duration,
+}
+
+/// What came back for an echo request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Echo {
+    pub from: Ipv4Addr,
+    /// Windows' `IP_STATUS`: 0, or why there is no echo.
+    pub status: u32,
+    pub millis: u32,
+    pub size: u16,
+    pub ttl: u8,
+}
 
 /// Where a tool writes.
 pub struct Streams<'a> {
@@ -42,8 +93,14 @@ fn stem(path: &str) -> &str {
 fn run(name: &str, args: &[String], streams: &mut Streams<'_>) -> Option<u8> {
     Some(match name.to_ascii_lowercase().as_str() {
         "curl" => curl::main(args, streams),
-        "tar" => tar::main(args, streams),
+        "ipconfig" => ipconfig::main(args, streams),
         "nslookup" => nslookup::main(args, streams),
+        "ping" => ping::main(args, streams),
+        "route" => route::main(args, streams),
+        "tar" => tar::main(args, streams),
+        "timeout" => timeout::main(args, streams),
+        "waitfor" => waitfor::main(args, streams),
+        "whoami" => whoami::main(args, streams),
         "powershell" | "pwsh" => powershell(streams),
         _ => return None,
     })

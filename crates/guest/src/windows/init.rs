@@ -14,6 +14,10 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE, TRUE};
+use windows_sys::Win32::Security::{
+    AllocateAndInitializeSid, CreateRestrictedToken, DISABLE_MAX_PRIVILEGE, FreeSid, PSID, SECURITY_NT_AUTHORITY, SID_AND_ATTRIBUTES,
+    TOKEN_ALL_ACCESS,
+};
 use windows_sys::Win32::System::Console::{
     CTRL_C_EVENT, CTRL_SHUTDOWN_EVENT, GetStdHandle, STD_ERROR_HANDLE, STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, SetConsoleCtrlHandler,
 };
@@ -25,9 +29,11 @@ use windows_sys::Win32::System::JobObjects::{
     JobObjectExtendedLimitInformation, SetInformationJobObject,
 };
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleW, GetProcAddress};
+use windows_sys::Win32::System::SystemServices::{DOMAIN_ALIAS_RID_ADMINS, SECURITY_BUILTIN_DOMAIN_RID};
 use windows_sys::Win32::System::Threading::{
-    CREATE_SUSPENDED, CREATE_UNICODE_ENVIRONMENT, CreateProcessW, CreateRemoteThread, GetExitCodeProcess, INFINITE, LPTHREAD_START_ROUTINE,
-    OpenProcess, PROCESS_ALL_ACCESS, PROCESS_INFORMATION, ResumeThread, STARTF_USESTDHANDLES, STARTUPINFOW, WaitForSingleObject,
+    CREATE_SUSPENDED, CREATE_UNICODE_ENVIRONMENT, CreateProcessAsUserW, CreateRemoteThread, GetCurrentProcess, GetExitCodeProcess, INFINITE,
+    LPTHREAD_START_ROUTINE, OpenProcess, OpenProcessToken, PROCESS_ALL_ACCESS, PROCESS_INFORMATION, ResumeThread, STARTF_USESTDHANDLES, STARTUPINFOW,
+    WaitForSingleObject,
 };
 
 use super::wire::{Order, Report, STOP};
@@ -111,6 +117,43 @@ fn job() -> io::Result<OwnedHandle> {
     }
 }
 
+/// This process's own token, or one in which the group of administrators only denies and that has no privileges.
+fn token(limited: bool) -> io::Result<OwnedHandle> {
+    // SAFETY: every pointer leads to data of the call's type that outlives it; handles are checked and then owned; the SID
+    // is freed once.
+    unsafe {
+        let mut token: HANDLE = std::ptr::null_mut();
+        if OpenProcessToken(GetCurrentProcess(), TOKEN_ALL_ACCESS, &raw mut token) == 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let token = OwnedHandle::from_raw_handle(token);
+        if !limited {
+            return Ok(token);
+        }
+        let mut administrators: PSID = std::ptr::null_mut();
+        let (domain, group) = (SECURITY_BUILTIN_DOMAIN_RID.cast_unsigned(), DOMAIN_ALIAS_RID_ADMINS.cast_unsigned());
+        if AllocateAndInitializeSid(&SECURITY_NT_AUTHORITY, 2, domain, group, 0, 0, 0, 0, 0, 0, &raw mut administrators) == 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let disabled = SID_AND_ATTRIBUTES { Sid: administrators, Attributes: 0 };
+        let mut made: HANDLE = std::ptr::null_mut();
+        let restricted = CreateRestrictedToken(
+            token.as_raw_handle(),
+            DISABLE_MAX_PRIVILEGE,
+            1,
+            &raw const disabled,
+            0,
+            std::ptr::null(),
+            0,
+            std::ptr::null(),
+            &raw mut made,
+        );
+        let error = io::Error::last_os_error();
+        FreeSid(administrators);
+        if restricted == 0 { Err(error) } else { Ok(OwnedHandle::from_raw_handle(made)) }
+    }
+}
+
 /// Starts the program in the job, on this process's own standard streams.
 fn start(order: &Order, job: &OwnedHandle) -> io::Result<OwnedHandle> {
     // A program that is named without a path is looked for in this process's directory and Path.
@@ -124,6 +167,7 @@ fn start(order: &Order, job: &OwnedHandle) -> io::Result<OwnedHandle> {
     let mut environment: Vec<u16> = order.env.iter().flat_map(|(name, value)| wide(&format!("{name}={value}"))).collect();
     // An empty block still ends twice.
     environment.extend([0, 0]);
+    let token = token(order.limited)?;
     // SAFETY: every pointer leads to data that outlives the call: texts that end with NUL, a block that ends with two, and
     // structures of their own types. The handles that come back are owned at once.
     unsafe {
@@ -134,7 +178,8 @@ fn start(order: &Order, job: &OwnedHandle) -> io::Result<OwnedHandle> {
         startup.hStdOutput = GetStdHandle(STD_OUTPUT_HANDLE);
         startup.hStdError = GetStdHandle(STD_ERROR_HANDLE);
         let mut started: PROCESS_INFORMATION = std::mem::zeroed();
-        let made = CreateProcessW(
+        let made = CreateProcessAsUserW(
+            token.as_raw_handle(),
             std::ptr::null(),
             command_line.as_mut_ptr(),
             std::ptr::null(),

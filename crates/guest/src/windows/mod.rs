@@ -2,6 +2,8 @@
 //! and what it does.
 
 #[cfg(windows)]
+pub(crate) mod api;
+#[cfg(windows)]
 mod init;
 pub mod wire;
 

@@ -7,6 +7,8 @@ use thiserror::Error;
 
 /// The first byte of an order: go on.
 pub const RUN: u8 = b'-';
+/// The first byte of an order: go on, without an administrator's rights.
+pub const RUN_LIMITED: u8 = b'l';
 /// The first byte of an order, once the container is to stop.
 pub const STOP: u8 = b's';
 
@@ -19,6 +21,8 @@ pub struct Order {
     pub cwd: String,
     /// The whole environment.
     pub env: Vec<(String, String)>,
+    /// Whether the program's token is that of an account that is no administrator.
+    pub limited: bool,
 }
 
 /// What becomes of it.
@@ -40,7 +44,7 @@ pub struct NotAnOrder;
 impl Order {
     /// As it is written to the file. NULs cannot be part of any of these on Windows and are left out.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![RUN];
+        let mut bytes = vec![if self.limited { RUN_LIMITED } else { RUN }];
         let mut text = |parts: &[&str]| {
             bytes.extend(parts.concat().bytes().filter(|byte| *byte != 0));
             bytes.push(0);
@@ -58,7 +62,7 @@ impl Order {
     /// # Errors
     /// When it was not written by [`Order::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, NotAnOrder> {
-        let (_, texts) = bytes.split_first().ok_or(NotAnOrder)?;
+        let (first, texts) = bytes.split_first().ok_or(NotAnOrder)?;
         let texts = std::str::from_utf8(texts).ok().and_then(|texts| texts.strip_suffix('\0')).ok_or(NotAnOrder)?;
         let mut texts = texts.split('\0').map(str::to_owned);
         let (Some(command_line), Some(cwd)) = (texts.next(), texts.next()) else { return Err(NotAnOrder) };
@@ -67,7 +71,7 @@ impl Order {
             let at = entry.char_indices().skip(1).find(|(_, c)| *c == '=').map(|(at, _)| at).ok_or(NotAnOrder)?;
             Ok((entry[..at].to_owned(), entry[at + 1..].to_owned()))
         });
-        Ok(Self { command_line, cwd, env: env.collect::<Result<_, _>>()? })
+        Ok(Self { command_line, cwd, env: env.collect::<Result<_, _>>()?, limited: *first == RUN_LIMITED })
     }
 }
 
@@ -102,8 +106,11 @@ mod tests {
             command_line: r#"cmd /S /C "echo ä & exit 300""#.to_owned(),
             cwd: r"C:\app".to_owned(),
             env: vec![("=C:".to_owned(), r"C:\x=y".to_owned()), ("EMPTY".to_owned(), String::new()), ("A".to_owned(), "1=2".to_owned())],
+            limited: false,
         };
         assert_eq!(Order::decode(&order.encode()), Ok(order.clone()));
+        let limited = Order { limited: true, ..order.clone() };
+        assert_eq!(Order::decode(&limited.encode()), Ok(limited));
         let mut stopped = order.encode();
         stopped[0] = STOP;
         assert_eq!(Order::decode(&stopped), Ok(order));
@@ -124,7 +131,7 @@ mod tests {
 
     #[test]
     fn nul_cannot_smuggle_anything_in() {
-        let order = Order { command_line: "a\0EVIL=1".to_owned(), cwd: "C:".to_owned(), env: Vec::new() };
+        let order = Order { command_line: "a\0EVIL=1".to_owned(), cwd: "C:".to_owned(), ..Order::default() };
         assert_eq!(Order::decode(&order.encode()).unwrap().command_line, "aEVIL=1");
     }
 }

@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use anyhow::{Context as _, Result, bail};
 
+use super::memory::Memory;
 use super::{Container, Server, Starting};
 use crate::shim::log::LogWriter;
 use crate::shim::pump::Stream;
@@ -51,6 +52,7 @@ impl Server {
             starting: Some(Starting { report, connection }),
             exited: false,
             watch,
+            memory: None,
         };
         self.containers.insert(id.to_owned(), container);
         Ok(())
@@ -71,6 +73,8 @@ impl Server {
         };
         let answer = match started {
             Ok(()) => {
+                let spec = read_json::<StartSpec>(&dir.join("start.json"));
+                container.memory = spec.ok().and_then(|spec| Memory::of(&dir, &spec, &container.pidfd));
                 let started = Started { pid: lab_pid(&container.pidfd).unwrap_or(0), at: now(), user: outcome.user };
                 match write_json(&dir.join("started.json"), &started) {
                     Ok(()) => Message::Started(started),
@@ -97,7 +101,7 @@ impl Container {
 }
 
 /// A process's id as the lab's `/proc` shows it. The kernel translates it for whoever holds a pidfd.
-fn lab_pid(pidfd: &OwnedFd) -> Option<i32> {
+pub(super) fn lab_pid(pidfd: &OwnedFd) -> Option<i32> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok())
 }

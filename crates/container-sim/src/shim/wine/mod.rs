@@ -6,7 +6,7 @@
 mod root;
 mod run;
 
-pub(super) use root::build;
+pub(super) use root::{build, protect};
 pub(super) use run::{Place, Watch, line, second};
 
 /// Where a container's prefix is inside.

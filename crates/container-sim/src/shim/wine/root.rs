@@ -9,7 +9,7 @@ use nix::mount::{MsFlags, mount};
 
 use super::super::root::{bind, escape, remount_readonly, system_mounts};
 use super::super::{StartSpec, WineRoot};
-use crate::wine;
+use crate::wine::{self, Account};
 
 /// Directories of the machine with Wine and what it is linked to.
 const SYSTEM: &[&str] = &["usr", "lib", "lib64", "lib32", "bin", "opt"];
@@ -27,16 +27,18 @@ pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: 
         std::fs::create_dir(target.join(name))?;
     }
     system(target)?;
-    if let Some((library, machines)) = &wine.library {
+    for (module, machines) in &wine.modules {
         let place = target.join(machines.strip_prefix("/").unwrap_or(machines));
-        bind(library, &place, false)?;
+        bind(module, &place, false)?;
         remount_readonly(&place)?;
     }
     mount(Some("tmpfs"), &target.join("tmp"), Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777,size=64m"))
         .context("cannot mount /tmp")?;
     let prefix = target.join("prefix");
     overlay(dir, &prefix, &wine.lowers)?;
-    settings(target, wine)?;
+    let account = Account::find(&spec.account).map_err(anyhow::Error::msg)?;
+    profile(&prefix, account)?;
+    settings(target, wine, account)?;
     system_mounts(&HostRoot::linux(target)?, spec)?;
     drives(target, &prefix, spec)
 }
@@ -88,9 +90,9 @@ fn overlay(dir: &Path, prefix: &Path, lowers: &[PathBuf]) -> Result<()> {
     std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o700)).with_context(|| format!("cannot open {}", inner.display()))
 }
 
-fn settings(target: &Path, wine: &WineRoot) -> Result<()> {
+fn settings(target: &Path, wine: &WineRoot, account: Account) -> Result<()> {
     let etc = target.join("etc");
-    std::fs::write(etc.join("passwd"), "ContainerAdministrator:x:0:0::/prefix:/nonexistent\n")?;
+    std::fs::write(etc.join("passwd"), format!("{}:x:0:0::/prefix:/nonexistent\n", account.name()))?;
     std::fs::write(etc.join("group"), "Administrators:x:0:\n")?;
     for name in SETTINGS {
         // Copied, so that links and what becomes of them outside do not matter.
@@ -113,6 +115,37 @@ fn settings(target: &Path, wine: &WineRoot) -> Result<()> {
     }
     // Windows' own file, onto which the kubelet mounts the pod's.
     symlink("/prefix/drive_c/windows/system32/drivers/etc/hosts", etc.join("hosts"))?;
+    Ok(())
+}
+
+/// The directories of an account's profile. The template has the administrator's alone.
+fn profile(prefix: &Path, account: Account) -> Result<()> {
+    let home = wine::drive(prefix).join(account.profile().replace('\\', "/"));
+    for name in ["AppData/Local/Temp", "AppData/Roaming", "Desktop", "Documents"] {
+        std::fs::create_dir_all(home.join(name)).with_context(|| format!("cannot make the profile of {}", account.name()))?;
+    }
+    Ok(())
+}
+
+/// Takes what belongs to Windows and to others away from an account that is no administrator: it can read that, not write
+/// it. Volumes are mounted already, and stay as they are.
+pub(in super::super) fn protect(target: &Path, account: Account) -> Result<()> {
+    if !account.is_limited() {
+        return Ok(());
+    }
+    let drive = wine::drive(&target.join("prefix"));
+    for own in ["windows/temp".to_owned(), account.profile().replace('\\', "/")] {
+        let place = drive.join(own);
+        std::fs::create_dir_all(&place)?;
+        bind(&place, &place, true)?;
+    }
+    for name in ["windows", "Program Files", "Program Files (x86)", "users/ContainerAdministrator"] {
+        let place = drive.join(name);
+        if place.is_dir() {
+            bind(&place, &place, true)?;
+            remount_readonly(&place)?;
+        }
+    }
     Ok(())
 }
 

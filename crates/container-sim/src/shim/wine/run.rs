@@ -23,7 +23,7 @@ use super::super::report::{self, Report};
 use super::super::security::{self, User};
 use super::super::{StartSpec, stage};
 use super::PREFIX;
-use crate::wine::{Loader, command, drive, unfit};
+use crate::wine::{Account, Loader, command, drive, unfit};
 
 /// Name of the variable with the descriptor by which the shim learns a whole exit code.
 const RESULT: &str = "MULLION_SHIM_RESULT";
@@ -97,7 +97,8 @@ impl Running {
         if let Some(reason) = unfit(&guest::Drives::new("/"), line, cwd, path) {
             bail!(reason);
         }
-        let wanted = Order { command_line: line.to_owned(), cwd: cwd.replace('/', "\\"), env: spec.env.clone() };
+        let limited = Account::find(&spec.account).map_err(anyhow::Error::msg)?.is_limited();
+        let wanted = Order { command_line: command::for_cmd(line), cwd: cwd.replace('/', "\\"), env: spec.env.clone(), limited };
         let mut order = File::from(memfd_create(c"order", MFdFlags::MFD_CLOEXEC).context("cannot make a file for the order")?);
         order.write_all(&wanted.encode())?;
         let (reports, theirs) = std::io::pipe().context("cannot make a pipe")?;
@@ -120,7 +121,9 @@ impl Running {
                 ("WINEPREFIX", PREFIX),
                 ("WINESERVER", loader.server),
                 ("WINEDEBUG", "-all"),
-                ("WINEDLLOVERRIDES", "mscoree,mshtml=;explorer.exe=n"),
+                ("WINEDLLOVERRIDES", &overrides()),
+                // As the copies of Wine's modules call it.
+                ("=INEDLLOVERRIDES", &overrides()),
                 ("HOME", PREFIX),
                 ("LC_ALL", "C.UTF-8"),
                 ("PATH", "/usr/bin:/bin"),
@@ -213,6 +216,12 @@ impl Running {
         }
         told
     }
+}
+
+/// Wine prefers its own programs of system32 to the template's unless it is told not to.
+fn overrides() -> String {
+    let ours = guest::tools::INSTALLED.iter().filter(|name| !name.contains('/')).map(|name| format!(",{name}.exe"));
+    format!("mscoree,mshtml=;explorer.exe{}=n", ours.collect::<String>())
 }
 
 /// Why a program could not be started, in the words of hcsshim and Windows, and the way out.
