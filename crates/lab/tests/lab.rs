@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -328,6 +329,15 @@ fn down_and_status_speak_to_the_supervisor() {
     let status = supervisor::status(&dirs).unwrap();
     assert_eq!((status.supervisor, status.processes.len(), status.processes[0].ready), (child.pid(), 1, true));
     assert!(matches!(dirs.lock(), Err(LabError::Running { pid, .. }) if pid == Some(child.pid())));
+    // Clients that connect and are slow to say what they want, as on a busy machine: neither they nor others suffer.
+    let slow: Vec<_> = (0..3).map(|_| UnixStream::connect(dirs.control_socket()).unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(1500));
+    for mut stream in slow {
+        writeln!(stream, "\"status\"").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("\"supervisor\""), "{answer:?}");
+    }
     fs::write(bench.file("linger"), "").unwrap();
     supervisor::down(&dirs).unwrap();
     assert!(child.try_wait().unwrap().is_some_and(|status| status.success()), "the supervisor has ended, too");

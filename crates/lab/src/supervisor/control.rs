@@ -21,6 +21,8 @@ use crate::protocol::{Event, Request, Status};
 
 /// A supervisor that says nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client has to say what it wants.
+const CLIENT: Duration = Duration::from_secs(30);
 /// How long a cluster has to end. Its own limits are below two seconds; the rest is for a busy machine.
 const END: Duration = Duration::from_secs(60);
 /// How often a lock that somebody else holds is tried.
@@ -49,30 +51,36 @@ impl Server {
 pub(super) fn serve(path: &Path, shared: Arc<Shared>, events: Sender<Event>, waiting: Waiting) -> io::Result<Server> {
     let listener = UnixListener::bind(path)?;
     let server = Server(listener.try_clone()?.into());
-    let answer = move || {
+    let accept = move || {
         for stream in listener.incoming() {
-            // One slow or broken client must not keep others waiting long.
             let Ok(stream) = stream else { return };
-            let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
-            let mut line = String::new();
-            if BufReader::new((&stream).take(4096)).read_line(&mut line).is_err() {
-                continue;
-            }
-            match serde_json::from_str(&line) {
-                Ok(Request::Status) => {
-                    let text = serde_json::to_string(&*shared.status()).unwrap_or_default();
-                    let _ = writeln!(&stream, "{text}");
-                }
-                Ok(Request::Down) => {
-                    waiting.0.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
-                    let _ = events.send(Event::DownRequested);
-                }
-                Err(e) => tracing::debug!("unknown request on the control socket: {e}"),
-            }
+            let (shared, events, waiting) = (Arc::clone(&shared), events.clone(), waiting.clone());
+            // Of its own: a client that a busy machine keeps from writing holds up nobody, and is waited for.
+            let _ = thread::Builder::new().name("lab-client".into()).spawn(move || answer(stream, &shared, &events, &waiting));
         }
     };
-    thread::Builder::new().name("lab-control".into()).spawn(answer)?;
+    thread::Builder::new().name("lab-control".into()).spawn(accept)?;
     Ok(server)
+}
+
+/// Answers one request.
+fn answer(stream: UnixStream, shared: &Shared, events: &Sender<Event>, waiting: &Waiting) {
+    let _ = stream.set_read_timeout(Some(CLIENT));
+    let mut line = String::new();
+    if BufReader::new((&stream).take(4096)).read_line(&mut line).is_err() {
+        return;
+    }
+    match serde_json::from_str(&line) {
+        Ok(Request::Status) => {
+            let text = serde_json::to_string(&*shared.status()).unwrap_or_default();
+            let _ = writeln!(&stream, "{text}");
+        }
+        Ok(Request::Down) => {
+            waiting.0.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+            let _ = events.send(Event::DownRequested);
+        }
+        Err(e) => tracing::debug!("unknown request on the control socket: {e}"),
+    }
 }
 
 fn ask(dirs: &Dirs, request: Request) -> Result<UnixStream, LabError> {
@@ -112,6 +120,8 @@ pub fn down(dirs: &Dirs) -> Result<(), LabError> {
             Err(LabError::NotRunning(dir)) if is_free(dirs)? => return if was_there { Ok(()) } else { Err(LabError::NotRunning(dir)) },
             Err(LabError::NotRunning(dir)) if Instant::now() >= deadline => return Err(LabError::Running { dir, pid: dirs.holder() }),
             Err(LabError::NotRunning(_)) => {}
+            // It is ending already.
+            Err(LabError::File { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe && Instant::now() < deadline => {}
             Err(e) => return Err(e),
         }
         was_there = true;
