@@ -367,6 +367,11 @@ pub fn stub_plugin(dir: &Path) {
 pub fn hns(dir: &Path) -> (String, hns_sim::Simulator) {
     linux_sys::ns::inherit_for_tests().and_then(|()| linux_sys::ns::reset_switches()).unwrap();
     let links = linux_sys::netlink::Rtnl::open().unwrap();
+    // A test of this lab that had an HNS before leaves its switch and adapter.
+    for old in links.links().unwrap().into_iter().filter(|link| link.name != "lo") {
+        // The other end of a pair goes with the first.
+        let _ = links.del_link(old.index);
+    }
     links.add_veth("eth0", "lan", None).unwrap();
     for name in ["eth0", "lan"] {
         links.set_up(links.link(name).unwrap().unwrap().index).unwrap();
