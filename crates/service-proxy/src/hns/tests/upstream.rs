@@ -367,7 +367,7 @@ async fn endpoints_stay_as_long_as_a_load_balancer_that_cannot_be_deleted_names_
     let mut case = Case::bridge(OLD).await;
     case.host.pod("192.168.4.4").await;
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.4.4", "192.168.2.3", "192.168.2.4"])]).await;
-    case.host.fault("lb-delete-fails");
+    case.host.fault("lb-delete-fails,count=all");
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.4.4"])]).await;
     assert_eq!(case.host.remotes().await.len(), 2);
     assert!(case.host.seen().await.iter().all(|line| !line.contains("dangling")));
