@@ -10,7 +10,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 endif
 WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 
-.PHONY: up test build guest dist windows template test-template test-setup bench first-up bench-cluster bench-hns bench-proxy bench-upstream soak lint setup unit namespaces e2e wine
+.PHONY: up test build guest dist windows template test-template test-setup bench first-up bench-cluster bench-hns bench-proxy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
 
 up: setup build
 	$(TARGET)/release/mullion up $(UP)
@@ -77,8 +77,11 @@ wine: test-template
 bench: setup dist
 	$(TARGET)/dist/mullion template
 	cargo build --profile dist -p bench
+	tools/windows-cargo build --profile dist --bin mullion
+	tools/windows-cargo build --profile dist -p hcn-dll --features one-lock
+	mv $(WINDOWS_TARGET)/dist/computenetwork.dll $(WINDOWS_TARGET)/dist/one-lock.dll
 	tools/windows-cargo build --profile dist -p hcn-dll
-	$(MAKE) -k bench-cluster bench-hns bench-proxy bench-upstream
+	$(MAKE) -k bench-cluster bench-hns bench-proxy bench-dll bench-upstream
 
 bench-cluster:
 	$(TARGET)/dist/bench up --mullion $(TARGET)/dist/mullion --kubectl "$$(tools/kubectl)"
@@ -90,6 +93,10 @@ bench-hns:
 bench-proxy:
 	$(TARGET)/dist/bench proxy-hns
 	$(TARGET)/dist/bench proxy-nft
+
+# The Windows build of the service proxy, under Wine, through the DLL's own interface.
+bench-dll:
+	$(TARGET)/dist/bench dll --mullion $(TARGET)/dist/mullion --exe $(WINDOWS_TARGET)/dist/mullion.exe --dll $(WINDOWS_TARGET)/dist/one-lock.dll
 
 # Upstream's kube-proxy, built from public sources, beside ours.
 bench-upstream:
