@@ -1,7 +1,8 @@
 //! Unpacking one layer into a directory of its own.
 //!
-//! Everything is resolved below that directory (`openat2` with `RESOLVE_IN_ROOT`), so links inside a layer cannot lead
-//! out. All files belong to the running user, since a single-uid map knows no other. Removals become what overlayfs
+//! Every write goes through a handle of that directory (`openat2`), so links inside a layer cannot lead out: in layers of
+//! Linux the directory is their root (`RESOLVE_IN_ROOT`, as containerd has it), in layers of Windows no member lies below
+//! a link (`RESOLVE_NO_SYMLINKS`, as hcsshim has it). All files belong to the running user, since a single-uid map knows no other. Removals become what overlayfs
 //! reads: a character device 0:0 for a whiteout, the attribute `user.overlay.opaque` for an opaque directory.
 
 use std::ffi::{OsStr, OsString};
@@ -43,6 +44,9 @@ pub enum LayerError {
         #[source]
         source: super::windows::hive::HiveError,
     },
+    /// A member of a Windows layer whose path leads through a link, or a second name of a link.
+    #[error("member {0:?} leads through a link of its layer, which no layer of Windows does")]
+    Link(PathBuf),
     /// Not an error to users: unpacking ends here.
     #[error("the layer is a base of Windows itself")]
     Base,
@@ -56,8 +60,20 @@ pub const OPAQUE: &str = "user.overlay.opaque";
 /// # Errors
 /// When the stream is hostile, damaged or too large, or a file cannot be written. `target` then holds a part.
 pub fn unpack(reader: impl Read, target: &Path, limits: Limits) -> Result<(), LayerError> {
-    unpack_with(reader, target, limits, |member, _| Ok(Some(member)))
+    unpack_with(reader, target, limits, Links::InRoot, |member, _| Ok(Some((member, None))))
 }
+
+/// What links in the paths of members mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Links {
+    /// They are followed, with the layer as their root.
+    InRoot,
+    /// No member may lie below one.
+    Refused,
+}
+
+/// A member, with its content if that is not the archive's.
+pub(super) type Translated = (Member, Option<Vec<u8>>);
 
 /// As [`unpack`], with each member as `translate` has it, or without it.
 ///
@@ -67,13 +83,15 @@ pub(super) fn unpack_with(
     reader: impl Read,
     target: &Path,
     limits: Limits,
-    mut translate: impl FnMut(Member, &mut dyn Read) -> Result<Option<Member>, LayerError>,
+    links: Links,
+    mut translate: impl FnMut(Member, &mut dyn Read) -> Result<Option<Translated>, LayerError>,
 ) -> Result<(), LayerError> {
     let root = rustix::fs::openat(CWD, target, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| io_error("open", target)(errno))?;
-    let mut layer = Layer { root, parent: None, modes: Vec::new() };
+    let mut layer = Layer { root, links, parent: None, modes: Vec::new() };
     tarball::each(reader, limits, |member, content| match translate(member, content)? {
-        Some(member) => layer.add(&member, content),
+        Some((member, None)) => layer.add(&member, content),
+        Some((member, Some(own))) => layer.add(&member, &mut own.as_slice()),
         None => Ok(()),
     })?;
     layer.finish()
@@ -81,6 +99,7 @@ pub(super) fn unpack_with(
 
 struct Layer {
     root: OwnedFd,
+    links: Links,
     /// The directory of the last member: archives list files directory by directory.
     parent: Option<(PathBuf, OwnedFd)>,
     /// Directory modes, set at the end so that a read-only directory can still be filled.
@@ -117,17 +136,7 @@ impl Layer {
                 let at = self.vacant(parent, name)?;
                 rustix::fs::symlinkat(link, at, name).map_err(io_error("link", path))
             }
-            Kind::HardLink => {
-                let link = member.link.clone().unwrap_or_default();
-                let source_parent = self.open_parent(link.parent().unwrap_or(Path::new("")))?.try_clone().map_err(|source| LayerError::Io {
-                    operation: "open",
-                    path: link.clone(),
-                    source,
-                })?;
-                let source = link.file_name().unwrap_or_default();
-                let at = self.vacant(parent, name)?;
-                rustix::fs::linkat(source_parent, source, at, name, AtFlags::empty()).map_err(io_error("hard-link", path))
-            }
+            Kind::HardLink => self.hard_link(parent, name, member),
             Kind::Fifo => {
                 let at = self.vacant(parent, name)?;
                 rustix::fs::mknodat(at, name, FileType::Fifo, Mode::from_raw_mode(member.mode), 0).map_err(io_error("make pipe", path))
@@ -156,6 +165,24 @@ impl Layer {
         let time = Timespec { tv_sec: i64::try_from(member.mtime).unwrap_or(0), tv_nsec: 0 };
         let times = Timestamps { last_access: time, last_modification: time };
         rustix::fs::futimens(&file, &times).map_err(io_error("set time of", path))
+    }
+
+    fn hard_link(&mut self, parent: &Path, name: &OsStr, member: &Member) -> Result<(), LayerError> {
+        let path = &member.path;
+        let link = member.link.clone().unwrap_or_default();
+        let source_parent = self.open_parent(link.parent().unwrap_or(Path::new("")))?.try_clone().map_err(|source| LayerError::Io {
+            operation: "open",
+            path: link.clone(),
+            source,
+        })?;
+        let source = link.file_name().unwrap_or_default();
+        // A link of a Windows layer leads to the right place from its own directory only.
+        let stat = rustix::fs::statat(&source_parent, source, AtFlags::SYMLINK_NOFOLLOW);
+        if self.links == Links::Refused && stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink) {
+            return Err(LayerError::Link(path.clone()));
+        }
+        let at = self.vacant(parent, name)?;
+        rustix::fs::linkat(source_parent, source, at, name, AtFlags::empty()).map_err(io_error("hard-link", path))
     }
 
     fn directory(&mut self, parent: &Path, name: &OsStr) -> Result<(), LayerError> {
@@ -211,7 +238,7 @@ impl Layer {
                 Err(Errno::NOENT) => {
                     let mut sofar = PathBuf::new();
                     for part in path {
-                        let at = self.open_in_root(&sofar).map_err(io_error("open", &sofar))?;
+                        let at = self.open_in_root(&sofar).map_err(|errno| self.not_opened(&sofar, errno))?;
                         sofar.push(part);
                         match rustix::fs::mkdirat(at, part, Mode::from_raw_mode(0o755)) {
                             Ok(()) | Err(Errno::EXIST) => {}
@@ -222,7 +249,7 @@ impl Layer {
                 }
                 other => other,
             };
-            self.parent = Some((path.to_owned(), fd.map_err(io_error("open", path))?));
+            self.parent = Some((path.to_owned(), fd.map_err(|errno| self.not_opened(path, errno))?));
         }
         match &self.parent {
             Some((_, fd)) => Ok(fd),
@@ -232,7 +259,18 @@ impl Layer {
 
     fn open_in_root(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        rustix::fs::openat2(&self.root, path, DIRECTORY, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+        let resolve = match self.links {
+            Links::InRoot => ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+            Links::Refused => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+        };
+        rustix::fs::openat2(&self.root, path, DIRECTORY, Mode::empty(), resolve)
+    }
+
+    fn not_opened(&self, path: &Path, errno: Errno) -> LayerError {
+        match (self.links, errno) {
+            (Links::Refused, Errno::LOOP) => LayerError::Link(path.to_owned()),
+            _ => io_error("open", path)(errno),
+        }
     }
 
     /// Sets the modes of directories, innermost first. The owner keeps every right: the cache must stay removable.
@@ -241,7 +279,7 @@ impl Layer {
         while let Some((path, mode)) = self.modes.pop() {
             let at = match self.open_in_root(&path) {
                 Ok(at) => at,
-                Err(Errno::NOENT | Errno::NOTDIR) => continue,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 Err(errno) => return Err(io_error("open", &path)(errno)),
             };
             let mode = Mode::from_raw_mode(mode | 0o700);

@@ -124,7 +124,6 @@ fn hostile_windows_layers_are_refused_or_stay_inside() {
         Symlink("Files/up", "../../../.."),
         Dir("Files/etc/"),
         Symlink("Files/abs", "/etc"),
-        File("Files/abs/passwd", b"x"),
         Symlink("Files/deep/c", "c:\\..\\.."),
         Device("Files/dev"),
     ]);
@@ -132,7 +131,51 @@ fn hostile_windows_layers_are_refused_or_stay_inside() {
     let drive = fixture.layer(&image.layers[0]).join("drive_c");
     assert!(!drive.join("up").exists() && !drive.join("deep/c").exists() && !drive.join("dev").exists());
     assert_eq!(std::fs::read_link(drive.join("abs")).unwrap(), Path::new("etc"), "C:\\etc");
-    assert_eq!(std::fs::read(drive.join("etc/passwd")).unwrap(), b"x");
+}
+
+/// A layer that has the node write or read outside of its directory, by links whose depth in the archive is not that of
+/// their place, through the place of a hive, or by a second name of a link.
+#[test]
+fn links_of_a_windows_layer_never_carry_a_write_out_of_it() {
+    let hive = software("Evil", &[1, 0, 0, 0]);
+    // The canary lies beside the directory of all layers: two levels above the one that is unpacked into.
+    let attacks: [(&str, &[Entry<'_>]); 5] = [
+        (
+            "drive C that is no directory",
+            &[
+                Symlink("Files", "C:/"),
+                Dir("Files/hives"),
+                Symlink("Files/w/x/y/z", "C:/hives"),
+                Symlink("Files/w/x/y/z/software", "C:/canary"),
+                File("Hives/Software_Delta", &hive),
+            ],
+        ),
+        ("drive C that is no directory", &[File("Files", b"x")]),
+        (
+            "through a link",
+            &[Dir("Files/a/b/c/d/"), Symlink("Files/a/b/c/d/e", "C:/"), Symlink("Files/a/b/c/d/e/up", "C:/canary"), File("Files/up/written", b"x")],
+        ),
+        ("through a link", &[Dir("Files/a/"), Symlink("Files/to", "C:/a"), File("Files/to/.wh.x", b"")]),
+        ("through a link", &[Dir("Files/a/b/c/"), Symlink("Files/a/b/c/link", "C:/canary"), Hard("Files/out", "Files/a/b/c/link")]),
+    ];
+    for (words, entries) in attacks {
+        let fixture = Fixture::new(NODE);
+        let canary = fixture.store.layers_dir().parent().unwrap().join("canary");
+        std::fs::write(&canary, "untouched").unwrap();
+        let loaded = fixture.load(&windows(&[plain(entries)]));
+        assert_eq!(std::fs::read(&canary).unwrap(), b"untouched", "{words}");
+        let error = message(loaded.expect_err(words));
+        assert!(error.contains(words), "{error}");
+    }
+    // What earlier versions unpacked is not read through links either.
+    let fixture = Fixture::new(NODE);
+    let image = fixture.load(&windows(&[plain(&[File("Hives/Software_Delta", &hive)])])).unwrap().remove(0);
+    let layer = fixture.layer(&image.layers[0]);
+    let place = layer.join("hives/software");
+    std::fs::rename(&place, fixture.dir.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(fixture.dir.path().join("elsewhere"), &place).unwrap();
+    let template = fixture.dir.path().join("wine-template");
+    compose(&|name| std::fs::read_to_string(template.join(name)), &[layer]).unwrap_err();
 }
 
 #[test]

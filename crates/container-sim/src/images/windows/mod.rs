@@ -13,7 +13,10 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use super::layer::{self, LayerError};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::layer::{self, LayerError, Links, Translated};
 use super::tarball::{Kind, Limits, Member, TarError};
 use registry::{RegistryFile, Which};
 use spelling::Spelling;
@@ -39,8 +42,8 @@ pub enum Unpacked {
 /// As [`layer::unpack`], and when a hive is damaged.
 pub fn unpack(reader: impl Read, target: &Path, below: &[PathBuf], limits: Limits) -> Result<Unpacked, LayerError> {
     let spelling = Spelling::new(below.iter().map(|dir| dir.join(DRIVE)));
-    let mut translation = Translation { spelling, target: target.to_owned() };
-    match layer::unpack_with(reader, target, limits, |member, content| translation.member(member, content)) {
+    let mut translation = Translation { spelling };
+    match layer::unpack_with(reader, target, limits, Links::Refused, |member, content| translation.member(member, content)) {
         Ok(()) => Ok(Unpacked::Layer),
         Err(LayerError::Base) => Ok(Unpacked::Base),
         Err(error) => Err(error),
@@ -49,32 +52,32 @@ pub fn unpack(reader: impl Read, target: &Path, below: &[PathBuf], limits: Limit
 
 struct Translation {
     spelling: Spelling,
-    target: PathBuf,
 }
 
 impl Translation {
     /// The member as it is unpacked; none if it is not.
-    fn member(&mut self, member: Member, content: &mut dyn Read) -> Result<Option<Member>, LayerError> {
+    fn member(&mut self, member: Member, content: &mut dyn Read) -> Result<Option<Translated>, LayerError> {
         let mut parts = member.path.iter();
         let first = parts.next().unwrap_or_default();
         let rest = parts.as_path();
         if first.eq_ignore_ascii_case("hives") {
-            if member.kind == Kind::File {
-                self.hive(&member, rest, content)?;
-            }
-            return Ok(None);
+            return if member.kind == Kind::File { hive(member, content) } else { Ok(None) };
         }
         if !first.eq_ignore_ascii_case("files") {
             return Ok(None);
         }
         check(&member.path)?;
+        // The drive itself: through a link in its place every file of the layer would go astray.
+        if rest.as_os_str().is_empty() && member.kind != Kind::Directory {
+            return Err(TarError::Unsupported { path: member.path, what: "drive C that is no directory" }.into());
+        }
         // Names with a colon are alternate data streams, which no file system here has.
         if rest.as_os_str().as_bytes().contains(&b':') {
             return Ok(None);
         }
         let Some((path, plain)) = self.place(rest) else {
             // A whiteout of nothing, which `layer` refuses in its own words.
-            return Ok(Some(Member { path: Path::new(DRIVE).join(rest), ..member }));
+            return Ok(Some((Member { path: Path::new(DRIVE).join(rest), ..member }, None)));
         };
         let system = plain.iter().next().is_some_and(|part| part == "windows");
         if system && plain.as_os_str().eq_ignore_ascii_case("windows/system32/ntdll.dll") && member.kind == Kind::File && path == plain {
@@ -101,7 +104,7 @@ impl Translation {
         };
         // Modes in these layers say nothing but read-only.
         let mode = if member.read_only && member.kind == Kind::File { 0o555 } else { 0o755 };
-        Ok(Some(Member { path: Path::new(DRIVE).join(path), link, mode, ..member }))
+        Ok(Some((Member { path: Path::new(DRIVE).join(path), link, mode, ..member }, None)))
     }
 
     /// Where a name goes, and which file it is about: they differ for whiteouts.
@@ -153,24 +156,24 @@ impl Translation {
         relative.push(path);
         Some(if relative.as_os_str().is_empty() { ".".into() } else { relative })
     }
+}
 
-    fn hive(&self, member: &Member, name: &Path, content: &mut dyn Read) -> Result<(), LayerError> {
-        let Some(which) = name.to_str().and_then(Which::of) else { return Ok(()) };
-        let limit = hive::MAX_HIVE;
-        if member.size > limit {
-            return Err(TarError::TooLarge { limit, unit: "bytes in one hive" }.into());
-        }
-        let mut bytes = Vec::new();
-        content.take(limit).read_to_end(&mut bytes).map_err(TarError::Damaged)?;
-        let root = hive::parse(&bytes).map_err(|source| LayerError::Hive { path: member.path.clone(), source })?;
-        if root.keys.is_empty() && root.values.is_empty() {
-            return Ok(());
-        }
-        let dir = self.target.join(HIVES);
-        let io = |source| LayerError::Io { operation: "write", path: member.path.clone(), source };
-        std::fs::create_dir_all(&dir).map_err(io)?;
-        std::fs::write(dir.join(which.file()), bytes).map_err(io)
+/// A hive of use as it is kept, written like every member of the layer.
+fn hive(member: Member, content: &mut dyn Read) -> Result<Option<Translated>, LayerError> {
+    let name: PathBuf = member.path.iter().skip(1).collect();
+    let Some(which) = name.to_str().and_then(Which::of) else { return Ok(None) };
+    let limit = hive::MAX_HIVE;
+    if member.size > limit {
+        return Err(TarError::TooLarge { limit, unit: "bytes in one hive" }.into());
     }
+    let mut bytes = Vec::new();
+    content.take(limit).read_to_end(&mut bytes).map_err(TarError::Damaged)?;
+    let root = hive::parse(&bytes).map_err(|source| LayerError::Hive { path: member.path.clone(), source })?;
+    if root.keys.is_empty() && root.values.is_empty() {
+        return Ok(None);
+    }
+    let size = bytes.len() as u64;
+    Ok(Some((Member { path: Path::new(HIVES).join(which.file()), mode: 0o644, size, ..member }, Some(bytes))))
 }
 
 /// Appends `/`-separated names; false when that leads out.
@@ -204,10 +207,7 @@ pub fn compose(below: &dyn Fn(&str) -> std::io::Result<String>, layers: &[PathBu
         let mut file: Option<RegistryFile> = None;
         for layer in layers {
             for which in hives {
-                let bytes = match std::fs::read(layer.join(HIVES).join(which.file())) {
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                    other => other?,
-                };
+                let Some(bytes) = kept(layer, *which)? else { continue };
                 let root = hive::parse(&bytes).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))?;
                 let file = match &mut file {
                     Some(file) => file,
@@ -219,4 +219,20 @@ pub fn compose(below: &dyn Fn(&str) -> std::io::Result<String>, layers: &[PathBu
         changed.extend(file.map(|file| (name, file.render())));
     }
     Ok(changed)
+}
+
+/// A hive that an unpacked layer keeps, read as it was written: through no link.
+fn kept(layer: &Path, which: Which) -> std::io::Result<Option<Vec<u8>>> {
+    let layer = rustix::fs::openat(CWD, layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let path = Path::new(HIVES).join(which.file());
+    match rustix::fs::openat2(layer, &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+        Ok(fd) => {
+            let mut bytes = Vec::new();
+            std::fs::File::from(fd).take(hive::MAX_HIVE).read_to_end(&mut bytes)?;
+            Ok(Some(bytes))
+        }
+    }
 }

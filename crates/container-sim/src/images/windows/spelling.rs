@@ -30,7 +30,7 @@ fn lower(name: &std::ffi::OsStr) -> OsString {
 impl Spelling {
     /// Over these drives, highest first. Those that do not exist have no names.
     pub(super) fn new(drives: impl Iterator<Item = PathBuf>) -> Self {
-        let open = |path: PathBuf| rustix::fs::openat(CWD, &path, DIRECTORY, Mode::empty()).ok();
+        let open = |path: PathBuf| rustix::fs::openat(CWD, &path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()).ok();
         Self { lowers: drives.filter_map(open).collect(), known: HashMap::new() }
     }
 
