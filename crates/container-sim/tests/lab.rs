@@ -198,7 +198,8 @@ async fn stand_in(dir: std::path::PathBuf) {
     std::fs::write(dir.join("host/etc/foo/x"), "node's file").unwrap();
     let pod = node.run(support::windows_sandbox("web-0")).await;
     let mut request = container("iis", "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022", &[]);
-    request.envs.push(v1::KeyValue { key: "how_special".into(), value: "very".into() });
+    let env = |key: &str, value: &str| v1::KeyValue { key: key.into(), value: value.into() };
+    request.envs.extend([env("how_special", "very"), env("MULLION_STAND_IN_PAGES", "env,fetch,files")]);
     let mount = |path: &str, readonly| v1::Mount { container_path: path.into(), host_path: r"C:\etc\foo".into(), readonly, ..Default::default() };
     request.mounts.extend([mount(r"C:\etc\foo", true), mount("D:/rw", false), mount("/relative", false)]);
     let id = node.start(&pod, request).await;
@@ -228,6 +229,19 @@ async fn stand_in(dir: std::path::PathBuf) {
     assert_eq!(status.log_path, r"C:\var\log\pods\web-0\iis\0.log");
     let log = std::fs::read_to_string(dir.join("host/var/log/pods/web-0/iis/0.log")).unwrap();
     assert!(log.contains("GET /hostname - 80 - 127.0.0.1") && log.contains("the service has stopped"), "{log}");
+    // One that is not asked shows nobody the inside of its pod.
+    let mut request = container("unasked", "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022", &[]);
+    request.envs.push(env("PASSWORD", "s3cret"));
+    request.mounts.push(mount(r"C:\etc\foo", false));
+    node.start(&pod, request).await;
+    until("the stand-in listens", || http("GET", "/hostname", "").is_some_and(|page| page.ends_with("web-0\n"))).await;
+    for path in ["/env", "/files/C:/etc/foo/x", "/files/C:/etc", "/fetch?url=http://127.0.0.1/hostname"] {
+        let page = get(path);
+        assert!(page.starts_with("HTTP/1.1 404") && page.contains("MULLION_STAND_IN_PAGES"), "{path}: {page}");
+    }
+    assert!(!put("/files/C:/etc/foo/x").starts_with("HTTP/1.1 2"));
+    assert_eq!(std::fs::read_to_string(dir.join("host/etc/foo/x")).unwrap(), "node's file");
+    assert!(get("/headers").starts_with("HTTP/1.1 200"));
     node.remove(&pod).await;
 }
 
@@ -385,7 +399,9 @@ async fn compartments(dir: std::path::PathBuf) {
     let mut pods = Vec::new();
     for name in ["web-0", "web-1"] {
         let pod = node.run(v1::PodSandboxConfig { windows: None, ..support::windows_sandbox(name) }).await;
-        node.start(&pod, container("iis", "microsoft/iis", &[])).await;
+        let mut request = container("iis", "microsoft/iis", &[]);
+        request.envs.push(v1::KeyValue { key: "MULLION_STAND_IN_PAGES".into(), value: "fetch".into() });
+        node.start(&pod, request).await;
         let ip = node.sandbox(&pod).await.network.unwrap().ip;
         pods.push((pod, ip));
     }

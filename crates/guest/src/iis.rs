@@ -18,7 +18,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpStream;
 
 use crate::drives::Drives;
-use crate::pages::{self, Page, Product};
+use crate::pages::{self, Asked, Page, Product};
 use crate::{Options, Resolver, StandIn, fetch, stop_signal};
 
 /// Largest file that PUT takes.
@@ -32,6 +32,7 @@ struct Site {
     drives: Drives,
     resolver: Resolver,
     product: Product,
+    asked: Asked,
 }
 
 /// Serves until told to stop.
@@ -40,7 +41,8 @@ pub(crate) async fn serve(options: Options, port: u16, root: PathBuf) -> Result<
     let hostname = hostname(&options.env);
     let hosts = root.join("c/Windows/System32/drivers/etc/hosts");
     let resolver = Resolver::new(options.dns, Some(hosts));
-    let site = Rc::new(Site { hostname, env: options.env, drives: Drives::new(root), resolver, product });
+    let asked = Asked::of(&options.env)?;
+    let site = Rc::new(Site { hostname, env: options.env, drives: Drives::new(root), resolver, product, asked });
     let listener = crate::listen(port).await?;
     println!("#Software: Microsoft Internet Information Services 10.0 (Mullion stand-in)");
     println!("#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) sc-status time-taken");
@@ -129,7 +131,9 @@ async fn answer(site: &Site, request: Request<Incoming>, client: SocketAddr, ser
 
 async fn route(site: &Site, parts: &http::request::Parts, body: &[u8], client: SocketAddr, server: SocketAddr) -> Page {
     let path = parts.uri.path();
-    if let Some(file) = path.strip_prefix("/files/") {
+    if site.asked.files
+        && let Some(file) = path.strip_prefix("/files/")
+    {
         return pages::files(&site.drives, &parts.method, file, body);
     }
     if parts.method != Method::GET && parts.method != Method::HEAD {
@@ -137,16 +141,16 @@ async fn route(site: &Site, parts: &http::request::Parts, body: &[u8], client: S
     }
     match path {
         "/hostname" => Page::text(StatusCode::OK, format!("{}\n", site.hostname)),
-        "/env" => pages::environment(&site.env, &parts.headers),
+        "/env" if site.asked.env => pages::environment(&site.env, &parts.headers),
         "/headers" => {
             let ends = [client, server].map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()).to_string());
             pages::headers(&parts.headers, &ends[0], &ends[1])
         }
-        "/fetch" => fetch_page(site, parts.uri.query().unwrap_or("")).await,
+        "/fetch" if site.asked.fetch => fetch_page(site, parts.uri.query().unwrap_or("")).await,
         path => match pages::site(&site.drives, path) {
             Some(page) => page,
             None if path == "/" => pages::front(&site.hostname, site.product),
-            None => pages::not_found(),
+            None => pages::off(path).unwrap_or_else(pages::not_found),
         },
     }
 }

@@ -42,6 +42,47 @@ pub(crate) enum Product {
     Aspnet,
 }
 
+/// Variable of a container that switches pages on which show or change the inside of its pod.
+pub(crate) const PAGES: &str = "MULLION_STAND_IN_PAGES";
+
+/// The pages that the container asks for: without being asked, the stand-in serves nobody the pod's environment (often its
+/// secrets), its files, or the network behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) env: bool,
+    pub(crate) fetch: bool,
+    pub(crate) files: bool,
+}
+
+impl Asked {
+    /// Reads [`PAGES`], names separated by commas. Names of variables have no case on Windows.
+    pub(crate) fn of(env: &[(String, String)]) -> anyhow::Result<Self> {
+        let mut asked = Self::default();
+        let value = env.iter().find(|(name, _)| name.eq_ignore_ascii_case(PAGES)).map_or("", |(_, value)| value);
+        for page in value.split(',').map(str::trim).filter(|page| !page.is_empty()) {
+            match page {
+                "env" => asked.env = true,
+                "fetch" => asked.fetch = true,
+                "files" => asked.files = true,
+                other => anyhow::bail!("cannot read {PAGES}: there is no page {other:?}; use env, fetch and files, separated by commas"),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// Says how a page is switched on, if `path` is one that has to be.
+pub(crate) fn off(path: &str) -> Option<Page> {
+    let page = match path {
+        "/env" => "env",
+        "/fetch" => "fetch",
+        path if path.starts_with("/files/") => "files",
+        _ => return None,
+    };
+    let text = format!("{path} is switched off; set the variable {PAGES} of the container to a list that has {page}\n");
+    Some(Page::text(StatusCode::NOT_FOUND, text))
+}
+
 /// The front page, when the site has none of its own.
 pub(crate) fn front(hostname: &str, product: Product) -> Page {
     let (title, name) = match product {
@@ -173,6 +214,15 @@ mod tests {
         assert_eq!(ask(Method::GET, "E:/x", b"").status, StatusCode::NOT_FOUND);
         assert_eq!(ask(Method::PUT, "C:/etc", b"").status, StatusCode::FORBIDDEN);
         assert_eq!(ask(Method::POST, "C:/etc", b"").status, StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[test]
+    fn pages_are_asked_for_by_name() {
+        let asked = |value: &str| Asked::of(&[("mullion_stand_in_pages".to_owned(), value.to_owned())]);
+        assert_eq!(Asked::of(&[]).unwrap(), Asked::default());
+        assert_eq!(asked(" env, files,").unwrap(), Asked { env: true, fetch: false, files: true });
+        let error = asked("env,all").unwrap_err().to_string();
+        assert!(error.contains(PAGES) && error.contains("\"all\"") && error.contains("env, fetch and files"), "{error}");
     }
 
     #[test]

@@ -6,8 +6,16 @@ pub const ENV: &str = include_str!("../../../../examples/env.yaml");
 pub const HOST_PATH: &str = include_str!("../../../../examples/host-path.yaml");
 
 /// One stand-in of IIS with a NodePort of its own; `pod` is the indented rest of the pod's `spec`, `container` that of
-/// its container.
+/// its container. The stand-in serves the pages that show the inside of its pod.
 pub fn web(name: &str, node: &str, pod: &str, container: &str) -> String {
+    const PAGES: &str = "{name: MULLION_STAND_IN_PAGES, value: 'env,fetch,files'}";
+    let container = if container.contains(" env: [") {
+        container.replacen(" env: [", &format!(" env: [{PAGES}, "), 1)
+    } else if container.contains(" env:\n") {
+        container.replacen(" env:\n", &format!(" env:\n        - {PAGES}\n"), 1)
+    } else {
+        format!("        env: [{PAGES}]\n{container}")
+    };
     format!(
         "apiVersion: apps/v1
 kind: Deployment
