@@ -104,6 +104,9 @@ fn waiting(name: &str) -> v1::ContainerConfig {
 }
 
 async fn exec(dir: PathBuf) {
+    // Something of the machine's own, mounted below a directory that the container sees.
+    let below = Path::new("/usr/local");
+    rustix::mount::mount("below", below, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
     let node = node(&dir, 20348).await;
     let pod = node.run(windows_sandbox("execs")).await;
     let mut request = waiting("main");
@@ -141,6 +144,12 @@ async fn exec(dir: PathBuf) {
         let (code, text) = second(&node, &id, &["cmd", "/c", &format!("echo x>{path}&dir {path}")]).await;
         assert_ne!(code, 0, "{path}: {text}");
     }
+    second(&node, &id, &["cmd", "/c", r"echo x>\\?\unix\usr\local\made"]).await;
+    assert!(!below.join("made").exists(), "a mount below /usr is written from a container");
+    // Nor does the machine's next mount reach the container.
+    rustix::mount::mount("late", below, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    second(&node, &id, &["cmd", "/c", r"echo x>\\?\unix\usr\local\made"]).await;
+    assert!(!below.join("made").exists(), "a later mount below /usr is written from a container");
     node.remove(&pod).await;
     until("nothing is left", || processes("wineserver").is_empty() && processes("services.exe").is_empty()).await;
 }

@@ -1,4 +1,5 @@
 //! Mounts in the current mount namespace.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,24 @@ pub fn bind_ro(src: &Path, target: &Path) -> io::Result<()> {
     bind(src, target)?;
     let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | kept_flags(target);
     mount(NONE, target, NONE, flags, NONE).map_err(named("make read-only", target))
+}
+
+/// Makes `target` and every mount below it read-only, and parts them from the mounts that they are copies of: what is
+/// mounted there later does not appear here.
+pub fn readonly_tree(target: &Path) -> io::Result<()> {
+    let path = crate::spawn::cstring(target.as_os_str())?;
+    // SAFETY: plain data, of which zero is a valid value.
+    let mut attributes: libc::mount_attr = unsafe { std::mem::zeroed() };
+    attributes.attr_set = libc::MOUNT_ATTR_RDONLY;
+    attributes.propagation = libc::MS_PRIVATE;
+    let size = size_of_val(&attributes);
+    // SAFETY: the path is NUL-terminated; the kernel reads `size` bytes of `attributes`.
+    let result = unsafe { libc::syscall(libc::SYS_mount_setattr, libc::AT_FDCWD, path.as_ptr(), libc::AT_RECURSIVE, &raw const attributes, size) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        return Err(io::Error::new(error.kind(), format!("make read-only with all below {}: {error}", target.display())));
+    }
+    Ok(())
 }
 
 /// Flags which a mount inherits from a more privileged namespace and which a remount must repeat.

@@ -324,7 +324,7 @@ impl Spawn {
     }
 }
 
-fn cstring(text: &OsStr) -> io::Result<CString> {
+pub(crate) fn cstring(text: &OsStr) -> io::Result<CString> {
     CString::new(text.as_bytes()).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{} contains a NUL", text.to_string_lossy())))
 }
 

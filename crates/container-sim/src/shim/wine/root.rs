@@ -43,7 +43,7 @@ pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: 
     drives(target, &prefix, spec)
 }
 
-/// Wine and its libraries, read-only, in the places where they expect themselves.
+/// Wine and its libraries, read-only with all that the machine mounts below them, in the places where they expect themselves.
 fn system(target: &Path) -> Result<()> {
     for name in SYSTEM {
         let (source, place) = (Path::new("/").join(name), target.join(name));
@@ -52,7 +52,7 @@ fn system(target: &Path) -> Result<()> {
         } else if source.is_dir() {
             std::fs::create_dir(&place)?;
             bind(&source, &place, true)?;
-            remount_readonly(&place)?;
+            linux_sys::mount::readonly_tree(&place)?;
             hide(&place)?;
         }
     }
