@@ -21,14 +21,14 @@ setup:
 
 # The programs that Windows containers run beside their own: part of the binary, and in $(TARGET)/guest.
 guest:
-	@tools/step "building the guest programs for Windows (about 2 minutes the first time)" tools/guest
+	@tools/step "building the guest programs for Windows (takes minutes the first time)" tools/guest
 
 build: guest
-	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion (about 5 minutes the first time)" cargo build --release -p mullion
+	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion (takes minutes the first time)" cargo build --release -p mullion
 
 # What is measured and given to others: the same, smaller and faster, and slower to build.
 dist: guest
-	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion for distribution (about 12 minutes the first time)" cargo build --profile dist -p mullion
+	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion for distribution (longer than a release build)" cargo build --profile dist -p mullion
 
 # target/x86_64-pc-windows-gnu/release/mullion.exe, and computenetwork.dll for Windows programs under Wine beside it.
 windows:

@@ -5,8 +5,7 @@
 //! closed again. When every thread of the pool hangs, further calls are refused at once with what to do, so that callers do not pile up.
 //! What hangs is logged when it is given up and again when it ends.
 //!
-//! Threads are kept for the next call ([`IDLE`]): a thread for each call cost 0.3 ms and more of the time between two calls (Wine), which
-//! a service that does one call at a time spends waiting.
+//! Threads are kept for the next call ([`IDLE`]): starting one for each call delays the next call to a service that does one at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
