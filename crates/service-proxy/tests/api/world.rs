@@ -1,7 +1,7 @@
 //! An API server that can be stopped, started again and lost; a simulated host; and a proxy between them.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use apiserver::{Identity, Server};
@@ -36,6 +36,8 @@ pub struct World {
     dir: tempfile::TempDir,
     store: u32,
     ballast: u32,
+    /// Calls that changed something, taken from the simulator's log while waiting: it keeps the last thousand calls only.
+    writes: Mutex<Vec<String>>,
 }
 
 impl World {
@@ -49,7 +51,7 @@ impl World {
         let ca = Ca::generate("kubernetes", Duration::from_secs(86_400)).unwrap();
         let key = pki::service_account::SigningKey::generate().unwrap().pem().to_owned();
         let (link, dir) = (Link::new(), tempfile::tempdir().unwrap());
-        let mut world = Self { link, simulator, hcn, server: None, ca, key, dir, store: 0, ballast: 0 };
+        let mut world = Self { link, simulator, hcn, server: None, ca, key, dir, store: 0, ballast: 0, writes: Mutex::default() };
         world.start().await;
         world
     }
@@ -177,6 +179,7 @@ impl World {
     pub async fn until_true(&self, what: &str, done: impl AsyncFn() -> bool) {
         let start = Instant::now();
         while !done().await {
+            self.collect_writes();
             assert!(start.elapsed() < PATIENCE, "{what} takes too long: {:?}", self.seen().await);
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -184,10 +187,15 @@ impl World {
 
     /// Calls that changed something since this was last asked.
     pub fn writes(&self) -> Vec<String> {
+        self.collect_writes();
+        std::mem::take(&mut self.writes.lock().unwrap())
+    }
+
+    fn collect_writes(&self) {
         let mut desk = self.simulator.desk();
         let writes = |call: &str| ["Create", "Modify", "Delete"].iter().any(|verb| call.contains(verb));
-        let calls = desk.calls.select(&CallFilter::default()).into_iter().map(|call| call.call.clone()).filter(|call| writes(call)).collect();
+        let calls = desk.calls.select(&CallFilter::default()).into_iter().map(|call| call.call.clone()).filter(|call| writes(call));
+        self.writes.lock().unwrap().extend(calls);
         desk.calls.reset();
-        calls
     }
 }
