@@ -50,23 +50,23 @@ test: test-setup unit namespaces e2e wine
 test-setup:
 	tools/setup-test
 
+# Each `cargo test` of the workspace names all of it: a part would be built with features of its own, once more.
 # Units, parts against the simulator, agents in namespaces of their own (no root needed, never skipped).
 # MULLION_TEST_INHERIT is what the namespaces that tests make have inherited from the machine: forwarding, reverse path filters and the
 # bridge firewall are off.
 unit: test-template
-	MULLION_TEST_INHERIT=defaults cargo test --workspace --exclude mullion --quiet
-	MULLION_TEST_INHERIT=defaults cargo test -p mullion --bins --test alpha --test layering --test template --quiet
+	MULLION_TEST_INHERIT=defaults cargo test --workspace --quiet
 
 # Those that send packets once more, as on a machine where Docker or a kubelet ran, and worse: every switch is the opposite.
 namespaces: test-template
-	MULLION_TEST_INHERIT=opposite cargo test --workspace --exclude mullion --quiet --test netlink --test nft --test spawn --test lab \
+	MULLION_TEST_INHERIT=opposite cargo test --workspace --quiet --test netlink --test nft --test spawn --test lab \
 	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults
-	MULLION_TEST_INHERIT=opposite cargo test --workspace --exclude mullion --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: \
+	MULLION_TEST_INHERIT=opposite cargo test --workspace --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: \
 	    linux::tests routes:: addresses:: nftables:: userspace:: hns::tests::packets
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
 e2e: test-template
-	cargo test -p mullion --test e2e --no-run
+	cargo test --workspace --test e2e --no-run
 	tools/e2e
 
 # The Windows build under Wine.
@@ -111,13 +111,14 @@ first-up:
 soak: setup test-template
 	tools/fuzz $(or $(FUZZ_SECONDS),60)
 	PROPTEST_CASES=20000 cargo test --release -p hcn -p hns-sim -p pod-rules -p dns -p cni -p apiserver -p service-proxy
-	cargo test -p mullion --test e2e --no-run
+	cargo test --workspace --test e2e --no-run
 	for round in $$(seq 1 $(or $(ROUNDS),20)); do tools/e2e || exit 1; done
 
 # Formatting, clippy, the fuzz targets' build, licences and sources of dependencies, the oldest Rust version.
 lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --test e2e -- -D warnings
 	cargo check --locked --manifest-path fuzz/Cargo.toml
 	tools/deny
 	tools/msrv
