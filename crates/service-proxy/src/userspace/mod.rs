@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{Failure, Outcome};
 use crate::node_ports::NodePorts;
-use crate::table::{Front, FrontKey, IpFamily, Kind, Protocol, Table, Vip};
+use crate::table::{Front, FrontKey, IpFamily, Kind, Protocol, Table, Unserved, Vip};
 use addresses::{Lease, Pool};
 use pick::{Balancer, Inside};
 use relay::Relays;
@@ -90,6 +90,8 @@ pub struct Userspace {
     node_ports: Vec<IpAddr>,
     shared: Arc<Shared>,
     running: BTreeMap<FrontKey, Running>,
+    /// Addresses of front ends without back ends: the host has them, so it refuses by itself.
+    refusing: BTreeMap<FrontKey, Lease>,
 }
 
 impl Userspace {
@@ -105,7 +107,7 @@ impl Userspace {
             cut: CancellationToken::new(),
         };
         let node_ports = settings.node_ports.pick(&settings.node_ips, &host);
-        Self { pool: Pool::new(settings.interface), node_ports, shared: Arc::new(shared), running: BTreeMap::new() }
+        Self { pool: Pool::new(settings.interface), node_ports, shared: Arc::new(shared), running: BTreeMap::new(), refusing: BTreeMap::new() }
     }
 
     /// Makes the front ends of `dirty` what the table says, or with `full` every one, and the interface's addresses too.
@@ -124,12 +126,31 @@ impl Userspace {
         // What goes makes room for what comes; names and the API server come first.
         keys.sort_by_key(|key| wanted.get(key).map(|front| !front.urgent));
         for key in keys {
-            match wanted.get(&key).filter(|front| is_served(front)) {
-                Some(front) => self.serve(key, front, &mut outcome),
-                None => outcome.writes += self.running.remove(&key).map_or(0, |running| running.sockets.len()),
+            match wanted.get(&key) {
+                Some(front) if is_served(front) => {
+                    self.serve(key, front, &mut outcome);
+                    self.refusing.remove(&key);
+                }
+                front => {
+                    self.refuse(key, front, &mut outcome);
+                    outcome.writes += self.running.remove(&key).map_or(0, |running| running.sockets.len());
+                }
             }
         }
         Ok(outcome)
+    }
+
+    /// Has the host refuse where nobody serves; where silence is asked for, the host has no such address.
+    fn refuse(&mut self, key: FrontKey, front: Option<&Arc<Front>>, outcome: &mut Outcome) {
+        let refused = front.is_some_and(|front| front.kind != Kind::HealthCheck && front.unserved == Unserved::Reject);
+        match key.vip {
+            Vip::Address(ip) if refused && !self.refusing.contains_key(&key) => match self.pool.lease(ip) {
+                Ok(lease) => drop(self.refusing.insert(key, lease)),
+                Err(reason) => outcome.failures.push(Failure { key, reason }),
+            },
+            _ if refused => {}
+            _ => drop(self.refusing.remove(&key)),
+        }
     }
 
     fn serve(&mut self, key: FrontKey, front: &Arc<Front>, outcome: &mut Outcome) {
@@ -138,8 +159,12 @@ impl Userspace {
             self.running.remove(&key);
             return fail("SCTP is not carried in user space; choose mode nftables or kernelspace, or another port".into());
         }
+        let own = match key.vip {
+            Vip::Address(ip) => Some(ip),
+            Vip::Node(_) => None,
+        };
         let running = self.running.entry(key).or_insert_with(|| Running {
-            service: Arc::new(Service { name: front.service.clone(), balancer: Mutex::new(Balancer::new(front.clone())) }),
+            service: Arc::new(Service { name: front.service.clone(), balancer: Mutex::new(Balancer::new(front.clone(), own)) }),
             sockets: BTreeMap::new(),
         });
         running.service.balancer().update(front.clone());
@@ -168,6 +193,7 @@ impl Userspace {
     /// Returns how many connections were cut.
     pub async fn drain(mut self, limit: Duration) -> usize {
         self.running.clear();
+        self.refusing.clear();
         self.shared.connections.close();
         let _ = tokio::time::timeout(limit, self.shared.connections.wait()).await;
         let cut = self.shared.connections.len();
@@ -180,12 +206,13 @@ impl Userspace {
 impl Drop for Userspace {
     fn drop(&mut self) {
         self.running.clear();
+        self.refusing.clear();
         self.shared.cut.cancel();
         self.pool.clear();
     }
 }
 
-/// Without backends nobody listens: the host refuses by itself. The node's own sockets answer what asks for its health.
+/// Without backends nobody listens: the host refuses by itself, or is silent. The node's own sockets answer what asks for its health.
 fn is_served(front: &Front) -> bool {
     front.kind != Kind::HealthCheck && !(front.backends.is_empty() && front.inside.as_deref().unwrap_or_default().is_empty())
 }

@@ -43,14 +43,15 @@ pub enum Choice {
 #[derive(Debug)]
 pub struct Balancer {
     front: Arc<Front>,
+    own: Option<IpAddr>,
     turn: usize,
     sticky: HashMap<IpAddr, (Backend, Instant)>,
 }
 
 impl Balancer {
-    /// For a front end, as it is now.
-    pub fn new(front: Arc<Front>) -> Self {
-        Self { front, turn: 0, sticky: HashMap::new() }
+    /// For a front end, as it is now, with its address of this host: the node is the only client that comes from there.
+    pub fn new(front: Arc<Front>, own: Option<IpAddr>) -> Self {
+        Self { front, own, turn: 0, sticky: HashMap::new() }
     }
 
     /// The front end changed: clients of backends that went no longer stick.
@@ -90,7 +91,7 @@ impl Balancer {
 
     fn list(&self, client: IpAddr, inside: &Inside) -> Arc<[Backend]> {
         match &self.front.inside {
-            Some(everyone) if inside.has(client) => everyone.clone(),
+            Some(everyone) if inside.has(client) || self.own == Some(client) => everyone.clone(),
             _ => self.front.backends.clone(),
         }
     }
@@ -134,7 +135,7 @@ mod tests {
 
     #[test]
     fn backends_take_turns_and_failed_ones_are_passed_over() {
-        let mut balancer = Balancer::new(Arc::new(front(&[1, 2, 3])));
+        let mut balancer = Balancer::new(Arc::new(front(&[1, 2, 3])), None);
         assert_eq!(picks(&mut balancer, "10.9.0.1", 4), [1, 2, 3, 1].map(|n| Choice::Backend(backend(n))));
         let failed = [backend(2), backend(3)];
         assert_eq!(balancer.choose(ip("10.9.0.1"), &inside(), Instant::now(), &failed), Choice::Backend(backend(1)));
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn clients_stick_until_time_or_their_backend_goes() {
         let sticky = |list: &[u8]| Arc::new(Front { affinity: Some(60), ..front(list) });
-        let mut balancer = Balancer::new(sticky(&[1, 2, 3]));
+        let mut balancer = Balancer::new(sticky(&[1, 2, 3]), None);
         let (start, client) = (Instant::now(), ip("10.9.0.1"));
         let at = |balancer: &mut Balancer, seconds| balancer.choose(client, &inside(), start + Duration::from_secs(seconds), &[]);
         assert_eq!(
@@ -161,18 +162,19 @@ mod tests {
     #[test]
     fn policies_and_ranges_decide_who_is_heard() {
         let local = Front { inside: Some(front(&[7]).backends), unserved: Unserved::Drop, ..front(&[]) };
-        let mut balancer = Balancer::new(Arc::new(local));
+        let mut balancer = Balancer::new(Arc::new(local), Some(ip("192.0.2.7")));
         for (client, expected) in [
             ("10.9.0.1", Choice::Ignore),
             ("10.1.0.9", Choice::Backend(backend(7))),
             ("10.240.0.11", Choice::Backend(backend(7))),
             ("127.0.0.1", Choice::Backend(backend(7))),
+            ("192.0.2.7", Choice::Backend(backend(7))),
         ] {
             assert_eq!(picks(&mut balancer, client, 1), [expected], "{client}");
         }
-        assert_eq!(picks(&mut Balancer::new(Arc::new(front(&[]))), "10.9.0.1", 1), [Choice::Refuse]);
+        assert_eq!(picks(&mut Balancer::new(Arc::new(front(&[])), None), "10.9.0.1", 1), [Choice::Refuse]);
         let guarded = Front { sources: Some(["192.0.2.0/24".parse().unwrap()].into()), ..front(&[1]) };
-        let mut balancer = Balancer::new(Arc::new(guarded));
+        let mut balancer = Balancer::new(Arc::new(guarded), None);
         assert_eq!(picks(&mut balancer, "192.0.2.9", 1), [Choice::Backend(backend(1))]);
         assert_eq!(picks(&mut balancer, "198.51.100.9", 1), [Choice::Ignore]);
     }
