@@ -1,6 +1,6 @@
 //! What operations answered.
 
-use hcn::{EndpointPolicy, HResult, HcnError, HostComputeEndpoint, HostComputeLoadBalancer};
+use hcn::{EndpointPolicy, HResult, HcnError, HostComputeEndpoint, HostComputeLoadBalancer, LoadBalancerFlags};
 
 use super::*;
 use crate::hns::calls::{Answer, Trouble};
@@ -202,6 +202,13 @@ impl Engine {
                 self.looks.look_at_endpoints();
             }
             self.give_up(running, text, error);
+            if let Some(failed) = &mut running.failed
+                && error.hresult() == Some(HResult::OUT_OF_MEMORY)
+                && !shape.flags.contains(LoadBalancerFlags::DSR)
+            {
+                *failed += "; a load balancer without direct server return may take 64 of the host's ephemeral ports: start with --enable-dsr, \
+                            or give the host more (netsh int ipv4 set dynamicport tcp)";
+            }
         }
     }
 
