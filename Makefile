@@ -10,7 +10,10 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 endif
 WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 
-.PHONY: up test build guest dist windows template test-template test-setup bench first-up bench-cluster bench-hns bench-proxy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
+# Tests add here what they prove of the tables in docs/service-proxy.md (crates/parity). A run begins without it and ends without it.
+PROOFS := $(TARGET)/proofs
+
+.PHONY: up test docs-tables build guest dist windows template test-template test-setup bench first-up bench-cluster bench-hns bench-proxy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
 
 up: setup build
 	$(TARGET)/release/mullion up $(UP)
@@ -55,14 +58,23 @@ test-setup:
 # MULLION_TEST_INHERIT is what the namespaces that tests make have inherited from the machine: forwarding, reverse path filters and the
 # bridge firewall are off.
 unit: test-template
-	MULLION_TEST_INHERIT=defaults cargo test --workspace --quiet
+	rm -f $(PROOFS)
+	MULLION_PROOFS=$(PROOFS) MULLION_TEST_INHERIT=defaults cargo test --workspace --quiet
+	cargo run --quiet -p parity -- check $(PROOFS)
+
+# Writes the tables of docs/service-proxy.md from the tests that prove their cells.
+docs-tables:
+	rm -f $(PROOFS)
+	MULLION_PROOFS=$(PROOFS) cargo test -p service-proxy --lib --quiet
+	MULLION_PROOFS=$(PROOFS) cargo test -p mullion --test kube_proxy --quiet
+	cargo run --quiet -p parity -- write $(PROOFS)
 
 # Those that send packets once more, as on a machine where Docker or a kubelet ran, and worse: every switch is the opposite.
 namespaces: test-template
 	MULLION_TEST_INHERIT=opposite cargo test --workspace --quiet --test netlink --test nft --test spawn --test lab \
 	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults
 	MULLION_TEST_INHERIT=opposite cargo test --workspace --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: \
-	    linux::tests routes:: addresses:: nftables:: userspace:: hns::tests::packets
+	    linux::tests routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
 e2e: test-template

@@ -20,4 +20,5 @@ fn what_hns_cannot_do_is_told_at_the_start() {
     }
     assert!(!run(&["--proxy-mode=kernelspace", "--network-name=pods"]).contains("has no effect"), "nothing was asked for");
     assert!(!run(&[&["--proxy-mode=userspace"][..], &asked].concat()).contains("HNS"), "other backends do it");
+    parity::proved(parity::Hns, &["nodePortAddresses", "NodePorts at localhost"]);
 }

@@ -30,6 +30,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("apiserver", &["listen", "pki", "pod-rules", "streaming"]),
     ("controllers", &["cluster", "pki", "pod-rules"]),
     ("lab", &["linux-sys", "pki"]),
+    ("parity", &[]),
     ("bench", &["*"]),
     ("mullion", &["*"]),
 ];

@@ -14,11 +14,11 @@ mod fronts;
 mod health;
 pub mod hns;
 mod metrics;
+#[cfg(all(test, target_os = "linux"))]
+mod modes;
 #[cfg(target_os = "linux")]
 pub mod nftables;
 mod node_ports;
-#[cfg(test)]
-mod parity;
 mod refusals;
 mod rows;
 mod run;

@@ -154,6 +154,7 @@ async fn health_follows_what_waits_not_what_was_tried() {
     seen.wait_for(|status| status.is_converged() && status.stuck_since.is_none()).await.unwrap();
     assert!(metrics.last_synced().is_some());
     proxy.abort();
+    parity::proved(parity::Hns, &["Health says synced although Services failed"]);
 }
 
 /// Policy Local asks for clients' addresses, which a version without direct server return hides; policy Cluster does not ask.
@@ -217,4 +218,78 @@ async fn the_loop_follows_the_api_waits_for_both_lists_and_repairs() {
     until(&hcn, &[]).await;
     stop.send(()).unwrap();
     proxy.await.unwrap();
+}
+
+/// What a load balancer hears that asks a node for a Service: the status and the number of ready pods there.
+#[cfg(target_os = "linux")]
+fn health(port: u16) -> Option<(String, String)> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    write!(stream, "GET /healthz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let weight = text.to_lowercase().lines().find_map(|line| Some(line.strip_prefix("x-load-balancing-endpoint-weight: ")?.to_owned()));
+    Some((text.split(' ').nth(1)?.to_owned(), weight?))
+}
+
+#[cfg(target_os = "linux")]
+async fn health_follows_pods_on_the_node(backend: BackendConfig) {
+    let api = Api::new();
+    let proxy = tokio::spawn(run(Config::new(api.client.clone(), "here", "uid", backend), std::future::pending()));
+    let local = json!({"metadata": {"name": "web", "namespace": "default", "resourceVersion": "1"},
+        "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "clusterIP": "10.96.0.7",
+            "ports": [{"port": 80, "nodePort": 30080}]}});
+    let mut pods = slice(1, &["192.168.1.5", "192.168.2.3"]);
+    pods["endpoints"][0]["nodeName"] = json!("here");
+    api.send(SERVICES, "ADDED", local);
+    api.send(SLICES, "ADDED", pods);
+    api.listed();
+    until_health(Some(("200", "1"))).await;
+    api.send(SLICES, "MODIFIED", slice(2, &["192.168.2.3"]));
+    until_health(Some(("503", "0"))).await;
+    api.send(SERVICES, "DELETED", service(3));
+    until_health(None).await;
+    proxy.abort();
+}
+
+#[cfg(target_os = "linux")]
+async fn until_health(expected: Option<(&str, &str)>) {
+    let start = Instant::now();
+    loop {
+        let heard = tokio::task::spawn_blocking(|| health(32000)).await.unwrap();
+        if heard.as_ref().map(|(status, weight)| (status.as_str(), weight.as_str())) == expected {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{heard:?} is not {expected:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The whole proxy in each mode, from the API to who asks.
+#[cfg(target_os = "linux")]
+#[test]
+fn each_mode_answers_at_the_health_check_node_port() {
+    use linux_sys::ns::in_lab;
+    in_lab("run::tests::each_mode_answers_at_the_health_check_node_port", || {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
+            let host = Host::new().await;
+            let pod = HostComputeEndpoint::local("pod", "192.168.1.5/24".parse().unwrap(), None);
+            let network = host.hcn.network_by_name("pods").await.unwrap().unwrap().id;
+            host.hcn.create_endpoint(&network, hcn::Guid::random(), &pod).await.unwrap();
+            health_follows_pods_on_the_node(BackendConfig::Hcn { client: host.hcn.clone(), settings: crate::hns::Settings::new("pods") }).await;
+            let node: std::net::IpAddr = "10.240.0.11".parse().unwrap();
+            let nftables = crate::nftables::Settings::new(vec![node], crate::nftables::Pods::Unknown);
+            health_follows_pods_on_the_node(BackendConfig::Nftables(nftables)).await;
+            let userspace = crate::userspace::Settings {
+                interface: Some(Arc::new(host::LinuxAddresses::open("lo").unwrap())),
+                node_ips: vec![],
+                node_ports: crate::node_ports::NodePorts::Primary,
+                pods: vec![],
+                udp_idle: Duration::from_secs(1),
+            };
+            health_follows_pods_on_the_node(BackendConfig::Userspace(userspace)).await;
+        });
+    });
+    parity::Mode::ALL.into_iter().for_each(|mode| parity::proved(mode, &["healthCheckNodePort"]));
 }

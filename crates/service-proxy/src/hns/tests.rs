@@ -6,6 +6,8 @@ mod life;
 #[cfg(target_os = "linux")]
 mod model;
 #[cfg(target_os = "linux")]
+mod modes;
+#[cfg(target_os = "linux")]
 mod networks;
 #[cfg(target_os = "linux")]
 mod packets;

@@ -173,6 +173,7 @@ fn asks(ns: &NetNs, to: &str) -> String {
 }
 
 mod features;
+mod modes;
 
 const WEB: &str = "10.96.0.1:80";
 
@@ -238,6 +239,7 @@ fn node_ports_follow_the_traffic_policy() {
         assert_eq!(asks(&lab.world, node), "timed out", "no backend here: silence, so that a balancer looks elsewhere");
         assert_eq!(ask(node), "pod0 sees 10.1.0.1", "the node itself is inside too, but no pod");
     });
+    parity::proved(parity::Nftables, &["externalTrafficPolicy Local: backends see the client's address"]);
 }
 
 #[test]
@@ -323,6 +325,7 @@ fn a_change_is_small_connections_live_and_a_restart_adopts() {
         assert_eq!(&buffer, b"still here");
         assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
     });
+    parity::proved(parity::Nftables, &["A change costs its own Service only", "A restart changes nothing that is right", "#109162"]);
 }
 
 #[test]
@@ -376,6 +379,7 @@ fn damage_is_repaired() {
         lab.set("web", web(&[0]));
         assert_eq!(asks(&lab.pods[0], WEB), "pod0 sees 10.1.0.1");
     });
+    parity::proved(parity::Nftables, &["Damage by others is repaired", "#110674", "#135802"]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use linux_sys::ns::{NetNs, in_lab};
 
 use super::*;
 use crate::flows::{self, Flows};
-use crate::table::{Backend, Unserved};
+use crate::table::Backend;
 
 /// The host has an interface for Services, and backends at addresses of the loopback.
 struct Lab {
@@ -22,13 +22,17 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn proxy() -> Userspace {
-    Userspace::new(Settings {
+    Userspace::new(settings())
+}
+
+fn settings() -> Settings {
+    Settings {
         interface: Some(Arc::new(LinuxAddresses::open("svc0").unwrap())),
         node_ips: vec![ip("10.240.0.11")],
         node_ports: NodePorts::Nets(vec!["127.0.0.0/8".parse().unwrap(), "10.240.0.0/16".parse().unwrap()]),
         pods: vec!["10.1.0.0/16".parse().unwrap()],
         udp_idle: Duration::from_millis(300),
-    })
+    }
 }
 
 fn there() -> Vec<String> {
@@ -158,6 +162,7 @@ fn connections_are_carried_both_ways_and_addresses_come_and_go() {
         runtime.block_on(lab.proxy.take().unwrap().drain(Duration::ZERO));
         assert_eq!(there(), ["10.240.0.11"]);
     });
+    parity::proved(parity::Userspace, &["NodePorts at localhost"]);
 }
 
 #[test]
@@ -191,6 +196,7 @@ fn dead_backends_are_passed_over_and_odd_fronts_say_why_they_are_not_served() {
         let failures = bare.sync(&lab.table, &[key("10.96.0.9", 80)].into(), false).unwrap().failures;
         assert!(failures[0].reason.contains("--service-interface"), "{failures:?}");
     });
+    parity::proved(parity::Userspace, &["SCTP"]);
 }
 
 fn echo(name: &'static str) -> SocketAddr {
@@ -241,6 +247,7 @@ fn datagrams_find_their_way_back_and_follow_their_service() {
         lab.set("dns", vec![(dns, Front { unserved: Unserved::Drop, ..front(&[]) })]);
         assert!(clients[7].send(b"x").and_then(|_| clients[7].recv(&mut [0; 8])).is_err());
     });
+    parity::proved(parity::Userspace, &["UDP clients that never pause follow the Service"]);
 }
 
 #[test]
@@ -275,6 +282,46 @@ fn connections_outlive_changes_and_draining_waits_for_them() {
         assert_eq!(there(), ["10.240.0.11"]);
         drop(second);
     });
+    parity::proved(parity::Userspace, &["A restart changes nothing that is right", "Clean-up on request"]);
+}
+
+#[test]
+fn a_change_costs_its_own_service_only() {
+    in_lab("userspace::tests::a_change_costs_its_own_service_only", || {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let (a, b) = (server("a"), server("b"));
+        let mut lab = Lab::new();
+        let many = (0..200u16).map(|n| (key("10.96.9.9", 1000 + n), front(&[a]))).collect();
+        assert_eq!(lab.set("many", many).writes, 200);
+        assert_eq!(lab.set("web", vec![(key("10.96.0.1", 80), front(&[a]))]).writes, 1, "it listens at one more place");
+        assert_eq!(ask("10.96.0.1:80"), "a-hello.");
+        assert_eq!(lab.set("web", vec![(key("10.96.0.1", 80), front(&[b]))]).writes, 0, "it listens there already");
+        assert_eq!((ask("10.96.0.1:80"), ask("10.96.9.9:1007")), ("b-hello.".into(), "a-hello.".into()));
+        assert_eq!(lab.set("web", vec![]).writes, 1);
+        assert_eq!(ask("10.96.9.9:1199"), "a-hello.");
+    });
+    parity::proved(parity::Userspace, &["A change costs its own Service only", "#109162"]);
+}
+
+#[test]
+fn node_ports_listen_on_chosen_addresses_of_the_node() {
+    in_lab("userspace::tests::node_ports_listen_on_chosen_addresses_of_the_node", || {
+        let runtime = runtime();
+        let _inside = runtime.enter();
+        let mut lab = Lab::new();
+        for (chosen, answers) in [("127.0.0.0/8", [false, true]), ("10.240.0.0/16", [true, false]), ("0.0.0.0/0", [true, true])] {
+            drop(lab.proxy.take());
+            settle(&["10.240.0.11:30080", "127.0.0.1:30080"]);
+            let node_ports = NodePorts::Nets(vec![chosen.parse().unwrap()]);
+            lab.proxy = Some(Userspace::new(Settings { interface: None, node_ips: vec![ip("10.240.0.11")], node_ports, ..settings() }));
+            lab.table = Table::default();
+            lab.set("web", vec![(key("node", 30080), front(&[server("a")]))]);
+            let heard = ["10.240.0.11:30080", "127.0.0.1:30080"].map(|to| ask(to) == "a-hello.");
+            assert_eq!(heard, answers, "{chosen}");
+        }
+    });
+    parity::proved(parity::Userspace, &["nodePortAddresses"]);
 }
 
 #[test]
@@ -328,4 +375,5 @@ fn what_a_killed_proxy_left_is_taken_over_or_away() {
         drop(lab.proxy.take());
         assert_eq!(there(), ["10.240.0.11"], "also without draining");
     });
+    parity::proved(parity::Userspace, &["Damage by others is repaired", "#135802"]);
 }

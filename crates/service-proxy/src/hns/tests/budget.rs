@@ -51,6 +51,7 @@ async fn a_change_costs_the_same_however_many_services_there_are() {
         proxy.rest().await;
         assert_eq!(spent(&host).len(), 2 + 3, "deletes ask nothing first");
     }
+    parity::proved(parity::Hns, &["#109162", "A change costs its own Service only"]);
 }
 
 #[tokio::test]

@@ -49,6 +49,7 @@ async fn a_load_balancer_that_somebody_deletes_comes_back_and_nothing_else_is_wr
     assert_eq!(host.balancers().await, before);
     let writes: Vec<_> = host.calls().into_iter().filter(|call| call.call.contains("Create") || call.call.contains("Delete")).collect();
     assert_eq!(writes.len(), 1, "{writes:?}");
+    parity::proved(parity::Hns, &["#135802", "Damage by others is repaired"]);
 }
 
 /// #110674: 577 load balancers lost within a minute, days until they were back.
@@ -76,6 +77,7 @@ async fn everything_that_a_restart_loses_comes_back_names_and_the_api_server_fir
             assert!(urgent.iter().all(|key| order[..2 * calls::AT_ONCE].contains(key)), "{order:?}");
         }
     }
+    parity::proved(parity::Hns, &["#110674"]);
 }
 
 /// A crash loses all load balancers and half of the endpoints; what is left of them is told from what is new.
@@ -95,6 +97,7 @@ async fn a_crash_leaves_no_dangling_reference_and_no_double() {
     assert_eq!(host.remotes().await.len(), 41);
     let lost = host.client.endpoint(&pod).await.unwrap().is_none();
     assert_eq!(!proxy.hns.engine().behind().is_empty(), lost, "a pod that lost its endpoint is told, one that has it is served");
+    parity::proved(parity::Hns, &["Load balancers keep ids of endpoints that are gone"]);
 }
 
 /// Windows-Containers#19: load balancers come back without direct server return; their ids say nothing of that.
@@ -113,6 +116,7 @@ async fn what_comes_back_changed_is_read_and_put_right() {
     let took = proxy.until("the repair", |engine| engine.is_idle() && right()).await;
     assert!(took < FOUND, "{took:?}");
     assert_eq!(host.balancers().await, before);
+    parity::proved(parity::Hns, &["Windows-Containers#19"]);
 }
 
 /// The service answers nothing, and nobody is told that it restarted.

@@ -52,6 +52,7 @@ async fn a_restart_adopts_writes_nothing_and_removes_only_its_own_leftovers() {
     third.rest().await;
     assert_eq!(host.seen().await, ["10.9.9.9:80/tcp -> 192.168.4.5", "10.96.0.1:80/tcp -> 192.168.2.3"]);
     assert_eq!(host.remotes().await, ["192.168.2.3", "192.168.2.99"], "a stranger's entry is not ours to take");
+    parity::proved(parity::Hns, &["The start wipes what others made", "A restart changes nothing that is right"]);
 }
 
 /// A failure marks nothing as applied (§3.2.1 to 3): each front end is retried by itself, and others are not held up (§3.2.2).
@@ -68,6 +69,10 @@ async fn failures_are_named_retried_and_hold_up_nobody() {
     assert_eq!(host.seen().await, ["192.0.2.9:80/tcp -> 192.168.2.3", "node:30080/tcp -> 192.168.2.3"]);
     proxy.rest().await;
     assert_eq!((host.seen().await.len(), proxy.behind().len()), (3, 0));
+    parity::proved(
+        parity::Mode::Hns,
+        &["A failure at an external address is marked as applied", "A failure at a node port skips the other addresses"],
+    );
 }
 
 /// §3.2.3: a back end whose endpoint fails is left out for good by upstream.
@@ -82,6 +87,7 @@ async fn half_a_service_is_better_than_none_and_the_rest_follows() {
     assert!(proxy.behind()[0].contains("1 of its endpoints could not be created; it serves with the others"), "{:?}", proxy.behind());
     proxy.rest().await;
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.5 192.168.2.6"]);
+    parity::proved(parity::Hns, &["A backend whose endpoint could not be made stays out"]);
 }
 
 /// #106936 (an empty list was sent again and again) and #137530 (an orphan after the back ends hit zero).
@@ -97,6 +103,7 @@ async fn an_empty_list_is_never_sent_and_leaves_no_orphan() {
     proxy.set("web", vec![(web(), front(Kind::ClusterIp, &[]))]);
     proxy.rest().await;
     assert_eq!((host.seen().await.len(), host.remotes().await.len()), (0, 0));
+    parity::proved(parity::Hns, &["#137530", "#106936"]);
 }
 
 /// #131466: HNS 15.4 says that it modified, and did not. Older ones say that they cannot.
@@ -116,6 +123,7 @@ async fn a_modify_that_does_nothing_or_is_refused_falls_back_for_good() {
         assert_eq!(host.calls().iter().filter(|call| call.call == "HcnModifyLoadBalancer").count(), 1, "{fault}: it is tried once");
         assert!(!proxy.hns.engine().rules().modify);
     }
+    parity::proved(parity::Hns, &["#131466"]);
 }
 
 /// #113841: delete and create of one load balancer must be back to back, and a failed create after the delete must not be forgotten.
@@ -157,6 +165,10 @@ async fn a_failed_delete_is_neither_forgotten_nor_done_to_what_is_needed_again()
     proxy.web(&[]);
     proxy.rest().await;
     assert_eq!((host.seen().await.len(), host.remotes().await.len()), (0, 0));
+    parity::proved(
+        parity::Mode::Hns,
+        &["#113524", "A load balancer is adopted, then deleted as stale", "A failed delete of an external address's load balancer is forgotten"],
+    );
 }
 
 /// #139519: any error of a read was taken for "gone"; then the create failed with 0xb7 for ever.
@@ -179,6 +191,7 @@ async fn an_error_proves_nothing_and_what_exists_is_adopted() {
         proxy.rest().await;
         assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.4"]);
     }
+    parity::proved(parity::Hns, &["#139519"]);
 }
 
 #[tokio::test]
@@ -210,6 +223,7 @@ async fn a_pod_that_comes_late_is_found() {
     let took = proxy.until("the pod to be found", |engine| engine.behind().is_empty()).await;
     assert!(took < Duration::from_secs(4), "{took:?}");
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3 192.168.4.5"]);
+    parity::proved(parity::Hns, &["A pod whose endpoint comes late stays out"]);
 }
 
 /// #130963, #138000: one address as a remote and as a pod's own endpoint; a delete by address took the pod's.
@@ -231,6 +245,7 @@ async fn a_pods_own_endpoint_takes_the_place_of_a_remote_one_and_survives_it() {
         proxy.rest().await;
         assert!(host.client.endpoint(&pod).await.unwrap().is_some(), "CNI's is not ours to delete");
     }
+    parity::proved(parity::Hns, &["#130963"]);
 }
 
 /// Windows-Containers#631, #135144: remote endpoints left after churn break the pod that gets the address.
@@ -248,6 +263,7 @@ async fn no_endpoint_is_left_after_churn_even_when_deletes_fail_or_pretend() {
         let took = proxy.until("the left one to go", alone).await;
         assert!(took < Duration::from_secs(5), "{i}: {took:?}");
     }
+    parity::proved(parity::Hns, &["Windows-Containers#631", "A failed delete of an endpoint is not tried again"]);
 }
 
 /// #91703: an endpoint shared by two Services went with the first.
@@ -286,6 +302,7 @@ async fn without_the_network_it_waits_and_touches_nothing() {
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"]);
     let created = host.calls().iter().filter(|call| call.call == "HcnCreateLoadBalancer").count();
     assert_eq!(created, 1);
+    parity::proved(parity::Hns, &["Any error about the network wipes everything"]);
 }
 
 /// image-builder#566: a call that never returns holds up its own front end only, and no call is waited for for ever.
@@ -301,6 +318,7 @@ async fn a_hanging_call_ends_at_its_deadline_and_others_go_on() {
     host.simulator.clear_faults();
     proxy.rest().await;
     assert_eq!(host.seen().await.len(), 2);
+    parity::proved(parity::Hns, &["image-builder#566"]);
 }
 
 #[tokio::test]
@@ -317,4 +335,5 @@ async fn cleaning_up_takes_what_is_ours_and_nothing_else() {
     assert_eq!(host.remotes().await.len(), 0);
     let nowhere = Settings { network: "later".into(), ..host.settings() };
     assert!(cleanup(&host.client, UID, nowhere).await.unwrap_err().contains("does not exist yet"));
+    parity::proved(parity::Hns, &["Clean-up on request"]);
 }

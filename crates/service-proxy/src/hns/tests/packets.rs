@@ -30,6 +30,11 @@ fn link(rtnl: &Rtnl, name: &str, address: &str) -> u32 {
 impl Lab {
     /// This namespace is a Windows node; beyond `eth0` is a peer with pods of its own.
     pub async fn new() -> Self {
+        Self::of(OLD).await
+    }
+
+    /// The same with this version of HNS.
+    pub async fn of(version: HnsVersion) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let peer = NetNs::new_anonymous().unwrap();
         let (node, there) = (Rtnl::open().unwrap(), Rtnl::open_in(&peer).unwrap());
@@ -41,7 +46,7 @@ impl Lab {
         node.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via("10.240.0.11".parse().unwrap())).unwrap();
         there.add_route(&Route::new("192.168.1.0/24".parse().unwrap()).via("10.240.0.12".parse().unwrap())).unwrap();
         let kernel = LinuxKernel::open(dir.path(), "eth0").unwrap();
-        let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+        let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None).unwrap();
         let client = HcnClient::new(simulator.session());
         let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), "192.168.1.1".parse().unwrap());
         let network = client.create_network(Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap().id;
@@ -157,6 +162,7 @@ fn pods_nodes_and_neighbours_reach_services() {
     in_lab("hns::tests::packets::pods_nodes_and_neighbours_reach_services", || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(services_answer());
     });
+    parity::proved(parity::Hns, &["A pod that is its own backend"]);
 }
 
 /// Asks without end, each time by a new connection, and counts who gets no answer.

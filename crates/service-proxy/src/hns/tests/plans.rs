@@ -110,6 +110,8 @@ fn what_hns_cannot_do_is_said() {
     asking.inside = Some(backends(&[("192.168.2.9", 80, false)]));
     let said = |rules| made(&Mirror::default(), &ground(), &web(), Some(&asking), rules).gaps.iter().map(Gap::name).collect::<Vec<_>>();
     assert_eq!(said(Rules::default()), ["NoSessionAffinity", "NoSourceRanges", "NoClientAddress", "LocalBackendsOnly", "SeveralTargetPorts"]);
+    let text = text(&Mirror::default(), Some(&asking), Rules::default());
+    assert!(text.contains("create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080"), "the port that most have: {text}");
     let all = Rules { affinity: true, dsr: true, ..Rules::default() };
     assert_eq!(said(all), ["NoAffinityTimeout", "NoSourceRanges", "LocalBackendsOnly", "SeveralTargetPorts"]);
     let kept = Front { preserve_destination: true, ..front(Kind::LoadBalancer, &[("192.168.2.3", 80, false)]) };
@@ -118,6 +120,16 @@ fn what_hns_cannot_do_is_said() {
     let host = front(Kind::ClusterIp, &[("10.0.0.1", 80, true), ("192.168.2.3", 80, false)]);
     let plan = made(&Mirror::default(), &ground(), &web(), Some(&host), all);
     assert_eq!((plan.gaps[0].name(), plan.lacking.len(), plan.steps.len()), ("HostNetworkBackend", 0, 2));
+    parity::proved(
+        parity::Mode::Hns,
+        &[
+            "#106636",
+            "Session affinity's timeout",
+            "externalTrafficPolicy Local: clients inside the cluster reach every backend",
+            "loadBalancerSourceRanges",
+            "Several target ports behind one port",
+        ],
+    );
 }
 
 /// winkernel.md §1.3, one row after the other: flags of the load balancer and of its port mapping.
@@ -164,6 +176,7 @@ fn half_made_documents_equal_nothing_and_break_nothing() {
     let mut mirror = Mirror::default();
     mirror.read_endpoint(UID, "cbr0", &HostComputeEndpoint::default(), 1);
     assert!(mirror.root().is_none());
+    parity::proved(parity::Hns, &["#141488"]);
 }
 
 #[test]
@@ -210,4 +223,5 @@ fn an_overlays_endpoints_say_behind_which_host_they_are() {
     assert_eq!(Remote::of("another cluster", &document), None);
     let v6 = Remote::Backend(ip("fd00::1:203")).document(&Ground::default());
     assert_eq!(v6.mac_address, "02-11-03-02-01-00", "upstream's made-up MAC");
+    parity::proved(parity::Hns, &["TestFindRemoteSubnetProviderAddress"]);
 }

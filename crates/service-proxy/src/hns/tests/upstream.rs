@@ -1,11 +1,10 @@
 //! The behaviours that upstream's own tests hold its Windows proxy to (proxier_test.go, hns_test.go), from Services and EndpointSlices to
 //! what the service has. What those tests say of reference counts, of ids that change and of call order is upstream's design, not behaviour;
-//! here ids stay. The four dual-stack tests of overlays are on a bridge here, since overlays of HNS have no IPv6. Which case of theirs is
-//! which test of ours stands in `table`.
+//! here ids stay. The four dual-stack tests of overlays are on a bridge here, since overlays of HNS have no IPv6.
 
 mod bugs;
 mod calls;
-mod table;
+mod features;
 
 use std::sync::Arc;
 
@@ -135,6 +134,7 @@ async fn an_overlay_service_has_its_address_even_without_back_ends() {
     case.proxy.say("svc1", service(spec), &[]).await;
     assert_eq!(case.host.remotes().await, [VIP]);
     assert_eq!(case.flags().await, Vec::<String>::new());
+    parity::proved(parity::Hns, &["TestCreateServiceVip"]);
 }
 
 /// TestCreateRemoteEndpointOverlay, TestDsrEndpointsAreCreatedCorrectly, TestEndpointSlice
@@ -158,6 +158,15 @@ async fn an_overlay_service_gets_source_vip_address_and_back_end() {
     assert_eq!(case.host.remotes().await, [VIP]);
     case.proxy.forget("svc1").await;
     assert_eq!(case.host.remotes().await.len(), 0, "the address goes with its Service");
+    parity::proved(
+        parity::Mode::Hns,
+        &[
+            "TestCreateRemoteEndpointOverlay",
+            "TestDsrEndpointsAreCreatedCorrectly",
+            "TestEndpointSlice",
+            "An overlay's address of a Service goes and comes with every change",
+        ],
+    );
 }
 
 /// TestCreateRemoteEndpointL2Bridge
@@ -167,6 +176,7 @@ async fn a_bridge_gets_the_back_end_alone() {
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
     assert_eq!(case.host.remotes().await, ["192.168.2.3"]);
     assert!(case.host.balancers().await.values().all(|balancer| balancer.source_vip.is_empty()));
+    parity::proved(parity::Hns, &["TestCreateRemoteEndpointL2Bridge"]);
 }
 
 /// TestCreateLoadBalancerWithoutDSR, TestCreateLoadBalancerWithDSR, TestDsrNotAppliedToClusterTrafficPolicy
@@ -177,6 +187,10 @@ async fn dsr_is_for_cluster_ips_where_it_is_on() {
         case.proxy.say("svc1", service(json!({"externalTrafficPolicy": "Cluster"})), &[slice(80, &["192.168.2.3"])]).await;
         assert_eq!(case.flags().await, [format!("10.20.30.41:80/tcp {flag} 0 1"), "node:3001/tcp 0 18 1".into()]);
     }
+    parity::proved(
+        parity::Mode::Hns,
+        &["TestDsrNotAppliedToClusterTrafficPolicy", "TestCreateLoadBalancerWithoutDSR", "TestCreateLoadBalancerWithDSR"],
+    );
 }
 
 /// TestClusterIPSvcWithITPLocal, #133928
@@ -196,6 +210,7 @@ async fn internal_policy_local_follows_the_local_pods_only() {
         case.host.calls().iter().all(|call| !call.call.contains("LoadBalancer") || call.call.contains("Enumerate")),
         "a remote pod is none of its business"
     );
+    parity::proved(parity::Hns, &["TestClusterIPSvcWithITPLocal"]);
 }
 
 /// TestSharedRemoteEndpointDelete, TestSharedRemoteEndpointUpdate
@@ -213,6 +228,7 @@ async fn services_share_an_endpoint_until_the_last_lets_go() {
     assert_eq!(case.host.remotes().await, ["192.168.2.3"]);
     case.proxy.say("svc1", service(json!({})), &[]).await;
     assert_eq!(case.host.remotes().await.len(), 0);
+    parity::proved(parity::Hns, &["TestSharedRemoteEndpointDelete", "TestSharedRemoteEndpointUpdate"]);
 }
 
 /// TestUpdateLoadBalancerWhenSupported, TestUpdateLoadBalancerWhenUnsupported
@@ -228,6 +244,7 @@ async fn a_replaced_pod_changes_the_load_balancer_in_place_where_hns_can() {
         assert_eq!((before, case.host.remotes().await), (after, vec!["10.0.0.3".to_owned()]));
         assert_eq!(case.host.calls().iter().filter(|call| call.call == function).count(), 2);
     }
+    parity::proved(parity::Hns, &["TestUpdateLoadBalancerWhenSupported", "TestUpdateLoadBalancerWhenUnsupported"]);
 }
 
 /// TestNoopEndpointSlice
@@ -252,6 +269,7 @@ async fn slices_without_a_service_cost_nothing() {
         case.proxy.forget(&service.name).await;
     }
     assert_eq!(case.host.calls().iter().filter(|call| !call.call.starts_with("HcnEnumerate")).count(), 0);
+    parity::proved(parity::Hns, &["TestNoopEndpointSlice"]);
 }
 
 /// TestWinDSRWithOverlayEnabled
@@ -261,6 +279,7 @@ async fn external_policy_local_asks_for_direct_server_return_on_overlays_too() {
     case.host.pod("192.168.4.4").await;
     case.proxy.say("svc1", service(load_balancer("Local")), &[slice(80, &["192.168.4.4"])]).await;
     assert_eq!(case.flags().await, ["10.20.30.41:80/tcp 1 0 1", "11.21.31.41:80/tcp 1 16 1", "node:3001/tcp 1 18 1"]);
+    parity::proved(parity::Hns, &["TestWinDSRWithOverlayEnabled"]);
 }
 
 /// TestCreateDsrLoadBalancer, TestClusterIPLBInCreateDsrLoadBalancer, #115783
@@ -274,6 +293,7 @@ async fn external_policy_local_needs_a_local_pod_and_the_cluster_ip_does_not() {
     assert_eq!(case.flags().await, all);
     case.proxy.say("svc1", service(load_balancer("Local")), &[slice(80, &["192.168.2.3"])]).await;
     assert_eq!(case.flags().await, ["10.20.30.41:80/tcp 0 0 1"]);
+    parity::proved(parity::Hns, &["TestCreateDsrLoadBalancer", "TestClusterIPLBInCreateDsrLoadBalancer"]);
 }
 
 /// A LoadBalancer of both families with an ingress address of each.
@@ -298,6 +318,10 @@ async fn both_families_are_served_with_policy_local_and_never_mixed() {
         let balancers = case.host.balancers().await;
         assert!(balancers.iter().all(|(key, b)| key.port == 32000 || b.host_compute_endpoints == [pod]), "one endpoint has both addresses");
     }
+    parity::proved(
+        parity::Mode::Hns,
+        &["TestETPLocalIngressIPServiceWithPreferDualStack", "TestETPLocalIngressIPServiceWithRequireDualStack", "#136241", "IPv6 and dual stack"],
+    );
 }
 
 /// TestETPClusterIngressIPServiceWithPreferDualStack, …RequireDualStack
@@ -317,6 +341,7 @@ async fn both_families_use_every_pod_with_policy_cluster() {
         assert_eq!(served, [&v4[..], &v6, &nodes].concat(), "{families}");
         assert_eq!(case.host.remotes().await, ["192.168.2.3", "fd00:2::3"], "one for each family");
     }
+    parity::proved(parity::Hns, &["TestETPClusterIngressIPServiceWithPreferDualStack", "TestETPClusterIngressIPServiceWithRequireDualStack"]);
 }
 
 /// TestEndpointSliceWithInternalPortDifferentFromServicePort, #132646
@@ -326,6 +351,7 @@ async fn the_slices_port_counts() {
     case.proxy.say("svc1", service(json!({})), &[slice(8080, &["192.168.2.3"])]).await;
     let mapping = case.host.balancers().await[&key(Some(VIP), 80)].port_mappings.clone();
     assert_eq!((mapping.len(), mapping[0].internal_port, mapping[0].external_port), (1, 8080, 80));
+    parity::proved(parity::Hns, &["TestEndpointSliceWithInternalPortDifferentFromServicePort"]);
 }
 
 /// TestRemoteAndLocalEndpointsSameIP
@@ -337,6 +363,7 @@ async fn of_two_endpoints_with_one_address_the_pods_own_counts() {
     case.host.client.create_endpoint(&case.host.network, Guid::random(), &double).await.unwrap();
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.4.4"])]).await;
     assert!(case.host.balancers().await.values().all(|balancer| balancer.host_compute_endpoints == [pod]));
+    parity::proved(parity::Hns, &["TestRemoteAndLocalEndpointsSameIP"]);
 }
 
 /// TestRemoteEndpointDeleteDoesNotAffectLocalEndpointWithSameIP
@@ -359,6 +386,7 @@ async fn what_becomes_of_a_remote_endpoint_does_not_touch_the_pods_own() {
     assert_eq!(case.host.seen().await, ["10.20.30.3:80/tcp -> 192.168.4.4", "node:3003/tcp -> 192.168.4.4"]);
     assert!(case.host.balancers().await.values().all(|balancer| balancer.host_compute_endpoints == [pod]));
     assert_eq!(case.host.remotes().await.len(), 0);
+    parity::proved(parity::Hns, &["TestRemoteEndpointDeleteDoesNotAffectLocalEndpointWithSameIP"]);
 }
 
 /// TestEndpointTransitionWithLBFailures. Upstream deletes endpoints that a load balancer still names; here they stay until it is gone.
@@ -376,4 +404,5 @@ async fn endpoints_stay_as_long_as_a_load_balancer_that_cannot_be_deleted_names_
     case.proxy.rest().await;
     assert_eq!((case.host.remotes().await.len(), case.proxy.behind().len()), (0, 0));
     assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.4.4", "node:3001/tcp -> 192.168.4.4"]);
+    parity::proved(parity::Hns, &["TestEndpointTransitionWithLBFailures"]);
 }

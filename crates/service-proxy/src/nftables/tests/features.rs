@@ -47,6 +47,7 @@ fn ipv6_services_are_served_like_ipv4_ones() {
         lab.set("web", vec![(key6("node", 30080), local(&[]))]);
         assert_eq!(asks(&lab.world, node), "timed out");
     });
+    parity::proved(parity::Nftables, &["IPv6 and dual stack"]);
 }
 
 #[test]
@@ -124,6 +125,7 @@ fn clients_of_udp_that_never_pause_follow_their_service() {
             assert!(others.iter().any(|flow| flow.destination == SocketAddr::new(ip(vip), 53)));
         }
     });
+    parity::proved(parity::Nftables, &["UDP clients that never pause follow the Service"]);
 }
 
 #[test]
@@ -164,6 +166,7 @@ fn node_ports_listen_on_chosen_addresses_and_on_localhost() {
         assert!(lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap().writes > 0);
         assert_eq!(lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap().writes, 0);
     });
+    parity::proved(parity::Nftables, &["nodePortAddresses", "NodePorts at localhost"]);
 }
 
 #[test]
@@ -227,6 +230,7 @@ fn cleanup_leaves_nothing() {
         assert_eq!((cleanup(), cleanup()), (Ok(true), Ok(false)));
         assert_eq!(nft.tables().unwrap(), [other], "what is not ours stays");
     });
+    parity::proved(parity::Nftables, &["Clean-up on request"]);
 }
 
 #[test]
@@ -297,4 +301,5 @@ fn sctp_is_led_to_its_backend_and_refused_without_one() {
         let at = icmp[0].split(' ').position(|name| name == "InDestUnreachs").unwrap();
         assert_eq!(icmp[1].split(' ').nth(at), Some("1"), "the client is told");
     });
+    parity::proved(parity::Nftables, &["SCTP"]);
 }

@@ -25,6 +25,7 @@ async fn changes_of_back_ends_leave_no_load_balancer_behind() {
             assert_eq!(*before.get_or_insert_with(|| ids.clone()), ids);
         }
     }
+    parity::proved(parity::Hns, &["#112836"]);
 }
 
 /// §3.2.11: ports of one Service share the health check's front end; whoever lost its back ends took it from the others.
@@ -46,6 +47,7 @@ async fn ports_share_a_health_check_until_the_last_is_gone() {
     }
     case.proxy.say("svc1", ports(json!([http])), &[]).await;
     assert!(!case.host.balancers().await.contains_key(&check));
+    parity::proved(parity::Hns, &["Ports share a health check that each believes to own", "Health checks at the load balancer's address"]);
 }
 
 /// §3.2.6: without a pod on the node, "none serves" was true of the empty set, and unready pods came into the ClusterIP's load balancer.
@@ -77,6 +79,7 @@ async fn terminating_and_unready_pods_are_followed_at_every_front_end() {
         case.proxy.say("svc1", spec(), &[slice_of(80, vec![leaving("192.168.2.3", false), unready])]).await;
         assert_eq!((case.host.seen().await.len(), case.host.remotes().await.len()), (0, 0));
     }
+    parity::proved(parity::Hns, &["Unready pods keep their endpoints"]);
 }
 
 /// #135144: what one Service of a batch let go was forgotten with the next one of the batch.
@@ -91,6 +94,7 @@ async fn services_that_change_together_leave_no_endpoint() {
     }
     let pods: Vec<String> = (1..=9).map(|n| format!("192.168.2.{}", 100 + n)).collect();
     assert_eq!(case.host.remotes().await, pods);
+    parity::proved(parity::Hns, &["#135144"]);
 }
 
 /// §3.2.8: addresses of Services on an overlay had no owner after a restart, and stayed when the Service went.
@@ -105,6 +109,7 @@ async fn an_overlays_addresses_are_known_again_after_a_restart() {
     case.proxy.forget("svc1").await;
     case.proxy.rest().await;
     assert_eq!((case.host.remotes().await.len(), case.host.balancers().await.len()), (0, 0));
+    parity::proved(parity::Hns, &["An overlay's address of a Service leaks after a restart"]);
 }
 
 /// #100962: one failure at the source VIP ended the whole sync. What needs it waits, is named, and follows.
@@ -117,6 +122,7 @@ async fn a_source_vip_that_cannot_be_made_at_first_is_made_later() {
     assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.2.3", "node:3001/tcp -> 192.168.2.3"]);
     assert!(case.host.client.endpoints().await.unwrap().iter().any(|endpoint| endpoint.ip() == "192.168.4.2".parse().ok()));
     assert!(case.proxy.behind().is_empty());
+    parity::proved(parity::Hns, &["#123014"]);
 }
 
 /// #137766, #106580: failures are counted by function, so that metrics can tell them.
@@ -129,6 +135,7 @@ async fn failed_calls_are_counted() {
     case.proxy.rest().await;
     let create = tallies()[&Function::Create(hcn::Kind::LoadBalancer)];
     assert_eq!((create.calls, create.failed), (3, 1));
+    parity::proved(parity::Hns, &["#106580"]);
 }
 
 /// A pod of the host's own network has no endpoint and never will: upstream skips it without a word.
@@ -141,4 +148,5 @@ async fn host_network_pods_are_told_and_hold_up_nobody() {
     let engine = case.proxy.hns.engine();
     assert!(engine.is_idle() && engine.behind().is_empty(), "it is nothing to wait for");
     assert_eq!(engine.gaps()[&key(Some(VIP), 80)].iter().map(Gap::name).collect::<Vec<_>>(), ["HostNetworkBackend"]);
+    parity::proved(parity::Hns, &["Pods of the host's network are left out in silence"]);
 }

@@ -25,6 +25,7 @@ async fn the_network_is_found_by_its_name() {
     let Answer::Network(Some(network), features) = calls(&host).make(&Call::Find("pods".into())).unwrap() else { panic!("no network") };
     assert_eq!((network.id, features.dsr), (host.network, true));
     assert!(matches!(calls(&host).make(&Call::Find("other".into())), Ok(Answer::Network(None, _))));
+    parity::proved(parity::Hns, &["TestGetNetworkByName"]);
 }
 
 /// TestGetAllEndpointsByNetwork, TestGetEndpointByID, TestGetEndpointByIpAddressAndName
@@ -39,6 +40,7 @@ async fn an_endpoint_is_the_same_by_id_by_either_address_and_by_name() {
     assert!(root.is_some() && known.root() == root, "the host's own is told by its name");
     let Answer::Endpoint(Some(read)) = calls(&case.host).make(&Call::ReadEndpoint(pod)).unwrap() else { panic!("no endpoint") };
     assert_eq!((read.id, read.name.as_str(), read.ip_configurations.len()), (pod, "pod", 2));
+    parity::proved(parity::Hns, &["TestGetAllEndpointsByNetwork", "TestGetEndpointByID", "TestGetEndpointByIpAddressAndName"]);
 }
 
 /// TestGetAllEndpointsByNetworkWithDupEP
@@ -54,6 +56,7 @@ async fn of_doubles_the_pods_own_counts_at_both_addresses_and_ours_goes() {
     case.proxy.until("the pod to be found", known).await;
     assert_eq!(case.host.remotes().await.len(), 0);
     assert!(case.host.balancers().await.values().all(|balancer| balancer.host_compute_endpoints == [pod]));
+    parity::proved(parity::Hns, &["TestGetAllEndpointsByNetworkWithDupEP"]);
 }
 
 /// TestCreateEndpointLocal, TestCreateEndpointRemote, TestDeleteEndpoint
@@ -77,6 +80,7 @@ async fn endpoints_read_back_as_they_were_made_and_are_gone_when_deleted() {
         assert_eq!(calls.make(&Call::ReadEndpoint(id)), Ok(Answer::Endpoint(None)));
         assert_eq!(calls.make(&Call::DeleteEndpoint(id)), Ok(Answer::Done), "what is gone needs no second try");
     }
+    parity::proved(parity::Hns, &["TestCreateEndpointLocal", "TestCreateEndpointRemote", "TestDeleteEndpoint"]);
 }
 
 /// TestGetLoadBalancerNew, TestDeleteLoadBalancer
@@ -91,6 +95,7 @@ async fn load_balancers_read_back_as_they_were_made_and_are_gone_when_deleted() 
     assert_eq!(calls.make(&Call::DeleteBalancer(id)), Ok(Answer::Done));
     assert_eq!(calls.make(&Call::ReadBalancer(id)), Ok(Answer::Balancer(None)));
     assert_eq!(calls.make(&Call::DeleteBalancer(id)), Ok(Answer::Done));
+    parity::proved(parity::Hns, &["TestGetLoadBalancerNew", "TestDeleteLoadBalancer"]);
 }
 
 /// TestGetLoadBalancerExisting
@@ -105,6 +110,7 @@ async fn a_load_balancer_that_is_there_already_is_taken_as_it_is() {
     assert_eq!(case.host.balancers().await, before);
     let calls = case.host.calls();
     assert!(calls.iter().all(|call| !call.call.starts_with("HcnCreate") && !call.call.starts_with("HcnDelete")), "{calls:#?}");
+    parity::proved(parity::Hns, &["TestGetLoadBalancerExisting"]);
 }
 
 /// TestHashEndpoints, and §3.2.10: two back ends of one address cancelled each other out of upstream's hash.
@@ -124,4 +130,5 @@ async fn the_order_of_back_ends_means_nothing_and_none_cancels_another() {
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.4"])]).await;
     assert_eq!(case.host.seen().await[0], "10.20.30.41:80/tcp -> 192.168.2.4");
     assert_eq!(case.host.remotes().await, ["192.168.2.4"]);
+    parity::proved(parity::Hns, &["TestHashEndpoints", "Two ports of one pod cancel each other out"]);
 }
