@@ -188,7 +188,7 @@ fn linux_sandbox(os: NodeOs, pod: &Pod) -> v1::LinuxPodSandboxConfig {
         security.run_as_group = context.run_as_group.map(|value| v1::Int64Value { value });
         security.supplemental_groups = groups(&context);
         let sysctls = context.sysctls.unwrap_or_default();
-        config.sysctls = sysctls.into_iter().map(|s| (s.name, s.value)).collect();
+        config.sysctls = sysctls.into_iter().map(|s| (pod_rules::sysctl::with_dots(&s.name), s.value)).collect();
         config.cgroup_parent = cgroup_parent(pod);
     }
     config.security_context = Some(security);

@@ -144,6 +144,19 @@ async fn images_are_pulled_or_refused() {
 }
 
 #[tokio::test]
+async fn pods_with_kernel_settings_of_the_node_are_rejected() {
+    let world = ready_world().await;
+    let sysctls = json!([{"name": "kernel/panic", "value": "1"}]);
+    let spec = json!({"securityContext": {"sysctls": sysctls}, "containers": [{"name": "c", "image": "serve:1"}]});
+    world.pod("forbidden", spec).await;
+    let status = world.until("forbidden", "Failed", |s| s["phase"] == "Failed").await;
+    assert_eq!(status["reason"], "SysctlForbidden");
+    assert_eq!(status["message"], "Pod was rejected: forbidden sysctl: \"kernel.panic\" not allowlisted");
+    world.until_event("SysctlForbidden: forbidden sysctl: \"kernel.panic\" not allowlisted").await;
+    assert!(world.runtime.state.lock().unwrap().sandboxes.is_empty());
+}
+
+#[tokio::test]
 async fn missing_keys_wait_and_heal() {
     let world = ready_world().await;
     world.pod("waits", json!({"containers": [{"name": "c", "image": "serve:1", "envFrom": [{"secretRef": {"name": "late"}}]}]})).await;

@@ -1,5 +1,5 @@
 //! Pure rules about pods and nodes that the node agent, the API server and the linter share:
-//! operating systems and Windows builds, image names and their match, OS admission, quantities, environment
+//! operating systems and Windows builds, image names and their match, OS admission, kernel settings, quantities, environment
 //! expansion, path forms and QoS classes. No I/O, no clock.
 
 pub mod admission;
@@ -10,6 +10,7 @@ pub mod path;
 pub mod qos;
 pub mod quantity;
 pub mod reference;
+pub mod sysctl;
 
 pub use admission::{Refusal, admit_os};
 pub use expand::expand;

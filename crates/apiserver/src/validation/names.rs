@@ -190,24 +190,3 @@ pub fn ip(text: &str) -> Vec<String> {
         Err(_) => vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".into()],
     }
 }
-/// `IsValidSysctlName`.
-pub fn is_sysctl(name: &str) -> bool {
-    let plain = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit();
-    let segment = |segment: &str| {
-        segment.starts_with(plain) && segment.ends_with(plain) && segment.chars().all(|character| plain(character) || "-_".contains(character))
-    };
-    name.len() <= 253 && name.split(['.', '/']).all(segment)
-}
-
-/// `ConvertSysctlVariableToDotsSeparator`: a name whose first separator is a slash has slashes for dots, and dots for slashes.
-pub fn sysctl_with_dots(name: &str) -> String {
-    if name.find(['.', '/']).is_none_or(|at| name[at..].starts_with('.')) {
-        return name.to_string();
-    }
-    let swap = |character| match character {
-        '.' => '/',
-        '/' => '.',
-        other => other,
-    };
-    name.chars().map(swap).collect()
-}

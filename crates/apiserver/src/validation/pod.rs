@@ -1,5 +1,7 @@
 //! Pods and pod templates (pkg/apis/core/validation: ValidatePodSpec and what it calls).
 
+use pod_rules::sysctl;
+
 use super::field::{Errors, Field};
 use super::{container, meta, names, pod_update, scheduling, volume, windows};
 
@@ -103,22 +105,21 @@ fn named(spec: &Field, errors: &mut Errors) {
 /// namespace would set the host's own.
 fn sysctls(spec: &Field, errors: &mut Errors) {
     let mut seen = Vec::new();
-    for sysctl in spec.get("securityContext").get("sysctls").items() {
-        let name = sysctl.get("name");
+    for setting in spec.get("securityContext").get("sysctls").items() {
+        let name = setting.get("name");
         if name.is_empty() {
             errors.required(&name, "");
-        } else if !names::is_sysctl(name.text()) {
+        } else if !sysctl::is_name(name.text()) {
             let pattern = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
             errors.invalid(&name, format!("must have at most 253 characters and match regex {pattern}"));
         } else if seen.contains(&name.text()) {
             errors.duplicate(&name, name.text());
         }
         seen.push(name.text());
-        let dotted = names::sysctl_with_dots(name.text());
-        let of_ipc = dotted == "kernel.sem" || ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|prefix| dotted.starts_with(prefix));
-        if spec.get("hostNetwork").is_true() && dotted.starts_with("net.") {
+        let namespace = sysctl::namespace(&sysctl::with_dots(name.text()));
+        if spec.get("hostNetwork").is_true() && namespace == Some(sysctl::Namespace::Net) {
             errors.invalid(&name, "may not be specified when 'hostNetwork' is true");
-        } else if spec.get("hostIPC").is_true() && of_ipc {
+        } else if spec.get("hostIPC").is_true() && namespace == Some(sysctl::Namespace::Ipc) {
             errors.invalid(&name, "may not be specified when 'hostIPC' is true");
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use k8s_cri::v1;
+use pod_rules::sysctl;
 use tonic::Status;
 
 use super::isolation::Isolation;
@@ -32,6 +33,7 @@ impl Runtime {
             Account::find(name).map_err(|error| Status::unknown(format!("failed to start sandbox: {error}")))?;
         }
         let host_network = is_host_network(&config).map_err(Status::invalid_argument)?;
+        check_sysctls(&config, host_network).map_err(|error| Status::unknown(format!("failed to start sandbox: {error}")))?;
         let record = SandboxRecord {
             format: 0,
             id: new_id(),
@@ -87,8 +89,9 @@ impl Runtime {
         std::fs::write(dir.join("resolv.conf"), resolv_conf(&dns)).context("cannot write resolv.conf")?;
         let hostname = Some(record.config.hostname.clone()).filter(|name| !name.is_empty());
         std::fs::write(dir.join("hostname"), format!("{}\n", hostname.as_deref().unwrap_or(&self.config.node))).context("cannot write hostname")?;
-        let sysctls = record.config.linux.iter().flat_map(|linux| linux.sysctls.clone()).collect();
-        let host_ipc = namespace_options(&record.config).is_some_and(|options| options.ipc() == v1::NamespaceMode::Node);
+        let sysctls = record.config.linux.iter().flat_map(|linux| &linux.sysctls);
+        let sysctls = sysctls.map(|(name, value)| (sysctl::with_dots(name), value.clone())).collect();
+        let host_ipc = is_host_ipc(&record.config);
         let spec = ShimSpec { netns: self.network.path(&record), hostname, host_ipc, sysctls, os: self.config.os, host: self.config.host.clone() };
         write_json(&dir.join("shim.json"), &spec)?;
         record.shim_pid = shim::start(&dir).await?.pid;
@@ -176,6 +179,18 @@ fn end_shim(pid: i32, dir: &Path) {
 
 fn namespace_options(config: &v1::PodSandboxConfig) -> Option<&v1::NamespaceOption> {
     config.linux.as_ref()?.security_context.as_ref()?.namespace_options.as_ref()
+}
+
+fn is_host_ipc(config: &v1::PodSandboxConfig) -> bool {
+    namespace_options(config).is_some_and(|options| options.ipc() == v1::NamespaceMode::Node)
+}
+
+/// Refuses kernel settings that are not the pod's own, whoever asks for them.
+fn check_sysctls(config: &v1::PodSandboxConfig, host_network: bool) -> Result<(), String> {
+    let host = sysctl::HostNamespaces { network: host_network, ipc: is_host_ipc(config) };
+    let mut names: Vec<&String> = config.linux.iter().flat_map(|linux| linux.sysctls.keys()).collect();
+    names.sort();
+    names.into_iter().try_for_each(|name| sysctl::check_namespaced(name, host))
 }
 
 /// Whether the pod uses the node's network: by Linux namespace option, Windows namespace option, or as HostProcess pod.

@@ -76,11 +76,8 @@ pub(super) fn main(dir: &Path) -> Result<()> {
         nix::unistd::sethostname(hostname).with_context(|| format!("cannot set the host name {hostname:?}"))?;
     }
     for (name, value) in &spec.sysctls {
-        if name.contains(['/']) || name.contains("..") {
-            bail!("sysctl {name:?} is not a dotted name");
-        }
-        let path = Path::new("/proc/sys").join(name.replace('.', "/"));
-        std::fs::write(&path, value).with_context(|| format!("cannot set sysctl {name} to {value:?}"))?;
+        // The runtime has looked whether it is one of the namespaces that were just entered.
+        linux_sys::sysctl::set(name, value).context("cannot make the sandbox's kernel settings")?;
     }
     let (program, home) = protect_program(dir)?;
     let mut command = Command::new(program);

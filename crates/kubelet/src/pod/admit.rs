@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
-use pod_rules::{NodeOs, Quantity, Refusal, admit_os};
+use pod_rules::{NodeOs, Quantity, Refusal, admit_os, sysctl};
 
 use super::resources::{Amounts, pod_requests};
 
@@ -19,6 +19,7 @@ pub(crate) struct NodeView<'a> {
 
 /// Checks a new pod against the node and the pods already on it.
 pub(crate) fn admit<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
+    sysctl::admit(pod, node.os)?;
     admit_os(pod, node.os, node.isolated)?;
     resources(pod, node.allocatable, others.clone())?;
     host_ports(pod, others)?;
