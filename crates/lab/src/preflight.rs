@@ -82,11 +82,11 @@ fn explain(error: &str, switches: &Switches) -> Hint {
     let (reason, way_out) = if switches.max_user_namespaces.as_deref() == Some("0") {
         ("user.max_user_namespaces is 0", "allow them with `sudo sysctl -w user.max_user_namespaces=10000`")
     } else if switches.unprivileged_clone.as_deref() == Some("0") {
-        ("kernel.unprivileged_userns_clone is 0", "allow them with `sudo sysctl -w kernel.unprivileged_userns_clone=1`, or run as root")
+        ("kernel.unprivileged_userns_clone is 0", "allow them with `sudo sysctl -w kernel.unprivileged_userns_clone=1`")
     } else if switches.apparmor_restricts.as_deref() == Some("1") {
         (
             "AppArmor restricts them (kernel.apparmor_restrict_unprivileged_userns is 1)",
-            "allow them with `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or run as root",
+            "allow them with `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`",
         )
     } else {
         (error, "in a container, allow it user namespaces and an unmasked /proc (docker: --privileged)")

@@ -54,7 +54,7 @@ pub fn cleanup() -> Result<bool, String> {
         nft.commit(&batch)?;
         Ok(there)
     };
-    remove().map_err(|error| format!("the services' nftables table cannot be removed: {}; run it as root", chain(&error)))
+    remove().map_err(|error| format!("the services' nftables table cannot be removed: {}; this takes CAP_NET_ADMIN", chain(&error)))
 }
 
 impl Nftables {
