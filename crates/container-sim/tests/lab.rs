@@ -30,6 +30,9 @@ fn main() -> ExitCode {
             ("limits_hold_or_are_said_not_to", |dir| Box::pin(cases::limits::linux(dir))),
             ("windows_memory_limits_make_allocations_fail", |dir| Box::pin(cases::limits::windows(dir))),
             ("nothing_of_the_lab_is_within_reach_of_a_container", |dir| Box::pin(cases::confinement::reach(dir))),
+            ("containers_that_share_processes_find_nothing_of_the_machine", |dir| Box::pin(cases::confinement::shared_processes(dir))),
+            ("kernel_settings_of_the_machine_are_refused", |dir| Box::pin(cases::confinement::settings(dir))),
+            ("privileged_containers_change_settings_of_their_pod_alone", |dir| Box::pin(cases::confinement::privileged(dir))),
             ("isolated_pods_run_what_is_older_than_their_node", |dir| Box::pin(cases::windows::isolation(dir))),
             ("a_stand_in_answers_and_says_what_it_is", |dir| Box::pin(stand_in(dir))),
             ("a_restarted_runtime_finds_its_pods", |dir| Box::pin(restart(dir))),
@@ -155,7 +158,7 @@ async fn streams(dir: std::path::PathBuf) {
     let terminal = node.start(&pod, terminal).await;
     assert_eq!(node.wait_exit(&terminal).await.exit_code, 4);
     assert!(log("tty").contains("stdout F a terminal xterm"), "{}", log("tty"));
-    // In the pod's own pid namespace the shim is pid 1.
+    // In the pod's own pid namespace a process that only holds it is pid 1.
     let mut shared = container("shared", "demo:1", &["/bin/sh", "-c", "test $$ != 1 && echo shared; echo gone > /dev/termination-log"]);
     let options = v1::NamespaceOption { pid: v1::NamespaceMode::Pod as i32, ..Default::default() };
     let security = v1::LinuxContainerSecurityContext { namespace_options: Some(options), readonly_rootfs: true, ..Default::default() };

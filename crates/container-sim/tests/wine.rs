@@ -33,6 +33,7 @@ fn main() -> ExitCode {
             ("a_terminal_holds_cmd_open", |dir| Box::pin(terminal(dir))),
             ("cmd_runs_in_the_containers_of_stand_ins", |dir| Box::pin(stand_in(dir))),
             ("programs_run_as_the_account_they_are_told_to", |dir| Box::pin(accounts::all(dir))),
+            ("kernel_settings_are_out_of_reach", |dir| Box::pin(kernel(dir))),
             ("the_usual_tools_are_there", |dir| Box::pin(tools::all(dir))),
             ("nothing_of_wine_is_in_the_environment", |dir| Box::pin(tools::environment(dir))),
             ("a_memory_limit_binds_the_sum_of_the_programs", |dir| Box::pin(memory::sum(dir))),
@@ -152,6 +153,31 @@ async fn exec(dir: PathBuf) {
     assert!(!below.join("made").exists(), "a later mount below /usr is written from a container");
     node.remove(&pod).await;
     until("nothing is left", || processes("wineserver").is_empty() && processes("services.exe").is_empty()).await;
+}
+
+async fn kernel(dir: PathBuf) {
+    let node = node(&dir, 20348).await;
+    let pod = node.run(windows_sandbox("kernel")).await;
+    let id = node.start(&pod, waiting("main")).await;
+    // The pod is on this network: what it writes would be seen here.
+    let setting = Path::new("/proc/sys/net/ipv4/ip_default_ttl");
+    let before = std::fs::read_to_string(setting).unwrap();
+    let (_, text) = second(&node, &id, &["cmd", "/c", r"echo 61>\\?\unix\proc\sys\net\ipv4\ip_default_ttl"]).await;
+    assert_eq!(std::fs::read_to_string(setting).unwrap(), before, "a Windows program changes kernel settings: {text}");
+    let (_, mounts) = second(&node, &id, &["cmd", "/c", r"type \\?\unix\proc\self\mountinfo"]).await;
+    for path in
+        ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"]
+    {
+        if !Path::new(path).exists() {
+            continue; // nor is it in the container
+        }
+        // Mount point, then options of the mount; the device that hides a file is read-only for all but devices' owners.
+        let line = mounts.lines().rev().find(|line| line.split(' ').nth(4) == Some(path));
+        let line = line.unwrap_or_else(|| panic!("{path} is neither hidden nor protected:\n{mounts}"));
+        let is_readonly = line.split(' ').nth(5).is_some_and(|options| options.split(',').any(|option| option == "ro"));
+        assert!(is_readonly || line.split(' ').nth(3) == Some("/null"), "{line}");
+    }
+    node.remove(&pod).await;
 }
 
 async fn stop(dir: PathBuf) {

@@ -17,6 +17,7 @@
 //! ```
 
 mod child;
+mod fork;
 mod idmap;
 mod process;
 mod step;
@@ -31,6 +32,7 @@ use nix::sys::signal::Signal;
 
 use crate::ns::NetNs;
 
+pub use fork::{Forked, OneThread};
 pub use process::{Child, PidFd};
 pub use step::Step;
 

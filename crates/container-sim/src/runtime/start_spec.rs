@@ -147,7 +147,6 @@ impl Runtime {
     }
 
     fn security(&self, linux: Option<&v1::LinuxContainerSecurityContext>, image: &Image) -> Result<Security> {
-        let list = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
         let Some(linux) = linux else {
             return Ok(Security {
                 masked_paths: list(MASKED),
@@ -268,9 +267,13 @@ fn begins_as_image(config: &v1::ContainerConfig, image: &Image) -> bool {
     config.command.is_empty() && (!image.config.entrypoint.is_empty() || config.args.is_empty())
 }
 
-/// A stand-in needs its port, its files and no more.
+/// Windows programs need no rights on Linux, and nothing of `/proc` that Linux containers do not get.
 fn windows_security() -> Security {
-    Security { no_new_privs: true, ..Security::default() }
+    Security { no_new_privs: true, masked_paths: list(MASKED), readonly_paths: list(READONLY), ..Security::default() }
+}
+
+fn list(paths: &[&str]) -> Vec<String> {
+    paths.iter().map(|path| (*path).to_owned()).collect()
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! Stage 3 of a second program: enters a running container's namespaces and becomes the program there.
 //!
-//! The process starts in the container's pid namespace already, and in the network, IPC and UTS namespaces of the shim,
-//! which are the pod's. What it has to know of the container it reads before it enters; nothing is read from inside but
-//! users and the program itself.
+//! The process starts in the network, IPC and UTS namespaces of the shim, which are the pod's. What it has to know of the container it reads
+//! before it enters; nothing is read from inside but users and the program itself. The container's mounts come first and its pid namespace
+//! last ([`Entry`]): nobody in the container ever sees a process that sees the node.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
-use nix::sched::{CloneFlags, setns};
 
-use super::report::{self, Report};
-use super::{Program, RootSpec, StartSpec, init, program, read_json, stage, wine};
+use super::report::Report;
+use super::stage::Entry;
+use super::{Program, RootSpec, StartSpec, init, program, read_json, security, wine};
 
 /// Returns only after a failure that was reported. `dir` is the container's.
 pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
@@ -42,12 +42,17 @@ enum Ready {
 
 fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<Ready> {
     let place = wine::Place::inherited()?;
-    let container = report::inherited(stage::TARGET)?;
-    program::close_others(&[report.number(), place.number(), std::os::fd::AsRawFd::as_raw_fd(&container)])?;
+    let entry = Entry::inherited()?.context("no container was given")?;
+    let [pids, mounts] = entry.numbers();
+    program::close_others(&[report.number(), place.number(), pids, mounts])?;
+    security::set_dumpable(false)?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
-    program::fresh_session()?;
     spec.limits.join()?;
-    let enter = || setns(&container, CloneFlags::CLONE_NEWNS).context("cannot enter the container: it has ended");
+    let enter = || {
+        entry.mounts()?;
+        entry.enter(report)?;
+        program::fresh_session()
+    };
     match &spec.root {
         RootSpec::Layers { .. } => {
             enter()?;

@@ -10,6 +10,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use super::report::Report;
+use super::stage::Entry;
 use super::{Program, RootSpec, StartSpec, program, read_json, root, security, wine};
 use crate::wine::Account;
 
@@ -55,20 +56,28 @@ enum Ready {
 
 fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
     let place = wine::Place::inherited()?;
-    program::close_others(&[report.number(), place.number()])?;
+    let entry = Entry::inherited()?;
+    let numbers = entry.iter().flat_map(Entry::numbers).chain([report.number(), place.number()]);
+    program::close_others(&numbers.collect::<Vec<_>>())?;
+    security::set_dumpable(false)?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
     program::fresh_session()?;
     if spec.os.is_windows() {
         Account::find(&spec.account).map_err(anyhow::Error::msg)?;
     }
     spec.limits.join()?;
+    let proc = entry.as_ref().map(Entry::proc).transpose()?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
     // A root of drives alone has no terminals of its own.
     let own = !matches!(spec.root, RootSpec::Drives);
     if spec.tty && !own {
         program::take_terminal(report)?;
     }
-    root::enter(dir, &spec).context("cannot make the container's root")?;
+    root::enter(dir, &spec, proc).context("cannot make the container's root")?;
+    if let Some(entry) = entry {
+        entry.enter(report)?;
+        program::fresh_session()?;
+    }
     if spec.tty && own {
         program::take_terminal(report)?;
     }

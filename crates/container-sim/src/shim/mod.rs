@@ -6,7 +6,8 @@
 //! 1. `launch`: enters the pod's network namespace, makes the UTS, IPC and pid namespaces, starts `serve`, ends. Its
 //!    child is adopted by the lab's init, so the runtime's end does not reach it.
 //! 2. `serve`: pid 1 of the sandbox. One thread, one poll loop: requests, containers' output, exits. Its end is the end
-//!    of every container, by the kernel's hand.
+//!    of every container, by the kernel's hand. No program of others sees it: containers have pid namespaces of their own
+//!    below the sandbox's, or share one, whose pid 1 is `hold`.
 //! 3. `init`: one per container. Makes the container's root in a mount namespace of its own, gives up privileges, and
 //!    becomes the container's program. `exec` likewise for a second program: it enters the container's namespaces.
 //!
@@ -15,6 +16,7 @@
 pub(crate) mod client;
 mod connection;
 mod exec;
+mod hold;
 mod init;
 mod launch;
 mod limits;
@@ -51,9 +53,10 @@ pub fn shim_main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let result = match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["launch", dir] => launch::main(Path::new(dir)),
         ["serve", dir] => serve::main(Path::new(dir)),
+        ["hold", _] => return hold::main(),
         ["init", dir] => return init::main(Path::new(dir)),
         ["exec", dir, terminal, argv @ ..] => return exec::main(Path::new(dir), *terminal == "tty", argv),
-        _ => Err(anyhow::anyhow!("usage: mullion shim launch|serve|init|exec DIR (container-sim starts it)")),
+        _ => Err(anyhow::anyhow!("usage: mullion shim launch|serve|hold|init|exec DIR (container-sim starts it)")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

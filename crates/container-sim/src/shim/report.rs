@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use anyhow::{Context as _, Result};
 use linux_sys::fdpass;
+use nix::unistd::Pid;
 use rustix::io::FdFlags;
 
 use super::Identity;
@@ -20,6 +21,8 @@ const LONGEST: usize = 64 * 1024;
 const TERMINAL: &[u8] = b"terminal";
 const FAILED: &[u8] = b"failed ";
 const USER: &[u8] = b"user ";
+const MOVED: &[u8] = b"moved ";
+const MOUNTS: &[u8] = b"mounts";
 
 /// The side of the process.
 #[derive(Debug)]
@@ -47,6 +50,16 @@ impl Report {
         let _ = fdpass::send(&self.0, &message, &[]);
     }
 
+    /// Says that this process goes on as another child of the shim, by its number there.
+    pub(super) fn moved(&self, pid: u32) -> Result<()> {
+        fdpass::send(&self.0, &[MOVED, pid.to_string().as_bytes()].concat(), &[]).context("cannot tell the shim of a process")
+    }
+
+    /// Hands over a mount namespace.
+    pub(super) fn mounts(&self, namespace: BorrowedFd<'_>) -> Result<()> {
+        fdpass::send(&self.0, MOUNTS, &[namespace]).context("cannot hand over a mount namespace")
+    }
+
     /// Says why there will be no program.
     pub(super) fn failed(&self, reason: &str) {
         let mut message = FAILED.to_vec();
@@ -60,6 +73,8 @@ impl Report {
 pub(super) struct Reader {
     socket: OwnedFd,
     outcome: Outcome,
+    /// The process as which the one that was started goes on, until somebody asks.
+    moved: Option<Pid>,
 }
 
 /// How it went.
@@ -67,6 +82,7 @@ pub(super) struct Reader {
 pub(super) struct Outcome {
     pub terminal: Option<OwnedFd>,
     pub user: Option<Identity>,
+    pub mounts: Option<OwnedFd>,
     /// Why there is no program, if so.
     pub reason: Option<String>,
 }
@@ -76,7 +92,7 @@ pub(super) fn channel(command: &mut std::process::Command) -> Result<(Reader, Ow
     let (ours, theirs) = fdpass::pair().context("cannot make a socket")?;
     rustix::fs::fcntl_setfl(&ours, rustix::fs::OFlags::NONBLOCK)?;
     hand_down(command, VARIABLE, &theirs)?;
-    Ok((Reader { socket: ours, outcome: Outcome::default() }, theirs))
+    Ok((Reader { socket: ours, outcome: Outcome::default(), moved: None }, theirs))
 }
 
 /// Lets the process inherit `fd`, under a number that it finds in its environment.
@@ -99,7 +115,10 @@ impl Reader {
         loop {
             match fdpass::receive(&self.socket, &mut buffer) {
                 Ok((0, _)) => break,
-                Ok((length, fds)) => self.outcome.hear(&buffer[..length], fds),
+                Ok((length, fds)) => match buffer[..length].strip_prefix(MOVED) {
+                    Some(number) => self.moved = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok()).map(Pid::from_raw),
+                    None => self.outcome.hear(&buffer[..length], fds),
+                },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(error) => {
                     self.outcome.reason = Some(format!("cannot hear the container's first process: {error}"));
@@ -109,12 +128,19 @@ impl Reader {
         }
         Some(std::mem::take(&mut self.outcome))
     }
+
+    /// The process as which the one that was started goes on, if [`Self::read`] has heard so since the last time.
+    pub(super) fn moved(&mut self) -> Option<Pid> {
+        self.moved.take()
+    }
 }
 
 impl Outcome {
     fn hear(&mut self, message: &[u8], fds: Vec<OwnedFd>) {
         if message == TERMINAL {
             self.terminal = fds.into_iter().next();
+        } else if message == MOUNTS {
+            self.mounts = fds.into_iter().next();
         } else if let Some(user) = message.strip_prefix(USER) {
             self.user = serde_json::from_slice(user).ok();
         } else {

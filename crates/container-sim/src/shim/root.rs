@@ -19,8 +19,9 @@ use crate::wine::Account;
 
 const NONE: Option<&str> = None;
 
-/// Makes the root of the container in `dir` and moves into it. The mount namespace must be the caller's own.
-pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
+/// Makes the root of the container in `dir` and moves into it. The mount namespace must be the caller's own. `proc` is the `/proc` of the
+/// processes that the container shares; without it, `/proc` is that of the caller's pid namespace.
+pub(super) fn enter(dir: &Path, spec: &StartSpec, proc: Option<OwnedFd>) -> Result<()> {
     let node = spec.host.open(spec.os)?;
     let shared = shared_sources(&node, spec)?;
     // What the node mounts later is seen; nothing goes the other way.
@@ -30,7 +31,7 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
     let drives = match &spec.root {
         RootSpec::Layers { layers_dir, layers } => {
             layered(dir, layers_dir, layers, &target)?;
-            system_mounts(&HostRoot::linux(&target)?, spec)?;
+            system_mounts(&HostRoot::linux(&target)?, spec, proc)?;
             Vec::new()
         }
         RootSpec::Drives => {
@@ -38,7 +39,7 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
             bind(&target, &target, false)?;
             drive_dirs(&target)?
         }
-        RootSpec::Wine(wine) => super::wine::build(dir, &target, wine, spec)?,
+        RootSpec::Wine(wine) => super::wine::build(dir, &target, wine, spec, proc)?,
     };
     let open = || if drives.is_empty() { HostRoot::linux(&target) } else { HostRoot::windows(spec.os, drives.clone()) };
     let mut inside = open()?;
@@ -49,8 +50,9 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec) -> Result<()> {
             inside = open()?;
         }
     }
-    if matches!(spec.root, RootSpec::Layers { .. }) {
-        restrict(&inside, spec)?;
+    if !matches!(spec.root, RootSpec::Drives) {
+        // The drives of Windows programs lie in a root that has /proc and /sys as well.
+        restrict(&HostRoot::linux(&target)?, spec)?;
     }
     if let Program::Exec { cwd, .. } | Program::Windows { cwd, .. } = &spec.program
         && !cwd.is_empty()
@@ -138,10 +140,16 @@ fn drive_dirs(target: &Path) -> Result<Vec<(char, PathBuf)>> {
 }
 
 /// /proc, /dev and /sys as runc makes them by default.
-pub(super) fn system_mounts(inside: &HostRoot, spec: &StartSpec) -> Result<()> {
+pub(super) fn system_mounts(inside: &HostRoot, spec: &StartSpec, proc: Option<OwnedFd>) -> Result<()> {
     let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    let proc = directory(inside, "/proc")?;
-    mount(Some("proc"), &fd_path(&proc), Some("proc"), quiet, NONE).context("cannot mount /proc")?;
+    let place = directory(inside, "/proc")?;
+    match proc {
+        Some(shared) => {
+            let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            move_mount(&shared, "", &place.handle, "", whole).context("cannot mount the shared /proc")?;
+        }
+        None => mount(Some("proc"), &fd_path(&place), Some("proc"), quiet, NONE).context("cannot mount /proc")?,
+    }
     let dev = directory(inside, "/dev")?;
     mount(Some("tmpfs"), &fd_path(&dev), Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, Some("mode=755,size=65536k"))
         .context("cannot mount /dev")?;
@@ -266,17 +274,37 @@ fn image_volume(layers_dir: &Path, layers: &[String], target: &Path) -> Result<(
     mount(Some("overlay"), place.as_str(), Some("overlay"), MsFlags::MS_RDONLY, Some(options.as_str())).context("cannot mount an image as a volume")
 }
 
-/// Hides and protects what runc hides and protects.
+/// Kernel settings that belong to the namespaces of a pod: what a privileged container may change below `/proc/sys`.
+const NAMESPACED: &[&str] = &[
+    "net",
+    "fs/mqueue",
+    "kernel/domainname",
+    "kernel/hostname",
+    "kernel/msgmax",
+    "kernel/msgmnb",
+    "kernel/msgmni",
+    "kernel/sem",
+    "kernel/shm_rmid_forced",
+    "kernel/shmall",
+    "kernel/shmmax",
+    "kernel/shmmni",
+];
+
+/// Switches of the machine, whoever asks.
+const MACHINES: &[&str] = &["/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"];
+
+/// Hides and protects what runc hides and protects. A privileged container sees everything; what belongs to the machine and not to the pod it
+/// cannot write either.
 fn restrict(inside: &HostRoot, spec: &StartSpec) -> Result<()> {
     if spec.security.privileged {
-        return Ok(());
+        for name in NAMESPACED {
+            protect(inside, &format!("/proc/sys/{name}"), false)?;
+        }
+        protect(inside, "/proc/sys", true)?;
+        return MACHINES.iter().try_for_each(|text| protect(inside, text, true));
     }
     for text in &spec.security.readonly_paths {
-        let path = inside.parse(text)?;
-        if let Ok(found) = inside.resolve(&path) {
-            bind(&fd_path(&found), &fd_path(&found), true)?;
-            remount_readonly(&fd_path(&inside.resolve(&path)?))?;
-        }
+        protect(inside, text, true)?;
     }
     for text in &spec.security.masked_paths {
         let path = inside.parse(text)?;
@@ -287,6 +315,18 @@ fn restrict(inside: &HostRoot, spec: &StartSpec) -> Result<()> {
             }
             Ok(found) => bind(Path::new("/dev/null"), &fd_path(&found), false)?,
             Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Mounts a path on itself, if it exists; read-only, or in the mode that it has whatever becomes of what is above.
+fn protect(inside: &HostRoot, text: &str, readonly: bool) -> Result<()> {
+    let path = inside.parse(text)?;
+    if let Ok(found) = inside.resolve(&path) {
+        bind(&fd_path(&found), &fd_path(&found), true)?;
+        if readonly {
+            remount_readonly(&fd_path(&inside.resolve(&path)?)).with_context(|| format!("cannot protect {text}"))?;
         }
     }
     Ok(())

@@ -41,7 +41,7 @@ impl User {
             if !map.is_empty() && !is_mapped(id, &map) {
                 bail!(
                     "{what} {id} does not exist here: this lab runs in a user namespace that maps one user only, as an ordinary user's does. \
-                     Run the container as 0 (runAsUser: 0), or start `mullion up` as root"
+                     Run the container as 0 (runAsUser: 0)"
                 );
             }
         }
@@ -136,13 +136,7 @@ pub(super) fn drop_privileges(security: &Security, user: &User) -> Result<()> {
         security.seccomp.apply(kept)?;
     }
     let have = rustix::thread::capabilities(None).context("cannot read capabilities")?;
-    for bit in 0..64 {
-        let one = CapabilitySet::from_bits_retain(1 << bit);
-        // Beyond the last one the kernel knows it answers EINVAL.
-        if !kept.contains(one) && rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false) {
-            rustix::thread::remove_capability_from_bounding_set(one).context("cannot drop a capability")?;
-        }
-    }
+    drop_from_bounding_set(kept)?;
     let denied = std::fs::read_to_string("/proc/self/setgroups").is_ok_and(|text| text.trim() == "deny");
     let groups: Vec<nix::unistd::Gid> = user.groups.iter().map(|gid| nix::unistd::Gid::from_raw(*gid)).collect();
     // An ordinary user's namespace may not change the list of groups at all.
@@ -160,6 +154,33 @@ pub(super) fn drop_privileges(security: &Security, user: &User) -> Result<()> {
     if security.no_new_privs {
         rustix::thread::set_no_new_privs(true).context("cannot set no_new_privs")?;
         security.seccomp.apply(kept)?;
+    }
+    Ok(())
+}
+
+/// Gives up everything for good. A program that the process executes gets nothing either.
+pub(super) fn give_up() -> Result<()> {
+    drop_from_bounding_set(CapabilitySet::empty())?;
+    let none = CapabilitySets { effective: CapabilitySet::empty(), permitted: CapabilitySet::empty(), inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, none).context("cannot drop capabilities")?;
+    rustix::thread::set_no_new_privs(true).context("cannot set no_new_privs")?;
+    set_dumpable(false)
+}
+
+/// Whether others of the same user may read this process's memory and follow its links in `/proc`.
+pub(super) fn set_dumpable(is: bool) -> Result<()> {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    let behaviour = if is { DumpableBehavior::Dumpable } else { DumpableBehavior::NotDumpable };
+    set_dumpable_behavior(behaviour).context("cannot set whether this process can be read by others")
+}
+
+fn drop_from_bounding_set(kept: CapabilitySet) -> Result<()> {
+    for bit in 0..64 {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        // Beyond the last one the kernel knows it answers EINVAL.
+        if !kept.contains(one) && rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false) {
+            rustix::thread::remove_capability_from_bounding_set(one).context("cannot drop a capability")?;
+        }
     }
     Ok(())
 }

@@ -50,6 +50,7 @@ pub(super) fn main(dir: &Path) -> Result<()> {
         dir: dir.to_owned(),
         spec,
         own_pid_namespace,
+        pod: None,
         listener,
         signals,
         connections: BTreeMap::new(),
@@ -64,6 +65,7 @@ struct Server {
     dir: PathBuf,
     spec: ShimSpec,
     own_pid_namespace: File,
+    pod: Option<Pod>,
     listener: UnixListener,
     signals: SignalFd,
     connections: BTreeMap<u64, Connection>,
@@ -91,6 +93,15 @@ struct Container {
     watch: Watch,
     /// Once a Windows program runs.
     memory: Option<memory::Memory>,
+}
+
+/// The pid namespace that containers share.
+struct Pod {
+    /// Its first process.
+    pid: Pid,
+    pidfd: OwnedFd,
+    /// Mounts in which `/proc` is the namespace's.
+    mounts: OwnedFd,
 }
 
 /// A container whose program has not yet been executed.
@@ -220,8 +231,13 @@ impl Server {
 
     fn exited(&mut self, pid: Pid, code: i32, signal: Option<i32>) {
         let mut exit = Exit { code, signal, at: now(), oom: false, message: None };
+        if self.pod.as_ref().is_some_and(|pod| pod.pid == pid) {
+            // The kernel has ended all containers that were in it.
+            self.pod = None;
+            return;
+        }
+        self.hear();
         if let Some(number) = self.programs.iter().find(|(_, program)| program.pid == pid).map(|(number, _)| *number) {
-            self.program_started(number);
             if let Some(program) = self.programs.remove(&number) {
                 exit.code = program.watch.code().unwrap_or(exit.code);
                 self.say(number, &Message::Exited { id: program.container, exit });
@@ -231,7 +247,6 @@ impl Server {
         let Some(id) = self.containers.iter().find(|(_, container)| container.pid == pid && !container.exited).map(|(id, _)| id.clone()) else {
             return; // an orphan of a container, adopted by pid 1
         };
-        self.started(&id);
         self.pump(&id);
         // A container that never started has been answered as failed and is gone.
         let Some(container) = self.containers.get_mut(&id) else { return };
@@ -257,6 +272,18 @@ impl Server {
         let numbers: Vec<u64> = self.connections.iter().filter(|(_, connection)| hears(connection)).map(|(number, _)| *number).collect();
         for number in numbers {
             self.say(number, &Message::Exited { id: id.clone(), exit: exit.clone() });
+        }
+    }
+
+    /// Hears what starting programs have told: as which process they go on, that they run, or why not.
+    fn hear(&mut self) {
+        let starting = self.containers.iter().filter(|(_, container)| container.starting.is_some());
+        for id in starting.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.started(&id);
+        }
+        let starting = self.programs.iter().filter(|(_, program)| program.starting.is_some());
+        for number in starting.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.program_started(number);
         }
     }
 

@@ -122,3 +122,127 @@ pub async fn filters(dir: PathBuf) {
     }
     node.remove(&pod).await;
 }
+
+/// A container that may look into every process it sees, beside others that come and go.
+pub async fn shared_processes(dir: PathBuf) {
+    let node = Node::linux(&dir).await;
+    node.store().load(&image_archive(&dir), &Default::default()).unwrap();
+    let canary = dir.join("canary");
+    std::fs::write(&canary, "of the machine").unwrap();
+    let pod = node.run(sandbox("shared")).await;
+    let shared = |name: &str, capability: &str, command: &[&str]| {
+        let namespaces = cri::v1::NamespaceOption { pid: cri::v1::NamespaceMode::Pod as i32, ..Default::default() };
+        let capabilities = cri::v1::Capability { add_capabilities: vec![capability.into()], ..Default::default() };
+        let security =
+            cri::v1::LinuxContainerSecurityContext { namespace_options: Some(namespaces), capabilities: Some(capabilities), ..Default::default() };
+        let linux = Some(cri::v1::LinuxContainerConfig { security_context: Some(security), resources: None });
+        cri::v1::ContainerConfig { linux, ..container(name, "demo:1", command) }
+    };
+    // Each process that is ever seen is asked for the machine's files.
+    let canary = canary.to_str().unwrap();
+    let watch = format!(
+        "while test ! -e /enough; do for p in /proc/[0-9]*; do test -e $p/root{canary} && echo $p sees the machine; \
+         test -e $p/cwd/canary && echo $p stands in it; done; done; echo over"
+    );
+    let watcher = node.start(&pod, shared("watcher", "SYS_PTRACE", &["/bin/sh", "-c", &watch])).await;
+    let run = async |id: &str, text: &str| {
+        let command = ["/bin/sh", "-c", text].map(str::to_owned);
+        let answer = node.client.exec_sync(id, &command, Duration::from_secs(30)).await.unwrap();
+        String::from_utf8(answer.stdout).unwrap() + &String::from_utf8(answer.stderr).unwrap()
+    };
+    let first = run(&watcher, "ls -A /proc/1/root/; echo files; ls /proc/1/fd; grep Cap /proc/1/status").await;
+    let (files, rest) = first.split_once("files\n").unwrap();
+    assert_eq!(files, "", "the root of pid 1 is empty: {first}");
+    assert_eq!(rest.matches("0000000000000000").count(), 5, "pid 1 has no capabilities: {rest}");
+    assert!(rest.starts_with("CapInh"), "pid 1 holds no descriptor: {rest}");
+    let mounts = run(&watcher, "cat /proc/1/mountinfo").await;
+    assert_eq!(mounts.lines().count(), 1, "{mounts}");
+    for number in 0..20 {
+        assert_eq!(run(&watcher, "echo in").await, "in\n");
+        let other = node.start(&pod, shared(&format!("other-{number}"), "KILL", &["/bin/true"])).await;
+        assert_eq!(node.wait_exit(&other).await.exit_code, 0);
+    }
+    // What has lost its parent is buried by pid 1, and does not end the container that left it.
+    run(&watcher, "(sleep 0.01 & exec true) & exit 0").await;
+    let zombies = async || run(&watcher, "grep -l 'State:.Z' /proc/[0-9]*/status 2>/dev/null").await;
+    for _ in 0..500 {
+        if zombies().await.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(zombies().await, "", "zombies are left");
+    run(&watcher, "touch /enough").await;
+    assert_eq!(node.wait_exit(&watcher).await.exit_code, 0);
+    let log = std::fs::read_to_string(dir.join("host/var/log/pods/shared/watcher/0.log")).unwrap();
+    assert!(log.ends_with(" stdout F over\n") && log.lines().count() == 1, "{log}");
+    // An exec into a container with processes of its own hides the machine from it as well.
+    let alone = node.start(&pod, container("alone", "demo:1", &["/bin/sh", "-c", &watch])).await;
+    for _ in 0..20 {
+        assert_eq!(run(&alone, "echo in").await, "in\n");
+    }
+    run(&alone, "touch /enough").await;
+    assert_eq!(node.wait_exit(&alone).await.exit_code, 0);
+    let log = std::fs::read_to_string(dir.join("host/var/log/pods/shared/alone/0.log")).unwrap();
+    assert!(log.ends_with(" stdout F over\n") && log.lines().count() == 1, "{log}");
+    node.remove(&pod).await;
+}
+
+/// A privileged container changes the kernel settings of its pod, not the machine's.
+pub async fn privileged(dir: PathBuf) {
+    let node = Node::linux(&dir).await;
+    node.store().load(&image_archive(&dir), &Default::default()).unwrap();
+    let pod = node.run(sandbox("privileged")).await;
+    let security = cri::v1::LinuxContainerSecurityContext { privileged: true, ..Default::default() };
+    let linux = Some(cri::v1::LinuxContainerConfig { security_context: Some(security), resources: None });
+    let id = node.start(&pod, cri::v1::ContainerConfig { linux, ..container("main", "demo:1", &["/bin/sleep", "1000"]) }).await;
+    let run = async |text: &str| {
+        let command = ["/bin/sh", "-c", text].map(str::to_owned);
+        node.client.exec_sync(&id, &command, Duration::from_secs(10)).await.unwrap()
+    };
+    for name in ["net/ipv4/ip_default_ttl", "kernel/shmmni", "kernel/hostname", "fs/mqueue/msg_max"] {
+        let own = run(&format!("v=$(cat /proc/sys/{name}) && echo $v > /proc/sys/{name}")).await;
+        assert_eq!(own.exit_code, 0, "{name}: {}", String::from_utf8_lossy(&own.stderr));
+    }
+    // Each gets the value that it has.
+    for name in ["kernel/printk_delay", "kernel/panic", "vm/swappiness", "fs/file-max", "kernel/core_pattern"] {
+        let machines = run(&format!("v=$(cat /proc/sys/{name}) && echo $v > /proc/sys/{name}")).await;
+        let said = String::from_utf8_lossy(&machines.stderr).into_owned();
+        assert!(machines.exit_code != 0 && (said.contains("Read-only file system") || said.contains("Permission denied")), "{name}: {said}");
+    }
+    node.remove(&pod).await;
+}
+
+/// A sandbox gets the kernel settings of its own namespaces, and is refused with any other.
+pub async fn settings(dir: PathBuf) {
+    let node = Node::linux(&dir).await;
+    node.store().load(&image_archive(&dir), &Default::default()).unwrap();
+    let with = |name: &str, sysctl: &str, value: &str, host: bool| {
+        let mut config = sandbox(name);
+        let linux = config.linux.as_mut().unwrap();
+        linux.sysctls.insert(sysctl.into(), value.into());
+        let mode = if host { cri::v1::NamespaceMode::Node } else { cri::v1::NamespaceMode::Pod };
+        linux.security_context.as_mut().unwrap().namespace_options.as_mut().unwrap().ipc = mode as i32;
+        config
+    };
+    let pod = node.run(with("own", "kernel/shmmni", "4001", false)).await;
+    let id = node.start(&pod, container("main", "demo:1", &["/bin/cat", "/proc/sys/kernel/shmmni"])).await;
+    assert_eq!(node.wait_exit(&id).await.exit_code, 0);
+    let log = std::fs::read_to_string(dir.join("host/var/log/pods/own/main/0.log")).unwrap();
+    assert!(log.ends_with(" 4001\n"), "{log}");
+    node.remove(&pod).await;
+    // Each has the value that it is to get.
+    let now = |name: &str| std::fs::read_to_string(format!("/proc/sys/{name}")).unwrap().trim().to_owned();
+    for (sysctl, value, host, reason) in [
+        ("kernel.printk_delay", now("kernel/printk_delay"), false, "is not in a separate kernel namespace"),
+        ("vm/swappiness", now("vm/swappiness"), false, "is not in a separate kernel namespace"),
+        ("net.ipv4.ip_default_ttl", now("net/ipv4/ip_default_ttl"), false, "not allowed in host network namespace"),
+        ("kernel.shmmni", now("kernel/shmmni"), true, "is not allowed in the hosts ipc namespace"),
+        ("net.//.//.kernel.panic", now("kernel/panic"), false, "is not a valid name"),
+    ] {
+        let config = Some(with("machine", sysctl, &value, host));
+        let request = cri::v1::RunPodSandboxRequest { config, runtime_handler: String::new() };
+        let error = node.client.run_pod_sandbox(request).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{sysctl}: {error}");
+    }
+}

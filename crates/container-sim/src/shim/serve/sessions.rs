@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 
 use super::{Container, SecondProgram, Server};
 use crate::shim::connection::{Gone, Purpose};
-use crate::shim::stage::{self, PidNamespace, Streams, nonblocking};
+use crate::shim::stage::{self, PidNamespace, Place, Streams, nonblocking};
 use crate::shim::{AttachRequest, ExecRequest, Handed, Message};
 
 impl Server {
@@ -22,8 +22,8 @@ impl Server {
         let streams = if request.tty { Streams::default() } else { Streams { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr } };
         let mut args = vec![if request.tty { "tty" } else { "pipes" }];
         args.extend(request.argv.iter().map(String::as_str));
-        let pids = PidNamespace::Of(&container.pidfd);
-        let launched = stage::launch("exec", &dir, &args, streams, &pids, &self.own_pid_namespace)?;
+        let pids = PidNamespace::Of(Place::of(&container.pidfd)?);
+        let launched = stage::launch("exec", &dir, &args, streams, pids, &self.own_pid_namespace)?;
         let program = SecondProgram {
             container: request.id.clone(),
             pid: launched.pid,
@@ -38,7 +38,9 @@ impl Server {
     pub(super) fn program_started(&mut self, number: u64) {
         let Some(program) = self.programs.get_mut(&number) else { return };
         let Some((report, ends)) = &mut program.starting else { return };
-        let Some(outcome) = report.read() else { return };
+        let outcome = report.read();
+        program.pid = report.moved().unwrap_or(program.pid);
+        let Some(outcome) = outcome else { return };
         let ends = std::mem::take(ends);
         program.starting = None;
         if let Some(reason) = outcome.reason {

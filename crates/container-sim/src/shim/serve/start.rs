@@ -1,15 +1,18 @@
 //! Starting containers.
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::fs::File;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::memory::Memory;
-use super::{Container, Server, Starting};
+use super::{Container, Pod, Server, Starting};
 use crate::shim::log::LogWriter;
 use crate::shim::pump::Stream;
-use crate::shim::stage::{self, Launched, PidNamespace, Streams, nonblocking};
-use crate::shim::{Message, Pids, StartSpec, Started, now, read_json, write_json};
+use crate::shim::stage::{self, Launched, PidNamespace, Place, Streams, nonblocking};
+use crate::shim::{Message, Pids, RootSpec, StartSpec, Started, now, read_json, write_json};
 
 impl Server {
     /// Begins to start a container; the answer follows when its program runs or has failed to.
@@ -29,15 +32,17 @@ impl Server {
         };
         let log = LogWriter::open(place).context("cannot open the container's log")?;
         let streams = Streams { stdin: spec.stdin && !spec.tty, stdout: !spec.tty, stderr: !spec.tty };
-        let pids = match &spec.pids {
-            Pids::Own => PidNamespace::Own,
-            Pids::Pod => PidNamespace::Shared,
-            Pids::Container(target) => {
+        let pids = match (&spec.pids, &spec.root) {
+            (Pids::Own, _) => PidNamespace::Own,
+            // A stand-in where there are no programs but ours.
+            (Pids::Pod, RootSpec::Drives) => PidNamespace::Shim,
+            (Pids::Pod, _) => PidNamespace::Of(self.pod()?),
+            (Pids::Container(target), _) => {
                 let target = self.running(target).with_context(|| format!("cannot share the processes of container {target:?}"))?;
-                PidNamespace::Of(&target.pidfd)
+                PidNamespace::Of(Place::of(&target.pidfd)?)
             }
         };
-        let Launched { pid, pidfd, report, ends, watch } = stage::launch("init", &dir, &[], streams, &pids, &self.own_pid_namespace)?;
+        let Launched { pid, pidfd, report, ends, watch } = stage::launch("init", &dir, &[], streams, pids, &self.own_pid_namespace)?;
         let outputs = [(ends.stdout, "stdout"), (ends.stderr, "stderr")];
         let streams = outputs.into_iter().filter_map(|(fd, name)| fd.map(|fd| Stream::new(fd, name))).collect();
         let container = Container {
@@ -58,12 +63,28 @@ impl Server {
         Ok(())
     }
 
+    /// The pid namespace that containers share, made when the first one asks for it.
+    fn pod(&mut self) -> Result<Place> {
+        if self.pod.is_none() {
+            self.pod = Some(Pod::start(&self.own_pid_namespace).context("cannot make the pod's pid namespace")?);
+        }
+        let pod = self.pod.as_ref().context("the pod's pid namespace has ended")?;
+        Place::copy(&pod.pidfd, &pod.mounts)
+    }
+
     /// Looks whether a starting container has executed its program, or has said why not.
     pub(super) fn started(&mut self, id: &str) {
         let dir = self.container_dir(id);
         let Some(container) = self.containers.get_mut(id) else { return };
         let Some(starting) = &mut container.starting else { return };
-        let Some(outcome) = starting.report.read() else { return };
+        let outcome = starting.report.read();
+        if let Some(pid) = starting.report.moved() {
+            match stage::hold(pid) {
+                Ok(pidfd) => (container.pid, container.pidfd) = (pid, pidfd),
+                Err(error) => eprintln!("shim: {error:#}"),
+            }
+        }
+        let Some(outcome) = outcome else { return };
         let connection = starting.connection;
         container.starting = None;
         let started = match (outcome.reason, outcome.terminal) {
@@ -87,6 +108,22 @@ impl Server {
             }
         };
         self.say(connection, &answer);
+    }
+}
+
+impl Pod {
+    fn start(home: &File) -> Result<Self> {
+        let Launched { pid, pidfd, mut report, .. } = stage::launch("hold", Path::new("/"), &[], Streams::default(), PidNamespace::Own, home)?;
+        let outcome = loop {
+            if let Some(outcome) = report.read() {
+                break outcome;
+            }
+            let _ = poll(&mut [PollFd::new(report.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+        };
+        match (outcome.reason, outcome.mounts) {
+            (None, Some(mounts)) => Ok(Self { pid, pidfd, mounts }),
+            (reason, _) => bail!(reason.unwrap_or_else(|| "its first process ended".to_owned())),
+        }
     }
 }
 

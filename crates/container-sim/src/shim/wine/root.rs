@@ -1,5 +1,6 @@
 //! The root of a Wine container, before it is entered.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
@@ -20,8 +21,9 @@ const USELESS: &[&str] = &["libdbus-1.so.", "libX11.so.", "libcups.so."];
 /// Files of the machine that libraries read, if they are there.
 const SETTINGS: &[&str] = &["ld.so.cache", "localtime", "nsswitch.conf", "gai.conf"];
 
-/// Puts the root together in `target`, an empty directory; `dir` is the container's. Returns its drives.
-pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: &StartSpec) -> Result<Vec<(char, PathBuf)>> {
+/// Puts the root together in `target`, an empty directory; `dir` is the container's, `proc` as for [`super::super::root::enter`]. Returns its
+/// drives.
+pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: &StartSpec, proc: Option<OwnedFd>) -> Result<Vec<(char, PathBuf)>> {
     mount(Some("tmpfs"), target, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=755,size=4m")).context("cannot mount the root")?;
     for name in ["proc", "dev", "sys", "etc", "tmp", "prefix", "drives"] {
         std::fs::create_dir(target.join(name))?;
@@ -39,7 +41,7 @@ pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: 
     let account = Account::find(&spec.account).map_err(anyhow::Error::msg)?;
     profile(&prefix, account)?;
     settings(target, wine, account)?;
-    system_mounts(&HostRoot::linux(target)?, spec)?;
+    system_mounts(&HostRoot::linux(target)?, spec, proc)?;
     drives(target, &prefix, spec)
 }
 

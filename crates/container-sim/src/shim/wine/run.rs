@@ -109,6 +109,8 @@ impl Running {
         signals.thread_block().context("cannot block signals")?;
         let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("cannot receive signals")?;
         security::drop_privileges(&spec.security, &User::find(&spec.security)?)?;
+        // Wine opens the order and the pipe by this process's number. There is nothing of the node in it any more.
+        security::set_dumpable(true)?;
         let mine = std::process::id();
         // Wine's own way to name files that are on no drive.
         let path = |number: i32| format!(r"\\?\unix\proc\{mine}\fd\{number}");
