@@ -48,6 +48,8 @@ pub(crate) enum News {
     Health(Health),
     /// A failed try, for the Unhealthy event.
     Failed(Which, String),
+    /// A try that could not be made, which counts for nothing: for the same event.
+    Errored(Which, String),
 }
 
 /// A running prober; it stops when dropped.
@@ -87,9 +89,7 @@ async fn follow(c: Container, target: Target, mut health: Health, since: Duratio
         delay(probe, since).await;
         loop {
             let verdict = run::attempt(probe, &target).await;
-            if let Verdict::Failure(why) = &verdict {
-                tell(News::Failed(Which::Startup, why.clone()));
-            }
+            tell_failure(Which::Startup, &verdict, &tell);
             match count.note(&verdict) {
                 Some(true) => break,
                 Some(false) => {
@@ -126,6 +126,15 @@ async fn follow(c: Container, target: Target, mut health: Health, since: Duratio
     tokio::join!(live, ready);
 }
 
+/// Says why a try did not succeed.
+fn tell_failure(which: Which, verdict: &Verdict, tell: &impl Fn(News)) {
+    match verdict {
+        Verdict::Success => {}
+        Verdict::Failure(why) => tell(News::Failed(which, why.clone())),
+        Verdict::Unknown(why) => tell(News::Errored(which, why.clone())),
+    }
+}
+
 /// Runs one probe for ever; `tell_ok` hears each settled verdict.
 async fn each(
     probe: &Probe,
@@ -140,9 +149,7 @@ async fn each(
     let mut count = Counter::new(probe, initially);
     loop {
         let verdict = run::attempt(probe, target).await;
-        if let Verdict::Failure(why) = &verdict {
-            tell(News::Failed(which, why.clone()));
-        }
+        tell_failure(which, &verdict, tell);
         if let Some(ok) = count.note(&verdict) {
             tell_ok(ok);
             if which == Which::Liveness && !ok {
@@ -188,10 +195,7 @@ impl Counter {
         let ok = match verdict {
             Verdict::Success => true,
             Verdict::Failure(_) => false,
-            Verdict::Unknown(why) => {
-                tracing::debug!(why, "a probe could not be carried out");
-                return None;
-            }
+            Verdict::Unknown(_) => return None,
         };
         self.run = if self.last == Some(ok) { self.run + 1 } else { 1 };
         self.last = Some(ok);

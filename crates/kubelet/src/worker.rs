@@ -285,12 +285,17 @@ impl Worker {
             News::Health(health) => {
                 self.memory.health.insert(id, health);
             }
-            News::Failed(which, why) => {
-                let name = self.observed.containers.iter().find(|c| c.id == id).map(|c| c.name.clone());
-                let message = format!("{} probe failed: {}", which.name(), why.trim_end());
-                self.event(name.as_deref(), EventType::Warning, "Unhealthy", message);
+            News::Failed(which, why) => self.unhealthy(&id, format!("{} probe failed: {}", which.name(), why.trim_end())),
+            News::Errored(which, why) => {
+                self.unhealthy(&id, format!("{} probe errored and resulted in unknown state: {}", which.name(), why.trim_end()));
             }
         }
+    }
+
+    /// The event about a container's probe.
+    fn unhealthy(&self, id: &str, message: String) {
+        let name = self.observed.containers.iter().find(|c| c.id == id).map(|c| c.name.clone());
+        self.event(name.as_deref(), EventType::Warning, "Unhealthy", message);
     }
 
     /// Starts probers of running containers and ends the others.

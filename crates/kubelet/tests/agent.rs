@@ -468,6 +468,40 @@ async fn a_failed_liveness_probe_restarts_the_container() {
 }
 
 #[tokio::test]
+async fn exec_probes_say_what_their_program_said() {
+    let world = ready_world().await;
+    let probe = |command: &[&str]| json!({"exec": {"command": command}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 2});
+    let container = |name: &str, command: &[&str]| json!({"name": name, "image": "serve:1", "readinessProbe": probe(command)});
+    let containers =
+        [container("good", &["true"]), container("bad", &["false", "1"]), container("slow", &["hang", "on"]), container("odd", &["nosuch"])];
+    world.pod("probed", json!({"containers": containers})).await;
+    for event in [
+        "Unhealthy: Readiness probe failed: ran false 1",
+        "Unhealthy: Readiness probe failed: command timed out: \"hang on\" timed out after 2s",
+        "Unhealthy: Readiness probe errored and resulted in unknown state: executable file not found in $PATH",
+    ] {
+        world.until_event(event).await;
+    }
+    let of = |status: &serde_json::Value, name: &str| {
+        let all = status["containerStatuses"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|c| c["name"] == name).map(|c| c["ready"] == true)
+    };
+    world
+        .until("probed", "one of four is ready", |s| {
+            ["good", "bad", "slow", "odd"].map(|name| of(s, name) == Some(true)) == [true, false, false, false]
+        })
+        .await;
+    // What cannot be tried is no reason to restart; what fails is.
+    let spec = |name: &str, command: &[&str]| json!({"name": name, "image": "serve:1", "livenessProbe": probe(command)});
+    world.pod("lives", json!({"containers": [spec("odd", &["nosuch"]), spec("bad", &["false", "2"])]})).await;
+    world.until_event("Unhealthy: Liveness probe failed: ran false 2").await;
+    world.until_event("Killing: Container bad failed liveness probe, will be restarted").await;
+    world.until_event("Unhealthy: Liveness probe errored and resulted in unknown state: executable file not found in $PATH").await;
+    let state = world.runtime.state.lock().unwrap();
+    assert_eq!(state.named("odd").iter().filter(|c| c.stopped_with.is_some()).count(), 0, "nothing stopped it");
+}
+
+#[tokio::test]
 async fn hooks_run_around_a_containers_life() {
     let world = ready_world().await;
     let lifecycle = json!({"postStart": {"exec": {"command": ["hello"]}}, "preStop": {"exec": {"command": ["false", "bye"]}}});

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
 
 use super::{Verdict, grpc};
+use crate::go_time::go_duration;
 
 /// Where a container is probed.
 #[derive(Clone)]
@@ -83,7 +84,10 @@ async fn run_exec(command: Vec<String>, limit: Duration, target: &Target) -> Ver
             output.truncate(BODY);
             Verdict::Failure(String::from_utf8_lossy(&output).into_owned())
         }
-        Err(e) if e.kind() == cri::Kind::Deadline => Verdict::Failure(format!("command timed out after {} s", limit.as_secs())),
+        // As upstream's client of the runtime words it (k8s.io/cri-client).
+        Err(e) if e.kind() == cri::Kind::Deadline => {
+            Verdict::Failure(format!("command timed out: {:?} timed out after {}", command.join(" "), go_duration(limit)))
+        }
         Err(e) => Verdict::Unknown(e.message()),
     }
 }

@@ -365,6 +365,12 @@ service! { RuntimeService {
             return Err(Status::failed_precondition("container is not running"));
         }
         state.execs.push(r.cmd.join(" "));
+        match r.cmd.first().map(String::as_str) {
+            Some("nosuch") => return Err(Status::unknown("executable file not found in $PATH")),
+            // The runtime ends it.
+            Some("hang") => return Err(Status::deadline_exceeded(format!("timeout {} s exceeded", r.timeout))),
+            _ => {}
+        }
         let exit_code = i32::from(r.cmd.first().is_some_and(|c| c == "false"));
         let output = format!("ran {}", r.cmd.join(" "));
         Ok(Response::new(v1::ExecSyncResponse { stdout: output.into_bytes(), stderr: vec![], exit_code }))
