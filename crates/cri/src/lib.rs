@@ -35,3 +35,9 @@ pub mod annotations {
     /// On a sandbox's status: why its network does not work, while it is being repaired or after it was lost.
     pub const NETWORK_PROBLEM: &str = "mullion.io/network-problem";
 }
+
+/// Members of the additional information that a runtime may give when it is asked for it (`verbose`).
+pub mod info {
+    /// Of an image that is being pulled: `DONE/TOTAL`, in bytes.
+    pub const PULL_PROGRESS: &str = "mullion.io/pull-progress";
+}

@@ -1,6 +1,7 @@
 //! Getting images: pull policy, credentials, one pull at a time (upstream pkg/kubelet/images).
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -8,6 +9,10 @@ use cri::v1;
 use tokio::sync::Mutex;
 
 use crate::cri_config::ImageUse;
+use crate::go_time::go_duration;
+
+/// A pull that takes longer is followed by events about how far it is: after this time, and each time it has doubled.
+const FIRST_PROGRESS: Duration = Duration::from_secs(5);
 
 /// Why there is no image: `reason` is what the container's waiting state shows.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,10 +99,47 @@ impl Images {
         }
     }
 
-    /// Pulls an image, trying each credential in turn.
-    pub(crate) async fn pull(&self, image: &str, credentials: Vec<v1::AuthConfig>, sandbox: v1::PodSandboxConfig) -> Result<Ready, ImageError> {
+    /// Pulls an image, trying each credential in turn. `tell` hears now and then how far that is.
+    pub(crate) async fn pull(
+        &self,
+        image: &str,
+        credentials: Vec<v1::AuthConfig>,
+        sandbox: v1::PodSandboxConfig,
+        tell: impl Fn(String),
+    ) -> Result<Ready, ImageError> {
         let asked = Instant::now();
         let _turn = self.turn.lock().await;
+        let began = Instant::now();
+        tokio::select! {
+            result = self.pull_in_turn(image, credentials, sandbox, asked) => result,
+            never = self.follow_pull(image, began, tell) => match never {},
+        }
+    }
+
+    /// Says how far a pull is, at growing distances, where the runtime knows it.
+    async fn follow_pull(&self, image: &str, began: Instant, tell: impl Fn(String)) -> Infallible {
+        let mut wait = FIRST_PROGRESS;
+        loop {
+            tokio::time::sleep(wait).await;
+            wait = began.elapsed();
+            let spec = v1::ImageSpec { image: image.to_owned(), ..Default::default() };
+            let answer = self.client.image_status(v1::ImageStatusRequest { image: Some(spec), verbose: true }).await;
+            let known = answer.ok().and_then(|mut answer| answer.info.remove(cri::info::PULL_PROGRESS));
+            if let Some((done, total)) = known.as_deref().and_then(progress) {
+                let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+                let seconds = Duration::from_secs(began.elapsed().as_secs());
+                tell(format!("Pulling image {image:?}: {:.1} of {:.1} MiB after {}", mib(done), mib(total), go_duration(seconds)));
+            }
+        }
+    }
+
+    async fn pull_in_turn(
+        &self,
+        image: &str,
+        credentials: Vec<v1::AuthConfig>,
+        sandbox: v1::PodSandboxConfig,
+        asked: Instant,
+    ) -> Result<Ready, ImageError> {
         let began = Instant::now();
         let tries: Vec<Option<v1::AuthConfig>> = if credentials.is_empty() { vec![None] } else { credentials.into_iter().map(Some).collect() };
         let mut last = String::new();
@@ -123,6 +165,12 @@ impl Images {
     pub(crate) async fn list(&self) -> Result<Vec<v1::Image>, cri::Error> {
         self.client.list_images(v1::ListImagesRequest { filter: None }).await
     }
+}
+
+/// `DONE/TOTAL`, of something.
+fn progress(text: &str) -> Option<(u64, u64)> {
+    let (done, total) = text.split_once('/')?;
+    Some((done.parse().ok()?, total.parse().ok()?)).filter(|(_, total)| *total > 0)
 }
 
 /// Credentials for an image out of docker configuration JSON (both forms), the longest matching
@@ -200,6 +248,12 @@ mod tests {
         ] {
             assert_eq!(Policy::of(policy, image), want, "{policy:?} {image}");
         }
+    }
+
+    #[test]
+    fn progress_is_of_something() {
+        let all = ["1048576/4194304", "0/1", "0/0", "1", "a/b", ""].map(progress);
+        assert_eq!(all, [Some((1 << 20, 4 << 20)), Some((0, 1)), None, None, None, None]);
     }
 
     #[test]

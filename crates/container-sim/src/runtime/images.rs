@@ -1,15 +1,17 @@
 //! The image service.
 
 use std::collections::HashMap;
+use std::sync::{MutexGuard, PoisonError};
 
 use anyhow::anyhow;
+use cri::info::PULL_PROGRESS;
 use k8s_cri::v1;
 use serde_json::json;
 use tonic::Status;
 
 use super::Runtime;
 use super::isolation::Isolation;
-use crate::images::registry::{Credentials, FetchOptions, RegistryError};
+use crate::images::registry::{Credentials, FetchOptions, Progress, RegistryError};
 use crate::images::stand_in::LABEL;
 use crate::images::tarball::Limits;
 use crate::images::{Image, ImageError, PullOptions};
@@ -18,7 +20,45 @@ use crate::shim::now;
 /// Annotation on CRI's `ImageSpec` with the image's `os.version`.
 const OS_VERSION: &str = "mullion.io/os.version";
 
+/// How far pulls are, and how many ask for the same image.
+pub(super) type Pulls = HashMap<String, (usize, Option<Progress>)>;
+
+/// A pull that goes on; forgotten with the value.
+struct Pull<'a> {
+    runtime: &'a Runtime,
+    name: &'a str,
+}
+
+impl<'a> Pull<'a> {
+    fn begin(runtime: &'a Runtime, name: &'a str) -> Self {
+        runtime.pulls().entry(name.to_owned()).or_default().0 += 1;
+        Self { runtime, name }
+    }
+
+    fn is_at(&self, progress: Progress) {
+        if let Some((_, known)) = self.runtime.pulls().get_mut(self.name) {
+            *known = Some(progress);
+        }
+    }
+}
+
+impl Drop for Pull<'_> {
+    fn drop(&mut self) {
+        let mut pulls = self.runtime.pulls();
+        if let Some((askers, _)) = pulls.get_mut(self.name) {
+            *askers -= 1;
+            if *askers == 0 {
+                pulls.remove(self.name);
+            }
+        }
+    }
+}
+
 impl Runtime {
+    fn pulls(&self) -> MutexGuard<'_, Pulls> {
+        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn image(&self, image: &Image) -> v1::Image {
         let user = image.config.user.split(':').next().unwrap_or_default();
         let uid = user.parse().ok().map(|value| v1::Int64Value { value });
@@ -62,7 +102,9 @@ impl Runtime {
         let found = self.store.find(name).map_err(status)?;
         // A stand-in that was pulled before stand-ins were switched off is not the image.
         let found = found.filter(|image| self.config.stand_ins || image.stand_in_name().is_none());
-        let info = found.as_ref().filter(|_| request.verbose).map(Self::image_info).unwrap_or_default();
+        let mut info = found.as_ref().filter(|_| request.verbose).map(Self::image_info).unwrap_or_default();
+        let pull = request.verbose.then(|| self.pulls().get(name).and_then(|(_, progress)| *progress)).flatten();
+        info.extend(pull.map(|Progress { done, total }| (PULL_PROGRESS.to_owned(), format!("{done}/{total}"))));
         Ok(v1::ImageStatusResponse { image: found.map(|image| self.image(&image)), info })
     }
 
@@ -74,12 +116,13 @@ impl Runtime {
         let handler = if spec.runtime_handler.is_empty() { self.handler_of(&sandbox) } else { spec.runtime_handler };
         let isolation = Isolation::asked(os, &handler, &sandbox.annotations).map_err(Status::unknown)?;
         let credentials = credentials(request.auth.unwrap_or_default());
+        let pull = Pull::begin(self, name);
         let fetch = FetchOptions {
             registries: &self.config.registries,
             credentials: &credentials,
             fit: &|platform| isolation.fit(os, platform),
             limits: Limits::default(),
-            progress: &|_| {},
+            progress: &|progress| pull.is_at(progress),
         };
         let pulled = self.store.pull(name, &PullOptions { stand_ins: self.config.stand_ins, fetch }).await;
         let image = pulled.map_err(|error| match error {

@@ -66,6 +66,8 @@ pub(crate) struct Runtime {
     /// Counts changes, so that operations can wait for a container's end.
     changes: watch::Sender<u64>,
     samples: Mutex<stats::Samples>,
+    /// Images that are being pulled, by the names that they were asked for.
+    pulls: Mutex<images::Pulls>,
     /// Tasks that end with the runtime.
     tasks: Mutex<tokio::task::JoinSet<()>>,
 }
@@ -124,6 +126,7 @@ impl Runtime {
             told,
             changes: watch::Sender::new(0),
             samples: Mutex::default(),
+            pulls: Mutex::default(),
             tasks: Mutex::default(),
         });
         runtime.recover().await?;

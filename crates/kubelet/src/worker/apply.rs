@@ -195,13 +195,15 @@ impl Worker {
                 let auth = self.credentials(&image).await;
                 let sandbox = cri_config::sandbox(&self.agent.side, &self.pod, 0, &self.dirs.logs);
                 let (agent, tell, container) = (self.agent.clone(), self.tell.clone(), name.clone());
+                let about = self.reference(Some(&name));
                 let before = self.memory.images.get(&name).cloned();
                 self.image_state(&name, ImageState::Pulling);
                 if let Some(ImageState::Failed(f)) = before {
                     self.memory.pull_failures.insert(name, f);
                 }
                 tokio::spawn(async move {
-                    let result = agent.images.pull(&image, auth, sandbox).await;
+                    let say = |message| agent.recorder.event(&about, EventType::Normal, "Pulling", None, message);
+                    let result = agent.images.pull(&image, auth, sandbox, say).await;
                     let _ = tell.send(Note::Pulled(container, result));
                 });
             }
