@@ -84,10 +84,12 @@ fn log(dir: &Path, pod: &str) -> String {
 async fn own(dir: PathBuf) {
     let node = node(&dir).await;
     let script = b"@echo off\r\necho %WHO% in %CD%\r\ntype C:\\App\\data.txt\r\nif exist C:\\App\\gone.txt echo not gone\r\n\
-        reg query HKLM\\Software\\A /v d\r\nver\r\nexit 7\r\n";
+        reg query HKLM\\Software\\A /v d\r\nver\r\nwhoami\r\necho x>C:\\Windows\\x.txt\r\n\
+        if not exist C:\\Windows\\x.txt echo no administrator\r\nexit 7\r\n";
     let first: &[(&str, &[u8])] = &[("Files/App/run.bat", script), ("Files/App/data.txt", b"old\r\n"), ("Files/App/gone.txt", b"")];
     let second: &[(&str, &[u8])] = &[("Files/APP/DATA.txt", b"new\r\n"), ("Files/app/.wh.gone.txt", b""), ("Hives/Software_Delta", HIVE)];
-    let config = json!({ "config": { "Entrypoint": ["cmd", "/c", "C:\\APP\\RUN.BAT"], "WorkingDir": "C:\\app", "Env": ["WHO=image"] } });
+    let command = json!(["cmd", "/c", "C:\\APP\\RUN.BAT"]);
+    let config = json!({ "config": { "Entrypoint": command, "WorkingDir": "C:\\app", "Env": ["WHO=image"], "User": "ContainerUser" } });
     let images = node.store().load(&archive(&dir, &[first, second], config), &LoadOptions::default()).unwrap();
     assert_eq!((images[0].tags.as_slice(), images[0].layers.len()), ([NAME.to_owned()].as_slice(), 2), "without the base");
     let pod = node.run(windows_sandbox("own")).await;
@@ -95,7 +97,7 @@ async fn own(dir: PathBuf) {
     let status = node.wait_exit(&id).await;
     let log = log(&dir, "own");
     assert_eq!(status.exit_code, 7, "{} {log}", describe(&status));
-    for words in ["image in C:\\App\n", "new\n", "REG_DWORD", "0x1\n", "10.0.20348"] {
+    for words in ["image in C:\\App\n", "new\n", "REG_DWORD", "0x1\n", "10.0.20348", "user manager\\containeruser\n", "no administrator\n"] {
         assert!(log.to_lowercase().contains(&words.to_lowercase()), "{words:?} is missing in {log}");
     }
     assert!(!log.contains("old") && !log.contains("not gone"), "{log}");
