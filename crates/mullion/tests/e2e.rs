@@ -23,6 +23,8 @@ mod http;
 mod images;
 #[path = "e2e/lives.rs"]
 mod lives;
+#[path = "e2e/machine.rs"]
+mod machine;
 #[path = "e2e/manifests.rs"]
 mod manifests;
 #[path = "e2e/neighbours.rs"]
@@ -35,6 +37,10 @@ mod outside;
 mod pipeline;
 #[path = "e2e/pods.rs"]
 mod pods;
+#[path = "e2e/probes.rs"]
+mod probes;
+#[path = "e2e/registry.rs"]
+mod registry;
 #[path = "e2e/seeds.rs"]
 mod seeds;
 #[path = "e2e/streams.rs"]
@@ -45,6 +51,8 @@ mod support;
 mod traces;
 #[path = "e2e/web.rs"]
 mod web;
+#[path = "e2e/windows.rs"]
+mod windows;
 
 use cluster::{Cluster, Step};
 
@@ -67,6 +75,7 @@ const STEPS: &[Step] = &[
     ("an image of another build is refused", pods::wrong_build),
     ("an impossible nodeSelector stays Pending", pods::impossible_selector),
     ("a changed manifest is rolled out", web::changed_manifest),
+    ("exec probes restart, take away and give back", probes::exec),
     ("host ports lead to pods of either system", network::host_ports),
     ("the proxies tell how they are", network::proxies_tell),
     ("pods whose network HNS forgot get another sandbox", network::wiped),
@@ -76,12 +85,15 @@ const STEPS: &[Step] = &[
     ("exec -it has a console in a Windows container", streams::windows_console),
     ("exec leaves nothing behind when interrupted", streams::interrupted),
     ("cp copies into a pod and back", streams::copies),
+    ("cp copies into a Windows pod and back", windows::copies),
+    ("ipconfig shows a Windows pod's adapter", windows::adapter),
     ("run -i attaches", streams::attach),
     ("port-forward carries many connections", streams::forwards),
     ("the API server leads to pods and nodes, for those who may", streams::proxies),
     ("a Windows program runs, with its whole exit code", deeds::windows_program),
     ("edit changes a Deployment", deeds::edit),
     ("top shows what nodes and pods use", deeds::top),
+    ("top shows what Windows containers use", windows::usage),
     ("debug puts a container into a pod", deeds::debug),
     ("a ConfigMap's volume is updated in place", deeds::updated_in_place),
     ("a claim of the default class is kept on its node", deeds::claimed),
@@ -119,6 +131,11 @@ fn manifests_that_people_wrote() {
 #[test]
 fn a_killed_supervisor_takes_everything_with_it_and_up_resumes() {
     lives::killed_and_resumed();
+}
+
+#[test]
+fn a_cluster_without_wine_runs_stand_ins_and_leaves_no_trace_on_the_machine() {
+    machine::up_and_down();
 }
 
 #[test]

@@ -18,8 +18,9 @@ fn add(tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, content: &[u8]) {
     tar.append_data(&mut header, path, content).expect("a tar member");
 }
 
-fn layer(busybox: &[u8]) -> Vec<u8> {
+fn layer(busybox: &[u8], note: &str) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
+    add(&mut tar, "note", 0o644, note.as_bytes());
     add(&mut tar, "bin/busybox", 0o755, busybox);
     for applet in APPLETS {
         let mut header = tar::Header::new_ustar();
@@ -43,27 +44,49 @@ pub fn load(cluster: &Cluster) -> String {
     cluster.place.mullion(&["image", "load", &archive.to_string_lossy()]).ok("mullion image load")
 }
 
-/// Writes the archive to `path`.
-pub fn write_archive(path: &Path) {
+/// An image as registries have it: each part with its digest.
+pub struct Image {
+    pub layer: (String, Vec<u8>),
+    pub config: (String, Vec<u8>),
+    pub manifest: (String, Vec<u8>),
+}
+
+pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// This machine's busybox. A layer with another `note` is another layer; `label` tells images of the same layer apart.
+pub fn image(note: &str, label: &str) -> Image {
     let program = std::fs::read("/bin/busybox").expect("/bin/busybox: install the package busybox-static");
-    let mut tar = tar::Builder::new(Vec::new());
-    let mut blob = |bytes: &[u8], media_type: &str| {
-        let digest = digest(bytes);
-        add(&mut tar, &format!("blobs/{}", digest.replace(':', "/")), 0o644, bytes);
-        json!({"mediaType": media_type, "digest": digest, "size": bytes.len()})
-    };
+    let named = |bytes: Vec<u8>| (digest(&bytes), bytes);
+    let about = |part: &(String, Vec<u8>), media_type: &str| json!({"mediaType": media_type, "digest": part.0, "size": part.1.len()});
     let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
-    let layer = layer(&program);
+    let layer = named(layer(&program, note));
     let config = json!({
         "architecture": architecture, "os": "linux",
-        "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]},
-        "rootfs": {"type": "layers", "diff_ids": [digest(&layer)]},
+        "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"], "Labels": {"of": label}},
+        "rootfs": {"type": "layers", "diff_ids": [layer.0]},
     });
-    let layer = blob(&layer, "application/vnd.oci.image.layer.v1.tar");
-    let config = blob(config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json");
-    let manifest = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": [layer]});
-    let mut manifest: Value = blob(manifest.to_string().as_bytes(), "application/vnd.oci.image.manifest.v1+json");
-    manifest["annotations"] = json!({"io.containerd.image.name": IMAGE});
+    let config = named(config.to_string().into_bytes());
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": MANIFEST,
+        "config": about(&config, "application/vnd.oci.image.config.v1+json"),
+        "layers": [about(&layer, "application/vnd.oci.image.layer.v1.tar")],
+    });
+    let manifest = named(manifest.to_string().into_bytes());
+    Image { layer, config, manifest }
+}
+
+/// Writes the archive to `path`.
+pub fn write_archive(path: &Path) {
+    let image = image("from an archive", "");
+    let mut tar = tar::Builder::new(Vec::new());
+    for (digest, bytes) in [&image.layer, &image.config, &image.manifest] {
+        add(&mut tar, &format!("blobs/{}", digest.replace(':', "/")), 0o644, bytes);
+    }
+    let (digest, bytes) = &image.manifest;
+    let manifest: Value = json!({
+        "mediaType": MANIFEST, "digest": digest, "size": bytes.len(),
+        "annotations": {"io.containerd.image.name": IMAGE},
+    });
     add(&mut tar, "index.json", 0o644, json!({"schemaVersion": 2, "manifests": [manifest]}).to_string().as_bytes());
     add(&mut tar, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#);
     std::fs::write(path, tar.into_inner().expect("an archive")).expect("a written archive");

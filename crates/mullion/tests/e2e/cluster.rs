@@ -94,13 +94,19 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
+        let Self { home } = Self::without_windows();
+        // The Windows that containers see is built once a user (`mullion template`), not once a test.
+        let cache = home.path().join("cache").join("mullion");
+        fs::create_dir(&cache).and_then(|()| std::os::unix::fs::symlink(template(), cache.join("wine-template"))).expect("a link");
+        Self { home }
+    }
+
+    /// Without the Windows that containers see.
+    pub fn without_windows() -> Self {
         let home = tempfile::Builder::new().prefix("mln").tempdir_in("/tmp").expect("a temporary directory");
         for dir in ["run", "cache"] {
             fs::create_dir(home.path().join(dir)).expect("a directory");
         }
-        // The Windows that containers see is built once a user (`mullion template`), not once a test.
-        let cache = home.path().join("cache").join("mullion");
-        fs::create_dir(&cache).and_then(|()| std::os::unix::fs::symlink(template(), cache.join("wine-template"))).expect("a link");
         Self { home }
     }
 

@@ -84,6 +84,13 @@ pub fn windows_pods_reach_each_other(cluster: &Cluster) {
             let answer = fetched(port, &format!("http://{host}/hostname"));
             assert_eq!(answer.trim(), name, "{client} asked {host}");
         }
+        // Through the Service as without it, the server sees who asks: load balancers leave the client's address as it is.
+        let own_ip = cluster.pods(client)[0]["status"]["podIP"].as_str().expect("a pod address").to_owned();
+        for host in [pod_ip, cluster_ip] {
+            let seen = fetched(port, &format!("http://{host}/headers"));
+            assert!(seen.contains(&format!("client: {own_ip}:")), "{client}, which is {own_ip}, asked {host}: {seen}");
+            assert!(seen.contains(&format!("server: {pod_ip}:80")), "{client} asked {host}: {seen}");
+        }
     }
 }
 
