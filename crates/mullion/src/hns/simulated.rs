@@ -367,14 +367,33 @@ fn find(node: &OfNode, endpoint: &str) -> Result<Guid, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
+    /// The ledger's table has each switch with its default, and no switch that is gone.
     #[test]
-    fn every_switch_stands_in_the_ledger() {
+    fn every_switch_stands_in_the_ledger_with_its_default() {
         let ledger = include_str!("../../../../docs/fidelity.md");
-        let switches = hns_sim::switches::Switches::of(hcn::HnsVersion::new(13, 3)).list();
-        let missing: Vec<_> = switches.iter().map(|switch| &switch.name).filter(|name| !ledger.contains(&format!("| `{name}` |"))).collect();
-        assert!(missing.is_empty(), "docs/fidelity.md has no row for {missing:?}");
+        let table = ledger.split_once("| Switch | Default |").unwrap().1;
+        let rows = table.lines().skip(2).map_while(|line| line.strip_prefix("| `")?.split_once("` | "));
+        let mut rows: BTreeMap<&str, &str> = rows.map(|(name, rest)| (name, rest.split(" | ").next().unwrap())).collect();
+        let versions =
+            [(9, 2), (9, 3), (10, 0), (12, 0), (13, 3), (14, 0), (15, 5), (16, 0)].map(|(major, minor)| hcn::HnsVersion::new(major, minor));
+        let defaults: Vec<BTreeMap<String, String>> = versions
+            .iter()
+            .map(|version| hns_sim::switches::Switches::of(*version).list().into_iter().map(|switch| (switch.name, switch.value)).collect())
+            .collect();
+        for (name, first) in &defaults[0] {
+            let stated = rows.remove(name.as_str()).unwrap_or_else(|| panic!("docs/fidelity.md has no row for the switch {name}"));
+            if defaults.iter().all(|of_version| of_version[name] == *first) {
+                assert_eq!(stated, first, "the default of {name} in docs/fidelity.md");
+            } else {
+                let values: Vec<&String> = defaults.iter().map(|of_version| &of_version[name]).collect();
+                assert!(stated.contains(' ') && values.iter().any(|value| stated.starts_with(value.as_str())), "{name}: {stated:?}, not {values:?}");
+            }
+        }
+        assert!(rows.is_empty(), "docs/fidelity.md has rows for switches that do not exist: {rows:?}");
     }
 
     #[test]
