@@ -293,3 +293,45 @@ fn each_mode_answers_at_the_health_check_node_port() {
     });
     parity::Mode::ALL.into_iter().for_each(|mode| parity::proved(mode, &["healthCheckNodePort"]));
 }
+
+/// The same in user space, where another program has the address: what waits is told, and nothing counts as synced until it is served.
+#[cfg(target_os = "linux")]
+#[test]
+fn user_space_is_not_synced_while_a_front_end_fails() {
+    use linux_sys::ns::in_lab;
+    in_lab("run::tests::user_space_is_not_synced_while_a_front_end_fails", || {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
+            let api = Api::new();
+            let (status, mut seen) = watch::channel(Status::default());
+            let settings = crate::userspace::Settings {
+                interface: None,
+                node_ips: vec!["127.0.0.1".parse().unwrap()],
+                node_ports: crate::node_ports::NodePorts::Primary,
+                pods: vec![],
+                udp_idle: Duration::from_secs(1),
+            };
+            let backend = BackendConfig::Userspace(settings);
+            let config = Config { status: Some(status), ..Config::new(api.client.clone(), "here", "uid", backend) };
+            let metrics = config.metrics.clone();
+            let taken = std::net::TcpListener::bind("127.0.0.1:30080").unwrap();
+            let proxy = tokio::spawn(run(config, std::future::pending()));
+            // The ClusterIP is an address that the host has.
+            let service = json!({"metadata": {"name": "web", "namespace": "default", "resourceVersion": "1"},
+                "spec": {"type": "NodePort", "clusterIP": "127.0.0.7", "ports": [{"port": 80, "nodePort": 30080}]}});
+            api.send(SERVICES, "ADDED", service);
+            api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
+            api.listed();
+            let told = seen.wait_for(|status| status.ready && !status.progress.behind.is_empty());
+            let failing = tokio::time::timeout(Duration::from_secs(60), told).await.expect("that it is told").unwrap().clone();
+            assert_eq!((failing.progress.behind.len(), failing.fronts), (1, 2), "{failing:?}");
+            assert!(std::net::TcpStream::connect("127.0.0.7:80").is_ok(), "the ClusterIP is served");
+            assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
+            drop(taken);
+            let converged = seen.wait_for(|status| status.is_converged() && status.stuck_since.is_none());
+            tokio::time::timeout(Duration::from_secs(60), converged).await.expect("the retry").unwrap();
+            assert!(metrics.last_synced().is_some());
+            proxy.abort();
+        });
+    });
+    parity::proved(parity::Userspace, &["Health says synced although Services failed", "A failure at a node port skips the other addresses"]);
+}

@@ -301,6 +301,15 @@ pub(crate) async fn connections_to_pods_that_stay_outlive_scaling<S: Serve>(mut 
     proved(S::MODE, &["#113842"]);
 }
 
+pub(crate) async fn pods_of_the_hosts_network_answer<S: Serve>(mut world: World<S>) {
+    let pods = world.slice(8080, &["near-host", "near1"]);
+    world.set(&balancer(json!({})), &[pods]).await;
+    for (who, to) in [("client", WEB), ("node", WEB), ("outside", INGRESS)] {
+        world.only(who, to, &["near-host", "near1"]);
+    }
+    proved(S::MODE, &["Pods of the host's network are left out in silence"]);
+}
+
 /// #136241: IPv4 and IPv6 of one Service were given one identity, and one took the other's backends.
 pub(crate) async fn both_families_are_served_and_never_mixed<S: Serve>(mut world: World<S>) {
     let both = service(json!({"spec": {"type": "NodePort", "clusterIPs": ["10.96.0.1", "fd00:96::1"], "ipFamilies": ["IPv4", "IPv6"],

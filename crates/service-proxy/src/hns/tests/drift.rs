@@ -97,7 +97,7 @@ async fn a_crash_leaves_no_dangling_reference_and_no_double() {
     assert_eq!(host.remotes().await.len(), 41);
     let lost = host.client.endpoint(&pod).await.unwrap().is_none();
     assert_eq!(!proxy.hns.engine().behind().is_empty(), lost, "a pod that lost its endpoint is told, one that has it is served");
-    parity::proved(parity::Hns, &["Load balancers keep ids of endpoints that are gone"]);
+    parity::proved(parity::Hns, &["Load balancers of HNS keep ids of endpoints that are gone"]);
 }
 
 /// Windows-Containers#19: load balancers come back without direct server return; their ids say nothing of that.

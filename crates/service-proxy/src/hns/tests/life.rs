@@ -87,7 +87,7 @@ async fn half_a_service_is_better_than_none_and_the_rest_follows() {
     assert!(proxy.behind()[0].contains("1 of its endpoints could not be created; it serves with the others"), "{:?}", proxy.behind());
     proxy.rest().await;
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.5 192.168.2.6"]);
-    parity::proved(parity::Hns, &["A backend whose endpoint could not be made stays out"]);
+    parity::proved(parity::Hns, &["A backend whose endpoint HNS refused once stays out"]);
 }
 
 /// #106936 (an empty list was sent again and again) and #137530 (an orphan after the back ends hit zero).
@@ -167,7 +167,11 @@ async fn a_failed_delete_is_neither_forgotten_nor_done_to_what_is_needed_again()
     assert_eq!((host.seen().await.len(), host.remotes().await.len()), (0, 0));
     parity::proved(
         parity::Mode::Hns,
-        &["#113524", "A load balancer is adopted, then deleted as stale", "A failed delete of an external address's load balancer is forgotten"],
+        &[
+            "#113524",
+            "A load balancer of HNS is adopted, then deleted as stale",
+            "A failed delete of an external address's load balancer is forgotten",
+        ],
     );
 }
 
@@ -223,7 +227,7 @@ async fn a_pod_that_comes_late_is_found() {
     let took = proxy.until("the pod to be found", |engine| engine.behind().is_empty()).await;
     assert!(took < Duration::from_secs(4), "{took:?}");
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3 192.168.4.5"]);
-    parity::proved(parity::Hns, &["A pod whose endpoint comes late stays out"]);
+    parity::proved(parity::Hns, &["A pod whose endpoint comes to HNS late stays out"]);
 }
 
 /// #130963, #138000: one address as a remote and as a pod's own endpoint; a delete by address took the pod's.
@@ -263,7 +267,7 @@ async fn no_endpoint_is_left_after_churn_even_when_deletes_fail_or_pretend() {
         let took = proxy.until("the left one to go", alone).await;
         assert!(took < Duration::from_secs(5), "{i}: {took:?}");
     }
-    parity::proved(parity::Hns, &["Windows-Containers#631", "A failed delete of an endpoint is not tried again"]);
+    parity::proved(parity::Hns, &["Windows-Containers#631", "A failed delete of an endpoint of HNS is not tried again"]);
 }
 
 /// #91703: an endpoint shared by two Services went with the first.
@@ -302,7 +306,7 @@ async fn without_the_network_it_waits_and_touches_nothing() {
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"]);
     let created = host.calls().iter().filter(|call| call.call == "HcnCreateLoadBalancer").count();
     assert_eq!(created, 1);
-    parity::proved(parity::Hns, &["Any error about the network wipes everything"]);
+    parity::proved(parity::Hns, &["Any error about the HNS network wipes everything"]);
 }
 
 /// image-builder#566: a call that never returns holds up its own front end only, and no call is waited for for ever.

@@ -200,6 +200,7 @@ fn marks_of_others_stay_and_ours_is_taken_off() {
         }
         assert!(counts[2] > 0 && even(&counts), "each packet leaves with their mark and without our bit: {counts:?}");
     });
+    parity::proved(parity::Nftables, &["The start wipes what others made"]);
 }
 
 #[test]

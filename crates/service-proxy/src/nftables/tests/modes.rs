@@ -26,7 +26,8 @@ fn node() -> (Lab, Places) {
         there.add_addr(uplink, format!("{address}/32").parse().unwrap()).unwrap();
         Pod { name, ns: lab.world.clone(), addresses: vec![address.into()] }
     });
-    let pods = near.chain(far).collect();
+    let host = Pod { name: "near-host", ns: NetNs::current().unwrap(), addresses: vec![ip(NODE)] };
+    let pods = near.chain(far).chain([host]).collect();
     let places = Places { client: lab.pods[0].clone(), outside: lab.world.clone(), node_ip: NODE, pods };
     (lab, places)
 }
@@ -124,6 +125,7 @@ mod kernel {
         a_node_port_may_have_the_number_of_the_port
         connections_to_pods_that_stay_outlive_scaling
         both_families_are_served_and_never_mixed
+        pods_of_the_hosts_network_answer
     );
 }
 
@@ -151,5 +153,6 @@ mod process {
         a_node_port_may_have_the_number_of_the_port
         connections_to_pods_that_stay_outlive_scaling
         both_families_are_served_and_never_mixed
+        pods_of_the_hosts_network_answer
     );
 }

@@ -79,7 +79,7 @@ async fn terminating_and_unready_pods_are_followed_at_every_front_end() {
         case.proxy.say("svc1", spec(), &[slice_of(80, vec![leaving("192.168.2.3", false), unready])]).await;
         assert_eq!((case.host.seen().await.len(), case.host.remotes().await.len()), (0, 0));
     }
-    parity::proved(parity::Hns, &["Unready pods keep their endpoints"]);
+    parity::proved(parity::Hns, &["Unready pods keep their remote endpoints"]);
 }
 
 /// #135144: what one Service of a batch let go was forgotten with the next one of the batch.
