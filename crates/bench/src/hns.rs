@@ -6,6 +6,7 @@ mod flow;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -23,7 +24,8 @@ use ipnet::IpNet;
 use linux_sys::netlink::{BridgePort, Rtnl};
 use linux_sys::ns::NetNs;
 
-use crate::namespaced::{self, Figures};
+use crate::figures::{Amount, Figures, Report};
+use crate::namespaced;
 use crate::process::share;
 use crate::up::median;
 
@@ -34,19 +36,19 @@ const PODS: usize = 40;
 /// How many load balancers each figure is of.
 const SAMPLE: usize = 200;
 
-/// Measures and prints. A figure over its limit is an error, after the table.
+/// Measures and prints. The exit code says whether a figure is over its limit.
 pub fn main() -> Result<()> {
-    namespaced::again(["hns-part"])
+    namespaced::again(["hns-part".to_owned()])
 }
 
 /// Everything, within the namespaces.
-pub fn part() -> Result<()> {
+pub fn part() -> Result<ExitCode> {
     linux_sys::ns::reset_switches()?;
     Rtnl::open()?.set_up(1)?;
-    let mut figures = Figures::default();
-    many(&mut figures)?;
-    flow::measure(&mut figures)?;
-    namespaced::judge(&figures.print("simulator, on this kernel"))
+    let mut report = Report::resume();
+    report.table("simulator, on this kernel", many);
+    report.table("simulator, pod to pod on this kernel", flow::measure);
+    Ok(report.end())
 }
 
 /// A simulated host.
@@ -170,8 +172,8 @@ fn many(figures: &mut Figures) -> Result<()> {
         pods.push(pod);
         times.push(took);
     }
-    figures.time(&format!("endpoint: create and attach (median of {PODS})"), median(times), Some(Duration::from_millis(5)));
-    figures.time("of which a veth pair with bridge port and address takes the kernel alone", median(bare), None);
+    figures.time(format!("endpoint: create and attach (median of {PODS})"), median(times), Duration::from_millis(5));
+    figures.background_time("of which a veth pair with bridge port and address takes the kernel alone", median(bare));
 
     let began = Instant::now();
     for number in 0..REMOTES {
@@ -183,11 +185,7 @@ fn many(figures: &mut Figures) -> Result<()> {
         host.client.create_endpoint(&network, id("remote", number), &remote)?;
     }
     let each = began.elapsed() / u32::try_from(REMOTES)?;
-    figures.time(
-        &format!("remote endpoint: create (mean of {REMOTES}, each with route, neighbour and peer)"),
-        each,
-        Some(Duration::from_micros(100)),
-    );
+    figures.time(format!("remote endpoint: create (mean of {REMOTES}, each with route, neighbour and peer)"), each, Duration::from_micros(100));
 
     balancers(figures, &host, &pods)?;
     let mut listed = Vec::new();
@@ -197,10 +195,10 @@ fn many(figures: &mut Figures) -> Result<()> {
         ensure!(ids.len() >= BALANCERS, "only {} load balancers are there", ids.len());
         listed.push(began.elapsed());
     }
-    figures.time(&format!("load balancers: enumerate {BALANCERS}"), median(listed), Some(Duration::from_millis(20)));
-    let memory = share(std::process::id())? as f64 / 1024.0;
+    figures.time(format!("load balancers: enumerate {BALANCERS}"), median(listed), Duration::from_millis(20));
+    let memory = Amount::mebibytes(share(std::process::id())?);
     let name = format!("memory at {BALANCERS} load balancers x {BACKENDS} and {REMOTES} remote endpoints (PSS, the benchmark's own in it)");
-    figures.add(&name, &format!("{memory:.1} MB"), "60.0 MB", memory <= 60.0);
+    figures.at_most(name, memory, 60.0);
     Ok(())
 }
 
@@ -217,17 +215,17 @@ fn balancers(figures: &mut Figures, host: &Host, pods: &[Pod]) -> Result<()> {
         }
         Ok(began.elapsed() / u32::try_from(numbers.len())?)
     };
-    let limit = Some(Duration::from_micros(300));
+    let limit = Duration::from_micros(300);
     let first = create(0..SAMPLE, false)?;
-    figures.time(&format!("load balancer x {BACKENDS}: create at 0 (mean of {SAMPLE})"), first, limit);
+    figures.time(format!("load balancer x {BACKENDS}: create at 0 (mean of {SAMPLE})"), first, limit);
     create(SAMPLE..BALANCERS, false)?;
     let last = create(BALANCERS..BALANCERS + SAMPLE, false)?;
-    figures.time(&format!("load balancer x {BACKENDS}: create at {BALANCERS} (mean of {SAMPLE})"), last, limit);
+    figures.time(format!("load balancer x {BACKENDS}: create at {BALANCERS} (mean of {SAMPLE})"), last, limit);
     // Packets flow after the last of them.
     let number = BALANCERS + SAMPLE;
     create(number..number + 1, true)?;
     let began = Instant::now();
     flow::ask(&client.ns, (address([10, 96, 0, 1], number), 80).into())?;
-    figures.time("first answer through the load balancer made last", began.elapsed(), None);
+    figures.background_time("first answer through the load balancer made last", began.elapsed());
     Ok(())
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::namespaced::{Figures, judge};
+use crate::figures::Figures;
 use crate::process;
 use crate::up::{PATIENCE, round, run};
 
@@ -47,20 +47,27 @@ pub struct Args {
     kubectl: PathBuf,
 }
 
-/// Measures and prints. A figure over its limit is an error, after the table.
-pub fn main(args: &Args) -> Result<()> {
+/// The table's title.
+pub fn title() -> String {
+    format!("until the last of {} pods serves again; HNS lost", PODS * NODES.len())
+}
+
+/// Measures every loss on one cluster, also after one that failed.
+pub fn measure(args: &Args, figures: &mut Figures) -> Result<()> {
     let mullion = args.mullion.canonicalize().with_context(|| format!("finding {} failed", args.mullion.display()))?;
-    let figures = round(&mullion, &[], |kubeconfig, home| {
+    let measure = |kubeconfig: &Path, home: &Path| {
         let bench = Bench { mullion: &mullion, kubectl: &args.kubectl, kubeconfig, home, dir: home.join("dir") };
         bench.pods()?;
-        let mut figures = Figures::default();
+        let mut failed = Vec::new();
         for (fault, command, name) in CASES {
-            let took = bench.case(fault, command).with_context(|| format!("losing {name}"))?;
-            figures.time(name, took, Some(LIMIT));
+            match bench.case(fault, command) {
+                Ok(took) => figures.time(name, took, LIMIT),
+                Err(error) => failed.push(format!("losing {name}: {error:#}")),
+            }
         }
-        Ok(figures)
-    })?;
-    judge(&figures.measured.print(&format!("until the last of {} pods serves again; HNS lost", PODS * NODES.len())))
+        if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
+    };
+    round(&mullion, &[], measure).map(drop)
 }
 
 struct Bench<'a> {

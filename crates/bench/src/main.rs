@@ -1,11 +1,18 @@
-//! Benchmarks of the program as users run it. Each sub-command prints one markdown table, with limits beside figures.
+//! Benchmarks of the program as users run it. Each sub-command says which machine and commit it measures and prints markdown tables, with
+//! limits beside figures; it ends with another code than 0 when a limit is passed.
 
 #[cfg(target_os = "linux")]
+mod api;
+#[cfg(target_os = "linux")]
+mod command;
+#[cfg(target_os = "linux")]
 mod dll;
+mod figures;
 #[cfg(target_os = "linux")]
 mod hns;
 #[cfg(target_os = "linux")]
 mod losses;
+mod machine;
 #[cfg(target_os = "linux")]
 mod namespaced;
 mod process;
@@ -16,7 +23,10 @@ mod up;
 mod upstream;
 mod windows;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
+use figures::Report;
 
 /// Measure Mullion and print the figures as a markdown table.
 #[derive(Debug, Parser)]
@@ -48,11 +58,24 @@ enum Command {
     LossesPart,
     /// Our service proxy beside upstream's, on a simulated Windows node
     KubeProxy(upstream::Args),
-    /// The service proxy over a simulated Host Networking Service: calls and times
-    ProxyHns,
+    /// The service proxy over a simulated Host Networking Service: calls, times and memory
+    ProxyHns {
+        #[cfg(target_os = "linux")]
+        #[command(flatten)]
+        programs: command::Programs,
+    },
+    /// What `proxy-hns` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    ProxyHnsPart {
+        /// Which size
+        size: usize,
+        #[command(flatten)]
+        programs: command::Programs,
+    },
     /// The service proxy by nftables and in user space: times, memory, throughput
     #[cfg(target_os = "linux")]
-    ProxyNft,
+    ProxyNft(command::Programs),
     /// What `proxy-nft` starts
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
@@ -60,26 +83,69 @@ enum Command {
         #[command(subcommand)]
         part: proxy_nft::Part,
     },
+    /// The API server of a proxy that is measured
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    ApiPart {
+        /// How many Services it has
+        services: usize,
+        /// Where its kubeconfig goes
+        directory: std::path::PathBuf,
+    },
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
-        Command::Up(args) => up::main(&args),
-        #[cfg(target_os = "linux")]
-        Command::Dll(args) => dll::main(&args),
-        #[cfg(target_os = "linux")]
-        Command::Hns => hns::main(),
-        #[cfg(target_os = "linux")]
-        Command::HnsPart => hns::part(),
-        #[cfg(target_os = "linux")]
-        Command::Losses(args) => losses::main(&args),
-        #[cfg(target_os = "linux")]
-        Command::LossesPart => losses::part(),
-        Command::KubeProxy(args) => upstream::main(&args),
-        Command::ProxyHns => proxy_hns::main(),
-        #[cfg(target_os = "linux")]
-        Command::ProxyNft => proxy_nft::main(),
-        #[cfg(target_os = "linux")]
-        Command::ProxyNftPart { part } => proxy_nft::part(&part),
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    match part(&command) {
+        Some(Ok(code)) => return code,
+        Some(Err(error)) => {
+            eprintln!("bench: {error:#}");
+            return ExitCode::FAILURE;
+        }
+        None => {}
     }
+    let mut report = Report::begin();
+    let outcome = program(&command, &mut report);
+    report.part("all", outcome);
+    report.end()
+}
+
+/// What a benchmark starts of itself.
+#[cfg(target_os = "linux")]
+fn part(command: &Command) -> Option<anyhow::Result<ExitCode>> {
+    Some(match command {
+        Command::HnsPart => hns::part(),
+        Command::LossesPart => losses::part().map(|()| ExitCode::SUCCESS),
+        Command::ProxyHnsPart { size, programs } => proxy_hns::part(*size, programs),
+        Command::ProxyNftPart { part } => proxy_nft::part(part),
+        Command::ApiPart { services, directory } => api::part(*services, directory).map(|()| ExitCode::SUCCESS),
+        _ => return None,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn part(_: &Command) -> Option<anyhow::Result<ExitCode>> {
+    None
+}
+
+fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
+    match command {
+        Command::Up(args) => up::main(args, report)?,
+        #[cfg(target_os = "linux")]
+        Command::Dll(args) => report.table("under Wine, on a model behind one lock", |figures| dll::measure(args, figures)),
+        #[cfg(target_os = "linux")]
+        Command::Hns => hns::main()?,
+        #[cfg(target_os = "linux")]
+        Command::Losses(args) => report.table(&losses::title(), |figures| losses::measure(args, figures)),
+        Command::KubeProxy(args) => report.table("on the simulator, through one service", |figures| upstream::measure(args, figures)),
+        #[cfg(target_os = "linux")]
+        Command::ProxyHns { programs } => proxy_hns::main(programs, report)?,
+        #[cfg(not(target_os = "linux"))]
+        Command::ProxyHns {} => proxy_hns::main(report)?,
+        #[cfg(target_os = "linux")]
+        Command::ProxyNft(programs) => proxy_nft::main(programs)?,
+        #[cfg(target_os = "linux")]
+        Command::HnsPart | Command::LossesPart | Command::ProxyHnsPart { .. } | Command::ProxyNftPart { .. } | Command::ApiPart { .. } => {}
+    }
+    Ok(())
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -83,6 +86,69 @@ pub fn of_pods(dir: &Path, program: &str) -> Result<u64> {
     members.iter().map(|pid| share(*pid)).sum()
 }
 
+/// A process that ends with this value.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a process holds, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Its proportional set size.
+    pub all: u64,
+    /// As much of that as are pages of its program file.
+    pub program: u64,
+    /// The most that was ever resident.
+    pub peak: u64,
+}
+
+impl Running {
+    /// Its memory; `program` is the file that it runs.
+    pub fn memory(&self, program: &Path) -> Result<Memory> {
+        let read = |name: &str| {
+            let path = format!("/proc/{}/{name}", self.0.id());
+            fs::read_to_string(&path).with_context(|| format!("reading {path} failed"))
+        };
+        let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+        let peak = kib(&read("status")?, "VmHWM:").context("the kernel does not tell a process's peak")?;
+        Ok(Memory { all: share(self.0.id())? * 1024, program: of_file(&read("smaps")?, &program) * 1024, peak: peak * 1024 })
+    }
+
+    /// Time on processors so far.
+    pub fn cpu(&self) -> Result<Duration> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        let fields: Vec<&str> = text.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).context("reading a child's time failed");
+        // Hundredths of a second, on every machine.
+        Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
+    }
+}
+
+/// A process of this program with a part to do.
+pub struct Helper {
+    _running: Running,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Helper {
+    /// Starts it.
+    pub fn start(args: &[&str]) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?).args(args).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().context("a child has no output")?;
+        Ok(Self { _running: Running(child), lines: BufReader::new(output).lines() })
+    }
+
+    /// The next line that it says.
+    pub fn line(&mut self) -> Result<String> {
+        self.lines.next().context("the child ended")?.context("reading from the child failed")
+    }
+}
+
 /// The share of one process, in KiB.
 pub fn share(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
@@ -114,7 +180,26 @@ fn role(arguments: &[&str]) -> Option<String> {
 }
 
 fn pss(rollup: &str) -> Option<u64> {
-    rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?.split_whitespace().next()?.parse().ok()
+    kib(rollup, "Pss:")
+}
+
+fn kib(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+/// The KiB of the mappings of one file.
+fn of_file(smaps: &str, file: &Path) -> u64 {
+    let (mut inside, mut sum) = (false, 0);
+    for line in smaps.lines() {
+        // A mapping begins with its addresses: `55d0-55e0 r-xp 00000000 fe:00 1234   /path`.
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words.first().is_some_and(|word| !word.ends_with(':')) {
+            inside = words.get(5).is_some_and(|path| Path::new(path) == file);
+        } else if inside {
+            sum += kib(line, "Pss:").unwrap_or(0);
+        }
+    }
+    sum
 }
 
 #[cfg(test)]
@@ -141,6 +226,22 @@ mod tests {
         let rollup = "5581 ---p 00000000 [rollup]\nRss:   900 kB\nPss:                 412 kB\nPss_Dirty:  7 kB\n";
         assert_eq!(pss(rollup), Some(412));
         assert_eq!(pss("Rss: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn mappings_of_the_program_file_are_told_from_others() {
+        let smaps = "5581-5582 r--p 00000000 fe:00 12  /bin/mullion\nRss: 9 kB\nPss:  4 kB\nVmFlags: rd mr\n\
+            5582-5583 r-xp 00001000 fe:00 12  /bin/mullion\nPss:  5 kB\n5590-5591 rw-p 00000000 00:00 0\nPss:  100 kB\n\
+            7f00-7f01 r-xp 00000000 fe:00 13  /lib/libc.so.6\nPss:  7 kB\n";
+        assert_eq!(of_file(smaps, Path::new("/bin/mullion")), 9);
+    }
+
+    #[test]
+    fn a_running_process_has_memory_and_time() {
+        let running = Running(Command::new("sleep").arg("60").spawn().unwrap());
+        let memory = running.memory(Path::new("/nowhere")).unwrap();
+        assert!(memory.all > 0 && memory.peak > 0 && memory.program == 0, "{memory:?}");
+        assert!(running.cpu().unwrap() < Duration::from_secs(5));
     }
 
     #[test]

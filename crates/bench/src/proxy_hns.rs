@@ -16,6 +16,8 @@ use hns_sim::switches::Switches;
 use service_proxy::hns::{Engine, Hns, LOOK, Settings, verify_pause};
 use service_proxy::{Backend, Front, FrontKey, IpFamily, Kind, Protocol, Table, Vip};
 
+use crate::figures::{Amount, Figures, Limit, Report};
+
 const UID: &str = "5c8d0000-0000-0000-0000-000000000001";
 /// Windows Server 2025, which can modify load balancers, and 2022, which cannot.
 const NEW: HnsVersion = HnsVersion::new(15, 5);
@@ -145,19 +147,9 @@ fn dns_key() -> FrontKey {
     at(0x0a60_000a, 53)
 }
 
-struct Row {
-    what: String,
-    measured: String,
-    limit: String,
-}
-
-fn row(what: impl Into<String>, measured: impl Into<String>, limit: impl Into<String>) -> Row {
-    Row { what: what.into(), measured: measured.into(), limit: limit.into() }
-}
-
 const POD: u32 = 0x0ac6_0000;
 
-async fn changes(rows: &mut Vec<Row>, count: u32, version: HnsVersion, network_type: NetworkType) -> Result<()> {
+async fn changes(figures: &mut Figures, count: u32, version: HnsVersion, network_type: NetworkType) -> Result<()> {
     let overlay = network_type == NetworkType::Overlay;
     let host = Host::new(version, network_type).await?;
     let mut proxy = host.proxy(table(count));
@@ -173,18 +165,19 @@ async fn changes(rows: &mut Vec<Row>, count: u32, version: HnsVersion, network_t
         format!("{} on {}, {count} Services", if version == NEW { "HNS 15.5" } else { "HNS 13.3" }, if overlay { "an overlay" } else { "l2bridge" });
     let cluster_ip = |pods: &[u32]| (key, front(Kind::ClusterIp, pods));
     let added = spend(vec![cluster_ip(&[POD, POD + 1, POD + 2])]).await;
-    rows.push(row(format!("calls for an added Service with 3 new remote back ends; {name}"), added.to_string(), if overlay { "10" } else { "8" }));
+    let mut row = |what: &str, calls: u64, most| figures.at_most(format!("{what}; {name}"), Amount::count(calls as usize), most);
+    row("calls for an added Service with 3 new remote back ends", added, if overlay { 10.0 } else { 8.0 });
     let node_port = FrontKey { vip: Vip::Node(IpFamily::V4), protocol: Protocol::Tcp, port: 30080 };
     let more = spend(vec![cluster_ip(&[POD, POD + 1, POD + 2]), (node_port, front(Kind::NodePort, &[POD, POD + 1, POD + 2]))]).await;
-    rows.push(row(format!("… for a further front end of it; {name}"), more.to_string(), "2"));
+    row("… for a further front end of it", more, 2.0);
     spend(vec![cluster_ip(&[POD, POD + 1, POD + 2])]).await;
     let replaced = spend(vec![cluster_ip(&[POD, POD + 1, POD + 3])]).await;
-    rows.push(row(format!("… for one pod replaced; {name}"), replaced.to_string(), "8"));
+    row("… for one pod replaced", replaced, 8.0);
     Ok(())
 }
 
 /// Times where calls cost time: the first programming, and the repair of everything.
-async fn programming(rows: &mut Vec<Row>) -> Result<()> {
+async fn programming(figures: &mut Figures) -> Result<()> {
     let host = Host::new(NEW, NetworkType::L2Bridge).await?;
     host.takes(WRITE, READ);
     let before = host.writes();
@@ -192,13 +185,13 @@ async fn programming(rows: &mut Vec<Row>) -> Result<()> {
     let dns = proxy.until(|engine| engine.is_up() && engine.is_settled(&dns_key())).await;
     let took = dns + proxy.rest().await;
     let ideal = WRITE * u32::try_from(host.writes() - before)?;
-    let ratio = took.as_secs_f64() / ideal.as_secs_f64();
-    rows.push(row(
-        "first programming of 2,000 Services x 3 at 2 ms a write, 0.1 ms a read, against writes x 2 ms",
-        format!("{:.2} s / {:.2} s = {ratio:.3}", took.as_secs_f64(), ideal.as_secs_f64()),
-        "1.1",
-    ));
-    rows.push(row("… until cluster DNS is served", format!("{:.0} ms", dns.as_secs_f64() * 1e3), "1000 ms"));
+    let against = |figures: &mut Figures, name: &str, took: Duration, ideal: Duration, most: f64| {
+        let (ratio, detail) = (took.as_secs_f64() / ideal.as_secs_f64(), format!("{} / {}", Amount::time(took), Amount::time(ideal)));
+        figures.add_detailed(name, Amount::times(ratio), detail, Limit::AtMost(Amount::times(most)));
+    };
+    let name = "first programming of 2,000 Services x 3 at 2 ms a write, 0.1 ms a read, against writes x 2 ms";
+    against(figures, name, took, ideal, 1.1);
+    figures.time("… until cluster DNS is served", dns, Duration::from_secs(1));
     host.simulator.add_fault("restart-loses-lbs".parse().map_err(anyhow::Error::msg)?).map_err(anyhow::Error::msg)?;
     host.simulator.restart(Restart { mode: RestartMode::Clean, away_ms: 500, wipe: false }).map_err(anyhow::Error::msg)?;
     host.simulator.clear_faults();
@@ -213,18 +206,11 @@ async fn programming(rows: &mut Vec<Row>) -> Result<()> {
     proxy.until(|engine| engine.is_idle() && host.balancers() == 2_001).await;
     let ideal = WRITE * u32::try_from(host.writes() - before)?;
     let took = begun.elapsed();
-    let ratio = took.as_secs_f64() / ideal.as_secs_f64();
-    rows.push(row(
-        "2,001 load balancers lost by a restart: from the service's first answer to the first write",
-        format!("{:.2} s", found.as_secs_f64()),
-        "3 s",
-    ));
-    rows.push(row(
-        "… to all of them back, against writes x 2 ms",
-        format!("{:.2} s / {:.2} s = {ratio:.3}", took.as_secs_f64(), ideal.as_secs_f64()),
-        "1.05",
-    ));
-    rows.push(row("… to cluster DNS back, from the first write", format!("{:.0} ms", dns.as_secs_f64() * 1e3), "first"));
+    let name = "2,001 load balancers lost by a restart: from the service's first answer to the first write";
+    figures.time(name, found, Duration::from_secs(3));
+    against(figures, "… to all of them back, against writes x 2 ms", took, ideal, 1.05);
+    // First of all: before a tenth of the others.
+    figures.time("… to cluster DNS back, from the first write", dns, took / 10);
     Ok(())
 }
 
@@ -235,9 +221,12 @@ fn cpu() -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 10))
 }
 
+/// How many Services there are at rest, the most calls a minute, and the most of a processor in percent.
+const REST_SIZES: [(u32, f64, f64); 2] = [(2_000, 100.0, 0.1), (20_000, 700.0, 1.0)];
+
 /// Calls and time of processors while nothing changes.
-async fn rest(rows: &mut Vec<Row>) -> Result<()> {
-    for count in [2_000_u32, 20_000] {
+async fn rest(figures: &mut Figures) -> Result<()> {
+    for (count, most_calls, most_percent) in REST_SIZES {
         let host = Host::new(NEW, NetworkType::L2Bridge).await?;
         let mut proxy = host.proxy(table(count));
         proxy.rest().await;
@@ -246,70 +235,81 @@ async fn rest(rows: &mut Vec<Row>) -> Result<()> {
         let minutes = start.elapsed().as_secs_f64() / 60.0;
         let spent = (cpu()? - used).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
         let round = verify_pause(count as usize + 1) * (count + 1);
-        let (calls, limit) = ((host.all_calls() - calls) as f64 / minutes, if count == 2_000 { "100" } else { "" });
-        rows.push(row(format!("calls a minute at rest, {count} Services"), format!("{calls:.0}"), limit));
-        rows.push(row(
-            "… ids compared, and every load balancer read again, within",
-            format!("{} s, {:.0} min", LOOK.as_secs(), round.as_secs_f64() / 60.0),
-            "",
-        ));
-        rows.push(row("… processor time, the simulator's own included", format!("{spent:.2} %"), if count == 2_000 { "0.1 %" } else { "" }));
+        let calls = ((host.all_calls() - calls) as f64 / minutes).round() as usize;
+        let detail = format!("ids compared every {} s, every load balancer read again within {:.0} min", LOOK.as_secs(), round.as_secs_f64() / 60.0);
+        let limit = |most| Limit::AtMost(Amount::count(most as usize));
+        figures.add_detailed(format!("calls a minute at rest, {count} Services"), Amount::count(calls), detail, limit(most_calls));
+        figures.at_most(format!("… processor time, {count} Services, the simulator's own included"), Amount::percent(spent), most_percent);
     }
     Ok(())
 }
 
-/// The whole proxy in a process of its own: its share of memory once it serves everything.
-#[cfg(target_os = "linux")]
-async fn resident(rows: &mut Vec<Row>, services: usize, limit: &str) -> Result<()> {
-    use crate::proxy_nft::{Helper, api};
-
-    let host = Host::new(NEW, NetworkType::L2Bridge).await?;
-    let dir = tempfile::tempdir()?;
-    let socket = dir.path().join("hcn");
-    let listener = hcn::remote::Address::Unix(socket.clone()).listen()?;
-    let simulator = host.simulator.clone();
-    std::thread::spawn(move || {
-        while let Ok(stream) = listener.accept() {
-            let session = simulator.session();
-            std::thread::spawn(move || hcn::remote::serve_connection(stream, &session, None));
-        }
-    });
-    let server = api::Server::start(services)?;
-    let begin = Instant::now();
-    let mut proxy = Helper::start(&["proxy", &server.url(), &services.to_string(), &format!("unix:{}", socket.display())])?;
-    anyhow::ensure!(proxy.line()? == "converged", "the proxy did not say that it is done");
-    let took = begin.elapsed();
-    std::thread::sleep(Duration::from_secs(10));
-    let measured = format!("{:.1} MB", proxy.pss_mb()?);
-    rows.push(row(
-        format!("PSS of a process with {services} Services x 3, {:.1} s after its start and at rest", took.as_secs_f64() + 10.0),
-        measured,
-        limit,
-    ));
-    Ok(())
-}
+/// The cases in which calls are counted.
+const CASES: [(u32, HnsVersion, NetworkType); 4] = [
+    (2_000, NEW, NetworkType::L2Bridge),
+    (20_000, NEW, NetworkType::L2Bridge),
+    (2_000, OLD, NetworkType::L2Bridge),
+    (2_000, NEW, NetworkType::Overlay),
+];
 
 /// Measures and prints.
-pub fn main() -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut rows = Vec::new();
-    runtime.block_on(async {
-        for (count, version, network_type) in [
-            (2_000, NEW, NetworkType::L2Bridge),
-            (20_000, NEW, NetworkType::L2Bridge),
-            (2_000, OLD, NetworkType::L2Bridge),
-            (2_000, NEW, NetworkType::Overlay),
-        ] {
-            changes(&mut rows, count, version, network_type).await?;
-        }
-        programming(&mut rows).await?;
-        rest(&mut rows).await
-    })?;
+pub fn main(#[cfg(target_os = "linux")] programs: &crate::command::Programs, report: &mut Report) -> Result<()> {
     #[cfg(target_os = "linux")]
-    for (services, limit) in [(2_000, "15 MB"), (20_000, "60 MB")] {
-        runtime.block_on(resident(&mut rows, services, limit))?;
+    if programs.only_memory {
+        return memory(programs, report);
     }
-    println!("| on the simulator | measured | limit |\n| --- | ---: | ---: |");
-    rows.iter().for_each(|row| println!("| {} | {} | {} |", row.what, row.measured, row.limit));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    report.table("on the simulator, calls", |figures| {
+        runtime.block_on(async {
+            for (count, version, network_type) in CASES {
+                changes(figures, count, version, network_type).await?;
+            }
+            Ok(())
+        })
+    });
+    report.table("on the simulator, with latency", |figures| runtime.block_on(programming(figures)));
+    report.table("on the simulator, at rest", |figures| runtime.block_on(rest(figures)));
+    #[cfg(target_os = "linux")]
+    memory(programs, report)?;
     Ok(())
+}
+
+/// Each size in namespaces of its own.
+#[cfg(target_os = "linux")]
+fn memory(programs: &crate::command::Programs, report: &mut Report) -> Result<()> {
+    for at in 0..crate::command::HNS.len() {
+        let part = ["proxy-hns-part".to_owned(), at.to_string()];
+        report.part("memory over HNS", crate::namespaced::again(part.into_iter().chain(programs.arguments()?)));
+    }
+    Ok(())
+}
+
+/// The memory of one size, within namespaces.
+#[cfg(target_os = "linux")]
+pub fn part(at: usize, programs: &crate::command::Programs) -> Result<std::process::ExitCode> {
+    let size = *crate::command::HNS.get(at).context("there is no such size")?;
+    linux_sys::ns::reset_switches()?;
+    linux_sys::netlink::Rtnl::open()?.set_up(1)?;
+    let mut report = Report::resume();
+    let title = format!("`mullion kube-proxy` over `mullion hns-sim`, {} Services x 3", size.services);
+    report.table(&title, |figures| crate::command::hns(figures, programs, size));
+    Ok(report.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_a_limit() {
+        assert_eq!(REST_SIZES.map(|(count, ..)| count), [2_000, 20_000]);
+        assert!(REST_SIZES.iter().all(|(_, calls, percent)| *calls > 0.0 && *percent > 0.0));
+    }
+
+    #[tokio::test]
+    async fn every_count_of_calls_is_judged() {
+        let mut figures = Figures::default();
+        changes(&mut figures, 10, NEW, NetworkType::L2Bridge).await.unwrap();
+        assert_eq!(figures.judged().len(), 3, "{figures:?}");
+    }
 }

@@ -1,6 +1,5 @@
 //! `bench up`: how long a cluster takes, and how much memory it holds.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use crate::figures::{Amount, Figures, Report};
 use crate::process::{self, Process};
 use crate::windows;
 
@@ -19,7 +19,7 @@ use crate::windows;
 const IIS: &str = include_str!("../../../examples/iis.yaml");
 /// The most that the figures may be.
 const UP: Duration = Duration::from_millis(1500);
-const PSS_KIB: u64 = 120 * 1024;
+const PSS_MIB: f64 = 120.0;
 const ANSWER: Duration = Duration::from_millis(800);
 const DOWN: Duration = Duration::from_secs(1);
 /// How long anything may take before it counts as failed.
@@ -67,30 +67,35 @@ pub struct Took<T> {
     down: Duration,
 }
 
-/// Measures and prints. A figure over its limit is an error, after the table.
-pub fn main(args: &Args) -> Result<()> {
+/// Measures and prints.
+pub fn main(args: &Args, report: &mut Report) -> Result<()> {
     let mullion = args.mullion.canonicalize().with_context(|| format!("finding {} failed", args.mullion.display()))?;
-    let mut exceeded = Vec::new();
     if args.only != Some(Table::Windows) {
-        exceeded.extend(cluster(&mullion, args)?);
+        let mut last = Vec::new();
+        report.table(&format!("figure (median of {})", args.rounds), |figures| {
+            let rounds = cluster(&mullion, args)?;
+            add(figures, &rounds);
+            last = rounds.into_iter().last().map(|round| round.processes).unwrap_or_default();
+            Ok(())
+        });
+        report.table("PSS of each process of the last cluster", |figures| {
+            last.iter().for_each(|process| figures.background(&process.role, Amount::mebibytes(process.pss_kib)));
+            Ok(())
+        });
     }
     if args.only != Some(Table::Cluster) {
-        let (figures, own) = round(&mullion, &[], |kubeconfig, home| {
-            windows::measure(&windows::Cluster { kubectl: &args.kubectl, kubeconfig, home, dir: &home.join("dir") })
-        })?
-        .measured;
-        let (table, over) = windows::report(&figures, own);
-        print!("\n{table}");
-        exceeded.extend(over);
-    }
-    if !exceeded.is_empty() {
-        bail!("over the limit: {}", exceeded.join(", "));
+        report.table("figure on a simulated Windows node", |figures| {
+            let measure = |kubeconfig: &Path, home: &Path| {
+                windows::measure(&windows::Cluster { kubectl: &args.kubectl, kubeconfig, home, dir: &home.join("dir") }, figures)
+            };
+            round(&mullion, &[], measure).map(drop)
+        });
     }
     Ok(())
 }
 
-/// The first table; what is over its limit.
-fn cluster(mullion: &Path, args: &Args) -> Result<Vec<String>> {
+/// Clusters, one after the other.
+fn cluster(mullion: &Path, args: &Args) -> Result<Vec<Round>> {
     let once = || {
         let Took { up, measured: (answer, processes), down } =
             round(mullion, &[], |kubeconfig, home| Ok((answer(&args.kubectl, kubeconfig, home)?, process::list(mullion)?)))?;
@@ -98,38 +103,16 @@ fn cluster(mullion: &Path, args: &Args) -> Result<Vec<String>> {
     };
     // The first fills caches (unpacked layers, the program's own pages) and does not count.
     once()?;
-    let rounds = (0..args.rounds).map(|_| once()).collect::<Result<Vec<_>>>()?;
-    let (table, exceeded) = report(rounds);
-    print!("{table}");
-    Ok(exceeded.into_iter().map(str::to_owned).collect())
+    (0..args.rounds).map(|_| once()).collect()
 }
 
-fn report(rounds: Vec<Round>) -> (String, Vec<&'static str>) {
-    let count = rounds.len();
-    let sum = |processes: &[Process]| processes.iter().map(|process| process.pss_kib).sum::<u64>();
-    let up = median(rounds.iter().map(|round| round.up).collect());
-    let answer = median(rounds.iter().map(|round| round.answer).collect());
-    let down = median(rounds.iter().map(|round| round.down).collect());
-    let pss = median(rounds.iter().map(|round| sum(&round.processes)).collect());
-    let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
-    let mebibytes = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
-    let rows = [
-        ("`up` to three nodes Ready", seconds(up), seconds(UP), up <= UP),
-        ("PSS of all processes, pods apart", mebibytes(pss), mebibytes(PSS_KIB), pss <= PSS_KIB),
-        ("`kubectl apply` to answered NodePort", seconds(answer), seconds(ANSWER), answer <= ANSWER),
-        ("`down`", seconds(down), seconds(DOWN), down <= DOWN),
-    ];
-    let mut text = format!("| figure (median of {count}) | measured | limit | |\n| --- | ---: | ---: | --- |\n");
-    for (name, measured, limit, within) in &rows {
-        let _ = writeln!(text, "| {name} | {measured} | {limit} | {} |", if *within { "ok" } else { "over" });
-    }
-    if let Some(last) = rounds.last() {
-        text += "\n| process | PSS |\n| --- | ---: |\n";
-        for process in &last.processes {
-            let _ = writeln!(text, "| {} | {} |", process.role, mebibytes(process.pss_kib));
-        }
-    }
-    (text, rows.iter().filter(|row| !row.3).map(|row| row.0).collect())
+fn add(figures: &mut Figures, rounds: &[Round]) {
+    let sum = |round: &Round| round.processes.iter().map(|process| process.pss_kib).sum::<u64>();
+    let time = |of: fn(&Round) -> Duration| median(rounds.iter().map(of).collect());
+    figures.time("`up` to three nodes Ready", time(|round| round.up), UP);
+    figures.at_most("PSS of all processes, pods apart", Amount::mebibytes(median(rounds.iter().map(sum).collect())), PSS_MIB);
+    figures.time("`kubectl apply` to answered NodePort", time(|round| round.answer), ANSWER);
+    figures.time("`down`", time(|round| round.down), DOWN);
 }
 
 /// The one in the middle.
@@ -211,6 +194,8 @@ pub fn run(command: &mut Command, stdin: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::ExitCode;
+
     use super::*;
 
     fn of(millis: u64, kib: u64) -> Round {
@@ -218,18 +203,23 @@ mod tests {
         Round { up: time, answer: time, down: time, processes: vec![Process { role: "node win01".to_owned(), pss_kib: kib }] }
     }
 
+    fn verdict(rounds: &[Round]) -> ExitCode {
+        let mut report = Report::resume();
+        report.table("up", |figures| {
+            add(figures, rounds);
+            Ok(())
+        });
+        report.end()
+    }
+
     #[test]
     fn medians_are_held_against_limits() {
-        let (table, exceeded) = report(vec![of(900, 1024), of(100, 1024), of(5000, 1024)]);
-        assert!(table.contains("| `up` to three nodes Ready | 0.90 s | 1.50 s | ok |"), "{table}");
-        assert!(table.contains("| node win01 | 1.0 MiB |"), "{table}");
-        assert_eq!(exceeded, ["`kubectl apply` to answered NodePort"]);
+        assert_eq!(verdict(&[of(700, 1024), of(100, 1024), of(5000, 1024)]), ExitCode::SUCCESS);
+        assert_eq!(verdict(&[of(900, 1024), of(100, 1024), of(5000, 1024)]), ExitCode::FAILURE, "900 ms to an answer");
     }
 
     #[test]
     fn memory_has_a_limit_too() {
-        let (table, exceeded) = report(vec![of(1, 200 * 1024)]);
-        assert!(table.contains("| 200.0 MiB | 120.0 MiB | over |"), "{table}");
-        assert_eq!(exceeded, ["PSS of all processes, pods apart"]);
+        assert_eq!(verdict(&[of(1, 200 * 1024)]), ExitCode::FAILURE);
     }
 }

@@ -1,6 +1,5 @@
 //! `bench kube-proxy`: what our service proxy and upstream's ask of the same simulated Host Networking Service, in one run.
 
-use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
+use crate::figures::{Amount, Figures, Limit};
 use crate::up::{round, run};
 
 const NODE: &str = "win01";
@@ -47,8 +47,11 @@ struct Took {
     one: (u64, Duration),
 }
 
-/// Measures both and prints the table.
-pub fn main(args: &Args) -> Result<()> {
+/// The most calls for one more Service with three back ends: its own eight, and those of a look that falls between.
+const ONE: usize = 15;
+
+/// Measures both.
+pub fn measure(args: &Args, figures: &mut Figures) -> Result<()> {
     let mullion = args.mullion.canonicalize().with_context(|| format!("finding {} failed", args.mullion.display()))?;
     let ours = round(&mullion, &["--nodes", "win01:windows:20348"], |kubeconfig, home| {
         Bench { args, mullion: &mullion, kubeconfig, home }.measure(|_| Ok(()))
@@ -57,25 +60,23 @@ pub fn main(args: &Args) -> Result<()> {
         let bench = Bench { args, mullion: &mullion, kubeconfig, home };
         bench.measure(|bench| bench.start_upstream())
     })?;
-    print!("{}", report(args.services, &ours.measured, &upstream.measured));
+    add(figures, args.services as usize, &ours.measured, &upstream.measured);
     Ok(())
 }
 
-fn report(services: u32, ours: &Took, upstream: &Took) -> String {
-    let mut text = "| on the simulator, through one service | ours | upstream's 1.20.2 | ratio |\n| --- | ---: | ---: | ---: |\n".to_owned();
-    let mut row = |name: String, ours: u64, upstream: u64| {
-        let _ = writeln!(text, "| {name} | {ours} | {upstream} | 1 : {:.0} |", upstream as f64 / ours.max(1) as f64);
-    };
-    row(format!("HCN calls for the first programming of {services} Services with 3 back ends"), ours.all.0, upstream.all.0);
-    row("HCN calls for one more".to_owned(), ours.one.0, upstream.one.0);
-    let (all, one) = (upstream.all.1.as_secs_f64(), upstream.one.1.as_secs_f64());
-    let _ = writeln!(
-        text,
-        "\nOurs took {:.2} s and {:.2} s, kubectl's creating included; upstream's {all:.2} s (after it) and {one:.2} s, under Wine.",
-        ours.all.1.as_secs_f64(),
-        ours.one.1.as_secs_f64()
-    );
-    text
+fn add(figures: &mut Figures, services: usize, ours: &Took, upstream: &Took) {
+    let rows = [
+        (format!("HCN calls for the first programming of {services} Services with 3 back ends"), ours.all, upstream.all, services * 10),
+        ("HCN calls for one more".to_owned(), ours.one, upstream.one, ONE),
+    ];
+    for (name, ours, upstream, most) in rows {
+        let count = |calls: u64| Amount::count(usize::try_from(calls).unwrap_or(usize::MAX));
+        let ratio = upstream.0 as f64 / ours.0.max(1) as f64;
+        let detail = format!("upstream's 1.20.2: {}, 1 : {ratio:.0}", upstream.0);
+        figures.add_detailed(&name, count(ours.0), detail, Limit::AtMost(Amount::count(most)));
+        let detail = format!("upstream's, under Wine: {}", Amount::time(upstream.1));
+        figures.add_detailed(format!("{name}: time, with kubectl's creating"), Amount::time(ours.1), detail, Limit::Background);
+    }
 }
 
 /// How often the service was asked.
@@ -202,14 +203,26 @@ fn objects(number: u32) -> [Value; 2] {
 
 #[cfg(test)]
 mod tests {
+    use std::process::ExitCode;
+
     use super::*;
+    use crate::figures::Report;
 
     #[test]
-    fn both_stand_side_by_side() {
+    fn both_stand_side_by_side_and_ours_has_limits() {
         let took = |all, one| Took { all: (all, Duration::from_secs(2)), one: (one, Duration::from_millis(250)) };
-        let table = report(100, &took(800, 8), &took(160_000, 3200));
-        assert!(table.contains("of 100 Services with 3 back ends | 800 | 160000 | 1 : 200 |"), "{table}");
-        assert!(table.contains("| HCN calls for one more | 8 | 3200 | 1 : 400 |"), "{table}");
+        let verdict = |ours| {
+            let mut report = Report::resume();
+            report.table("calls", |figures| {
+                add(figures, 100, &ours, &took(160_000, 3200));
+                assert_eq!(figures.judged().len(), 2);
+                Ok(())
+            });
+            report.end()
+        };
+        assert_eq!(verdict(took(800, 8)), ExitCode::SUCCESS);
+        assert_eq!(verdict(took(1001, 8)), ExitCode::FAILURE);
+        assert_eq!(verdict(took(800, 16)), ExitCode::FAILURE);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! `bench up`'s second table: pods of the simulated Windows nodes, programs under Wine among them.
 
-use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
+use crate::figures::{Amount, Figures};
 use crate::process;
 use crate::up::{PATIENCE, median, run};
 
@@ -114,16 +114,9 @@ impl Drop for Watch {
     }
 }
 
-/// A figure and the most that it may be.
-pub struct Figure {
-    name: String,
-    measured: f64,
-    limit: f64,
-    unit: &'static str,
-}
-
 /// Measures on a running cluster.
-pub fn measure(cluster: &Cluster<'_>) -> Result<(Vec<Figure>, Duration)> {
+pub fn measure(cluster: &Cluster<'_>, figures: &mut Figures) -> Result<()> {
+    let seconds = Duration::from_secs_f64;
     let singles = |image: &str, argv: &[&str]| -> Result<Duration> {
         let mut times = Vec::new();
         // The first fills caches and does not count.
@@ -134,39 +127,19 @@ pub fn measure(cluster: &Cluster<'_>) -> Result<(Vec<Figure>, Duration)> {
         }
         Ok(median(times))
     };
-    let wine = singles(WINE, &["cmd"])?;
-    let stand_in = singles(STAND_IN, &[])?;
+    figures.time("Wine pod, created to Ready", singles(WINE, &["cmd"])?, seconds(0.7));
+    figures.time("stand-in pod (IIS), created to Ready", singles(STAND_IN, &[])?, seconds(0.35));
     let many: Vec<Value> = (0..MANY).map(|at| pod(&format!("many-{at}"), STAND_IN, &[])).collect();
-    let many = cluster.ready(&many)?;
+    figures.time("60 stand-in pods on one host, created to Ready", cluster.ready(&many)?, seconds(6.0));
     cluster.delete()?;
     let together: Vec<Value> = (0..TOGETHER).map(|at| pod(&format!("wine-{at}"), WINE, &["cmd"])).collect();
     cluster.ready(&together)?;
-    let kib = process::of_pods(cluster.dir, "cmd.exe")? / TOGETHER as u64;
+    let memory = process::of_pods(cluster.dir, "cmd.exe")? * 1024 / TOGETHER as u64;
+    figures.at_most("PSS of a Wine pod beyond its program", Amount::megabytes(memory), 25.0);
     let exec = cluster.time(&["exec", "wine-0", "--", "cmd", "/c", "ver"])?;
-    let own = cluster.time(&["version", "--client"])?;
-    cluster.delete()?;
-    let figure = |name: &str, measured: f64, limit: f64, unit| Figure { name: name.to_owned(), measured, limit, unit };
-    let figures = vec![
-        figure("Wine pod, created to Ready", wine.as_secs_f64(), 0.7, "s"),
-        figure("PSS of a Wine pod beyond its program", kib as f64 / 1000.0 * 1.024, 25.0, "MB"),
-        figure("stand-in pod (IIS), created to Ready", stand_in.as_secs_f64(), 0.35, "s"),
-        figure("60 stand-in pods on one host, created to Ready", many.as_secs_f64(), 6.0, "s"),
-        figure("`kubectl exec` of `cmd /c ver` in a Wine session", exec.as_secs_f64(), 0.12, "s"),
-    ];
-    Ok((figures, own))
-}
-
-/// The table, and the names of the figures over their limits.
-pub fn report(figures: &[Figure], own: Duration) -> (String, Vec<String>) {
-    let mut text = "| figure on a simulated Windows node | measured | limit | |\n| --- | ---: | ---: | --- |\n".to_owned();
-    let mut exceeded = Vec::new();
-    for Figure { name, measured, limit, unit } in figures {
-        let within = measured <= limit;
-        let _ = writeln!(text, "| {name} | {measured:.2} {unit} | {limit:.2} {unit} | {} |", if within { "ok" } else { "over" });
-        exceeded.extend((!within).then(|| name.clone()));
-    }
-    let _ = writeln!(text, "| of which kubectl's own start (`kubectl version --client`) | {:.2} s | | |", own.as_secs_f64());
-    (text, exceeded)
+    figures.time("`kubectl exec` of `cmd /c ver` in a Wine session", exec, seconds(0.12));
+    figures.background_time("of which kubectl's own start (`kubectl version --client`)", cluster.time(&["version", "--client"])?);
+    cluster.delete()
 }
 
 fn pod(name: &str, image: &str, argv: &[&str]) -> Value {
@@ -178,17 +151,4 @@ fn pod(name: &str, image: &str, argv: &[&str]) -> Value {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {"nodeSelector": {"kubernetes.io/hostname": "win01"}, "containers": [container]}
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_are_held_against_limits() {
-        let figure = |measured| Figure { name: "pod".to_owned(), measured, limit: 0.7, unit: "s" };
-        let (table, exceeded) = report(&[figure(0.5)], Duration::from_millis(50));
-        assert!(table.contains("| pod | 0.50 s | 0.70 s | ok |") && exceeded.is_empty(), "{table}");
-        assert_eq!(report(&[figure(0.9)], Duration::ZERO).1, ["pod"]);
-    }
 }

@@ -14,7 +14,8 @@ use linux_sys::sysctl;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use super::{Figures, Host, net};
+use super::{Host, net};
+use crate::figures::{Amount, Figures, Limit};
 
 /// How often each way is measured, in turns.
 const ROUNDS: usize = 7;
@@ -198,16 +199,22 @@ pub(super) fn measure(figures: &mut Figures) -> Result<()> {
     let routed = Way::new(client.ns, &server.ns, server.address, host.ns.clone())?;
     let plain = plain()?;
     let (of_plain, of_routed) = compare(&plain, &routed, Way::stream)?;
-    let text = format!("{:.0} % ({:.1} of {:.1} Gbit/s)", of_routed / of_plain * 100.0, of_routed * 8e-9, of_plain * 8e-9);
-    figures.add("pod to pod on one host beside a plain bridge, stream", &text, "75 %", of_routed >= of_plain * 0.75);
+    let detail = format!("{:.1} of {:.1} Gbit/s", of_routed * 8e-9, of_plain * 8e-9);
+    let share = Amount::percent(of_routed / of_plain * 100.0);
+    figures.add_detailed("pod to pod on one host beside a plain bridge, stream", share, detail, Limit::AtLeast(Amount::percent(75.0)));
     let (alone, tracking) = (router(false)?, router(true)?);
-    let ways = [("pod to pod on one host", &routed, true), ("a router alone", &alone, false), ("a router that tracks connections", &tracking, false)];
+    let least = Limit::AtLeast(Amount::percent(85.0));
+    let ways = [
+        ("pod to pod on one host", &routed, least),
+        ("a router alone", &alone, Limit::Background),
+        ("a router that tracks connections", &tracking, Limit::Background),
+    ];
     for (processors, port) in ["one processor", "two processors"].into_iter().zip(ANSWERS) {
-        for (name, way, limited) in ways {
+        for (name, way, limit) in ways {
             let (of_plain, of_way) = compare(&plain, way, |way| way.answers(port))?;
-            let text = format!("{:.0} % ({of_way:.0} of {of_plain:.0} a second)", of_way / of_plain * 100.0);
+            let (share, detail) = (Amount::percent(of_way / of_plain * 100.0), format!("{of_way:.0} of {of_plain:.0} a second"));
             let name = format!("{name} beside a plain bridge, request and response on {processors}");
-            figures.add(&name, &text, if limited { "85 %" } else { "" }, !limited || of_way >= of_plain * 0.85);
+            figures.add_detailed(name, share, detail, limit);
         }
     }
     Ok(())

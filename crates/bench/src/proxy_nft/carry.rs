@@ -1,21 +1,19 @@
 //! Bytes and connections through the user-space proxy, beside a relay that does nothing but splice.
 
-use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::Key;
-use host::LinuxAddresses;
+use linux_sys::netlink::Rtnl;
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, pipe, splice};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use service_proxy::userspace::{Settings, Userspace};
-use service_proxy::{Backend, Front, FrontKey, Kind, NodePorts, Protocol, Table, Vip};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{Figures, Helper};
+use crate::command::{Programs, Userspace};
+use crate::figures::{Amount, Figures, Limit};
+use crate::process::Helper;
 use crate::up::median;
 
 /// As many files as the system allows.
@@ -53,29 +51,6 @@ pub fn bare(from: SocketAddr, to: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The proxy as it is used: a Service's address on an interface, one back end.
-pub fn user_space(from: SocketAddr, to: SocketAddr) -> Result<()> {
-    // As the agents run.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let _inside = runtime.enter();
-    let mut proxy = Userspace::new(Settings {
-        interface: Some(Arc::new(LinuxAddresses::open("lo")?)),
-        node_ips: Vec::new(),
-        node_ports: NodePorts::Primary,
-        pods: Vec::new(),
-        udp_idle: Duration::from_secs(30),
-    });
-    let key = FrontKey { vip: Vip::Address(from.ip()), protocol: Protocol::Tcp, port: from.port() };
-    let backends = [Backend { address: to.ip(), port: to.port(), local: true }].into();
-    let mut table = Table::default();
-    table.set_service(&Key::new("bench", "web"), vec![(key, Front { backends, ..Front::new("bench/web:80", Kind::ClusterIp) })]);
-    let outcome = proxy.sync(&table, &BTreeSet::new(), true).map_err(anyhow::Error::msg)?;
-    ensure!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    println!("listening");
-    runtime.block_on(std::future::pending::<()>());
-    Ok(())
-}
-
 /// Connections that carry at once, and for how long they do.
 const STREAMS: usize = 2;
 const SPAN: Duration = Duration::from_millis(1500);
@@ -85,46 +60,55 @@ const AT_ONCE: usize = 4_000;
 const KEPT: usize = 64;
 const SERVICE: &str = "10.96.0.1:80";
 const BARE: &str = "127.0.0.1:8081";
+/// The Service's back ends, all of them this host's own.
+const BACKENDS: [Ipv4Addr; 3] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 1, 0, 3)];
+const PORT: u16 = 8080;
 
-/// Both tables' figures.
-pub fn measure(figures: &mut Figures) -> Result<()> {
-    let sink = sink()?;
-    let mut carry = Helper::start(&["carry", SERVICE, &sink.to_string()])?;
-    let mut bare = Helper::start(&["bare", BARE, &sink.to_string()])?;
-    ensure!(carry.line()? == "listening" && bare.line()? == "listening", "a relay did not say that it listens");
+/// `mullion kube-proxy --proxy-mode=userspace` and the bare relay in turns, then the proxy with many connections.
+pub fn measure(figures: &mut Figures, programs: &Programs) -> Result<()> {
+    let netlink = Rtnl::open()?;
+    for address in BACKENDS {
+        netlink.add_addr(1, ipnet::IpNet::new(address.into(), 32)?)?;
+    }
+    let start = |args: &[&str]| -> Result<Helper> {
+        let mut helper = Helper::start(&[&["proxy-nft-part"], args].concat())?;
+        ensure!(helper.line()? == "listening", "{args:?} did not say that it listens");
+        Ok(helper)
+    };
+    let sink = SocketAddr::from((BACKENDS[0], PORT));
+    let around = (start(&["sink", &format!("0.0.0.0:{PORT}")])?, start(&["bare", BARE, &sink.to_string()])?);
+    let proxy = Userspace::start(programs)?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         theirs.push(throughput(BARE.parse()?)?);
         ours.push(throughput(SERVICE.parse()?)?);
     }
     let (ours, theirs) = (median(ours), median(theirs));
-    let share = ours as f64 / theirs as f64 * 100.0;
-    let gbit = |bytes: u64| format!("{:.1} Gbit/s", bytes as f64 * 8.0 / SPAN.as_secs_f64() / 1e9);
-    figures.add(&format!("{STREAMS} connections at once, through a bare splice relay (median of {ROUNDS})"), &gbit(theirs), "", true);
-    figures.add("the same through the proxy, taking turns", &gbit(ours), "", true);
-    figures.add("share of the bare relay's throughput", &format!("{share:.0} %"), "≥ 90 %", share >= 90.0);
-    drop((carry, bare));
-    at_once(figures)
+    let rate = |bytes: u64| Amount::bits_per_second(bytes as f64 * 8.0 / SPAN.as_secs_f64());
+    figures.background(format!("{STREAMS} connections at once, through a bare splice relay (median of {ROUNDS})"), rate(theirs));
+    figures.background("the same through the proxy, taking turns", rate(ours));
+    let share = Amount::percent(ours as f64 / theirs as f64 * 100.0);
+    figures.add("share of the bare relay's throughput", share, Limit::AtLeast(Amount::percent(90.0)));
+    drop((proxy, around));
+    at_once(figures, programs)
 }
 
-/// Takes bytes and forgets them; says at the end how many they were.
-fn sink() -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let at = listener.local_addr()?;
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || -> std::io::Result<()> {
-                let (mut buffer, mut sum) = (vec![0; 1 << 18], 0u64);
-                loop {
-                    match stream.read(&mut buffer)? {
-                        0 => return stream.write_all(&sum.to_le_bytes()),
-                        count => sum += count as u64,
-                    }
+/// Takes bytes and forgets them; says at the end of each connection how many they were.
+pub fn sink(at: SocketAddr) -> Result<()> {
+    let listener = TcpListener::bind(at)?;
+    println!("listening");
+    for mut stream in listener.incoming().flatten() {
+        std::thread::spawn(move || -> std::io::Result<()> {
+            let (mut buffer, mut sum) = (vec![0; 1 << 18], 0u64);
+            loop {
+                match stream.read(&mut buffer)? {
+                    0 => return stream.write_all(&sum.to_le_bytes()),
+                    count => sum += count as u64,
                 }
-            });
-        }
-    });
-    Ok(at)
+            }
+        });
+    }
+    Ok(())
 }
 
 /// How many bytes arrive within the span.
@@ -149,13 +133,13 @@ fn throughput(to: SocketAddr) -> Result<u64> {
 }
 
 /// Opens connections, has each answer, and holds them all.
-fn at_once(figures: &mut Figures) -> Result<()> {
+fn at_once(figures: &mut Figures, programs: &Programs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let echo = runtime.block_on(async {
+    runtime.block_on(async {
         let listener = tokio::net::TcpSocket::new_v4()?;
-        listener.bind("127.0.0.1:0".parse()?)?;
+        listener.set_reuseaddr(true)?;
+        listener.bind((Ipv4Addr::UNSPECIFIED, PORT).into())?;
         let listener = listener.listen(4096)?;
-        let at = listener.local_addr()?;
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 tokio::spawn(async move {
@@ -164,11 +148,10 @@ fn at_once(figures: &mut Figures) -> Result<()> {
                 });
             }
         });
-        anyhow::Ok(at)
+        anyhow::Ok(())
     })?;
-    let mut carry = Helper::start(&["carry", SERVICE, &echo.to_string()])?;
-    ensure!(carry.line()? == "listening", "the proxy did not say that it listens");
-    let idle = carry.pss_mb()?;
+    let proxy = Userspace::start(programs)?;
+    let idle = proxy.memory()?;
     let service: SocketAddr = SERVICE.parse()?;
     let (open, took) = runtime.block_on(async {
         let begin = Instant::now();
@@ -193,11 +176,10 @@ fn at_once(figures: &mut Figures) -> Result<()> {
         }
         anyhow::Ok((alive, took))
     })?;
-    figures.add("connections that are open and carry at once", &open.len().to_string(), &AT_ONCE.to_string(), open.len() >= AT_ONCE);
-    figures.time("opening them all, each with an answer", took, None);
-    let pipes = carry.pipes()?;
-    figures.add("pipes that the proxy holds with them", &pipes.to_string(), &KEPT.to_string(), pipes <= KEPT);
-    let memory = carry.pss_mb()?;
-    figures.add("PSS of the proxy with them (without any)", &format!("{memory:.1} MB ({idle:.1} MB)"), "", true);
+    figures.add("connections that are open and carry at once", Amount::count(open.len()), Limit::AtLeast(Amount::count(AT_ONCE)));
+    figures.background_time("opening them all, each with an answer", took);
+    figures.add("pipes that the proxy holds with them", Amount::count(proxy.pipes()?), Limit::AtMost(Amount::count(KEPT)));
+    figures.background("PSS of `mullion kube-proxy` with them", proxy.memory()?);
+    figures.background("PSS of it without any connection", idle);
     Ok(())
 }
