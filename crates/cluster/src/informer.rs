@@ -11,7 +11,7 @@ use std::{
     borrow::Borrow,
     collections::BTreeMap,
     fmt,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 use kube::{
@@ -21,7 +21,10 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::AbortHandle};
 
-use crate::{ApiServer, reflect};
+use crate::{
+    ApiServer,
+    reflect::{self, Target},
+};
 
 /// Objects per page where the server cannot stream a list.
 const PAGE_SIZE: u32 = 100;
@@ -122,15 +125,18 @@ pub struct Change<'a, R> {
 
 type Handler<R> = Arc<dyn Fn(Change<'_, R>) + Send + Sync>;
 
-pub(crate) struct Shared<R> {
+struct Shared<R> {
     rows: RwLock<BTreeMap<Key, Arc<R>>>,
+    /// The list that is under way.
+    list: Mutex<BTreeMap<Key, Arc<R>>>,
     changed: watch::Sender<u64>,
     synced: watch::Sender<bool>,
     trouble: RwLock<Option<String>>,
     handlers: RwLock<Vec<Handler<R>>>,
 }
 
-struct AbortOnDrop(AbortHandle);
+/// A task that ends with this.
+pub(crate) struct AbortOnDrop(pub AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
@@ -259,6 +265,7 @@ impl<R> Shared<R> {
     fn new(handlers: Vec<Handler<R>>) -> Self {
         Self {
             rows: RwLock::default(),
+            list: Mutex::default(),
             changed: watch::Sender::new(0),
             synced: watch::Sender::new(false),
             trouble: RwLock::default(),
@@ -272,13 +279,6 @@ impl<R> Shared<R> {
         }
     }
 
-    pub(crate) fn trouble(&self, reason: Option<&str>) {
-        let mut trouble = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
-        if trouble.as_deref() != reason {
-            *trouble = reason.map(ToOwned::to_owned);
-        }
-    }
-
     fn write<T>(&self, f: impl FnOnce(&mut BTreeMap<Key, Arc<R>>) -> T) -> T {
         f(&mut self.rows.write().unwrap_or_else(PoisonError::into_inner))
     }
@@ -288,8 +288,28 @@ impl<R> Shared<R> {
     }
 }
 
-impl<R: PartialEq> Shared<R> {
-    pub(crate) fn set(&self, key: Key, row: Option<R>) {
+impl<R: PartialEq + Send + Sync + 'static> Target<R> for Shared<R> {
+    fn begin(&self) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn listed(&self, key: Key, row: R) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(row));
+    }
+
+    fn end(&self) {
+        let list = std::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner));
+        self.replace(list);
+    }
+
+    fn trouble(&self, reason: Option<&str>) {
+        let mut trouble = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
+        if trouble.as_deref() != reason {
+            *trouble = reason.map(ToOwned::to_owned);
+        }
+    }
+
+    fn set(&self, key: Key, row: Option<R>) {
         let new = row.map(Arc::new);
         let old = self.write(|rows| {
             if rows.get(&key).map(|row| &**row) == new.as_deref() {
@@ -304,9 +324,11 @@ impl<R: PartialEq> Shared<R> {
         self.report(&key, old.as_ref(), new.as_ref());
         self.notify();
     }
+}
 
+impl<R: PartialEq> Shared<R> {
     /// Puts a whole list in place of the table and reports the differences.
-    pub(crate) fn replace(&self, mut list: BTreeMap<Key, Arc<R>>) {
+    fn replace(&self, mut list: BTreeMap<Key, Arc<R>>) {
         let (old, new) = self.write(|rows| {
             for (key, row) in &mut list {
                 // Unchanged rows keep their allocation, so snapshots stay cheap to compare.

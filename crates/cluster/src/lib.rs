@@ -7,6 +7,7 @@
 
 mod client;
 mod events;
+mod feed;
 mod informer;
 mod lease;
 mod reflect;
@@ -17,6 +18,7 @@ mod testing;
 
 pub use client::{client_from_kubeconfig, install_crypto_provider};
 pub use events::{EventRecorder, EventType};
+pub use feed::{Feed, Keeper};
 pub use informer::{Change, Informer, Key, Selection};
 pub use lease::{LEASE_DURATION, LEASE_RENEWAL, keep_node_lease};
 pub use retry::{Backoff, is_conflict, is_not_found, update_status_with_retry, update_with_retry};

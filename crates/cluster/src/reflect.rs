@@ -14,7 +14,7 @@
 //! Refusals of these kinds hold for the server, and all informers of an [`ApiServer`] learn of them. Any other failure is tried three
 //! times; then this informer alone lists page by page, as client-go does.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, pin_mut};
 use kube::{
@@ -27,8 +27,22 @@ use tokio::time::Instant;
 
 use crate::{
     ApiServer, Backoff,
-    informer::{Key, Selection, Shared},
+    informer::{Key, Selection},
 };
+
+/// Where the rows of a watch go.
+pub(crate) trait Target<R>: Send + Sync + 'static {
+    /// A list begins, or begins anew.
+    fn begin(&self);
+    /// A row of the list that was begun.
+    fn listed(&self, key: Key, row: R);
+    /// The list is complete: what was not listed is gone.
+    fn end(&self);
+    /// A row changed after the list; none when it is gone.
+    fn set(&self, key: Key, row: Option<R>);
+    /// Why there is no news at the moment, or that there is again.
+    fn trouble(&self, reason: Option<&str>);
+}
 
 /// How often a list is asked for as a stream when the answers are errors that may pass.
 const ATTEMPTS: u32 = 3;
@@ -53,11 +67,10 @@ enum Remember {
     Never,
 }
 
-/// Keeps `shared` up to date, for ever.
-pub(crate) async fn run<K, R>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R>, shared: Arc<Shared<R>>)
+/// Keeps `target` up to date, for ever.
+pub(crate) async fn run<K, R>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R>, target: Arc<impl Target<R>>)
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
-    R: PartialEq,
 {
     let url = api.resource_url();
     let mut reflector = Reflector {
@@ -67,7 +80,7 @@ where
         trouble: Trouble::default(),
         suspicion: None,
         row,
-        shared,
+        target,
     };
     let mut pages = false;
     loop {
@@ -92,7 +105,7 @@ where
     }
 }
 
-struct Reflector<R, F> {
+struct Reflector<F, T> {
     server: ApiServer,
     resource: String,
     backoff: Backoff,
@@ -100,12 +113,11 @@ struct Reflector<R, F> {
     /// Why the server seems not to stream lists.
     suspicion: Option<String>,
     row: F,
-    shared: Arc<Shared<R>>,
+    target: Arc<T>,
 }
 
 /// What goes on within one stream of events.
-struct Listing<R> {
-    list: BTreeMap<Key, Arc<R>>,
+struct Listing {
     /// The list is not complete.
     underway: bool,
     /// When the stream of this list began, and when it last brought something.
@@ -116,15 +128,16 @@ struct Listing<R> {
     attempts: u32,
 }
 
-impl<R: PartialEq, F> Reflector<R, F> {
+impl<F, T> Reflector<F, T> {
     /// Takes events until the list has to be had in another way.
-    async fn follow<K>(&mut self, stream: impl Stream<Item = watcher::Result<Event<K>>>, streaming: bool) -> End
+    async fn follow<K, R>(&mut self, stream: impl Stream<Item = watcher::Result<Event<K>>>, streaming: bool) -> End
     where
         K: Resource + 'static,
         F: Fn(&K) -> Option<R>,
+        T: Target<R>,
     {
         pin_mut!(stream);
-        let mut listing = Listing { list: BTreeMap::new(), underway: true, times: None, failed: false, attempts: 0 };
+        let mut listing = Listing { underway: true, times: None, failed: false, attempts: 0 };
         let server = self.server.clone();
         loop {
             let event = if streaming && listing.underway {
@@ -144,7 +157,7 @@ impl<R: PartialEq, F> Reflector<R, F> {
             let end = match event {
                 None => Some(End::Again),
                 Some(Ok(event)) => self.take(event, &mut listing, streaming).await,
-                Some(Err(error)) => self.failed(&error, &mut listing, streaming).await,
+                Some(Err(error)) => self.failed::<R>(&error, &mut listing, streaming).await,
             };
             if let Some(end) = end {
                 return end;
@@ -152,10 +165,11 @@ impl<R: PartialEq, F> Reflector<R, F> {
         }
     }
 
-    async fn take<K>(&mut self, event: Event<K>, listing: &mut Listing<R>, streaming: bool) -> Option<End>
+    async fn take<K, R>(&mut self, event: Event<K>, listing: &mut Listing, streaming: bool) -> Option<End>
     where
         K: Resource,
         F: Fn(&K) -> Option<R>,
+        T: Target<R>,
     {
         let now = Instant::now();
         match event {
@@ -163,12 +177,12 @@ impl<R: PartialEq, F> Reflector<R, F> {
                 // A stream that begins anew ended before the list did.
                 let ended = streaming && listing.underway && listing.times.is_some() && !listing.failed;
                 listing.failed = false;
-                listing.list.clear();
+                self.target.begin();
                 listing.underway = true;
                 listing.times = Some((now, now));
                 if ended {
                     let reason = format!("the watch of {} ended before the list did", self.resource);
-                    return self.unsuccessful(&reason, None, listing).await;
+                    return self.unsuccessful::<R>(&reason, None, listing).await;
                 }
             }
             Event::InitApply(object) => {
@@ -176,32 +190,35 @@ impl<R: PartialEq, F> Reflector<R, F> {
                     *last = now;
                 }
                 if let Some(row) = (self.row)(&object) {
-                    listing.list.insert(Key::of(&object), Arc::new(row));
+                    self.target.listed(Key::of(&object), row);
                 }
             }
             Event::InitDone => {
                 listing.underway = false;
                 listing.times = None;
                 listing.attempts = 0;
-                self.well();
-                self.shared.replace(std::mem::take(&mut listing.list));
+                self.well::<R>();
+                self.target.end();
                 if let Some(reason) = self.suspicion.take() {
                     self.server.refuse(&self.resource, &reason);
                 }
             }
             Event::Apply(object) => {
-                self.well();
-                self.shared.set(Key::of(&object), (self.row)(&object));
+                self.well::<R>();
+                self.target.set(Key::of(&object), (self.row)(&object));
             }
             Event::Delete(object) => {
-                self.well();
-                self.shared.set(Key::of(&object), None);
+                self.well::<R>();
+                self.target.set(Key::of(&object), None);
             }
         }
         None
     }
 
-    async fn failed(&mut self, error: &watcher::Error, listing: &mut Listing<R>, streaming: bool) -> Option<End> {
+    async fn failed<R>(&mut self, error: &watcher::Error, listing: &mut Listing, streaming: bool) -> Option<End>
+    where
+        T: Target<R>,
+    {
         let status = status(error);
         let listed = streaming && listing.underway;
         if let Some(status) = status.filter(|status| listed && refuses_streaming(status)) {
@@ -218,27 +235,33 @@ impl<R: PartialEq, F> Reflector<R, F> {
         let may_pass = answered && status.is_none_or(|status| !matches!(status.code, 401 | 403 | 404 | 410 | 429 | 503));
         let reason = error.to_string();
         if may_pass {
-            return self.unsuccessful(&reason, status, listing).await;
+            return self.unsuccessful::<R>(&reason, status, listing).await;
         }
-        self.pause(&reason, status).await;
+        self.pause::<R>(&reason, status).await;
         // Going on where we were would be refused for ever: list again and compare.
         again.then_some(End::Again)
     }
 
     /// A streamed list that came to nothing is tried again, and after some attempts had in another way.
-    async fn unsuccessful(&mut self, reason: &str, status: Option<&Status>, listing: &mut Listing<R>) -> Option<End> {
+    async fn unsuccessful<R>(&mut self, reason: &str, status: Option<&Status>, listing: &mut Listing) -> Option<End>
+    where
+        T: Target<R>,
+    {
         listing.attempts += 1;
-        self.pause(reason, status).await;
+        self.pause::<R>(reason, status).await;
         (listing.attempts >= ATTEMPTS).then(|| End::Pages { reason: reason.to_owned(), remember: Remember::Never })
     }
 
     /// Counts and reports a failure, and waits.
-    async fn pause(&mut self, reason: &str, status: Option<&Status>) {
+    async fn pause<R>(&mut self, reason: &str, status: Option<&Status>)
+    where
+        T: Target<R>,
+    {
         self.server.count_failure(&self.resource);
         if !self.trouble.lasts() {
             self.backoff.reset();
         }
-        self.shared.trouble(Some(reason));
+        self.target.trouble(Some(reason));
         let delay = self.backoff.next_delay();
         match self.trouble.failed(Instant::now(), status.is_some_and(|status| matches!(status.code, 401 | 403 | 404))) {
             Some(since) => {
@@ -251,9 +274,12 @@ impl<R: PartialEq, F> Reflector<R, F> {
         tokio::time::sleep(delay).await;
     }
 
-    fn well(&mut self) {
+    fn well<R>(&mut self)
+    where
+        T: Target<R>,
+    {
         self.backoff.reset();
-        self.shared.trouble(None);
+        self.target.trouble(None);
         if self.trouble.over() {
             tracing::info!(resource = self.resource, "the watch of {} works again", self.resource);
         }

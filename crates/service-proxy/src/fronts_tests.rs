@@ -167,23 +167,21 @@ fn the_first_claim_wins_until_it_is_given_up() {
 
 #[test]
 fn inputs_name_the_services_that_changed() {
-    use cluster::Change;
-
-    use crate::rows::Inputs;
+    use crate::inputs::Inputs;
     let mut inputs = Inputs::default();
-    let web = Arc::new(row(json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]})).unwrap());
+    let web = row(json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]})).unwrap();
     let slice = slice(http(), &[("10.1.0.5", "here", "rs")]);
     let (service_key, slice_key) = (Key::new("default", "web"), Key::new("default", "web-1"));
-    inputs.slice(&Change { key: &slice_key, old: None, new: Some(&slice) });
-    inputs.service(&Change { key: &service_key, old: None, new: Some(&web) });
+    inputs.slice(&slice_key, Some((*slice).clone()));
+    inputs.service(&service_key, Some(web.clone()));
     assert!(inputs.take_dirty().iter().eq([&service_key]));
     assert_eq!(inputs.rows(&service_key).unwrap().1.len(), 1);
     let mut moved = (*slice).clone();
     moved.service = "other".into();
-    inputs.slice(&Change { key: &slice_key, old: Some(&slice), new: Some(&Arc::new(moved)) });
+    inputs.slice(&slice_key, Some(moved));
     assert_eq!(inputs.take_dirty().len(), 2, "both the old and the new Service");
     assert!(inputs.rows(&service_key).unwrap().1.is_empty());
-    inputs.service(&Change { key: &service_key, old: Some(&web), new: None });
+    inputs.service(&service_key, None);
     assert!(inputs.rows(&service_key).is_none());
     assert_eq!(web.ports[0].protocol, Protocol::Tcp);
 }

@@ -2,7 +2,7 @@
 //! equal to it: load balancers of the Host Networking Service on Windows, nftables data maps on Linux, or this process
 //! itself on any system.
 //!
-//! Flow: informers feed [`Inputs`], which remember what changed; [`fronts`] derives a Service's front ends (pure);
+//! Flow: watches feed [`Inputs`], which keep the rows and remember what changed; [`fronts`] derives a Service's front ends (pure);
 //! [`Table`] merges them and says what differs; the backend plans against its mirror of the host (pure) and applies.
 //! Guarantees: a change touches only its Service; failures are retried with back-off and never counted as done;
 //! a periodic full pass compares with the host itself; what is not ours is never touched; nothing is wiped at start.
@@ -13,6 +13,7 @@ mod flows;
 mod fronts;
 mod health;
 pub mod hns;
+mod inputs;
 mod metrics;
 #[cfg(all(test, target_os = "linux"))]
 mod modes;
@@ -29,9 +30,10 @@ pub mod userspace;
 pub use backend::{Failure, Outcome, Progress};
 pub use fronts::{Terms, wanted};
 pub use health::{HealthServers, Healthy};
+pub use inputs::Inputs;
 pub use metrics::Metrics;
 pub use node_ports::NodePorts;
-pub use rows::{EndpointRow, Inputs, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
+pub use rows::{EndpointRow, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
 pub use table::{Backend, Backends, Change, Front, FrontKey, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, Wanted};
 pub use taint::StartupTaint;

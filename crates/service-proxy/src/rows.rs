@@ -1,10 +1,7 @@
-//! What the proxy keeps of Services and EndpointSlices, and which Services changed.
+//! What the proxy keeps of Services, EndpointSlices and its Node.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use cluster::{Change, Key};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
@@ -284,74 +281,5 @@ impl EndpointRow {
             },
             zones: zone_bits,
         })
-    }
-}
-
-/// The newest rows, by Service, and which Services changed since they were last asked for.
-#[derive(Debug, Default)]
-pub struct Inputs {
-    known: BTreeMap<Key, Known>,
-    dirty: BTreeSet<Key>,
-}
-
-/// What is known of one Service; slices by name. Most have one, so a list is the smallest that holds them.
-#[derive(Debug, Default)]
-struct Known {
-    service: Option<Arc<ServiceRow>>,
-    slices: Vec<(Box<str>, Arc<SliceRow>)>,
-}
-
-impl Inputs {
-    /// Takes in a change of a Service.
-    pub fn service(&mut self, change: &Change<'_, ServiceRow>) {
-        let row = change.new.cloned();
-        self.change(change.key.clone(), |known| known.service = row);
-    }
-
-    /// Takes in a change of a slice.
-    pub fn slice(&mut self, change: &Change<'_, SliceRow>) {
-        let of = |row: &SliceRow| Key::new(change.key.ns.clone(), row.service.clone());
-        let at = |known: &Known| known.slices.binary_search_by(|(name, _)| (**name).cmp(change.key.name.as_str()));
-        if let Some(old) = change.old.map(|row| of(row)) {
-            self.change(old, |known| {
-                if let Ok(at) = at(known) {
-                    known.slices.remove(at);
-                }
-            });
-        }
-        if let Some(row) = change.new {
-            self.change(of(row), |known| match at(known) {
-                Ok(at) => known.slices[at].1 = row.clone(),
-                Err(at) => {
-                    known.slices.reserve_exact(1);
-                    known.slices.insert(at, (change.key.name.as_str().into(), row.clone()));
-                }
-            });
-        }
-    }
-
-    fn change(&mut self, service: Key, change: impl FnOnce(&mut Known)) {
-        let known = self.known.entry(service.clone()).or_default();
-        change(known);
-        if known.service.is_none() && known.slices.is_empty() {
-            self.known.remove(&service);
-        }
-        self.dirty.insert(service);
-    }
-
-    /// Has every Service looked at again: what they are judged by changed.
-    pub fn touch_all(&mut self) {
-        self.dirty.extend(self.known.iter().filter(|(_, known)| known.service.is_some()).map(|(service, _)| service.clone()));
-    }
-
-    /// The Services that changed, each once.
-    pub fn take_dirty(&mut self) -> BTreeSet<Key> {
-        std::mem::take(&mut self.dirty)
-    }
-
-    /// The rows of one Service; none when it is gone or needs no proxy.
-    pub fn rows(&self, service: &Key) -> Option<(Arc<ServiceRow>, Vec<Arc<SliceRow>>)> {
-        let known = self.known.get(service)?;
-        Some((known.service.clone()?, known.slices.iter().map(|(_, row)| row.clone()).collect()))
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{ApiServer, EventRecorder, EventType, Informer, Key, Selection};
+use cluster::{ApiServer, EventRecorder, EventType, Feed, Informer, Key, Selection};
 use hcn::HcnClient;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -17,9 +17,10 @@ use crate::backend::{Backend, Passes, Progress};
 use crate::fronts::{Terms, wanted};
 use crate::health::{HealthServers, Healthy};
 use crate::hns::{Gap, Hns};
+use crate::inputs::SharedInputs;
 use crate::metrics::Metrics;
 use crate::refusals::Refusals;
-use crate::rows::{Inputs, NodeRow, ServiceRow, SliceRow};
+use crate::rows::{NodeRow, ServiceRow, SliceRow};
 use crate::table::{FrontKey, Table};
 
 /// What keeps the host equal to the table.
@@ -171,38 +172,30 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
     }
 }
 
-type SharedInputs = Arc<Mutex<Inputs>>;
-
-fn with<T>(inputs: &SharedInputs, f: impl FnOnce(&mut Inputs) -> T) -> T {
-    f(&mut inputs.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
 /// What is watched.
 struct Rows {
     inputs: SharedInputs,
-    services: Informer<ServiceRow>,
-    slices: Informer<SliceRow>,
+    services: Feed,
+    slices: Feed,
     node: Informer<NodeRow>,
     node_key: Key,
 }
 
 impl Rows {
     fn watch(client: &Client, api: &ApiServer, node: &str) -> Self {
-        let inputs = Arc::new(Mutex::new(Inputs::default()));
-        let for_services = inputs.clone();
-        let services = Informer::start_with_handler(
+        let inputs = SharedInputs::default();
+        let services = Feed::start(
             Api::<Service>::all(client.clone()),
             Selection::labels("!service.kubernetes.io/service-proxy-name").of(api),
             ServiceRow::of,
-            move |change| with(&for_services, |inputs| inputs.service(&change)),
+            inputs.clone(),
         );
-        let for_slices = inputs.clone();
         let name = node.to_owned();
-        let slices = Informer::start_with_handler(
+        let slices = Feed::start(
             Api::<EndpointSlice>::all(client.clone()),
             Selection::labels("!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name").of(api),
             move |slice| SliceRow::of(slice, &name),
-            move |change| with(&for_slices, |inputs| inputs.slice(&change)),
+            inputs.clone(),
         );
         let node_key = Key::cluster(node);
         let selection = Selection::fields(format!("metadata.name={node}")).of(api);
@@ -322,19 +315,19 @@ impl Loop {
         }
         if terms != self.terms {
             self.terms = terms;
-            with(&self.rows.inputs, Inputs::touch_all);
+            self.rows.inputs.lock().touch_all();
         }
         self.status.send_if_modified(|status| std::mem::replace(&mut status.node_leaving, row.leaving) != row.leaving);
     }
 
     fn take_changes(&mut self) {
-        let dirty = with(&self.rows.inputs, Inputs::take_dirty);
+        let dirty = self.rows.inputs.lock().take_dirty();
         if dirty.is_empty() {
             return;
         }
         self.metrics.queued();
         for service in dirty {
-            let rows = with(&self.rows.inputs, |inputs| inputs.rows(&service));
+            let rows = self.rows.inputs.lock().rows(&service);
             let triggered = rows.iter().flat_map(|(_, slices)| slices).filter_map(|slice| slice.triggered).filter(|at| *at >= self.started).max();
             let wanted = rows.map(|(row, slices)| wanted(&service, &row, &slices, &self.terms)).unwrap_or_default();
             let changes = self.table.set_service(&service, wanted);

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use hcn::{HnsVersion, HostComputeEndpoint, HostComputeNetwork, NetworkType, Subnet};

@@ -280,27 +280,37 @@ impl From<Vec<(FrontKey, Front)>> for Wanted {
     }
 }
 
+/// Namespace and name of a Service in one piece of memory, for there are very many. They are in the order of [`Key`]s: what is between
+/// them comes before every character of a name.
+type Name = Arc<str>;
+
+const BETWEEN: char = '\0';
+
+fn name_of(service: &Key) -> Name {
+    format!("{}{BETWEEN}{}", service.ns, service.name).into()
+}
+
 /// Who wants a front end, and how.
-type Claim = (Arc<Key>, Arc<Front>);
+type Claim = (Name, Arc<Front>);
 
 /// Every front end of this node. Where two Services claim one, the first by name has it until it gives it up.
 #[derive(Debug, Default)]
 pub struct Table {
     claims: BTreeMap<FrontKey, Vec<Claim>>,
-    by_service: BTreeMap<Arc<Key>, Box<[FrontKey]>>,
-    health_checks: BTreeMap<Arc<Key>, HealthCheck>,
+    by_service: BTreeMap<Name, Box<[FrontKey]>>,
+    health_checks: BTreeMap<Key, HealthCheck>,
 }
 
 impl Table {
     /// Replaces what one Service wants (nothing when it is gone) and returns what differs, in the order of keys.
     pub fn set_service(&mut self, service: &Key, wanted: impl Into<Wanted>) -> Vec<Change> {
         let wanted: Wanted = wanted.into();
-        let known = self.by_service.get_key_value(service).map(|(service, _)| service.clone());
-        let service = known.unwrap_or_else(|| Arc::new(service.clone()));
         match wanted.health_check {
             Some(check) => drop(self.health_checks.insert(service.clone(), check)),
-            None => drop(self.health_checks.remove(&service)),
+            None => drop(self.health_checks.remove(service)),
         }
+        let name = name_of(service);
+        let service = self.by_service.get_key_value(&name).map_or(name, |(known, _)| known.clone());
         let before = self.by_service.remove(&service).unwrap_or_default();
         let mut fronts: BTreeMap<FrontKey, Front> = wanted.fronts.into_iter().collect();
         let touched: BTreeSet<FrontKey> = before.iter().chain(fronts.keys()).copied().collect();
@@ -310,7 +320,7 @@ impl Table {
         touched.into_iter().filter_map(|key| self.claim(&service, key, fronts.remove(&key))).collect()
     }
 
-    fn claim(&mut self, service: &Arc<Key>, key: FrontKey, front: Option<Front>) -> Option<Change> {
+    fn claim(&mut self, service: &Name, key: FrontKey, front: Option<Front>) -> Option<Change> {
         let claims = self.claims.entry(key).or_insert_with(|| Vec::with_capacity(1));
         let old = claims.first().map(|(_, front)| front.clone());
         let at = claims.binary_search_by(|(claimant, _)| claimant.cmp(service));
@@ -322,7 +332,7 @@ impl Table {
         }
         let new = claims.first().map(|(_, front)| front.clone());
         if claims.len() > 1 {
-            let losers: Vec<String> = claims[1..].iter().map(|(key, _)| key.to_string()).collect();
+            let losers: Vec<String> = claims[1..].iter().map(|(service, _)| service.replace(BETWEEN, "/")).collect();
             tracing::warn!(front = %key, "also claimed by {}, which get nothing", losers.join(", "));
         }
         if claims.is_empty() {
@@ -360,7 +370,7 @@ impl Table {
 
     /// The health checks of Services, by name.
     pub fn health_checks(&self) -> impl Iterator<Item = (&Key, HealthCheck)> {
-        self.health_checks.iter().map(|(service, check)| (&**service, *check))
+        self.health_checks.iter().map(|(service, check)| (service, *check))
     }
 
     /// The whole table as text, a line a front end: for `--dry-run`, logs and golden tests.

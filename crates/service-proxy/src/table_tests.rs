@@ -6,7 +6,8 @@ use cluster::Key;
 use serde_json::{Value, json};
 
 use crate::fronts::{Terms, wanted};
-use crate::rows::{Inputs, ServiceRow, SliceRow};
+use crate::inputs::Inputs;
+use crate::rows::{ServiceRow, SliceRow};
 use crate::table::{Change, Table};
 
 /// A load balancer of both policies, as most tests want it; `spec` and `status` go over it.
@@ -339,7 +340,6 @@ fn a_node_tells_zone_addresses_and_whether_it_leaves() {
 mod model {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use cluster::Change as RowChange;
     use proptest::prelude::*;
 
     use super::*;
@@ -393,21 +393,21 @@ mod model {
             match event {
                 Event::Service(n, doc) => {
                     let (key, new) = (name(*n), doc.as_ref().map(row));
-                    let old = match &new {
-                        Some(row) => self.services.insert(key.clone(), row.clone()),
-                        None => self.services.remove(&key),
-                    };
-                    inputs.service(&RowChange { key: &key, old: old.as_ref(), new: new.as_ref() });
+                    match &new {
+                        Some(row) => drop(self.services.insert(key.clone(), row.clone())),
+                        None => drop(self.services.remove(&key)),
+                    }
+                    inputs.service(&key, new.map(|row| (*row).clone()));
                 }
                 Event::Slice(service, n, endpoints) => {
                     // A slice's name stays while its Service may be another.
                     let key = Key::new("default", format!("slice{n}"));
                     let new = endpoints.as_ref().map(|list| Arc::new(SliceRow { service: name(*service).name, ..(*slice(list)).clone() }));
-                    let old = match &new {
-                        Some(row) => self.slices.insert(key.clone(), row.clone()),
-                        None => self.slices.remove(&key),
-                    };
-                    inputs.slice(&RowChange { key: &key, old: old.as_ref(), new: new.as_ref() });
+                    match &new {
+                        Some(row) => drop(self.slices.insert(key.clone(), row.clone())),
+                        None => drop(self.slices.remove(&key)),
+                    }
+                    inputs.slice(&key, new.map(|row| (*row).clone()));
                 }
             }
         }

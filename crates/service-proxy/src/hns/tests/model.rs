@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::packets::{Lab, ask_for, serve_at, settle};
 use super::*;
 use crate::fronts::{Terms, wanted};
-use crate::rows::{Inputs, ServiceRow, SliceRow};
+use crate::inputs::Inputs;
+use crate::rows::{ServiceRow, SliceRow};
 
 /// Pods that answer; those of 192.168.1.0/24 are this node's.
 const PODS: [&str; 5] = ["192.168.1.6", "192.168.1.7", "192.168.2.3", "192.168.2.4", "192.168.2.5"];
@@ -126,25 +127,19 @@ enum Side {
 struct World {
     proxy: Proxy,
     inputs: Inputs,
-    known: BTreeMap<Key, Arc<SliceRow>>,
     zone: &'static str,
 }
 
 impl World {
     fn hear(&mut self, n: usize, object: Option<&Object>) {
         let key = Key::new("default", format!("s{n}"));
-        let row = object.and_then(|object| ServiceRow::of(&serde_json::from_value::<Service>(object.service(n)).unwrap())).map(Arc::new);
-        self.inputs.service(&cluster::Change { key: &key, old: None, new: row.as_ref() });
+        let row = object.and_then(|object| ServiceRow::of(&serde_json::from_value::<Service>(object.service(n)).unwrap()));
+        self.inputs.service(&key, row);
         for part in [0, 1] {
             let key = Key::new("default", format!("s{n}-{part}"));
             let row =
                 object.and_then(|object| SliceRow::of(&serde_json::from_value::<EndpointSlice>(object.slices(n)[part].clone()).unwrap(), "here"));
-            let new = row.map(Arc::new);
-            let old = match &new {
-                Some(row) => self.known.insert(key.clone(), row.clone()),
-                None => self.known.remove(&key),
-            };
-            self.inputs.slice(&cluster::Change { key: &key, old: old.as_ref(), new: new.as_ref() });
+            self.inputs.slice(&key, row);
         }
     }
 
@@ -166,7 +161,7 @@ async fn history(lab: &Lab, client: &NetNs, seed: u64) -> (usize, usize) {
         number += 1;
         mix(seed << 32 | number) % most
     };
-    let mut world = World { proxy: lab.proxy(Table::default()), inputs: Inputs::default(), known: BTreeMap::new(), zone: ZONES[0] };
+    let mut world = World { proxy: lab.proxy(Table::default()), inputs: Inputs::default(), zone: ZONES[0] };
     let mut objects: BTreeMap<usize, Object> = BTreeMap::new();
     let (mut answered, mut silent) = (0, 0);
     for step in 0..STEPS {

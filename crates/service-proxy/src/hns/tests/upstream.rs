@@ -252,15 +252,15 @@ async fn a_replaced_pod_changes_the_load_balancer_in_place_where_hns_can() {
 async fn slices_without_a_service_cost_nothing() {
     let mut case = Case::bridge(OLD).await;
     case.proxy.rest().await;
-    let mut inputs = crate::rows::Inputs::default();
+    let mut inputs = crate::inputs::Inputs::default();
     let empty = json!({"metadata": {"name": "svc1-1", "namespace": "ns1", "labels": {"kubernetes.io/service-name": "svc1"}}, "addressType": "IPv4"});
     for text in [json!({"metadata": {}, "addressType": "IPv4"}), empty.clone()] {
         let wanted = text == empty;
         let row = SliceRow::of(&serde_json::from_value::<EndpointSlice>(json!({"endpoints": null, "ports": null}).merged(text)).unwrap(), "here");
         assert_eq!(row.is_some(), wanted);
-        let (key, row) = (Key::new("ns1", "svc1-1"), row.map(Arc::new));
-        for (old, new) in [(None, row.as_ref()), (row.as_ref(), row.as_ref()), (row.as_ref(), None)] {
-            inputs.slice(&cluster::Change { key: &key, old, new });
+        let key = Key::new("ns1", "svc1-1");
+        for row in [row.clone(), row, None] {
+            inputs.slice(&key, row);
         }
     }
     case.host.forget_calls();
