@@ -3,20 +3,20 @@
 
 pub(crate) mod scenarios;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::{Change, Key};
+use cluster::Key;
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 use parity::Mode;
 use serde_json::{Value, json};
 
 use crate::fronts::{Terms, wanted};
-use crate::rows::{Inputs, ServiceRow, SliceRow};
+use crate::inputs::Inputs;
+use crate::rows::{ServiceRow, SliceRow};
 use crate::table::{FrontKey, Table};
 
 /// Every test waits for what must come for so long.
@@ -65,8 +65,6 @@ pub(crate) struct World<S> {
     table: Table,
     terms: Terms,
     inputs: Inputs,
-    services: BTreeMap<Key, Arc<ServiceRow>>,
-    slices: BTreeMap<Key, Arc<SliceRow>>,
 }
 
 /// Runs a scenario as the test `name` of `module`, in namespaces of its own.
@@ -99,8 +97,7 @@ impl<S: Serve> World<S> {
             pod.addresses.iter().for_each(|ip| answer_at(&pod.ns, *ip, pod.name));
         }
         let terms = Terms { zone: Some("a".into()), node_ips: vec![places.node_ip.parse().unwrap()], ..Terms::default() };
-        let (inputs, services, slices) = (Inputs::default(), BTreeMap::new(), BTreeMap::new());
-        Self { proxy, places, table: Table::default(), terms, inputs, services, slices }
+        Self { proxy, places, table: Table::default(), terms, inputs: Inputs::default() }
     }
 
     /// The API has this Service and these slices of it from now on; waits until the host has them too.
@@ -122,21 +119,11 @@ impl<S: Serve> World<S> {
     }
 
     fn hear_service(&mut self, name: &str, row: Option<ServiceRow>) {
-        let (key, new) = (Key::new("default", name), row.map(Arc::new));
-        let old = match &new {
-            Some(row) => self.services.insert(key.clone(), row.clone()),
-            None => self.services.remove(&key),
-        };
-        self.inputs.service(&Change { key: &key, old: old.as_ref(), new: new.as_ref() });
+        self.inputs.service(&Key::new("default", name), row);
     }
 
     fn hear_slice(&mut self, name: &str, row: Option<SliceRow>) {
-        let (key, new) = (Key::new("default", name), row.map(Arc::new));
-        let old = match &new {
-            Some(row) => self.slices.insert(key.clone(), row.clone()),
-            None => self.slices.remove(&key),
-        };
-        self.inputs.slice(&Change { key: &key, old: old.as_ref(), new: new.as_ref() });
+        self.inputs.slice(&Key::new("default", name), row);
     }
 
     async fn sync(&mut self) {
