@@ -65,8 +65,8 @@ unit: test-template
 # Writes the tables of docs/service-proxy.md from the tests that prove their cells.
 docs-tables:
 	rm -f $(PROOFS)
-	MULLION_PROOFS=$(PROOFS) cargo test -p service-proxy --lib --quiet
-	MULLION_PROOFS=$(PROOFS) cargo test -p mullion --test kube_proxy --quiet
+	MULLION_PROOFS=$(PROOFS) cargo test --workspace --quiet --lib -- hns:: nftables:: userspace:: run::
+	MULLION_PROOFS=$(PROOFS) cargo test --workspace --quiet --test kube_proxy
 	cargo run --quiet -p parity -- write $(PROOFS)
 
 # Those that send packets once more, as on a machine where Docker or a kubelet ran, and worse: every switch is the opposite.
