@@ -93,7 +93,6 @@ const STEPS: &[Step] = &[
     ("a Windows program runs, with its whole exit code", deeds::windows_program),
     ("edit changes a Deployment", deeds::edit),
     ("top shows what nodes and pods use", deeds::top),
-    ("top shows what Windows containers use", windows::usage),
     ("debug puts a container into a pod", deeds::debug),
     ("a ConfigMap's volume is updated in place", deeds::updated_in_place),
     ("a claim of the default class is kept on its node", deeds::claimed),

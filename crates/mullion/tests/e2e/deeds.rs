@@ -55,9 +55,11 @@ fn idle(cluster: &Cluster) {
     cluster.ready("pod/idle");
 }
 
-/// Figures for every node and for a pod.
+/// Figures for every node and for pods of both systems.
 pub fn top(cluster: &Cluster) {
+    // All pods before the first question: its answer holds for 15 s.
     idle(cluster);
+    crate::windows::usage(cluster);
     until("figures of every node", PATIENCE, || {
         let said = cluster.try_kubectl(&["top", "nodes", "--no-headers"], "");
         if ["lin01", "win01", "win02"].iter().all(|node| said.out.contains(node)) { Ok(()) } else { Err(format!("{said:?}")) }

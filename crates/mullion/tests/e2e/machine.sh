@@ -10,7 +10,7 @@ seen=$place/seen
 mkdir -p "$place/home" "$place/bin" "$seen"
 for program in "mullion $2" "kubectl $3"; do
     : >"$place/bin/${program%% *}"
-    mount --bind "${program#* }" "$place/bin/${program%% *}"
+    mount --bind "$(command -v "${program#* }")" "$place/bin/${program%% *}"
 done
 
 # What is written below these directories is then below $scratch/written, and nowhere else. A directory below which others have
@@ -26,6 +26,7 @@ for dir in etc home opt root srv usr var; do
 done 2>/dev/null
 mount -t tmpfs none /run
 mount -t tmpfs none /dev/shm
+mount -t tmpfs none /var/tmp
 mkdir /run/place
 mount --rbind "$place" /run/place
 mount -t tmpfs none /tmp
@@ -71,7 +72,7 @@ snapshot() {
     sort -u /proc/[0-9]*/cgroup >cgroups 2>/dev/null || true
     find "$scratch/written" -mindepth 2 >files
     [ -z "$uncovered" ] || find $uncovered -xdev -iname '*mullion*' >>files
-    find /tmp /run /dev/shm -path "$place" -prune -o -print >>files
+    find /tmp /run /dev/shm /var/tmp -path "$place" -prune -o -print >>files
     find "$place/home" -mindepth 1 >home
     cd /
 }
