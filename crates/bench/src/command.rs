@@ -99,6 +99,8 @@ impl Site {
         let to = self.path(name);
         std::fs::copy(program, &to).with_context(|| format!("copying {} failed", program.display()))?;
         std::fs::set_permissions(&to, std::fs::Permissions::from_mode(0o755))?;
+        // As an installed program's, its pages are on the disk: the kernel could not let go of others.
+        File::open(&to)?.sync_all()?;
         Ok(to)
     }
 

@@ -125,6 +125,8 @@ impl Status {
 const TELL: Duration = Duration::from_millis(200);
 /// A port of a health check that was taken is tried again after this.
 const HEALTH_AGAIN: Duration = Duration::from_secs(5);
+/// Programming so many front ends leaves free memory behind that is worth giving back.
+const MUCH: usize = 500;
 /// Connections of the user-space backend have this long to end.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -161,6 +163,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
         pace: Pace::new(),
         progress: Progress::default(),
         status,
+        given_back: 0,
     };
     tokio::pin!(shutdown);
     tokio::select! {
@@ -265,6 +268,8 @@ struct Loop {
     pace: Pace,
     progress: Progress,
     status: watch::Sender<Status>,
+    /// How many front ends there were when memory was last given back.
+    given_back: usize,
 }
 
 impl Loop {
@@ -356,6 +361,7 @@ impl Loop {
         if let Some(took) = self.pace.note(pending, finished) {
             self.metrics.synced(took);
         }
+        self.give_back();
         self.triggers.retain(|(at, keys)| {
             let settled = keys.iter().all(|key| self.backend.is_settled(key));
             if settled {
@@ -390,6 +396,16 @@ impl Loop {
             *status = next;
             differs
         });
+    }
+
+    /// Once everything was programmed, again when there is much more of it.
+    fn give_back(&mut self) {
+        let fronts = self.table.len();
+        if self.progress.ready && self.progress.pending == 0 && fronts > self.given_back + MUCH {
+            self.given_back = fronts;
+            #[cfg(target_os = "linux")]
+            linux_sys::memory::give_back();
+        }
     }
 
     /// Tells whoever wrote a Service what this node cannot do for it, once.

@@ -52,10 +52,18 @@ struct Entry<T> {
     stamp: Stamp,
 }
 
+/// An endpoint, and how often it is named by what is ours.
+#[derive(Clone, Debug)]
+struct Named {
+    what: Endpoint,
+    stamp: Stamp,
+    uses: u32,
+}
+
 /// The part of the service that concerns us. Trees, for they have no more room than what there is needs.
 #[derive(Debug, Default)]
 pub struct Mirror {
-    endpoints: BTreeMap<Guid, Entry<Endpoint>>,
+    endpoints: BTreeMap<Guid, Named>,
     unread: usize,
     by_address: BTreeMap<IpAddr, Vec<Guid>>,
     root: Option<Guid>,
@@ -67,7 +75,8 @@ pub struct Mirror {
     strangers: BTreeMap<Guid, Option<FrontKey>>,
     unread_strangers: usize,
     service_vips: BTreeMap<FrontKey, Guid>,
-    uses: BTreeMap<Guid, u32>,
+    /// How often endpoints are named that are not there.
+    missed: BTreeMap<Guid, u32>,
 }
 
 /// What an enumeration showed that was not expected.
@@ -123,7 +132,8 @@ impl Mirror {
             }
         }
         self.unread += usize::from(what == Endpoint::Unread);
-        self.endpoints.insert(id, Entry { what, stamp });
+        let uses = self.missed.remove(&id).unwrap_or(0);
+        self.endpoints.insert(id, Named { what, stamp, uses });
     }
 
     /// Notes what reading an endpoint said. `root` is the name of the host's own.
@@ -143,6 +153,9 @@ impl Mirror {
     /// Notes that an endpoint is gone; says what it was.
     pub fn remove_endpoint(&mut self, id: &Guid) -> Option<Endpoint> {
         let entry = self.endpoints.remove(id)?;
+        if entry.uses > 0 {
+            self.missed.insert(*id, entry.uses);
+        }
         self.unread -= usize::from(entry.what == Endpoint::Unread);
         if let Endpoint::Local(addresses) | Endpoint::Foreign(addresses) = &entry.what {
             for address in addresses {
@@ -162,7 +175,8 @@ impl Mirror {
 
     /// Forgets every endpoint: the network is another one.
     pub fn forget_endpoints(&mut self) {
-        self.endpoints.clear();
+        let named = std::mem::take(&mut self.endpoints).into_iter().filter(|(_, entry)| entry.uses > 0);
+        self.missed.extend(named.map(|(id, entry)| (id, entry.uses)));
         self.by_address.clear();
         (self.unread, self.root) = (0, None);
     }
@@ -198,7 +212,7 @@ impl Mirror {
     pub fn put(&mut self, id: Guid, key: FrontKey, held: Held, stamp: Stamp) {
         self.take(&key);
         self.blind += usize::from(held == Held::Unread(Box::default()));
-        count(&mut self.uses, held.endpoints(), true);
+        self.count(held.endpoints(), true);
         self.keys.insert(id, key);
         self.balancers.insert(key, Entry { what: held, stamp });
     }
@@ -212,7 +226,7 @@ impl Mirror {
     fn take(&mut self, key: &FrontKey) -> Box<[Guid]> {
         let Some(Entry { what, .. }) = self.balancers.remove(key) else { return Box::default() };
         self.blind -= usize::from(what == Held::Unread(Box::default()));
-        count(&mut self.uses, what.endpoints(), false);
+        self.count(what.endpoints(), false);
         match what {
             Held::Unread(endpoints) => endpoints,
             Held::Known(shape) | Held::Stale(shape) => shape.endpoints,
@@ -308,14 +322,14 @@ impl Mirror {
             Some(id) => self.service_vips.insert(key, id),
             None => self.service_vips.remove(&key),
         };
-        count(&mut self.uses, id.as_slice(), true);
-        count(&mut self.uses, old.as_slice(), false);
+        self.count(id.as_slice(), true);
+        self.count(old.as_slice(), false);
         old
     }
 
     /// How often endpoint `id` is named by what is ours.
     pub fn uses(&self, id: &Guid) -> u32 {
-        self.uses.get(id).copied().unwrap_or(0)
+        self.endpoints.get(id).map_or_else(|| self.missed.get(id).copied().unwrap_or(0), |entry| entry.uses)
     }
 
     /// Whether there are load balancers that may name endpoints and were not read.
@@ -348,14 +362,20 @@ impl Mirror {
     pub fn key_of(&self, id: &Guid) -> Option<FrontKey> {
         self.keys.get(id).copied()
     }
-}
 
-fn count(uses: &mut BTreeMap<Guid, u32>, ids: &[Guid], up: bool) {
-    for id in ids {
-        let count = uses.entry(*id).or_default();
-        *count = if up { *count + 1 } else { *count - 1 };
-        if *count == 0 {
-            uses.remove(id);
+    /// Endpoints are named once more, or once less.
+    fn count(&mut self, ids: &[Guid], up: bool) {
+        let change = |uses: &mut u32| *uses = if up { *uses + 1 } else { *uses - 1 };
+        for id in ids {
+            if let Some(entry) = self.endpoints.get_mut(id) {
+                change(&mut entry.uses);
+                continue;
+            }
+            let uses = self.missed.entry(*id).or_default();
+            change(uses);
+            if *uses == 0 {
+                self.missed.remove(id);
+            }
         }
     }
 }
