@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::LabError;
+use crate::owner;
 use crate::plan::{AddressOptions, Plan};
 use crate::shell;
 use crate::spec::{NodeSpec, Os};
@@ -188,7 +189,7 @@ impl Dirs {
         let private = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(LabError::file("make", dir));
         private(base)?;
         let meta = fs::symlink_metadata(base).map_err(LabError::file("look at", base))?;
-        if !meta.is_dir() || meta.uid() != nix::unistd::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        if !meta.is_dir() || !owner::is_own(&meta) || meta.mode() & 0o022 != 0 {
             return Err(refuse(format!("{} is not this user's alone: remove it or set XDG_RUNTIME_DIR", base.display())));
         }
         self.remove_run()?;

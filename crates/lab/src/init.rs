@@ -1,6 +1,6 @@
 //! Init of the lab: pid 1 of its pid namespace. Makes the LAN, then keeps processes running.
 //!
-//! Single-threaded: one loop waits for signals, the supervisor, readiness and timers. Its life hangs
+//! Single-threaded (but for a thread that only marks a namespace): one loop waits for signals, the supervisor, readiness and timers. Its life hangs
 //! on the supervisor's socket: when that ends, for whatever reason, init ends everything.
 
 mod network;
@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use linux_sys::ns::NetNs;
 use linux_sys::signal::{Signal, Signals, reap};
 use linux_sys::{fdpass, mount, nft, ns};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -80,12 +81,30 @@ fn run(config: &Path, socket: &OwnedFd) -> Result<(), Failure> {
     try_nftables()?;
     let hosts = network::build(&config)?;
     let router_fd = hosts.get(network::ROUTER).map_or(-1, |ns| ns.as_fd().as_raw_fd());
+    if let (true, Some(router)) = (config.router_thread, hosts.get(network::ROUTER)) {
+        stay_in(router.clone())?;
+    }
     tell(socket, &Event::NetworkReady { micros: start.elapsed().as_micros() as u64, router_fd })?;
     let fds = config.fds.iter().cloned().zip(fds).collect();
     let mut processes = Processes::new(config.processes, hosts, fds, Instant::now());
     let ending = watch(socket, &signals, &mut processes);
     end(&signals, &mut processes, &config.run, ending);
     Ok(())
+}
+
+/// Leaves a thread in a namespace, where it does nothing.
+fn stay_in(namespace: NetNs) -> Result<(), Failure> {
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    let stay = move || -> io::Result<()> {
+        namespace.run(|| {
+            let _ = entered.send(());
+            loop {
+                std::thread::park();
+            }
+        })
+    };
+    std::thread::Builder::new().name("router".into()).spawn(stay)?;
+    is_entered.recv().map_err(|_| Failure::Io("cannot enter the router's network namespace".into()))
 }
 
 /// Uses nf_tables, with the NAT that services need, in init's own network namespace.

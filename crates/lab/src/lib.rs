@@ -6,6 +6,7 @@
 //! | [`plan`] | networks and addresses of hosts | anywhere, pure |
 //! | [`dir`] | DIR and RUN: lock, `cluster.json`, layout, paths | real host |
 //! | [`delete`] | deleting DIR | real host |
+//! | [`owner`] | whose files a lab of root's has | real host |
 //! | [`preflight`] | port, disk, user namespaces | real host |
 //! | [`supervisor`] | starts init; status, ports, the end | real host |
 //! | [`init`] | pid 1: the LAN, and keeping processes running | lab |
@@ -49,6 +50,7 @@
 //!     fds: vec![("api".into(), api.into()), (dir::LOCK.into(), lock.file().try_clone().expect("a descriptor").into())],
 //!     routes: Vec::new(),
 //!     outside: None,
+//!     shared: vec![env.cache_dir()],
 //!     init: vec!["/proc/self/exe".into(), "lab-init".into()], // calls init::main(last argument)
 //! })?;
 //! lab.end_on(signals).expect("a thread for signals");
@@ -84,6 +86,7 @@ pub mod error;
 pub mod init;
 pub mod notify;
 pub mod outside;
+pub mod owner;
 pub mod plan;
 pub mod preflight;
 pub mod protocol;

@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -76,6 +77,8 @@ pub fn find(path: &std::ffi::OsStr) -> Result<PathBuf, LabError> {
 pub(crate) struct Outside {
     pipe: Option<OwnedFd>,
     keeper: Child,
+    /// A directory for pasta alone.
+    own: Option<PathBuf>,
 }
 
 impl Outside {
@@ -85,7 +88,8 @@ impl Outside {
     /// The keeper has DIR's `lock` too, which is free only when pasta has ended.
     pub fn start(settings: &Settings, dirs: &Dirs, init: u32, router: i32, lock: Option<OwnedFd>) -> Result<Self, LabError> {
         let log = dirs.log(None, "outside");
-        let pid_file = dirs.run.join("pasta.pid");
+        let own = own_dir(dirs)?;
+        let pid_file = own.as_ref().unwrap_or(&dirs.run).join("pasta.pid");
         let failed = |e: io::Error| LabError::Outside(format!("pasta cannot be started: {e}"));
         let Some((program, args)) = settings.keeper.split_first() else {
             return Err(LabError::Outside("no program keeps pasta".into()));
@@ -98,7 +102,7 @@ impl Outside {
         let keeper = spawn
             .arg(&settings.pasta)
             .arg(format!("/proc/{init}/ns/user"))
-            .arg(format!("/proc/{init}/fd/{router}"))
+            .arg(router_namespace(init, router).map_err(failed)?)
             .arg(&pid_file)
             .arg(&log)
             .stdin(Stdio::Null)
@@ -109,7 +113,7 @@ impl Outside {
             .new_session()
             .spawn()
             .map_err(failed)?;
-        let outside = Self { pipe: Some(ours.into()), keeper };
+        let outside = Self { pipe: Some(ours.into()), keeper, own };
         let end = Instant::now() + READY;
         // Bounded: only while starting.
         while fs::read(&pid_file).map_or(true, |text| text.is_empty()) {
@@ -122,6 +126,22 @@ impl Outside {
     }
 }
 
+/// By what name pasta finds the router's namespace, once it is in the lab's user namespace. There root's pasta has no power over files, and
+/// so none over init's descriptors; but each thread's namespaces may be looked at.
+fn router_namespace(init: u32, router: i32) -> io::Result<String> {
+    if !linux_sys::spawn::is_machine_root()? {
+        return Ok(format!("/proc/{init}/fd/{router}"));
+    }
+    let own = fs::read_link(format!("/proc/{init}/ns/net"))?;
+    for thread in fs::read_dir(format!("/proc/{init}/task"))?.flatten() {
+        let path = thread.path().join("ns/net");
+        if fs::read_link(&path).is_ok_and(|namespace| namespace != own) {
+            return Ok(path.display().to_string());
+        }
+    }
+    Err(io::Error::other("no thread of the cluster's first process is in the router's namespace"))
+}
+
 impl Drop for Outside {
     fn drop(&mut self) {
         self.pipe = None;
@@ -129,7 +149,31 @@ impl Drop for Outside {
             let _ = self.keeper.kill(Signal::SIGKILL);
         }
         let _ = self.keeper.wait();
+        if let Some(own) = &self.own {
+            let _ = fs::remove_dir_all(own);
+        }
     }
+}
+
+/// Where root's pasta leaves its number, beside RUN: that belongs to users whose files pasta, once in their namespace, may not touch.
+fn own_dir(dirs: &Dirs) -> Result<Option<PathBuf>, LabError> {
+    if !linux_sys::spawn::is_machine_root().map_err(LabError::file("read", "/proc/self/uid_map"))? {
+        return Ok(None);
+    }
+    let base = dirs.run.parent().and_then(Path::parent).unwrap_or(Path::new("/tmp"));
+    let dir = base.join(format!("mullion-pasta-{}", dirs.id()));
+    match fs::DirBuilder::new().mode(0o700).create(&dir) {
+        // Of a supervisor that was killed.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let meta = fs::symlink_metadata(&dir).map_err(LabError::file("look at", &dir))?;
+            if !meta.is_dir() || meta.uid() != 0 || meta.mode() & 0o077 != 0 {
+                return Err(LabError::Outside(format!("{} is not this user's alone: remove it", dir.display())));
+            }
+            let _ = fs::remove_file(dir.join("pasta.pid"));
+        }
+        made => made.map_err(LabError::file("make", &dir))?,
+    }
+    Ok(Some(dir))
 }
 
 /// What pasta said last; it complains of a missing system logger at every line.

@@ -40,7 +40,7 @@ pub fn disk(dir: &Path) -> Result<(), LabError> {
 /// [`LabError::Namespaces`] with the switch that forbids them.
 pub fn namespaces() -> Result<(), LabError> {
     let kinds = Namespaces::USER | Namespaces::MOUNT | Namespaces::NET | Namespaces::PID | Namespaces::IPC | Namespaces::UTS;
-    let probe = Spawn::steps_only("namespaces").new_namespaces(kinds).map_users().steps([
+    let probe = Spawn::steps_only("namespaces").new_namespaces(kinds).map_unprivileged_users().steps([
         Step::MakePrivate,
         Step::Proc("/proc".into()),
         Step::Tmpfs { target: "/tmp".into(), options: "size=64k".into() },

@@ -23,6 +23,9 @@ pub struct InitConfig {
     pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
     /// Whether the router is to translate what leaves by [`crate::outside::LINK`].
     pub outside: bool,
+    /// Whether a thread of init's stays in the router's namespace, for a pasta that may not look at init's descriptors.
+    #[serde(default)]
+    pub router_thread: bool,
     /// What runs.
     pub processes: Vec<ProcessSpec>,
     /// Names of the descriptors that come with this message, in order.

@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -25,6 +25,7 @@ use crate::dir::{Dirs, LOCK};
 use crate::error::LabError;
 use crate::init::SOCKET;
 use crate::outside::{self, Outside};
+use crate::owner;
 use crate::plan::{GATEWAY, Host, LAN};
 use crate::preflight;
 use crate::protocol::{Command, Event, InitConfig, ProcessSpec, ProcessStatus, Status};
@@ -54,6 +55,8 @@ pub struct LabConfig {
     pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
     /// The way to the outside, if there is to be one.
     pub outside: Option<outside::Settings>,
+    /// Directories besides DIR and RUN that processes of the lab write.
+    pub shared: Vec<PathBuf>,
     /// Program and arguments that call [`crate::init::main`]; the path of init's configuration is
     /// added. `/proc/self/exe` is this program.
     pub init: Vec<String>,
@@ -113,7 +116,7 @@ pub fn start(config: LabConfig) -> Result<Lab, LabError> {
 }
 
 fn try_start(config: LabConfig) -> Result<Lab, LabError> {
-    let LabConfig { dirs, hosts, processes, fds, routes, outside, init } = config;
+    let LabConfig { dirs, hosts, processes, fds, routes, outside, shared: directories, init } = config;
     let shared = Arc::new(Shared::default());
     *shared.status() = first_status(&dirs, &processes);
     let (names, fds): (Vec<String>, Vec<OwnedFd>) = fds.into_iter().unzip();
@@ -125,6 +128,7 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
         prefix: LAN.prefix_len(),
         routes,
         outside: outside.is_some(),
+        router_thread: outside.is_some() && linux_sys::spawn::is_machine_root().unwrap_or(false),
         processes,
         fds: names,
     };
@@ -132,8 +136,15 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let text = serde_json::to_vec(&init_config).map_err(|e| LabError::Init(e.to_string()))?;
     fs::write(&path, text).map_err(LabError::file("write", &path))?;
     let failed = |e: io::Error| LabError::Init(e.to_string());
+    let log = open_log(&dirs)?;
+    for dir in directories.iter().chain([&dirs.dir, &dirs.run]) {
+        owner::share(dir)?;
+    }
+    // The lab removes RUN when the supervisor cannot.
+    let base = dirs.run.parent().unwrap_or(&dirs.run);
+    owner::give_one(base)?;
     let (socket, theirs) = fdpass::pair().map_err(failed)?;
-    let child = spawn_init(&dirs, &init, theirs, path)?;
+    let child = spawn_init(&dirs, &init, theirs, (path, log), &directories)?;
     shared.status().init = child.pid();
     let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     fdpass::send(&socket, b"descriptors", &borrowed).map_err(failed)?;
@@ -141,6 +152,9 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let waiting = control::Waiting::default();
     let ports = ports::serve(&dirs.ports_socket(), Arc::clone(&shared)).map_err(failed)?;
     let control = control::serve(&dirs.control_socket(), Arc::clone(&shared), sender.clone(), waiting.clone()).map_err(failed)?;
+    for socket in [dirs.ports_socket(), dirs.control_socket()] {
+        owner::give(&socket)?;
+    }
     let reader = socket.try_clone().map_err(failed)?;
     let (thread_shared, thread_sender) = (Arc::clone(&shared), sender.clone());
     let read = move || read_events(&reader, &thread_shared, &thread_sender);
@@ -168,15 +182,26 @@ fn first_status(dirs: &Dirs, processes: &[ProcessSpec]) -> Status {
     Status { supervisor: std::process::id(), dir: dirs.dir.clone(), processes: processes.collect(), ..Status::default() }
 }
 
-fn spawn_init(dirs: &Dirs, init: &[String], socket: OwnedFd, config: PathBuf) -> Result<Child, LabError> {
-    let (program, args) = init.split_first().ok_or_else(|| LabError::Init("no program for init".into()))?;
+/// Standard output and errors of init.
+type Log = (OwnedFd, OwnedFd);
+
+fn open_log(dirs: &Dirs) -> Result<Log, LabError> {
     let log = dirs.log(None, "lab");
     let open = || {
         fs::create_dir_all(log.parent().unwrap_or(&dirs.dir))?;
         let file = OwnedFd::from(fs::File::options().create(true).append(true).open(&log)?);
         Ok((file.try_clone()?, file))
     };
-    let (out, err) = open().map_err(LabError::file("open", &log))?;
+    open().map_err(LabError::file("open", &log))
+}
+
+fn spawn_init(dirs: &Dirs, init: &[String], socket: OwnedFd, (config, (out, err)): (PathBuf, Log), shared: &[PathBuf]) -> Result<Child, LabError> {
+    let (program, args) = init.split_first().ok_or_else(|| LabError::Init("no program for init".into()))?;
+    // The program too: shims mount it by its name.
+    let own = std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)).filter(|dir| dir.is_dir());
+    let run = dirs.run.parent().unwrap_or(&dirs.run);
+    let paths = shared.iter().chain([&dirs.dir]).chain(&own).map(PathBuf::as_path).chain([run]);
+    let (trees, steps) = owner::reach(&paths.collect::<Vec<_>>()).map_err(|e| LabError::Init(e.to_string()))?;
     let kinds = Namespaces::USER | Namespaces::MOUNT | Namespaces::NET | Namespaces::PID | Namespaces::IPC | Namespaces::UTS;
     let mut spawn = Spawn::new(program).args(args).arg(config).env_clear();
     for name in PASSED {
@@ -192,15 +217,17 @@ fn spawn_init(dirs: &Dirs, init: &[String], socket: OwnedFd, config: PathBuf) ->
         .cwd("/")
         .new_session()
         .new_namespaces(kinds)
-        .map_users()
+        .map_unprivileged_users()
+        .step(Step::MakePrivate)
+        .steps(steps)
         .steps([
-            Step::MakePrivate,
             Step::Proc("/proc".into()),
             Step::Tmpfs { target: dirs.run.join("ns"), options: "mode=0700,size=1m".into() },
             Step::SetHostname("mullion".into()),
             Step::LoopbackUp,
         ])
         .spawn();
+    drop(trees);
     spawned.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => LabError::Init(e.to_string()),
         _ => LabError::Namespaces(preflight::explain_now(&e.to_string())),

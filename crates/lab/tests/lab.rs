@@ -26,9 +26,10 @@ use linux_sys::netlink::Rtnl;
 use linux_sys::signal::Signal;
 use linux_sys::spawn::{Spawn, Stdio, Step};
 
-const TESTS: [(&str, fn()); 8] = [
+const TESTS: [(&str, fn()); 9] = [
     ("hosts_reach_each_other_and_nothing_is_left", hosts_reach_each_other_and_nothing_is_left),
     ("hosts_have_their_switches_whatever_the_machine_has", hosts_have_their_switches_whatever_the_machine_has),
+    ("nobody_in_a_lab_is_root_of_the_machine", nobody_in_a_lab_is_root_of_the_machine),
     ("processes_are_restarted_each_alone_and_orphans_live_on", processes_are_restarted_each_alone_and_orphans_live_on),
     ("everything_ends_with_the_supervisor", everything_ends_with_the_supervisor),
     ("a_signal_ends_it_in_order", a_signal_ends_it_in_order),
@@ -96,6 +97,9 @@ struct Bench {
 impl Bench {
     fn new(name: &str) -> Self {
         let root = tempfile::Builder::new().prefix("lab-").tempdir().unwrap();
+        // As a home directory may be.
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::create_dir(root.path().join("shared")).unwrap();
         let env = Env { runtime_dir: Some(root.path().into()), uid: nix::unistd::geteuid().as_raw(), ..Env::default() };
         let dirs = Dirs::resolve(&root.path().join("dir"), &env).unwrap();
         Self { mark: format!("LAB_TEST_MARK={name}-{}", std::process::id()), root, dirs }
@@ -115,7 +119,16 @@ impl Bench {
         fs::create_dir_all(&self.dirs.dir).unwrap();
         self.dirs.make_run(&nodes).unwrap();
         let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
-        LabConfig { dirs: self.dirs.clone(), hosts: plan.hosts, processes, fds: Vec::new(), routes: Vec::new(), outside: None, init }
+        LabConfig {
+            dirs: self.dirs.clone(),
+            hosts: plan.hosts,
+            processes,
+            fds: Vec::new(),
+            routes: Vec::new(),
+            outside: None,
+            shared: vec![self.file("shared")],
+            init,
+        }
     }
 
     fn start(&self, processes: Vec<ProcessSpec>) -> Lab {
@@ -140,6 +153,11 @@ impl Bench {
     fn file(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
+
+    /// A file that processes of the lab write.
+    fn out(&self, name: &str) -> PathBuf {
+        self.file("shared").join(name)
+    }
 }
 
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
@@ -161,7 +179,7 @@ fn links() -> Vec<String> {
 fn hosts_reach_each_other_and_nothing_is_left() {
     let bench = Bench::new("reach");
     let before = links();
-    let out = bench.file("out");
+    let out = bench.out("out");
     let mut server = bench.program("server", "n1", &["serve", "10.240.0.11:80", "from n1"]);
     server.readiness = Readiness::Notify;
     let mut far = bench.program("far", "n2", &["fetch", "10.240.0.11:80", out.to_str().unwrap()]);
@@ -197,6 +215,28 @@ fn hosts_reach_each_other_and_nothing_is_left() {
     assert!(!bench.dirs.run.parent().unwrap().exists(), "nor the parent of RUN");
 }
 
+/// Whoever starts the lab: its user 0 is no root outside, and can neither change the machine's settings nor reach root's files.
+fn nobody_in_a_lab_is_root_of_the_machine() {
+    let bench = Bench::new("nobody");
+    let out = bench.out("out");
+    let secret = bench.root.path().join("secret");
+    fs::write(&secret, "of whoever starts the lab\n").unwrap();
+    let mut look = bench.program("look", "n1", &["look", out.to_str().unwrap(), "/proc/sys/kernel/printk_delay", secret.to_str().unwrap()]);
+    look.readiness = Readiness::Notify;
+    let lab = bench.start(vec![look]);
+    lab.wait_ready(&["look"], Duration::from_secs(10), |_| {}).unwrap();
+    let seen = read(&out);
+    let map: Vec<&str> = seen.lines().next().unwrap_or_default().split_whitespace().collect();
+    assert!(matches!(map.as_slice(), ["0", outside, _] if *outside != "0"), "user 0 of the lab is user 0 of the machine: {seen}");
+    assert!(seen.contains("own value: refused"), "a lab changes the machine's settings: {seen}");
+    if nix::unistd::geteuid().is_root() {
+        assert!(seen.contains("groups:\n"), "groups of the machine are left: {seen}");
+        assert!(!seen.contains("of whoever starts the lab"), "{seen}");
+    }
+    lab.stop().unwrap();
+    bench.assert_gone();
+}
+
 fn hosts_have_their_switches_whatever_the_machine_has() {
     let bench = Bench::new("switches");
     let wanted = [
@@ -218,14 +258,14 @@ fn hosts_have_their_switches_whatever_the_machine_has() {
     let files: Vec<String> = wanted.iter().map(|(name, _)| format!("/proc/sys/net/{name}")).collect();
     let hosts = ["gw", "cp", "n1", "n2"];
     let programs = hosts.map(|host| {
-        let out = bench.file(host);
+        let out = bench.out(host);
         let args: Vec<&str> = ["copy", out.to_str().unwrap()].into_iter().chain(files.iter().map(String::as_str)).collect();
         bench.program(&format!("copy-{host}"), host, &args)
     });
     let lab = bench.start(programs.into());
     for host in hosts {
-        wait_for("the switches of a host", || bench.file(host).exists());
-        for line in read(&bench.file(host)).lines() {
+        wait_for("the switches of a host", || bench.out(host).exists());
+        for line in read(&bench.out(host)).lines() {
             let (file, value) = line.split_once('=').unwrap();
             let (name, right) = wanted.iter().find(|(name, _)| file.ends_with(name)).unwrap();
             // The router's LAN is a bridge, and a kernel without the bridge firewall has no switch for it.
@@ -237,7 +277,7 @@ fn hosts_have_their_switches_whatever_the_machine_has() {
 
 fn processes_are_restarted_each_alone_and_orphans_live_on() {
     let bench = Bench::new("restart");
-    let orphan = bench.file("orphan");
+    let orphan = bench.out("orphan");
     let steady = bench.program("steady", "n1", &["sleep"]);
     let parent = bench.program("parent", "n1", &["leave-orphan", orphan.to_str().unwrap()]);
     let missing = ProcessSpec::new("missing", "n1", ["/no/such/program"], bench.dirs.log(None, "missing"));
@@ -279,7 +319,16 @@ fn supervise(root: &Path) -> ExitCode {
     dirs.make_run(&nodes).unwrap();
     let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
     let fds = vec![(LOCK.to_owned(), OwnedFd::from(lock.file().try_clone().unwrap()))];
-    let config = LabConfig { dirs: dirs.clone(), hosts: plan.hosts, processes: vec![sleeper], fds, routes: Vec::new(), outside: None, init };
+    let config = LabConfig {
+        dirs: dirs.clone(),
+        hosts: plan.hosts,
+        processes: vec![sleeper],
+        fds,
+        routes: Vec::new(),
+        outside: None,
+        shared: Vec::new(),
+        init,
+    };
     let lab = supervisor::start(config).unwrap();
     lab.end_on(signals).unwrap();
     lab.wait_ready(&["sleep"], Duration::from_secs(10), |_| {}).unwrap();

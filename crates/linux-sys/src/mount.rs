@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -23,6 +24,21 @@ pub fn bind_ro(src: &Path, target: &Path) -> io::Result<()> {
     bind(src, target)?;
     let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | kept_flags(target);
     mount(NONE, target, NONE, flags, NONE).map_err(named("make read-only", target))
+}
+
+/// A copy of what is at `path`, with what is mounted below it, mounted nowhere yet: for [`crate::spawn::Step::Attach`].
+pub fn tree(path: &Path) -> io::Result<OwnedFd> {
+    let text = crate::spawn::cstring(path.as_os_str())?;
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as libc::c_uint;
+    // SAFETY: the path is NUL-terminated; a good answer is a new descriptor that nobody else knows.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, text.as_ptr(), flags);
+        if fd < 0 {
+            let error = io::Error::last_os_error();
+            return Err(io::Error::new(error.kind(), format!("copy the mounts at {}: {error}", path.display())));
+        }
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
 }
 
 /// Makes `target` and every mount below it read-only, and parts them from the mounts that they are copies of: what is

@@ -104,7 +104,10 @@ pub fn enter_process(pid: u32) -> io::Result<()> {
     for (file, kind) in kinds.map(open).into_iter().collect::<io::Result<Vec<_>>>()? {
         setns(file, kind)?;
     }
-    Ok(())
+    // Its root, if this user is nobody there.
+    let (user, group) = (nix::unistd::Uid::from_raw(0), nix::unistd::Gid::from_raw(0));
+    nix::unistd::setresgid(group, group, group)?;
+    Ok(nix::unistd::setresuid(user, user, user)?)
 }
 
 /// Whether a namespace is bind-mounted at `path`.

@@ -33,6 +33,7 @@ use nix::sys::signal::Signal;
 use crate::ns::NetNs;
 
 pub use fork::{Forked, OneThread};
+pub use idmap::{UNPRIVILEGED, is_machine_root};
 pub use process::{Child, PidFd};
 pub use step::Step;
 
@@ -84,6 +85,7 @@ enum UserMap {
     None,
     OnlyMe,
     AllOrMe,
+    UnprivilegedOrMe,
 }
 
 /// A process to be started. Without further calls it inherits the environment, the standard streams,
@@ -227,6 +229,13 @@ impl Spawn {
         self
     }
 
+    /// In the new user namespace users 0 to 65,535 are [`UNPRIVILEGED`] ones of the machine, when the caller is the machine's root; else as
+    /// [`Self::map_users`].
+    pub fn map_unprivileged_users(mut self) -> Self {
+        self.users = UserMap::UnprivilegedOrMe;
+        self
+    }
+
     /// Starts in an existing network namespace.
     pub fn enter_net(mut self, ns: &NetNs) -> Self {
         self.net = Some(ns.clone());
@@ -309,6 +318,7 @@ impl Spawn {
             UserMap::None => None,
             UserMap::OnlyMe => Some(idmap::only_me()),
             UserMap::AllOrMe => Some(idmap::all_or_me()?),
+            UserMap::UnprivilegedOrMe => Some(idmap::unprivileged_or_me()?),
         };
         Ok(child::Prepared {
             name,

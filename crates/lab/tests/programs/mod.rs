@@ -34,6 +34,7 @@ pub fn run(name: &str, args: &[String]) -> ExitCode {
             fs::File::options().create(true).append(true).open(&args[0]).unwrap().write_all(b".").unwrap();
             std::thread::sleep(Duration::from_millis(10));
         },
+        "look" => look(&args[0], &args[1], &args[2]),
         "kill" => kill(&args[0], &args[1]),
         "relay" => relay(args),
         other => panic!("no program {other}"),
@@ -46,6 +47,19 @@ fn serve(listener: &TcpListener, text: &str) {
     for stream in listener.incoming() {
         stream.unwrap().write_all(text.as_bytes()).unwrap();
     }
+}
+
+/// What this process may do to the machine: `setting` gets the value that it has.
+fn look(out: &str, setting: &str, secret: &str) {
+    let value = fs::read_to_string(setting).unwrap();
+    let written = fs::write(setting, value).map_or("refused", |()| "written");
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default().trim();
+    let secret = fs::read_to_string(secret).unwrap_or_default();
+    fs::write(out, format!("{map}own value: {written}\ngroups:{groups}\n{secret}\n")).unwrap();
+    lab::notify::ready("looked").unwrap();
+    std::thread::sleep(Duration::from_secs(1000));
 }
 
 fn fetch(address: &str, out: &str) {

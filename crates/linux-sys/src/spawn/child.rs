@@ -98,6 +98,10 @@ unsafe fn attempt(prepared: &Prepared, tables: &mut Tables, go: RawFd, report: &
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        if prepared.users.as_ref().is_some_and(|users| !users.deny_groups) {
+            // Groups of the machine would still open its files.
+            check(SESSION, libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) as libc::c_int)?;
+        }
         if prepared.users.is_some() {
             // Root inside, whoever we were: files that we make must belong to somebody there.
             check(SESSION, libc::syscall(libc::SYS_setresgid, 0, 0, 0) as libc::c_int)?;

@@ -2,8 +2,13 @@
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 
 use nix::unistd::{Uid, getegid, geteuid};
+
+/// The users of this machine that stand for the users of a namespace which root makes: without rights, and the last of those that systemd
+/// keeps for containers.
+pub const UNPRIVILEGED: Range<u32> = 0x6FFF_0000..0x7000_0000;
 
 /// What is written into a new process's `uid_map` and `gid_map`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +37,27 @@ pub(super) fn all_or_me() -> io::Result<UserMaps> {
         return Ok(only_me());
     }
     Ok(UserMaps { uid, gid, deny_groups: false })
+}
+
+/// Whether a caller's user 0 is the machine's root, so far as this namespace can know.
+pub fn is_machine_root() -> io::Result<bool> {
+    if geteuid() != Uid::from_raw(0) {
+        return Ok(false);
+    }
+    let map = fs::read_to_string("/proc/self/uid_map")?;
+    let first = map.lines().next().unwrap_or_default();
+    let numbers: Vec<u64> = first.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    // Of a namespace with one user nobody can tell; there it is mapped as everybody's is.
+    Ok(matches!(numbers.as_slice(), [0, 0, count] if *count > 1))
+}
+
+/// Users 0 to 65,535 are [`UNPRIVILEGED`] if the caller is the machine's root, else as [`all_or_me`].
+pub(super) fn unprivileged_or_me() -> io::Result<UserMaps> {
+    if !is_machine_root()? {
+        return all_or_me();
+    }
+    let map = format!("0 {} {}", UNPRIVILEGED.start, UNPRIVILEGED.len());
+    Ok(UserMaps { uid: map.clone(), gid: map, deny_groups: false })
 }
 
 /// A map in which each number of this namespace stays itself.

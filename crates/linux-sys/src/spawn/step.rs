@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -39,6 +40,13 @@ pub enum Step {
         dst: PathBuf,
         /// Not writable there.
         readonly: bool,
+    },
+    /// Mounts a tree of [`crate::mount::tree`], which the parent holds open until the child runs.
+    Attach {
+        /// Its number in the parent.
+        tree: RawFd,
+        /// Where.
+        target: PathBuf,
     },
     /// A memory file system.
     Tmpfs {
@@ -112,6 +120,7 @@ pub(super) struct Op {
 enum Call {
     Mount { src: CString, dst: CString, kind: Option<CString>, flags: libc::c_ulong, data: Option<CString> },
     Remount { dst: CString },
+    Attach(RawFd, CString),
     Umount(CString),
     Mkdir(CString),
     Touch(CString),
@@ -157,6 +166,7 @@ pub(super) fn prepare(step: Step) -> io::Result<Vec<Op>> {
             }
             ops
         }
+        Step::Attach { tree, target } => vec![op(format!("mount a tree at {}", target.display()), Call::Attach(tree, path(&target)?))],
         Step::Tmpfs { target, options } => fs("tmpfs", &target, NODEV_NOSUID, Some(&options))?,
         Step::Proc(target) => fs("proc", &target, NODEV_NOSUID | libc::MS_NOEXEC, None)?,
         Step::Sysfs(target) => fs("sysfs", &target, NODEV_NOSUID | libc::MS_NOEXEC | libc::MS_RDONLY, None)?,
@@ -231,6 +241,10 @@ impl Call {
             match self {
                 Self::Mount { src, dst, kind, flags, data } => libc::mount(src.as_ptr(), dst.as_ptr(), or_null(kind), *flags, or_null(data).cast()),
                 Self::Remount { dst } => remount_readonly(dst),
+                Self::Attach(tree, p) => {
+                    const FROM_DESCRIPTOR: libc::c_uint = 0x4; // MOVE_MOUNT_F_EMPTY_PATH
+                    libc::syscall(libc::SYS_move_mount, *tree, c"".as_ptr(), libc::AT_FDCWD, p.as_ptr(), FROM_DESCRIPTOR) as libc::c_int
+                }
                 Self::Umount(p) => libc::umount2(p.as_ptr(), libc::MNT_DETACH),
                 Self::Mkdir(p) => libc::mkdir(p.as_ptr(), 0o755),
                 Self::Touch(p) => write(p, &[], libc::O_CREAT),

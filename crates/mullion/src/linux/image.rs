@@ -27,15 +27,28 @@ use crate::exit::{ARCHIVE, Failure, NO_IMAGE, NO_MATCH, REGISTRY, USAGE};
 /// Does what was asked, node by node.
 pub fn main(args: ImageArgs) -> Result<(), Failure> {
     match args.command {
-        ImageCommand::Load { archive, name, take, at } => load(&archive, name, &take, &at),
-        ImageCommand::Pull { image, registries, no_stand_ins, take, at } => pull(&image, &registries.into(), !no_stand_ins, &take, &at),
+        ImageCommand::Load { archive, name, take, at } => changed(&at, load(&archive, name, &take, &at)),
+        ImageCommand::Pull { image, registries, no_stand_ins, take, at } => changed(&at, pull(&image, &registries.into(), !no_stand_ins, &take, &at)),
         ImageCommand::List { output, at } => list(output.output, &at),
-        ImageCommand::Tag { image, new, at } => each(&image, &at, |store| Ok(store.tag(&image, &new)?.map(|_| format!("{image} is {new} too")))),
-        ImageCommand::Rm { image, at } => each(&image, &at, |store| {
-            let removed = store.untag(&image)? || store.remove(&image)?;
-            Ok(removed.then(|| format!("removed {image}")))
-        }),
+        ImageCommand::Tag { image, new, at } => {
+            changed(&at, each(&image, &at, |store| Ok(store.tag(&image, &new)?.map(|_| format!("{image} is {new} too")))))
+        }
+        ImageCommand::Rm { image, at } => {
+            let remove = |store: &Store| {
+                let removed = store.untag(&image)? || store.remove(&image)?;
+                Ok(removed.then(|| format!("removed {image}")))
+            };
+            changed(&at, each(&image, &at, remove))
+        }
     }
+}
+
+/// Gives what root wrote to the users whom the cluster's processes run as.
+fn changed(at: &ImageNodes, result: Result<(), Failure>) -> Result<(), Failure> {
+    let dirs = dirs(&at.dir)?;
+    let nodes = Cluster::load(&dirs)?.map(|cluster| cluster.nodes).unwrap_or_default();
+    let given = nodes.iter().map(|node| dirs.host(&node.name).join("images")).chain([cache_dir()]).try_for_each(|path| lab::owner::give(&path));
+    result.and(Ok(given?))
 }
 
 /// Where the unpacked layers of all clusters are.

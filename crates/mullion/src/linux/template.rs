@@ -134,7 +134,10 @@ fn programs(dir: Option<&Path>) -> anyhow::Result<Programs> {
 fn make(programs: &Programs, anew: bool, signals: &Signals, step: &mut dyn FnMut(&str, Duration)) -> anyhow::Result<Made> {
     let interrupted = || matches!(signals.next(), Ok(Some(_)));
     let interrupted: &dyn Fn() -> bool = &sticky(interrupted);
-    template::make(Work { cache: &cache(), programs, anew, interrupted, step })
+    let made = template::make(Work { cache: &cache(), programs, anew, interrupted, step })?;
+    // Root's clusters run as users without rights.
+    lab::owner::give(&made.dir)?;
+    Ok(made)
 }
 
 /// Remembers that it was true once.

@@ -257,6 +257,7 @@ fn start_lab(dirs: &Dirs, (cluster, plan): (&Cluster, &Plan), fds: Vec<(String, 
         // What comes back for pods: the control plane's host knows the way to each.
         routes: vec![(plan.addresses.cluster_cidr, lab::plan::CONTROL_PLANE)],
         outside,
+        shared: vec![Env::of_process().cache_dir()],
         init: vec!["/proc/self/exe".to_owned(), "lab-init".to_owned()],
     };
     let boots = cluster.nodes.iter().map(|node| (node.name.clone(), inputs.boot_id(&node.name))).collect();
