@@ -59,21 +59,21 @@ test-setup:
 # bridge firewall are off.
 unit: test-template
 	rm -f $(PROOFS)
-	MULLION_PROOFS=$(PROOFS) MULLION_TEST_INHERIT=defaults cargo test --workspace --quiet
+	MULLION_PROOFS=$(PROOFS) MULLION_TEST_INHERIT=defaults cargo test --workspace --no-fail-fast --quiet
 	cargo run --quiet -p parity -- check $(PROOFS)
 
 # Writes the tables of docs/service-proxy.md from the tests that prove their cells.
 docs-tables:
 	rm -f $(PROOFS)
-	MULLION_PROOFS=$(PROOFS) cargo test --workspace --quiet --lib -- hns:: nftables:: userspace:: run::
+	MULLION_PROOFS=$(PROOFS) cargo test --workspace --no-fail-fast --quiet --lib -- hns:: nftables:: userspace:: run::
 	MULLION_PROOFS=$(PROOFS) cargo test --workspace --quiet --test kube_proxy
 	cargo run --quiet -p parity -- write $(PROOFS)
 
 # Those that send packets once more, as on a machine where Docker or a kubelet ran, and worse: every switch is the opposite.
 namespaces: test-template
-	MULLION_TEST_INHERIT=opposite cargo test --workspace --quiet --test netlink --test nft --test spawn --test lab \
+	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --test netlink --test nft --test spawn --test lab \
 	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults
-	MULLION_TEST_INHERIT=opposite cargo test --workspace --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: \
+	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: \
 	    linux::tests routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
