@@ -113,8 +113,8 @@ fn it_is_made_once_by_the_first_of_two_and_replaced_by_another_version() {
     let mut all = Vec::new();
     files(&template, &mut all);
     // Root's templates belong to users without rights, everybody else's to themselves.
-    let (us, owner) = (fs::metadata(home.path("cache")).unwrap(), fs::metadata(home.cache()).unwrap());
-    assert_eq!(us.uid() == 0, owner.uid() != us.uid(), "the cache belongs to {}", owner.uid());
+    let (us, owner) = (fs::metadata(home.path("cache")).unwrap(), fs::metadata(&template).unwrap());
+    assert_eq!(us.uid() == 0, owner.uid() != us.uid(), "it belongs to {}", owner.uid());
     let owned = |file: &Path| fs::symlink_metadata(file).is_ok_and(|m| (m.uid(), m.gid()) == (owner.uid(), owner.gid()));
     let foreign = all.iter().find(|file| !owned(file));
     assert!(all.len() > 500 && foreign.is_none(), "{} files, one of somebody else: {foreign:?}", all.len());
