@@ -186,3 +186,19 @@ fn without_wine_or_programs_it_says_which() {
         assert!(said.contains("this machine has no Wine; install it (Debian: apt-get install wine64)"), "{said}");
     }
 }
+
+/// A template has the version of its programs: programs that change by themselves would have it made again and again.
+#[test]
+fn the_same_sources_make_the_same_programs() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/guest");
+    let built = || {
+        let output = Command::new(&script).env("QUIET", "1").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let dir = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+        let mut times: Vec<_> =
+            fs::read_dir(dir).unwrap().flatten().map(|file| (file.file_name(), file.metadata().unwrap().modified().unwrap())).collect();
+        times.sort();
+        times
+    };
+    assert_eq!(built(), built());
+}
