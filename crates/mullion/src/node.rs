@@ -40,10 +40,11 @@ async fn run(args: NodeArgs) -> Result<()> {
     let client = cluster::client_from_kubeconfig(&args.kubeconfig).await?;
     let api = ApiServer::default();
     let shutdown = CancellationToken::new();
-    // One watch for all parts: they agree on whether HNS answers, and it is asked once.
+    // One watch for the parts that need it: they agree on whether HNS answers, and it is asked once.
+    let watched = [Part::Kubelet, Part::Fabric].iter().any(|part| !args.without.contains(part));
     let watch = match args.os {
-        NodeOs::Linux => None,
-        NodeOs::Windows { .. } => Some(Watch::start(hcn_client(&args)?, Timing::default())),
+        NodeOs::Windows { .. } if watched => Some(Watch::start(hcn_client(&args)?, Timing::default())),
+        _ => None,
     };
     let agent = async {
         if args.without.contains(&Part::Kubelet) {
