@@ -15,47 +15,20 @@ pub fn keep_little() {
     }
 }
 
-/// Gives back what only a burst needed and rest does not: free pages of the heap, and pages of the program's file, which the kernel reads
-/// again when they are needed. Pages that another process of the same file uses stay. It takes milliseconds, so call it after large bursts alone.
+/// Gives the heap's free pages back to the kernel, those between used ones included. It takes milliseconds, so call it after large bursts
+/// alone; with other allocators than glibc's it does nothing.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: malloc_trim takes a number alone and may be called at any time.
         unsafe { libc::malloc_trim(0) };
     }
-    let (Ok(program), Ok(maps)) = (std::fs::read_link("/proc/self/exe"), std::fs::read_to_string("/proc/self/maps")) else { return };
-    for (address, length) in mappings_of(&program, &maps) {
-        // SAFETY: the range is one mapping of this process's own program, and its content stays: MADV_PAGEOUT drops clean pages of files, and
-        // moves others to swap, where there is any. A kernel before 5.4, or one that must not, refuses, which does no harm.
-        unsafe { libc::madvise(std::ptr::without_provenance_mut(address), length, libc::MADV_PAGEOUT) };
-    }
 }
 
-/// Addresses and lengths of the mappings of a file that cannot be written.
-fn mappings_of(file: &std::path::Path, maps: &str) -> Vec<(usize, usize)> {
-    let mapping = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        let (range, rights, path) = (words.next()?, words.next()?, words.nth(3)?);
-        let (from, to) = range.split_once('-')?;
-        let (from, to) = (usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?);
-        (std::path::Path::new(path) == file && rights.starts_with('r') && !rights.contains('w')).then_some((from, to - from))
-    };
-    maps.lines().filter_map(mapping).collect()
-}
-
-#[cfg(test)]
+#[cfg(all(test, target_env = "gnu"))]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_what_cannot_be_written_of_the_program_is_given_back() {
-        let maps = "5500-5600 r--p 00000000 fe:00 12   /bin/mullion\n5600-5900 r-xp 00001000 fe:00 12   /bin/mullion\n\
-            5900-5a00 rw-p 00002000 fe:00 12   /bin/mullion\n5a00-5b00 rw-p 00000000 00:00 0 [heap]\n\
-            7f00-7f10 r-xp 00000000 fe:00 13   /lib/libc.so.6\n";
-        assert_eq!(mappings_of("/bin/mullion".as_ref(), maps), [(0x5500, 0x100), (0x5600, 0x300)]);
-    }
-
-    #[cfg(target_env = "gnu")]
     #[test]
     fn free_memory_between_used_memory_goes_back() {
         let resident = || -> usize {
