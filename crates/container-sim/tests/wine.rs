@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// A Windows node over the user's template, with the base image.
+/// A Windows node over the template, with the base image.
 async fn node(dir: &Path, build: u32) -> Node {
     template::share(dir);
     let node = Node::windows(dir, build, true).await;

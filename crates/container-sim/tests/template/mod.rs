@@ -1,11 +1,11 @@
-//! The Windows template of this user, which the tests share.
+//! The Windows template that the tests share.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use container_sim::wine::template::{NAME, Programs, Work, make};
 
-/// Makes the template in the user's cache where it is missing or older than the sources.
+/// Makes the template where it is missing or older than the sources.
 pub fn build() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/guest");
     let output = Command::new(script).stderr(Stdio::inherit()).output().expect("tools/guest starts");
@@ -17,9 +17,9 @@ pub fn build() {
     make(work).expect("the Windows template is made: these tests need Wine (tools/setup)");
 }
 
+/// A place of the tests' own: root's template is for its clusters' users, and these labs run as whoever calls.
 fn cache() -> PathBuf {
-    let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory")).join(".cache");
-    std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("mullion")
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mullion")
 }
 
 /// Compiles a Windows program of this directory to `target`.
@@ -31,7 +31,7 @@ pub fn compile(source: &str, target: &Path) {
     assert!(status.success(), "the test's program does not compile");
 }
 
-/// Gives a node that shall live in `dir` the user's template.
+/// Gives a node that shall live in `dir` the template.
 pub fn share(dir: &Path) {
     std::os::unix::fs::symlink(cache().join(NAME), dir.join(NAME)).unwrap();
 }
