@@ -13,10 +13,10 @@ WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 # Tests add here what they prove of the tables in docs/service-proxy.md (crates/parity). A run begins without it and ends without it.
 PROOFS := $(TARGET)/proofs
 
-.PHONY: up test docs-tables build guest dist windows template test-template test-setup bench first-up bench-cluster bench-hns bench-proxy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
+.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-hns bench-proxy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
 
 up: setup build
-	$(TARGET)/release/mullion up $(UP)
+	$(TARGET)/up/mullion up $(UP)
 
 # What is missing on this machine, through apt where it may; otherwise the command is printed.
 setup:
@@ -27,11 +27,11 @@ guest:
 	@tools/step "building the guest programs for Windows (takes minutes the first time)" tools/guest
 
 build: guest
-	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion (takes minutes the first time)" cargo build --release -p mullion
+	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion (takes minutes the first time)" cargo build --profile up -p mullion
 
-# What is measured and given to others: the same, smaller and faster, and slower to build.
-dist: guest
-	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion for distribution (longer than a release build)" cargo build --profile dist -p mullion
+# What is measured and given to others: $(TARGET)/release/mullion, optimised.
+release: guest
+	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building an optimised mullion (takes longer than that of make up)" cargo build --release -p mullion
 
 # target/x86_64-pc-windows-gnu/release/mullion.exe, and computenetwork.dll for Windows programs under Wine beside it.
 windows:
@@ -40,7 +40,7 @@ windows:
 
 # The Windows that containers of simulated nodes will see, shared by all clusters. `mullion up` makes it too.
 template: build
-	$(TARGET)/release/mullion template
+	$(TARGET)/up/mullion template
 
 # The same, as tests need it: with the debug build.
 test-template:
@@ -87,36 +87,36 @@ wine: test-template
 
 # Figures, for docs/benchmarks.md. All tables are printed, also after one with a figure over its limit; any such figure fails `make bench`.
 # UPSTREAM_PROXY=PATH measures the memory of that kube-proxy for Linux beside ours.
-bench: setup dist
-	$(TARGET)/dist/mullion template
-	cargo build --profile dist -p bench
-	tools/windows-cargo build --profile dist --bin mullion
-	tools/windows-cargo build --profile dist -p hcn-dll --features one-lock
-	mv $(WINDOWS_TARGET)/dist/computenetwork.dll $(WINDOWS_TARGET)/dist/one-lock.dll
-	tools/windows-cargo build --profile dist -p hcn-dll
+bench: setup release
+	$(TARGET)/release/mullion template
+	cargo build --release -p bench
+	tools/windows-cargo build --release --bin mullion
+	tools/windows-cargo build --release -p hcn-dll --features one-lock
+	mv $(WINDOWS_TARGET)/release/computenetwork.dll $(WINDOWS_TARGET)/release/one-lock.dll
+	tools/windows-cargo build --release -p hcn-dll
 	$(MAKE) -k bench-cluster bench-hns bench-proxy bench-dll bench-upstream
 
 bench-cluster:
-	$(TARGET)/dist/bench up --mullion $(TARGET)/dist/mullion --kubectl "$$(tools/kubectl)"; up=$$?; \
-	$(TARGET)/dist/bench losses --mullion $(TARGET)/dist/mullion --kubectl "$$(tools/kubectl)"; losses=$$?; \
+	$(TARGET)/release/bench up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"; up=$$?; \
+	$(TARGET)/release/bench losses --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"; losses=$$?; \
 	exit $$((up | losses))
 
 bench-hns:
-	$(TARGET)/dist/bench hns
+	$(TARGET)/release/bench hns
 
 bench-proxy:
-	$(TARGET)/dist/bench proxy-hns --mullion $(TARGET)/dist/mullion; hns=$$?; \
-	$(TARGET)/dist/bench proxy-nft --mullion $(TARGET)/dist/mullion $(if $(UPSTREAM_PROXY),--upstream $(UPSTREAM_PROXY)); nft=$$?; \
+	$(TARGET)/release/bench proxy-hns --mullion $(TARGET)/release/mullion; hns=$$?; \
+	$(TARGET)/release/bench proxy-nft --mullion $(TARGET)/release/mullion $(if $(UPSTREAM_PROXY),--upstream $(UPSTREAM_PROXY)); nft=$$?; \
 	exit $$((hns | nft))
 
 # The Windows build of the service proxy, under Wine, through the DLL's own interface.
 bench-dll:
-	$(TARGET)/dist/bench dll --mullion $(TARGET)/dist/mullion --exe $(WINDOWS_TARGET)/dist/mullion.exe --dll $(WINDOWS_TARGET)/dist/one-lock.dll
+	$(TARGET)/release/bench dll --mullion $(TARGET)/release/mullion --exe $(WINDOWS_TARGET)/release/mullion.exe --dll $(WINDOWS_TARGET)/release/one-lock.dll
 
 # Upstream's kube-proxy, built from public sources, beside ours.
 bench-upstream:
-	$(TARGET)/dist/bench kube-proxy --mullion $(TARGET)/dist/mullion --kubectl "$$(tools/kubectl)" \
-	    --upstream "$$(tools/peers/kube-proxy)" --dll $(WINDOWS_TARGET)/dist/computenetwork.dll
+	$(TARGET)/release/bench kube-proxy --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)" \
+	    --upstream "$$(tools/peers/kube-proxy)" --dll $(WINDOWS_TARGET)/release/computenetwork.dll
 
 # Processor time of the first `make up` of a fresh clone: everything is built into an empty directory, which is removed again.
 first-up:

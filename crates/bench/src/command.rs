@@ -25,7 +25,7 @@ use crate::process::{Helper, Running};
 /// Which programs are measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Programs {
-    /// The mullion to measure; figures of a build with profile `dist` are the ones that count
+    /// The mullion to measure; figures of a release build are the ones that count
     #[arg(long)]
     pub mullion: PathBuf,
     /// Upstream's kube-proxy for Linux, measured beside ours

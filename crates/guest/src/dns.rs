@@ -1,20 +1,18 @@
 //! Resolving names the way a pod's system resolver would: hosts file, search list, servers in order.
 
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::net::{IpAddr, SocketAddr};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::{Name, RData, RecordType};
-use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UdpSocket};
+use simple_dns::rdata::RData;
+use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE};
 
 /// A pod's resolver settings, as CRI's `DNSConfig` has them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(unix, derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Dns {
     /// Addresses of servers.
     pub servers: Vec<String>,
@@ -76,7 +74,7 @@ impl Resolver {
     ///
     /// # Errors
     /// When no server knows the name or none answers; the message names both.
-    pub async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>> {
+    pub fn resolve(&self, name: &str) -> Result<Vec<IpAddr>> {
         if let Ok(address) = name.trim_matches(['[', ']']).parse() {
             return Ok(vec![address]);
         }
@@ -85,20 +83,20 @@ impl Resolver {
         if !known.is_empty() {
             return Ok(known);
         }
-        self.look_up(name).await.map(|(_, addresses)| addresses)
+        self.look_up(name).map(|(_, addresses)| addresses)
     }
 
     /// The full name that a server knows, and its addresses.
     ///
     /// # Errors
     /// As [`Resolver::resolve`].
-    pub(crate) async fn look_up(&self, name: &str) -> Result<(String, Vec<IpAddr>)> {
+    pub(crate) fn look_up(&self, name: &str) -> Result<(String, Vec<IpAddr>)> {
         if self.dns.servers.is_empty() {
             bail!("cannot resolve {name}: the pod has no DNS server");
         }
         for candidate in self.dns.candidates(name) {
-            for kind in [RecordType::A, RecordType::AAAA] {
-                let found = self.ask_all(&candidate, kind).await?;
+            for kind in [TYPE::A, TYPE::AAAA] {
+                let found = self.ask_all(&candidate, kind)?;
                 if !found.is_empty() {
                     return Ok((candidate, found));
                 }
@@ -108,10 +106,10 @@ impl Resolver {
     }
 
     /// Asks the servers in order until one answers.
-    async fn ask_all(&self, name: &str, kind: RecordType) -> Result<Vec<IpAddr>> {
+    fn ask_all(&self, name: &str, kind: TYPE) -> Result<Vec<IpAddr>> {
         let mut last = anyhow!("no server");
         for server in &self.dns.servers {
-            match ask(server, name, kind).await {
+            match ask(server, name, kind) {
                 Ok(found) => return Ok(found),
                 Err(error) => last = error.context(format!("cannot resolve {name} at {server}")),
             }
@@ -131,68 +129,106 @@ fn from_hosts(hosts: &str, name: &str) -> Vec<IpAddr> {
         .collect()
 }
 
-async fn ask(server: &str, name: &str, kind: RecordType) -> Result<Vec<IpAddr>> {
+fn ask(server: &str, name: &str, kind: TYPE) -> Result<Vec<IpAddr>> {
     let server: SocketAddr = match server.parse::<IpAddr>() {
         Ok(ip) => (ip, 53).into(),
         Err(_) => server.parse().with_context(|| format!("{server:?} is not an address"))?,
     };
     let id = u16::try_from(std::hash::RandomState::new().build_hasher().finish() & 0xffff).unwrap_or(0);
-    let mut message = Message::new(id, MessageType::Query, OpCode::Query);
-    message.metadata.recursion_desired = true;
-    message.add_query(Query::query(Name::from_ascii(format!("{name}."))?, kind));
-    let query = message.to_vec()?;
+    let mut message = Packet::new_query(id);
+    message.set_flags(PacketFlag::RECURSION_DESIRED);
+    message.questions.push(Question::new(Name::new(name)?, kind.into(), CLASS::IN.into(), false));
+    let query = message.build_bytes_vec()?;
     let mut answer = None;
     for _ in 0..2 {
-        if let Ok(result) = tokio::time::timeout(TRY, over_udp(server, &query, id)).await {
-            answer = Some(result?);
+        answer = over_udp(server, &query, id)?;
+        if answer.is_some() {
             break;
         }
     }
     let mut answer = answer.context("no answer within 4 s")?;
-    if answer.metadata.truncation {
-        answer = tokio::time::timeout(TRY, over_tcp(server, &query)).await.context("no answer over TCP within 2 s")??;
+    if answer.truncated {
+        answer = over_tcp(server, &query, id).context("no answer over TCP")?;
     }
-    match answer.metadata.response_code {
-        ResponseCode::NoError | ResponseCode::NXDomain => {}
-        code => bail!("the server answered {code}"),
+    match answer.code {
+        RCODE::NoError | RCODE::NameError => Ok(answer.addresses),
+        code => bail!("the server answered {}", reason(code)),
     }
-    let addresses = answer.answers.iter().filter_map(|record| match &record.data {
-        RData::A(a) => Some(IpAddr::V4(a.0)),
-        RData::AAAA(aaaa) => Some(IpAddr::V6(aaaa.0)),
-        _ => None,
-    });
-    Ok(addresses.collect())
 }
 
-async fn over_udp(server: SocketAddr, query: &[u8], id: u16) -> Result<Message> {
+/// As Windows' nslookup says it.
+fn reason(code: RCODE) -> String {
+    match code {
+        RCODE::FormatError => "Format error".to_owned(),
+        RCODE::ServerFailure => "Server failed".to_owned(),
+        RCODE::NotImplemented => "Not implemented".to_owned(),
+        RCODE::Refused => "Query refused".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// What matters of a server's answer.
+struct Answer {
+    truncated: bool,
+    code: RCODE,
+    addresses: Vec<IpAddr>,
+}
+
+impl Answer {
+    /// Reads an answer to the question `id`; nothing where it is one to another question, or none.
+    fn parse(packet: &[u8], id: u16) -> Option<Self> {
+        let packet = Packet::parse(packet).ok().filter(|packet| packet.id() == id && packet.has_flags(PacketFlag::RESPONSE))?;
+        let addresses = packet.answers.iter().filter_map(|record| match &record.rdata {
+            RData::A(a) => Some(IpAddr::from(a.address.to_be_bytes())),
+            RData::AAAA(aaaa) => Some(IpAddr::from(aaaa.address.to_be_bytes())),
+            _ => None,
+        });
+        Some(Self { truncated: packet.has_flags(PacketFlag::TRUNCATION), code: packet.rcode(), addresses: addresses.collect() })
+    }
+}
+
+/// None: no answer in time.
+fn over_udp(server: SocketAddr, query: &[u8], id: u16) -> Result<Option<Answer>> {
     let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-    let socket = UdpSocket::bind(any).await?;
-    socket.connect(server).await?;
-    socket.send(query).await?;
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(server)?;
+    socket.send(query)?;
+    let begin = Instant::now();
     let mut buffer = [0u8; 1500];
     loop {
-        let count = socket.recv(&mut buffer).await?;
+        let Some(left) = TRY.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) else { return Ok(None) };
+        socket.set_read_timeout(Some(left))?;
+        let count = match socket.recv(&mut buffer) {
+            Ok(count) => count,
+            // Unix says the one, Windows the other.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         // Late answers to another question, or forged ones, are passed over.
-        if let Ok(answer) = Message::from_vec(&buffer[..count])
-            && answer.metadata.id == id
-        {
-            return Ok(answer);
+        if let Some(answer) = Answer::parse(&buffer[..count], id) {
+            return Ok(Some(answer));
         }
     }
 }
 
-async fn over_tcp(server: SocketAddr, query: &[u8]) -> Result<Message> {
-    let mut stream = TcpStream::connect(server).await?;
-    stream.write_u16(u16::try_from(query.len())?).await?;
-    stream.write_all(query).await?;
-    let length = stream.read_u16().await?;
-    let mut buffer = vec![0u8; usize::from(length)];
-    stream.read_exact(&mut buffer).await?;
-    Ok(Message::from_vec(&buffer)?)
+fn over_tcp(server: SocketAddr, query: &[u8], id: u16) -> Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&server, TRY)?;
+    stream.set_read_timeout(Some(TRY))?;
+    stream.set_write_timeout(Some(TRY))?;
+    stream.write_all(&[&u16::try_from(query.len())?.to_be_bytes(), query].concat())?;
+    let mut length = [0u8; 2];
+    stream.read_exact(&mut length)?;
+    let mut buffer = vec![0u8; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut buffer)?;
+    Answer::parse(&buffer, id).context("what the server sent is no answer to the question")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use simple_dns::ResourceRecord;
+
     use super::*;
 
     #[test]
@@ -218,31 +254,31 @@ mod tests {
         assert!(from_hosts(hosts, "comment").is_empty());
     }
 
-    #[tokio::test]
-    async fn a_server_is_asked_with_the_search_list() {
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    #[test]
+    fn a_server_is_asked_with_the_search_list() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let server = socket.local_addr().unwrap();
-        tokio::spawn(async move {
+        std::thread::spawn(move || {
             let mut buffer = [0u8; 512];
             loop {
-                let (count, from) = socket.recv_from(&mut buffer).await.unwrap();
-                let query = Message::from_vec(&buffer[..count]).unwrap();
-                let asked = query.queries[0].clone();
-                let mut answer = Message::response(query.metadata.id, OpCode::Query);
-                if asked.name().to_ascii() == "web.ns.svc." && asked.query_type() == RecordType::A {
-                    let data = RData::A(hickory_proto::rr::rdata::A::new(10, 96, 0, 7));
-                    answer.answers.push(hickory_proto::rr::Record::from_rdata(asked.name().clone(), 5, data));
+                let (count, from) = socket.recv_from(&mut buffer).unwrap();
+                let query = Packet::parse(&buffer[..count]).unwrap();
+                let asked = query.questions[0].clone();
+                let mut answer = Packet::new_reply(query.id());
+                if asked.qname.to_string() == "web.ns.svc" && asked.qtype == TYPE::A.into() {
+                    let data = RData::A(Ipv4Addr::new(10, 96, 0, 7).into());
+                    answer.answers.push(ResourceRecord::new(asked.qname.clone(), CLASS::IN, 5, data));
                 } else {
-                    answer.metadata.response_code = ResponseCode::NXDomain;
+                    *answer.rcode_mut() = RCODE::NameError;
                 }
-                answer.add_query(asked);
-                socket.send_to(&answer.to_vec().unwrap(), from).await.unwrap();
+                answer.questions.push(asked);
+                socket.send_to(&answer.build_bytes_vec().unwrap(), from).unwrap();
             }
         });
         let dns = Dns { servers: vec![server.to_string()], searches: vec!["ns.svc".into()], options: vec!["ndots:5".into()] };
         let resolver = Resolver::new(dns, None);
-        assert_eq!(resolver.resolve("web").await.unwrap(), ["10.96.0.7".parse::<IpAddr>().unwrap()]);
-        let error = resolver.resolve("other").await.unwrap_err().to_string();
+        assert_eq!(resolver.resolve("web").unwrap(), ["10.96.0.7".parse::<IpAddr>().unwrap()]);
+        let error = resolver.resolve("other").unwrap_err().to_string();
         assert!(error.contains("no such name"), "{error}");
     }
 }

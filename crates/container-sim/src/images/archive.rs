@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::config::ImageConfig;
 use super::platform::Platform;
 use super::tarball::{self, Kind, Limits, TarError};
-use super::{ImageError, io_error};
+use super::{ImageError, io_error, zstd};
 use pod_rules::reference::{Reference, is_digest};
 
 /// Largest manifest or configuration document.
@@ -482,7 +482,7 @@ impl Compression {
         Ok(match self {
             Self::None => Box::new(reader),
             Self::Gzip => Box::new(flate2::read::MultiGzDecoder::new(reader)),
-            Self::Zstd => Box::new(zstd::stream::read::Decoder::new(reader)?),
+            Self::Zstd => Box::new(zstd::Decoder::new(reader)),
         })
     }
 }

@@ -18,6 +18,7 @@ pub mod tarball;
 mod tests;
 mod unpack;
 pub mod windows;
+mod zstd;
 
 use std::collections::HashSet;
 use std::fs::File;

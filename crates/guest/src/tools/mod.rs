@@ -115,11 +115,6 @@ fn powershell(streams: &mut Streams<'_>) -> u8 {
     1
 }
 
-/// Runs something async: these programs have one thread.
-fn block_on<T>(future: impl Future<Output = T>) -> std::io::Result<T> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

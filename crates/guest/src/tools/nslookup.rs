@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Streams, block_on};
+use super::Streams;
 use crate::{Dns, Resolver};
 
 /// Where the pod's resolver settings are: below Wine, by its name for files of the system under it.
@@ -19,8 +19,8 @@ pub(super) fn main(args: &[String], streams: &mut Streams<'_>) -> u8 {
     if let Some(server) = words.next() {
         dns.servers = match server.parse::<IpAddr>() {
             Ok(address) => vec![address.to_string()],
-            Err(_) => match block_on(Resolver::new(dns.clone(), None).resolve(server)) {
-                Ok(Ok(addresses)) => addresses.iter().take(1).map(IpAddr::to_string).collect(),
+            Err(_) => match Resolver::new(dns.clone(), None).resolve(server) {
+                Ok(addresses) => addresses.iter().take(1).map(IpAddr::to_string).collect(),
                 _ => {
                     let _ = writeln!(streams.err, "*** Can't find address for server {server}");
                     return 1;
@@ -30,14 +30,14 @@ pub(super) fn main(args: &[String], streams: &mut Streams<'_>) -> u8 {
     }
     let server = dns.servers.first().cloned().unwrap_or_else(|| "none".to_owned());
     let _ = writeln!(streams.out, "Server:  UnKnown\r\nAddress:  {server}\r\n\r");
-    match block_on(Resolver::new(dns, None).look_up(name)) {
-        Ok(Ok((full, addresses))) => {
+    match Resolver::new(dns, None).look_up(name) {
+        Ok((full, addresses)) => {
             let list: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
             let label = if list.len() > 1 { "Addresses" } else { "Address" };
             let _ = writeln!(streams.out, "Name:    {full}\r\n{label}:  {}\r\n\r", list.join("\r\n          "));
             0
         }
-        Ok(Err(error)) => {
+        Err(error) => {
             let text = format!("{error:#}");
             let reason = match text.rsplit_once("the server answered ") {
                 Some((_, answer)) => answer,
@@ -45,10 +45,6 @@ pub(super) fn main(args: &[String], streams: &mut Streams<'_>) -> u8 {
                 None => &text,
             };
             let _ = writeln!(streams.err, "*** UnKnown can't find {name}: {reason}");
-            1
-        }
-        Err(error) => {
-            let _ = writeln!(streams.err, "nslookup: cannot start: {error}");
             1
         }
     }

@@ -3,7 +3,7 @@
 //! The order is a file that both can write: one byte that says whether to stop, then texts that each end with NUL. What
 //! comes back are lines in a pipe. Neither holds anything that a program of the container must not see.
 
-use thiserror::Error;
+use std::fmt;
 
 /// The first byte of an order: go on.
 pub const RUN: u8 = b'-';
@@ -37,9 +37,16 @@ pub enum Report {
 }
 
 /// Not an order.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("this is not an order of container-sim to start a program")]
+#[derive(Debug, PartialEq, Eq)]
 pub struct NotAnOrder;
+
+impl fmt::Display for NotAnOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this is not an order of container-sim to start a program")
+    }
+}
+
+impl std::error::Error for NotAnOrder {}
 
 impl Order {
     /// As it is written to the file. NULs cannot be part of any of these on Windows and are left out.

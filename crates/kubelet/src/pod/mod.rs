@@ -311,4 +311,12 @@ impl Observed {
     pub(crate) fn newest_in(&self, name: &str, sandbox: &str) -> Option<&Container> {
         self.containers.iter().find(|c| c.name == name && c.sandbox == sandbox)
     }
+
+    /// The attempt of a container whose end counts towards its restart back-off. A container that was stopped because its sandbox was
+    /// replaced did nothing wrong: upstream looks at its state before that, which is running (kuberuntime_manager.go, SyncPod and doBackOff).
+    pub(crate) fn ended(&self, name: &str, memory: &Memory) -> Option<&Container> {
+        let sandbox = self.sandboxes.first().map(|s| s.id.as_str());
+        let replaced = |c: &Container| memory.stopping.contains_key(&c.id) && sandbox != Some(c.sandbox.as_str());
+        self.newest(name).filter(|c| c.state == State::Exited && !replaced(c))
+    }
 }

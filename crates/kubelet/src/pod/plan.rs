@@ -219,8 +219,7 @@ impl Plan<'_> {
     /// Gets the image, then starts the container, unless a back-off holds.
     fn start(&mut self, c: &Spec) {
         let i = self.input;
-        let before = i.observed.newest(&c.name);
-        if let Some(b) = before.filter(|b| b.state == State::Exited) {
+        if let Some(b) = i.observed.ended(&c.name, i.memory) {
             let key = format!("{}/{}", c.name, container_hash(c));
             let since = b.finished_at.unwrap_or(i.now);
             if let Some((wait, until)) = i.memory.restarts.holding(&key, since, i.now) {

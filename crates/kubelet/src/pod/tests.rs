@@ -199,6 +199,21 @@ fn restarts_follow_policy_and_back_off() {
 }
 
 #[test]
+fn a_replaced_sandbox_does_not_count_towards_the_back_off() {
+    let mut w = World::new(json!({})).sandbox(true).container("c", State::Exited, 2, 0).image("c");
+    let key = format!("c/{}", w.observed.containers[0].hash);
+    w.memory.restarts.tried(&key, t(80), t(85));
+    w.now = 95;
+    let new = Sandbox { id: "s1".into(), attempt: 1, ..w.observed.sandboxes[0].clone() };
+    w.observed.sandboxes.insert(0, new);
+    assert_eq!(w.plan(), [""; 0], "it had crashed before");
+    w.memory.stopping.insert(w.observed.containers[0].id.clone(), 30);
+    assert_eq!(w.plan(), ["start c, restart 3"], "it was stopped for the sandbox");
+    w.observed.sandboxes.remove(0);
+    assert_eq!(w.plan(), [""; 0], "it was stopped for something else");
+}
+
+#[test]
 fn init_containers_run_in_order_and_sidecars_stay() {
     let w = World::new(serde_json::from_str(INIT).unwrap()).sandbox(true).image("i").image("side").image("j").image("c");
     assert_eq!(w.plan(), ["start i, restart 0"]);

@@ -60,7 +60,7 @@ impl Worker {
 
     /// Counts a restart into the back-off.
     fn note_restart(&mut self, spec: &Container, now: Timestamp) {
-        if let Some(before) = self.observed.newest(&spec.name).filter(|b| b.state == State::Exited) {
+        if let Some(before) = self.observed.ended(&spec.name, &self.memory) {
             let key = format!("{}/{}", spec.name, container_hash(spec));
             self.memory.restarts.tried(&key, before.finished_at.unwrap_or(now), now);
         }

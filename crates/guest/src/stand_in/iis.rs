@@ -17,9 +17,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpStream;
 
-use crate::drives::Drives;
-use crate::pages::{self, Asked, Page, Product};
-use crate::{Options, Resolver, StandIn, fetch, stop_signal};
+use super::drives::Drives;
+use super::pages::{self, Asked, Page, Product};
+use super::{Options, StandIn, fetch, stop_signal};
+use crate::Resolver;
 
 /// Largest file that PUT takes.
 const MAX_UPLOAD: usize = 16 << 20;
@@ -43,7 +44,7 @@ pub(crate) async fn serve(options: Options, port: u16, root: PathBuf) -> Result<
     let resolver = Resolver::new(options.dns, Some(hosts));
     let asked = Asked::of(&options.env)?;
     let site = Rc::new(Site { hostname, env: options.env, drives: Drives::new(root), resolver, product, asked });
-    let listener = crate::listen(port).await?;
+    let listener = super::listen(port).await?;
     println!("#Software: Microsoft Internet Information Services 10.0 (Mullion stand-in)");
     println!("#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) sc-status time-taken");
     let local = tokio::task::LocalSet::new();

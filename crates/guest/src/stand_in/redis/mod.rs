@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::stop_signal;
+use super::stop_signal;
 use resp::{Parsed, Reply, parse};
 use store::{Session, Store};
 
@@ -22,7 +22,7 @@ const MAX_CLIENTS: u64 = 1000;
 
 /// Serves until told to stop.
 pub(crate) async fn serve(port: u16) -> Result<()> {
-    let listener = crate::listen(port).await?;
+    let listener = super::listen(port).await?;
     let store = Rc::new(RefCell::new(Store::new(port, Instant::now())));
     println!("[1] {} # Server started, Redis version 3.0.504 (Mullion stand-in: nothing is saved)", now());
     println!("[1] {} * The server is now ready to accept connections on port {port}", now());

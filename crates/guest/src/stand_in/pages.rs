@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use percent_encoding::percent_decode_str;
 
-use crate::drives::{DriveError, Drives};
+use super::drives::{DriveError, Drives};
 
 /// An answer before it is put on the wire.
 #[derive(Debug, PartialEq, Eq)]

@@ -42,7 +42,8 @@ async fn get(url: &str, resolver: &Resolver) -> Result<Fetched> {
     }
     let authority = uri.authority().with_context(|| format!("{url:?} names no host"))?;
     let port = authority.port_u16().unwrap_or(80);
-    let addresses = resolver.resolve(authority.host()).await?;
+    let (resolver, host) = (resolver.clone(), authority.host().to_owned());
+    let addresses = tokio::task::spawn_blocking(move || resolver.resolve(&host)).await??;
     let (stream, address) = connect(&addresses, port).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
