@@ -132,7 +132,35 @@ impl Bench<'_> {
                 sleep(Duration::from_millis(20));
             }
         }
-        self.until_steady(&probe, Some(now()))
+        let since = now();
+        if !fault.is_empty() {
+            self.until_struck()?;
+        }
+        let took = self.until_steady(&probe, Some(since))?;
+        // An endpoint alone can be back before anybody asks; whatever else is lost is missed.
+        if took.is_zero() && command.first() != Some(&"endpoints") {
+            bail!("every pod served all the time");
+        }
+        Ok(took)
+    }
+
+    /// Waits until each fault that was set has struck.
+    fn until_struck(&self) -> Result<()> {
+        let begin = Instant::now();
+        for node in NODES {
+            loop {
+                let set: serde_json::Value = serde_json::from_str(&self.hns(node, &["fault", "list", "-o", "json"])?)?;
+                let waits = |fault: &serde_json::Value| fault["struck"].as_u64() == Some(0);
+                if set.as_array().is_some_and(|set| !set.is_empty() && !set.iter().any(waits)) {
+                    break;
+                }
+                if begin.elapsed() > PATIENCE {
+                    bail!("a fault of {node} has not struck within {PATIENCE:?}: {set}");
+                }
+                sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
     }
 
     /// The id of one object that belongs to a pod.

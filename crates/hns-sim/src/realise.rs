@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::fact::{Fact, Forwarding, Frontend, Pick, Seen, Spread, bridge_name, uplink_bridge};
 use crate::mac::Mac;
 use crate::model::{is_external, is_nat};
-use crate::state::{Change, Object, State};
+use crate::state::{Change, Endpoint, Object, State};
 use crate::switches::Switches;
 
 mod access;
@@ -67,6 +67,12 @@ pub fn dependents(change: &Change, state: &State) -> Vec<(Kind, Guid)> {
                 .map(|id| (Kind::Endpoint, id))
                 .collect()
         }
+        (Kind::Endpoint, after) => {
+            let before = state.endpoints.get(&change.id).filter(|row| row.on_host).and_then(|row| gateway(&row.read()));
+            let after = after.as_ref().and_then(|object| if let Object::Endpoint(endpoint) = object { gateway(endpoint) } else { None });
+            let networks = [&before, &after].into_iter().filter(|_| before != after).flatten().map(|(network, _)| *network);
+            networks.flat_map(|network| state.index().endpoints_of(network)).map(|id| (Kind::Endpoint, id)).collect()
+        }
         (Kind::SdnRoute, after) => {
             let before = state.routes.get(&change.id);
             let after = after.as_ref().and_then(|object| if let Object::Route(route) = object { Some(route) } else { None });
@@ -75,6 +81,11 @@ pub fn dependents(change: &Change, state: &State) -> Vec<(Kind, Guid)> {
         }
         _ => Vec::new(),
     }
+}
+
+/// The network and addresses of an endpoint of the host: pods whose gateway it is send by the host.
+fn gateway(endpoint: &Endpoint) -> Option<(Guid, Vec<IpNet>)> {
+    endpoint.on_host.then(|| (endpoint.document.host_compute_network, endpoint.all_addresses().collect()))
 }
 
 /// Whether a namespace of this host has an id and not yet a compartment: then it has no number of one.

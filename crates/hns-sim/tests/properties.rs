@@ -38,10 +38,11 @@ impl Draws {
     }
 }
 
-/// Holds the facts it was told, and refuses now and then.
+/// Holds the facts it was told, and may refuse now and then.
 struct Strict {
     facts: Arc<Mutex<BTreeSet<Fact>>>,
     draws: Draws,
+    refuses: bool,
 }
 
 impl Kernel for Strict {
@@ -59,7 +60,7 @@ impl Kernel for Strict {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<(), KernelError> {
-        if self.draws.now_and_then(8) {
+        if self.refuses && self.draws.now_and_then(8) {
             return Err(KernelError { action: plan.to_string(), hresult: HResult::FAIL, source: std::io::ErrorKind::StorageFull.into() });
         }
         let mut facts = self.facts.lock().unwrap();
@@ -122,12 +123,14 @@ fn endpoint(draws: &mut Draws) -> Value {
 
 fn endpoint_policies(draws: &mut Draws) -> Value {
     let port = draws.below(3) + 8000;
+    let hop = format!("10.0.{}.{}", draws.below(2), 1 + draws.below(2));
     let all = [
         json!({"Type": "PortMapping", "Settings": {"Protocol": 6, "InternalPort": 80, "ExternalPort": port}}),
         json!({"Type": "ACL", "Settings": {"Action": "Block", "Direction": "In", "RemoteAddresses": "s1"}}),
         json!({"Type": "ACL", "Settings": {"Action": "Allow", "Direction": "Out", "Protocols": "6", "RemotePorts": "80-90"}}),
         json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": ["10.0.0.0/8"]}}),
         json!({"Type": "InterfaceParameters", "Settings": {"Mtu": 1400}}),
+        json!({"Type": "SDNRoute", "Settings": {"DestinationPrefix": "10.96.0.0/12", "NextHop": hop, "NeedEncap": draws.now_and_then(2)}}),
     ];
     (0..[0, 0, 1, 1, 2][draws.below(5)]).map(|_| draws.one(&all).clone()).collect()
 }
@@ -323,7 +326,7 @@ fn run(seed: u64) -> usize {
     let mut draws = Draws(mix(seed));
     let version = *draws.one(&[HnsVersion::new(9, 5), HnsVersion::new(13, 3), HnsVersion::new(15, 4), HnsVersion::new(16, 0)]);
     let facts = Arc::new(Mutex::new(BTreeSet::new()));
-    let kernel = Strict { facts: facts.clone(), draws: Draws(seed) };
+    let kernel = Strict { facts: facts.clone(), draws: Draws(seed), refuses: true };
     let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None).unwrap();
     let session = simulator.session();
     let (mut last, mut done) = (String::new(), 0);
@@ -347,6 +350,54 @@ fn run(seed: u64) -> usize {
         assert!(outcome.is_ok(), "seed {seed}, call {number}: {last}");
     }
     done
+}
+
+/// Which way a pod's packets go follows from where its gateway is: the kernel hears when that changes.
+#[test]
+fn a_gateway_comes_to_the_host_and_goes() {
+    let facts = Arc::new(Mutex::new(BTreeSet::new()));
+    let kernel = Strict { facts: facts.clone(), draws: Draws(0), refuses: false };
+    let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+    let session = simulator.session();
+    let [network, space, pod, gateway] = [0x10, 0x50, 0x20, 0x21].map(id);
+    let open = |kind, id| session.call(Function::Open(kind), Args { id: Some(id), ..Args::default() }).unwrap().handle;
+    let create = |kind, id, document: Value| {
+        let within = (kind == Kind::Endpoint).then(|| open(Kind::Network, network)).flatten();
+        let args = Args { id: Some(id), network: within, settings: Some(&document.to_string()), ..Args::default() };
+        session.call(Function::Create(kind), args).unwrap();
+    };
+    let call = |path: &str, body: &str| {
+        let args = Args { method: Some("POST"), path: Some(path), settings: Some(body), ..Args::default() };
+        session.call(Function::HnsCall, args).unwrap();
+    };
+    let version = json!({"Major": 2, "Minor": 0});
+    let endpoint = |address: &str| {
+        json!({
+            "IpConfigurations": [{"IpAddress": address}], "Routes": [{"NextHop": "10.0.0.2", "DestinationPrefix": "0.0.0.0/0"}],
+            "SchemaVersion": version,
+        })
+    };
+    let subnet = json!({"IpAddressPrefix": "10.0.0.0/24", "Routes": [{"NextHop": "10.0.0.1", "DestinationPrefix": "0.0.0.0/0"}]});
+    create(Kind::Network, network, json!({"Type": "L2Bridge", "Ipams": [{"Subnets": [subnet]}], "SchemaVersion": version}));
+    create(Kind::Namespace, space, json!({"Type": "Host"}));
+    create(Kind::Endpoint, pod, endpoint("10.0.0.5"));
+    let added = json!({"ResourceType": "Endpoint", "RequestType": "Add", "Settings": {"EndpointId": pod}}).to_string();
+    session
+        .call(Function::Modify(Kind::Namespace), Args { handle: open(Kind::Namespace, space), settings: Some(&added), ..Args::default() })
+        .unwrap();
+    let by_host = || facts.lock().unwrap().iter().any(|fact| matches!(fact, Fact::HostPath { .. }));
+    let same = || *facts.lock().unwrap() == simulator.facts();
+    create(Kind::Endpoint, gateway, endpoint("10.0.0.2"));
+    assert!(same() && !by_host());
+    call(&format!("/endpoints/{gateway}/attach"), r#"{"SystemType":"Host"}"#);
+    assert!(same() && by_host(), "the gateway is on the host");
+    call(&format!("/endpoints/{gateway}/detach"), "");
+    assert!(same() && !by_host(), "the gateway has left the host");
+    call(&format!("/endpoints/{gateway}/attach"), r#"{"SystemType":"Host"}"#);
+    session.call(Function::Delete(Kind::Endpoint), Args { id: Some(gateway), ..Args::default() }).unwrap();
+    assert!(same() && !by_host(), "the gateway is deleted");
+    session.call(Function::Delete(Kind::Endpoint), Args { id: Some(pod), ..Args::default() }).unwrap();
+    assert!(same());
 }
 
 #[test]
