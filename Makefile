@@ -24,10 +24,10 @@ setup:
 
 # The programs that Windows containers run beside their own: part of the binary, and in $(TARGET)/guest.
 guest:
-	@tools/step "building the guest programs for Windows (takes minutes the first time)" tools/guest
+	@tools/step "building the guest programs for Windows (about a minute the first time)" tools/guest
 
 build: guest
-	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion (takes minutes the first time)" cargo build --profile up -p mullion
+	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion (some four minutes on two processors the first time)" cargo build --profile up -p mullion
 
 # What is measured and given to others: $(TARGET)/release/mullion, optimised.
 release: guest

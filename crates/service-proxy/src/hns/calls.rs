@@ -13,6 +13,7 @@ use hcn::{
 };
 use tokio::sync::Semaphore;
 
+use super::document::is_orphaned;
 use super::plan::Put;
 
 /// How many operations may be under way at once. The service does one at a time; more of ours keep it busy, also where every wake-up of
@@ -270,7 +271,7 @@ impl Calls {
     /// Absence is success.
     fn delete(&self, kind: Kind, id: &Guid) -> Result<Answer, Trouble> {
         match self.call(Function::Delete(kind), &id.to_string(), Args { id: Some(*id), ..Args::default() }) {
-            Err(error) if !error.is_not_found() => Err(error.into()),
+            Err(error) if !error.is_not_found() || kind == Kind::LoadBalancer && is_orphaned(&error) => Err(error.into()),
             _ => Ok(Answer::Done),
         }
     }

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use hcn::document::DistributionType;
 use hcn::{
-    EndpointPolicy, Guid, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNetwork, LoadBalancerFlags, NetworkType, PortMappingFlags,
-    SupportedFeatures, owned_id,
+    EndpointPolicy, Guid, HResult, HcnError, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNetwork, LoadBalancerFlags, NetworkType,
+    PortMappingFlags, SupportedFeatures, owned_id,
 };
 use ipnet::IpNet;
 
@@ -93,7 +93,28 @@ impl Ground {
 
 /// The id of the load balancer for `key`: the same after every restart, so ours are told from others'.
 pub fn load_balancer_id(cluster_uid: &str, key: &FrontKey) -> Guid {
-    owned_id(cluster_uid, "loadbalancer", &key.to_string())
+    successor_id(cluster_uid, key, 0)
+}
+
+/// The id of the load balancer that takes the place of `generation` earlier ones, which could not be deleted.
+pub fn successor_id(cluster_uid: &str, key: &FrontKey, generation: u32) -> Guid {
+    let name = if generation == 0 { key.to_string() } else { format!("{key} {generation}") };
+    owned_id(cluster_uid, "loadbalancer", &name)
+}
+
+/// How many earlier ones an id is recognised behind.
+const GENERATIONS: u32 = 64;
+
+/// How many earlier ones the load balancer has, if it is ours.
+pub fn generation(cluster_uid: &str, document: &HostComputeLoadBalancer) -> Option<(FrontKey, u32)> {
+    let key = front_key(document)?;
+    (0..GENERATIONS).find(|generation| successor_id(cluster_uid, &key, *generation) == document.id).map(|generation| (key, generation))
+}
+
+/// Whether deleting or changing a load balancer failed because its network is gone: it can never be deleted then, only the service's restart
+/// takes it away (moby/libnetwork#2524, Azure/aks-engine#3956).
+pub fn is_orphaned(error: &HcnError) -> bool {
+    error.hresult() == Some(HResult::NETWORK_NOT_FOUND)
 }
 
 /// An endpoint that the proxy makes.

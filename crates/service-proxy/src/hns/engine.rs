@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::Settings;
 use super::calls::Call;
-use super::document::{Ground, Remote, Rules, load_balancer_id};
+use super::document::{Ground, Remote, Rules, successor_id};
 use super::gap::Gap;
 use super::mirror::{Endpoint, Held, Mirror, Stamp};
 use super::plan::{Context, Plan, Put, Step, no_endpoint, plan};
@@ -49,6 +49,8 @@ struct Running {
     again: bool,
     /// The service said that the front end is taken: by whom?
     taken: Option<String>,
+    /// It was read once already because the front end was taken.
+    was_taken: bool,
     failed: Option<String>,
     broken: Vec<Guid>,
     /// The endpoint that it deletes.
@@ -69,6 +71,7 @@ impl Running {
             current: None,
             again: false,
             taken: None,
+            was_taken: false,
             failed: None,
             broken: Vec::new(),
             removing: None,
@@ -101,6 +104,8 @@ pub struct Engine {
     cluster_uid: String,
     settings: Settings,
     mirror: Mirror,
+    /// How many load balancers of a front end could not be deleted, where any.
+    generations: HashMap<FrontKey, u32>,
     ground: Ground,
     rules: Rules,
     /// A modify was seen to work since the service started; a version that accepts it and does nothing exists.
@@ -147,6 +152,7 @@ impl Engine {
             cluster_uid: cluster_uid.into(),
             settings,
             mirror: Mirror::default(),
+            generations: HashMap::new(),
             ground: Ground::default(),
             rules: Rules::default(),
             modify_works: false,
@@ -363,7 +369,7 @@ impl Engine {
                 if !known || self.busy.contains_key(&Item::Front(key)) {
                     return None;
                 }
-                Call::ReadBalancer(load_balancer_id(&self.cluster_uid, &key))
+                Call::ReadBalancer(self.id_of(&key))
             }
             Item::Unused(id) => {
                 // After a restart front ends that wait for something to be read do not name theirs yet.
@@ -515,7 +521,7 @@ impl Engine {
     }
 
     fn call_for(&self, key: &FrontKey, step: &Step, broken: &[Guid]) -> Result<Call, String> {
-        let id = load_balancer_id(&self.cluster_uid, key);
+        let id = self.id_of(key);
         match step {
             Step::Read => Ok(Call::ReadBalancer(id)),
             Step::ReadEndpoint { id } => Ok(Call::ReadEndpoint(*id)),

@@ -6,8 +6,11 @@ use std::net::IpAddr;
 
 use hcn::{Guid, HostComputeEndpoint, HostComputeLoadBalancer};
 
-use super::document::{Remote, Shape, front_key, load_balancer_id};
-use crate::table::FrontKey;
+use super::document::{Remote, Shape, front_key};
+use crate::table::{FrontKey, IpFamily, Protocol, Vip};
+
+/// The front end of load balancers that are in nobody's way: no Service can have it.
+const NOWHERE: FrontKey = FrontKey { vip: Vip::Node(IpFamily::V4), protocol: Protocol::Sctp, port: 0 };
 
 /// An endpoint of the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,6 +214,7 @@ impl Mirror {
     /// Notes a load balancer.
     pub fn put(&mut self, id: Guid, key: FrontKey, held: Held, stamp: Stamp) {
         self.take(&key);
+        self.remove_stranger(&id);
         self.blind += usize::from(held == Held::Unread(Box::default()));
         self.count(held.endpoints(), true);
         self.keys.insert(id, key);
@@ -287,17 +291,21 @@ impl Mirror {
         self.strangers.iter().find(|(_, at)| at.as_ref() == Some(key)).map(|(id, _)| *id)
     }
 
-    /// Notes what reading a load balancer of unknown origin said. Returns its front end when it is ours after all.
-    pub fn read_stranger(&mut self, cluster_uid: &str, document: &HostComputeLoadBalancer, stamp: Stamp) -> Option<FrontKey> {
+    /// Notes a load balancer that nobody can delete.
+    pub fn leave(&mut self, id: Guid) {
+        self.put_stranger(id, Some(NOWHERE));
+    }
+
+    /// Notes what reading a load balancer of unknown origin said. Returns its front end when it is ours after all, by `own`, the id that ours has.
+    pub fn read_stranger(&mut self, own: Option<Guid>, document: &HostComputeLoadBalancer, stamp: Stamp) -> Option<FrontKey> {
         let key = front_key(document);
-        if let Some(key) = key.filter(|key| load_balancer_id(cluster_uid, key) == document.id) {
+        if let Some(key) = key.filter(|_| own == Some(document.id)) {
             self.remove_stranger(&document.id);
             self.put(document.id, key, Held::Known(Shape::of(document)), stamp);
             return Some(key);
         }
-        // One without a readable front end is in nobody's way; any value keeps it from being read again.
-        let nowhere = FrontKey { vip: crate::table::Vip::Node(crate::table::IpFamily::V4), protocol: crate::table::Protocol::Sctp, port: 0 };
-        self.put_stranger(document.id, Some(key.unwrap_or(nowhere)));
+        // Any value keeps it from being read again.
+        self.put_stranger(document.id, Some(key.unwrap_or(NOWHERE)));
         None
     }
 

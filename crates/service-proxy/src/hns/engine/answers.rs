@@ -4,7 +4,7 @@ use hcn::{EndpointPolicy, HResult, HcnError, HostComputeEndpoint, HostComputeLoa
 
 use super::*;
 use crate::hns::calls::{Answer, Trouble};
-use crate::hns::document::{Remote, Shape};
+use crate::hns::document::{Remote, Shape, front_key, generation, is_orphaned};
 use crate::hns::mirror::Endpoint;
 
 /// Whether the service as a whole did not answer. A single call that takes too long says nothing of others.
@@ -68,6 +68,11 @@ impl Engine {
                 running.broken.push(id);
                 running.failed = Some(format!("cannot {text}: {}", trouble.error));
             }
+            (Step::Delete, Err(trouble)) if is_orphaned(&trouble.error) => self.leave_behind(key, self.generation_of(&key) + 1),
+            (Step::Put { how: Put::Modify | Put::Replace, .. }, Err(trouble)) if is_orphaned(&trouble.error) && !trouble.deleted => {
+                self.leave_behind(key, self.generation_of(&key) + 1);
+                running.again = true;
+            }
             (Step::Put { how, shape }, Err(trouble)) => self.put_failed(running, key, how, &shape, &trouble, now, &text),
             (Step::Read, Err(trouble)) => self.give_up(running, &text, &trouble.error),
             (Step::Delete, Err(trouble)) => {
@@ -79,7 +84,31 @@ impl Engine {
     }
 
     pub(super) fn id_of(&self, key: &FrontKey) -> Guid {
-        load_balancer_id(&self.cluster_uid, key)
+        successor_id(&self.cluster_uid, key, self.generation_of(key))
+    }
+
+    fn generation_of(&self, key: &FrontKey) -> u32 {
+        self.generations.get(key).copied().unwrap_or(0)
+    }
+
+    /// The load balancer of a front end cannot be deleted: it counts as nobody's, and one of another id takes its place.
+    fn leave_behind(&mut self, key: FrontKey, generation: u32) {
+        if self.generations.is_empty() {
+            tracing::warn!(
+                front = %key,
+                "a load balancer cannot be deleted since its network is gone: it stays until the Host Networking Service restarts, and another one \
+                 takes its place"
+            );
+        }
+        let id = self.id_of(&key);
+        self.write_stamp();
+        let is_held = self.mirror.key_of(&id).is_some();
+        let freed = self.mirror.remove(&id, &key);
+        if is_held {
+            self.mirror.leave(id);
+        }
+        self.generations.insert(key, generation);
+        self.drop_unused(freed);
     }
 
     fn give_up(&mut self, running: &mut Running, text: &str, error: &HcnError) {
@@ -99,6 +128,8 @@ impl Engine {
         self.drop_unused(before);
         self.sweep_once();
         match (running.taken.take(), document) {
+            // It is ours that is in the way; where that did not help once, it does not at once.
+            (Some(reason), Some(_)) if running.was_taken => self.take_later(running, reason),
             // Nothing of ours is there, and yet the front end is taken.
             (Some(reason), None) => {
                 running.steps.clear();
@@ -107,8 +138,16 @@ impl Engine {
                     None => format!("{reason}; no load balancer that is known has this front end, so another program may listen on the port"),
                 });
             }
-            _ => running.again = true,
+            (taken, _) => {
+                running.was_taken |= taken.is_some();
+                running.again = true;
+            }
         }
+    }
+
+    fn take_later(&mut self, running: &mut Running, reason: String) {
+        running.steps.clear();
+        running.failed = Some(reason);
     }
 
     fn endpoint_made(&mut self, running: &mut Running, id: Guid, remote: Remote) {
@@ -247,8 +286,16 @@ impl Engine {
         }
         match result {
             Ok(Answer::Balancer(Some(document))) => {
+                if let Some((key, generation)) = generation(&self.cluster_uid, &document).filter(|(key, later)| *later > self.generation_of(key)) {
+                    if self.busy.contains_key(&Item::Front(key)) {
+                        running.failed = Some("its front end is being written".to_owned());
+                        return;
+                    }
+                    self.leave_behind(key, generation);
+                }
+                let own = front_key(&document).map(|key| self.id_of(&key));
                 let stamp = self.write_stamp();
-                if let Some(key) = self.mirror.read_stranger(&self.cluster_uid, &document, stamp) {
+                if let Some(key) = self.mirror.read_stranger(own, &document, stamp) {
                     self.push_front(key, table);
                 }
             }

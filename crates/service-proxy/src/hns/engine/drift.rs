@@ -367,7 +367,7 @@ impl Engine {
         let in_work: HashSet<Guid> =
             self.busy.keys().filter_map(|item| if let Item::Front(key) = item { Some(self.id_of(key)) } else { None }).collect();
         let predicted: HashMap<Guid, FrontKey> =
-            if found.len() > FEW { table.iter().map(|(key, _)| (load_balancer_id(&self.cluster_uid, key), *key)).collect() } else { HashMap::new() };
+            if found.len() > FEW { table.iter().map(|(key, _)| (self.id_of(key), *key)).collect() } else { HashMap::new() };
         for id in found.into_iter().filter(|id| !in_work.contains(id)) {
             if self.is_just_deleted(&id, since) {
                 continue;

@@ -2,6 +2,7 @@
 
 use hns_sim::admin::{Restart, RestartMode};
 use hns_sim::latency::mix;
+use hns_sim::state::Balancer;
 
 use super::*;
 
@@ -159,19 +160,58 @@ async fn a_remote_endpoint_that_somebody_deletes_is_made_anew_and_written_again(
 /// §3.2.7: upstream wipes every Service when the network is another one. Nothing is wiped; everything is moved over.
 #[tokio::test]
 async fn a_network_that_is_made_anew_gets_everything_again() {
-    let host = Host::new(NEW).await;
-    let mut proxy = host.proxy();
-    services(&mut proxy, 5);
-    proxy.rest().await;
-    let seen = host.seen().await;
-    host.client.delete_network(&host.network).await.unwrap();
+    for version in [OLD, NEW] {
+        let host = Host::new(version).await;
+        let mut proxy = host.proxy();
+        services(&mut proxy, 5);
+        proxy.rest().await;
+        let seen = host.seen().await;
+        for _ in 0..2 {
+            host.forget_calls();
+            renew_network(&host, &mut proxy).await;
+            assert_eq!(serving(&host), seen, "{version:?}");
+            // For each front end an endpoint and a load balancer, what is tried with the old ones, and looks.
+            let calls = host.calls().len();
+            assert!(calls < 40 * 7, "{version:?}: {calls} calls");
+        }
+        // What could not be deleted is recognised, and neither written nor taken for another program's.
+        let mut later = host.proxy();
+        services(&mut later, 5);
+        later.rest().await;
+        assert_eq!((serving(&host), later.hns.engine().writes(), later.behind()), (seen.clone(), 0, Vec::new()), "{version:?}");
+        // And the service's restart takes it away.
+        host.simulator.restart(Restart { mode: RestartMode::Clean, away_ms: 100, wipe: false }).unwrap();
+        later.until("the service to be away", |engine| !engine.is_up()).await;
+        later.until("the service", |engine| engine.is_up() && engine.is_idle()).await;
+        assert_eq!((serving(&host), later.behind()), (seen, Vec::new()), "{version:?}");
+    }
+}
+
+/// The network goes, and one of the same name comes.
+async fn renew_network(host: &Host, proxy: &mut Proxy) {
+    let old = host.client.network_by_name("pods").await.unwrap().unwrap().id;
+    host.client.delete_network(&old).await.unwrap();
     proxy.until("to see it", |engine| engine.unavailable().is_some()).await;
     let subnet = Subnet::new("192.168.4.0/24".parse().unwrap(), "192.168.4.1".parse().unwrap());
     let network = host.client.create_network(Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap().id;
     proxy.until("the repair", |engine| engine.is_idle() && engine.unavailable().is_none() && engine.is_up()).await;
-    assert_eq!(host.seen().await, seen);
     let endpoints = host.client.endpoints().await.unwrap();
     assert!(endpoints.iter().all(|endpoint| endpoint.host_compute_network == network));
+}
+
+/// Front end → addresses of its back ends, of the load balancers that have a network.
+fn serving(host: &Host) -> Vec<String> {
+    let line = |row: Balancer| {
+        let mut ips: Vec<String> = row.backends.iter().map(ToString::to_string).collect();
+        ips.sort();
+        format!("{} -> {}", front_key(&row.document).unwrap(), ips.join(" "))
+    };
+    let mut lines: Vec<(FrontKey, String)> = host.simulator.with_state(|state| {
+        let rows = state.balancers.values().map(|row| row.read()).filter(|row| !row.network.is_nil());
+        rows.map(|row| (front_key(&row.document).unwrap(), line(row))).collect()
+    });
+    lines.sort();
+    lines.into_iter().map(|(_, line)| line).collect()
 }
 
 /// A verify finds what ids cannot tell: a load balancer of ours that somebody rewrote.
