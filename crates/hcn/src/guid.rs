@@ -24,6 +24,14 @@ impl Guid {
         self.0.get_version_num() == 5
     }
 
+    /// Bytes of its text.
+    pub const LENGTH: usize = 36;
+
+    /// Its text, written into `buffer`: quicker than formatting it.
+    pub fn encode<'a>(&self, buffer: &'a mut [u8; Self::LENGTH]) -> &'a str {
+        self.0.as_hyphenated().encode_lower(buffer)
+    }
+
     /// Whether this is the all-zero GUID.
     pub fn is_nil(&self) -> bool {
         self.0.is_nil()
@@ -32,7 +40,7 @@ impl Guid {
 
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.as_hyphenated())
+        f.write_str(self.encode(&mut [0; Self::LENGTH]))
     }
 }
 

@@ -305,31 +305,39 @@ impl Context<'_> {
         let ids = self.select(kind, &tests);
         let mut text = String::with_capacity(2 + ids.len() * 39);
         text.push('[');
-        for (index, id) in ids.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            // Writing to a string cannot fail.
-            let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{comma}\"{id}\""));
+        // Lists are long and asked for often.
+        let mut buffer = [0; Guid::LENGTH];
+        for id in &ids {
+            text.extend(["\"", id.encode(&mut buffer), "\","]);
+        }
+        if !ids.is_empty() {
+            text.pop();
         }
         text.push(']');
         Ok(Staged::text(text))
     }
 
-    /// The ids for which every test holds. The narrowest index gives the candidates.
+    /// The ids for which every test holds. The narrowest index gives the candidates, for which its own test holds already.
     fn select(&self, kind: Kind, tests: &[Test]) -> Vec<Guid> {
         let index = self.state.index();
-        let narrow = tests.iter().find_map(|test| match test {
+        let narrow = |test: &Test| match test {
             Test::Id(id) => Some(id.iter().copied().filter(|id| self.state.has(kind, id)).collect::<Vec<_>>()),
             Test::Name(name) if !name.is_empty() => Some(index.named(kind, name).collect()),
             _ => None,
-        });
-        let of_network = || {
-            tests.iter().find_map(|test| match test {
-                Test::Network(network) if kind == Kind::Endpoint => Some(network.iter().flat_map(|network| index.endpoints_of(*network)).collect()),
-                _ => None,
-            })
         };
-        let candidates = narrow.or_else(of_network).unwrap_or_else(|| self.state.ids_of(kind));
-        candidates.into_iter().filter(|id| tests.iter().all(|test| self.holds(kind, id, test))).collect()
+        let of_network = |test: &Test| match test {
+            Test::Network(network) if kind == Kind::Endpoint => Some(network.iter().flat_map(|network| index.endpoints_of(*network)).collect()),
+            _ => None,
+        };
+        let all = || tests.iter().enumerate();
+        let found = all().find_map(|(at, test)| Some((Some(at), narrow(test)?)));
+        let found = found.or_else(|| all().find_map(|(at, test)| Some((Some(at), of_network(test)?))));
+        let (done, candidates) = found.unwrap_or_else(|| (None, self.state.ids_of(kind)));
+        let left: Vec<&Test> = all().filter(|(at, _)| Some(*at) != done).map(|(_, test)| test).collect();
+        if left.is_empty() {
+            return candidates;
+        }
+        candidates.into_iter().filter(|id| left.iter().all(|test| self.holds(kind, id, test))).collect()
     }
 
     fn holds(&self, kind: Kind, id: &Guid, test: &Test) -> bool {

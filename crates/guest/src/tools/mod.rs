@@ -77,10 +77,12 @@ pub fn dispatch() -> Option<ExitCode> {
     let mut args = std::env::args();
     let name = args.next()?;
     let args: Vec<String> = args.collect();
-    let (mut input, mut out, mut err) = (std::io::stdin().lock(), std::io::BufWriter::new(std::io::stdout()), std::io::stderr());
+    // A message is written at once: `kubectl cp` may end before it has shown the rest of one.
+    let (mut input, mut out, mut err) =
+        (std::io::stdin().lock(), std::io::BufWriter::new(std::io::stdout()), std::io::LineWriter::new(std::io::stderr()));
     let code = run(stem(&name), &args, &mut Streams { input: &mut input, out: &mut out, err: &mut err })?;
     // Whoever reads no further does not want to know.
-    let _ = out.flush();
+    let _ = (out.flush(), err.flush());
     Some(ExitCode::from(code))
 }
 
