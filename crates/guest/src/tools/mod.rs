@@ -77,7 +77,7 @@ pub fn dispatch() -> Option<ExitCode> {
     let mut args = std::env::args();
     let name = args.next()?;
     let args: Vec<String> = args.collect();
-    // A message is written at once: `kubectl cp` may end before it has shown the rest of one.
+    // A message is written at once, so that those of several programs do not mix.
     let (mut input, mut out, mut err) =
         (std::io::stdin().lock(), std::io::BufWriter::new(std::io::stdout()), std::io::LineWriter::new(std::io::stderr()));
     let code = run(stem(&name), &args, &mut Streams { input: &mut input, out: &mut out, err: &mut err })?;

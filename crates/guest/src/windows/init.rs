@@ -13,7 +13,7 @@ use std::os::windows::io::{AsRawHandle as _, FromRawHandle as _, OwnedHandle};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE, TRUE};
+use windows_sys::Win32::Foundation::{ERROR_INTERNAL_ERROR, HANDLE, INVALID_HANDLE_VALUE, TRUE};
 use windows_sys::Win32::Security::{
     AllocateAndInitializeSid, CreateRestrictedToken, DISABLE_MAX_PRIVILEGE, FreeSid, PSID, SECURITY_NT_AUTHORITY, SID_AND_ATTRIBUTES,
     TOKEN_ALL_ACCESS,
@@ -77,7 +77,7 @@ fn run() -> io::Result<()> {
     // SAFETY: the handler is a function that lives as long as the program.
     unsafe { SetConsoleCtrlHandler(Some(control), TRUE) };
     let job = job()?;
-    let program = match start(&order, &job) {
+    let program = match start_patiently(&order, &job) {
         Ok(program) => program,
         Err(error) => {
             let code = error.raw_os_error().and_then(|code| u32::try_from(code).ok()).unwrap_or(31);
@@ -152,6 +152,19 @@ fn token(limited: bool) -> io::Result<OwnedHandle> {
         FreeSid(administrators);
         if restricted == 0 { Err(error) } else { Ok(OwnedHandle::from_raw_handle(made)) }
     }
+}
+
+/// Starts the program. Wine says "internal error" when a new process ended before it was set up, which happens now and then on a busy machine:
+/// nothing of the program has run then, and it is started again.
+fn start_patiently(order: &Order, job: &OwnedHandle) -> io::Result<OwnedHandle> {
+    let is_unlucky = |error: &io::Error| error.raw_os_error().and_then(|code| u32::try_from(code).ok()) == Some(ERROR_INTERNAL_ERROR);
+    for _ in 0..2 {
+        match start(order, job) {
+            Err(error) if is_unlucky(&error) => {}
+            other => return other,
+        }
+    }
+    start(order, job)
 }
 
 /// Starts the program in the job, on this process's own standard streams.
