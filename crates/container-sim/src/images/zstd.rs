@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// The content of all frames. A frame whose window is larger than the format's recommended limit is an error.
+/// The content of all frames. A frame that asks for a window of more than 128 MiB is an error.
 pub(super) struct Decoder<R> {
     source: BufReader<R>,
     frame: FrameDecoder,

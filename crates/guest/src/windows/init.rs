@@ -154,8 +154,8 @@ fn token(limited: bool) -> io::Result<OwnedHandle> {
     }
 }
 
-/// Starts the program. Wine says "internal error" when a new process ended before it was set up, which happens now and then on a busy machine:
-/// nothing of the program has run then, and it is started again.
+/// Starts the program. Wine says "internal error" when a new process ended before it was set up. That was seen once in some 400 starts, its
+/// cause is not known; nothing of the program has run then, and it is started again.
 fn start_patiently(order: &Order, job: &OwnedHandle) -> io::Result<OwnedHandle> {
     let is_unlucky = |error: &io::Error| error.raw_os_error().and_then(|code| u32::try_from(code).ok()) == Some(ERROR_INTERNAL_ERROR);
     for _ in 0..2 {

@@ -128,8 +128,11 @@ impl Engine {
         self.drop_unused(before);
         self.sweep_once();
         match (running.taken.take(), document) {
-            // It is ours that is in the way; where that did not help once, it does not at once.
-            (Some(reason), Some(_)) if running.was_taken => self.take_later(running, reason),
+            // It is ours that is in the way, and reading it once did not help: it is tried again after a while.
+            (Some(reason), Some(_)) if running.was_taken => {
+                running.steps.clear();
+                running.failed = Some(reason);
+            }
             // Nothing of ours is there, and yet the front end is taken.
             (Some(reason), None) => {
                 running.steps.clear();
@@ -143,11 +146,6 @@ impl Engine {
                 running.again = true;
             }
         }
-    }
-
-    fn take_later(&mut self, running: &mut Running, reason: String) {
-        running.steps.clear();
-        running.failed = Some(reason);
     }
 
     fn endpoint_made(&mut self, running: &mut Running, id: Guid, remote: Remote) {
