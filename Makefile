@@ -35,7 +35,7 @@ release: guest
 
 # target/x86_64-pc-windows-gnu/release/mullion.exe, and computenetwork.dll for Windows programs under Wine beside it.
 windows:
-	tools/windows-cargo build --release --bin mullion
+	tools/windows-cargo build --release -p mullion --bin mullion
 	tools/windows-cargo build --release -p hcn-dll
 
 # The Windows that containers of simulated nodes will see, shared by all clusters. `mullion up` makes it too.
@@ -90,7 +90,7 @@ wine: test-template
 bench: setup release
 	$(TARGET)/release/mullion template
 	cargo build --release -p bench
-	tools/windows-cargo build --release --bin mullion
+	tools/windows-cargo build --release -p mullion --bin mullion
 	tools/windows-cargo build --release -p hcn-dll --features one-lock
 	mv $(WINDOWS_TARGET)/release/computenetwork.dll $(WINDOWS_TARGET)/release/one-lock.dll
 	tools/windows-cargo build --release -p hcn-dll

@@ -138,9 +138,7 @@ pub fn request(socket: &Path, call: &str, args: Json) -> io::Result<Json> {
 
 fn request_within(socket: &Path, patience: Option<Duration>, call: &str, args: Json) -> io::Result<Json> {
     let mut stream = Address::Unix(socket.to_owned()).connect()?;
-    if let Stream::Unix(stream) = &stream {
-        stream.set_read_timeout(patience)?;
-    }
+    stream.set_read_timeout(patience)?;
     write_frame(&mut stream, &Request { id: 1, call: call.to_owned(), args })?;
     let answer: Answer = read_frame(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     match answer.error {

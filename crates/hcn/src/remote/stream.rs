@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Where a service listens: `unix:PATH` or `tcp:HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +102,15 @@ impl Stream {
             Self::Unix(stream) => stream.shutdown(std::net::Shutdown::Both),
             Self::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
         };
+    }
+
+    /// A read that takes longer is an error; without a duration none is.
+    pub fn set_read_timeout(&self, longest: Option<Duration>) -> io::Result<()> {
+        match self {
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.set_read_timeout(longest),
+            Self::Tcp(stream) => stream.set_read_timeout(longest),
+        }
     }
 
     /// Whether clients must show a token.
