@@ -29,9 +29,10 @@ guest:
 build: guest
 	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion (some four minutes on two processors the first time)" cargo build --profile up -p mullion
 
-# What is measured and given to others: $(TARGET)/release/mullion, optimised.
+# What is measured and given to others: $(TARGET)/release/mullion, optimised; $(TARGET)/release/bench beside it.
 release: guest
-	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building an optimised mullion (takes longer than that of make up)" cargo build --release -p mullion
+	@tools/setup valgrind
+	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building an optimised mullion (takes longer than that of make up)" tools/release
 
 # target/x86_64-pc-windows-gnu/release/mullion.exe, and computenetwork.dll for Windows programs under Wine beside it.
 windows:
@@ -89,7 +90,6 @@ wine: test-template
 # UPSTREAM_PROXY=PATH measures the memory of that kube-proxy for Linux beside ours.
 bench: setup release
 	$(TARGET)/release/mullion template
-	cargo build --release -p bench
 	tools/windows-cargo build --release -p mullion --bin mullion
 	tools/windows-cargo build --release -p hcn-dll --features one-lock
 	mv $(WINDOWS_TARGET)/release/computenetwork.dll $(WINDOWS_TARGET)/release/one-lock.dll

@@ -106,7 +106,12 @@ impl Site {
 
     /// Starts a copy of `program`; `directories` and what it says go to the site's.
     fn start(&self, program: &Path, name: &str, arguments: &[String]) -> Result<Measured> {
-        let (program, log) = (self.copy(program, name)?, self.path(&format!("{name}.log")));
+        self.run(self.copy(program, name)?, name, arguments)
+    }
+
+    /// Starts `program` itself.
+    fn run(&self, program: PathBuf, name: &str, arguments: &[String]) -> Result<Measured> {
+        let log = self.path(&format!("{name}.log"));
         let output = File::create(&log)?;
         let mut command = Command::new(&program);
         command.args(arguments).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).env_remove("MULLION_LOG").env_remove("MULLION_HCN");
@@ -115,9 +120,19 @@ impl Site {
         Ok(Measured { child: Running(child), program, log, begun })
     }
 
-    fn proxy_arguments(&self, mode: &str, node: &str) -> Vec<String> {
+    /// Of kube-proxy, whosever it is.
+    fn kube_proxy_arguments(&self, mode: &str, node: &str) -> [String; 4] {
         let kubeconfig = format!("--kubeconfig={}", self.path("kubeconfig").display());
-        [&kubeconfig, &format!("--proxy-mode={mode}"), &format!("--hostname-override={node}"), "--cluster-cidr=10.0.0.0/12"].map(str::to_owned).into()
+        [kubeconfig, format!("--proxy-mode={mode}"), format!("--hostname-override={node}"), "--cluster-cidr=10.0.0.0/12".to_owned()]
+    }
+
+    /// Of `mullion`.
+    fn proxy_arguments(&self, mode: &str, node: &str) -> Vec<String> {
+        std::iter::once("kube-proxy".to_owned()).chain(self.kube_proxy_arguments(mode, node)).collect()
+    }
+
+    fn nftables_arguments(&self) -> Vec<String> {
+        self.proxy_arguments("nftables", "node-0")
     }
 }
 
@@ -170,6 +185,16 @@ impl Measured {
         }
     }
 
+    /// Asks the program to end, and waits for that.
+    fn end(mut self) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.child.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).context("asking a program to end failed")?;
+        let status = self.child.0.wait()?;
+        let said = || std::fs::read_to_string(&self.log).unwrap_or_default();
+        ensure!(status.success(), "{} ended with {status}: {}", self.program.display(), said().trim());
+        Ok(())
+    }
+
     /// Watches it at rest: its share of a processor.
     fn rest(&self) -> Result<f64> {
         let before = self.child.cpu()?;
@@ -191,9 +216,7 @@ impl Measured {
 pub fn nftables(figures: &mut Figures, programs: &Programs, size: Size) -> Result<()> {
     let Size { services, most_mb } = size;
     let site = Site::new(services)?;
-    let mut arguments = site.proxy_arguments("nftables", "node-0");
-    arguments.insert(0, "kube-proxy".to_owned());
-    let mut ours = site.start(&programs.mullion, "mullion", &arguments)?;
+    let mut ours = site.start(&programs.mullion, "mullion", &site.nftables_arguments())?;
     figures.background_time(format!("{services}: `mullion kube-proxy`, from its start to the last element"), ours.converged(services)?);
     let percent = ours.rest()?;
     ours.add_memory(figures, &format!("{services}: `mullion kube-proxy` alone"), most_mb)?;
@@ -207,7 +230,7 @@ pub fn nftables(figures: &mut Figures, programs: &Programs, size: Size) -> Resul
 }
 
 fn upstreams(figures: &mut Figures, site: &Site, upstream: &Path) -> Result<()> {
-    let mut arguments = site.proxy_arguments("nftables", "node-0");
+    let mut arguments = site.kube_proxy_arguments("nftables", "node-0").to_vec();
     // What only the machine's own root may write.
     arguments
         .extend(["--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"].map(str::to_owned));
@@ -230,7 +253,6 @@ impl Userspace {
     pub fn start(programs: &Programs) -> Result<Self> {
         let site = Site::new(1)?;
         let mut arguments = site.proxy_arguments("userspace", "node-0");
-        arguments.insert(0, "kube-proxy".to_owned());
         arguments.push("--service-interface=lo".to_owned());
         let mut measured = site.start(&programs.mullion, "mullion", &arguments)?;
         measured.converged(1)?;
@@ -257,17 +279,69 @@ pub fn hns(figures: &mut Figures, programs: &Programs, size: Size) -> Result<()>
     let Size { services, most_mb } = size;
     let site = Site::new(services)?;
     let host = Host::start(&site, &programs.mullion)?;
-    // All back ends are on other hosts: a pod of this one would need an endpoint that CNI makes.
-    let mut arguments = site.proxy_arguments("kernelspace", "another");
-    arguments.insert(0, "kube-proxy".to_owned());
-    arguments.extend([format!("--hcn={}", host.address()), format!("--network-name={NETWORK}")]);
-    let mut ours = site.start(&programs.mullion, "mullion", &arguments)?;
+    let mut ours = site.start(&programs.mullion, "mullion", &host.proxy_arguments(&site))?;
     figures.background_time(
         format!("{services}: `mullion kube-proxy` over `mullion hns-sim`, from its start to the last load balancer"),
         ours.converged(services)?,
     );
     sleep(REST);
     ours.add_memory(figures, &format!("{services}: `mullion kube-proxy` alone, HNS"), most_mb)
+}
+
+/// How the proxy programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The kernel's nftables.
+    Nftables,
+    /// A simulated Host Networking Service, with packets.
+    Hns,
+}
+
+/// `mullion kube-proxy` under valgrind.
+pub struct Watched {
+    measured: Measured,
+    mode: Mode,
+    _host: Option<Host>,
+    _site: Site,
+}
+
+impl Watched {
+    /// Starts it with options of valgrind; returns once it serves so many Services.
+    pub fn start(mullion: &Path, mode: Mode, services: usize, options: &[String]) -> Result<Self> {
+        let valgrind = which("valgrind").context("there is no valgrind: install it (Debian's package has the same name)")?;
+        let site = Site::new(services)?;
+        let (host, proxy) = match mode {
+            Mode::Nftables => (None, site.nftables_arguments()),
+            Mode::Hns => {
+                let host = Host::start(&site, mullion)?;
+                let arguments = host.proxy_arguments(&site);
+                (Some(host), arguments)
+            }
+        };
+        let arguments: Vec<String> = options.iter().cloned().chain([mullion.display().to_string()]).chain(proxy).collect();
+        let mut measured = site.run(valgrind, "valgrind", &arguments)?;
+        measured.converged(services)?;
+        Ok(Self { measured, mode, _host: host, _site: site })
+    }
+
+    /// Reads its metrics, as a monitoring system does.
+    pub fn scrape(&self) -> Result<()> {
+        api::get(METRICS, "/metrics").map(|_| ())
+    }
+
+    /// Ends it, and what it programmed.
+    pub fn end(self) -> Result<()> {
+        self.measured.end()?;
+        match self.mode {
+            Mode::Nftables => service_proxy::nftables::cleanup().map(|_| ()).map_err(anyhow::Error::msg),
+            Mode::Hns => Ok(()),
+        }
+    }
+}
+
+/// Where PATH has a program.
+fn which(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
 /// A simulated Windows host in this network namespace, which ends with the benchmark.
@@ -308,8 +382,11 @@ impl Host {
         Ok(Self { socket, _simulator: simulator, _lan: lan })
     }
 
-    fn address(&self) -> String {
-        format!("unix:{}", self.socket.display())
+    /// Of the proxy of this host. All back ends are on other hosts: a pod of this one would need an endpoint that CNI makes.
+    fn proxy_arguments(&self, site: &Site) -> Vec<String> {
+        let mut arguments = site.proxy_arguments("kernelspace", "another");
+        arguments.extend([format!("--hcn=unix:{}", self.socket.display()), format!("--network-name={NETWORK}")]);
+        arguments
     }
 }
 

@@ -9,6 +9,8 @@ mod command;
 mod dll;
 mod figures;
 #[cfg(target_os = "linux")]
+mod functions;
+#[cfg(target_os = "linux")]
 mod hns;
 #[cfg(target_os = "linux")]
 mod losses;
@@ -83,6 +85,13 @@ enum Command {
         #[command(subcommand)]
         part: proxy_nft::Part,
     },
+    /// Lists the functions that the service proxy runs, for the linker
+    #[cfg(target_os = "linux")]
+    Functions(functions::Args),
+    /// What `functions` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    FunctionsPart(functions::Args),
     /// The API server of a proxy that is measured
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
@@ -118,6 +127,9 @@ fn part(command: &Command) -> Option<anyhow::Result<ExitCode>> {
         Command::LossesPart => losses::part().map(|()| ExitCode::SUCCESS),
         Command::ProxyHnsPart { size, programs } => proxy_hns::part(*size, programs),
         Command::ProxyNftPart { part } => proxy_nft::part(part),
+        // It measures nothing, so that there is no report.
+        Command::Functions(args) => functions::main(args).map(|()| ExitCode::SUCCESS),
+        Command::FunctionsPart(args) => functions::part(args),
         Command::ApiPart { services, directory } => api::part(*services, directory).map(|()| ExitCode::SUCCESS),
         _ => return None,
     })
@@ -145,7 +157,13 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         Command::ProxyNft(programs) => proxy_nft::main(programs)?,
         #[cfg(target_os = "linux")]
-        Command::HnsPart | Command::LossesPart | Command::ProxyHnsPart { .. } | Command::ProxyNftPart { .. } | Command::ApiPart { .. } => {}
+        Command::HnsPart
+        | Command::LossesPart
+        | Command::ProxyHnsPart { .. }
+        | Command::ProxyNftPart { .. }
+        | Command::Functions(_)
+        | Command::FunctionsPart(_)
+        | Command::ApiPart { .. } => {}
     }
     Ok(())
 }

@@ -1,0 +1,105 @@
+//! `bench functions`: which functions the service proxy runs, for the linker.
+//!
+//! A program's pages are mapped 64 KiB at a time, around each that is used. The proxy runs 5,000 of the program's functions; where they lie
+//! among all others, most of what is mapped is code that nobody runs. `tools/release` has the linker place them side by side.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use linux_sys::netlink::Rtnl;
+
+use crate::command::{self, Mode};
+use crate::namespaced;
+
+/// How many Services the proxy serves meanwhile: what it runs does not depend on it.
+const SERVICES: usize = 100;
+/// How long it is watched when it serves them: longer than all that it does again and again, but for what takes minutes.
+const REST: Duration = Duration::from_secs(20);
+/// A list is wrong when it is shorter.
+const FEWEST: usize = 1_000;
+
+/// What is run.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// A mullion with names of functions (`-C strip=none`)
+    #[arg(long)]
+    mullion: PathBuf,
+    /// Where the names go, one a line
+    #[arg(long)]
+    output: PathBuf,
+}
+
+/// Writes the list.
+pub fn main(args: &Args) -> Result<()> {
+    let mullion = args.mullion.canonicalize().with_context(|| format!("finding {} failed", args.mullion.display()))?;
+    let output = std::path::absolute(&args.output)?;
+    let words = ["functions-part", "--mullion", &mullion.display().to_string(), "--output", &output.display().to_string()].map(str::to_owned);
+    namespaced::again(words)
+}
+
+/// The same, within the namespaces.
+pub fn part(args: &Args) -> Result<ExitCode> {
+    linux_sys::ns::reset_switches()?;
+    Rtnl::open()?.set_up(1)?;
+    let (nftables, hns) = (run(&args.mullion, Mode::Nftables)?, run(&args.mullion, Mode::Hns)?);
+    let names = in_order(&nftables, &hns);
+    ensure!(names.len() >= FEWEST, "{} ran {} functions with names: was it linked with -C strip=none?", args.mullion.display(), names.len());
+    let text: String = names.iter().flat_map(|name| [name, "\n"]).collect();
+    std::fs::write(&args.output, text).with_context(|| format!("writing {} failed", args.output.display()))?;
+    println!("{} functions of the service proxy are listed in {}", names.len(), args.output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The names of all functions that the proxy runs in a mode, from its start to its end.
+fn run(mullion: &Path, mode: Mode) -> Result<BTreeSet<String>> {
+    let directory = tempfile::tempdir()?;
+    let calls = directory.path().join("calls");
+    let valgrind = ["--tool=callgrind".to_owned(), "--demangle=no".to_owned(), format!("--callgrind-out-file={}", calls.display())];
+    let watched = command::Watched::start(mullion, mode, SERVICES, &valgrind)?;
+    let until = Instant::now() + REST;
+    while Instant::now() < until {
+        watched.scrape()?;
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    watched.end()?;
+    let text = std::fs::read_to_string(&calls).with_context(|| format!("reading {} failed: valgrind's callgrind wrote nothing", calls.display()))?;
+    Ok(names(&text))
+}
+
+/// The functions of a file of callgrind. Each is named once, at its first use: `fn=(17) name`, or `cfn=(17) name` where it is called.
+fn names(text: &str) -> BTreeSet<String> {
+    let name = |line: &str| {
+        let rest = line.strip_prefix("fn=(").or_else(|| line.strip_prefix("cfn=("))?;
+        let (_, name) = rest.split_once(") ")?;
+        // `'2` and so on are levels of recursion; functions without a name are told by their address.
+        let name = name.split('\'').next().unwrap_or(name);
+        (!name.starts_with("0x") && !name.contains(' ')).then(|| name.to_owned())
+    };
+    text.lines().filter_map(name).collect()
+}
+
+/// What both modes run in the middle, so that each mode's functions are side by side.
+fn in_order<'a>(one: &'a BTreeSet<String>, other: &'a BTreeSet<String>) -> Vec<&'a str> {
+    one.difference(other).chain(one.intersection(other)).chain(other.difference(one)).map(String::as_str).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_function_is_named_once() {
+        let text = "version: 1\nob=(1) /bin/mullion\nfl=(1) ???\nfn=(1) _ZN4main17h01E\n0 3\ncfn=(2) _ZN5tokio3run17h02E\ncalls=1 0\n0 5\n\
+            fn=(2)\n0 5\nfn=(3) _ZN5tokio3run17h02E'2\n0 1\nfn=(4) 0x0000000000001090\nfn=(5) (below main)\n";
+        assert_eq!(names(text).into_iter().collect::<Vec<_>>(), ["_ZN4main17h01E", "_ZN5tokio3run17h02E"]);
+    }
+
+    #[test]
+    fn each_modes_functions_are_side_by_side() {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(in_order(&set(&["a", "b", "x"]), &set(&["b", "c", "x"])), ["a", "b", "x", "c"]);
+    }
+}
