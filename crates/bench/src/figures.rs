@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::machine;
+use crate::machine::{self, Processors};
+
+/// From which share of stolen time on a table says so, in percent.
+const NOTICEABLE: f64 = 1.0;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -215,10 +218,17 @@ impl Report {
     /// Measures a table and prints it. What was measured before a failure is printed too.
     pub fn table(&mut self, title: &str, measure: impl FnOnce(&mut Figures) -> Result<()>) {
         let mut figures = Figures::default();
+        let before = Processors::now();
         let outcome = measure(&mut figures);
+        let stolen = Processors::now().stolen_since(before);
         let rows: String = figures.0.iter().map(|figure| format!("{figure}\n")).collect();
         if !figures.0.is_empty() {
             self.say(&format!("| {title} | measured | limit |\n| --- | ---: | ---: |\n{rows}"));
+        }
+        if stolen >= NOTICEABLE {
+            self.say(&format!(
+                "{stolen:.0} % of the processors' time went to other machines of the host meanwhile (steal): times are longer for it.\n"
+            ));
         }
         self.over.extend(figures.0.into_iter().filter(|figure| !figure.holds()).map(|figure| figure.name));
         self.part(title, outcome);

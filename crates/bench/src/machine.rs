@@ -18,6 +18,33 @@ pub fn describe() -> String {
     )
 }
 
+/// How the processors' time was spent since the machine started, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Processors {
+    all: u64,
+    /// Given to other machines by the host while this one had something to do.
+    stolen: u64,
+}
+
+impl Processors {
+    /// Until now; nothing where the system does not tell.
+    pub fn now() -> Self {
+        Self::parse(&read("/proc/stat")).unwrap_or_default()
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        // `cpu user nice system idle iowait irq softirq steal`: proc_stat(5). What follows is part of the first two.
+        let ticks: Vec<u64> = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
+        Some(Self { all: ticks.iter().sum(), stolen: *ticks.get(7)? })
+    }
+
+    /// How much of the time since `before` was stolen, in percent.
+    pub fn stolen_since(self, before: Self) -> f64 {
+        let (stolen, all) = (self.stolen.saturating_sub(before.stolen), self.all.saturating_sub(before.all));
+        if all == 0 { 0.0 } else { stolen as f64 / all as f64 * 100.0 }
+    }
+}
+
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
@@ -71,6 +98,18 @@ mod tests {
         for part in ["machine: ", " cores, ", " of memory, kernel ", "\ncommit: "] {
             assert!(text.contains(part), "{part:?} is not in {text}");
         }
+    }
+
+    #[test]
+    fn stolen_time_is_told() {
+        let before = Processors::parse("cpu  10 0 20 60 1 2 3 4 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n").unwrap();
+        let after = Processors::parse("cpu  60 0 20 90 1 2 3 24 0 0\n").unwrap();
+        assert_eq!(before, Processors { all: 100, stolen: 4 });
+        assert_eq!(after.stolen_since(before), 20.0);
+        assert_eq!(before.stolen_since(before), 0.0);
+        assert_eq!(Processors::parse("cpu 1 2 3\n"), None);
+        #[cfg(target_os = "linux")]
+        assert!(Processors::now().all > 0);
     }
 
     #[test]
