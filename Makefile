@@ -8,6 +8,8 @@ export CARGO_TARGET_DIR := $(TARGET)
 ifeq (,$(findstring :$(HOME)/.cargo/bin:,:$(PATH):))
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 endif
+# Tests run nft, which Debian's ordinary users do not have on their PATH.
+export PATH := $(PATH):/usr/sbin:/sbin
 WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 
 # Tests add here what they prove of the tables in docs/service-proxy.md (crates/parity). A run begins without it and ends without it.
