@@ -130,7 +130,7 @@ soak: setup test-template
 	tools/fuzz $(or $(FUZZ_SECONDS),60)
 	PROPTEST_CASES=$(or $(CASES),2000) cargo test --workspace --no-fail-fast --quiet --lib --test settings --test documents
 	cargo test --workspace --test e2e --no-run
-	for round in $$(seq 1 $(or $(ROUNDS),10)); do tools/e2e || exit 1; done
+	for round in $$(seq 1 $(or $(ROUNDS),5)); do tools/e2e || exit 1; done
 
 # Formatting, clippy, the fuzz targets' build, licences and sources of dependencies, the oldest Rust version.
 lint:
