@@ -107,6 +107,7 @@ impl Bench<'_> {
     fn case(&self, fault: &str, command: &[&str]) -> Result<Duration> {
         let probe = Probe::start(&self.dir)?;
         self.until_steady(&probe, None)?;
+        let made = self.made_endpoints()?;
         for node in NODES {
             match command {
                 [list, mark] => {
@@ -141,7 +142,21 @@ impl Bench<'_> {
         if took.is_zero() && command.first() != Some(&"endpoints") {
             bail!("every pod served all the time");
         }
+        let repaired = made.iter().zip(self.made_endpoints()?).all(|(before, after)| after > *before);
+        if !repaired {
+            bail!("a node made no endpoint after the loss");
+        }
         Ok(took)
+    }
+
+    /// How often each node's service was asked for a new endpoint.
+    fn made_endpoints(&self) -> Result<[u64; NODES.len()]> {
+        let mut counts = [0; NODES.len()];
+        for (count, node) in counts.iter_mut().zip(NODES) {
+            let counters: serde_json::Value = serde_json::from_str(&self.hns(node, &["counters", "-o", "json"])?)?;
+            *count = counters["HcnCreateEndpoint"]["calls"].as_u64().with_context(|| format!("{node} counts no created endpoints: {counters}"))?;
+        }
+        Ok(counts)
     }
 
     /// Waits until each fault that was set has struck.

@@ -53,12 +53,10 @@ const ONE: usize = 15;
 /// Measures both.
 pub fn measure(args: &Args, figures: &mut Figures) -> Result<()> {
     let mullion = args.mullion.canonicalize().with_context(|| format!("finding {} failed", args.mullion.display()))?;
-    let ours = round(&mullion, &["--nodes", "win01:windows:20348"], |kubeconfig, home| {
-        Bench { args, mullion: &mullion, kubeconfig, home }.measure(|_| Ok(()))
-    })?;
+    let ours =
+        round(&mullion, &["--nodes", "win01:windows:20348"], |kubeconfig, home| Bench { args, mullion: &mullion, kubeconfig, home }.measure(None))?;
     let upstream = round(&mullion, &["--nodes", "win01:windows:20348", "--without", "proxy"], |kubeconfig, home| {
-        let bench = Bench { args, mullion: &mullion, kubeconfig, home };
-        bench.measure(|bench| bench.start_upstream())
+        Bench { args, mullion: &mullion, kubeconfig, home }.measure(Some(Bench::start_upstream))
     })?;
     add(figures, args.services as usize, &ours.measured, &upstream.measured);
     Ok(())
@@ -105,13 +103,16 @@ impl Drop for Helper {
 }
 
 impl Bench<'_> {
-    fn measure<T>(&self, start: impl FnOnce(&Self) -> Result<T>) -> Result<Took> {
+    /// The first programming and one more. A proxy that runs already is timed with kubectl's creating, one that `start` starts from then on.
+    fn measure(&self, start: Option<fn(&Self) -> Result<(Helper, Helper)>>) -> Result<Took> {
         let before = self.balancers()?;
         let started = self.calls()?.all;
         let begin = Instant::now();
         self.create(0..self.args.services)?;
-        // Ours runs already, with the load balancers of the API server and the DNS.
-        let (begin, _running) = if before == 0 { (Instant::now(), start(self)?) } else { (begin, start(self)?) };
+        let (begin, _running) = match start {
+            None => (begin, None),
+            Some(start) => (Instant::now(), Some(start(self)?)),
+        };
         let (calls, end) = self.settled(before + u64::from(self.args.services))?;
         let all = (calls - started, end - begin);
         let (had, counted, begin) = (self.balancers()?, self.calls()?.all, Instant::now());
