@@ -102,9 +102,12 @@ impl Drop for Helper {
     }
 }
 
+/// A proxy, and the relay that it talks through.
+type Started = (Helper, Helper);
+
 impl Bench<'_> {
     /// The first programming and one more. A proxy that runs already is timed with kubectl's creating, one that `start` starts from then on.
-    fn measure(&self, start: Option<fn(&Self) -> Result<(Helper, Helper)>>) -> Result<Took> {
+    fn measure(&self, start: Option<fn(&Self) -> Result<Started>>) -> Result<Took> {
         let before = self.balancers()?;
         let started = self.calls()?.all;
         let begin = Instant::now();
@@ -172,7 +175,7 @@ impl Bench<'_> {
     }
 
     /// A way in for Windows programs, and upstream's proxy on it.
-    fn start_upstream(&self) -> Result<(Helper, Helper)> {
+    fn start_upstream(&self) -> Result<Started> {
         let mut relay = Command::new(self.mullion);
         relay.args(["hns", "relay", "--node", NODE, "--dir"]).arg(self.home.join("dir")).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut relay = relay.spawn().context("starting the relay failed")?;
