@@ -1,6 +1,6 @@
 //! `bench functions`: which functions the service proxy runs, for the linker.
 //!
-//! A program's pages are mapped 64 KiB at a time, around each that is used. The proxy runs 5,000 of the program's functions; where they lie
+//! A program's pages are mapped 64 KiB at a time, around each that is used. The proxy runs 6,000 of the program's functions; where they lie
 //! among all others, most of what is mapped is code that nobody runs. `tools/release` has the linker place them side by side.
 
 use std::collections::BTreeSet;
