@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use crate::machine::{self, Processors};
 
-/// From which share of stolen time on a table says so, in percent.
+/// The least share of stolen time that a table tells, in percent.
 const NOTICEABLE: f64 = 1.0;
 
 /// What was measured.
