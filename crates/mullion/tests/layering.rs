@@ -6,35 +6,6 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What each crate may use of ours. Tests may use more.
-const MAY_USE: &[(&str, &[&str])] = &[
-    ("hcn", &[]),
-    ("hns-sim", &["hcn", "linux-sys"]),
-    // hns-sim by a feature that only benchmarks build.
-    ("hcn-dll", &["hcn", "hns-sim"]),
-    ("linux-sys", &[]),
-    ("pod-rules", &[]),
-    ("host", &["linux-sys", "pod-rules"]),
-    ("cri", &[]),
-    ("listen", &[]),
-    ("streaming", &[]),
-    ("guest", &["linux-sys"]),
-    ("container-sim", &["hcn", "cri", "cni", "guest", "host", "linux-sys", "pod-rules", "streaming"]),
-    ("pki", &[]),
-    ("cluster", &["pki"]),
-    ("kubelet", &["cluster", "cri", "host", "pki", "pod-rules", "hcn", "listen", "streaming"]),
-    ("service-proxy", &["cluster", "hcn", "host", "linux-sys"]),
-    ("cni", &["hcn", "host", "linux-sys"]),
-    ("fabric", &["cluster", "hcn", "host", "linux-sys"]),
-    ("dns", &["cluster", "listen"]),
-    ("apiserver", &["listen", "pki", "pod-rules", "streaming"]),
-    ("controllers", &["cluster", "pki", "pod-rules"]),
-    ("lab", &["linux-sys", "pki"]),
-    ("parity", &[]),
-    ("bench", &["*"]),
-    ("mullion", &["*"]),
-];
-
 /// Where `unsafe` may stand.
 const MAY_BE_UNSAFE: &[&str] = &[
     "crates/linux-sys/",
@@ -69,25 +40,46 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
+/// What each crate uses of ours, by the table in ARCHITECTURE.md: name, purpose, and names in backticks. None: anything.
+fn documented() -> BTreeMap<String, Option<BTreeSet<String>>> {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md can be read");
+    let rows = text.lines().skip_while(|line| *line != "| crate | what it is | uses |").skip(2).take_while(|line| line.starts_with('|'));
+    let named = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split('|').collect();
+        let [_, name, _, uses, _] = cells[..] else { panic!("a row of ARCHITECTURE.md's table has another number of cells: {line}") };
+        let name = named(name).pop().expect("a row names a crate");
+        (name, (uses.trim() != "all").then(|| named(uses).into_iter().collect()))
+    };
+    rows.map(row).collect()
+}
+
 #[test]
-fn crates_use_only_what_they_may() {
+fn architecture_names_every_dependency_between_crates() {
     let packages = packages();
     let ours: BTreeSet<&str> = packages.iter().map(|package| text(&package["name"])).collect();
-    let rules: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
-    let mut wrong = Vec::new();
+    let documented = documented();
+    let mut wrong: Vec<String> = documented.keys().filter(|name| !ours.contains(name.as_str())).map(|name| format!("there is no crate {name}")).collect();
     for package in &packages {
         let name = text(&package["name"]);
-        let Some(allowed) = rules.get(name) else {
-            wrong.push(format!("{name} is not in the table: say what it may use"));
-            continue;
-        };
-        for dependency in package["dependencies"].as_array().expect("dependencies are a list") {
-            let used = text(&dependency["name"]);
-            let normal = dependency["kind"].is_null();
-            if normal && ours.contains(used) && !allowed.contains(&"*") && !allowed.contains(&used) {
-                wrong.push(format!("{name} must not use {used}"));
-            }
+        // Tests may use more.
+        let dependencies = package["dependencies"].as_array().expect("dependencies are a list").iter().filter(|dependency| dependency["kind"].is_null());
+        let used: BTreeSet<String> =
+            dependencies.map(|dependency| text(&dependency["name"])).filter(|used| ours.contains(used)).map(str::to_owned).collect();
+        match documented.get(name) {
+            None => wrong.push(format!("{name} is not in the table")),
+            Some(Some(listed)) if *listed != used => wrong.push(format!("{name} uses {used:?}; the table says {listed:?}")),
+            Some(_) => {}
         }
+    }
+    assert!(wrong.is_empty(), "the table of crates in ARCHITECTURE.md is wrong:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn crates_inherit_version_and_license() {
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let name = text(&package["name"]);
         if package["rust_version"].is_null() {
             wrong.push(format!("{name} states no rust-version: inherit the workspace's"));
         }
