@@ -3,8 +3,8 @@
 //! Layers, from the wire up: [`document`] (what HNS reads and writes), [`port`] (the call surface of
 //! computenetwork.dll: JSON in, JSON out, synchronous), [`remote`] (that surface over a socket),
 //! `windows` (that surface by the real DLL), [`bounded`] (the surface with a time limit), [`blocking`] and
-//! [`client`] (typed calls over the surface), [`watch`] (whether the service answers, and what changed), and
-//! [`conformance`] (what every service at the other side must do).
+//! [`client`] (typed calls over the surface) and [`watch`] (whether the service answers, and what changed). What every service at the other side
+//! must do is the crate `hcn-conformance`.
 
 #[macro_use]
 mod macros;
@@ -12,7 +12,6 @@ mod macros;
 pub mod blocking;
 pub mod bounded;
 pub mod client;
-pub mod conformance;
 pub mod document;
 pub mod error;
 pub mod features;

@@ -6,7 +6,7 @@ mod harness;
 
 use std::sync::{Arc, Mutex};
 
-use hcn::conformance::{Options, Outcome, run};
+use hcn_conformance::{Options, Outcome, run};
 use hcn::port::{EventSink, HostNetwork, Subscription};
 use hcn::{Args, Event, Function, HResult, HnsVersion, NetworkType, RawError, Reply};
 use hns_sim::Simulator;
@@ -72,7 +72,7 @@ fn judge(version: HnsVersion, network_type: NetworkType) {
 #[track_caller]
 fn judge_service(service: Arc<Service>, version: HnsVersion, network_type: NetworkType) {
     let again = service.clone();
-    let restart: hcn::conformance::Restart = Arc::new(move || {
+    let restart: hcn_conformance::Restart = Arc::new(move || {
         again.restart();
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! `mullion hns conformance`: the suite of `hcn::conformance` against any service, as a table or JSON.
+//! `mullion hns conformance`: the suite of `hcn_conformance` against any service, as a table or JSON.
 
 use std::io::Write as _;
 
@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use anyhow::anyhow;
 use clap::Args;
 use hcn::NetworkType;
-use hcn::conformance::{Options, Outcome, Restart, run};
+use hcn_conformance::{Options, Outcome, Restart, run};
 use ipnet::Ipv4Net;
 
 use super::{Output, Target};
