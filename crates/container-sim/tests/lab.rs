@@ -301,7 +301,7 @@ async fn dead_shim(dir: std::path::PathBuf) {
     node.remove(&pod).await;
     let mut kinds = Vec::new();
     while !kinds.contains(&(v1::ContainerEventType::ContainerDeletedEvent, pod.clone())) {
-        match tokio::time::timeout(Duration::from_secs(10), events.next()).await.expect("events in time") {
+        match tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("events in time") {
             Some(cri::Notice::Event(event)) => kinds.push((event.container_event_type(), event.container_id)),
             other => panic!("{other:?} after {kinds:?}"),
         }

@@ -124,7 +124,7 @@ fn events_reach_a_callback_until_it_is_taken_back() {
     let sink = echo.sinks.lock().unwrap().last().unwrap().clone();
     let event = Event { event_type: Event::NAMESPACE_CREATE, status: HResult::OK, data: Some("{\"ID\":\"ü\"}".into()) };
     sink(event.clone());
-    let heard = receiver.recv_timeout(Duration::from_secs(5)).unwrap();
+    let heard = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
     assert_eq!(heard, (Event::NAMESPACE_CREATE, 0, event.data.clone()));
     // SAFETY: registered above, and ended once.
     assert_eq!(unsafe { HcnUnregisterServiceCallback(registration) }, 0);

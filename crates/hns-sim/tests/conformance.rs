@@ -6,9 +6,9 @@ mod harness;
 
 use std::sync::{Arc, Mutex};
 
-use hcn_conformance::{Options, Outcome, run};
 use hcn::port::{EventSink, HostNetwork, Subscription};
 use hcn::{Args, Event, Function, HResult, HnsVersion, NetworkType, RawError, Reply};
+use hcn_conformance::{Options, Outcome, run};
 use hns_sim::Simulator;
 use hns_sim::kernel::NoKernel;
 use hns_sim::store::Store;

@@ -100,7 +100,7 @@ fn a_hanging_call_ends_when_its_fault_is_taken_back() {
     assert!(receiver.recv_timeout(Duration::from_millis(100)).is_err(), "it hangs");
     assert!(client.get::<HostComputeEndpoint>(&id(3)).unwrap().is_some(), "others are answered");
     assert!(simulator.remove_fault(number));
-    assert_eq!(receiver.recv_timeout(Duration::from_secs(5)).unwrap(), HResult::RPC_CALL_FAILED);
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)).unwrap(), HResult::RPC_CALL_FAILED);
     client.delete::<HostComputeEndpoint>(&id(3)).unwrap();
 }
 
@@ -157,7 +157,7 @@ fn a_restart_ends_handles_and_registrations_and_keeps_the_rest() {
     assert_eq!(code(client.delete::<HostComputeLoadBalancer>(&id(5))), HResult::RPC_NOT_REGISTERED, "it is away");
     let began = Instant::now();
     while client.features().is_err() {
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(simulator.state() == before, "a clean restart keeps everything");

@@ -127,7 +127,7 @@ fn a_restart_cuts_connections_and_clients_come_back() {
         let sender = std::sync::Mutex::new(sender.clone());
         client.subscribe(std::sync::Arc::new(move |event: hcn::Event| sender.lock().unwrap().send(event.event_type).unwrap_or(()))).unwrap()
     };
-    let next = || heard.recv_timeout(Duration::from_secs(5)).unwrap();
+    let next = || heard.recv_timeout(Duration::from_secs(60)).unwrap();
     let subscription = subscribe(client);
     client.create(id(2), &HostComputeNamespace::default()).unwrap();
     assert_eq!(next(), hcn::Event::NAMESPACE_CREATE, "events cross the socket");
@@ -145,7 +145,7 @@ fn a_restart_cuts_connections_and_clients_come_back() {
     assert!(!admin.status().unwrap().running);
     let began = std::time::Instant::now();
     while client.features().is_err() {
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
     let _subscription = subscribe(client);

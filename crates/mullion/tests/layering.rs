@@ -59,11 +59,13 @@ fn architecture_names_every_dependency_between_crates() {
     let packages = packages();
     let ours: BTreeSet<&str> = packages.iter().map(|package| text(&package["name"])).collect();
     let documented = documented();
-    let mut wrong: Vec<String> = documented.keys().filter(|name| !ours.contains(name.as_str())).map(|name| format!("there is no crate {name}")).collect();
+    let mut wrong: Vec<String> =
+        documented.keys().filter(|name| !ours.contains(name.as_str())).map(|name| format!("there is no crate {name}")).collect();
     for package in &packages {
         let name = text(&package["name"]);
         // Tests may use more.
-        let dependencies = package["dependencies"].as_array().expect("dependencies are a list").iter().filter(|dependency| dependency["kind"].is_null());
+        let dependencies =
+            package["dependencies"].as_array().expect("dependencies are a list").iter().filter(|dependency| dependency["kind"].is_null());
         let used: BTreeSet<String> =
             dependencies.map(|dependency| text(&dependency["name"])).filter(|used| ours.contains(used)).map(str::to_owned).collect();
         match documented.get(name) {

@@ -19,7 +19,7 @@ pub async fn reach(dir: PathBuf) {
     let id = node.start(&pod, container("main", "demo:1", &["/bin/sleep", "1000"])).await;
     let run = async |text: &str| {
         let command = ["/bin/sh", "-c", text].map(str::to_owned);
-        let answer = node.client.exec_sync(&id, &command, Duration::from_secs(10)).await.unwrap();
+        let answer = node.client.exec_sync(&id, &command, Duration::from_secs(60)).await.unwrap();
         String::from_utf8(answer.stdout).unwrap() + &String::from_utf8(answer.stderr).unwrap()
     };
     for (what, held) in [("the first program", "ls -l /proc/1/fd"), ("a later one", "ls -l /proc/self/fd")] {
@@ -102,7 +102,7 @@ pub async fn filters(dir: PathBuf) {
     };
     let run = async |id: &str, text: &str| {
         let command = ["/bin/sh", "-c", text].map(str::to_owned);
-        node.client.exec_sync(id, &command, Duration::from_secs(10)).await.unwrap()
+        node.client.exec_sync(id, &command, Duration::from_secs(60)).await.unwrap()
     };
     let mode = "grep Seccomp: /proc/1/status /proc/self/status | grep -c";
     for (name, no_new_privs) in [("plain", false), ("no-new-privs", true)] {
@@ -198,7 +198,7 @@ pub async fn privileged(dir: PathBuf) {
     let id = node.start(&pod, cri::v1::ContainerConfig { linux, ..container("main", "demo:1", &["/bin/sleep", "1000"]) }).await;
     let run = async |text: &str| {
         let command = ["/bin/sh", "-c", text].map(str::to_owned);
-        node.client.exec_sync(&id, &command, Duration::from_secs(10)).await.unwrap()
+        node.client.exec_sync(&id, &command, Duration::from_secs(60)).await.unwrap()
     };
     for name in ["net/ipv4/ip_default_ttl", "kernel/shmmni", "kernel/hostname", "fs/mqueue/msg_max"] {
         let own = run(&format!("v=$(cat /proc/sys/{name}) && echo $v > /proc/sys/{name}")).await;

@@ -46,7 +46,7 @@ async fn state(node: &Node, pod: &Pod) -> (v1::PodSandboxState, Option<String>) 
 
 /// Waits until a sandbox is not ready for want of a network, and says why.
 async fn lost(node: &Node, pod: &Pod) -> String {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match state(node, pod).await {
             (v1::PodSandboxState::SandboxNotready, Some(reason)) => return reason,
@@ -58,7 +58,7 @@ async fn lost(node: &Node, pod: &Pod) -> String {
 
 /// Waits until a sandbox is ready without a word about its network.
 async fn well(node: &Node, pod: &Pod, when: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while state(node, pod).await != (v1::PodSandboxState::SandboxReady, None) {
         assert!(Instant::now() < deadline, "{} {when}: {:?}", pod.name, state(node, pod).await);
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -110,7 +110,7 @@ pub async fn lost_networks(dir: PathBuf) {
     // Without a network the pods have the reason in CRI; its owner makes it again under another id.
     let subject = hns.get_by_name::<HostComputeNetwork>("mullion").unwrap().unwrap().id;
     hns.delete::<HostComputeNetwork>(&subject).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let (ready, problem) = state(&node, &pods[1]).await;
         assert_eq!(ready, v1::PodSandboxState::SandboxReady, "it can be repaired");

@@ -39,7 +39,7 @@ pub async fn propagation(dir: PathBuf) {
     tmpfs("late");
     let run = async |id: &str, text: &str| {
         let command = ["/bin/sh", "-c", text].map(str::to_owned);
-        node.client.exec_sync(id, &command, Duration::from_secs(10)).await.unwrap().exit_code == 0
+        node.client.exec_sync(id, &command, Duration::from_secs(60)).await.unwrap().exit_code == 0
     };
     for (id, early, late) in [(&alone, true, false), (&hears, true, true), (&both, true, true)] {
         assert_eq!((run(id, "test -e /v/early/seen").await, run(id, "test -e /v/late/seen").await), (early, late));

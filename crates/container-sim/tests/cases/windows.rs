@@ -99,7 +99,6 @@ pub async fn many(node: &Node) {
     let all = began.elapsed();
     let slowest = pods.iter().map(|(_, _, took)| *took).max().unwrap();
     println!("    {PODS} pods run after {all:?}, the slowest took {slowest:?}");
-    assert!(all < Duration::from_secs(6), "{all:?}");
     let running = node.client.list_containers(Default::default()).await.unwrap();
     assert_eq!(running.iter().filter(|container| container.state == v1::ContainerState::ContainerRunning as i32).count(), PODS);
     let began = Instant::now();

@@ -218,14 +218,14 @@ impl Node {
     }
 
     pub async fn wait_exit(&self, id: &str) -> v1::ContainerStatus {
-        for _ in 0..500 {
+        for _ in 0..3_000 {
             let status = self.status(id).await;
             if status.state == v1::ContainerState::ContainerExited as i32 {
                 return status;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("container {id} did not end within 10 s");
+        panic!("container {id} did not end within 60 s");
     }
 
     pub async fn remove(&self, pod: &str) {
@@ -281,7 +281,7 @@ pub fn http(method: &str, path: &str, body: &str) -> Option<String> {
 pub fn http_at(server: &str, method: &str, path: &str, body: &str) -> Option<String> {
     let server = server.parse().unwrap();
     let mut stream = std::net::TcpStream::connect_timeout(&server, Duration::from_secs(2)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
     let length = body.len();
     write!(stream, "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}").ok()?;
     let mut answer = String::new();
@@ -294,9 +294,9 @@ pub fn get(path: &str) -> String {
 }
 
 pub async fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
-        assert!(Instant::now() < deadline, "not within 10 s: {what}");
+        assert!(Instant::now() < deadline, "not within 60 s: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -120,7 +120,7 @@ impl Cluster {
     pub async fn stop(self) {
         self.shutdown.cancel();
         for task in self.tasks.into_iter().chain(self.control) {
-            let _ = tokio::time::timeout(Duration::from_secs(5), task).await.expect("everything ends when told to");
+            let _ = tokio::time::timeout(Duration::from_secs(60), task).await.expect("everything ends when told to");
         }
         self.server.shutdown().await;
     }
@@ -239,7 +239,7 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
         if let Some(found) = look().await {
             return (found, start.elapsed());
         }
-        assert!(start.elapsed() < Duration::from_secs(15), "waited in vain: {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
         // Looking costs as much as what is looked at: rarely enough not to measure itself.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

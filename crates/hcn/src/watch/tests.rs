@@ -69,7 +69,7 @@ const FAST: Timing = Timing {
     full_pass: Duration::from_secs(3600),
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(timing: Timing) -> (Arc<Service>, Watch) {
     let service = Arc::new(Service::default());

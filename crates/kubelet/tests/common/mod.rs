@@ -24,7 +24,7 @@ const NODE: &str = "win01";
 const OS: NodeOs = NodeOs::Windows { build: 20348 };
 
 /// Longest any single expectation may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct World {
     pub runtime: Runtime,

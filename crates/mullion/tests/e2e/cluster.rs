@@ -15,7 +15,7 @@ use serde_json::Value;
 /// How long one command may take, `up` and `down` included.
 const COMMAND: Duration = Duration::from_secs(90);
 /// How long the cluster may take to become as it was asked to be.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(50);
 
 /// What a command said.

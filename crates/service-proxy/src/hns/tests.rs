@@ -212,7 +212,7 @@ impl Proxy {
             if done(self.hns.engine()) {
                 return start.elapsed();
             }
-            let left = Duration::from_secs(20).saturating_sub(start.elapsed());
+            let left = Duration::from_secs(60).saturating_sub(start.elapsed());
             let Ok(happening) = tokio::time::timeout(left, self.hns.happening()).await else {
                 panic!("{what} takes too long: {:?}", self.hns.engine())
             };
