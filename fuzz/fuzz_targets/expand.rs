@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pod_rules::expand;
+use kube_rules::expand;
 
 fuzz_target!(|text: &str| {
     let shown = expand(text, |name| name.starts_with('A').then(|| "$(A)".to_owned()));

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pod_rules::{NodeOs, WINDOWS_RELEASES, match_image};
+use kube_rules::{NodeOs, WINDOWS_RELEASES, match_image};
 
 fuzz_target!(|text: &str| {
     assert!(match_image(NodeOs::Linux, false, text).is_ok());

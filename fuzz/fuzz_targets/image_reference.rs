@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pod_rules::Reference;
+use kube_rules::Reference;
 
 fuzz_target!(|text: &str| {
     let Ok(reference) = text.parse::<Reference>() else { return };

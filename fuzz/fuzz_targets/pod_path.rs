@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pod_rules::{NodeOs, PodPath};
+use kube_rules::{NodeOs, PodPath};
 
 fuzz_target!(|text: &str| {
     for os in [NodeOs::Linux, NodeOs::Windows { build: 20348 }] {

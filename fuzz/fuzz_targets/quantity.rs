@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 
 fuzz_target!(|text: &str| {
     let Ok(quantity) = Quantity::parse(text) else { return };

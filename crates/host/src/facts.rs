@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use pod_rules::NodeOs;
+use kube_rules::NodeOs;
 
 /// What `status.nodeInfo` says about the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

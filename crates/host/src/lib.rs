@@ -13,7 +13,7 @@ pub use addresses::LinuxAddresses;
 pub use addresses::WindowsAddresses;
 pub use addresses::{Addresses, AddressesError, HostAddress};
 pub use facts::HostFacts;
-pub use pod_rules::{NodeOs, PathError, PodPath};
+pub use kube_rules::{NodeOs, PathError, PodPath};
 pub use root::{FileKind, HostError, HostRoot, Resolved, Space, VolumeFile};
 #[cfg(target_os = "linux")]
 pub use routes::LinuxRoutes;

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-use pod_rules::{NodeOs, PathError, PodPath};
+use kube_rules::{NodeOs, PathError, PodPath};
 
 #[cfg(target_os = "linux")]
 #[path = "root/linux.rs"]

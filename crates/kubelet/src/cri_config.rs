@@ -6,7 +6,7 @@ use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use cri::v1;
 use host::{NodeOs, PodPath};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SecurityContext};
-use pod_rules::{container_path, expand};
+use kube_rules::{container_path, expand};
 
 use crate::config::{Capacity, Resolver};
 use crate::pod::resources;
@@ -188,7 +188,7 @@ fn linux_sandbox(os: NodeOs, pod: &Pod) -> v1::LinuxPodSandboxConfig {
         security.run_as_group = context.run_as_group.map(|value| v1::Int64Value { value });
         security.supplemental_groups = groups(&context);
         let sysctls = context.sysctls.unwrap_or_default();
-        config.sysctls = sysctls.into_iter().map(|s| (pod_rules::sysctl::with_dots(&s.name), s.value)).collect();
+        config.sysctls = sysctls.into_iter().map(|s| (kube_rules::sysctl::with_dots(&s.name), s.value)).collect();
         config.cgroup_parent = cgroup_parent(pod);
     }
     config.security_context = Some(security);
@@ -202,7 +202,7 @@ fn groups(context: &PodSecurityContext) -> Vec<i64> {
 /// `/kubepods/burstable/podUID`, as the cgroupfs driver names it.
 fn cgroup_parent(pod: &Pod) -> String {
     let uid = text(&pod.metadata.uid);
-    match pod.spec.as_ref().map(pod_rules::qos_class) {
+    match pod.spec.as_ref().map(kube_rules::qos_class) {
         Some("Guaranteed") | None => format!("/kubepods/pod{uid}"),
         Some(class) => format!("/kubepods/{}/pod{uid}", class.to_lowercase()),
     }
@@ -215,7 +215,7 @@ fn windows_sandbox(pod: &Pod) -> v1::WindowsPodSandboxConfig {
         security_context: Some(v1::WindowsSandboxSecurityContext {
             run_as_username: text(&options.run_as_user_name),
             credential_spec: text(&options.gmsa_credential_spec),
-            host_process: pod_rules::admission::is_host_process(pod),
+            host_process: kube_rules::admission::is_host_process(pod),
             namespace_options: None,
         }),
     }

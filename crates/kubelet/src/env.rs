@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector};
-use pod_rules::{Quantity, expand};
+use kube_rules::{Quantity, expand};
 
 use crate::pod::resources::Amounts;
 use crate::sources::{Fetched, Kind};

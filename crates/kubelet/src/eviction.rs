@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 
 const MEMORY: &str = "memory.available";
 const NODEFS: &str = "nodefs.available";

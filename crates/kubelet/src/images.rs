@@ -82,7 +82,7 @@ impl Images {
 
     /// Whether the policy is met without a pull: the reference, or None when it must be pulled.
     pub(crate) async fn present(&self, image: &str, policy: Policy) -> Result<Option<String>, ImageError> {
-        if let Err(error) = image.parse::<pod_rules::Reference>() {
+        if let Err(error) = image.parse::<kube_rules::Reference>() {
             return Err(ImageError { reason: "InvalidImageName", message: format!("Failed to apply default image tag {image:?}: {error}") });
         }
         let found = self

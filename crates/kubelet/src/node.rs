@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, ObjectReferenc
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cluster::{EventRecorder, Informer, Selection};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Api;
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;

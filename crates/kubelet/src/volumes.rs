@@ -104,7 +104,7 @@ fn empty_dir(root: &HostRoot, path: &PodPath, source: &EmptyDirVolumeSource) -> 
     root.create_dir_all(&parent(path), 0o755)?;
     root.create_dir_all(path, 0o777)?;
     if source.medium.as_deref() == Some("Memory") && !root.os().is_windows() {
-        let size = source.size_limit.as_ref().and_then(|q| pod_rules::Quantity::parse(&q.0).ok());
+        let size = source.size_limit.as_ref().and_then(|q| kube_rules::Quantity::parse(&q.0).ok());
         root.mount_memory(path, size.map(|q| q.value().max(0) as u64))?;
     }
     Ok(())

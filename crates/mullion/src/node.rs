@@ -241,8 +241,8 @@ fn host_dns(cluster_dns: IpAddr) -> String {
     cluster_dns.to_string()
 }
 
-fn quantity(what: &str, text: &str) -> Result<pod_rules::Quantity> {
-    pod_rules::Quantity::parse(text).with_context(|| format!("{what} {text:?} is no quantity: write it as 8, 500m or 16Gi"))
+fn quantity(what: &str, text: &str) -> Result<kube_rules::Quantity> {
+    kube_rules::Quantity::parse(text).with_context(|| format!("{what} {text:?} is no quantity: write it as 8, 500m or 16Gi"))
 }
 
 fn log_rotation(args: &NodeArgs) -> Result<kubelet::LogRotation> {

@@ -5,7 +5,7 @@ use crate::kinds::KindInfo;
 use crate::object;
 use crate::registry::Registry;
 use crate::status::ApiError;
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use serde_json::{Value, json};
 
 /// A claim stays while a pod uses it.

@@ -2,7 +2,7 @@
 
 use super::exposition;
 use jiff::Timestamp;
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 

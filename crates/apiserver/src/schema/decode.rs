@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use jiff::tz::Offset;
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use serde_json::{Map, Value};
 
 /// A decoded object, and what was dropped on the way.

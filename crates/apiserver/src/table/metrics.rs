@@ -3,7 +3,7 @@
 use super::core::name;
 use super::text::{get, list};
 use super::{NAME, Printer, text};
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use serde_json::Value;
 
 pub const NODE: Printer = Printer::new(&[NAME, text("cpu"), text("memory"), text("Window")], |object, _| {

@@ -3,7 +3,7 @@
 use super::field::{Errors, Field};
 use super::volume::{Volumes, relative_path};
 use super::{names, pod, windows};
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use std::collections::HashSet;
 
 /// The regular and the init containers of a pod.

@@ -1,6 +1,6 @@
 //! Pods and pod templates (pkg/apis/core/validation: ValidatePodSpec and what it calls).
 
-use pod_rules::sysctl;
+use kube_rules::sysctl;
 
 use super::field::{Errors, Field};
 use super::{container, meta, names, pod_update, scheduling, volume, windows};

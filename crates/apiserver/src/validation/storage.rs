@@ -2,7 +2,7 @@
 
 use super::field::{Errors, Field};
 use super::{meta, names, pod_update, scheduling, volume};
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use serde_json::Value;
 
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];

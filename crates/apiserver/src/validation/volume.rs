@@ -2,7 +2,7 @@
 
 use super::field::{Errors, Field};
 use super::{names, storage};
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use std::collections::HashSet;
 
 /// The names of a pod's volumes.

@@ -2,7 +2,7 @@
 
 use super::field::Field;
 use crate::kinds::KindInfo;
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 use serde_json::Value;
 
 const NODE_LABELS: [(&str, &str); 5] = [

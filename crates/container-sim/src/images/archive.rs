@@ -15,7 +15,7 @@ use super::config::ImageConfig;
 use super::platform::Platform;
 use super::tarball::{self, Kind, Limits, TarError};
 use super::{ImageError, io_error, zstd};
-use pod_rules::reference::{Reference, is_digest};
+use kube_rules::reference::{Reference, is_digest};
 
 /// Largest manifest or configuration document.
 pub(super) const MAX_DOCUMENT: u64 = 4 << 20;

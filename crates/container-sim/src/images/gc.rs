@@ -35,7 +35,7 @@ impl Store {
             return Ok(0);
         }
         let template = cache.with_file_name("wine-template");
-        Self { state: PathBuf::new(), cache: cache.to_owned(), template, os: pod_rules::NodeOs::Linux }.collect_garbage()
+        Self { state: PathBuf::new(), cache: cache.to_owned(), template, os: kube_rules::NodeOs::Linux }.collect_garbage()
     }
 
     /// Removes what is garbage; returns how many layers that were. Nothing while another process unpacks.

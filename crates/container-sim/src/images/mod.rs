@@ -25,7 +25,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use pod_rules::{NodeOs, Reference, ReferenceError};
+use kube_rules::{NodeOs, Reference, ReferenceError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

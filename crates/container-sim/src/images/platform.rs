@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pod_rules::{NodeOs, WINDOWS_RELEASES, match_build};
+use kube_rules::{NodeOs, WINDOWS_RELEASES, match_build};
 use serde::{Deserialize, Serialize};
 
 /// What an image variant is made for.
@@ -91,7 +91,7 @@ impl NoMatch {
     fn way_out(&self) -> String {
         let wrong_os = self.available.iter().all(|platform| platform.os != self.node.name());
         match self.node {
-            NodeOs::Windows { build } if !wrong_os => match pod_rules::release(build) {
+            NodeOs::Windows { build } if !wrong_os => match kube_rules::release(build) {
                 Some(release) => format!("use the image's {} variant, or a nodeSelector for a node of the image's build", release.tags[0]),
                 None => "use a nodeSelector for a node of the image's build".to_owned(),
             },

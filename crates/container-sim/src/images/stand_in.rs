@@ -3,12 +3,12 @@
 //!
 //! Whatever comes from here says so: in its labels, in CRI annotations and in its verbose info.
 
-use pod_rules::{NodeOs, WINDOWS_RELEASES, image_build};
+use kube_rules::{NodeOs, WINDOWS_RELEASES, image_build};
 use serde::{Deserialize, Serialize};
 
 use super::config::ImageConfig;
 use super::platform::Platform;
-use pod_rules::Reference;
+use kube_rules::Reference;
 
 /// Label and annotation on every stand-in.
 pub const LABEL: &str = "mullion.io/stand-in";

@@ -5,7 +5,7 @@ mod windows;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use pod_rules::NodeOs;
+use kube_rules::NodeOs;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! The environment of a program: what the system sets, then the image, then the pod.
 
-use pod_rules::NodeOs;
+use kube_rules::NodeOs;
 
 use crate::wine::Account;
 

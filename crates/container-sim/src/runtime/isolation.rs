@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use pod_rules::{NodeOs, WINDOWS_RELEASES, match_build};
+use kube_rules::{NodeOs, WINDOWS_RELEASES, match_build};
 
 use crate::images::platform::Platform;
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use k8s_cri::v1;
-use pod_rules::NodeOs;
+use kube_rules::NodeOs;
 use rustix::process::{Resource, prlimit};
 use serde::{Deserialize, Serialize};
 

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use cni::runtime::{Attachment, Runtime as Cni};
 use hcn::watch::Watch;
 use hcn::{Guid, HcnClient, HcnError, HostComputeNamespace};
+use kube_rules::NodeOs;
 use linux_sys::ns::NetNs;
-use pod_rules::NodeOs;
 use serde::{Deserialize, Serialize};
 
 use super::record::SandboxRecord;

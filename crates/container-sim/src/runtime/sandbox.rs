@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use k8s_cri::v1;
-use pod_rules::sysctl;
+use kube_rules::sysctl;
 use tonic::Status;
 
 use super::isolation::Isolation;

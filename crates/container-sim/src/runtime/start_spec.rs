@@ -132,7 +132,7 @@ impl Runtime {
             }
             mounts.push(MountSpec {
                 source: MountSource::Node(mount.host_path.clone()),
-                target: pod_rules::container_path(os, &mount.container_path),
+                target: kube_rules::container_path(os, &mount.container_path),
                 readonly: mount.readonly,
                 propagation: match mount.propagation() {
                     v1::MountPropagation::PropagationPrivate => Propagation::None,

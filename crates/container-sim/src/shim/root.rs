@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use host::{FileKind, HostRoot, Resolved};
+use kube_rules::PodPath;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statvfs::{FsFlags, statvfs};
-use pod_rules::PodPath;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::{MountSource, MountSpec, Program, Propagation, RootSpec, StartSpec};

@@ -7,7 +7,7 @@ use k8s_openapi::{
     api::core::v1::{Container, Node, Pod, PodSpec, Taint, Toleration},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 
 use super::neighbours::Rules;
 use crate::{

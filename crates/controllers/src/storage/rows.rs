@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 use kube::Api;
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 
 use crate::selector::{Labels, NodeTerm, Selector};
 

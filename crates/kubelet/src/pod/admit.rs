@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
-use pod_rules::{NodeOs, Quantity, Refusal, admit_os, sysctl};
+use kube_rules::{NodeOs, Quantity, Refusal, admit_os, sysctl};
 
 use super::resources::{Amounts, pod_requests};
 

@@ -19,7 +19,7 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodSpec, PodStatus};
-use pod_rules::Refusal;
+use kube_rules::Refusal;
 
 pub(crate) use backoff::Backoffs;
 pub(crate) use plan::step;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_cri::v1::{LinuxContainerResources, WindowsContainerResources};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 
 /// Amounts by resource name.
 pub(crate) type Amounts = BTreeMap<String, Quantity>;
@@ -92,7 +92,7 @@ fn oom_score_adj(spec: &PodSpec, c: &Container, node_memory: u64) -> i64 {
     if spec.priority.is_some_and(|p| p >= 2_000_000_000) {
         return -997;
     }
-    match pod_rules::qos_class(spec) {
+    match kube_rules::qos_class(spec) {
         "Guaranteed" => -997,
         "BestEffort" => 1000,
         _ => {

@@ -20,7 +20,7 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     let mut status = PodStatus {
         conditions: old.conditions.clone(),
         start_time: old.start_time.clone().or(Some(seconds(i.now))),
-        qos_class: old.qos_class.clone().or(Some(pod_rules::qos_class(spec).to_owned())),
+        qos_class: old.qos_class.clone().or(Some(kube_rules::qos_class(spec).to_owned())),
         nominated_node_name: old.nominated_node_name.clone(),
         observed_generation: i.pod.metadata.generation,
         phase: old.phase.clone(),

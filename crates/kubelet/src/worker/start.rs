@@ -7,7 +7,7 @@ use cri::v1;
 use host::PodPath;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Container;
-use pod_rules::expand;
+use kube_rules::expand;
 
 use super::Worker;
 use crate::cri_config::{self, ContainerSide, ImageUse};
@@ -180,10 +180,10 @@ impl Worker {
     fn own_mounts(&self, c: &Container, restarts: u32, out: &mut Vec<v1::Mount>) -> Result<(), String> {
         let os = self.agent.side.os;
         let mounted = |path: &str, out: &[v1::Mount]| {
-            let path = pod_rules::container_path(os, path);
+            let path = kube_rules::container_path(os, path);
             out.iter().any(|m| m.container_path == path)
         };
-        let host_process = pod_rules::admission::is_host_process(&self.pod);
+        let host_process = kube_rules::admission::is_host_process(&self.pod);
         let hosts = if os.is_windows() { r"C:\Windows\System32\drivers\etc\hosts" } else { "/etc/hosts" };
         if !is_host_network(&self.pod) && !host_process && !mounted(hosts, out) {
             let file = self.write_hosts()?;

@@ -11,10 +11,10 @@ use container_sim::images::platform::Platform;
 use container_sim::images::registry::{FetchOptions, Progress, Registries, RegistryError};
 use container_sim::images::{Image, ImageError, LoadOptions, PullOptions, Store};
 use indicatif::{ProgressBar, ProgressStyle};
+use kube_rules::Reference;
 use lab::dir::{Cluster, Env};
 use lab::error::{ExitCode, LabError};
 use lab::supervisor;
-use pod_rules::Reference;
 use serde_json::json;
 
 pub use args::{ImageArgs, RegistryArgs};

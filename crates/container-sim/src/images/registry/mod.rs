@@ -31,7 +31,7 @@ use super::windows::Unpacked;
 use super::{Image, ImageError, Store, digests, insert, io_error};
 use client::{Client, MANIFESTS};
 use download::Blob;
-use pod_rules::reference::{self, Reference};
+use kube_rules::reference::{self, Reference};
 
 /// How far a pull is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use pod_rules::Reference;
+use kube_rules::Reference;
 
 /// How registries are reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

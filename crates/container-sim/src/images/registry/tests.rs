@@ -10,7 +10,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use pod_rules::NodeOs;
+use kube_rules::NodeOs;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use container_sim::images::registry::{Mirror, Registries};
 use container_sim::images::tarball::Limits;
-use pod_rules::Quantity;
+use kube_rules::Quantity;
 
 use super::super::cli::{DirArgs, Output};
 
