@@ -8,8 +8,8 @@ mod link;
 mod neighbour;
 mod rate;
 mod route;
-pub(crate) mod socket;
-pub(crate) mod wire;
+pub mod socket;
+pub mod wire;
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -57,7 +57,8 @@ pub enum NetlinkError {
 }
 
 impl NetlinkError {
-    pub(crate) fn refused(operation: &str, errno: i32, detail: Option<String>) -> Self {
+    /// The kernel refused `operation` with `errno`.
+    pub fn refused(operation: &str, errno: i32, detail: Option<String>) -> Self {
         Self::Refused { operation: operation.to_owned(), detail, source: io::Error::from_raw_os_error(errno) }
     }
 
@@ -128,7 +129,7 @@ impl Rtnl {
 }
 
 /// The address bytes of an IP address, 4 or 16.
-pub(crate) fn ip_bytes(ip: std::net::IpAddr) -> Vec<u8> {
+pub fn ip_bytes(ip: std::net::IpAddr) -> Vec<u8> {
     match ip {
         std::net::IpAddr::V4(v4) => v4.octets().to_vec(),
         std::net::IpAddr::V6(v6) => v6.octets().to_vec(),

@@ -22,7 +22,8 @@ const DUMP_TRIES: usize = 16;
 
 /// What the kernel said about one message.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub struct Answer {
+    /// The sequence number of the message.
     pub seq: u32,
     /// 0 is an acknowledgement.
     pub errno: i32,
@@ -30,14 +31,19 @@ pub(crate) struct Answer {
     pub text: Option<String>,
 }
 
+/// A netlink socket of the network namespace in which it was opened.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub struct Socket {
     fd: OwnedFd,
     seq: u32,
     buffer: Vec<u8>,
 }
 
 impl Socket {
+    /// Opens and binds a socket in the current namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the kernel has no such protocol.
     pub fn open(protocol: SockProtocol) -> Result<Self, NetlinkError> {
         let fail = |what: &'static str| move |e: nix::Error| NetlinkError::Socket { what, source: e.into() };
         let fd = socket::socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).map_err(fail("open"))?;
@@ -53,6 +59,7 @@ impl Socket {
         Ok(Self { fd, seq: 0, buffer: Vec::new() })
     }
 
+    /// The next sequence number; never 0.
     pub fn next_seq(&mut self) -> u32 {
         self.seq = self.seq.wrapping_add(1).max(1);
         self.seq
@@ -76,6 +83,10 @@ impl Socket {
         socket::getsockopt(&self.fd, socket::sockopt::SndBuf).unwrap_or(0)
     }
 
+    /// Sends one datagram.
+    ///
+    /// # Errors
+    /// When the kernel does not take all of it.
     pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let sent = retry(|| socket::sendto(self.fd.as_raw_fd(), bytes, &NetlinkAddr::new(0, 0), MsgFlags::empty()))?;
         if sent != bytes.len() {
@@ -104,6 +115,9 @@ impl Socket {
 
     /// Sends one message that asks for an acknowledgement and returns the replies before it.
     /// `build` gets the sequence number.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or cannot be asked.
     pub fn request(&mut self, operation: &str, build: impl FnOnce(&mut Writer, u32)) -> Result<Vec<Vec<u8>>, NetlinkError> {
         let seq = self.next_seq();
         let mut w = Writer::default();
@@ -129,6 +143,9 @@ impl Socket {
 
     /// Sends a dump request and hands each answer's payload to `each`; begins anew (after `reset`)
     /// when the kernel says that what it listed changed under it.
+    ///
+    /// # Errors
+    /// As [`Self::request`], and when the listing kept changing.
     pub fn dump<T>(
         &mut self,
         operation: &str,
@@ -177,6 +194,9 @@ impl Socket {
     }
 
     /// Sends a batch (which the kernel handles within the call) and collects every answer to it.
+    ///
+    /// # Errors
+    /// When it cannot be sent, or its answers not be read.
     pub fn batch(&mut self, bytes: &[u8]) -> io::Result<Vec<Answer>> {
         self.drain();
         self.send(bytes)?;

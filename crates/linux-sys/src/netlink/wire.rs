@@ -4,7 +4,7 @@
 //! (rtnetlink: host order, nf_tables: network order).
 
 /// Bytes of `nlmsghdr`.
-pub(crate) const HEADER: usize = 16;
+pub const HEADER: usize = 16;
 const NESTED: u16 = libc::NLA_F_NESTED as u16;
 const TYPE_MASK: u16 = libc::NLA_TYPE_MASK as u16;
 
@@ -14,7 +14,7 @@ const fn align(len: usize) -> usize {
 
 /// Builds one or several messages in one buffer.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Writer {
+pub struct Writer {
     bytes: Vec<u8>,
 }
 
@@ -46,10 +46,12 @@ impl Writer {
         self.pad();
     }
 
+    /// An 8-bit number.
     pub fn attr_u8(&mut self, kind: u16, value: u8) {
         self.attr(kind, &[value]);
     }
 
+    /// A 32-bit number in host order.
     pub fn attr_u32(&mut self, kind: u16, value: u32) {
         self.attr(kind, &value.to_ne_bytes());
     }
@@ -91,18 +93,27 @@ impl Writer {
         self.pad();
     }
 
+    /// Without messages, with room for `bytes`.
     pub fn with_capacity(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes) }
     }
 
+    /// What was written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
+    /// How many bytes were written.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// What was written so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -121,15 +132,19 @@ impl Writer {
 
 /// One message as received.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Received<'a> {
+pub struct Received<'a> {
+    /// The message type.
     pub kind: u16,
+    /// `NLM_F_*`.
     pub flags: u16,
+    /// The sequence number of the request that it answers.
     pub seq: u32,
+    /// The family's header and the attributes.
     pub payload: &'a [u8],
 }
 
 /// The messages of one datagram; ends at the first malformed one.
-pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Received<'_>> {
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let header = bytes.get(..HEADER)?;
         let len = u32_at(header, 0)? as usize;
@@ -141,7 +156,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Received<'_>> {
 }
 
 /// The attributes of a payload as `(type without flags, value)`; ends at the first malformed one.
-pub(crate) fn attrs(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attrs(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(bytes, 0)?);
         let kind = u16_at(bytes, 2)? & TYPE_MASK;
@@ -152,32 +167,37 @@ pub(crate) fn attrs(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The first attribute of type `kind`.
-pub(crate) fn attr(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+pub fn attr(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attrs(bytes).find(|(k, _)| *k == kind).map(|(_, value)| value)
 }
 
-pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+/// A 16-bit number in host order at an offset.
+pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+/// A 32-bit number in host order at an offset.
+pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+/// A 64-bit number in host order at an offset.
+pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-pub(crate) fn be32(bytes: &[u8]) -> Option<u32> {
+/// A 32-bit number in network order.
+pub fn be32(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(..4)?.try_into().ok()?))
 }
 
-pub(crate) fn be64(bytes: &[u8]) -> Option<u64> {
+/// A 64-bit number in network order.
+pub fn be64(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?))
 }
 
 /// A NUL-terminated string attribute as text.
-pub(crate) fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
