@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use ipnet::{IpNet, Ipv4Net};
 use linux_sys::conntrack::{self, Conntrack, Flow};
 use linux_sys::netlink::NetlinkError;
-use linux_sys::nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, RuleInfo, Table, loopback_guard, rule};
 use linux_sys::sysctl;
+use nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, RuleInfo, Table, loopback_guard, rule};
 
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, PortMapping, code};

@@ -3,8 +3,8 @@
 use std::io;
 
 use ipnet::IpNet;
-use linux_sys::nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, Table, rule};
 use linux_sys::sysctl;
+use nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, Table, rule};
 
 const TABLE: &str = "mullion-fabric";
 const CHAIN: &str = "masquerade";

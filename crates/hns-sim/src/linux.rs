@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use hcn::document::EndpointStats;
 use hcn::{Guid, HResult};
 use linux_sys::netlink::Rtnl;
-use linux_sys::nft::Nft;
 use linux_sys::ns::NetNs;
+use nft::Nft;
 
 use crate::fact::{Fact, Plan};
 use crate::kernel::{Kernel, KernelError};

@@ -8,9 +8,9 @@ use hcn::document::*;
 use hcn::{EndpointPolicy, HResult, HcnError, HnsVersion};
 use hns_sim::switches::Switches;
 use linux_sys::netlink::{Rtnl, Vxlan};
-use linux_sys::nft::{Batch, Element, Family, Key, Nft, Table, Verdict, rule};
 use linux_sys::ns::{NetNs, in_lab};
 use linux_sys::sysctl;
+use nft::{Batch, Element, Family, Key, Nft, Table, Verdict, rule};
 
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use harness::{Lab, ask_tcp, id, serve_tcp};
 use hcn::document::*;
-use linux_sys::nft::{Batch, Element, Family, Nft, Table};
 use linux_sys::ns::{NetNs, in_lab};
+use nft::{Batch, Element, Family, Nft, Table};
 
 /// Each is two elements; an ordinary user's transaction takes some 8,000 of them, and here less than a thousand.
 const BALANCERS: u16 = 3000;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use linux_sys::ns::NetNs;
 use linux_sys::signal::{Signal, Signals, reap};
-use linux_sys::{fdpass, mount, nft, ns};
+use linux_sys::{fdpass, mount, ns};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::protocol::{Command, Event, InitConfig};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Chain, Element, Family, Rule, SetSpec, Table, Verdict, header, msg};
-use crate::netlink::wire::Writer;
+use linux_sys::netlink::wire::Writer;
 
 const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
 const CREATE: u16 = REQUEST | libc::NLM_F_CREATE as u16;
@@ -235,7 +235,7 @@ pub(super) fn read_comment(mut data: &[u8]) -> Option<String> {
     while let [kind, len, rest @ ..] = data {
         let value = rest.get(..usize::from(*len))?;
         if *kind == 0 {
-            return Some(crate::netlink::wire::text(value));
+            return Some(linux_sys::netlink::wire::text(value));
         }
         data = &rest[usize::from(*len)..];
     }
@@ -250,7 +250,7 @@ pub(super) fn family_of(payload: &[u8]) -> Option<Family> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::wire;
+    use linux_sys::netlink::wire;
 
     fn batch(elements: usize) -> Batch {
         let mut batch = Batch::new();

@@ -3,7 +3,7 @@
 use super::batch::{family_of, read_comment};
 use super::set::predecessor;
 use super::{Data, Element, Nft, NftError, Table, Verdict, header, msg};
-use crate::netlink::wire::{Writer, attr, attrs, be32, be64, text};
+use linux_sys::netlink::wire::{Writer, attr, attrs, be32, be64, text};
 
 const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
 

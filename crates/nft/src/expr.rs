@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{Family, Verdict};
-use crate::netlink::wire::Writer;
+use linux_sys::netlink::wire::Writer;
 
 /// Part of a packet's metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! nf_tables: tables, chains, sets, maps and rules, changed by atomic transactions. Names follow nft(8).
 //!
 //! ```no_run
-//! use linux_sys::nft::*;
+//! use nft::*;
 //! let table = Table::new(Family::Ip, "mullion");
 //! let mut batch = Batch::new();
 //! batch.destroy_table(&table).add_table(&table);
@@ -21,6 +21,8 @@
 //! side by side, each part rounded up to whole slots. Kernels since 6.18 reject a rule that reads a
 //! slot which the *same rule* did not fill before: carry values between rules in marks.
 
+#![cfg(target_os = "linux")]
+
 mod batch;
 mod dump;
 mod expr;
@@ -39,10 +41,10 @@ pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibFlags, FibResult, MetaKey, NatKi
 pub use rule::{Rule, ct_state, ct_status, loopback_guard, rule};
 pub use set::{Data, DataType, Element, Key, MapData, SetSpec};
 
-use crate::netlink::NetlinkError;
-use crate::netlink::socket::Socket;
-use crate::netlink::wire::{Writer, attr, be32};
-use crate::ns::NetNs;
+use linux_sys::netlink::NetlinkError;
+use linux_sys::netlink::socket::Socket;
+use linux_sys::netlink::wire::{Writer, attr, be32};
+use linux_sys::ns::NetNs;
 
 const ASK: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
 

@@ -144,11 +144,11 @@ impl Rule {
         let reg = if v4 { SCRATCH } else { SCRATCH_LONG };
         let (offset, len) = address_at(v4, source);
         let load = Expr::Payload { base: PayloadBase::Network, offset, len, reg };
-        let value = crate::netlink::ip_bytes(net.network());
+        let value = linux_sys::netlink::ip_bytes(net.network());
         if net.prefix_len() == net.max_prefix_len() {
             return self.equals(load, &value, equal);
         }
-        let mask = crate::netlink::ip_bytes(net.netmask());
+        let mask = linux_sys::netlink::ip_bytes(net.netmask());
         let xor = vec![0; mask.len()];
         let op = if equal { CmpOp::Eq } else { CmpOp::Neq };
         self.expr(load).expr(Expr::Bitwise { from: reg, to: reg, mask, xor }).expr(Expr::Cmp { op, reg, value })
@@ -299,7 +299,7 @@ impl Rule {
 
     /// Translates the destination.
     pub fn dnat_to(self, to: SocketAddr) -> Self {
-        let (value, family) = (crate::netlink::ip_bytes(to.ip()), family_of(to.ip()));
+        let (value, family) = (linux_sys::netlink::ip_bytes(to.ip()), family_of(to.ip()));
         self.load_value(8, value).load_value(12, to.port().to_be_bytes()).dnat(family, 8, Some(12))
     }
 
@@ -310,7 +310,7 @@ impl Rule {
 
     /// Translates the source address.
     pub fn snat_to(self, ip: IpAddr) -> Self {
-        let value = crate::netlink::ip_bytes(ip);
+        let value = linux_sys::netlink::ip_bytes(ip);
         self.load_value(8, value).snat(family_of(ip), 8, None)
     }
 

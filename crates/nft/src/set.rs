@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Verdict;
-use crate::netlink::wire::Writer;
+use linux_sys::netlink::wire::Writer;
 
 /// Type of a part of a key or value, with the numbers by which nft(8) knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -194,7 +194,7 @@ impl Key {
 
     /// An address.
     pub fn ip(self, ip: IpAddr) -> Self {
-        self.part(&crate::netlink::ip_bytes(ip))
+        self.part(&linux_sys::netlink::ip_bytes(ip))
     }
 
     /// A transport protocol number.

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use linux_sys::conntrack::{self, Conntrack};
 use linux_sys::netlink::Rtnl;
-use linux_sys::nft::*;
 use linux_sys::ns::{NetNs, in_lab};
 use linux_sys::sysctl;
+use nft::*;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()

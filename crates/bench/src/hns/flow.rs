@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result};
 use hcn::NetworkType;
 use ipnet::IpNet;
 use linux_sys::netlink::{Route, Rtnl};
-use linux_sys::nft::{Batch, Chain, ChainType, Family, Hook, Nft, Table, ct_state, rule};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
+use nft::{Batch, Chain, ChainType, Family, Hook, Nft, Table, ct_state, rule};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net};
-use linux_sys::nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, Rule, Table, rule};
+use nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, Rule, Table, rule};
 
 use crate::spec::{CniError, code};
 

@@ -4,10 +4,8 @@
 use std::io;
 
 use ipnet::IpNet;
-use linux_sys::nft::{
-    Batch, Chain, ChainType, CmpOp, DataType, Element, Expr, Family, Hook, Key, Nft, PayloadBase, Rule, SetSpec, Table, Verdict, rule,
-};
 use linux_sys::ns::NetNs;
+use nft::{Batch, Chain, ChainType, CmpOp, DataType, Element, Expr, Family, Hook, Key, Nft, PayloadBase, Rule, SetSpec, Table, Verdict, rule};
 
 use super::LinuxKernel;
 use super::rules::{ACCESS_IN, ACCESS_OUT, FAMILIES, Slots, always_pass, family_of, table};

@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use linux_sys::nft::{Batch, Chain, ChainType, Element, Family, Hook, Key, Nft, NftError, Table, Verdict};
+use nft::{Batch, Chain, ChainType, Element, Family, Hook, Key, Nft, NftError, Table, Verdict};
 
 use super::access::{put_list, put_set};
 use super::links::is_link;

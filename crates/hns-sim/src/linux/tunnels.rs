@@ -3,7 +3,7 @@
 
 use std::io;
 
-use linux_sys::nft::{Batch, Chain, DataType, Expr, Family, MetaKey, PayloadBase, SetSpec, Table, rule};
+use nft::{Batch, Chain, DataType, Expr, Family, MetaKey, PayloadBase, SetSpec, Table, rule};
 
 use super::LinuxKernel;
 

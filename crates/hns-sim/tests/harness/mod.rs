@@ -99,9 +99,9 @@ impl Lab {
         client.create_endpoint(&id(1), id(9), &HostComputeEndpoint::remote("192.168.2.7".parse().unwrap())).unwrap();
         (0..count).for_each(|number| drop(client.create(Guid::random(), &make(number)).unwrap()));
         drop((client, past));
-        let mut batch = linux_sys::nft::Batch::new();
-        batch.add_table(&linux_sys::nft::Table::new(linux_sys::nft::Family::Ip, "hns"));
-        linux_sys::nft::Nft::open_in(&host.ns).unwrap().commit(&batch).unwrap();
+        let mut batch = nft::Batch::new();
+        batch.add_table(&nft::Table::new(nft::Family::Ip, "hns"));
+        nft::Nft::open_in(&host.ns).unwrap().commit(&batch).unwrap();
         let simulator = start_within(&host.ns, directory.clone(), &switches, largest);
         let client = Client::new(simulator.session());
         Node { host, directory, switches, largest, simulator: Some(simulator), client }

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use ipnet::IpNet;
 use linux_sys::netlink::{Link, Route, Rtnl};
 use linux_sys::ns::NetNs;
-use linux_sys::{nft, sysctl};
+use linux_sys::sysctl;
 
 use crate::outside;
 use crate::protocol::InitConfig;

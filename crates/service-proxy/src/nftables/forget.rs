@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use linux_sys::conntrack::{self, Conntrack, Flow};
-use linux_sys::nft::{Batch, Data, Element, Nft, NftError};
+use nft::{Batch, Data, Element, Nft, NftError};
 
 use super::elements::{Ground, Role, Set, elements};
 use super::layout::{Names, table};

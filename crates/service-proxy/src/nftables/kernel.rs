@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use linux_sys::nft::{Batch, Data, Element, Nft, NftError};
+use nft::{Batch, Data, Element, Nft, NftError};
 
 use super::elements::{Class, ElementData, ElementKey, Ground, Role, Set};
 use super::forget;

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use linux_sys::nft::{
+use nft::{
     Batch, Chain, ChainType, CmpOp, CtKey, DataType, DynsetOp, Element, Expr, Family, FibFlags, FibResult, Hook, MetaKey, PayloadBase, RejectKind,
     Rule, SetSpec, Table, Verdict, ct_state, ct_status, loopback_guard, rule,
 };

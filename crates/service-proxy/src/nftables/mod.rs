@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use linux_sys::netlink::Rtnl;
-use linux_sys::nft::{Batch, Nft, NftError};
 use linux_sys::sysctl;
+use nft::{Batch, Nft, NftError};
 
 use crate::backend::Outcome;
 use crate::node_ports::NodePorts;

@@ -1,7 +1,7 @@
 //! The fixed chains, and those of ways of picking.
 
 use ipnet::IpNet;
-use linux_sys::nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, MetaKey, PayloadBase, Rule, ct_state, ct_status, rule};
+use nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, MetaKey, PayloadBase, Rule, ct_state, ct_status, rule};
 
 use super::{hops, table};
 use crate::fact::{BALANCED, Pick, Seen, Spread, TO_FABRIC, USUAL_PROTOCOLS, stable_hash};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use hcn::Protocol;
 use ipnet::IpNet;
-use linux_sys::nft::{Batch, DataType, Element, Family, Key, SetSpec};
+use nft::{Batch, DataType, Element, Family, Key, SetSpec};
 
 use super::chains::*;
 use super::hops::{HOPS, KEPT_BACKENDS, KEPT_SOURCES, POD_HOPS};

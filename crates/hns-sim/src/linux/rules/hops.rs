@@ -8,7 +8,7 @@
 //! pod-hops        → address · destination → mark
 //! ```
 
-use linux_sys::nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, Rule, ct_state, ct_status, rule};
+use nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, Rule, ct_state, ct_status, rule};
 
 use super::chains::{ACCESS_IN, BALANCED_BYTES, DNAT, FILTER, FOUND, SNAT, SOURCES, Slots};
 use super::{BEHIND_DNAT, table};

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use linux_sys::nft::{Batch, Data, Element, Family, Nft, Table, Verdict};
+use nft::{Batch, Data, Element, Family, Nft, Table, Verdict};
 
 use super::chains::{ACCESS_IN, ACCESS_OUT, FINGERPRINT, FRONTENDS, HOST_PICKS, PICKS, VERSION, add_chains, chain_of};
 use super::elements::elements;

@@ -9,9 +9,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use linux_sys::netlink::Rtnl;
-use linux_sys::nft::{Nft, Table};
 use linux_sys::ns::{self, NetNs};
 use linux_sys::spawn::{Spawn, Stdio};
+use nft::{Nft, Table};
 
 /// Elements of a set that are shown.
 const ELEMENTS: usize = 200;

@@ -1,7 +1,7 @@
 //! Packets for each feature beyond plain ClusterIPs and node ports.
 
 use linux_sys::conntrack::{self, Conntrack};
-use linux_sys::nft::{Chain, ChainType, Family, Hook, Table as NftTable, rule};
+use nft::{Chain, ChainType, Family, Hook, Table as NftTable, rule};
 
 use super::*;
 
