@@ -1,5 +1,7 @@
 //! From a CRI request and an image to what a shim executes.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result, bail};
 use k8s_cri::v1;
 
@@ -8,10 +10,10 @@ use super::environment;
 use super::isolation::Isolation;
 use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
-use crate::images::windows::needs;
+use crate::images::windows;
 use crate::images::{Image, Store};
 use crate::shim::{Limits, MountSource, MountSpec, Pids, Profile, Program, Propagation, RootSpec, Seccomp, Security, StartSpec, WineRoot};
-use crate::wine::{self, Account, command};
+use crate::wine::{self, Account, command, needs};
 
 /// What containerd hides from containers that are not privileged.
 const MASKED: &[&str] = &[
@@ -71,7 +73,7 @@ impl Runtime {
         let root = if let Some(build) = os.build() {
             match (self.template.find(), stand_in) {
                 (Ok(template), _) => RootSpec::Wine(WineRoot {
-                    lowers: wine::lowers(&self.store, &self.config.cache_dir, template, image, build, known)?,
+                    lowers: self.prefix(template, image, build, known)?,
                     modules: wine::copies(&self.config.cache_dir)?,
                     resolver: Some(self.records.sandbox_dir(&sandbox.id).join("resolv.conf")),
                 }),
@@ -104,6 +106,12 @@ impl Runtime {
             account: if os.is_windows() { account } else { String::new() },
             security: if os.is_windows() { windows_security() } else { self.security(linux, image)? },
         })
+    }
+
+    /// The directories of a Windows program's prefix, highest first.
+    fn prefix(&self, template: PathBuf, image: &Image, build: u32, account: Account) -> Result<Vec<PathBuf>> {
+        let layers = image.layers.iter().map(|id| (id.as_str(), self.store.layer_dir(id))).collect();
+        wine::lowers(&self.config.cache_dir, wine::Prefix { template, layers, build, account }, &windows::compose)
     }
 
     fn mounts(&self, sandbox: &SandboxRecord, config: &v1::ContainerConfig) -> Result<Vec<MountSpec>> {

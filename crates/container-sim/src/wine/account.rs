@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// An account that every Windows container has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Account {
+pub enum Account {
     /// `ContainerAdministrator`: whoever is not named otherwise.
     #[default]
     Administrator,
@@ -36,7 +36,7 @@ impl Account {
     ///
     /// # Errors
     /// In the words of hcsshim and Windows when there is no such account.
-    pub(crate) fn find(name: &str) -> Result<Self, String> {
+    pub fn find(name: &str) -> Result<Self, String> {
         if name.is_empty() {
             return Ok(Self::default());
         }
@@ -53,17 +53,17 @@ impl Account {
     }
 
     /// As the system calls it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         ACCOUNTS.iter().find(|(account, ..)| *account == self).map_or("", |(_, _, names)| names[0])
     }
 
     /// Whether it is no administrator.
-    pub(crate) fn is_limited(self) -> bool {
+    pub fn is_limited(self) -> bool {
         matches!(self, Self::User | Self::LocalService | Self::NetworkService)
     }
 
     /// The variables `USERDOMAIN` and `USERNAME`. The system's own account is the computer's.
-    pub(crate) fn names(self, computer: &str) -> (&'static str, String) {
+    pub fn names(self, computer: &str) -> (&'static str, String) {
         match self {
             Self::Administrator | Self::User => (CONTAINER, self.name().to_owned()),
             Self::System | Self::NetworkService => ("WORKGROUP", format!("{computer}$")),
@@ -72,7 +72,7 @@ impl Account {
     }
 
     /// Its profile's directory, below drive C.
-    pub(crate) fn profile(self) -> &'static str {
+    pub fn profile(self) -> &'static str {
         match self {
             Self::Administrator => r"users\ContainerAdministrator",
             Self::User => r"users\ContainerUser",

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use guest::Drives;
 
-use super::{command, pe};
-use crate::images::windows::needs;
+use super::{command, needs, pe};
 
 /// Why the program of a command line cannot run, if that can be told. `drives` are the container's.
 pub(crate) fn unfit(drives: &Drives, line: &str, cwd: &str, path: &str) -> Option<String> {

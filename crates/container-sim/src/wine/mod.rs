@@ -7,6 +7,7 @@ mod account;
 pub mod command;
 mod find;
 mod modules;
+pub mod needs;
 pub mod pe;
 mod registry;
 pub mod template;
@@ -15,14 +16,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use crate::images::Image;
-use crate::images::Store;
-use crate::images::windows::{self, DRIVE};
 use template::STAMP;
 
-pub(crate) use account::Account;
+pub use account::Account;
 pub(crate) use find::unfit;
 pub(crate) use modules::copies;
+
+/// Directory of a prefix, and of a layer of an image, that is drive C.
+pub const DRIVE: &str = "drive_c";
 
 /// Where Wine's loader and server may be. Debian has no `wine64` on the path that could be started without a shell.
 const LOADERS: &[(&str, &str)] = &[
@@ -46,14 +47,33 @@ impl Loader {
     }
 }
 
-/// The directories of which a container's prefix is made, highest first. Makes the one with the registry when it is missing.
-pub(crate) fn lowers(store: &Store, cache_dir: &Path, template: PathBuf, image: &Image, build: u32, account: Account) -> Result<Vec<PathBuf>> {
-    // Lowest first, as the image has them.
-    let layers: Vec<PathBuf> = image.layers.iter().map(|id| store.layer_dir(id)).collect();
-    let name = registry::name(&template.join(STAMP), build, &image.layers, account)?;
-    let registry = cache_dir.join("registries").join(name);
+/// Applies what layers (lowest first) bring for the registry to files that the first argument reads by name; returns the files that changed.
+pub type Compose<'a> = &'a dyn Fn(&dyn Fn(&str) -> std::io::Result<String>, &[PathBuf]) -> std::io::Result<Vec<(&'static str, String)>>;
+
+/// What a container's prefix is made of.
+pub struct Prefix<'a> {
+    /// The Windows template.
+    pub template: PathBuf,
+    /// Identifiers and directories of unpacked layers, lowest first.
+    pub layers: Vec<(&'a str, PathBuf)>,
+    /// The Windows build that programs find.
+    pub build: u32,
+    /// The user that programs run as.
+    pub account: Account,
+}
+
+/// The directories of a prefix, highest first. Makes the one with the registry below `cache_dir` when it is missing.
+///
+/// # Errors
+/// When the registry cannot be made.
+pub fn lowers(cache_dir: &Path, prefix: Prefix<'_>, compose: Compose<'_>) -> Result<Vec<PathBuf>> {
+    let Prefix { template, layers, build, account } = prefix;
+    let (ids, layers): (Vec<&str>, Vec<PathBuf>) = layers.into_iter().unzip();
+    let registry = cache_dir.join("registries").join(registry::name(&template.join(STAMP), build, &ids, account)?);
     if !registry.is_dir() {
-        registry::make(&registry, &template, build, &layers, account).with_context(|| format!("cannot make the registry of build {build}"))?;
+        let made = compose(&|file| std::fs::read_to_string(template.join(file)), &layers).map_err(anyhow::Error::from);
+        let made = made.and_then(|changed| registry::make(&registry, &template, build, changed, account));
+        made.with_context(|| format!("cannot make the registry of build {build}"))?;
     }
     let mut lowers: Vec<PathBuf> = layers.into_iter().rev().collect();
     lowers.extend([registry, template]);
@@ -63,8 +83,4 @@ pub(crate) fn lowers(store: &Store, cache_dir: &Path, template: PathBuf, image: 
 /// The directory of a prefix that is drive C.
 pub(crate) fn drive(prefix: &Path) -> PathBuf {
     prefix.join(DRIVE)
-}
-
-fn compose(template: &Path, layers: &[PathBuf]) -> std::io::Result<Vec<(&'static str, String)>> {
-    windows::compose(&|file| std::fs::read_to_string(template.join(file)), layers)
 }

@@ -1,7 +1,7 @@
 //! The registry of a build: the template's, with what images bring, and with the version that programs shall find.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
@@ -14,10 +14,10 @@ const USER: &str = "user.reg";
 const VERSION: &str = r"[Software\\Microsoft\\Windows NT\\CurrentVersion]";
 
 /// Name of the directory that holds it in the cache: of all that it is made of.
-pub(super) fn name(stamp: &Path, build: u32, layers: &[String], account: Account) -> Result<String> {
+pub(super) fn name(stamp: &Path, build: u32, layers: &[&str], account: Account) -> Result<String> {
     let template = std::fs::read_to_string(stamp).with_context(|| format!("cannot read {}", stamp.display()))?;
     let mut hash = Sha256::new();
-    for part in [template.trim()].into_iter().chain(layers.iter().map(String::as_str)) {
+    for part in [template.trim()].into_iter().chain(layers.iter().copied()) {
         hash.update(part);
         hash.update("\n");
     }
@@ -26,11 +26,10 @@ pub(super) fn name(stamp: &Path, build: u32, layers: &[String], account: Account
     Ok(format!("{build}{owner}-{hash}"))
 }
 
-/// Makes it as a layer: a directory with the files that differ from the template's.
-pub(super) fn make(target: &Path, template: &Path, build: u32, layers: &[PathBuf], account: Account) -> Result<()> {
+/// Makes it as a layer: a directory with the files that differ from the template's. `changed` are those that layers change.
+pub(super) fn make(target: &Path, template: &Path, build: u32, mut changed: Vec<(&'static str, String)>, account: Account) -> Result<()> {
     let parent = target.parent().context("the cache has no directory")?;
     std::fs::create_dir_all(parent)?;
-    let mut changed = super::compose(template, layers)?;
     if !changed.iter().any(|(file, _)| *file == "system.reg") {
         changed.push(("system.reg", std::fs::read_to_string(template.join("system.reg"))?));
     }

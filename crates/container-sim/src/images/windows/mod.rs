@@ -5,7 +5,6 @@
 //! beside is left out. Layers of Microsoft's bases are not unpacked: the template stands for them.
 
 pub mod hive;
-pub mod needs;
 pub mod registry;
 mod spelling;
 
@@ -18,11 +17,10 @@ use rustix::io::Errno;
 
 use super::layer::{self, LayerError, Links, Translated};
 use super::tarball::{Kind, Limits, Member, TarError};
+pub use crate::wine::DRIVE;
 use registry::{RegistryFile, Which};
 use spelling::Spelling;
 
-/// Directory of a layer, and of Wine's prefixes, that is drive C.
-pub const DRIVE: &str = "drive_c";
 /// Directory of a layer with its hives.
 pub const HIVES: &str = "hives";
 
