@@ -5,7 +5,7 @@
 //! a link (`RESOLVE_NO_SYMLINKS`, as hcsshim has it). All files belong to the running user, since a single-uid map knows no other. Removals become what overlayfs
 //! reads: a character device 0:0 for a whiteout, the attribute `user.overlay.opaque` for an opaque directory.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -291,78 +291,4 @@ impl Layer {
 
 fn is_directory(at: &OwnedFd, name: &OsStr) -> bool {
     rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
-}
-
-/// What a name in an unpacked layer does to the layers below.
-pub fn is_whiteout(stat: &rustix::fs::Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
-}
-
-/// Copies unpacked layers, lowest first, into `target`: what an overlay would show. For file systems that refuse to be
-/// part of an overlay.
-///
-/// # Errors
-/// When a file cannot be copied.
-pub fn flatten(layers: &[PathBuf], target: &Path) -> io::Result<()> {
-    for layer in layers {
-        merge(layer, target)?;
-    }
-    Ok(())
-}
-
-fn merge(from: &Path, to: &Path) -> io::Result<()> {
-    let opaque = rustix::fs::getxattr(from, OPAQUE, &mut [0u8; 4]).is_ok();
-    if opaque {
-        for entry in std::fs::read_dir(to)? {
-            remove(&entry?.path())?;
-        }
-    }
-    let mut entries: Vec<(OsString, PathBuf)> =
-        std::fs::read_dir(from)?.map(|entry| entry.map(|entry| (entry.file_name(), entry.path()))).collect::<Result<_, _>>()?;
-    entries.sort();
-    for (name, source) in entries {
-        let destination = to.join(&name);
-        let stat = rustix::fs::lstat(&source)?;
-        if is_whiteout(&stat) {
-            remove(&destination)?;
-            continue;
-        }
-        let existing = rustix::fs::lstat(&destination).ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => {
-                if existing != Some(FileType::Directory) {
-                    remove(&destination)?;
-                    std::fs::create_dir(&destination)?;
-                }
-                merge(&source, &destination)?;
-                std::fs::set_permissions(&destination, std::fs::metadata(&source)?.permissions())?;
-            }
-            FileType::Symlink => {
-                remove(&destination)?;
-                std::os::unix::fs::symlink(std::fs::read_link(&source)?, &destination)?;
-            }
-            FileType::RegularFile => {
-                remove(&destination)?;
-                std::fs::copy(&source, &destination)?;
-            }
-            FileType::Fifo => {
-                remove(&destination)?;
-                rustix::fs::mknodat(CWD, &destination, FileType::Fifo, Mode::from_raw_mode(stat.st_mode & 0o7777), 0)?;
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    let result = match std::fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }

@@ -16,6 +16,7 @@
 pub(crate) mod client;
 mod connection;
 mod exec;
+mod flatten;
 mod hold;
 mod init;
 mod launch;

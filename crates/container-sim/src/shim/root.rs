@@ -13,8 +13,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
+use super::flatten::flatten;
 use super::{MountSource, MountSpec, Program, Propagation, RootSpec, StartSpec};
-use crate::images::layer;
 use crate::wine::Account;
 
 const NONE: Option<&str> = None;
@@ -102,7 +102,7 @@ fn layered(dir: &Path, layers_dir: &Path, layers: &[String], target: &Path) -> R
                 let _ = std::fs::remove_dir_all(&fresh);
                 std::fs::create_dir(&fresh)?;
                 let layers: Vec<PathBuf> = layers.iter().map(|layer| layers_dir.join(layer)).collect();
-                layer::flatten(&layers, &fresh).with_context(|| format!("overlay mount failed ({refused}) and so did copying the image"))?;
+                flatten(&layers, &fresh).with_context(|| format!("overlay mount failed ({refused}) and so did copying the image"))?;
                 std::fs::rename(&fresh, &flat)?;
             }
             bind(&flat, target, false)
