@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-/// In the order of `container_sim::wine::template::Programs::NAMES`.
+/// In the order of `wine::template::Programs::NAMES`.
 const NAMES: [&str; 4] = ["mullion-init.exe", "mullion-tools.exe", "bcryptprimitives.dll", "explorer.exe"];
 
 fn main() {

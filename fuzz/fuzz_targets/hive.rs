@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use container_sim::images::windows::{hive, registry::{RegistryFile, Which}};
+use images::windows::{hive, registry::{RegistryFile, Which}};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../mend.rs"]

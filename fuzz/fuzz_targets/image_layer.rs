@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use container_sim::images::{layer, tarball::Limits};
+use images::{layer, tarball::Limits};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../mend.rs"]

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Component, Path};
 
-use container_sim::images::{tarball::Limits, windows};
+use images::{tarball::Limits, windows};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../mend.rs"]

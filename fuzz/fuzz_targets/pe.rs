@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|head: &[u8]| {
-    let _ = container_sim::wine::pe::check(head);
+    let _ = wine::pe::check(head);
 });

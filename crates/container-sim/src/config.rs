@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use host::NodeOs;
 
-use crate::images::registry::Registries;
 pub use crate::shim::HostDirs;
+use images::registry::Registries;
 
 /// Settings of one node's runtime.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub struct Config {
     pub registries: Registries,
     /// Whether stand-ins may answer for images that need a real Windows.
     pub stand_ins: bool,
-    /// Version of the Windows template that containers need ([`crate::wine::template::Programs::version`]); none accepts any.
+    /// Version of the Windows template that containers need ([`wine::template::Programs::version`]); none accepts any.
     pub template: Option<String>,
 }
 

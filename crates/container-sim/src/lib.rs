@@ -5,7 +5,6 @@
 //! | `runtime` | the service: sandboxes, containers, events, statistics |
 //! | [`shim`] | the process per sandbox that holds its containers while the runtime comes and goes |
 //! | `streaming` | the HTTP server behind `exec`, `attach` and `port-forward` |
-//! | [`images`] | archives, the layer cache, references; used by the command line too |
 //!
 //! What is simulated and what is not: namespaces, mounts, networks, signals, logs and exit codes are real. A Windows
 //! node's containers are stand-ins, labelled as such (`mullion.io/stand-in`). Limits hold where the machine allows it
@@ -13,13 +12,11 @@
 #![cfg(target_os = "linux")]
 
 mod config;
-pub mod images;
 mod runtime;
 mod session;
 pub mod shim;
 mod state;
 mod streaming;
-pub mod wine;
 
 use std::sync::Arc;
 

@@ -8,8 +8,8 @@ mod template;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use container_sim::images::LoadOptions;
-use container_sim::images::archive::digest_of;
+use images::LoadOptions;
+use images::archive::digest_of;
 use serde_json::{Value, json};
 use support::{Node, container, describe, play, windows_sandbox};
 

@@ -9,9 +9,9 @@ use tonic::Status;
 use super::isolation::Isolation;
 use super::record::{ContainerRecord, Records, SandboxRecord};
 use super::{Runtime, failed, limits, new_id, not_found};
-use crate::images::Image;
-use crate::images::platform::NoMatch;
 use crate::shim::{StartSpec, now, read_json, write_json};
+use images::Image;
+use images::platform::NoMatch;
 
 /// How long a killed container may take to disappear.
 const KILL: Duration = Duration::from_secs(10);

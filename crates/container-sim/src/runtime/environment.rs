@@ -2,7 +2,7 @@
 
 use kube_rules::NodeOs;
 
-use crate::wine::Account;
+use wine::Account;
 
 /// Name and value.
 pub type Variable = (String, String);

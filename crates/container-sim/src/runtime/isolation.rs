@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use kube_rules::{NodeOs, WINDOWS_RELEASES, match_build};
 
-use crate::images::platform::Platform;
+use images::platform::Platform;
 
 /// dockershim's annotation on the pod.
 const ANNOTATION: &str = "experimental.windows.kubernetes.io/isolation-type";
@@ -49,7 +49,7 @@ impl Isolation {
     /// Whether an image runs on a node in this way, and how well it fits among those that do: higher is better.
     pub(super) fn fit(self, os: NodeOs, image: &Platform) -> Option<u32> {
         let (Self::Hypervisor { build }, Some(host)) = (self, os.build()) else { return image.fit(os) };
-        let alike = image.os == os.name() && image.architecture == crate::images::platform::host_architecture();
+        let alike = image.os == os.name() && image.architecture == images::platform::host_architecture();
         let of = image.build().unwrap_or(host);
         let runs = match build {
             Some(guest) => match_build(guest, of).is_ok(),

@@ -11,7 +11,7 @@
 mod cgroup;
 mod container;
 mod environment;
-mod images;
+mod image_service;
 mod isolation;
 mod limits;
 mod network;
@@ -41,10 +41,10 @@ use record::{ContainerRecord, Records, SandboxRecord, by_prefix};
 use repair::Trouble;
 
 use crate::Config;
-use crate::images::Store;
 use crate::shim::client::{Shim, Told};
 use crate::shim::{Exit, now};
-use crate::wine::template::Template;
+use images::Store;
+use wine::template::Template;
 
 pub use cgroup::remove_control_groups;
 pub use limits::UNENFORCED;
@@ -67,7 +67,7 @@ pub(crate) struct Runtime {
     changes: watch::Sender<u64>,
     samples: Mutex<stats::Samples>,
     /// Images that are being pulled, by the names that they were asked for.
-    pulls: Mutex<images::Pulls>,
+    pulls: Mutex<image_service::Pulls>,
     /// Tasks that end with the runtime.
     tasks: Mutex<tokio::task::JoinSet<()>>,
 }

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::Holders;
 use super::network::Netns;
-use crate::images::stand_in::StandIn;
 use crate::shim::{Exit, Started, read_json, write_json};
+use images::stand_in::StandIn;
 
 /// Version of these files.
 const FORMAT: u32 = 1;

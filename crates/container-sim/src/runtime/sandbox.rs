@@ -15,7 +15,7 @@ use super::record::{Records, SandboxRecord};
 use super::{Runtime, Sandbox, failed, new_id};
 use crate::shim::client::Shim;
 use crate::shim::{self, ShimSpec, now, write_json};
-use crate::wine::Account;
+use wine::Account;
 
 /// How long a killed container may take to disappear.
 const KILL: Duration = Duration::from_secs(10);

@@ -10,10 +10,10 @@ use super::environment;
 use super::isolation::Isolation;
 use super::record::{ContainerRecord, SandboxRecord};
 use super::sandbox::on_host;
-use crate::images::windows;
-use crate::images::{Image, Store};
 use crate::shim::{Limits, MountSource, MountSpec, Pids, Profile, Program, Propagation, RootSpec, Seccomp, Security, StartSpec, WineRoot};
-use crate::wine::{self, Account, command, needs};
+use images::windows;
+use images::{Image, Store};
+use wine::{self, Account, command, needs};
 
 /// What containerd hides from containers that are not privileged.
 const MASKED: &[&str] = &[
@@ -287,8 +287,8 @@ fn list(paths: &[&str]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::images::config::RunConfig;
-    use crate::images::platform::Platform;
+    use images::config::RunConfig;
+    use images::platform::Platform;
 
     fn image(entrypoint: &[&str], cmd: &[&str]) -> Image {
         let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect();

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::limits::UNENFORCED;
 use super::record::{ContainerRecord, by_prefix, selected};
 use super::{Runtime, Sandbox};
-use crate::images::stand_in::LABEL;
 use crate::shim::Identity;
+use images::stand_in::LABEL;
 
 impl Runtime {
     pub(super) fn sandbox_status(&self, sandbox: &Sandbox) -> v1::PodSandboxStatus {

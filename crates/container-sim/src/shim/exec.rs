@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::report::Report;
 use super::stage::Entry;
-use super::{Program, RootSpec, StartSpec, init, program, read_json, security, wine};
+use super::{Program, RootSpec, StartSpec, init, program, read_json, security, windows};
 
 /// Returns only after a failure that was reported. `dir` is the container's.
 pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
@@ -26,7 +26,7 @@ pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
         Ok(Ready::Exec(command, program)) => init::exec(command, &program, &report),
         Ok(Ready::Windows(spec, place)) => {
             let cwd = if let Program::Windows { cwd, .. } = &spec.program { cwd } else { "" };
-            wine::line(&spec, &wine::second(argv), cwd, report, &place)
+            windows::line(&spec, &windows::second(argv), cwd, report, &place)
         }
         Err(error) => {
             report.failed(&format!("{error:#}"));
@@ -37,11 +37,11 @@ pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
 
 enum Ready {
     Exec(Command, PathBuf),
-    Windows(Box<StartSpec>, wine::Place),
+    Windows(Box<StartSpec>, windows::Place),
 }
 
 fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<Ready> {
-    let place = wine::Place::inherited()?;
+    let place = windows::Place::inherited()?;
     let entry = Entry::inherited()?.context("no container was given")?;
     let [pids, mounts] = entry.numbers();
     program::close_others(&[report.number(), place.number(), pids, mounts])?;

@@ -11,8 +11,8 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::report::Report;
 use super::stage::Entry;
-use super::{Program, RootSpec, StartSpec, program, read_json, root, security, wine};
-use crate::wine::Account;
+use super::{Program, RootSpec, StartSpec, program, read_json, root, security, windows};
+use wine::Account;
 
 /// Runs in the container's directory `dir`; returns only for a stand-in, or after a failure that was reported.
 pub(super) fn main(dir: &Path) -> ExitCode {
@@ -31,7 +31,7 @@ pub(super) fn main(dir: &Path) -> ExitCode {
         }
         Ok(Ready::Exec(command, program)) => exec(command, &program, &report),
         Ok(Ready::Windows(spec, place)) => match &spec.program {
-            Program::Windows { line, cwd } => wine::line(&spec, line, cwd, report, &place),
+            Program::Windows { line, cwd } => windows::line(&spec, line, cwd, report, &place),
             _ => ExitCode::FAILURE,
         },
         Err(error) => {
@@ -51,11 +51,11 @@ pub(super) fn exec(mut command: Command, program: &Path, report: &Report) -> Exi
 enum Ready {
     Exec(Command, PathBuf),
     StandIn(guest::Options),
-    Windows(Box<StartSpec>, wine::Place),
+    Windows(Box<StartSpec>, windows::Place),
 }
 
 fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
-    let place = wine::Place::inherited()?;
+    let place = windows::Place::inherited()?;
     let entry = Entry::inherited()?;
     let numbers = entry.iter().flat_map(Entry::numbers).chain([report.number(), place.number()]);
     program::close_others(&numbers.collect::<Vec<_>>())?;

@@ -30,7 +30,7 @@ mod seccomp;
 mod security;
 mod serve;
 mod stage;
-mod wine;
+mod windows;
 mod wire;
 
 use std::collections::BTreeMap;

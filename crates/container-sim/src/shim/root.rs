@@ -15,7 +15,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::flatten::flatten;
 use super::{MountSource, MountSpec, Program, Propagation, RootSpec, StartSpec};
-use crate::wine::Account;
+use wine::Account;
 
 const NONE: Option<&str> = None;
 
@@ -39,7 +39,7 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec, proc: Option<OwnedFd>) -> Resu
             bind(&target, &target, false)?;
             drive_dirs(&target)?
         }
-        RootSpec::Wine(wine) => super::wine::build(dir, &target, wine, spec, proc)?,
+        RootSpec::Wine(wine) => super::windows::build(dir, &target, wine, spec, proc)?,
     };
     let open = || if drives.is_empty() { HostRoot::linux(&target) } else { HostRoot::windows(spec.os, drives.clone()) };
     let mut inside = open()?;
@@ -62,7 +62,7 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec, proc: Option<OwnedFd>) -> Resu
     }
     drop((inside, node));
     if matches!(spec.root, RootSpec::Wine(_)) {
-        super::wine::protect(&target, Account::find(&spec.account).map_err(anyhow::Error::msg)?)?;
+        super::windows::protect(&target, Account::find(&spec.account).map_err(anyhow::Error::msg)?)?;
     }
     if spec.security.readonly_root {
         remount_readonly(&target)?;

@@ -23,7 +23,7 @@ use super::connection::{Connection, Gone, Purpose};
 use super::log::LogWriter;
 use super::pump::Stream;
 use super::stage::Ends;
-use super::wine::Watch;
+use super::windows::Watch;
 use super::{Exit, Message, Request, ShimSpec, StartSpec, launch, now, program, read_json, report, write_json};
 
 /// Name of the socket in the sandbox's directory. It is bound and reached by short relative names, since a socket's

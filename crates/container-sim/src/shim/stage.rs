@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::report::{self, Report};
-use super::wine::Watch;
+use super::windows::Watch;
 
 /// Which processes a new one sees.
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use std::pin::Pin;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use container_sim::images::Store;
 use container_sim::{CniDirs, Config, HostDirs};
 use cri::v1;
 use futures::FutureExt as _;
 use host::NodeOs;
+use images::Store;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use sha2::{Digest as _, Sha256};
@@ -136,7 +136,7 @@ impl Node {
             hcn,
             cni: CniDirs { conf_dir: dir.join("net.d"), bin_dir: dir.join("bin") },
             processors: 8,
-            registries: container_sim::images::registry::Registries::default(),
+            registries: images::registry::Registries::default(),
             stand_ins,
             template: None,
         };
@@ -332,7 +332,7 @@ pub fn image_archive(dir: &Path) -> PathBuf {
     let second = layer(&|builder| file(builder, "etc/motd", 0o644, b"Mullion's test image\n"));
     let digest = |data: &[u8]| format!("sha256:{:x}", Sha256::digest(data));
     let config = serde_json::json!({
-        "os": "linux", "architecture": container_sim::images::platform::host_architecture(),
+        "os": "linux", "architecture": images::platform::host_architecture(),
         "config": { "Cmd": ["/bin/sh"], "WorkingDir": "/work" },
         "rootfs": { "type": "layers", "diff_ids": [digest(&first), digest(&second)] },
     });

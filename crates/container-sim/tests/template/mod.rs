@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use container_sim::wine::template::{NAME, Programs, Work, make};
+use wine::template::{NAME, Programs, Work, make};
 
 /// Makes the template where it is missing or older than the sources.
 pub fn build() {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Subcommand, ValueEnum};
-use container_sim::images::registry::Mirror;
 use hcn::HnsVersion;
 use host::NodeOs;
+use images::registry::Mirror;
 use ipnet::Ipv4Net;
 
 use super::image::{ImageArgs, RegistryArgs};

@@ -7,9 +7,9 @@ mod docker;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
-use container_sim::images::platform::Platform;
-use container_sim::images::registry::{FetchOptions, Progress, Registries, RegistryError};
-use container_sim::images::{Image, ImageError, LoadOptions, PullOptions, Store};
+use images::platform::Platform;
+use images::registry::{FetchOptions, Progress, Registries, RegistryError};
+use images::{Image, ImageError, LoadOptions, PullOptions, Store};
 use indicatif::{ProgressBar, ProgressStyle};
 use kube_rules::Reference;
 use lab::dir::{Cluster, Env};

@@ -14,7 +14,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// One line for each thing that is lacking.
 pub fn list(cluster: &Cluster, dirs: &Dirs) -> Vec<String> {
     let windows = cluster.nodes.iter().any(|node| node.os != Os::Linux);
-    let wine = windows.then(|| container_sim::wine::template::find(&template::cache(), template::version().as_deref()).err()).flatten();
+    let wine = windows.then(|| wine::template::find(&template::cache(), template::version().as_deref()).err()).flatten();
     let mut lines: Vec<String> = wine.into_iter().map(|why| format!("Only stand-ins run on Windows nodes: {why}.")).collect();
     let Ok(runtime) = crate::agent_runtime() else { return lines };
     for node in cluster.nodes.iter().filter(|node| node.runtime.is_none()) {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use container_sim::wine::template::{self, Interrupted, Made, Missing, NAME, Programs, Work};
 use lab::dir::{Cluster, Env};
 use lab::spec::Os;
 use lab::supervisor;
 use linux_sys::signal::Signals;
 use serde_json::json;
+use wine::template::{self, Interrupted, Made, Missing, NAME, Programs, Work};
 
 use super::cli::Output;
 use super::progress::Progress;

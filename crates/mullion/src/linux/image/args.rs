@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use container_sim::images::registry::{Mirror, Registries};
-use container_sim::images::tarball::Limits;
+use images::registry::{Mirror, Registries};
+use images::tarball::Limits;
 use kube_rules::Quantity;
 
 use super::super::cli::{DirArgs, Output};

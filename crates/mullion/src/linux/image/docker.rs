@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use container_sim::images::registry::Credentials;
+use images::registry::Credentials;
 use serde::Deserialize;
 
 #[derive(Debug, Default, Deserialize)]

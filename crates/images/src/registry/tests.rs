@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::images::tests::{Fixture, config, gzip, message, tarball_of};
-use crate::images::{PullOptions, platform::Fit};
+use crate::tests::{Fixture, config, gzip, message, tarball_of};
+use crate::{PullOptions, platform::Fit};
 
 /// What the registry does besides answering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use nix::mount::{MsFlags, mount};
 
 use super::super::root::{bind, escape, remount_readonly, system_mounts};
 use super::super::{StartSpec, WineRoot};
-use crate::wine::{self, Account};
+use wine::Account;
 
 /// Directories of the machine with Wine and what it is linked to.
 const SYSTEM: &[&str] = &["usr", "lib", "lib64", "lib32", "bin", "opt"];

@@ -9,7 +9,7 @@ use guest::Drives;
 use super::{command, needs, pe};
 
 /// Why the program of a command line cannot run, if that can be told. `drives` are the container's.
-pub(crate) fn unfit(drives: &Drives, line: &str, cwd: &str, path: &str) -> Option<String> {
+pub fn unfit(drives: &Drives, line: &str, cwd: &str, path: &str) -> Option<String> {
     let program = command::program(line);
     let (found, place) = candidates(program, cwd, path).into_iter().find_map(|name| {
         let place: PathBuf = drives.path(&name).ok().filter(|place| place.is_file())?;

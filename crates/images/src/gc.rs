@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::archive::digest_of;
-use super::{ImageError, Index, Store, io_error};
+use super::{ImageError, Index, Store, io_error, replace};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -23,7 +23,7 @@ impl Store {
         if note.exists() {
             return Ok(());
         }
-        crate::state::replace(&note, self.state.as_os_str().as_bytes()).map_err(io_error("write", &note))
+        replace(&note, self.state.as_os_str().as_bytes()).map_err(io_error("write", &note))
     }
 
     /// As [`Store::collect_garbage`], of the cache `cache`, for whoever removed a whole cluster.
@@ -34,7 +34,7 @@ impl Store {
         if !cache.join("users").is_dir() || !cache.join("layers").is_dir() {
             return Ok(0);
         }
-        let template = cache.with_file_name("wine-template");
+        let template = cache.with_file_name(wine::template::NAME);
         Self { state: PathBuf::new(), cache: cache.to_owned(), template, os: kube_rules::NodeOs::Linux }.collect_garbage()
     }
 

@@ -1,8 +1,8 @@
 //! Layers of Windows images over Wine's template.
 
-use super::super::windows::compose;
-use super::super::windows::hive::{Key, Semantics, Value as HiveValue, build};
 use super::*;
+use crate::windows::compose;
+use crate::windows::hive::{Key, Semantics, Value as HiveValue, build};
 
 const NODE: NodeOs = NodeOs::Windows { build: 20348 };
 

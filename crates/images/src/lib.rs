@@ -6,6 +6,8 @@
 //! Cache: `layers/DIFFID/` holds an unpacked layer, made in a temporary directory and renamed into place when its
 //! digests held. Nothing else is believed to be complete.
 
+#![cfg(target_os = "linux")]
+
 pub mod archive;
 pub mod config;
 mod gc;
@@ -22,7 +24,7 @@ mod zstd;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use kube_rules::{NodeOs, Reference, ReferenceError};
@@ -68,7 +70,7 @@ pub enum ImageError {
     },
     /// Windows layers fit over Wine's files, which are missing.
     #[error("cannot unpack a layer of a Windows image")]
-    Template(#[from] crate::wine::template::Missing),
+    Template(#[from] wine::template::Missing),
     /// Content is not what its name says.
     #[error("{what} has digest {actual}, expected {expected}: the archive is damaged or was tampered with")]
     Digest {
@@ -216,7 +218,7 @@ impl Store {
             // Layers may hold set-uid files: nobody else may run them.
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("make directory", dir))?;
         }
-        let template = cache.with_file_name(crate::wine::template::NAME);
+        let template = cache.with_file_name(wine::template::NAME);
         let store = Self { state: state.to_owned(), cache: cache.to_owned(), template, os };
         store.register()?;
         Ok(store)
@@ -472,9 +474,17 @@ impl Store {
         let result = change(&mut index);
         let path = self.index_path();
         let bytes = serde_json::to_vec_pretty(&index).map_err(|error| io_error("write", &path)(error.into()))?;
-        crate::state::replace(&path, &bytes).map_err(io_error("write", &path))?;
+        replace(&path, &bytes).map_err(io_error("write", &path))?;
         Ok(result)
     }
+}
+
+/// Replaces a file: readers see the old or the new content, never a part of either.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+    file.write_all(content)?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
 }
 
 /// Adds an image; its names leave whoever had them. An image that loses its last name stays, known by its id.

@@ -72,7 +72,7 @@ impl Store {
             return Ok(Unpacked::Base);
         }
         if !self.template.join(windows::DRIVE).is_dir() {
-            return Err(crate::wine::template::absent(&self.template).into());
+            return Err(wine::template::absent(&self.template).into());
         }
         let mut lowers: Vec<PathBuf> = below.iter().rev().map(|id| self.layer_dir(id)).collect();
         lowers.push(self.template.clone());

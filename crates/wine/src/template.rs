@@ -114,13 +114,13 @@ pub fn find(dir: &Path, version: Option<&str>) -> Result<PathBuf, Missing> {
 }
 
 /// What a missing `template` means on this machine.
-pub(crate) fn absent(template: &Path) -> Missing {
+pub fn absent(template: &Path) -> Missing {
     Loader::find().map_or(Missing::Wine, |_| Missing::Template(template.to_owned()))
 }
 
 /// The template as a runtime uses it: whatever it has found stays in the file system while the runtime lives.
 #[derive(Debug)]
-pub(crate) struct Template {
+pub struct Template {
     dir: PathBuf,
     version: Option<String>,
     /// By the stamp's inode: a template that is replaced keeps it.
@@ -129,12 +129,12 @@ pub(crate) struct Template {
 
 impl Template {
     /// The template beside the layer cache.
-    pub(crate) fn new(layers: &Path, version: Option<String>) -> Self {
+    pub fn new(layers: &Path, version: Option<String>) -> Self {
         Self { dir: layers.parent().unwrap_or(layers).to_owned(), version, held: Mutex::default() }
     }
 
     /// The template's directory, which nobody removes from now on.
-    pub(crate) fn find(&self) -> Result<PathBuf, Missing> {
+    pub fn find(&self) -> Result<PathBuf, Missing> {
         let template = find(&self.dir, self.version.as_deref())?;
         let stamp = template.join(STAMP);
         let inode = std::fs::metadata(&stamp).map(|metadata| metadata.ino()).unwrap_or_default();

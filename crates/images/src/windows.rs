@@ -17,9 +17,9 @@ use rustix::io::Errno;
 
 use super::layer::{self, LayerError, Links, Translated};
 use super::tarball::{Kind, Limits, Member, TarError};
-pub use crate::wine::DRIVE;
 use registry::{RegistryFile, Which};
 use spelling::Spelling;
+pub use wine::DRIVE;
 
 /// Directory of a layer with its hives.
 pub const HIVES: &str = "hives";

@@ -11,11 +11,11 @@ use tonic::Status;
 
 use super::Runtime;
 use super::isolation::Isolation;
-use crate::images::registry::{Credentials, FetchOptions, Progress, RegistryError};
-use crate::images::stand_in::LABEL;
-use crate::images::tarball::Limits;
-use crate::images::{Image, ImageError, PullOptions};
 use crate::shim::now;
+use images::registry::{Credentials, FetchOptions, Progress, RegistryError};
+use images::stand_in::LABEL;
+use images::tarball::Limits;
+use images::{Image, ImageError, PullOptions};
 
 /// Annotation on CRI's `ImageSpec` with the image's `os.version`.
 const OS_VERSION: &str = "mullion.io/os.version";
@@ -74,7 +74,7 @@ impl Runtime {
             username: if uid.is_none() { user.to_owned() } else { String::new() },
             uid,
             spec: Some(v1::ImageSpec { image: name, annotations, ..Default::default() }),
-            pinned: image.stand_in == Some(crate::images::stand_in::StandIn::Pause),
+            pinned: image.stand_in == Some(images::stand_in::StandIn::Pause),
         }
     }
 

@@ -1,7 +1,9 @@
 //! Windows programs: what runs them (Wine, and a template of a Windows that all containers share) and how they are named.
 //!
 //! A container's drive C is an overlay: its own files over the image's layers, over the registry of the node's build,
-//! over the template. How it is mounted and started is the shim's part (`shim::wine`); here is what comes before.
+//! over the template. container-sim's shim mounts it and starts programs in it.
+
+#![cfg(target_os = "linux")]
 
 mod account;
 pub mod command;
@@ -19,8 +21,8 @@ use anyhow::{Context as _, Result};
 use template::STAMP;
 
 pub use account::Account;
-pub(crate) use find::unfit;
-pub(crate) use modules::copies;
+pub use find::unfit;
+pub use modules::copies;
 
 /// Directory of a prefix, and of a layer of an image, that is drive C.
 pub const DRIVE: &str = "drive_c";
@@ -34,14 +36,16 @@ const LOADERS: &[(&str, &str)] = &[
 
 /// Wine on this machine.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Loader {
+pub struct Loader {
+    /// The program loader.
     pub wine: &'static str,
+    /// `wineserver` of the same version.
     pub server: &'static str,
 }
 
 impl Loader {
     /// The first that is installed.
-    pub(crate) fn find() -> Option<Self> {
+    pub fn find() -> Option<Self> {
         let installed = |path: &str| Path::new(path).is_file();
         LOADERS.iter().find(|(wine, server)| installed(wine) && installed(server)).map(|(wine, server)| Self { wine, server })
     }
@@ -81,6 +85,6 @@ pub fn lowers(cache_dir: &Path, prefix: Prefix<'_>, compose: Compose<'_>) -> Res
 }
 
 /// The directory of a prefix that is drive C.
-pub(crate) fn drive(prefix: &Path) -> PathBuf {
+pub fn drive(prefix: &Path) -> PathBuf {
     prefix.join(DRIVE)
 }

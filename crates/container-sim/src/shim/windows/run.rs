@@ -23,7 +23,7 @@ use super::super::report::{self, Report};
 use super::super::security::{self, User};
 use super::super::{StartSpec, stage};
 use super::PREFIX;
-use crate::wine::{Account, Loader, command, drive, unfit};
+use wine::{Account, Loader, command, drive, unfit};
 
 /// Name of the variable with the descriptor by which the shim learns a whole exit code.
 const RESULT: &str = "MULLION_SHIM_RESULT";

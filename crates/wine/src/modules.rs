@@ -60,7 +60,7 @@ const DISTANCE: std::ops::Range<usize> = 3..7;
 const PAGE: [u8; 4] = (-0x1000_i32).to_le_bytes();
 
 /// Copies, and the files that they stand for. Makes those that are missing.
-pub(crate) fn copies(cache_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
+pub fn copies(cache_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     let Some(library) = LIBRARIES.iter().map(Path::new).find(|dir| dir.join(NTDLL).is_file()) else { return Ok(Vec::new()) };
     let dir = cache_dir.join("wine-modules").join(name(library)?);
     if !dir.is_dir() {
