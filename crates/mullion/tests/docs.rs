@@ -1,4 +1,4 @@
-//! Links and paths in the documentation lead somewhere.
+//! The documentation's links and paths lead somewhere, and the program takes its commands.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -123,4 +123,53 @@ fn every_page_is_in_the_index() {
         .filter(|page| !listed.iter().any(|target| Some(*target) == page.file_name().and_then(|name| name.to_str())))
         .collect();
     assert!(missing.is_empty(), "docs/README.md does not list {missing:?}");
+}
+
+/// The commands of a page: lines of code blocks, and code between backticks, that begin with the program's name. What stands for several
+/// commands, or needs a shell, is left out.
+#[cfg(target_os = "linux")]
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let mut inside = false;
+    let mut found: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+        } else if inside {
+            let line = line.trim_start();
+            found.push(line.strip_prefix("$ ").unwrap_or(line));
+        } else {
+            found.extend(line.split('`').skip(1).step_by(2));
+        }
+    }
+    let alone =
+        |command: &str| [" #", "&&", ";", " > "].iter().fold(command.to_owned(), |text, end| text.split(end).next().unwrap_or_default().to_owned());
+    let words = |command: String| command.split_whitespace().map(|word| word.trim_matches(['"', '\'']).to_owned()).collect();
+    found
+        .into_iter()
+        .filter(|command| command.starts_with("mullion ") && !command.starts_with("mullion shim"))
+        .map(alone)
+        .filter(|command| !command.contains(['|', '[', '…', '$']))
+        .map(words)
+        .collect()
+}
+
+/// `--help` behind a command makes the program read what stands before it, and run nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_program_takes_every_command_of_the_documentation() {
+    let mut wrong = Vec::new();
+    let mut tried = std::collections::BTreeSet::new();
+    for (page, text) in pages() {
+        for words in commands(&text) {
+            if !tried.insert(words.clone()) {
+                continue;
+            }
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_mullion")).args(&words[1..]).arg("--help").output().expect("mullion runs");
+            if !output.status.success() {
+                wrong.push(format!("{}: {}: {}", page.display(), words.join(" "), String::from_utf8_lossy(&output.stderr)));
+            }
+        }
+    }
+    assert!(tried.len() > 50, "only {} commands were found", tried.len());
+    assert!(wrong.is_empty(), "commands that the program refuses:\n{}", wrong.join("\n"));
 }
