@@ -1,6 +1,6 @@
 //! What must hold in the host's kernel, as a list of small facts; and plans, which are what to remove and what to add.
 //!
-//! Every object of the model means some facts ([`crate::realise`]). A change of an object is the difference of its facts before and after,
+//! Every object of the model compiles to some facts ([`crate::compile`]). A change of an object is the difference of its facts before and after,
 //! so the cost of a change follows the change. Facts sort in the order in which they can be made; they are removed in the opposite order.
 
 use std::collections::{BTreeMap, BTreeSet};

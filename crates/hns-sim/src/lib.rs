@@ -1,12 +1,14 @@
 //! The Host Networking Service on Linux: a pure model, and one adapter that makes it real.
 //!
-//! A call goes through [`model`] (documents, rules, errors: pure), which stages changes of the [`state`]; [`realise`] says which [`fact`]s of
-//! the kernel each object means; the difference is a plan that prints; a [`kernel`] makes it true. The kernel of a simulated host is
-//! [`linux`]; [`kernel::NoKernel`] is the model alone. [`faults`] and [`latency`] say what befalls calls beside their rules, [`calls`] counts and
-//! logs them, and the admin socket ([`admin`]) is where tests and people reach all that. docs/fidelity.md says what each behaviour rests on.
+//! A call goes through [`model`] (documents, rules, errors: pure), which stages changes of the [`state`]; [`compile`] turns each object into
+//! the [`fact`]s that the kernel must hold; the difference is a plan that prints; a [`kernel`] makes it true. The kernel of a simulated host
+//! is [`linux`]; [`kernel::NoKernel`] is the model alone. [`faults`] and [`latency`] change what calls do beside their rules, [`calls`] counts
+//! and logs them, and the admin socket ([`admin`]) is where tests and people reach all that. docs/fidelity.md lists the evidence for each
+//! behaviour.
 
 pub mod admin;
 pub mod calls;
+pub mod compile;
 pub mod fact;
 pub mod faults;
 pub mod kernel;
@@ -16,7 +18,6 @@ pub mod linux;
 mod mac;
 pub mod model;
 pub mod one_lock;
-pub mod realise;
 mod restart;
 pub mod server;
 mod simulator;

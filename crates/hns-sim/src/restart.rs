@@ -7,10 +7,10 @@ use hcn::{
     EndpointState, Guid, HnsVersion, HostComputeNamespace, HostComputeNetwork, LoadBalancerFlags, NamespaceResource, NetworkPolicy, NetworkType,
 };
 
+use crate::compile::awaits_compartment;
 use crate::faults::{Loss, RestartMode};
 use crate::latency::mix;
 use crate::model::{HOST_COMPARTMENT, Host, has_vfp, is_external};
-use crate::realise::awaits_compartment;
 use crate::state::{Change, Endpoint, Object, State, endpoint_of};
 use crate::switches::Switches;
 

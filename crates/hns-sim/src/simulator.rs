@@ -10,12 +10,12 @@ use hcn::{Event, Guid, HResult, HostNetwork, Kind, RawError};
 
 use crate::admin::{Restart, Status};
 use crate::calls::Calls;
+use crate::compile::{dependents, facts};
 use crate::fact::{Fact, Plan, Shared};
 use crate::faults::{Blip, Fault, Faults, RestartMode, Upset};
 use crate::kernel::Kernel;
 use crate::latency::Latency;
 use crate::model::{Context, Host};
-use crate::realise::{dependents, facts};
 use crate::restart::{Ending, survivors};
 use crate::state::{Change, Object, State};
 use crate::store::Store;

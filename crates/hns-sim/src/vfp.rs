@@ -9,8 +9,8 @@ use hcn::document::{Acl, Direction, EndpointPolicy, LoadBalancerPortMapping, Net
 use hcn::{Guid, HostComputeNetwork, Kind, LoadBalancerFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::compile::outbound_policies;
 use crate::model::has_vfp;
-use crate::realise::outbound_policies;
 use crate::state::{Balancer, Endpoint, State};
 
 /// The rules of the ports that were asked for.

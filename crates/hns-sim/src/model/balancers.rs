@@ -8,7 +8,7 @@ use hcn::{Args, Guid, HResult, HnsVersion, HostComputeLoadBalancer, HostComputeN
 use ipnet::IpNet;
 
 use super::{Context, Result, Staged, explained, failure, new_id, read};
-use crate::realise::is_balanced;
+use crate::compile::is_balanced;
 use crate::state::{Balancer, Change, EndpointRow, Listener, Object};
 
 /// The version that says yes to a modify and does nothing.

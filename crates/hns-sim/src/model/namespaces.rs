@@ -7,7 +7,7 @@ use hcn::{Args, EndpointState, Event, Guid, HResult, HostComputeNamespace, Kind,
 use serde_json::{Value, json};
 
 use super::{Context, Result, Staged, failure, new_id, read, read_value};
-use crate::realise::awaits_compartment;
+use crate::compile::awaits_compartment;
 use crate::state::{Change, Endpoint, Object, endpoint_of};
 
 /// The host's own compartment.

@@ -9,9 +9,9 @@ use hcn::{Args, Event, Guid, HResult, HostComputeNetwork, Ipam, Kind, ModifyRequ
 use ipnet::{IpNet, Ipv4Net};
 
 use super::{Context, Result, Staged, explained, failure, has_vfp, is_external, is_nat, new_id, policies, read_either, read_value};
+use crate::compile::is_enforced_network;
 use crate::latency::mix;
 use crate::mac::Mac;
-use crate::realise::is_real_network;
 use crate::state::{Change, Object};
 use crate::versions::has_network_type;
 
@@ -64,7 +64,7 @@ impl Context<'_> {
         if !has_network_type(self.switches.version, network_type) {
             return Err(failure(HResult::INVALID_NETWORK_TYPE));
         }
-        if !self.switches.store_unenforced && !is_real_network(network_type) {
+        if !self.switches.store_unenforced && !is_enforced_network(network_type) {
             let explanation = format!("Invalid network type. The simulator has no packets for {network_type} networks.");
             return Err(explained(HResult::INVALID_NETWORK_TYPE, &explanation));
         }

@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::networks::is_extension;
 use super::{Result, acls, explained, failure, read_value};
+use crate::compile::{is_enforced_endpoint_policy, is_enforced_network_policy};
 use crate::mac::Mac;
-use crate::realise::{is_real_endpoint_policy, is_real_network_policy};
 use crate::state::is_address;
 use crate::switches::Switches;
 use crate::versions::{has_endpoint_policy, has_network_policy};
@@ -72,7 +72,7 @@ pub fn check_network(policy: &NetworkPolicy, others: &[NetworkPolicy], switches:
     if !has_network_policy(&switches.features(), &policy.policy_type) {
         return Err(failure(switches.unknown_to_version));
     }
-    if !switches.store_unenforced && !is_real_network_policy(policy) {
+    if !switches.store_unenforced && !is_enforced_network_policy(policy) {
         return Err(unsupported(&policy.policy_type));
     }
     match &policy.policy_type {
@@ -147,7 +147,7 @@ pub fn check_endpoint(policy: &EndpointPolicy, endpoint: &HostComputeEndpoint, n
     if !has_endpoint_policy(&switches.features(), &policy.policy_type) {
         return Err(failure(switches.unknown_to_version));
     }
-    if !switches.store_unenforced && !is_real_endpoint_policy(policy) {
+    if !switches.store_unenforced && !is_enforced_endpoint_policy(policy) {
         return Err(unsupported(&policy.policy_type));
     }
     let ruled = matches!(policy.policy_type, Type::Acl | Type::TierAcl | Type::OutBoundNat | Type::PortMapping | Type::L4WfpProxy);
@@ -198,7 +198,7 @@ fn check_port_mapping(mapping: &PortMapping, network_type: &NetworkType) -> Resu
         return Err(failure(HResult::INVALID_INTERNAL_PORT));
     }
     needs(mapping.external_port != 0)?;
-    if !crate::realise::is_balanced(mapping.protocol) {
+    if !crate::compile::is_balanced(mapping.protocol) {
         return Err(failure(HResult::MAPPING_NOT_SUPPORTED));
     }
     let family = |address: IpAddr| address.is_ipv6() == mapping.flags.contains(NatFlags::IPV6);

@@ -48,7 +48,7 @@ impl Context<'_> {
         if !self.switches.features().ipv6_dual_stack {
             return Err(explained(HResult::INVALID_PARAMETER, "This version has no IPv6."));
         }
-        if !self.switches.store_unenforced && !crate::realise::HAS_IPV6 {
+        if !self.switches.store_unenforced && !crate::compile::HAS_IPV6 {
             return Err(explained(HResult::INVALID_PARAMETER, "The simulated host has no IPv6."));
         }
         Ok(())

@@ -3,8 +3,8 @@
 use hcn::{Args, Event, Guid, Kind};
 
 use super::{Context, Staged};
+use crate::compile::awaits_compartment;
 use crate::faults::{Spoilt, Upset};
-use crate::realise::awaits_compartment;
 use crate::state::{Change, Endpoint, Object};
 
 impl Context<'_> {

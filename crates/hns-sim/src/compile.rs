@@ -1,4 +1,4 @@
-//! What each object means in the kernel. Pure: from documents to facts.
+//! Compiler from objects to the facts that the kernel must hold. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -100,21 +100,21 @@ fn ruling(network: &HostComputeNetwork) -> Vec<&NetworkPolicy> {
     network.policies.iter().filter(|policy| policy.policy_type == NetworkPolicyType::NetworkAcl || spelt(policy)).collect()
 }
 
-/// Whether packets of IPv6 meet what the model keeps.
+/// Whether the kernel is programmed for IPv6.
 pub const HAS_IPV6: bool = true;
 
-/// Whether networks of that type are made real.
-pub fn is_real_network(network_type: &NetworkType) -> bool {
+/// Whether the kernel is programmed for networks of that type.
+pub fn is_enforced_network(network_type: &NetworkType) -> bool {
     !matches!(network_type, NetworkType::Mirrored | NetworkType::Infiniband | NetworkType::Other(_))
 }
 
-/// Whether packets meet a network policy, or need not.
-pub fn is_real_network_policy(policy: &NetworkPolicy) -> bool {
+/// Whether the kernel enforces a network policy, or need not.
+pub fn is_enforced_network_policy(policy: &NetworkPolicy) -> bool {
     policy.policy_type != NetworkPolicyType::L4Proxy
 }
 
-/// Whether packets meet an endpoint policy, or need not.
-pub fn is_real_endpoint_policy(policy: &EndpointPolicy) -> bool {
+/// Whether the kernel enforces an endpoint policy, or need not.
+pub fn is_enforced_endpoint_policy(policy: &EndpointPolicy) -> bool {
     use EndpointPolicyType as Type;
     !matches!(policy.policy_type, Type::L4WfpProxy | Type::Encryption | Type::Firewall | Type::Vlan)
 }
