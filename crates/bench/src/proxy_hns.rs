@@ -81,12 +81,12 @@ impl Host {
 
     /// Calls so far, without the enumerations that go on at any time.
     fn calls(&self) -> u64 {
-        let counters = self.simulator.desk().calls.counters();
+        let counters = self.simulator.controls().calls.counters();
         counters.iter().filter(|(name, _)| !name.starts_with("HcnEnumerate")).map(|(_, counter)| counter.calls).sum()
     }
 
     fn all_calls(&self) -> u64 {
-        self.simulator.desk().calls.counters().values().map(|counter| counter.calls).sum()
+        self.simulator.controls().calls.counters().values().map(|counter| counter.calls).sum()
     }
 
     fn balancers(&self) -> usize {

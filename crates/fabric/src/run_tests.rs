@@ -205,7 +205,7 @@ async fn a_windows_node_gets_routes_then_network_then_configuration() {
         count: Some(hns_sim::admin::Count::Calls(1)),
         ..Default::default()
     };
-    simulator.desk().add_fault(fail).unwrap();
+    simulator.controls().add_fault(fail).unwrap();
     api.node("MODIFIED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
     let failing = seen.wait_for(|status| !status.problems.is_empty()).await.unwrap().clone();
     assert!(failing.problems[0].contains("create the host's endpoint") && !failing.ready, "{failing:?}");

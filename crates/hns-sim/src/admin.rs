@@ -76,16 +76,16 @@ fn given<T: DeserializeOwned>(args: Json, what: &str) -> Result<T, String> {
 fn answer(simulator: &Simulator, call: &str, args: Json) -> Result<Json, String> {
     match call {
         "status" => Ok(json!(simulator.status())),
-        "counters" => Ok(json!(simulator.desk().calls.counters())),
+        "counters" => Ok(json!(simulator.controls().calls.counters())),
         "reset-counters" => {
-            simulator.desk().calls.reset();
+            simulator.controls().calls.reset();
             Ok(Json::Null)
         }
         "calls" => {
             let filter: CallFilter = if args.is_null() { CallFilter::default() } else { given(args, "filter of calls")? };
-            Ok(json!(simulator.desk().calls.select(&filter)))
+            Ok(json!(simulator.controls().calls.select(&filter)))
         }
-        "faults" => Ok(json!(simulator.desk().faults.list())),
+        "faults" => Ok(json!(simulator.controls().faults.list())),
         "add-fault" => simulator.add_fault(given(args, "fault")?).map(|number| json!(number)),
         "remove-fault" => {
             let number: u32 = given(args, "number of a fault")?;
@@ -95,9 +95,9 @@ fn answer(simulator: &Simulator, call: &str, args: Json) -> Result<Json, String>
             simulator.clear_faults();
             Ok(Json::Null)
         }
-        "latency" => Ok(json!(simulator.desk().latency)),
+        "latency" => Ok(json!(simulator.controls().latency)),
         "set-latency" => {
-            simulator.desk().latency = given(args, "latency")?;
+            simulator.controls().latency = given(args, "latency")?;
             Ok(Json::Null)
         }
         "switches" => Ok(json!(simulator.switches().list())),

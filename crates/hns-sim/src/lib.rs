@@ -31,4 +31,4 @@ pub use mac::Mac;
 pub use server::Config;
 #[cfg(target_os = "linux")]
 pub use server::run;
-pub use simulator::{Desk, Options, Simulator};
+pub use simulator::{Controls, Options, Simulator};

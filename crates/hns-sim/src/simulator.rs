@@ -38,7 +38,7 @@ pub struct Options {
 
 /// Faults, latencies, counters and the call log.
 #[derive(Debug, Default)]
-pub struct Desk {
+pub struct Controls {
     /// The faults that are set.
     pub faults: Faults,
     /// Counters and log.
@@ -49,7 +49,7 @@ pub struct Desk {
     releases: u64,
 }
 
-impl Desk {
+impl Controls {
     /// Sets a fault, after a look whether it can mean anything. Answers its number.
     pub fn add_fault(&mut self, fault: Fault) -> Result<u32, String> {
         self.faults.add(fault)
@@ -64,7 +64,7 @@ pub struct Simulator {
 
 struct Inner {
     core: Mutex<Core>,
-    desk: Mutex<Desk>,
+    controls: Mutex<Controls>,
     /// Told when calls that hang may end.
     released: Condvar,
     /// Held by a call while it takes its time, where calls serialise.
@@ -124,19 +124,19 @@ impl Simulator {
     /// Starts the service over `kernel`. With a store, what an earlier run kept comes back: everything after a restart of the service, the
     /// networks after a reboot of the host; then the kernel is brought to what the state says, without breaking what is right already.
     pub fn with_options(kernel: Box<dyn Kernel>, switches: Switches, store: Option<(Store, State)>, options: Options) -> anyhow::Result<Self> {
-        let mut desk = Desk { faults: Faults::new(options.seed), latency: options.latency, seed: options.seed, ..Desk::default() };
+        let mut controls = Controls { faults: Faults::new(options.seed), latency: options.latency, seed: options.seed, ..Controls::default() };
         for fault in options.faults {
-            desk.faults.add(fault).map_err(anyhow::Error::msg)?;
+            controls.faults.add(fault).map_err(anyhow::Error::msg)?;
         }
         let mode = if kernel.survived()? { RestartMode::Clean } else { RestartMode::Reboot };
-        let ending = Ending { mode, losses: desk.faults.losses(), seed: options.seed };
+        let ending = Ending { mode, losses: controls.faults.losses(), seed: options.seed };
         let host = host_of(&*kernel);
         let (store, state) = store.map_or((None, State::default()), |(store, state)| (Some(store), state));
         let mut core = Core { state: State::default(), shared: Shared::default(), switches, host, kernel, store, away: None, blips: 0 };
         core.rise(survivors(&state, &ending, &core.switches, &core.host))?;
         let inner = Inner {
             core: Mutex::new(core),
-            desk: Mutex::new(desk),
+            controls: Mutex::new(controls),
             released: Condvar::new(),
             turn: Mutex::default(),
             sinks: Mutex::default(),
@@ -153,8 +153,8 @@ impl Simulator {
     }
 
     /// Faults, latencies, counters and the call log.
-    pub fn desk(&self) -> MutexGuard<'_, Desk> {
-        lock(&self.inner.desk)
+    pub fn controls(&self) -> MutexGuard<'_, Controls> {
+        lock(&self.inner.controls)
     }
 
     /// A copy of what the service keeps.
@@ -207,15 +207,15 @@ impl Simulator {
             (core.switches.version, objects, running)
         };
         let restarts = self.inner.restarts.load(Ordering::Relaxed);
-        let desk = self.desk();
-        Status { version, objects, restarts, running, seed: desk.seed, latency: desk.latency, faults: desk.faults.list().len() }
+        let controls = self.controls();
+        Status { version, objects, restarts, running, seed: controls.seed, latency: controls.latency, faults: controls.faults.list().len() }
     }
 
     /// Sets a fault. Answers its number. What happens to one object whatever is called happens now.
     pub fn add_fault(&self, fault: Fault) -> Result<u32, String> {
         let (number, at_once) = {
-            let mut desk = self.desk();
-            (desk.add_fault(fault)?, desk.faults.at_once())
+            let mut controls = self.controls();
+            (controls.add_fault(fault)?, controls.faults.at_once())
         };
         if let Some((upset, fault)) = at_once
             && let Err(error) = self.upset(upset, &fault, None)
@@ -228,11 +228,11 @@ impl Simulator {
     /// Takes a fault back. Calls that hang look again whether they still must.
     pub fn remove_fault(&self, number: u32) -> bool {
         let removed = {
-            let mut desk = self.desk();
-            let hung = desk.faults.hangs();
-            let removed = desk.faults.remove(number);
-            if hung && !desk.faults.hangs() {
-                desk.releases += 1;
+            let mut controls = self.controls();
+            let hung = controls.faults.hangs();
+            let removed = controls.faults.remove(number);
+            if hung && !controls.faults.hangs() {
+                controls.releases += 1;
             }
             removed
         };
@@ -242,19 +242,19 @@ impl Simulator {
 
     /// Takes every fault back: calls that hang fail, and what would come later comes now.
     pub fn clear_faults(&self) {
-        let mut desk = self.desk();
-        desk.faults.clear();
-        desk.releases += 1;
-        drop(desk);
+        let mut controls = self.controls();
+        controls.faults.clear();
+        controls.releases += 1;
+        drop(controls);
         self.inner.released.notify_all();
         self.heal();
     }
 
     /// Waits until a fault lets go of the call, which it took hold of when there had been `releases` releases.
     fn hang(&self, releases: u64) -> RawError {
-        let mut desk = self.desk();
-        while desk.releases == releases {
-            desk = self.inner.released.wait(desk).unwrap_or_else(PoisonError::into_inner);
+        let mut controls = self.controls();
+        while controls.releases == releases {
+            controls = self.inner.released.wait(controls).unwrap_or_else(PoisonError::into_inner);
         }
         HResult::RPC_CALL_FAILED.into()
     }
@@ -263,12 +263,12 @@ impl Simulator {
     /// it is away every call answers 0x800706d9.
     pub fn restart(&self, restart: Restart) -> Result<(), String> {
         let ending = {
-            let mut desk = self.desk();
-            if !desk.faults.stops() {
+            let mut controls = self.controls();
+            if !controls.faults.stops() {
                 return Err("the service does not stop (fault svc-stop-fails): take the fault back, or end the process".into());
             }
-            desk.releases += 1;
-            Ending { mode: restart.mode, losses: desk.faults.losses(), seed: desk.seed ^ self.inner.restarts.load(Ordering::Relaxed) }
+            controls.releases += 1;
+            Ending { mode: restart.mode, losses: controls.faults.losses(), seed: controls.seed ^ self.inner.restarts.load(Ordering::Relaxed) }
         };
         self.inner.released.notify_all();
         let away = Duration::from_millis(restart.away_ms);

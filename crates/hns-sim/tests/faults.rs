@@ -87,7 +87,7 @@ fn targets_are_objects_texts_and_functions() {
     let balancer = |vip: [u8; 4]| HostComputeLoadBalancer::new(Some(vip.into()), Protocol::TCP, 80, 80, vec![id(3)]);
     assert_eq!(code(client.create(id(6), &balancer([10, 96, 0, 9]))), HResult::PORT_ALREADY_EXISTS);
     client.create(id(6), &balancer([10, 96, 0, 8])).unwrap();
-    assert_eq!(simulator.desk().faults.list()[0].struck, 1);
+    assert_eq!(simulator.controls().faults.list()[0].struck, 1);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_hanging_call_ends_when_its_fault_is_taken_back() {
 fn objects_and_policies_are_lost_behind_their_owners_backs() {
     let (simulator, client) = service();
     add(&simulator, &format!("lost-policy,count=1,id={}", id(2)));
-    assert!(simulator.desk().faults.list().is_empty(), "it waited for no call");
+    assert!(simulator.controls().faults.list().is_empty(), "it waited for no call");
     add(&simulator, &format!("lost-policy,id={},probability=0,count=1", id(3)));
     assert_ne!(client.get::<HostComputeEndpoint>(&id(3)).unwrap().unwrap().policies, []);
     simulator.clear_faults();
@@ -276,7 +276,7 @@ fn nobody_hears_of_a_dropped_event() {
 #[test]
 fn latencies_count_for_reads_writes_and_existing_load_balancers() {
     let (simulator, client) = service();
-    simulator.desk().latency = "read=20ms,write=60ms,balancer=100ms".parse().unwrap();
+    simulator.controls().latency = "read=20ms,write=60ms,balancer=100ms".parse().unwrap();
     let time = |call: &dyn Fn()| {
         let began = Instant::now();
         call();
@@ -286,6 +286,6 @@ fn latencies_count_for_reads_writes_and_existing_load_balancers() {
     assert!(time(&|| client.delete::<HostComputeEndpoint>(&id(3)).unwrap()) >= Duration::from_millis(60));
     let another = HostComputeLoadBalancer::new(Some([10, 96, 0, 2].into()), Protocol::TCP, 80, 80, vec![id(2)]);
     assert!(time(&|| assert!(client.create(id(6), &another).is_ok())) >= Duration::from_millis(160));
-    let counters = simulator.desk().calls.counters();
+    let counters = simulator.controls().calls.counters();
     assert!(counters["HcnCreateLoadBalancer"].slowest_micros >= 160_000);
 }

@@ -170,7 +170,7 @@ fn an_address_is_freed_only_when_its_endpoint_is_gone() {
         hresult: Some(hcn::HResult::FAIL),
         ..hns_sim::admin::Fault::default()
     };
-    host.simulator.desk().add_fault(fault).unwrap();
+    host.simulator.controls().add_fault(fault).unwrap();
     host.call(Command::Del, "def", &namespace, host.conf()).unwrap_err();
     assert_eq!(host.reserved(), ["10.10.187.70"]);
 }

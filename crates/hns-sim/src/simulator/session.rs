@@ -89,8 +89,8 @@ impl Session {
             std::thread::sleep(verdict.delay);
         }
         let (latency, seed) = {
-            let desk = self.service.desk();
-            (desk.latency, desk.seed)
+            let controls = self.service.controls();
+            (controls.latency, controls.seed)
         };
         if latency.is_none() {
             return;
@@ -200,16 +200,16 @@ impl HostNetwork for Session {
         let id = self.subject(&args);
         let started = Instant::now();
         let call = {
-            let mut desk = self.service.desk();
+            let mut controls = self.service.controls();
             let called = Called { function, id, texts: [args.settings, args.query, args.path] };
-            Call { number: desk.calls.begin(), subject: id, verdict: desk.faults.judge(&called), releases: desk.releases }
+            Call { number: controls.calls.begin(), subject: id, verdict: controls.faults.judge(&called), releases: controls.releases }
         };
         let outcome = self.suffer(&call, function, &args);
         let path = (function == Function::HnsCall).then(|| format!("{} {}", args.method.unwrap_or_default(), args.path.unwrap_or_default()));
         let hresult = outcome.as_ref().map_or_else(|error| error.hresult, |_| HResult::OK);
         let took: Duration = started.elapsed();
         let noted = Noted { session: self.number, function, id, path, took, hresult, faults: &call.verdict.names };
-        self.service.desk().calls.note(call.number, noted);
+        self.service.controls().calls.note(call.number, noted);
         outcome
     }
 

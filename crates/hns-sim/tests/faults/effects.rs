@@ -130,7 +130,7 @@ fn clients_see_what_each_fault_says() {
         assert_eq!(probe(), effect.struck, "{}: struck", effect.fault);
         let kind = KINDS.iter().find(|kind| kind.name == named(effect)).unwrap();
         match kind.strikes {
-            Strikes::Once => assert!(simulator.desk().faults.list().is_empty(), "{} is not used up", effect.fault),
+            Strikes::Once => assert!(simulator.controls().faults.list().is_empty(), "{} is not used up", effect.fault),
             Strikes::UntilCleared => {
                 assert_eq!(probe(), effect.struck, "{}: it lasts", effect.fault);
                 assert!(simulator.remove_fault(number));
@@ -176,7 +176,7 @@ fn pace_of_a_call(_: &Simulator, client: &Client) -> String {
 
 /// Makes a call aside and says whether it returns or a fault holds it.
 fn returns(simulator: &Simulator, call: impl FnOnce() + Send + 'static) -> String {
-    let struck = || simulator.desk().faults.list().iter().map(|active| active.struck).sum::<u64>();
+    let struck = || simulator.controls().faults.list().iter().map(|active| active.struck).sum::<u64>();
     let (before, worker) = (struck(), std::thread::spawn(call));
     loop {
         if worker.is_finished() {

@@ -161,11 +161,11 @@ impl Host {
 
     /// What was called since the log was last begun anew.
     fn calls(&self) -> Vec<LoggedCall> {
-        self.simulator.desk().calls.select(&CallFilter::default()).into_iter().cloned().collect()
+        self.simulator.controls().calls.select(&CallFilter::default()).into_iter().cloned().collect()
     }
 
     fn forget_calls(&self) {
-        self.simulator.desk().calls.reset();
+        self.simulator.controls().calls.reset();
     }
 }
 

@@ -28,7 +28,7 @@ async fn pods_stay_away_until_everything_is_programmed() {
     for n in 1..=30 {
         world.create(&format!("s{n:02}"), n).await;
     }
-    world.simulator.desk().latency = Latency { write_us: 15_000, ..Latency::default() };
+    world.simulator.controls().latency = Latency { write_us: 15_000, ..Latency::default() };
     let mut status = world.proxy();
     let taint: StartupTaint = format!("{TAINT}:NoSchedule").parse().unwrap();
     let held = tokio::spawn(taint.clone().hold(world.link.client(), NODE.to_owned(), status.clone()));

@@ -192,10 +192,10 @@ impl World {
     }
 
     fn collect_writes(&self) {
-        let mut desk = self.simulator.desk();
+        let mut controls = self.simulator.controls();
         let writes = |call: &str| ["Create", "Modify", "Delete"].iter().any(|verb| call.contains(verb));
-        let calls = desk.calls.select(&CallFilter::default()).into_iter().map(|call| call.call.clone()).filter(|call| writes(call));
+        let calls = controls.calls.select(&CallFilter::default()).into_iter().map(|call| call.call.clone()).filter(|call| writes(call));
         self.writes.lock().unwrap().extend(calls);
-        desk.calls.reset();
+        controls.calls.reset();
     }
 }
