@@ -18,7 +18,7 @@ use crate::switches::Shown;
 use crate::{Simulator, vfp};
 
 pub use crate::calls::{CallFilter, Counter, LoggedCall};
-pub use crate::faults::{ActiveFault, Count, Fault, FaultKind, KINDS, RestartMode, Strikes, Value, is_function};
+pub use crate::faults::{ActiveFault, Count, Fault, FaultKind, Hits, KINDS, RestartMode, Value, is_function};
 pub use crate::latency::Latency;
 
 /// What the service is and holds.

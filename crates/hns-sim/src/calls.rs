@@ -33,7 +33,7 @@ pub struct LoggedCall {
     pub micros: u64,
     /// How it ended.
     pub hresult: HResult,
-    /// The faults that struck it.
+    /// The faults that hit it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<String>,
 }
@@ -45,9 +45,9 @@ pub struct Counter {
     pub calls: u64,
     /// Those of them that failed.
     pub failed: u64,
-    /// Those of them that a fault struck.
-    #[serde(default)]
-    pub struck: u64,
+    /// Those of them that a fault hit.
+    #[serde(default, rename = "struck")]
+    pub hits: u64,
     /// The time all of them took.
     pub micros: u64,
     /// The time the slowest took.
@@ -93,7 +93,7 @@ pub struct Noted<'a> {
     pub took: Duration,
     /// How it ended.
     pub hresult: HResult,
-    /// The faults that struck it.
+    /// The faults that hit it.
     pub faults: &'a [&'static str],
 }
 
@@ -110,7 +110,7 @@ impl Calls {
         let counter = self.counters.entry(noted.function).or_default();
         counter.calls += 1;
         counter.failed += u64::from(noted.hresult != HResult::OK);
-        counter.struck += u64::from(!noted.faults.is_empty());
+        counter.hits += u64::from(!noted.faults.is_empty());
         counter.micros += micros;
         counter.slowest_micros = counter.slowest_micros.max(micros);
         if self.log.len() == LOG {

@@ -1,7 +1,7 @@
 //! Faults by name: what is known to go wrong with the real service, each with its targets, its probability and its count.
 //!
-//! A fault strikes calls: those that happen at a moment (an upset of the service, a lost object) strike one, states of the host strike until they
-//! are taken back ([`Strikes`]); a count says otherwise. The engine decides (deterministically by the seed); [`crate::Simulator`] does what the verdict says. What a name
+//! A fault hits calls: those that happen at a moment (an upset of the service, a lost object) hit one, states of the host hit until they
+//! are taken back ([`Hits`]); a count says otherwise. The engine decides (deterministically by the seed); [`crate::Simulator`] does what the verdict says. What a name
 //! means stands in one table, [`KINDS`]. Text form: `NAME[=VALUE][,KEY=VALUE…]`, for example
 //! `slow-call=200ms,call=HcnCreateEndpoint,probability=0.1,count=5` or `hns-restart=crash,delay=120s`.
 
@@ -18,7 +18,7 @@ mod count;
 mod kinds;
 
 pub use count::Count;
-pub use kinds::{FaultKind, KINDS, Strikes, Value, kind};
+pub use kinds::{FaultKind, Hits, KINDS, Value, kind};
 
 /// A fault: what happens to which calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,10 +44,10 @@ pub struct Fault {
     /// For `hns-restart`: how it ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<RestartMode>,
-    /// How likely a call that it names is struck; none is always.
+    /// How likely a call that it names is hit; none is always.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
-    /// How many calls it still strikes; none is what the name says.
+    /// How many calls it still hits; none is what the name says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<Count>,
     /// How many calls that it names it lets pass first.
@@ -126,7 +126,7 @@ pub enum Action {
     Show(Shown),
     /// It happens to the service as the call comes in.
     Upset(Upset),
-    /// It strikes when the service starts again.
+    /// It hits when the service starts again.
     Start(Loss),
     /// The service does not stop when it is told to.
     StaysUp,
@@ -230,7 +230,7 @@ pub struct Verdict {
     pub shown: Option<Shown>,
     /// What happens to the service, to which object (none: the call's), and how.
     pub upsets: Vec<(Upset, Fault)>,
-    /// The names of the faults that struck.
+    /// The names of the faults that hit.
     pub names: Vec<&'static str>,
 }
 
@@ -245,13 +245,14 @@ pub struct Called<'a> {
     pub texts: [Option<&'a str>; 3],
 }
 
-/// A fault that is set, with its number and how often it struck.
+/// A fault that is set, with its number and how often it hit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActiveFault {
     /// The number to remove it by.
     pub number: u32,
-    /// How many calls it struck.
-    pub struck: u64,
+    /// How many calls it hit.
+    #[serde(rename = "struck")]
+    pub hits: u64,
     /// How many calls it named.
     pub seen: u64,
     /// The fault.
@@ -307,7 +308,7 @@ impl Fault {
             return Err(format!("the probability of {name} must be from 0 to 1"));
         }
         if self.count == Some(Count::Calls(0)) {
-            return Err(format!("{name} with count=0 strikes nothing: write the number of calls, or count=all"));
+            return Err(format!("{name} with count=0 hits nothing: write the number of calls, or count=all"));
         }
         match (kind.value(), self.hresult) {
             (Value::Code, Some(code)) if code.0 >> 31 == 0 => return Err(format!("{name} cannot fail with success: {}", kind.usage())),
@@ -338,7 +339,7 @@ impl Fault {
 
     /// The fault with the count that its name says, where it has none.
     pub fn settled(mut self) -> Self {
-        if self.count.is_none() && kind(&self.name).is_some_and(|kind| kind.strikes == Strikes::Once) {
+        if self.count.is_none() && kind(&self.name).is_some_and(|kind| kind.hits == Hits::Once) {
             self.count = Some(Count::Calls(1));
         }
         self
@@ -406,8 +407,8 @@ impl Verdict {
 }
 
 impl ActiveFault {
-    /// Counts a call that the fault names, and says whether it is struck.
-    fn strikes(&mut self, seed: u64) -> bool {
+    /// Counts a call that the fault names, and says whether it is hit.
+    fn hits(&mut self, seed: u64) -> bool {
         self.seen += 1;
         if self.seen <= u64::from(self.fault.skip) || self.fault.count == Some(Count::Calls(0)) {
             return false;
@@ -422,7 +423,7 @@ impl ActiveFault {
         if let Some(Count::Calls(left)) = &mut self.fault.count {
             *left -= 1;
         }
-        self.struck += 1;
+        self.hits += 1;
         true
     }
 }
@@ -442,7 +443,7 @@ impl Faults {
     pub fn add(&mut self, fault: Fault) -> Result<u32, String> {
         fault.check()?;
         self.last += 1;
-        self.active.push(ActiveFault { number: self.last, struck: 0, seen: 0, fault: fault.settled() });
+        self.active.push(ActiveFault { number: self.last, hits: 0, seen: 0, fault: fault.settled() });
         Ok(self.last)
     }
 
@@ -457,7 +458,7 @@ impl Faults {
             _ => return None,
         };
         let Fault { id, call, text, .. } = &active.fault;
-        if id.is_none() || call.is_some() || text.is_some() || !active.strikes(seed) {
+        if id.is_none() || call.is_some() || text.is_some() || !active.hits(seed) {
             return None;
         }
         let fault = active.fault.clone();
@@ -492,7 +493,7 @@ impl Faults {
         let seed = self.seed;
         for active in &mut self.active {
             let Some(kind) = kind(&active.fault.name) else { continue };
-            if !matches!(kind.action, Action::Start(_) | Action::StaysUp) && active.fault.names(kind, called, &function) && active.strikes(seed) {
+            if !matches!(kind.action, Action::Start(_) | Action::StaysUp) && active.fault.names(kind, called, &function) && active.hits(seed) {
                 verdict.add(kind, &active.fault);
             }
         }
@@ -506,7 +507,7 @@ impl Faults {
     pub fn stops(&mut self) -> bool {
         let seed = self.seed;
         let stays = |active: &&mut ActiveFault| kind(&active.fault.name).is_some_and(|kind| kind.action == Action::StaysUp);
-        let stays = self.active.iter_mut().filter(stays).any(|active| active.strikes(seed));
+        let stays = self.active.iter_mut().filter(stays).any(|active| active.hits(seed));
         self.active.retain(|active| active.fault.count != Some(Count::Calls(0)));
         !stays
     }
@@ -517,7 +518,7 @@ impl Faults {
         let mut losses = Vec::new();
         for active in &mut self.active {
             if let Some(FaultKind { action: Action::Start(loss), .. }) = kind(&active.fault.name)
-                && active.strikes(seed)
+                && active.hits(seed)
             {
                 losses.push(*loss);
             }

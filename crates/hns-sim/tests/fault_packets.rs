@@ -55,7 +55,7 @@ fn access_rules_are_accepted_and_no_packet_meets_them() {
             node.client.modify::<HostComputeEndpoint>(&id(3), &update).unwrap();
         };
         set_anew(&node);
-        assert!(ask_tcp(&client.ns, "192.168.1.3:80").is_ok(), "the second modify is struck, too");
+        assert!(ask_tcp(&client.ns, "192.168.1.3:80").is_ok(), "the second modify is hit, too");
         set_anew(&node);
         assert!(is_silent(&client.ns, "192.168.1.3:80"), "set anew, it holds");
         // Of an endpoint that is there, without a call.

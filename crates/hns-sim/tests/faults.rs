@@ -87,7 +87,7 @@ fn targets_are_objects_texts_and_functions() {
     let balancer = |vip: [u8; 4]| HostComputeLoadBalancer::new(Some(vip.into()), Protocol::TCP, 80, 80, vec![id(3)]);
     assert_eq!(code(client.create(id(6), &balancer([10, 96, 0, 9]))), HResult::PORT_ALREADY_EXISTS);
     client.create(id(6), &balancer([10, 96, 0, 8])).unwrap();
-    assert_eq!(simulator.controls().faults.list()[0].struck, 1);
+    assert_eq!(simulator.controls().faults.list()[0].hits, 1);
 }
 
 #[test]

@@ -100,7 +100,7 @@ async fn faults_strike_and_deadlines_hold() {
     ask(&directory, "add-fault", json!({"name": "fail-call", "call": "HcnOpenNetwork", "hresult": HResult::RPC_CALL_FAILED, "count": 1})).unwrap();
     let error = client.network(&id(1)).await.unwrap_err();
     assert!(error.is_service_down() && !error.is_not_found(), "{error}");
-    assert!(client.network(&id(1)).await.unwrap().is_some(), "it struck once");
+    assert!(client.network(&id(1)).await.unwrap().is_some(), "it hit once");
     ask(&directory, "add-fault", json!({"name": "slow-call", "delay_ms": 400})).unwrap();
     let hasty = client.clone().with_deadline(Duration::from_millis(50));
     let error = hasty.delete_network(&id(1)).await.unwrap_err();
@@ -135,7 +135,7 @@ fn a_restart_cuts_connections_and_clients_come_back() {
     let number = admin.add_fault(&"ep-delete-hang".parse().unwrap()).unwrap();
     let hung = Client::connect(&format!("unix:{}", directory.path().join("win01.hcn").display())).unwrap();
     let hung = std::thread::spawn(move || hung.delete::<HostComputeEndpoint>(&id(9)).unwrap_err());
-    while admin.faults().unwrap()[0].struck == 0 {
+    while admin.faults().unwrap()[0].hits == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
     admin.restart(RestartMode::Clean, Duration::from_millis(50)).unwrap();

@@ -1,11 +1,11 @@
-//! How many calls a fault strikes.
+//! How many calls a fault hits.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How many calls a fault still strikes: a number, or `all`.
+/// How many calls a fault still hits: a number, or `all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub enum Count {

@@ -13,9 +13,9 @@ pub struct FaultKind {
     pub name: &'static str,
     /// What it does.
     pub action: Action,
-    /// How many calls it strikes unless the fault has a count.
-    pub strikes: Strikes,
-    /// The functions it strikes unless the fault says otherwise, apart by blanks; empty is every function.
+    /// How many calls it hits unless the fault has a count.
+    pub hits: Hits,
+    /// The functions it hits unless the fault says otherwise, apart by blanks; empty is every function.
     pub calls: &'static str,
     /// What the call answers unless the fault says otherwise.
     pub hresult: Option<HResult>,
@@ -29,16 +29,16 @@ pub struct FaultKind {
     pub evidence: &'static str,
 }
 
-/// How many calls a fault strikes that has no count.
+/// How many calls a fault hits that has no count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strikes {
+pub enum Hits {
     /// One: it happens at a moment, and the real service is as before afterwards but for what it did.
     Once,
     /// All until it is taken back: it is a state of the host, or a property of its build.
     UntilCleared,
 }
 
-impl fmt::Display for Strikes {
+impl fmt::Display for Hits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Once => "once",
@@ -105,17 +105,8 @@ impl FaultKind {
     }
 }
 
-const LASTING: FaultKind = FaultKind {
-    name: "",
-    action: Action::Fail,
-    strikes: Strikes::UntilCleared,
-    calls: "",
-    hresult: None,
-    delay_ms: 0,
-    what: "",
-    seen: "",
-    evidence: "",
-};
+const LASTING: FaultKind =
+    FaultKind { name: "", action: Action::Fail, hits: Hits::UntilCleared, calls: "", hresult: None, delay_ms: 0, what: "", seen: "", evidence: "" };
 
 const CREATE_BALANCER: &str = "HcnCreateLoadBalancer";
 const CREATE_ENDPOINT: &str = "HcnCreateEndpoint";
@@ -160,7 +151,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "error-after-effect",
         action: Action::FailAfter,
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: CHANGES,
         hresult: Some(HResult::RPC_CALL_FAILED),
         what: "the call does its work and fails",
@@ -180,7 +171,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "duplicate-effect",
         action: Action::Twice,
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: "HcnCreate*",
         what: "a create makes two objects",
         seen: "`mullion hns list` has one that nobody asked for",
@@ -190,7 +181,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "vanish",
         action: Action::Upset(Upset::LoseObject),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: "HcnOpen*",
         what: "the object is gone between enumerating and opening",
         seen: "`mullion hns list` without it; who owned it makes it anew or reports it as gone",
@@ -227,7 +218,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "hns-restart",
         action: Action::Upset(Upset::Restart),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         what: "the service restarts (clean, crash or reboot); the call fails with 0x800706be",
         seen: "`restarts` of `mullion hns status` grows; a clean restart keeps everything, a crash loses load balancers and half of the endpoints",
         evidence: "hcsshim#2155, WSL",
@@ -236,7 +227,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "wipe",
         action: Action::Upset(Upset::Wipe),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         what: "the service restarts with nothing (HNS.data deleted); the call fails with 0x800706be",
         seen: "`objects` of `mullion hns status` falls to 0, pods and Services of the node lose their packets until their owners make everything anew",
         evidence: "known reset",
@@ -245,7 +236,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "hns-data-corrupt",
         action: Action::Upset(Upset::Corrupt),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         what: "the service is away until its data are wiped",
         seen: "`mullion hns status` says that it does not answer, until `mullion hns restart --wipe`",
         evidence: "hcsshim#627, hcsshim#99, for-win#750",
@@ -357,7 +348,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "net-create-slow",
         action: Action::Delay,
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: CREATE_NETWORK,
         delay_ms: 6000,
         what: "the first external network takes long (6 s)",
@@ -368,7 +359,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "net-blip",
         action: Action::Blip(Blip::Passing),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: CREATE_NETWORK,
         delay_ms: 1800,
         what: "the host's adapter is without addresses and routes for a while (1.8 s), after the call",
@@ -379,7 +370,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "net-blip-loses-routes",
         action: Action::Blip(Blip::LosesRoutes),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: CREATE_NETWORK,
         delay_ms: 1800,
         what: "after a blip the adapter has its addresses and the default route again, no other route",
@@ -390,7 +381,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "net-blip-loses-ip",
         action: Action::Blip(Blip::LosesAddresses),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: CREATE_NETWORK,
         what: "the adapter loses addresses and routes until the host reboots or the faults are cleared",
         seen: "the node becomes NotReady after 40 s: nobody reaches it",
@@ -418,7 +409,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "net-new-id",
         action: Action::Upset(Upset::NewNetwork),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: "HcnEnumerateNetworks",
         what: "the network was made anew with another id, without endpoints",
         seen: "`mullion hns list networks` has another id; pods of the node are not reached",
@@ -458,7 +449,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "stale-endpoint",
         action: Action::Pretend,
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: DELETE_ENDPOINT,
         what: "the delete succeeds and the endpoint stays",
         seen: "`mullion hns list endpoints` has the endpoint of a pod that is gone",
@@ -468,7 +459,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "ep-stuck",
         action: Action::Partial,
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: MODIFY_NAMESPACE,
         what: "the endpoint is attached, in state 1, without an adapter",
         seen: "the pod's events (FailedCreatePodSandBox) say that its endpoint has no adapter; its sandbox is made again",
@@ -529,7 +520,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "ep-port-blocked",
         action: Action::Spoil(Spoilt::Port),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: MODIFY_NAMESPACE,
         what: "the endpoint is attached, in state 3, and its port passes nothing until it is attached anew",
         seen: "the pod is Ready and no packet reaches or leaves it; `mullion hns vfp` says Blocked",
@@ -549,7 +540,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "lost-object",
         action: Action::Upset(Upset::LoseObject),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         what: "the object is gone, as if another program had deleted it",
         seen: "`mullion hns list` without it; a load balancer is made anew within seconds",
         evidence: "k8s#76316, moby#45462",
@@ -619,7 +610,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "lb-delete-fails",
         action: Action::Fail,
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         calls: "HcnDeleteLoadBalancer",
         hresult: Some(HResult::FAIL),
         what: "the delete fails, and a retry works",
@@ -659,7 +650,7 @@ pub const KINDS: &[FaultKind] = &[
     FaultKind {
         name: "lost-policy",
         action: Action::Upset(Upset::LosePolicies),
-        strikes: Strikes::Once,
+        hits: Hits::Once,
         what: "the object's policies are gone; a load balancer is gone itself",
         seen: "`mullion hns list endpoints -o json` without them: a pod without OutBoundNAT reaches nothing outside",
         evidence: "k8s#110674, ovn-k",

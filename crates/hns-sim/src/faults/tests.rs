@@ -6,7 +6,7 @@ fn called(function: Function, id: Option<Guid>) -> Called<'static> {
 }
 
 #[test]
-fn a_fault_strikes_what_it_names_and_is_used_up() {
+fn fault_hits_the_calls_it_names_until_its_count_is_used_up() {
     let mut faults = Faults::new(1);
     let create = called(Function::Create(Kind::Endpoint), None);
     let number = faults.add("fail-call=0x6be,call=HcnCreate*,text=pod,skip=1,count=1".parse().unwrap()).unwrap();
@@ -15,8 +15,8 @@ fn a_fault_strikes_what_it_names_and_is_used_up() {
     assert!(slow(faults.judge(&called(Function::Open(Kind::Endpoint), None))));
     assert!(slow(faults.judge(&Called { texts: [None; 3], ..create })), "another text");
     assert!(slow(faults.judge(&create)), "the first is let pass");
-    let struck = faults.judge(&create);
-    assert_eq!((struck.error, struck.names), (Some(HResult::RPC_CALL_FAILED), vec!["fail-call", "slow-call"]));
+    let hit = faults.judge(&create);
+    assert_eq!((hit.error, hit.names), (Some(HResult::RPC_CALL_FAILED), vec!["fail-call", "slow-call"]));
     assert!(slow(faults.judge(&create)), "used up");
     assert!(!faults.remove(number) && faults.list().len() == 1);
     let id = Guid::random();
@@ -35,8 +35,8 @@ fn probability_follows_the_seed() {
     };
     assert_eq!(draws(7), draws(7));
     assert_ne!(draws(7), draws(8));
-    let struck = draws(7).into_iter().filter(|struck| *struck).count();
-    assert!((60..140).contains(&struck), "{struck}");
+    let hits = draws(7).into_iter().filter(|hit| *hit).count();
+    assert!((60..140).contains(&hits), "{hits}");
 }
 
 #[test]
@@ -123,20 +123,20 @@ fn a_value_without_a_meaning_is_refused_with_what_has_one() {
 }
 
 #[test]
-fn upsets_strike_once_and_states_until_they_are_cleared() {
+fn incidents_hit_once_and_lasting_states_until_cleared() {
     let mut faults = Faults::new(1);
     let any = called(Function::HnsCall, None);
-    for (text, strikes) in
+    for (text, expected) in
         [("wipe", 1), ("hns-restart=crash", 1), ("wipe,count=3", 3), ("wipe,count=all", 9), ("svc-down", 9), ("svc-down,count=2", 2)]
     {
         faults.clear();
         faults.add(text.parse().unwrap()).unwrap();
-        let struck = (0..9).filter(|_| !faults.judge(&any).names.is_empty()).count();
-        assert_eq!(struck, strikes, "{text}");
-        assert_eq!(faults.list().is_empty(), strikes < 9, "{text}");
+        let hits = (0..9).filter(|_| !faults.judge(&any).names.is_empty()).count();
+        assert_eq!(hits, expected, "{text}");
+        assert_eq!(faults.list().is_empty(), expected < 9, "{text}");
     }
     // Whatever happens to the service or an object beside the call happens once.
     for kind in KINDS.iter().filter(|kind| matches!(kind.action, Action::Upset(_) | Action::Blip(_))) {
-        assert_eq!(kind.strikes, Strikes::Once, "{}", kind.name);
+        assert_eq!(kind.hits, Hits::Once, "{}", kind.name);
     }
 }

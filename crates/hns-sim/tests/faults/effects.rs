@@ -1,9 +1,9 @@
-//! What a client sees of each fault: before it is set, when it strikes, while it is set, and after it is taken back.
+//! What a client sees of each fault: before it is set, when it hits, while it is set, and after it is taken back.
 
 use std::time::{Duration, Instant};
 
 use hns_sim::admin::Restart;
-use hns_sim::faults::Strikes;
+use hns_sim::faults::Hits;
 
 use super::*;
 
@@ -16,18 +16,18 @@ struct Effect {
     probe: Probe,
     /// What is seen without the fault.
     healthy: &'static str,
-    /// What is seen when it strikes.
-    struck: &'static str,
-    /// What is seen afterwards: of a fault that strikes once at the next call, of a lasting one when it is taken back.
+    /// What is seen when it hits.
+    hit: &'static str,
+    /// What is seen afterwards: of a fault that hits once at the next call, of a lasting one when it is taken back.
     then: &'static str,
 }
 
-const fn effect(fault: &'static str, probe: Probe, healthy: &'static str, struck: &'static str) -> Effect {
-    Effect { fault, probe, healthy, struck, then: healthy }
+const fn effect(fault: &'static str, probe: Probe, healthy: &'static str, hit: &'static str) -> Effect {
+    Effect { fault, probe, healthy, hit, then: healthy }
 }
 
-const fn lasting_harm(fault: &'static str, probe: Probe, healthy: &'static str, struck: &'static str, then: &'static str) -> Effect {
-    Effect { fault, probe, healthy, struck, then }
+const fn lasting_harm(fault: &'static str, probe: Probe, healthy: &'static str, hit: &'static str, then: &'static str) -> Effect {
+    Effect { fault, probe, healthy, hit, then }
 }
 
 /// Kinds whose effect only packets show, and the test of fault_packets.rs that looks at them.
@@ -127,17 +127,17 @@ fn clients_see_what_each_fault_says() {
         let (other, its_client) = service();
         assert_eq!((effect.probe)(&other, &its_client), effect.healthy, "{}: without the fault", effect.fault);
         let number = add(&simulator, effect.fault);
-        assert_eq!(probe(), effect.struck, "{}: struck", effect.fault);
+        assert_eq!(probe(), effect.hit, "{}: hit", effect.fault);
         let kind = KINDS.iter().find(|kind| kind.name == named(effect)).unwrap();
-        match kind.strikes {
-            Strikes::Once => assert!(simulator.controls().faults.list().is_empty(), "{} is not used up", effect.fault),
-            Strikes::UntilCleared => {
-                assert_eq!(probe(), effect.struck, "{}: it lasts", effect.fault);
+        match kind.hits {
+            Hits::Once => assert!(simulator.controls().faults.list().is_empty(), "{} is not used up", effect.fault),
+            Hits::UntilCleared => {
+                assert_eq!(probe(), effect.hit, "{}: it lasts", effect.fault);
                 assert!(simulator.remove_fault(number));
             }
         }
         assert_eq!(probe(), effect.then, "{}: afterwards", effect.fault);
-        assert_ne!(effect.healthy, effect.struck);
+        assert_ne!(effect.healthy, effect.hit);
     }
 }
 
@@ -148,7 +148,7 @@ fn said<T: std::fmt::Debug>(outcome: Result<T, HcnError>) -> String {
 }
 
 fn there(simulator: &Simulator, kind: Kind, number: u8) -> &'static str {
-    // Not by a call: it would be struck.
+    // Not by a call: it would be hit.
     if simulator.with_state(|state| state.has(kind, &id(number))) { "there" } else { "gone" }
 }
 
@@ -176,13 +176,13 @@ fn pace_of_a_call(_: &Simulator, client: &Client) -> String {
 
 /// Makes a call aside and says whether it returns or a fault holds it.
 fn returns(simulator: &Simulator, call: impl FnOnce() + Send + 'static) -> String {
-    let struck = || simulator.controls().faults.list().iter().map(|active| active.struck).sum::<u64>();
-    let (before, worker) = (struck(), std::thread::spawn(call));
+    let hits = || simulator.controls().faults.list().iter().map(|active| active.hits).sum::<u64>();
+    let (before, worker) = (hits(), std::thread::spawn(call));
     loop {
         if worker.is_finished() {
             return "returns".to_owned();
         }
-        if struck() > before {
+        if hits() > before {
             std::thread::sleep(Duration::from_millis(50));
             return if worker.is_finished() { "returns" } else { "hangs" }.to_owned();
         }

@@ -132,7 +132,7 @@ impl Named {
             name: kind.name,
             form: kind.form(),
             default: kind.default_value(),
-            strikes: kind.strikes.to_string(),
+            strikes: kind.hits.to_string(),
             calls: kind.calls.split_whitespace().collect(),
             what: kind.what,
             seen: kind.seen,
@@ -179,7 +179,7 @@ fn add(nodes: &ToNodes, fault: &Fault, output: Option<Output>) -> Result<(), Fai
     let mut ending = Ok(());
     for node in &names {
         match admin(node, &nodes.dir).and_then(|admin| judged(node, admin.add_fault(fault))) {
-            Ok(number) => set.push(SetFault::new(node, ActiveFault { number, struck: 0, seen: 0, fault: fault.clone().settled() })),
+            Ok(number) => set.push(SetFault::new(node, ActiveFault { number, hits: 0, seen: 0, fault: fault.clone().settled() })),
             Err(error) => ending = ending.and(Err(error)),
         }
     }
@@ -198,7 +198,7 @@ pub fn table(set: &[SetFault]) -> String {
     }
     let mut text = format!("{:16} {:>6} {:>8}  FAULT\n", "NODE", "NUMBER", "STRUCK");
     for SetFault { node, active, text: fault } in set {
-        text += &format!("{node:16} {:>6} {:>8}  {fault}\n", active.number, active.struck);
+        text += &format!("{node:16} {:>6} {:>8}  {fault}\n", active.number, active.hits);
     }
     text
 }
@@ -231,7 +231,7 @@ fn paragraph(kind: &FaultKind) -> String {
         Value::Code => format!(" (CODE as 0x803b0013 or HCN_E_PORT_ALREADY_EXISTS{default})"),
         Value::Mode => format!(" (MODE clean, crash or reboot{default})"),
     };
-    format!("{}{value}, strikes {}\n    {}\n    seen: {}\n    reported: {}\n", kind.form(), kind.strikes, kind.what, kind.seen, kind.evidence)
+    format!("{}{value}, strikes {}\n    {}\n    seen: {}\n    reported: {}\n", kind.form(), kind.hits, kind.what, kind.seen, kind.evidence)
 }
 
 /// The table of docs/faults.md.
@@ -245,7 +245,7 @@ fn markdown() -> String {
             (_, Some(value)) => format!("`{value}`"),
             (_, None) => "refused".to_owned(),
         };
-        text += &format!("| `{}` | {default} | {} | {} | {} | {} |\n", kind.form(), kind.strikes, kind.what, kind.seen, kind.evidence);
+        text += &format!("| `{}` | {default} | {} | {} | {} | {} |\n", kind.form(), kind.hits, kind.what, kind.seen, kind.evidence);
     }
     text
 }
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn faults_are_listed_with_their_nodes() {
-        let active = ActiveFault { number: 3, struck: 17, seen: 20, fault: "svc-down,count=all".parse().unwrap() };
+        let active = ActiveFault { number: 3, hits: 17, seen: 20, fault: "svc-down,count=all".parse().unwrap() };
         let set = [SetFault::new("win02", active)];
         assert_eq!(table(&set).lines().last().unwrap().split_whitespace().collect::<Vec<_>>(), ["win02", "3", "17", "svc-down,count=all"]);
         assert_eq!(table(&[]), "");

@@ -250,7 +250,7 @@ fn seen(node: &str, dir: &DirArgs) -> Result<Seen, Failure> {
         },
     };
     let set = judged(node, admin.faults())?;
-    let struck = |active: &&ActiveFault| before.iter().any(|old| old.number == active.number && old.struck < active.struck);
+    let struck = |active: &&ActiveFault| before.iter().any(|old| old.number == active.number && old.hits < active.hits);
     let culprits: Vec<String> = set.iter().filter(struck).map(|active| format!("fault {} ({}) struck it", active.number, active.fault)).collect();
     let problem = problem.map(|problem| [vec![problem], culprits].concat().join("; "));
     Ok(Seen { node: node.to_owned(), answers, problem, status, set })
@@ -293,7 +293,7 @@ fn status_table(seen: &Seen, named: bool) -> String {
         .map(|(name, value)| format!("{name:<9} {value}\n"))
         .concat();
     for active in &seen.set {
-        text += &format!("{:>9} {} (struck {} calls)\n", active.number, active.fault, active.struck);
+        text += &format!("{:>9} {} (struck {} calls)\n", active.number, active.fault, active.hits);
     }
     text
 }
@@ -340,8 +340,8 @@ fn counters_table(counters: &std::collections::BTreeMap<String, Counter>) -> Str
     for (name, counter) in counters {
         let mean = counter.micros as f64 / counter.calls.max(1) as f64 / 1e3;
         let slowest = counter.slowest_micros as f64 / 1e3;
-        let Counter { calls, failed, struck, .. } = counter;
-        text.push_str(&format!("{name:<width$} {calls:>9} {failed:>8} {struck:>8} {mean:>9.3} ms {slowest:>9.3} ms\n"));
+        let Counter { calls, failed, hits, .. } = counter;
+        text.push_str(&format!("{name:<width$} {calls:>9} {failed:>8} {hits:>8} {mean:>9.3} ms {slowest:>9.3} ms\n"));
     }
     text
 }
@@ -413,7 +413,7 @@ mod tests {
         for part in ["7 2025-11-21T", "#3", "HcnCreateEndpoint", "1.500 ms", "HCN_E_INVALID_IP", "[ep-dup-ip]"] {
             assert!(line.contains(part), "{part:?} is not in {line:?}");
         }
-        let counter = Counter { calls: 4, failed: 1, struck: 1, micros: 8000, slowest_micros: 5000 };
+        let counter = Counter { calls: 4, failed: 1, hits: 1, micros: 8000, slowest_micros: 5000 };
         let table = counters_table(&[("HcnOpenNetwork".to_owned(), counter)].into());
         assert!(table.contains("HcnOpenNetwork         4        1        1     2.000 ms     5.000 ms"), "{table}");
     }
