@@ -1,6 +1,6 @@
 //! Faults by name: what is known to go wrong with the real service, each with its targets, its probability and its count.
 //!
-//! A fault hits calls: those that happen at a moment (an upset of the service, a lost object) hit one, states of the host hit until they
+//! A fault hits calls: those that happen at a moment (an incident of the service, a lost object) hit one, states of the host hit until they
 //! are taken back ([`Hits`]); a count says otherwise. The engine decides (deterministically by the seed); [`crate::Simulator`] does what the verdict says. What a name
 //! means stands in one table, [`KINDS`]. Text form: `NAME[=VALUE][,KEY=VALUE…]`, for example
 //! `slow-call=200ms,call=HcnCreateEndpoint,probability=0.1,count=5` or `hns-restart=crash,delay=120s`.
@@ -117,15 +117,15 @@ pub enum Action {
     /// An endpoint is attached without a virtual adapter.
     Partial,
     /// What the call makes, or the fault's object, is not what its document says.
-    Spoil(Spoilt),
+    Defect(Defect),
     /// The host's adapter is without its addresses and routes once the call has succeeded.
-    Blip(Blip),
+    Outage(Outage),
     /// No listener hears of what the call does.
     DropEvents,
     /// Queries of networks show it so.
     Show(Shown),
     /// It happens to the service as the call comes in.
-    Upset(Upset),
+    Incident(Incident),
     /// It hits when the service starts again.
     Start(Loss),
     /// The service does not stop when it is told to.
@@ -143,7 +143,7 @@ pub enum Shown {
 
 /// What is wrong with an object although its document is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spoilt {
+pub enum Defect {
     /// An endpoint's access rules have no effect.
     Rules,
     /// An endpoint's port passes nothing.
@@ -154,7 +154,7 @@ pub enum Spoilt {
 
 /// What comes back to the host's adapter after a while. All of it does when the host reboots, and when the faults are cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blip {
+pub enum Outage {
     /// Its addresses and its routes.
     Passing,
     /// Its addresses and the default route, as its lease has them.
@@ -165,7 +165,7 @@ pub enum Blip {
 
 /// What happens to the service beside the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upset {
+pub enum Incident {
     /// It restarts; the call fails.
     Restart,
     /// It restarts and has forgotten everything; the call fails.
@@ -178,8 +178,8 @@ pub enum Upset {
     LosePolicies,
     /// The network is another one of the same name, without endpoints.
     NewNetwork,
-    /// The endpoint is spoilt.
-    Spoil(Spoilt),
+    /// The endpoint gets a defect.
+    Defect(Defect),
 }
 
 /// What is lost, or wrongly kept, over a restart or reboot.
@@ -220,16 +220,16 @@ pub struct Verdict {
     pub twice: bool,
     /// Whether an attached endpoint gets no adapter.
     pub partial: bool,
-    /// What is spoilt, of which object (none: what the call makes), and how long.
-    pub spoilt: Vec<(Spoilt, Option<Guid>, Duration)>,
+    /// Defects, of which object (none: what the call makes), and how long.
+    pub defects: Vec<(Defect, Option<Guid>, Duration)>,
     /// What happens to the host's adapter once the call has succeeded, and how long.
-    pub blips: Vec<(Blip, Duration)>,
+    pub outages: Vec<(Outage, Duration)>,
     /// Whether nobody is told.
     pub silent: bool,
     /// How networks are shown.
     pub shown: Option<Shown>,
     /// What happens to the service, to which object (none: the call's), and how.
-    pub upsets: Vec<(Upset, Fault)>,
+    pub incidents: Vec<(Incident, Fault)>,
     /// The names of the faults that hit.
     pub names: Vec<&'static str>,
 }
@@ -323,9 +323,9 @@ impl Fault {
         }
         let timeless = match kind.action {
             Action::Hang | Action::Start(_) | Action::StaysUp => true,
-            Action::Upset(upset) => !matches!(upset, Upset::Restart | Upset::Wipe),
-            Action::Spoil(spoilt) => spoilt != Spoilt::Compartment,
-            Action::Blip(blip) => blip == Blip::LosesAddresses,
+            Action::Incident(incident) => !matches!(incident, Incident::Restart | Incident::Wipe),
+            Action::Defect(defect) => defect != Defect::Compartment,
+            Action::Outage(outage) => outage == Outage::LosesAddresses,
             _ => false,
         };
         if self.delay_ms != 0 && timeless {
@@ -361,9 +361,9 @@ impl Fault {
         let carries = |wanted: &str| called.texts.iter().flatten().any(|text| text.to_ascii_lowercase().contains(&wanted.to_ascii_lowercase()));
         let id = self.id.is_none_or(|wanted| match kind.action {
             // It may be of another object than the call's.
-            Action::Upset(_) => true,
+            Action::Incident(_) => true,
             // An endpoint's attachment is a call of its namespace.
-            Action::Spoil(_) => Some(wanted) == called.id || carries(&wanted.to_string()),
+            Action::Defect(_) => Some(wanted) == called.id || carries(&wanted.to_string()),
             _ => Some(wanted) == called.id,
         });
         let text = self.text.as_deref().is_none_or(carries);
@@ -380,7 +380,7 @@ impl Verdict {
     fn add(&mut self, kind: &'static FaultKind, fault: &Fault) {
         self.names.push(kind.name);
         let hresult = fault.hresult.or(kind.hresult);
-        if !matches!(kind.action, Action::Upset(_) | Action::Spoil(_) | Action::Blip(_)) {
+        if !matches!(kind.action, Action::Incident(_) | Action::Defect(_) | Action::Outage(_)) {
             self.delay += fault.delay(kind);
         }
         match kind.action {
@@ -391,16 +391,16 @@ impl Verdict {
             Action::Pretend => self.pretend = true,
             Action::Twice => self.twice = true,
             Action::Partial => self.partial = true,
-            Action::Spoil(spoilt) => {
+            Action::Defect(defect) => {
                 if fault.id.is_some() {
-                    self.upsets.push((Upset::Spoil(spoilt), fault.clone()));
+                    self.incidents.push((Incident::Defect(defect), fault.clone()));
                 }
-                self.spoilt.push((spoilt, fault.id, fault.delay(kind)));
+                self.defects.push((defect, fault.id, fault.delay(kind)));
             }
-            Action::Blip(blip) => self.blips.push((blip, fault.delay(kind))),
+            Action::Outage(outage) => self.outages.push((outage, fault.delay(kind))),
             Action::DropEvents => self.silent = true,
             Action::Show(shown) => self.shown = self.shown.or(Some(shown)),
-            Action::Upset(upset) => self.upsets.push((upset, fault.clone())),
+            Action::Incident(incident) => self.incidents.push((incident, fault.clone())),
             Action::Start(_) | Action::StaysUp => {}
         }
     }
@@ -448,13 +448,13 @@ impl Faults {
     }
 
     /// What the newest fault does without waiting for a call: where it is of one object, and no call is said, it happens to that object now.
-    pub fn at_once(&mut self) -> Option<(Upset, Fault)> {
+    pub fn at_once(&mut self) -> Option<(Incident, Fault)> {
         let seed = self.seed;
         let active = self.active.last_mut()?;
         let FaultKind { action, calls, .. } = kind(&active.fault.name)?;
-        let upset = match action {
-            Action::Spoil(spoilt @ (Spoilt::Rules | Spoilt::Port)) => Upset::Spoil(*spoilt),
-            Action::Upset(upset @ (Upset::LoseObject | Upset::LosePolicies)) if calls.is_empty() => *upset,
+        let incident = match action {
+            Action::Defect(defect @ (Defect::Rules | Defect::Port)) => Incident::Defect(*defect),
+            Action::Incident(incident @ (Incident::LoseObject | Incident::LosePolicies)) if calls.is_empty() => *incident,
             _ => return None,
         };
         let Fault { id, call, text, .. } = &active.fault;
@@ -463,7 +463,7 @@ impl Faults {
         }
         let fault = active.fault.clone();
         self.active.retain(|active| active.fault.count != Some(Count::Calls(0)));
-        Some((upset, fault))
+        Some((incident, fault))
     }
 
     /// Takes a fault back.

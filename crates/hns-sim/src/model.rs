@@ -16,11 +16,11 @@ mod acls;
 mod balancers;
 mod endpoints;
 mod hnscall;
+mod incidents;
 mod namespaces;
 mod networks;
 mod policies;
 mod subnets;
-mod upset;
 mod view;
 
 pub(crate) use namespaces::HOST_COMPARTMENT;

@@ -12,7 +12,7 @@ use crate::admin::{Restart, Status};
 use crate::calls::Calls;
 use crate::compile::{dependents, facts};
 use crate::fact::{Fact, Plan, Shared};
-use crate::faults::{Blip, Fault, Faults, RestartMode, Upset};
+use crate::faults::{Fault, Faults, Incident, Outage, RestartMode};
 use crate::kernel::Kernel;
 use crate::latency::Latency;
 use crate::model::{Context, Host};
@@ -84,7 +84,7 @@ struct Core {
     store: Option<Store>,
     away: Option<Away>,
     /// How often the host's adapter lost its addresses: only the last time gives them back.
-    blips: u64,
+    outages: u64,
 }
 
 /// The service is not there.
@@ -132,7 +132,7 @@ impl Simulator {
         let ending = Ending { mode, losses: controls.faults.losses(), seed: options.seed };
         let host = host_of(&*kernel);
         let (store, state) = store.map_or((None, State::default()), |(store, state)| (Some(store), state));
-        let mut core = Core { state: State::default(), shared: Shared::default(), switches, host, kernel, store, away: None, blips: 0 };
+        let mut core = Core { state: State::default(), shared: Shared::default(), switches, host, kernel, store, away: None, outages: 0 };
         core.rise(survivors(&state, &ending, &core.switches, &core.host))?;
         let inner = Inner {
             core: Mutex::new(core),
@@ -217,8 +217,8 @@ impl Simulator {
             let mut controls = self.controls();
             (controls.add_fault(fault)?, controls.faults.at_once())
         };
-        if let Some((upset, fault)) = at_once
-            && let Err(error) = self.upset(upset, &fault, None)
+        if let Some((incident, fault)) = at_once
+            && let Err(error) = self.incident(incident, &fault, None)
         {
             tracing::warn!(%fault, record = error.record, "the fault's object stays as it is");
         }
@@ -321,20 +321,20 @@ impl Simulator {
     }
 
     /// The host's adapter loses its addresses and routes, and gets back what it does after a while.
-    fn blip(&self, blip: Blip, away: Duration) {
+    fn outage(&self, outage: Outage, away: Duration) {
         let number = {
             let mut core = lock(&self.inner.core);
-            core.blips += 1;
+            core.outages += 1;
             if let Err(error) = core.kernel.blank_uplink() {
                 tracing::error!(error = &error as &dyn std::error::Error, "the adapter keeps its addresses");
             }
-            core.blips
+            core.outages
         };
-        if blip != Blip::LosesAddresses {
+        if outage != Outage::LosesAddresses {
             self.later(away, move |service| {
                 let mut core = lock(&service.inner.core);
-                if core.blips == number {
-                    core.restore_uplink(blip == Blip::Passing);
+                if core.outages == number {
+                    core.restore_uplink(outage == Outage::Passing);
                 }
             });
         }
@@ -358,24 +358,24 @@ impl Simulator {
     }
 
     /// Does what a fault does to the service; an error is the call's.
-    fn upset(&self, upset: Upset, fault: &Fault, subject: Option<Guid>) -> Result<(), RawError> {
+    fn incident(&self, incident: Incident, fault: &Fault, subject: Option<Guid>) -> Result<(), RawError> {
         let subject = fault.id.or(subject);
         let mode = fault.mode.unwrap_or_default();
-        let wipe = upset == Upset::Wipe;
-        match upset {
-            Upset::Restart | Upset::Wipe => {
+        let wipe = incident == Incident::Wipe;
+        match incident {
+            Incident::Restart | Incident::Wipe => {
                 self.restart(Restart { mode, away_ms: fault.delay_ms, wipe }).map_err(|error| RawError::with_record(HResult::FAIL, &error))?;
                 Err(HResult::RPC_CALL_FAILED.into())
             }
-            Upset::Corrupt => {
+            Incident::Corrupt => {
                 lock(&self.inner.core).away = Some(Away { until: None, ending: Ending::default(), wipe: true });
                 self.disconnect();
                 Err(HResult::RPC_CALL_FAILED.into())
             }
-            Upset::LoseObject | Upset::LosePolicies | Upset::NewNetwork | Upset::Spoil(_) => {
+            Incident::LoseObject | Incident::LosePolicies | Incident::NewNetwork | Incident::Defect(_) => {
                 let (staged, committed) = {
                     let mut core = lock(&self.inner.core);
-                    let staged = core.with_context(|context| context.upset(upset, subject));
+                    let staged = core.with_context(|context| context.incident(incident, subject));
                     let committed = core.commit(&staged.changes);
                     (staged, committed)
                 };
@@ -396,9 +396,9 @@ impl Core {
         rule(Context { state: &self.state, switches: &self.switches, host: &self.host, stats: &stats })
     }
 
-    /// Gives the adapter back what blips took from it; what they would give back later they no longer do.
+    /// Gives the adapter back what outages took from it; what they would give back later they no longer do.
     fn restore_uplink(&mut self, all_routes: bool) {
-        self.blips += 1;
+        self.outages += 1;
         if let Err(error) = self.kernel.restore_uplink(all_routes) {
             tracing::error!(error = &error as &dyn std::error::Error, "the adapter stays without what it had");
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use hcn::HResult;
 
-use super::{Action, Blip, Loss, Shown, Spoilt, Upset};
+use super::{Action, Defect, Incident, Loss, Outage, Shown};
 
 /// What a fault's name means.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +64,9 @@ impl FaultKind {
     /// What VALUE means.
     pub fn value(&self) -> Value {
         match self.action {
-            Action::Delay | Action::Spoil(Spoilt::Compartment) | Action::Blip(Blip::Passing | Blip::LosesRoutes) => Value::Duration,
+            Action::Delay | Action::Defect(Defect::Compartment) | Action::Outage(Outage::Passing | Outage::LosesRoutes) => Value::Duration,
             Action::Fail | Action::FailAfter => Value::Code,
-            Action::Upset(Upset::Restart) => Value::Mode,
+            Action::Incident(Incident::Restart) => Value::Mode,
             _ => Value::None,
         }
     }
@@ -180,7 +180,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "vanish",
-        action: Action::Upset(Upset::LoseObject),
+        action: Action::Incident(Incident::LoseObject),
         hits: Hits::Once,
         calls: "HcnOpen*",
         what: "the object is gone between enumerating and opening",
@@ -217,7 +217,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "hns-restart",
-        action: Action::Upset(Upset::Restart),
+        action: Action::Incident(Incident::Restart),
         hits: Hits::Once,
         what: "the service restarts (clean, crash or reboot); the call fails with 0x800706be",
         seen: "`restarts` of `mullion hns status` grows; a clean restart keeps everything, a crash loses load balancers and half of the endpoints",
@@ -226,7 +226,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "wipe",
-        action: Action::Upset(Upset::Wipe),
+        action: Action::Incident(Incident::Wipe),
         hits: Hits::Once,
         what: "the service restarts with nothing (HNS.data deleted); the call fails with 0x800706be",
         seen: "`objects` of `mullion hns status` falls to 0, pods and Services of the node lose their packets until their owners make everything anew",
@@ -235,7 +235,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "hns-data-corrupt",
-        action: Action::Upset(Upset::Corrupt),
+        action: Action::Incident(Incident::Corrupt),
         hits: Hits::Once,
         what: "the service is away until its data are wiped",
         seen: "`mullion hns status` says that it does not answer, until `mullion hns restart --wipe`",
@@ -358,7 +358,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "net-blip",
-        action: Action::Blip(Blip::Passing),
+        action: Action::Outage(Outage::Passing),
         hits: Hits::Once,
         calls: CREATE_NETWORK,
         delay_ms: 1800,
@@ -369,7 +369,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "net-blip-loses-routes",
-        action: Action::Blip(Blip::LosesRoutes),
+        action: Action::Outage(Outage::LosesRoutes),
         hits: Hits::Once,
         calls: CREATE_NETWORK,
         delay_ms: 1800,
@@ -380,7 +380,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "net-blip-loses-ip",
-        action: Action::Blip(Blip::LosesAddresses),
+        action: Action::Outage(Outage::LosesAddresses),
         hits: Hits::Once,
         calls: CREATE_NETWORK,
         what: "the adapter loses addresses and routes until the host reboots or the faults are cleared",
@@ -408,7 +408,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "net-new-id",
-        action: Action::Upset(Upset::NewNetwork),
+        action: Action::Incident(Incident::NewNetwork),
         hits: Hits::Once,
         calls: "HcnEnumerateNetworks",
         what: "the network was made anew with another id, without endpoints",
@@ -429,7 +429,7 @@ pub const KINDS: &[FaultKind] = &[
     // Namespaces and endpoints.
     FaultKind {
         name: "ns-late-compartment",
-        action: Action::Spoil(Spoilt::Compartment),
+        action: Action::Defect(Defect::Compartment),
         calls: "HcnCreateNamespace",
         delay_ms: 3000,
         what: "the compartment, and the adapters in it, show up late (3 s), or with the first container",
@@ -519,7 +519,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "ep-port-blocked",
-        action: Action::Spoil(Spoilt::Port),
+        action: Action::Defect(Defect::Port),
         hits: Hits::Once,
         calls: MODIFY_NAMESPACE,
         what: "the endpoint is attached, in state 3, and its port passes nothing until it is attached anew",
@@ -539,7 +539,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "lost-object",
-        action: Action::Upset(Upset::LoseObject),
+        action: Action::Incident(Incident::LoseObject),
         hits: Hits::Once,
         what: "the object is gone, as if another program had deleted it",
         seen: "`mullion hns list` without it; a load balancer is made anew within seconds",
@@ -649,7 +649,7 @@ pub const KINDS: &[FaultKind] = &[
     // Policies.
     FaultKind {
         name: "lost-policy",
-        action: Action::Upset(Upset::LosePolicies),
+        action: Action::Incident(Incident::LosePolicies),
         hits: Hits::Once,
         what: "the object's policies are gone; a load balancer is gone itself",
         seen: "`mullion hns list endpoints -o json` without them: a pod without OutBoundNAT reaches nothing outside",
@@ -668,7 +668,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "acl-broken",
-        action: Action::Spoil(Spoilt::Rules),
+        action: Action::Defect(Defect::Rules),
         calls: "HcnCreateEndpoint HcnModifyEndpoint",
         what: "access rules are accepted and shown, and no packet meets them until they are set anew",
         seen: "connections that a rule blocks come about",

@@ -45,7 +45,7 @@ fn texts_round_trip_and_nonsense_is_refused() {
         let text = match kind.action {
             Action::Delay => format!("{},delay=200ms,count=3", kind.name),
             Action::Fail => format!("{},code=0x803b0013,delay=90ms,probability=0.5", kind.name),
-            Action::Upset(Upset::Restart) => format!("{},mode=crash,delay=120000ms", kind.name),
+            Action::Incident(Incident::Restart) => format!("{},mode=crash,delay=120000ms", kind.name),
             _ => kind.name.to_owned(),
         };
         let fault: Fault = text.parse().unwrap();
@@ -136,7 +136,7 @@ fn incidents_hit_once_and_lasting_states_until_cleared() {
         assert_eq!(faults.list().is_empty(), expected < 9, "{text}");
     }
     // Whatever happens to the service or an object beside the call happens once.
-    for kind in KINDS.iter().filter(|kind| matches!(kind.action, Action::Upset(_) | Action::Blip(_))) {
+    for kind in KINDS.iter().filter(|kind| matches!(kind.action, Action::Incident(_) | Action::Outage(_))) {
         assert_eq!(kind.hits, Hits::Once, "{}", kind.name);
     }
 }

@@ -111,8 +111,8 @@ impl Session {
     fn suffer(&self, call: &Call, function: Function, args: &Args<'_>) -> Result<Reply, RawError> {
         let verdict = &call.verdict;
         self.take_time(call.number, function, args, verdict);
-        for (upset, fault) in &verdict.upsets {
-            self.service.upset(*upset, fault, call.subject)?;
+        for (incident, fault) in &verdict.incidents {
+            self.service.incident(*incident, fault, call.subject)?;
         }
         if verdict.hang {
             return Err(self.service.hang(call.releases));
@@ -126,8 +126,8 @@ impl Session {
             let again = self.execute(function, &Args { id: None, ..*args }, verdict);
             self.close(again.ok().and_then(|reply| reply.handle));
         }
-        for (blip, away) in &verdict.blips {
-            self.service.blip(*blip, *away);
+        for (outage, away) in &verdict.outages {
+            self.service.outage(*outage, *away);
         }
         if let Some(hresult) = verdict.error_after {
             self.close(reply.handle);
@@ -159,8 +159,8 @@ impl Session {
             staged.events.clear();
         }
         let mut waiting = Vec::new();
-        for (spoilt, only, delay) in &verdict.spoilt {
-            waiting.push((staged.spoil(*spoilt, *only), *delay));
+        for (defect, only, delay) in &verdict.defects {
+            waiting.push((staged.add_defect(*defect, *only), *delay));
         }
         // Who listens hears of a plan before it is known to succeed.
         let announced = std::mem::take(&mut staged.announced);

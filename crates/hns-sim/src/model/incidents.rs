@@ -1,25 +1,25 @@
-//! What faults do to objects behind their owners' backs.
+//! Changes of objects behind their owners' backs.
 
 use hcn::{Args, Event, Guid, Kind};
 
 use super::{Context, Staged};
 use crate::compile::awaits_compartment;
-use crate::faults::{Spoilt, Upset};
+use crate::faults::{Defect, Incident};
 use crate::state::{Change, Endpoint, Object};
 
 impl Context<'_> {
-    /// What an upset does to `subject`, whatever kind of object that is; to the first network where it needs one and none is named.
-    pub(crate) fn upset(&self, upset: Upset, subject: Option<Guid>) -> Staged {
+    /// What an incident does to `subject`, whatever kind of object that is; to the first network where it needs one and none is named.
+    pub(crate) fn incident(&self, incident: Incident, subject: Option<Guid>) -> Staged {
         let kinds = [Kind::LoadBalancer, Kind::Endpoint, Kind::Network, Kind::Namespace, Kind::SdnRoute];
         let found = subject.and_then(|id| kinds.into_iter().find(|kind| self.state.has(*kind, &id)).map(|kind| (kind, id)));
-        match (upset, found) {
-            (Upset::LoseObject, Some((kind, id))) => self.lose(kind, id),
-            (Upset::LosePolicies, Some((kind, id))) => self.lose_policies(kind, id),
-            (Upset::Spoil(spoilt), Some((Kind::Endpoint, id))) => {
-                let endpoint = self.state.endpoint(&id).and_then(|mut endpoint| spoil(&mut endpoint, spoilt).then_some(endpoint));
+        match (incident, found) {
+            (Incident::LoseObject, Some((kind, id))) => self.lose(kind, id),
+            (Incident::LosePolicies, Some((kind, id))) => self.lose_policies(kind, id),
+            (Incident::Defect(defect), Some((Kind::Endpoint, id))) => {
+                let endpoint = self.state.endpoint(&id).and_then(|mut endpoint| add_defect(&mut endpoint, defect).then_some(endpoint));
                 endpoint.map_or_else(Staged::default, |endpoint| Staged::change(Change::put(id, Object::Endpoint(endpoint))))
             }
-            (Upset::NewNetwork, _) => {
+            (Incident::NewNetwork, _) => {
                 let named = found.filter(|(kind, _)| *kind == Kind::Network).map(|(_, id)| id);
                 named.or_else(|| self.state.networks.keys().next().copied()).map_or_else(Staged::default, |id| self.renew_network(id))
             }
@@ -66,25 +66,25 @@ impl Context<'_> {
     }
 }
 
-/// Spoils an endpoint; says whether there is something to spoil.
-fn spoil(endpoint: &mut Endpoint, spoilt: Spoilt) -> bool {
-    match spoilt {
-        Spoilt::Rules => endpoint.defects.unfiltered = !endpoint.document.is_remote(),
+/// Gives an endpoint a defect; says whether it can have it.
+fn add_defect(endpoint: &mut Endpoint, defect: Defect) -> bool {
+    match defect {
+        Defect::Rules => endpoint.defects.unfiltered = !endpoint.document.is_remote(),
         // An endpoint without an adapter has no port.
-        Spoilt::Port => endpoint.defects.blocked = endpoint.interface.is_some(),
-        Spoilt::Compartment => return false,
+        Defect::Port => endpoint.defects.blocked = endpoint.interface.is_some(),
+        Defect::Compartment => return false,
     }
     endpoint.defects.unfiltered || endpoint.defects.blocked
 }
 
 impl Staged {
-    /// Spoils what the call makes, or of it the object that is named. Answers the namespaces that wait for their compartments.
-    pub(crate) fn spoil(&mut self, spoilt: Spoilt, only: Option<Guid>) -> Vec<Guid> {
+    /// Gives what the call makes a defect, or of it the object that is named. Answers the namespaces that wait for their compartments.
+    pub(crate) fn add_defect(&mut self, defect: Defect, only: Option<Guid>) -> Vec<Guid> {
         let mut waiting = Vec::new();
         for change in self.changes.iter_mut().filter(|change| only.is_none_or(|only| only == change.id)) {
             match &mut change.after {
-                Some(Object::Endpoint(endpoint)) => drop(spoil(endpoint, spoilt)),
-                Some(Object::Namespace(namespace)) if spoilt == Spoilt::Compartment && namespace.namespace_type == hcn::NamespaceType::Host => {
+                Some(Object::Endpoint(endpoint)) => drop(add_defect(endpoint, defect)),
+                Some(Object::Namespace(namespace)) if defect == Defect::Compartment && namespace.namespace_type == hcn::NamespaceType::Host => {
                     namespace.namespace_id = 0;
                     waiting.push(change.id);
                 }
