@@ -7,7 +7,7 @@ use hcn::document::{EndpointPolicyType, NetworkFlags, NetworkPolicyType};
 use hcn::{EndpointPolicy, Guid, HostComputeNamespace, HostComputeNetwork, Kind, NamespaceType, NetworkPolicy, NetworkType, Protocol};
 use ipnet::IpNet;
 
-use crate::fact::{Fact, Forwarding, Frontend, Pick, Seen, Spread, bridge_name, uplink_bridge};
+use crate::fact::{Distribution, Fact, Forwarding, Seen, Selector, Vip, bridge_name, uplink_bridge};
 use crate::mac::Mac;
 use crate::model::{is_external, is_nat};
 use crate::state::{Change, Endpoint, Object, State};
@@ -210,31 +210,31 @@ fn name_server_facts(network: &HostComputeNetwork, facts: &mut BTreeSet<Fact>) {
     let Some(server) = server.filter(|_| network.flags.contains(NetworkFlags::ENABLE_DNS_PROXY)) else { return };
     for gateway in network.subnets().filter_map(|subnet| subnet.gateway().filter(IpAddr::is_ipv4)) {
         for protocol in [Protocol::UDP, Protocol::TCP] {
-            let frontend = Frontend { address: gateway, protocol, port: 53 };
-            single(frontend, server.into(), 53, false, facts);
+            let vip = Vip { address: gateway, protocol, port: 53 };
+            single(vip, server.into(), 53, false, facts);
         }
     }
 }
 
-/// A frontend with one backend, which sees the client.
-fn single(frontend: Frontend, address: IpAddr, port: u16, host: bool, facts: &mut BTreeSet<Fact>) {
-    let pick = Pick {
+/// A VIP with one backend, which sees the client.
+fn single(vip: Vip, address: IpAddr, port: u16, host: bool, facts: &mut BTreeSet<Fact>) {
+    let selector = Selector {
         ipv6: address.is_ipv6(),
         count: 1,
-        spread: Spread::Connection,
-        any_host_address: frontend.address.is_unspecified(),
+        distribution: Distribution::Connection,
+        any_host_address: vip.address.is_unspecified(),
         seen: Seen::Client,
         host,
         guarded: false,
         kept: false,
         mux: false,
     };
-    facts.insert(Fact::Pick(pick));
-    facts.insert(Fact::Backend { frontend, slot: 0, address, port });
-    facts.insert(Fact::Frontend { frontend, pick });
+    facts.insert(Fact::Selector(selector));
+    facts.insert(Fact::Backend { vip, slot: 0, address, port });
+    facts.insert(Fact::Vip { vip, selector });
 }
 
-/// The protocols that a frontend can have.
+/// The protocols that a VIP can have.
 pub fn is_balanced(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP)
 }

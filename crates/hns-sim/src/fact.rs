@@ -25,9 +25,9 @@ pub enum Forwarding {
     Switched,
 }
 
-/// What clients of a frontend are spread by.
+/// What clients of a VIP are distributed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Spread {
+pub enum Distribution {
     /// Each connection by itself.
     Connection,
     /// Client address and protocol.
@@ -47,16 +47,16 @@ pub enum Seen {
     Link,
 }
 
-/// How a frontend picks a backend. There are few different ones however many frontends exist.
+/// How a VIP selects a backend. There are few different selectors however many VIPs exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pick {
+pub struct Selector {
     /// Of IPv6.
     pub ipv6: bool,
-    /// Backends to pick from, at least 1.
+    /// Backends to select from, at least 1.
     pub count: u16,
-    /// What clients are spread by.
-    pub spread: Spread,
-    /// The frontend is a port of every host address.
+    /// What clients are distributed by.
+    pub distribution: Distribution,
+    /// The VIP is a port of every host address.
     pub any_host_address: bool,
     /// Whom the backend sees.
     pub seen: Seen,
@@ -70,9 +70,9 @@ pub struct Pick {
     pub mux: bool,
 }
 
-/// What a client dials.
+/// One address, protocol and port that clients connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Frontend {
+pub struct Vip {
     /// The address; the unspecified one is any address of the host.
     pub address: IpAddr,
     /// TCP, UDP or SCTP.
@@ -81,7 +81,7 @@ pub struct Frontend {
     pub port: u16,
 }
 
-impl Frontend {
+impl Vip {
     /// What a client dials at that address, or at any of the host's.
     pub fn new(address: Option<IpAddr>, ipv6: bool, protocol: Protocol, port: u16) -> Self {
         let any = if ipv6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -365,34 +365,34 @@ pub enum Fact {
         /// Of IPv6.
         ipv6: bool,
     },
-    /// A way of picking exists.
-    Pick(Pick),
-    /// A backend of a frontend.
+    /// A backend selector.
+    Selector(Selector),
+    /// A backend of a VIP.
     Backend {
-        /// The frontend.
-        frontend: Frontend,
-        /// Its place among the frontend's backends, from 0.
+        /// The VIP.
+        vip: Vip,
+        /// Its place among the VIP's backends, from 0.
         slot: u16,
         /// The backend's address.
         address: IpAddr,
         /// The backend's port.
         port: u16,
     },
-    /// A backend of a frontend whose connections keep their destination.
+    /// A backend of a VIP whose connections keep their destination.
     KeptBackend {
-        /// The frontend.
-        frontend: Frontend,
-        /// Its place among the frontend's backends, from 0.
+        /// The VIP.
+        vip: Vip,
+        /// Its place among the VIP's backends, from 0.
         slot: u16,
         /// The backend.
         hop: Hop,
     },
-    /// A frontend picks among its backends.
-    Frontend {
-        /// The frontend.
-        frontend: Frontend,
-        /// How.
-        pick: Pick,
+    /// A VIP with its backend selector.
+    Vip {
+        /// The VIP.
+        vip: Vip,
+        /// Its selector.
+        selector: Selector,
     },
 }
 
@@ -404,7 +404,7 @@ impl Fact {
             Self::Source { .. }
                 | Self::Exception { .. }
                 | Self::Destination { .. }
-                | Self::Pick(_)
+                | Self::Selector(_)
                 | Self::Bridge { .. }
                 | Self::BridgeAddress { .. }
                 | Self::Uplink { .. }

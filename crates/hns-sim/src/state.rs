@@ -14,7 +14,7 @@ use hcn::{
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-use crate::fact::Frontend;
+use crate::fact::Vip;
 use crate::mac::Mac;
 
 mod index;
@@ -115,8 +115,8 @@ impl Balancer {
     }
 
     /// What it listens on, as packets meet it.
-    pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
-        self.listeners().map(|listener| listener.frontend())
+    pub fn vips(&self) -> impl Iterator<Item = Vip> {
+        self.listeners().map(|listener| listener.vip())
     }
 }
 
@@ -144,8 +144,8 @@ impl Listener {
     }
 
     /// The same as packets meet it.
-    pub fn frontend(&self) -> Frontend {
-        Frontend::new(self.address, self.ipv6, self.protocol, self.port)
+    pub fn vip(&self) -> Vip {
+        Vip::new(self.address, self.ipv6, self.protocol, self.port)
     }
 }
 

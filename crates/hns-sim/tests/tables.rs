@@ -610,7 +610,7 @@ fn versions_bring_what_they_bring() {
     let facts = |version: &str, members: Value| {
         let service = Service::new(version, "direct-server-return=true");
         service.ok(Function::Create(Kind::LoadBalancer), 0, 0x4f, balancer(members));
-        service.simulator.facts().into_iter().map(|fact| fact.to_string()).filter(|text| text.starts_with("pick ")).collect::<Vec<_>>().join(" ")
+        service.simulator.facts().into_iter().map(|fact| fact.to_string()).filter(|text| text.starts_with("selector ")).collect::<Vec<_>>().join(" ")
     };
     let sticky = || json!({"PortMappings": [{"Protocol": 6, "InternalPort": 8080, "ExternalPort": 80, "DistributionType": 2}]});
     for (members, without, with) in [(json!({"Flags": 1}), "10.1", "10.2"), (json!({"Flags": 1}), "9.2", "9.3"), (sticky(), "11.11", "12.0")] {

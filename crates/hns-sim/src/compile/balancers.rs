@@ -8,7 +8,7 @@ use hcn::{LoadBalancerFlags, LoadBalancerPortMapping, NetworkType};
 
 use super::endpoints::class_of;
 use super::host_address;
-use crate::fact::{Fact, Hop, Pick, Seen, Spread};
+use crate::fact::{Distribution, Fact, Hop, Seen, Selector};
 use crate::state::{Balancer, State};
 use crate::switches::Switches;
 
@@ -24,17 +24,17 @@ pub(super) fn facts(balancer: &Balancer, state: &State, switches: &Switches, fac
     let host = network.and_then(|network| host_address(network, state, ipv6));
     let seen = seen(balancer, host, switches, ipv6, facts);
     let bridged = network.is_some_and(|network| matches!(network.network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel));
-    for frontend in balancer.frontends() {
-        let same = |mapping: &&LoadBalancerPortMapping| (mapping.protocol, mapping.external_port) == (frontend.protocol, frontend.port);
+    for vip in balancer.vips() {
+        let same = |mapping: &&LoadBalancerPortMapping| (mapping.protocol, mapping.external_port) == (vip.protocol, vip.port);
         let Some(mapping) = document.port_mappings.iter().find(same) else { continue };
-        let any_host_address = frontend.address.is_unspecified();
+        let any_host_address = vip.address.is_unspecified();
         let kept = keeps(mapping, &backends, host) && !any_host_address;
         let mux = mapping.flags.contains(PortMappingFlags::USE_MUX) && returns_directly(switches) && seen != Seen::Client;
         let seen = if kept && mux { Seen::Client } else { seen };
-        let pick = Pick {
+        let selector = Selector {
             ipv6,
             count,
-            spread: spread(mapping, switches),
+            distribution: distribution(mapping, switches),
             any_host_address,
             seen,
             host: if any_host_address { host_reaches_node_port(mapping, switches) } else { switches.host_reaches_load_balancers },
@@ -42,18 +42,18 @@ pub(super) fn facts(balancer: &Balancer, state: &State, switches: &Switches, fac
             kept,
             mux: mux && !kept,
         };
-        facts.insert(Fact::Pick(pick));
+        facts.insert(Fact::Selector(selector));
         for (slot, address) in (0..count).zip(&backends) {
-            facts.insert(Fact::Backend { frontend, slot, address: *address, port: mapping.internal_port });
+            facts.insert(Fact::Backend { vip, slot, address: *address, port: mapping.internal_port });
             if kept {
                 let hop = Hop { address: *address, neighbour: false };
-                facts.extend([Fact::Hop(hop), Fact::KeptBackend { frontend, slot, hop }]);
+                facts.extend([Fact::Hop(hop), Fact::KeptBackend { vip, slot, hop }]);
             }
         }
         if kept {
             facts.extend([Fact::Hops { ipv6 }, Fact::Kept { ipv6 }]);
         }
-        facts.insert(Fact::Frontend { frontend, pick });
+        facts.insert(Fact::Vip { vip, selector });
     }
 }
 
@@ -87,11 +87,11 @@ fn host_reaches_node_port(mapping: &LoadBalancerPortMapping, switches: &Switches
 }
 
 /// A version without session affinity spreads each connection by itself.
-fn spread(mapping: &LoadBalancerPortMapping, switches: &Switches) -> Spread {
+fn distribution(mapping: &LoadBalancerPortMapping, switches: &Switches) -> Distribution {
     match mapping.distribution_type {
-        _ if !switches.features().session_affinity => Spread::Connection,
-        DistributionType::SOURCE_IP_PROTOCOL => Spread::SourceProtocol,
-        DistributionType::SOURCE_IP => Spread::Source,
-        _ => Spread::Connection,
+        _ if !switches.features().session_affinity => Distribution::Connection,
+        DistributionType::SOURCE_IP_PROTOCOL => Distribution::SourceProtocol,
+        DistributionType::SOURCE_IP => Distribution::Source,
+        _ => Distribution::Connection,
     }
 }

@@ -8,7 +8,7 @@ use hcn::{EndpointPolicy, Guid, HostComputeEndpoint, HostComputeNetwork, NatFlag
 use ipnet::IpNet;
 
 use super::{access, awaits_compartment, bridge_of, forwarding, host_address, management, merged, overlay, prefix, single};
-use crate::fact::{Fact, Frontend, Hop, NatClass, ONLY_DESTINATIONS, Port, port_name, stable_hash};
+use crate::fact::{Fact, Hop, NatClass, ONLY_DESTINATIONS, Port, Vip, port_name, stable_hash};
 use crate::state::{Endpoint, State};
 use crate::switches::Switches;
 
@@ -130,10 +130,10 @@ pub(super) fn class_of(source: IpAddr, exceptions: &[IpNet], destinations: &[IpN
 fn port_mapping_facts(endpoint: &Endpoint, addresses: &[IpNet], facts: &mut BTreeSet<Fact>) {
     for mapping in endpoint.document.policies.iter().filter_map(EndpointPolicy::as_port_mapping) {
         let ipv6 = mapping.flags.contains(NatFlags::IPV6);
-        let frontend = Frontend::new(mapping.vip.parse().ok(), ipv6, mapping.protocol, mapping.external_port);
-        let address = addresses.iter().map(IpNet::addr).find(|address| address.is_ipv6() == frontend.address.is_ipv6());
+        let vip = Vip::new(mapping.vip.parse().ok(), ipv6, mapping.protocol, mapping.external_port);
+        let address = addresses.iter().map(IpNet::addr).find(|address| address.is_ipv6() == vip.address.is_ipv6());
         let Some(address) = address else { continue };
-        single(frontend, address, mapping.internal_port, mapping.flags.contains(NatFlags::LOCAL_ROUTED_VIP), facts);
+        single(vip, address, mapping.internal_port, mapping.flags.contains(NatFlags::LOCAL_ROUTED_VIP), facts);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Access, AccessList, AccessRule, Fact, Forwarding, Frontend, Hop, Pick, Place, Plan, Port, Seen, Spread};
+use super::{Access, AccessList, AccessRule, Distribution, Fact, Forwarding, Hop, Place, Plan, Port, Seen, Selector, Vip};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -16,7 +16,7 @@ impl fmt::Display for Plan {
     }
 }
 
-impl fmt::Display for Frontend {
+impl fmt::Display for Vip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
             address if address.is_unspecified() && address.is_ipv4() => write!(f, "{} *:{}", self.protocol, self.port),
@@ -26,14 +26,14 @@ impl fmt::Display for Frontend {
     }
 }
 
-impl fmt::Display for Pick {
+impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spread = match self.spread {
-            Spread::Connection => "connection",
-            Spread::SourceProtocol => "source and protocol",
-            Spread::Source => "source",
+        let distribution = match self.distribution {
+            Distribution::Connection => "connection",
+            Distribution::SourceProtocol => "source and protocol",
+            Distribution::Source => "source",
         };
-        write!(f, "1 of {} by {spread}", self.count)?;
+        write!(f, "1 of {} by {distribution}", self.count)?;
         match self.seen {
             Seen::Client => f.write_str(", source kept")?,
             Seen::Class(class) => write!(f, ", as class {class:#x}")?,
@@ -173,12 +173,12 @@ impl fmt::Display for Fact {
             Self::Member { set, prefix } => write!(f, "set {set} has {prefix}"),
             Self::Access(list) => list.fmt(f),
             Self::Kept { ipv6 } => write!(f, "kept destinations of {}", family(*ipv6)),
-            Self::Pick(pick) => write!(f, "pick {pick}"),
-            Self::Backend { frontend, slot, address, port } => {
-                write!(f, "backend {slot} of {frontend} is {}", std::net::SocketAddr::new(*address, *port))
+            Self::Selector(selector) => write!(f, "selector {selector}"),
+            Self::Backend { vip, slot, address, port } => {
+                write!(f, "backend {slot} of {vip} is {}", std::net::SocketAddr::new(*address, *port))
             }
-            Self::KeptBackend { frontend, slot, hop } => write!(f, "backend {slot} of {frontend} is by hop {hop}"),
-            Self::Frontend { frontend, pick } => write!(f, "frontend {frontend} picks {pick}"),
+            Self::KeptBackend { vip, slot, hop } => write!(f, "backend {slot} of {vip} is by hop {hop}"),
+            Self::Vip { vip, selector } => write!(f, "vip {vip} selects {selector}"),
         }
     }
 }

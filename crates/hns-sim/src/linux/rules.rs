@@ -20,7 +20,7 @@ use nft::{Batch, Chain, ChainType, Element, Family, Hook, Key, Nft, NftError, Ta
 use super::access::{put_list, put_set};
 use super::links::is_link;
 use super::tunnels;
-use crate::fact::{Fact, Pick, Place, Plan};
+use crate::fact::{Fact, Place, Plan, Selector};
 
 mod chains;
 mod elements;
@@ -56,7 +56,7 @@ pub struct Fingerprint(u64);
 impl Default for Fingerprint {
     /// Of tables without facts. Another version of this program may have other chains.
     fn default() -> Self {
-        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 4")))
+        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 5")))
     }
 }
 
@@ -190,7 +190,7 @@ fn put(batch: &mut Batch, facts: &[&Fact], add: bool) {
 /// Puts what has chains or sets of its own.
 fn put_chains(batch: &mut Batch, fact: &Fact, add: bool) {
     match fact {
-        Fact::Pick(pick) => put_pick(batch, *pick, add),
+        Fact::Selector(pick) => put_pick(batch, *pick, add),
         Fact::Set(name) => put_set(batch, name, add),
         Fact::Access(list) if list.place == Place::Switch => put_list(batch, list, add),
         Fact::ToFabric { bridge } => put_to_fabric(batch, bridge, add),
@@ -200,7 +200,7 @@ fn put_chains(batch: &mut Batch, fact: &Fact, add: bool) {
     }
 }
 
-fn put_pick(batch: &mut Batch, pick: Pick, add: bool) {
+fn put_pick(batch: &mut Batch, pick: Selector, add: bool) {
     let table = table(family(pick.ipv6));
     let chain = chain_of(pick);
     let key = Element::new(mark_key(code(pick)));

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, MetaKey, PayloadBase, Rule, ct_state, ct_status, rule};
 
 use super::{hops, table};
-use crate::fact::{BALANCED, Pick, Seen, Spread, TO_FABRIC, USUAL_PROTOCOLS, stable_hash};
+use crate::fact::{BALANCED, Distribution, Seen, Selector, TO_FABRIC, USUAL_PROTOCOLS, stable_hash};
 use crate::linux::links::{BRIDGE, TUNNEL};
 
 pub(super) const FRONTENDS: &str = "frontends";
@@ -242,16 +242,16 @@ pub(super) fn to_fabric(bridge: &str) -> Rule {
 }
 
 /// The mark that stands for a way of picking, beside every class.
-pub(super) fn code(pick: Pick) -> u32 {
+pub(super) fn code(pick: Selector) -> u32 {
     0x1000_0000 | stable_hash(&format!("{pick:?}")) & 0x00ff_ffff
 }
 
 /// The chain of a way of picking; its name reads.
-pub(super) fn chain_of(pick: Pick) -> String {
-    let spread = match pick.spread {
-        Spread::Connection => "",
-        Spread::SourceProtocol => "-source-protocol",
-        Spread::Source => "-source",
+pub(super) fn chain_of(pick: Selector) -> String {
+    let spread = match pick.distribution {
+        Distribution::Connection => "",
+        Distribution::SourceProtocol => "-source-protocol",
+        Distribution::Source => "-source",
     };
     let flag = |on: bool, text: &'static str| if on { text } else { "" };
     let flags = [
@@ -271,14 +271,14 @@ pub(super) fn chain_of(pick: Pick) -> String {
 }
 
 /// Puts the backend's number behind the frontend and translates to it.
-pub(super) fn pick_rules(pick: Pick) -> Vec<Rule> {
+pub(super) fn pick_rules(pick: Selector) -> Vec<Rule> {
     let slots = Slots::of(if pick.ipv6 { Family::Ip6 } else { Family::Ip });
     let (count, number) = (u32::from(pick.count), slots.width + 2);
-    let picking = match pick.spread {
+    let picking = match pick.distribution {
         _ if count == 1 => rule().load_value(number, [0; 4]),
-        Spread::Connection => rule().load_random(count, number),
-        Spread::Source => slots.saddr(rule(), FOUND).expr(hash(slots.width * 4, count, number)),
-        Spread::SourceProtocol => slots.saddr(rule(), FOUND).load_l4proto(FOUND + slots.width).expr(hash(slots.width * 4 + 4, count, number)),
+        Distribution::Connection => rule().load_random(count, number),
+        Distribution::Source => slots.saddr(rule(), FOUND).expr(hash(slots.width * 4, count, number)),
+        Distribution::SourceProtocol => slots.saddr(rule(), FOUND).load_l4proto(FOUND + slots.width).expr(hash(slots.width * 4 + 4, count, number)),
     };
     let frontend = if pick.any_host_address { picking.load_value(0, slots.nothing()) } else { slots.daddr(picking, 0) };
     let kept = pick.kept.then(|| hops::keep(frontend.clone(), &slots));

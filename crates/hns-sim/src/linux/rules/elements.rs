@@ -9,7 +9,7 @@ use nft::{Batch, DataType, Element, Family, Key, SetSpec};
 use super::chains::*;
 use super::hops::{HOPS, KEPT_BACKENDS, KEPT_SOURCES, POD_HOPS};
 use super::{FAMILIES, table};
-use crate::fact::{BALANCED, Fact, Frontend, NatClass, ONLY_DESTINATIONS, Pick, Seen};
+use crate::fact::{BALANCED, Fact, NatClass, ONLY_DESTINATIONS, Seen, Selector, Vip};
 use crate::linux::tunnels;
 
 pub(super) fn add_sets(batch: &mut Batch, family: Family) {
@@ -61,7 +61,7 @@ fn number(Protocol(protocol): Protocol) -> u8 {
     u8::try_from(protocol).unwrap_or(0)
 }
 
-fn frontend_key(frontend: &Frontend) -> Key {
+fn frontend_key(frontend: &Vip) -> Key {
     Key::new().ip(frontend.address).proto(number(frontend.protocol)).port(frontend.port)
 }
 
@@ -105,12 +105,12 @@ pub(super) fn elements(fact: &Fact) -> Vec<(Family, String, Element)> {
             (family_of(*pod), PROXIED, element.data(address(*to).port(*port)))
         }
         Fact::Member { set, prefix } => return vec![(family_of(prefix.addr()), set.clone(), Element::net(*prefix))],
-        Fact::Backend { frontend, slot, address: to, port } => {
+        Fact::Backend { vip: frontend, slot, address: to, port } => {
             let key = frontend_key(frontend).mark(u32::from(*slot));
             (family_of(frontend.address), BACKENDS, Element::new(key).data(address(*to).port(*port)))
         }
-        Fact::Frontend { frontend, pick } => return frontend_elements(frontend, *pick),
-        Fact::KeptBackend { frontend, slot, hop } => {
+        Fact::Vip { vip: frontend, selector: pick } => return frontend_elements(frontend, *pick),
+        Fact::KeptBackend { vip: frontend, slot, hop } => {
             let key = frontend_key(frontend).mark(u32::from(*slot));
             (family_of(frontend.address), KEPT_BACKENDS, Element::new(key).data(mark_key(hop.mark())))
         }
@@ -124,7 +124,7 @@ pub(super) fn elements(fact: &Fact) -> Vec<(Family, String, Element)> {
 }
 
 /// The frontend's way of picking; and, where it keeps destinations, its class of source, which no mark carries then.
-fn frontend_elements(frontend: &Frontend, pick: Pick) -> Vec<(Family, String, Element)> {
+fn frontend_elements(frontend: &Vip, pick: Selector) -> Vec<(Family, String, Element)> {
     let element = |data: NatClass| Element::new(frontend_key(frontend)).data(mark_key(data));
     let family = family_of(frontend.address);
     let class = match pick.seen {

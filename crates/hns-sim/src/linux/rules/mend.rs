@@ -18,7 +18,7 @@ use nft::{Batch, Data, Element, Family, Nft, Table, Verdict};
 use super::chains::{ACCESS_IN, ACCESS_OUT, FINGERPRINT, FRONTENDS, HOST_PICKS, PICKS, VERSION, add_chains, chain_of};
 use super::elements::elements;
 use super::{FAMILIES, Fingerprint, family, is_in_tables, put_chains, table, tunnels};
-use crate::fact::{Fact, Pick};
+use crate::fact::{Fact, Selector};
 
 /// Elements that go into one transaction.
 const PART: usize = 1000;
@@ -102,7 +102,7 @@ pub(super) fn mend(nft: &Nft, facts: &[&Fact], fingerprint: Fingerprint) -> io::
     let changes = changes(nft, facts)?;
     let (frontends, others): (Vec<_>, Vec<_>) = changes.iter().partition(|((_, set), _)| set == FRONTENDS);
     others.iter().try_for_each(|(set, change)| change.write(nft, set))?;
-    let picks: BTreeSet<Pick> = facts.iter().filter_map(|fact| if let Fact::Pick(pick) = fact { Some(*pick) } else { None }).collect();
+    let picks: BTreeSet<Selector> = facts.iter().filter_map(|fact| if let Fact::Selector(pick) = fact { Some(*pick) } else { None }).collect();
     let there = ways_of_picking(nft)?;
     nft.commit(&chains_anew(nft, facts, &there)?)?;
     frontends.iter().try_for_each(|(set, change)| change.write(nft, set))?;
@@ -169,7 +169,7 @@ fn chains_anew(nft: &Nft, facts: &[&Fact], there: &BTreeSet<(Family, String)>) -
     }
     for fact in facts.iter().filter(|fact| is_in_tables(fact)) {
         match fact {
-            Fact::Pick(pick) if there.contains(&(family(pick.ipv6), chain_of(*pick))) => {}
+            Fact::Selector(pick) if there.contains(&(family(pick.ipv6), chain_of(*pick))) => {}
             Fact::Member { .. } => {
                 for (family, set, element) in elements(fact) {
                     batch.add_elements(&table(family), &set, &[element]);
