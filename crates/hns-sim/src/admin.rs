@@ -1,4 +1,4 @@
-//! What a test or a person asks of the simulator beside its service: faults, latencies, counters, the call log, restarts.
+//! Admin protocol: faults, latencies, counters, the call log, switches, restarts.
 //!
 //! Frames as in `hcn::remote`: `{"id","call","args"}` → `{"id","error","result"}`, on the admin socket alone. [`AdminClient`] is the typed
 //! client, and its methods are the list of calls.

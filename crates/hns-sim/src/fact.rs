@@ -36,7 +36,7 @@ pub enum Distribution {
     Source,
 }
 
-/// Whom a backend sees.
+/// Source address that a backend sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Seen {
     /// The client.
@@ -58,7 +58,7 @@ pub struct Selector {
     pub distribution: Distribution,
     /// The VIP is a port of every host address.
     pub any_host_address: bool,
-    /// Whom the backend sees.
+    /// Source address that the backend sees.
     pub seen: Seen,
     /// The host's own traffic is balanced too.
     pub host: bool,

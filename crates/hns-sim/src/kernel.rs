@@ -1,4 +1,4 @@
-//! What the service needs of a kernel: make a plan true, all of it or nothing.
+//! Port to a host's kernel: it applies a plan, all of it or nothing.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -16,7 +16,7 @@ pub struct KernelError {
     pub action: String,
     /// The code that HNS gives its caller for it.
     pub hresult: HResult,
-    /// What the kernel said.
+    /// The kernel's error.
     #[source]
     pub source: std::io::Error,
 }
@@ -37,7 +37,7 @@ pub trait Kernel: Send {
     /// Makes exactly `facts` hold among what is the service's, without breaking traffic through what is right already.
     fn reconcile(&mut self, facts: &BTreeSet<Fact>) -> Result<(), KernelError>;
 
-    /// Makes a plan true. On an error, what was done of it is undone.
+    /// Applies a plan. On an error, the steps that were applied are undone.
     fn apply(&mut self, plan: &Plan) -> Result<(), KernelError>;
 
     /// Takes the uplink's addresses and routes away; they are remembered until [`Kernel::restore_uplink`] has given all of them back.

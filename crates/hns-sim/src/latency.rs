@@ -1,4 +1,4 @@
-//! How long calls take: a model of the real service's latencies, and the small deterministic generator that faults share.
+//! Latency of calls: a model of the real service's, and the small deterministic generator that faults share.
 
 use std::fmt;
 use std::str::FromStr;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_round_trip_and_draws_repeat() {
+    fn latency_texts_round_trip_and_draws_repeat() {
         let latency: Latency = "read=2ms,write=1.5s,jitter=50us".parse().unwrap();
         assert_eq!((latency.read_us, latency.write_us, latency.jitter_us), (2_000, 1_500_000, 50));
         assert_eq!(latency.to_string().parse(), Ok(latency));

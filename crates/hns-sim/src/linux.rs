@@ -39,9 +39,9 @@ pub struct LinuxKernel {
     uplink: String,
     /// Numbers of links by name.
     known: RefCell<HashMap<String, u32>>,
-    /// Hops that nobody means any longer.
+    /// Hops that stay without a fact.
     staying: RefCell<hops::Staying>,
-    /// What the tables of rules say.
+    /// Fingerprint of the tables of rules.
     fingerprint: rules::Fingerprint,
     /// What the uplink is without for a while.
     blanked: Option<uplink::Blanked>,
@@ -54,11 +54,11 @@ fn refused(action: impl ToString, source: io::Error) -> KernelError {
         io::ErrorKind::AlreadyExists => HResult::ALREADY_EXISTS,
         _ => HResult::FAIL,
     };
-    KernelError { action: action.to_string(), hresult, source: told(source) }
+    KernelError { action: action.to_string(), hresult, source: flattened(source) }
 }
 
-/// The error with its causes in its own words: HNS's record has one text.
-fn told(error: io::Error) -> io::Error {
+/// The error with its causes in its text: HNS's record has one text.
+fn flattened(error: io::Error) -> io::Error {
     let (kind, mut text) = (error.kind(), error.to_string());
     let mut cause = error.get_ref().and_then(|inner| inner.source());
     while let Some(inner) = cause {

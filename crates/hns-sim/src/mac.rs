@@ -63,7 +63,7 @@ impl FromStr for Mac {
             let part = parts.next().filter(|part| part.len() == 2).ok_or(())?;
             *byte = u8::from_str_radix(part, 16).map_err(|_| ())?;
         }
-        // A group address belongs to nobody.
+        // A group address is no interface's.
         if parts.next().is_some() || bytes[0] & 1 == 1 || bytes == [0; 6] { Err(()) } else { Ok(Self(bytes)) }
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_both_forms_and_refuses_others() {
+    fn mac_parses_both_forms_and_refuses_others() {
         let mac: Mac = "00:15:5d:aa:bb:0c".parse().unwrap();
         assert_eq!(mac.to_string(), "00-15-5D-AA-BB-0C");
         assert_eq!(mac.to_string().parse(), Ok(mac));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_4096_addresses() {
+    fn mac_pool_has_4096_addresses() {
         let (network, endpoint) = (Guid::random(), Guid::random());
         let all: std::collections::BTreeSet<_> = (0..4096).map(|attempt| Mac::from_pool(&network, &endpoint, attempt)).collect();
         assert_eq!(all.len(), 4096);

@@ -1,4 +1,4 @@
-//! The service's rules, pure: a call and the state give an answer and the changes it makes, or an error.
+//! Rules of the service. Pure: a call and the state give an answer and its changes, or an error.
 //!
 //! Sources of behaviour: hnslib, the hcn schema page, and what clients rely on; docs/fidelity.md has the evidence for each.
 
@@ -26,7 +26,7 @@ mod view;
 pub(crate) use namespaces::HOST_COMPARTMENT;
 pub(crate) use view::show;
 
-/// What the service knows about its host.
+/// Host facts that rules need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// The uplink's address: the ManagementIP of external networks.
@@ -35,14 +35,14 @@ pub struct Host {
     pub management_ipv6: Option<Ipv6Addr>,
 }
 
-/// What a call does when it succeeds.
+/// Effects of a call that succeeds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Staged {
     /// Changes, in order.
     pub changes: Vec<Change>,
-    /// Events that clients are told before it is known whether the call succeeds.
+    /// Events that clients get before it is known whether the call succeeds.
     pub announced: Vec<Event>,
-    /// Events that clients are told afterwards.
+    /// Events that clients get afterwards.
     pub events: Vec<Event>,
     /// The object that the caller gets a handle of.
     pub opened: Option<(Kind, Guid)>,
@@ -64,13 +64,13 @@ impl Staged {
         Self { text: Some(text.into()), ..Self::default() }
     }
 
-    /// Clients hear of it when it is done.
+    /// Clients get this event when the call is done.
     fn event(mut self, event_type: u32, id: Guid, flags: u32, data: Value) -> Self {
         self.events.push(event(event_type, id, flags, data));
         self
     }
 
-    /// Clients hear of it before it is done, and also when it then fails.
+    /// Clients get this event before the call is done, and also when it then fails.
     fn announce(mut self, event_type: u32, id: Guid, flags: u32) -> Self {
         self.announced.push(event(event_type, id, flags, Value::Null));
         self
@@ -87,7 +87,7 @@ impl Staged {
     }
 }
 
-/// What every rule sees.
+/// Input of every rule.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The state before the call.
@@ -108,7 +108,7 @@ pub(crate) fn failure(hresult: HResult) -> RawError {
     RawError::with_record(hresult, &format!("{} ", hresult.message().unwrap_or("Unknown error.")))
 }
 
-/// An error whose record says more than the code.
+/// An error whose record has an explanation.
 fn explained(hresult: HResult, explanation: &str) -> RawError {
     RawError::with_record(hresult, explanation)
 }

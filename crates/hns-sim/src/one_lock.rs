@@ -1,4 +1,4 @@
-//! A service that does one call at a time, as the real one does; for measurements.
+//! Decorator that makes one call at a time, as the real service does; for measurements.
 //!
 //! Each call holds the service for as long as it costs. Slots follow one another: a caller that wakes up late loses its own time, not the
 //! service's, so that the figure is what the callers make of the service and not how well this process sleeps.
@@ -87,7 +87,7 @@ mod tests {
     use crate::switches::Switches;
 
     #[test]
-    fn calls_take_the_service_one_after_the_other() {
+    fn calls_run_one_after_the_other() {
         let simulator = Simulator::new(Box::new(NoKernel::default()), Switches::of(hcn::HnsVersion::new(15, 5)), None).unwrap();
         let lock = OneLock::new(simulator.session(), Duration::from_millis(20), Duration::from_millis(10));
         let list = || drop(lock.call(Function::Enumerate(Kind::Network), Args { query: Some("{}"), ..Args::default() }));

@@ -1,4 +1,4 @@
-//! What survives a restart of the service, a crash of it, and a reboot of its host. Pure.
+//! State that survives a restart of the service, a crash of it, or a reboot of its host. Pure.
 
 use std::net::IpAddr;
 
@@ -17,12 +17,12 @@ use crate::switches::Switches;
 /// From this version on, NAT networks do not survive a reboot.
 const NAT_IS_TRANSIENT: HnsVersion = HnsVersion::new(9, 0);
 
-/// How the service ended, and what goes wrong as it starts again.
+/// How the service ended, and what is lost when it starts again.
 #[derive(Clone, Debug, Default)]
 pub struct Ending {
     /// How it ended.
     pub mode: RestartMode,
-    /// What goes wrong.
+    /// What is lost.
     pub losses: Vec<Loss>,
     /// Which endpoints a crash loses follows from it.
     pub seed: u64,
@@ -58,7 +58,7 @@ impl Ending {
     }
 }
 
-/// What of a state is there when the service has started again.
+/// The state after the service has started again.
 pub fn survivors(state: &State, ending: &Ending, switches: &Switches, host: &Host) -> State {
     let mut kept = State::default();
     let reboot = ending.mode == RestartMode::Reboot;

@@ -1,4 +1,4 @@
-//! What the service keeps: the documents, and what it knows beside them.
+//! State of the service: its documents and what it knows beside them.
 //!
 //! Reading: `state.networks`, `namespaces` and `routes` hold documents; endpoints and load balancers are rows, read whole by
 //! [`State::endpoint`] and [`State::balancer`]. Writing: [`State::apply`] alone, which keeps the indexes.
@@ -32,12 +32,12 @@ pub struct Endpoint {
     /// Its interface's name in its namespace.
     #[serde(default)]
     pub interface: Option<String>,
-    /// What is wrong behind the document.
+    /// Defects that the document does not show.
     #[serde(default, skip_serializing_if = "Defects::is_none")]
     pub defects: Defects,
 }
 
-/// What is wrong with an endpoint although its document is right. Attaching it anew mends it.
+/// Defects of an endpoint that its document does not show. Attaching it anew repairs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Defects {
@@ -218,7 +218,7 @@ pub struct EndpointRow {
     pub on_host: bool,
     /// Its interface's name in its namespace.
     pub interface: Option<Box<str>>,
-    /// What is wrong behind the document.
+    /// Defects that the document does not show.
     pub defects: Defects,
 }
 
@@ -263,7 +263,7 @@ impl EndpointRow {
         Endpoint { document: self.document(), on_host: self.on_host, interface: self.interface.as_deref().map(str::to_owned), defects: self.defects }
     }
 
-    /// Whether it lives on another host.
+    /// Whether it is on another host.
     pub fn is_remote(&self) -> bool {
         self.flags.contains(EndpointFlags::REMOTE)
     }
@@ -417,7 +417,7 @@ impl State {
         }
     }
 
-    /// A listener that nobody owns and nobody can have until the host reboots.
+    /// A listener without an owner that stays taken until the host reboots.
     pub fn leak(&mut self, listener: Listener) {
         self.index.leak(listener);
     }

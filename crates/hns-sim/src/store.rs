@@ -1,4 +1,4 @@
-//! What survives the process: a journal of changes, one JSON line each, compacted when it has grown.
+//! Journal of changes on disk, one JSON line each, compacted when it has grown.
 //!
 //! A line that a crash cut short is the last one and is ignored. The journal is not synced to the disk: it must survive the service, not the
 //! machine, and after a reboot only networks are kept anyway.
@@ -16,7 +16,7 @@ use crate::state::{Balancer, Change, Endpoint, Object, State};
 /// The version of the journal's form.
 const FORMAT: u32 = 1;
 
-/// Lines beyond the live objects that are borne before the journal is rewritten.
+/// Lines beyond the number of objects at which the journal is rewritten.
 const SLACK: usize = 4096;
 
 /// Why the state could not be read or written.
@@ -27,7 +27,7 @@ pub enum StoreError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A newer program wrote it.
@@ -45,7 +45,7 @@ pub enum StoreError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The parser's error.
         source: serde_json::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! Behaviours of Windows that nobody here has seen on Windows: each is a switch, with what it rests on.
+//! Switches: behaviours of Windows that this project has not seen on Windows, each with its evidence.
 //!
 //! Evidence letters as in docs/fidelity.md: D documentation, C client code, U user report, I our inference.
 
@@ -47,7 +47,7 @@ impl Value for usize {
     }
 }
 
-/// A switch as people see it.
+/// A switch as the admin socket lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
     /// Its name.
@@ -213,7 +213,7 @@ switches! { version;
 /// Sets every switch of [`PATCHES`].
 const PATCHED: &str = "patched";
 
-/// The switches that are values of the registry below HNS\State: each turns on what a monthly update mended.
+/// The switches that are values of the registry below HNS\State: each turns on the repair of a monthly update.
 pub const PATCHES: [&str; 8] = [
     "enable_compartment_namespace",
     "hns_acl_update_change",

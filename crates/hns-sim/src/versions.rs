@@ -1,4 +1,4 @@
-//! What a version of the service has: types of networks and policies, and what they may say.
+//! Features of each version: types of networks and policies, and their settings.
 
 use hcn::document::{EndpointPolicyType, NetworkPolicyType};
 use hcn::{HnsVersion, NetworkType, SupportedFeatures};

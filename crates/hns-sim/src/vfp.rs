@@ -1,6 +1,6 @@
-//! The rules at a switch's ports, as Microsoft's scripts look for them: layers, groups, and rules by their names. Pure.
+//! Dump of the rules at a switch's ports, in the form that Microsoft's scripts read: layers, groups and named rules. Pure.
 //!
-//! It says what the documents mean, by the names and places that networkhealth.ps1 checks for load balancers (C); the names of the layers
+//! It renders the documents, by the names and places that networkhealth.ps1 checks for load balancers (C); the names of the layers
 //! for access rules, for outgoing translation and for routes to other hosts are ours (I), since no source lists them.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Whom the backends of load balancers see, and what the node itself reaches: on each type of network and in each version, with packets.
+//! Source addresses that backends see, and addresses that the node itself reaches: on each type of network and in each version, with packets.
 //!
 //! Pods and nodes are as in `walk.rs`. P1 (.5) and P3 (.6) run on N1, P2 (.6) on N2. Load balancers are as kube-proxy makes them.
 #![cfg(target_os = "linux")]

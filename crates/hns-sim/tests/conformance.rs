@@ -151,7 +151,7 @@ fn retold(outcome: Result<Reply, RawError>, from: &str, to: &str) -> Result<Repl
 }
 
 #[test]
-fn the_suite_notices_what_is_wrong() {
+fn suite_detects_defects() {
     let lies: [(&str, &str, Lie); 6] = [
         ("deletes that do nothing", "cycles: a deleted namespace lets its endpoints live", |service, function, args| match function {
             Function::Delete(_) => Ok(Reply::default()),
@@ -184,7 +184,7 @@ fn the_suite_notices_what_is_wrong() {
 }
 
 #[test]
-fn a_host_in_use_is_refused_and_left_alone() {
+fn suite_refuses_a_host_in_use() {
     let service = Service::new(HnsVersion::new(13, 3));
     let client = hcn::blocking::Client::new(service.clone());
     let subnet = hcn::Subnet::new("10.9.0.0/24".parse().unwrap(), [10, 9, 0, 1].into());

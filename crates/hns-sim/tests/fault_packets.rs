@@ -1,4 +1,4 @@
-//! Faults that act on packets: documents say that all is well, and packets do not find it so.
+//! Faults that act on packets while the documents look right.
 #![cfg(target_os = "linux")]
 
 use std::time::{Duration, Instant};
@@ -39,8 +39,8 @@ fn within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
 }
 
 #[test]
-fn access_rules_are_accepted_and_no_packet_meets_them() {
-    in_lab("access_rules_are_accepted_and_no_packet_meets_them", || {
+fn acl_broken_keeps_rules_without_effect() {
+    in_lab("acl_broken_keeps_rules_without_effect", || {
         let lab = Lab::new();
         let mut node = lab.node(WS2025);
         let client = node.pod(2, "192.168.1.2", vec![]);
@@ -68,8 +68,8 @@ fn access_rules_are_accepted_and_no_packet_meets_them() {
 }
 
 #[test]
-fn rules_are_dead_after_a_restart_of_an_unpatched_service() {
-    in_lab("rules_are_dead_after_a_restart_of_an_unpatched_service", || {
+fn unpatched_service_drops_access_rules_on_restart() {
+    in_lab("unpatched_service_drops_access_rules_on_restart", || {
         let lab = Lab::new();
         let mut switches = Switches::of(WS2025);
         switches.set("patched=false").unwrap();
@@ -86,8 +86,8 @@ fn rules_are_dead_after_a_restart_of_an_unpatched_service() {
 }
 
 #[test]
-fn a_blocked_port_passes_nothing_until_its_endpoint_is_attached_anew() {
-    in_lab("a_blocked_port_passes_nothing_until_its_endpoint_is_attached_anew", || {
+fn blocked_port_drops_packets_until_reattached() {
+    in_lab("blocked_port_drops_packets_until_reattached", || {
         let lab = Lab::new();
         let mut node = lab.node(WS2025);
         let client = node.pod(2, "192.168.1.2", vec![]);
@@ -111,8 +111,8 @@ fn a_blocked_port_passes_nothing_until_its_endpoint_is_attached_anew() {
 }
 
 #[test]
-fn an_adapter_loses_its_addresses_for_a_while() {
-    in_lab("an_adapter_loses_its_addresses_for_a_while", || {
+fn net_blip_takes_uplink_addresses_for_a_while() {
+    in_lab("net_blip_takes_uplink_addresses_for_a_while", || {
         let lab = Lab::new();
         let outside = lab.host("10.240.0.12", &[]);
         serve_tcp(&outside.ns, 80, "outside");
@@ -150,8 +150,8 @@ fn an_adapter_loses_its_addresses_for_a_while() {
 }
 
 #[test]
-fn a_compartment_shows_up_late_or_with_the_first_container() {
-    in_lab("a_compartment_shows_up_late_or_with_the_first_container", || {
+fn compartment_appears_late_or_with_the_first_container() {
+    in_lab("compartment_appears_late_or_with_the_first_container", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         let path = |number: u8| node.compartments().join(id(number).to_string());

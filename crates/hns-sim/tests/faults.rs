@@ -1,4 +1,4 @@
-//! Faults, latencies, restarts and what clients see of them. No kernel.
+//! Faults, latencies and restarts, as clients see them. No kernel.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ fn code<T: std::fmt::Debug>(outcome: Result<T, HcnError>) -> HResult {
 }
 
 #[test]
-fn an_error_after_the_effect_and_a_success_without_one() {
+fn calls_fail_after_their_effect_or_succeed_without_one() {
     let (simulator, client) = service();
     add(&simulator, "error-after-effect,call=HcnDeleteLoadBalancer,count=1");
     assert_eq!(code(client.delete::<HostComputeLoadBalancer>(&id(5))), HResult::RPC_CALL_FAILED);
@@ -77,7 +77,7 @@ fn an_error_after_the_effect_and_a_success_without_one() {
 }
 
 #[test]
-fn targets_are_objects_texts_and_functions() {
+fn faults_target_objects_texts_and_functions() {
     let (simulator, client) = service();
     add(&simulator, &format!("fail-call=0x80004005,call=HcnOpen*,id={}", id(3)));
     assert_eq!(code(client.get::<HostComputeEndpoint>(&id(3))), HResult::FAIL);
@@ -91,7 +91,7 @@ fn targets_are_objects_texts_and_functions() {
 }
 
 #[test]
-fn a_hanging_call_ends_when_its_fault_is_taken_back() {
+fn hanging_call_ends_when_its_fault_is_removed() {
     let (simulator, client) = service();
     let number = add(&simulator, "ep-delete-hang,count=1");
     let (sender, receiver) = mpsc::channel();
@@ -105,7 +105,7 @@ fn a_hanging_call_ends_when_its_fault_is_taken_back() {
 }
 
 #[test]
-fn objects_and_policies_are_lost_behind_their_owners_backs() {
+fn faults_remove_objects_and_policies() {
     let (simulator, client) = service();
     add(&simulator, &format!("lost-policy,count=1,id={}", id(2)));
     assert!(simulator.controls().faults.list().is_empty(), "it waited for no call");
@@ -125,7 +125,7 @@ fn objects_and_policies_are_lost_behind_their_owners_backs() {
 }
 
 #[test]
-fn an_endpoint_is_stuck_and_addresses_come_late() {
+fn stuck_endpoint_and_late_address_are_visible() {
     let (simulator, client) = service();
     add(&simulator, "ep-stuck,count=1");
     client.add_endpoint_to_namespace(&id(4), &id(3)).unwrap();
@@ -144,7 +144,7 @@ fn an_endpoint_is_stuck_and_addresses_come_late() {
 }
 
 #[test]
-fn a_restart_ends_handles_and_registrations_and_keeps_the_rest() {
+fn restart_ends_handles_and_registrations_and_keeps_objects() {
     let (simulator, client) = service();
     let before = simulator.state();
     let session = simulator.session();
@@ -175,7 +175,7 @@ fn left(simulator: &Simulator) -> [usize; 4] {
 }
 
 #[test]
-fn endings_keep_what_they_keep() {
+fn restart_modes_keep_their_objects() {
     for (faults, ending, kept) in [
         ("", "hns-restart", [1, 2, 1, 1]),
         ("", "hns-restart=reboot", [1, 0, 0, 0]),
@@ -238,7 +238,7 @@ fn endings_keep_what_they_keep() {
 }
 
 #[test]
-fn damaged_data_keep_the_service_away_until_they_are_wiped() {
+fn damaged_data_keep_the_service_away_until_wiped() {
     let (simulator, client) = service();
     add(&simulator, "hns-data-corrupt,count=1");
     client.features().unwrap_err();
@@ -250,7 +250,7 @@ fn damaged_data_keep_the_service_away_until_they_are_wiped() {
 }
 
 #[test]
-fn a_service_that_does_not_stop_goes_on() {
+fn stop_failure_keeps_the_service_running() {
     let (simulator, client) = service();
     add(&simulator, "svc-stop-fails,count=1");
     add(&simulator, "hns-restart,count=1");
@@ -262,7 +262,7 @@ fn a_service_that_does_not_stop_goes_on() {
 }
 
 #[test]
-fn nobody_hears_of_a_dropped_event() {
+fn callback_drop_suppresses_events() {
     let (simulator, client) = service();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let ears = heard.clone();

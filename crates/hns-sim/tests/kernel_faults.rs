@@ -1,4 +1,4 @@
-//! A kernel that refuses, half-way too: the service reports it in HNS's words, and nothing has changed.
+//! A kernel that refuses a plan, also half-way: the call fails with an HNS code, and nothing has changed.
 #![cfg(target_os = "linux")]
 
 mod harness;
@@ -40,8 +40,8 @@ fn overlay() -> HostComputeNetwork {
 }
 
 #[test]
-fn what_is_there_already() {
-    in_lab("what_is_there_already", || {
+fn existing_kernel_object_fails_the_call() {
+    in_lab("existing_kernel_object_fails_the_call", || {
         let lab = Lab::new();
         let node = lab.bare("10.240.0.11", &[], Switches::of(WS2025));
         let rtnl = Rtnl::open_in(&node.ns).unwrap();
@@ -54,8 +54,8 @@ fn what_is_there_already() {
 }
 
 #[test]
-fn what_is_in_use() {
-    in_lab("what_is_in_use", || {
+fn kernel_object_in_use_fails_the_call() {
+    in_lab("kernel_object_in_use_fails_the_call", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         let (one, two) = (node.pod(5, "192.168.1.5", vec![EndpointPolicy::sdn_route(net("10.96.0.0/12"))]), node.pod(6, "192.168.1.6", vec![]));
@@ -80,8 +80,8 @@ fn what_is_in_use() {
 }
 
 #[test]
-fn no_room_is_left() {
-    in_lab("no_room_is_left", || {
+fn full_kernel_fails_the_call() {
+    in_lab("full_kernel_fails_the_call", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         sysctl::set("user.max_net_namespaces", "1").unwrap();
@@ -92,8 +92,8 @@ fn no_room_is_left() {
 }
 
 #[test]
-fn half_way_of_an_attach() {
-    in_lab("half_way_of_an_attach", || {
+fn failed_attach_is_rolled_back() {
+    in_lab("failed_attach_is_rolled_back", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         node.client.create(id(3), &HostComputeNamespace::default()).unwrap();

@@ -200,8 +200,8 @@ fn the_gateway_endpoint_answers_on_the_host() {
 }
 
 #[test]
-fn a_restart_breaks_nothing_and_cleans_up() {
-    linux_sys::ns::in_lab("a_restart_breaks_nothing_and_cleans_up", || {
+fn restart_keeps_traffic_and_removes_stray_objects() {
+    linux_sys::ns::in_lab("restart_keeps_traffic_and_removes_stray_objects", || {
         let lab = Lab::new();
         let mut node = lab.node(WS2025);
         let (one, two) = (
@@ -237,8 +237,8 @@ fn a_restart_breaks_nothing_and_cleans_up() {
 }
 
 #[test]
-fn other_networks_are_what_they_say() {
-    linux_sys::ns::in_lab("other_networks_are_what_they_say", || {
+fn other_network_types_forward_as_documented() {
+    linux_sys::ns::in_lab("other_network_types_forward_as_documented", || {
         let lab = Lab::new();
         let node = lab.node(WS2022);
         let outside = lab.host("10.240.0.50", &[("172.20.0.0/16", NODE)]);
@@ -264,8 +264,8 @@ fn other_networks_are_what_they_say() {
 }
 
 #[test]
-fn a_refusing_kernel_is_rolled_back() {
-    linux_sys::ns::in_lab("a_refusing_kernel_is_rolled_back", || {
+fn kernel_refusal_is_rolled_back() {
+    linux_sys::ns::in_lab("kernel_refusal_is_rolled_back", || {
         let lab = Lab::new();
         let node = lab.node(WS2022);
         let endpoint = HostComputeEndpoint::local("pod", net("192.168.1.5/24"), None);
@@ -285,8 +285,8 @@ fn a_refusing_kernel_is_rolled_back() {
 }
 
 #[test]
-fn many_changes_stay_cheap() {
-    linux_sys::ns::in_lab("many_changes_stay_cheap", || {
+fn one_change_costs_the_same_among_many_objects() {
+    linux_sys::ns::in_lab("one_change_costs_the_same_among_many_objects", || {
         let lab = Lab::new();
         let node = lab.node(WS2022);
         let begin = std::time::Instant::now();

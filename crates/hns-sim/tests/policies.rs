@@ -1,4 +1,4 @@
-//! Policies as packets meet them: access rules, sets, tiers, proxies, IPv6, counters.
+//! Policies, with packets: access rules, sets, tiers, proxies, IPv6, counters.
 #![cfg(target_os = "linux")]
 
 mod harness;
@@ -44,10 +44,10 @@ fn judge(client: &Pod, address: &str, expected: bool, what: &str) {
 }
 
 #[test]
-fn rules_allow_and_block_by_priority() {
+fn access_rules_allow_and_block_by_priority() {
     use Action::{Allow, Block};
     use Direction::{In, Out};
-    in_lab("rules_allow_and_block_by_priority", || {
+    in_lab("access_rules_allow_and_block_by_priority", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         let (client, server) = (node.pod(5, "192.168.1.5", vec![]), node.pod(6, "192.168.1.6", vec![]));
@@ -91,9 +91,9 @@ fn rules_allow_and_block_by_priority() {
 }
 
 #[test]
-fn containers_are_asked_by_the_usual_protocols() {
+fn unusual_protocols_reach_pods_only_by_a_rule() {
     const UNUSUAL: u8 = 253;
-    in_lab("containers_are_asked_by_the_usual_protocols", || {
+    in_lab("unusual_protocols_reach_pods_only_by_a_rule", || {
         let lab = Lab::new();
         let outside = lab.host("10.240.0.50", &[("192.168.1.0/24", "10.240.0.11")]);
         for (address, block_other_protocols) in [("10.240.0.11", true), ("10.240.0.12", false)] {
@@ -124,9 +124,9 @@ fn containers_are_asked_by_the_usual_protocols() {
 }
 
 #[test]
-fn sets_and_tiers() {
+fn access_rules_follow_sets_and_tiers() {
     use Action::{Allow, Block, Pass};
-    in_lab("sets_and_tiers", || {
+    in_lab("access_rules_follow_sets_and_tiers", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         let (one, two, server) = (node.pod(5, "192.168.1.5", vec![]), node.pod(6, "192.168.1.6", vec![]), node.pod(7, "192.168.1.7", vec![]));
@@ -157,10 +157,10 @@ fn sets_and_tiers() {
 }
 
 #[test]
-fn a_networks_rules_are_every_endpoints() {
+fn network_acl_applies_to_every_endpoint() {
     use Action::{Allow, Block};
     use Direction::{In, Out};
-    in_lab("a_networks_rules_are_every_endpoints", || {
+    in_lab("network_acl_applies_to_every_endpoint", || {
         let lab = Lab::new();
         let node = lab.node_with(Switches { rules_deny_the_rest: true, ..Switches::of(WS2025) });
         let (one, two) = (node.pod(5, "192.168.1.5", vec![]), node.pod(6, "192.168.1.6", vec![]));
@@ -189,8 +189,8 @@ fn a_networks_rules_are_every_endpoints() {
 }
 
 #[test]
-fn rules_hold_where_the_host_does_not_route() {
-    in_lab("rules_hold_where_the_host_does_not_route", || {
+fn access_rules_hold_on_switched_networks() {
+    in_lab("access_rules_hold_on_switched_networks", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         let subnet = Subnet::new(net("172.20.3.0/24"), "172.20.3.1".parse().unwrap());
@@ -256,10 +256,10 @@ fn ipv6_flows_beside_ipv4() {
 }
 
 #[test]
-fn what_an_endpoint_sends_is_bounded() {
+fn qos_bounds_what_an_endpoint_sends() {
     const RATE: u64 = 500_000;
     const BYTES: usize = 400_000;
-    in_lab("what_an_endpoint_sends_is_bounded", || {
+    in_lab("qos_bounds_what_an_endpoint_sends", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         let qos = EndpointPolicy::new(EndpointPolicyType::Qos, &Qos { maximum_outgoing_bandwidth_in_bytes: RATE, ..Qos::default() });
@@ -290,8 +290,8 @@ fn what_an_endpoint_sends_is_bounded() {
 }
 
 #[test]
-fn proxies_and_counters() {
-    in_lab("proxies_and_counters", || {
+fn proxy_policies_redirect_and_counters_count() {
+    in_lab("proxy_policies_redirect_and_counters_count", || {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         let proxy = L4Proxy {

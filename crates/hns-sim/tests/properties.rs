@@ -1,4 +1,4 @@
-//! What holds after any calls: references are valid, what must be unique is, a refused call changes nothing, and the kernel is told exactly
+//! Properties that hold after any calls: references are valid, what must be unique is, a refused call changes nothing, and the kernel is told exactly
 //! what the state means, also when it refuses now and then.
 //!
 //! Runs follow from a seed, which a failure names.
@@ -354,7 +354,7 @@ fn run(seed: u64) -> usize {
 
 /// Which way a pod's packets go follows from where its gateway is: the kernel hears when that changes.
 #[test]
-fn a_gateway_comes_to_the_host_and_goes() {
+fn pods_follow_the_gateway_endpoint() {
     let facts = Arc::new(Mutex::new(BTreeSet::new()));
     let kernel = Strict { facts: facts.clone(), draws: Draws(0), refuses: false };
     let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
@@ -401,7 +401,7 @@ fn a_gateway_comes_to_the_host_and_goes() {
 }
 
 #[test]
-fn any_calls_keep_the_state_whole() {
+fn any_calls_keep_the_state_consistent() {
     let done: usize = (0..SEEDS).map(run).sum();
     assert!(done > SEEDS as usize * CALLS / 5, "only {done} calls changed something");
 }

@@ -1,4 +1,4 @@
-//! The service's rules on the model alone: answers, errors, cascades, what survives; and the plans, as golden text.
+//! Rules of the service on the model alone: answers, errors, cascades, restarts; and plans, as golden text.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -276,7 +276,7 @@ fn load_balancers_follow_their_rules() {
 }
 
 #[test]
-fn versions_gate_features() {
+fn versions_gate_calls() {
     let old = Bench::new(HnsVersion::new(7, 2));
     assert!(!old.client.features().unwrap().api_v2);
     let error = old.client.list::<HostComputeNetwork>(&Query::default()).unwrap_err();
@@ -327,7 +327,7 @@ fn filters_select_and_handles_belong_to_their_session() {
 }
 
 #[test]
-fn no_text_makes_the_service_panic_or_change() {
+fn bad_text_neither_panics_nor_changes_the_state() {
     let bench = Bench::with_network(WS2022);
     let session = bench.simulator.session();
     let handle = session.call(Function::Open(Kind::Network), Args { id: Some(id(1)), ..Args::default() }).unwrap().handle;
@@ -350,7 +350,7 @@ fn no_text_makes_the_service_panic_or_change() {
 }
 
 #[test]
-fn a_refusing_kernel_leaves_the_state_as_it_was() {
+fn kernel_refusal_leaves_the_state_unchanged() {
     let bench = Bench::with_network(WS2022);
     let before = bench.simulator.state();
     *bench.refuse.lock().unwrap() = true;
@@ -364,7 +364,7 @@ fn a_refusing_kernel_leaves_the_state_as_it_was() {
 }
 
 #[test]
-fn events_tell_of_networks_namespaces_and_attachments() {
+fn events_report_networks_namespaces_and_attachments() {
     let bench = Bench::new(WS2022);
     let heard = Arc::new(Mutex::new(Vec::new()));
     let sink = heard.clone();

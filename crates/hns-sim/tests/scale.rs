@@ -1,4 +1,4 @@
-//! The model at the size of a large cluster: what it costs stays small, and does not grow with what is there.
+//! Cost of the model at the size of a large cluster: it stays small and does not grow with the number of objects.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -114,7 +114,7 @@ async fn faults_strike_and_deadlines_hold() {
 }
 
 #[test]
-fn a_restart_cuts_connections_and_clients_come_back() {
+fn restart_cuts_connections_and_clients_reconnect() {
     use hcn::blocking::Client;
     use hns_sim::admin::{AdminClient, CallFilter, RestartMode};
 
@@ -179,7 +179,7 @@ fn a_restart_cuts_connections_and_clients_come_back() {
 }
 
 #[test]
-fn a_service_that_is_not_there_is_said_to_be_down() {
+fn missing_service_is_reported_down() {
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = HcnClient::connect(&format!("unix:{}", directory.path().join("none").display())).unwrap();

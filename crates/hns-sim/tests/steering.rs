@@ -1,4 +1,4 @@
-//! Packets that go where neither their destination nor their gateway says: load balancers that keep the destination, next hops of pods.
+//! Packets steered by a next hop: load balancers with PreserveDip, next hops of pods.
 #![cfg(target_os = "linux")]
 
 mod harness;
@@ -78,8 +78,8 @@ fn services() -> Vec<EndpointPolicy> {
 }
 
 #[test]
-fn a_backend_gets_what_the_client_dialled() {
-    in_lab("a_backend_gets_what_the_client_dialled", || {
+fn preserve_dip_backend_gets_the_original_destination() {
+    in_lab("preserve_dip_backend_gets_the_original_destination", || {
         let lab = Lab::new();
         let node = bridged(&lab, 1);
         // The client's translation does not touch what goes to a service.
@@ -120,8 +120,8 @@ fn a_backend_gets_what_the_client_dialled() {
 }
 
 #[test]
-fn connections_stay_with_the_backend_they_met() {
-    in_lab("connections_stay_with_the_backend_they_met", || {
+fn preserve_dip_connections_keep_their_backend() {
+    in_lab("preserve_dip_connections_keep_their_backend", || {
         let lab = Lab::new();
         let mut node = bridged(&lab, 1);
         let (_one, _two, client) = (backend(&node, 1, 5, "one"), backend(&node, 1, 6, "two"), pod(&node, 1, 7, services()));
@@ -141,8 +141,8 @@ fn connections_stay_with_the_backend_they_met() {
 }
 
 #[test]
-fn a_backend_on_another_host_is_found_by_its_own_hosts_balancer() {
-    in_lab("a_backend_on_another_host_is_found_by_its_own_hosts_balancer", || {
+fn preserve_dip_reaches_a_backend_on_another_host() {
+    in_lab("preserve_dip_reaches_a_backend_on_another_host", || {
         let lab = Lab::new();
         let (one, two) = (bridged(&lab, 1), bridged(&lab, 2));
         let (_far, client) = (backend(&two, 2, 6, "far"), pod(&one, 1, 7, services()));
@@ -157,8 +157,8 @@ fn a_backend_on_another_host_is_found_by_its_own_hosts_balancer() {
 }
 
 #[test]
-fn a_multiplexer_shows_clients_outside_as_they_are() {
-    in_lab("a_multiplexer_shows_clients_outside_as_they_are", || {
+fn use_mux_keeps_clients_outside_the_host() {
+    in_lab("use_mux_keeps_clients_outside_the_host", || {
         let lab = Lab::new();
         let node = bridged(&lab, 1);
         let (one, client) = (pod(&node, 1, 5, vec![]), pod(&node, 1, 7, services()));
@@ -177,8 +177,8 @@ fn a_multiplexer_shows_clients_outside_as_they_are() {
 }
 
 #[test]
-fn next_hops_of_a_pod() {
-    in_lab("next_hops_of_a_pod", || {
+fn pod_packets_leave_by_their_next_hop() {
+    in_lab("pod_packets_leave_by_their_next_hop", || {
         let lab = Lab::new();
         let node = bridged(&lab, 1);
         let by = |prefix: &str, next_hop: &str| {

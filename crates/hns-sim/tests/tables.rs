@@ -1,4 +1,4 @@
-//! The service's refusals and defaults, a row each: version, call, object, document, code.
+//! Refusals and defaults of the service, a row each: version, call, object, document, code.
 
 use std::sync::Arc;
 
@@ -143,7 +143,7 @@ fn judge(function: Function, number: u8, rows: Vec<Row>) {
 }
 
 #[test]
-fn networks() {
+fn network_documents_are_refused_or_completed() {
     use HResult as H;
     let one =
         |network_type: &str, prefix: &str, gateway: &str, policies: Value| network("new", network_type, json!([subnet(prefix, gateway, policies)]));
@@ -201,7 +201,7 @@ fn networks() {
 }
 
 #[test]
-fn endpoints() {
+fn endpoint_documents_are_refused_or_completed() {
     use HResult as H;
     let at = |address: &str| json!({"IpConfigurations": [{"IpAddress": address}], "SchemaVersion": {"Major": 2}});
     let both = |address: &str, members: Value| with(at(address), members);
@@ -274,7 +274,7 @@ fn endpoints() {
 }
 
 #[test]
-fn load_balancers() {
+fn load_balancer_documents_are_refused_or_completed() {
     use HResult as H;
     let mapping = |members: Value| json!({"PortMappings": [with(json!({"Protocol": 6, "InternalPort": 8080, "ExternalPort": 80}), members)]});
     let overlay = |members: Value| balancer(with(json!({"HostComputeEndpoints": [id(0x23)]}), members));
@@ -356,7 +356,7 @@ fn load_balancers() {
 }
 
 #[test]
-fn routes() {
+fn route_documents_are_refused_or_completed() {
     use HResult as H;
     let route = |members: Value| {
         with(json!({"HostComputeEndpoints": [id(0x21)], "Setting": [{"DestinationPrefix": "10.9.0.0/16", "NeedEncap": true}]}), members)
@@ -474,7 +474,7 @@ fn sets_are_replaced_by_id_and_held_by_what_names_them() {
 }
 
 #[test]
-fn updates_replace_or_merge_as_switched() {
+fn updates_replace_or_merge_by_switch() {
     let types = |setting: &str| -> Vec<String> {
         let service = Service::new("13.3", setting);
         let nat = json!([{"Type": "OutBoundNAT", "Settings": {"Exceptions": ["10.0.0.0/8"]}}]);
@@ -487,7 +487,7 @@ fn updates_replace_or_merge_as_switched() {
 }
 
 #[test]
-fn the_service_fills_in_what_was_not_said() {
+fn missing_members_get_defaults() {
     let service = Service::new("13.3", "implicit-acls=true");
     let overlay: HostComputeNetwork = service.document(Kind::Network, OVERLAY);
     let range = &overlay.mac_pool.ranges[0];
@@ -529,7 +529,7 @@ fn the_service_fills_in_what_was_not_said() {
 }
 
 #[test]
-fn a_router_has_its_mac_as_long_as_its_network_lives() {
+fn router_mac_stays_with_its_network() {
     let service = Service::new("13.3", "");
     let router = || {
         let overlay: HostComputeNetwork = service.document(Kind::Network, OVERLAY);
@@ -546,7 +546,7 @@ fn a_router_has_its_mac_as_long_as_its_network_lives() {
 }
 
 #[test]
-fn a_prefix_has_one_way_until_that_is_taken_back() {
+fn older_route_of_a_prefix_counts_until_removed() {
     let service = Service::new("13.3", "");
     let way = |host: &str, mac: u8| {
         let mac = format!("00-15-5D-00-00-{mac:02}");
@@ -569,7 +569,7 @@ fn a_prefix_has_one_way_until_that_is_taken_back() {
 
 /// What a version brings: the last version without it, the first with it, and where fixes of older versions brought it, those too.
 #[test]
-fn versions_bring_what_they_bring() {
+fn versions_gate_types_and_policies() {
     type Brings = (Function, u8, u8, Value, &'static [(&'static str, &'static str)]);
     let (create, modify) = (Function::Create(Kind::Endpoint), Function::Modify(Kind::Network));
     let rule = |members: Value| policy("ACL", with(json!({"Action": "Block", "Direction": "In"}), members));
@@ -628,7 +628,7 @@ fn network_of(name: &str) -> Value {
 }
 
 #[test]
-fn missing_objects_and_orphans() {
+fn calls_on_missing_objects_fail() {
     let missing = |setting: &str, kind| Service::new("13.3", setting).call(Function::Delete(kind), 0, 0x99, &json!({})).unwrap_err();
     for (kind, code) in [
         (Kind::Network, HResult::NETWORK_NOT_FOUND),
@@ -654,7 +654,7 @@ fn missing_objects_and_orphans() {
 }
 
 #[test]
-fn an_unpatched_service_runs_out_of_ports() {
+fn unpatched_service_runs_out_of_ports() {
     let service = Service::new("13.3", "hns-preallocate-port-range=false");
     let create = |number: u16, members: Value| {
         let [high, low] = number.to_be_bytes();
@@ -671,7 +671,7 @@ fn an_unpatched_service_runs_out_of_ports() {
 }
 
 #[test]
-fn a_compartment_waits_for_the_first_container_where_it_is_switched_so() {
+fn compartment_waits_for_the_first_container_by_switch() {
     let service = Service::new("13.3", "enable-compartment-namespace=false");
     let compartment = |number| service.document::<HostComputeNamespace>(Kind::Namespace, number).namespace_id;
     service.ok(Function::Create(Kind::Namespace), 0, 0x32, json!({"CreateWithCompartment": true}));

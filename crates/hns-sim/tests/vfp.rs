@@ -1,4 +1,4 @@
-//! The rule dump: each rule stands where Microsoft's networkhealth.ps1 looks for it.
+//! Rule dump: each rule is where Microsoft's networkhealth.ps1 looks for it.
 
 use hcn::blocking::Client;
 use hcn::document::*;
@@ -42,7 +42,7 @@ fn ports(simulator: &Simulator) -> [Port; 3] {
 }
 
 #[test]
-fn rules_of_direct_load_balancers_stand_where_scripts_look() {
+fn dsr_load_balancer_rules_are_where_scripts_look() {
     let vip = Some([10, 96, 0, 1]);
     let lb = id(9);
     // Backends; whether the pods' own rules are there; the host port's rule.
@@ -70,7 +70,7 @@ fn rules_of_direct_load_balancers_stand_where_scripts_look() {
 }
 
 #[test]
-fn a_node_port_is_the_hosts_address_and_others_are_the_hosts_alone() {
+fn node_port_rules_name_the_host_address() {
     let [host_port, pod, _] = ports(&host(&[(9, balancer(None, true, &[2])), (8, balancer(Some([10, 96, 0, 2]), false, &[2]))]));
     assert!(pod.rule("LB_DSR", "LB_DSR_IPv4_OUT", &format!("LB_DSR_{}_10.240.0.11_10.240.0.11_80_8080_6", id(9))).is_some(), "{pod:#?}");
     assert!(host_port.rule("LB", "LB_OUT", &format!("LB_HOST_{}_10.96.0.2_80_8080_6", id(8))).is_some(), "{host_port:#?}");
@@ -78,7 +78,7 @@ fn a_node_port_is_the_hosts_address_and_others_are_the_hosts_alone() {
 }
 
 #[test]
-fn a_pods_own_policies_are_shown_in_order() {
+fn pod_policies_are_dumped_in_order() {
     let simulator = host(&[]);
     let client = Client::new(simulator.session());
     let rule = |priority, action| EndpointPolicy::acl(&Acl { action, local_ports: "80".into(), protocols: "6".into(), priority, ..Acl::default() });
@@ -104,7 +104,7 @@ PORT 00000000-0000-0000-0000-000000000002 (pod2 192.168.1.25, network mullion)
 }
 
 #[test]
-fn an_overlay_shows_its_routes_to_other_hosts() {
+fn overlay_dump_has_routes_to_other_hosts() {
     let kernel = NoKernel { management: Some([10, 240, 0, 11].into()), survived: false };
     let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(15, 5)), None).unwrap();
     let client = Client::new(simulator.session());

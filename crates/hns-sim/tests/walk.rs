@@ -1,4 +1,4 @@
-//! The walks that packets take, row by row: what is seen where, on each type of network, with real TCP, UDP and ICMP.
+//! Packet walks, row by row: the source that each receiver sees, on each type of network, with real TCP, UDP and ICMP.
 //!
 //! The LAN is 10.240.0.0/24 with a router at .1; N1 is .11, N2 is .12, a host outside the cluster is .50. Pods of an L2Bridge are in
 //! 192.168.N.0/24, of an overlay in 10.244.N.0/24. docs/fidelity.md says what each row rests on: all are to be checked on Windows.
@@ -46,8 +46,8 @@ fn balance(node: &Node, vip: Option<&str>, port: u16, backend: u8, flags: LoadBa
 }
 
 #[test]
-fn l2bridge_pods_of_two_nodes() {
-    in_lab("l2bridge_pods_of_two_nodes", || {
+fn l2bridge_pods_reach_pods_of_another_node() {
+    in_lab("l2bridge_pods_reach_pods_of_another_node", || {
         let lab = Lab::new();
         let (one, two) = (bridged(&lab, 1, defaults()), bridged(&lab, 2, defaults()));
         let (p1, p2) = (pod(&one, "192.168.1", 5, vec![]), pod(&two, "192.168.2", 6, vec![]));
@@ -65,8 +65,8 @@ fn l2bridge_pods_of_two_nodes() {
 }
 
 #[test]
-fn l2bridge_to_the_internet() {
-    in_lab("l2bridge_to_the_internet", || {
+fn l2bridge_outbound_traffic_is_translated() {
+    in_lab("l2bridge_outbound_traffic_is_translated", || {
         let lab = Lab::new();
         let node = bridged(&lab, 1, defaults());
         let outside = outside(&lab);
@@ -81,8 +81,8 @@ fn l2bridge_to_the_internet() {
 }
 
 #[test]
-fn l2bridge_to_a_service_and_to_the_own_node() {
-    in_lab("l2bridge_to_a_service_and_to_the_own_node", || {
+fn l2bridge_pods_reach_services_and_their_node() {
+    in_lab("l2bridge_pods_reach_services_and_their_node", || {
         let lab = Lab::new();
         let (one, two) = (bridged(&lab, 1, defaults()), bridged(&lab, 2, defaults()));
         let backend = pod(&two, "192.168.2", 6, vec![]);
@@ -117,8 +117,8 @@ fn l2bridge_to_a_service_and_to_the_own_node() {
 }
 
 #[test]
-fn l2tunnel_pods_of_one_node_meet_in_the_fabric() {
-    in_lab("l2tunnel_pods_of_one_node_meet_in_the_fabric", || {
+fn l2tunnel_pods_of_one_node_pass_the_fabric() {
+    in_lab("l2tunnel_pods_of_one_node_pass_the_fabric", || {
         let lab = Lab::new();
         make_fabric(&lab);
         let node = lab.bare(N1, &[], defaults());
@@ -138,8 +138,8 @@ fn l2tunnel_pods_of_one_node_meet_in_the_fabric() {
 }
 
 #[test]
-fn overlay_pods_of_two_nodes() {
-    in_lab("overlay_pods_of_two_nodes", || {
+fn overlay_pods_reach_pods_of_another_node() {
+    in_lab("overlay_pods_reach_pods_of_another_node", || {
         let lab = Lab::new();
         let (one, two) = (overlaid(&lab, 1, false, defaults()), overlaid(&lab, 2, false, defaults()));
         let (p1, p2) = (pod(&one, "10.244.1", 5, vec![outbound()]), pod(&two, "10.244.2", 6, vec![outbound()]));
@@ -193,8 +193,8 @@ fn overlay_pods_of_two_nodes() {
 }
 
 #[test]
-fn overlay_to_elsewhere() {
-    in_lab("overlay_to_elsewhere", || {
+fn overlay_outbound_traffic_is_translated() {
+    in_lab("overlay_outbound_traffic_is_translated", || {
         let lab = Lab::new();
         let node = overlaid(&lab, 1, false, defaults());
         let outside = outside(&lab);
@@ -211,8 +211,8 @@ fn overlay_to_elsewhere() {
 }
 
 #[test]
-fn overlay_host_and_pod() {
-    in_lab("overlay_host_and_pod", || {
+fn overlay_host_reaches_its_own_pods() {
+    in_lab("overlay_host_reaches_its_own_pods", || {
         let lab = Lab::new();
         for (number, host_route) in [(1, false), (2, true)] {
             let node = overlaid(&lab, number, host_route, defaults());
@@ -227,8 +227,8 @@ fn overlay_host_and_pod() {
 }
 
 #[test]
-fn overlay_services() {
-    in_lab("overlay_services", || {
+fn overlay_pods_reach_services() {
+    in_lab("overlay_pods_reach_services", || {
         for (switches, direct) in both() {
             walk_overlay_services(&switches, direct);
         }
@@ -268,8 +268,8 @@ fn walk_overlay_services(switches: &Switches, direct: bool) {
 }
 
 #[test]
-fn a_pod_to_its_own_service() {
-    in_lab("a_pod_to_its_own_service", || {
+fn pod_reaches_its_own_service_by_loopback_dsr() {
+    in_lab("pod_reaches_its_own_service_by_loopback_dsr", || {
         for (switches, direct) in both() {
             let lab = Lab::new();
             let node = bridged(&lab, 1, switches);
@@ -294,8 +294,8 @@ fn a_pod_to_its_own_service() {
 }
 
 #[test]
-fn node_ports() {
-    in_lab("node_ports", || {
+fn node_ports_show_the_documented_source() {
+    in_lab("node_ports_show_the_documented_source", || {
         for (switches, direct) in both() {
             let lab = Lab::new();
             let (one, two) = (bridged(&lab, 1, switches.clone()), bridged(&lab, 2, switches));
@@ -320,8 +320,8 @@ fn node_ports() {
 }
 
 #[test]
-fn nat_networks_hide_their_containers() {
-    in_lab("nat_networks_hide_their_containers", || {
+fn nat_network_hides_pod_addresses() {
+    in_lab("nat_network_hides_pod_addresses", || {
         let lab = Lab::new();
         let node = lab.bare(N1, &[], defaults());
         let subnet = Subnet::new(net("172.20.1.0/24"), ip("172.20.1.1"));
@@ -339,8 +339,8 @@ fn nat_networks_hide_their_containers() {
 }
 
 #[test]
-fn shared_connections_answer_for_the_name_server() {
-    in_lab("shared_connections_answer_for_the_name_server", || {
+fn ics_network_forwards_dns() {
+    in_lab("ics_network_forwards_dns", || {
         let lab = Lab::new();
         let node = lab.bare(N1, &[], defaults());
         let _outside = outside(&lab);

@@ -1,4 +1,4 @@
-//! Access rules, and the sets that they name.
+//! Compiler of access rules and the sets that they name.
 
 use std::collections::BTreeSet;
 

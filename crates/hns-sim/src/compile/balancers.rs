@@ -1,4 +1,4 @@
-//! Load balancers.
+//! Compiler of load balancers.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Endpoints: ports, source translation, port mappings, host paths, proxies.
+//! Compiler of endpoints: ports, source translation, port mappings, host paths, proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -120,7 +120,7 @@ fn translation_facts(nat: &OutBoundNat, network: &HostComputeNetwork, state: &St
     }
 }
 
-/// The number of a class follows from what it says, so endpoints with equal policies share it and a restart finds it again.
+/// The number of a class follows from its contents, so endpoints with equal policies share it and a restart finds it again.
 pub(super) fn class_of(source: IpAddr, exceptions: &[IpNet], destinations: &[IpNet]) -> NatClass {
     let hash = stable_hash(&format!("{source} {exceptions:?} {destinations:?}"));
     let flag = if destinations.is_empty() { 0 } else { ONLY_DESTINATIONS };

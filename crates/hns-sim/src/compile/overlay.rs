@@ -1,4 +1,4 @@
-//! Overlays: a tunnel, the subnets and the remote endpoints behind it.
+//! Compiler of overlays: a tunnel, the subnets and the remote endpoints behind it.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,4 +1,4 @@
-//! Access rules as packets meet them: by source and destination, in tiers, the first that matches decides.
+//! Access rules of ports: by source and destination, in tiers, the first that matches decides.
 
 use hcn::Guid;
 use ipnet::IpNet;

@@ -1,4 +1,4 @@
-//! Facts and plans as people read them.
+//! Text form of facts and plans.
 
 use std::fmt;
 

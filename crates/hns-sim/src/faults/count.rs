@@ -1,4 +1,4 @@
-//! How many calls a fault hits.
+//! Count of calls that a fault hits.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! The table of faults.
+//! Table of faults.
 
 use std::fmt;
 

@@ -27,7 +27,7 @@ fn fault_hits_the_calls_it_names_until_its_count_is_used_up() {
 }
 
 #[test]
-fn probability_follows_the_seed() {
+fn fault_probability_follows_the_seed() {
     let draws = |seed| {
         let mut faults = Faults::new(seed);
         faults.add("svc-down,probability=0.25".parse().unwrap()).unwrap();
@@ -40,7 +40,7 @@ fn probability_follows_the_seed() {
 }
 
 #[test]
-fn texts_round_trip_and_nonsense_is_refused() {
+fn fault_texts_round_trip_and_bad_ones_are_refused() {
     for kind in KINDS {
         let text = match kind.action {
             Action::Delay => format!("{},delay=200ms,count=3", kind.name),
@@ -95,7 +95,7 @@ fn texts_round_trip_and_nonsense_is_refused() {
 }
 
 #[test]
-fn starts_have_their_own_faults() {
+fn start_faults_do_not_hit_calls() {
     let mut faults = Faults::new(0);
     faults.add("network-lost-on-reboot,count=1".parse().unwrap()).unwrap();
     faults.add("restart-drops-dsr".parse().unwrap()).unwrap();
@@ -105,7 +105,7 @@ fn starts_have_their_own_faults() {
 }
 
 #[test]
-fn a_value_without_a_meaning_is_refused_with_what_has_one() {
+fn fault_value_is_refused_with_its_usage() {
     let refused = |text: &str| text.parse::<Fault>().unwrap_err();
     for (text, words) in [
         ("ep-dup-ip=3", vec!["\"3\" is no result code", "ep-dup-ip[=CODE]", "without it 0x80071392"]),

@@ -1,4 +1,4 @@
-//! Hops: for each a routing table, which a mark asks. A gate lets all other packets pass by their rules at one step.
+//! Next hops: a routing table for each, selected by a mark. A gate lets all other packets skip their rules in one step.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -16,7 +16,7 @@ const GATE: u32 = 200;
 const BEHIND_GATE: u32 = 201;
 const MAIN: u32 = 32766;
 
-/// So many hops stay after nobody means them any longer: established connections outlive the change of a load balancer.
+/// Hops that stay after the last fact that needs them: established connections outlive the change of a load balancer.
 const STAYING: usize = 64;
 
 /// Hops that stay, the oldest first.
@@ -39,7 +39,7 @@ impl LinuxKernel {
         Ok(self.rtnl.add_rule(&gate(ipv6))?)
     }
 
-    /// Without a gate nobody marks packets any longer: what stayed goes.
+    /// Without a gate no packet is marked: hops that stayed are removed.
     pub(super) fn unmake_gate(&self, ipv6: bool) -> io::Result<()> {
         let (gone, staying): (Staying, Staying) = self.staying.take().into_iter().partition(|hop| hop.address.is_ipv6() == ipv6);
         self.staying.replace(staying);
@@ -73,7 +73,7 @@ impl LinuxKernel {
         gone_is_fine(self.rtnl.del_route_to(everywhere(ipv6), mark))
     }
 
-    /// Removes the rules and tables of hops that no fact means.
+    /// Removes the rules and tables of hops without a fact.
     pub(super) fn remove_stray_hops(&self, facts: &BTreeSet<Fact>) -> io::Result<()> {
         self.staying.borrow_mut().clear();
         for ipv6 in [false, true] {

@@ -31,7 +31,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 impl LinuxKernel {
-    /// The host forwards, and never tells a pod of a shorter way.
+    /// Makes the host forward packets, without ICMP redirects to pods.
     pub(super) fn prepare_host(&self) -> io::Result<()> {
         self.set(&[
             ("net.ipv4.ip_forward".into(), "1"),
@@ -152,7 +152,7 @@ impl LinuxKernel {
             (format!("net.ipv4.conf.{name}.proxy_arp_pvlan"), routed),
             // … at once, not after the up to 800 ms that a proxy politely waits …
             (format!("net.ipv4.neigh.{name}.proxy_delay"), "0"),
-            // … and are not told to talk directly, which isolated ports would not let them.
+            // … and get no redirect to each other, which isolated ports would block.
             (format!("net.ipv4.conf.{name}.send_redirects"), "0"),
             (format!("net.ipv4.conf.{name}.rp_filter"), "0"),
             // A switched network ends at the host; what comes from the LAN is as good as before.
@@ -250,7 +250,7 @@ impl LinuxKernel {
         Ok(())
     }
 
-    /// Removes routes, neighbours and peers of a tunnel that no fact means.
+    /// Removes routes, neighbours and peers of a tunnel without a fact.
     fn remove_stray_ways(&self, facts: &BTreeSet<Fact>, link: &Link) -> io::Result<()> {
         let tunnel = || link.name.clone();
         for route in self.rtnl.routes()?.into_iter().filter(|route| route.oif == Some(link.index) && route.dst.addr().is_ipv4()) {
@@ -315,7 +315,7 @@ pub(super) fn gone_is_fine(result: netlink::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A route through a tunnel. Its router has an address there that nothing else tells of.
+/// A route through a tunnel. Nothing else announces the router's address there.
 fn through(tunnel: u32, prefix: IpNet, router: Option<IpAddr>) -> Route {
     let route = Route::new(prefix).oif(tunnel);
     match router {

@@ -1,4 +1,4 @@
-//! Ports of bridges and the interfaces behind them; the host's adapter as a port; the way to the fabric.
+//! Ports: veth pairs between bridges and compartments; the uplink as a port; the route to the fabric.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The host's adapter: what addresses and routes it has, and the time it is without them.
+//! Uplink: addresses and routes of the host's adapter, and taking them away for a while.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! Access rules.
+//! Validation of access rules.
 
 use hcn::document::{Acl, Action, RuleType, TierAcl, TierAclRule, Token};
 use hcn::{Direction, HResult, NetworkPolicy};

@@ -1,4 +1,4 @@
-//! Load balancers and routing rules.
+//! Rules of load balancers and routes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::{Context, Result, Staged, explained, failure, new_id, read};
 use crate::compile::is_balanced;
 use crate::state::{Balancer, Change, EndpointRow, Listener, Object};
 
-/// The version that says yes to a modify and does nothing.
+/// The version in which a modify succeeds without an effect.
 const MODIFIES_NOTHING: HnsVersion = HnsVersion::new(15, 4);
 
 /// The first port that Windows takes for connections of its own.

@@ -1,4 +1,4 @@
-//! Endpoints.
+//! Rules of endpoints.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -199,7 +199,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// A free address of the subnet. HNS's choices look scattered, so the search starts where the endpoint's id says.
+    /// A free address of the subnet. HNS's choices look scattered, so the search starts at a place that follows from the endpoint's id.
     fn free_address(&self, network: Guid, endpoint: &Guid, place: &Place) -> Result<IpAddr> {
         let room = place.room();
         let start = mix(endpoint.0.as_u64_pair().1) % room;
@@ -251,7 +251,7 @@ impl Context<'_> {
     }
 }
 
-/// A MAC that is free, from a network's ranges. The search starts where the endpoint's id says, and is bounded.
+/// A MAC that is free, from a network's ranges. The search starts at a place that follows from the endpoint's id, and is bounded.
 fn from_pool(pool: &MacPool, endpoint: &Guid, taken: impl Fn(Mac) -> bool) -> Option<Mac> {
     let ranges: Vec<(u64, u64)> = pool
         .ranges

@@ -51,7 +51,7 @@ fn guid(id: &str) -> Result<Guid> {
 }
 
 impl Context<'_> {
-    /// `HNSCall`. A refused request is a successful call whose response says so.
+    /// `HNSCall`. The call succeeds also for a refused request; its response has the error.
     pub fn hns_call(&self, args: &Args<'_>) -> Staged {
         let method = args.method.unwrap_or_default().to_ascii_uppercase();
         let path = args.path.unwrap_or_default().trim_matches('/').to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Namespaces, and which endpoints are in them.
+//! Rules of namespaces and of the endpoints in them.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Context<'_> {
                 }
                 HOST_COMPARTMENT
             }
-            // The number inside the virtual machine is the client's to say.
+            // The client chooses the number inside the virtual machine.
             NamespaceType::Guest | NamespaceType::GuestDefault => namespace.namespace_id,
             NamespaceType::Other(_) => return Err(failure(HResult::INVALID_PARAMETER)),
         };

@@ -1,4 +1,4 @@
-//! Networks.
+//! Rules of networks.
 
 use std::net::IpAddr;
 
@@ -173,7 +173,7 @@ impl Context<'_> {
         Ok(Staged::change(Change::put(id, Object::Network(network))))
     }
 
-    /// An extension is a switch's; who shares its switch may not change it.
+    /// An extension belongs to a switch; a network that shares its switch may not change it.
     fn change_extension(&self, id: Guid, network: &mut HostComputeNetwork, settings: &ExtensionSettings) -> Result<()> {
         if !is_extension(&settings.id) {
             return Err(failure(HResult::SWITCH_EXTENSION_NOT_FOUND));

@@ -205,7 +205,7 @@ fn check_port_mapping(mapping: &PortMapping, network_type: &NetworkType) -> Resu
     needs(mapping.vip.is_empty() || mapping.vip.parse().is_ok_and(family))
 }
 
-/// Changes the policies of an endpoint as a request says.
+/// Applies a request to the policies of an endpoint.
 pub fn change_endpoint(list: &mut Vec<EndpointPolicy>, request: &RequestType, given: Vec<EndpointPolicy>, switches: &Switches) -> Result<()> {
     let once = EndpointPolicyType::InterfaceParameters;
     match request {
@@ -248,7 +248,7 @@ fn remove<T: PartialEq>(list: &mut Vec<T>, given: Vec<T>, switches: &Switches) -
     Ok(())
 }
 
-/// Changes the policies of a network as a request says. `in_use` says whether an access rule names a set.
+/// Applies a request to the policies of a network. `in_use` reports whether an access rule names a set.
 pub fn change_network(
     list: &mut Vec<NetworkPolicy>,
     request: &RequestType,
@@ -274,7 +274,7 @@ pub fn change_network(
                     remove(list, vec![policy], switches)?;
                     continue;
                 };
-                // Sets are known by their id: who removes one need not know its values.
+                // Sets are known by their id: a removal need not name its values.
                 match position(list, &set.id) {
                     Some(_) if is_named(list, &set.id) || in_use(&set.id) => return Err(failure(switches.set_in_use)),
                     Some(index) => drop(list.remove(index)),

@@ -1,4 +1,4 @@
-//! Subnets of networks.
+//! Rules of subnets.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Indexes over the objects, so that a rule costs the same however many objects there are.
+//! Indexes over the objects: the cost of a rule does not grow with their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -32,11 +32,11 @@ const fn lasting_harm(fault: &'static str, probe: Probe, healthy: &'static str, 
 
 /// Kinds whose effect only packets show, and the test of fault_packets.rs that looks at them.
 const WITH_PACKETS: &[(&str, &str)] = &[
-    ("acl-broken", "access_rules_are_accepted_and_no_packet_meets_them"),
-    ("ep-port-blocked", "a_blocked_port_passes_nothing_until_its_endpoint_is_attached_anew"),
-    ("net-blip", "an_adapter_loses_its_addresses_for_a_while"),
-    ("net-blip-loses-routes", "an_adapter_loses_its_addresses_for_a_while"),
-    ("net-blip-loses-ip", "an_adapter_loses_its_addresses_for_a_while"),
+    ("acl-broken", "acl_broken_keeps_rules_without_effect"),
+    ("ep-port-blocked", "blocked_port_drops_packets_until_reattached"),
+    ("net-blip", "net_blip_takes_uplink_addresses_for_a_while"),
+    ("net-blip-loses-routes", "net_blip_takes_uplink_addresses_for_a_while"),
+    ("net-blip-loses-ip", "net_blip_takes_uplink_addresses_for_a_while"),
 ];
 
 const EFFECTS: &[Effect] = &[
@@ -105,7 +105,7 @@ fn named(effect: &Effect) -> &'static str {
 }
 
 #[test]
-fn every_kind_of_fault_has_a_test_of_its_effect() {
+fn every_fault_has_a_test_of_its_effect() {
     let packets = include_str!("../fault_packets.rs");
     for kind in KINDS {
         let here = EFFECTS.iter().any(|effect| named(effect) == kind.name);
@@ -119,7 +119,7 @@ fn every_kind_of_fault_has_a_test_of_its_effect() {
 }
 
 #[test]
-fn clients_see_what_each_fault_says() {
+fn clients_see_the_effect_of_each_fault() {
     for effect in EFFECTS {
         let (simulator, client) = service();
         let probe = || (effect.probe)(&simulator, &client);

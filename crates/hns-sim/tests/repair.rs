@@ -1,4 +1,4 @@
-//! Rules that do not fit into one transaction: a service that starts with others than it left brings them to what they must be, and no packet
+//! Repair of rules that do not fit into one transaction: the service starts with other rules than it left and repairs them, and no packet
 //! meets half of them.
 #![cfg(target_os = "linux")]
 
@@ -38,8 +38,8 @@ fn said(ns: &NetNs) -> Vec<(String, Vec<Element>, Vec<String>)> {
 }
 
 #[test]
-fn services_answer_while_thousands_of_rules_change() {
-    in_lab("services_answer_while_thousands_of_rules_change", || {
+fn services_answer_while_thousands_of_rules_are_repaired() {
+    in_lab("services_answer_while_thousands_of_rules_are_repaired", || {
         let lab = Lab::new();
         let outside = lab.host("10.240.0.12", &[("10.96.0.0/12", "10.240.0.11")]);
         let mut node = lab.crowded(LARGEST, BALANCERS, |number| {
