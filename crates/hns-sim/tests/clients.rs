@@ -3,6 +3,7 @@
 //! Pods and nodes are as in `walk.rs`. P1 (.5) and P3 (.6) run on N1, P2 (.6) on N2. Load balancers are as kube-proxy makes them.
 #![cfg(target_os = "linux")]
 
+#[path = "harness/lab.rs"]
 mod harness;
 #[path = "harness/networks.rs"]
 mod networks;

@@ -2,6 +2,7 @@
 //! network; on Linux the types again over the kernel.
 
 #[cfg(target_os = "linux")]
+#[path = "harness/lab.rs"]
 mod harness;
 
 use std::sync::{Arc, Mutex};

@@ -9,6 +9,7 @@ use hns_sim::switches::Switches;
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 
+#[path = "harness/lab.rs"]
 mod harness;
 
 use harness::*;

@@ -1,6 +1,7 @@
 //! A kernel that refuses a plan, also half-way: the call fails with an HNS code, and nothing has changed.
 #![cfg(target_os = "linux")]
 
+#[path = "harness/lab.rs"]
 mod harness;
 
 use harness::{Lab, Node, ask_tcp, id, net, serve_tcp};

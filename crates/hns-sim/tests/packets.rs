@@ -4,6 +4,7 @@
 //! as the fabric gives them.
 #![cfg(target_os = "linux")]
 
+#[path = "harness/lab.rs"]
 mod harness;
 
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Policies, with packets: access rules, sets, tiers, proxies, IPv6, counters.
 #![cfg(target_os = "linux")]
 
+#[path = "harness/lab.rs"]
 mod harness;
 #[path = "harness/raw.rs"]
 mod raw;

@@ -2,6 +2,7 @@
 //! meets half of them.
 #![cfg(target_os = "linux")]
 
+#[path = "harness/lab.rs"]
 mod harness;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Packets steered by a next hop: load balancers with PreserveDip, next hops of pods.
 #![cfg(target_os = "linux")]
 
+#[path = "harness/lab.rs"]
 mod harness;
 
 use std::collections::BTreeSet;

@@ -4,6 +4,7 @@
 //! 192.168.N.0/24, of an overlay in 10.244.N.0/24. docs/fidelity.md says what each row rests on: all are to be checked on Windows.
 #![cfg(target_os = "linux")]
 
+#[path = "harness/lab.rs"]
 mod harness;
 #[path = "harness/networks.rs"]
 mod networks;
