@@ -222,5 +222,4 @@ impl Nearness {
 }
 
 #[cfg(test)]
-#[path = "fronts_tests.rs"]
 mod tests;

@@ -256,5 +256,4 @@ impl Keeper<SliceRow> for SharedInputs {
 }
 
 #[cfg(test)]
-#[path = "inputs_tests.rs"]
 mod tests;

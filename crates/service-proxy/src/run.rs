@@ -442,5 +442,4 @@ fn reference(name: &str) -> ObjectReference {
 }
 
 #[cfg(test)]
-#[path = "run_tests.rs"]
 mod tests;

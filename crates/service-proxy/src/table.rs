@@ -382,5 +382,4 @@ impl Table {
 }
 
 #[cfg(test)]
-#[path = "table_tests.rs"]
 mod tests;
