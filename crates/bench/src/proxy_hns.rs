@@ -14,7 +14,7 @@ use hns_sim::kernel::NoKernel;
 use hns_sim::one_lock::OneLock;
 use hns_sim::switches::Switches;
 use service_proxy::hns::{Engine, Hns, LOOK, Settings, verify_pause};
-use service_proxy::{Backend, Front, FrontKey, IpFamily, Kind, Protocol, Table, Vip};
+use service_proxy::{Backend, IpFamily, Kind, Protocol, Table, Vip, VipAddress, VipKey};
 
 use crate::figures::{Amount, Figures, Limit, Report};
 
@@ -116,34 +116,34 @@ impl Proxy {
         self.until(Engine::is_idle).await
     }
 
-    fn set(&mut self, fronts: Vec<(FrontKey, Front)>) {
-        let changes = self.table.set_service(&Key::new("default", "web"), fronts);
+    fn set(&mut self, vips: Vec<(VipKey, Vip)>) {
+        let changes = self.table.set_service(&Key::new("default", "web"), vips);
         self.hns.touch(changes.into_iter().map(|change| change.key), &self.table);
     }
 }
 
-fn at(ip: u32, port: u16) -> FrontKey {
-    FrontKey { vip: Vip::Address(IpAddr::from(ip.to_be_bytes())), protocol: Protocol::Tcp, port }
+fn at(ip: u32, port: u16) -> VipKey {
+    VipKey { address: VipAddress::Ip(IpAddr::from(ip.to_be_bytes())), protocol: Protocol::Tcp, port }
 }
 
-fn front(kind: Kind, pods: &[u32]) -> Front {
+fn vip(kind: Kind, pods: &[u32]) -> Vip {
     let backend = |ip: &u32| Backend { address: IpAddr::from(ip.to_be_bytes()), port: 80, local: false };
-    Front { backends: pods.iter().map(backend).collect(), ..Front::new("default/web:80", kind) }
+    Vip { backends: pods.iter().map(backend).collect(), ..Vip::new("default/web:80", kind) }
 }
 
-/// `count` Services with three back ends each on other hosts, and cluster DNS.
+/// `count` Services with three backends each on other hosts, and cluster DNS.
 fn table(count: u32) -> Table {
     let mut table = Table::default();
     for i in 0..count {
         let pods: Vec<u32> = (0..3).map(|n| 0x0ac8_0000 + i * 3 + n).collect();
-        table.set_service(&Key::new("default", format!("s{i}")), vec![(at(0x0a61_0000 + i, 80), front(Kind::ClusterIp, &pods))]);
+        table.set_service(&Key::new("default", format!("s{i}")), vec![(at(0x0a61_0000 + i, 80), vip(Kind::ClusterIp, &pods))]);
     }
-    let dns = Front { urgent: true, ..front(Kind::ClusterIp, &[0x0ac7_0001, 0x0ac7_0002]) };
+    let dns = Vip { urgent: true, ..vip(Kind::ClusterIp, &[0x0ac7_0001, 0x0ac7_0002]) };
     table.set_service(&Key::new("kube-system", "kube-dns"), vec![(dns_key(), dns)]);
     table
 }
 
-fn dns_key() -> FrontKey {
+fn dns_key() -> VipKey {
     at(0x0a60_000a, 53)
 }
 
@@ -155,20 +155,20 @@ async fn changes(figures: &mut Figures, count: u32, version: HnsVersion, network
     let mut proxy = host.proxy(table(count));
     proxy.rest().await;
     let key = at(0x0a60_0100, 80);
-    let mut spend = async |fronts: Vec<(FrontKey, Front)>| {
+    let mut spend = async |vips: Vec<(VipKey, Vip)>| {
         let before = host.calls();
-        proxy.set(fronts);
+        proxy.set(vips);
         proxy.rest().await;
         host.calls() - before
     };
     let name =
         format!("{} on {}, {count} Services", if version == NEW { "HNS 15.5" } else { "HNS 13.3" }, if overlay { "an overlay" } else { "l2bridge" });
-    let cluster_ip = |pods: &[u32]| (key, front(Kind::ClusterIp, pods));
+    let cluster_ip = |pods: &[u32]| (key, vip(Kind::ClusterIp, pods));
     let added = spend(vec![cluster_ip(&[POD, POD + 1, POD + 2])]).await;
     let mut row = |what: &str, calls: u64, most| figures.at_most(format!("{what}; {name}"), Amount::count(calls as usize), most);
     row("calls for an added Service with 3 new remote back ends", added, if overlay { 10.0 } else { 8.0 });
-    let node_port = FrontKey { vip: Vip::Node(IpFamily::V4), protocol: Protocol::Tcp, port: 30080 };
-    let more = spend(vec![cluster_ip(&[POD, POD + 1, POD + 2]), (node_port, front(Kind::NodePort, &[POD, POD + 1, POD + 2]))]).await;
+    let node_port = VipKey { address: VipAddress::Node(IpFamily::V4), protocol: Protocol::Tcp, port: 30080 };
+    let more = spend(vec![cluster_ip(&[POD, POD + 1, POD + 2]), (node_port, vip(Kind::NodePort, &[POD, POD + 1, POD + 2]))]).await;
     row("… for a further front end of it", more, 2.0);
     spend(vec![cluster_ip(&[POD, POD + 1, POD + 2])]).await;
     let replaced = spend(vec![cluster_ip(&[POD, POD + 1, POD + 3])]).await;

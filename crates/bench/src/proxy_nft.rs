@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use linux_sys::netlink::Rtnl;
 use service_proxy::nftables::{Nftables, Pods, Settings, cleanup};
-use service_proxy::{FrontKey, ServiceRow, SliceRow, Table, Terms, wanted};
+use service_proxy::{ServiceRow, SliceRow, Table, Terms, VipKey, wanted};
 
 use crate::api::{self, BACKENDS};
 use crate::command::{self, Programs};
@@ -86,7 +86,7 @@ impl World {
         Ok(world)
     }
 
-    fn set(&mut self, n: usize, (row, slice): &(ServiceRow, Arc<SliceRow>)) -> BTreeSet<FrontKey> {
+    fn set(&mut self, n: usize, (row, slice): &(ServiceRow, Arc<SliceRow>)) -> BTreeSet<VipKey> {
         let key = Key::new(api::namespace(n), format!("service-{n}"));
         let wanted = wanted(&key, row, std::slice::from_ref(slice), &self.terms);
         self.table.set_service(&key, wanted).into_iter().map(|change| change.key).collect()
@@ -117,8 +117,7 @@ impl IntoNet for ([u8; 4], u8) {
 const CHANGES: usize = 201;
 
 fn programming(figures: &mut Figures, services: usize, most: Duration) -> Result<()> {
-    let sync =
-        |proxy: &mut Nftables, table: &Table, dirty: &BTreeSet<FrontKey>, full: bool| proxy.sync(table, dirty, full).map_err(anyhow::Error::msg);
+    let sync = |proxy: &mut Nftables, table: &Table, dirty: &BTreeSet<VipKey>, full: bool| proxy.sync(table, dirty, full).map_err(anyhow::Error::msg);
     let mut world = World::new(services)?;
     let none = BTreeSet::new();
     let mut times = Vec::new();

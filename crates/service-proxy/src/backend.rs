@@ -7,13 +7,13 @@ use cluster::Backoff;
 use tokio::time::Instant;
 
 use crate::hns::{Gap, Happening, Hns};
-use crate::table::{FrontKey, Table};
+use crate::table::{Table, VipKey};
 
-/// A front end that could not be made what the table says; it is retried.
+/// A VIP that could not be made what the table says; it is retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Which one.
-    pub key: FrontKey,
+    pub key: VipKey,
     /// Why, with the way out.
     pub reason: String,
 }
@@ -30,14 +30,14 @@ pub struct Outcome {
 /// How far a backend is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The host was read, and every front end was tried once.
+    /// The host was read, and every VIP was tried once.
     pub ready: bool,
-    /// Front ends that wait or are under way.
+    /// VIPs that wait or are under way.
     pub pending: usize,
     /// Those that are not what they should be, with the reason.
-    pub behind: BTreeMap<FrontKey, String>,
-    /// What the host cannot do, by front end.
-    pub gaps: BTreeMap<FrontKey, Vec<Gap>>,
+    pub behind: BTreeMap<VipKey, String>,
+    /// What the host cannot do, by VIP.
+    pub gaps: BTreeMap<VipKey, Vec<Gap>>,
     /// Why the host cannot be read or written at all.
     pub unavailable: Option<String>,
     /// How many writes reached the host.
@@ -58,8 +58,8 @@ pub(crate) enum Turn {
 }
 
 impl Backend {
-    /// These front ends changed in the table.
-    pub fn touch(&mut self, keys: impl IntoIterator<Item = FrontKey>, table: &Table) {
+    /// These VIPs changed in the table.
+    pub fn touch(&mut self, keys: impl IntoIterator<Item = VipKey>, table: &Table) {
         match self {
             Self::Hns(hns) => hns.touch(keys, table),
             #[cfg(target_os = "linux")]
@@ -122,7 +122,7 @@ impl Backend {
         }
     }
 
-    /// How many front ends wait or are under way, and how many were done.
+    /// How many VIPs wait or are under way, and how many were done.
     pub fn pending(&self) -> (usize, u64) {
         match self {
             Self::Hns(hns) => (hns.engine().pending(), hns.engine().finished()),
@@ -132,8 +132,8 @@ impl Backend {
         }
     }
 
-    /// Whether the host has what the table says of this front end.
-    pub fn is_settled(&self, key: &FrontKey) -> bool {
+    /// Whether the host has what the table says of this VIP.
+    pub fn is_settled(&self, key: &VipKey) -> bool {
         match self {
             Self::Hns(hns) => hns.engine().is_settled(key),
             #[cfg(target_os = "linux")]
@@ -160,7 +160,7 @@ const SLOWEST: Duration = Duration::from_secs(10);
 /// A backend that makes what changed true in one pass, and compares everything now and then.
 pub(crate) struct Passes<B> {
     backend: B,
-    dirty: BTreeSet<FrontKey>,
+    dirty: BTreeSet<VipKey>,
     /// A pass failed and is tried again then.
     retry: Option<Instant>,
     full_due: bool,
@@ -210,7 +210,7 @@ impl<B> Passes<B> {
         }
     }
 
-    fn pass(&mut self, table: &Table, sync: impl FnOnce(&mut B, &BTreeSet<FrontKey>, bool) -> Result<Outcome, String>) {
+    fn pass(&mut self, table: &Table, sync: impl FnOnce(&mut B, &BTreeSet<VipKey>, bool) -> Result<Outcome, String>) {
         let now = Instant::now();
         let full = self.full_due || now >= self.next_full;
         let dirty = std::mem::take(&mut self.dirty);
@@ -221,11 +221,11 @@ impl<B> Passes<B> {
                     (self.full_due, self.next_full) = (false, now + self.full_pass);
                 }
                 if outcome.writes > 0 {
-                    tracing::info!(writes = outcome.writes, fronts = table.len(), behind = outcome.failures.len(), "programmed services");
+                    tracing::info!(writes = outcome.writes, vips = table.len(), behind = outcome.failures.len(), "programmed services");
                 }
                 self.finished += 1;
                 for failure in outcome.failures.iter().filter(|failure| self.progress.behind.get(&failure.key) != Some(&failure.reason)) {
-                    tracing::warn!(front = %failure.key, "{}; trying again", failure.reason);
+                    tracing::warn!(vip = %failure.key, "{}; trying again", failure.reason);
                 }
                 self.dirty = outcome.failures.iter().map(|failure| failure.key).collect();
                 self.progress.behind = outcome.failures.into_iter().map(|failure| (failure.key, failure.reason)).collect();

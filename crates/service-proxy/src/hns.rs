@@ -1,8 +1,8 @@
 //! The backend for Windows: load balancers and remote endpoints of the Host Networking Service.
 //!
-//! Flow: the table's changes and the service's drift put front ends into a queue ([`engine`], pure), most important first;
+//! Flow: the table's changes and the service's drift put VIPs into a queue ([`engine`], pure), most important first;
 //! each is planned against a mirror ([`plan`], pure) and its operations run on a few blocking threads ([`calls`]).
-//! Guarantees: a change costs its own calls and lists nothing; ids are UUIDv5 of the cluster and the front end, so nothing is
+//! Guarantees: a change costs its own calls and lists nothing; ids are UUIDv5 of the cluster and the VIP, so nothing is
 //! looked up before it is deleted, and after a restart our objects are told from others', which are never touched; an error
 //! proves nothing; what failed is tried again and is never counted as done; load balancers are written before endpoints go.
 //! Drift: the service's notifications, ids compared every few seconds, and one load balancer after the other read again.
@@ -26,22 +26,22 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::table::{FrontKey, Table};
+use crate::table::{Table, VipKey};
 pub use calls::{Answer, Call, Tally, Trouble};
-pub use document::{front_key, load_balancer_id};
+pub use document::{load_balancer_id, vip_key};
 pub use engine::{Engine, LOOK, Token, verify_pause};
 pub use gap::Gap;
 
 /// What this backend is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Name of the HNS network whose endpoints are back ends.
+    /// Name of the HNS network whose endpoints are backends.
     pub network: String,
     /// Direct server return for ClusterIPs where the service has it.
     pub dsr: bool,
     /// Change load balancers in place where the service can.
     pub modify: bool,
-    /// The address that back ends see where direct server return is off; overlays need one.
+    /// The address that backends see where direct server return is off; overlays need one.
     pub source_vip: Option<IpAddr>,
     /// Addresses of this node; none takes the network's own word.
     pub node_ips: Vec<IpAddr>,
@@ -128,8 +128,8 @@ impl Hns {
         move || calls.tallies()
     }
 
-    /// These front ends changed in the table.
-    pub fn touch(&mut self, keys: impl IntoIterator<Item = FrontKey>, table: &Table) {
+    /// These VIPs changed in the table.
+    pub fn touch(&mut self, keys: impl IntoIterator<Item = VipKey>, table: &Table) {
         self.engine.touch(keys, table);
     }
 

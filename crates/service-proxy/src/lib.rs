@@ -2,7 +2,7 @@
 //! equal to it: load balancers of the Host Networking Service on Windows, nftables data maps on Linux, or this process
 //! itself on any system.
 //!
-//! Flow: watches feed [`Inputs`], which keep the rows and remember what changed; [`fronts`] derives a Service's front ends (pure);
+//! Flow: watches feed [`Inputs`], which keep the rows and remember what changed; [`vips`] derives a Service's VIPs (pure);
 //! [`Table`] merges them and says what differs; the backend plans against its mirror of the host (pure) and applies.
 //! Guarantees: a change touches only its Service; failures are retried with back-off and never counted as done;
 //! a periodic full pass compares with the host itself; what is not ours is never touched; nothing is wiped at start.
@@ -10,7 +10,6 @@
 mod backend;
 #[cfg(all(test, target_os = "linux"))]
 mod flows;
-mod fronts;
 mod health;
 pub mod hns;
 mod inputs;
@@ -26,14 +25,15 @@ mod run;
 mod table;
 mod taint;
 pub mod userspace;
+mod vips;
 
 pub use backend::{Failure, Outcome, Progress};
-pub use fronts::{Terms, wanted};
 pub use health::{HealthServers, Healthy};
 pub use inputs::Inputs;
 pub use metrics::Metrics;
 pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
-pub use table::{Backend, Backends, Change, Front, FrontKey, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, Wanted};
+pub use table::{Backend, Backends, Change, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey, Wanted};
 pub use taint::StartupTaint;
+pub use vips::{Terms, wanted};

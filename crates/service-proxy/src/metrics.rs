@@ -136,19 +136,19 @@ impl Metrics {
         let gauges = [
             ("sync_proxy_rules_last_timestamp_seconds", "When nothing was left to do last", since_1970(inner.last_synced)),
             ("sync_proxy_rules_last_queued_timestamp_seconds", "When a change came last", since_1970(inner.last_queued)),
-            ("sync_proxy_rules_service_changes_pending", "Front ends of Services that wait", status.progress.pending as f64),
-            ("sync_proxy_rules_endpoint_changes_pending", "Front ends whose back ends changed and that wait", status.progress.pending as f64),
+            ("sync_proxy_rules_service_changes_pending", "VIPs of Services that wait", status.progress.pending as f64),
+            ("sync_proxy_rules_endpoint_changes_pending", "VIPs whose backends changed and that wait", status.progress.pending as f64),
         ];
         gauges.iter().for_each(|(rest, help, value)| single(t, &name(rest), "gauge", help, *value));
         single(t, &name("sync_proxy_rules_service_changes_total"), "counter", "Changes of Services", inner.service_changes as f64);
         single(t, &name("sync_proxy_rules_endpoint_changes_total"), "counter", "Changes of EndpointSlices", inner.endpoint_changes as f64);
         let missing = status.missing();
         let ours = [
-            ("desired", "Front ends that should exist", status.fronts as f64),
-            ("programmed", "Front ends that are what they should be", status.fronts.saturating_sub(missing) as f64),
-            ("missing", "Front ends that are not what they should be", missing as f64),
-            ("failing", "Front ends that failed and are tried again", status.progress.behind.len() as f64),
-            ("ready", "Whether every front end was tried once", f64::from(u8::from(status.ready))),
+            ("desired", "VIPs that should exist", status.vips as f64),
+            ("programmed", "VIPs that are what they should be", status.vips.saturating_sub(missing) as f64),
+            ("missing", "VIPs that are not what they should be", missing as f64),
+            ("failing", "VIPs that failed and are tried again", status.progress.behind.len() as f64),
+            ("ready", "Whether every VIP was tried once", f64::from(u8::from(status.ready))),
             ("available", "Whether the host's service answers", f64::from(u8::from(status.progress.unavailable.is_none()))),
             ("eta_seconds", "How long what waits will take, as it goes now", status.eta.map_or(0.0, |eta| eta.as_secs_f64())),
         ];
@@ -169,7 +169,7 @@ fn gaps(text: &mut String, status: &Status) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     status.progress.gaps.values().flatten().for_each(|gap| *counts.entry(gap.name()).or_default() += 1);
     let name = "mullion_service_proxy_unsupported";
-    head(text, name, "gauge", "Front ends that ask for something that the host cannot do");
+    head(text, name, "gauge", "VIPs that ask for something that the host cannot do");
     for (reason, count) in counts {
         let _ = writeln!(text, "{name}{{reason=\"{reason}\"}} {count}");
     }
@@ -204,7 +204,7 @@ mod tests {
         metrics.service_changed();
         let tally = Tally { calls: 3, failed: 1, time: Duration::from_millis(6) };
         metrics.count_calls_by(Box::new(move || BTreeMap::from([(Function::Create(hcn::Kind::LoadBalancer), tally)])));
-        let mut status = Status { ready: true, fronts: 5, ..Status::default() };
+        let mut status = Status { ready: true, vips: 5, ..Status::default() };
         status.progress.pending = 2;
         let text = metrics.render(&status);
         for line in [

@@ -14,10 +14,10 @@ use linux_sys::ns::{NetNs, in_lab};
 use parity::Mode;
 use serde_json::{Value, json};
 
-use crate::fronts::{Terms, wanted};
 use crate::inputs::Inputs;
 use crate::rows::{ServiceRow, SliceRow};
-use crate::table::{FrontKey, Table};
+use crate::table::{Table, VipKey};
+use crate::vips::{Terms, wanted};
 
 /// Every test waits for what must come for so long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,8 +30,8 @@ pub(crate) trait Serve: Sized {
     const MODE: Mode;
     /// Makes this namespace a node, with pods, and hosts beyond it.
     async fn begin() -> (Self, Places);
-    /// Makes the host equal to the table, which changed at these front ends.
-    async fn sync(&mut self, changed: BTreeSet<FrontKey>, table: &Table);
+    /// Makes the host equal to the table, which changed at these VIPs.
+    async fn sync(&mut self, changed: BTreeSet<VipKey>, table: &Table);
     /// Another process takes over.
     async fn restart(&mut self, table: &Table);
     /// Checks what the mode asks of its host so that open connections from outside stay with their pods. Nothing where the mode itself

@@ -23,7 +23,7 @@ use nft::{Batch, Nft, NftError};
 
 use crate::backend::Outcome;
 use crate::node_ports::NodePorts;
-use crate::table::{FrontKey, Protocol, Table};
+use crate::table::{Protocol, Table, VipKey};
 use elements::Ground;
 use kernel::Kernel;
 use layout::{Layout, table};
@@ -63,9 +63,9 @@ impl Nftables {
         Self { settings, kernel: None, unforgettable: None }
     }
 
-    /// Makes the front ends of `dirty` what the table says, or with `full` every one after comparing with the kernel.
+    /// Makes the VIPs of `dirty` what the table says, or with `full` every one after comparing with the kernel.
     /// A change that the kernel refuses is tried once more against what is really there.
-    pub fn sync(&mut self, wanted: &Table, dirty: &BTreeSet<FrontKey>, full: bool) -> Result<Outcome, String> {
+    pub fn sync(&mut self, wanted: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, String> {
         let done = |writes| Outcome { writes, failures: Vec::new() };
         if full && self.must_read()? {
             self.kernel = None;
@@ -84,7 +84,7 @@ impl Nftables {
         self.kernel = None;
         let (kernel, writes) = Kernel::adopt(layout, wanted, ground).map_err(|error| chain(&error))?;
         self.kernel = Some(kernel);
-        let udp: Vec<FrontKey> = wanted.iter().map(|(key, _)| *key).filter(|key| key.protocol == Protocol::Udp).collect();
+        let udp: Vec<VipKey> = wanted.iter().map(|(key, _)| *key).filter(|key| key.protocol == Protocol::Udp).collect();
         self.forget_flows(udp.iter(), wanted);
         Ok(done(writes))
     }
@@ -110,7 +110,7 @@ impl Nftables {
         Ok(Ground { node_ips, masquerade_all: self.settings.masquerade_all })
     }
 
-    fn forget_flows<'a>(&mut self, keys: impl Iterator<Item = &'a FrontKey>, wanted: &Table) {
+    fn forget_flows<'a>(&mut self, keys: impl Iterator<Item = &'a VipKey>, wanted: &Table) {
         let Some(kernel) = &self.kernel else { return };
         match forget::flows(&forget::answerers(keys, wanted, kernel.ground())) {
             Ok(0) => {}

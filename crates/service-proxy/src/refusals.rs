@@ -1,27 +1,27 @@
-//! Which front ends have failed for so long that whoever wrote their Service should hear of it (pure).
+//! Which VIPs have failed for so long that whoever wrote their Service should hear of it (pure).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::table::FrontKey;
+use crate::table::VipKey;
 
 /// What fails for less passes by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often is looked: there may be thousands.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Front ends that fail, since when, and whether that was told.
+/// VIPs that fail, since when, and whether that was told.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    since: BTreeMap<FrontKey, (Instant, bool)>,
+    since: BTreeMap<VipKey, (Instant, bool)>,
     looked: Option<Instant>,
 }
 
 impl Refusals {
     /// Takes in what fails now; returns what has failed for long and was not told yet.
-    pub fn overdue(&mut self, behind: &BTreeMap<FrontKey, String>, now: Instant) -> Vec<FrontKey> {
+    pub fn overdue(&mut self, behind: &BTreeMap<VipKey, String>, now: Instant) -> Vec<VipKey> {
         if self.looked.is_some_and(|at| now < at + LOOK) || behind.is_empty() && self.since.is_empty() {
             return Vec::new();
         }
@@ -41,11 +41,11 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Protocol, Vip};
+    use crate::table::{Protocol, VipAddress};
 
     #[test]
     fn what_fails_for_long_is_told_once_and_again_only_after_it_was_well() {
-        let key = |port| FrontKey { vip: Vip::Address([10, 96, 0, 1].into()), protocol: Protocol::Tcp, port };
+        let key = |port| VipKey { address: VipAddress::Ip([10, 96, 0, 1].into()), protocol: Protocol::Tcp, port };
         let behind = |ports: &[u16]| ports.iter().map(|port| (key(*port), "refused".to_owned())).collect::<BTreeMap<_, _>>();
         let (start, mut refusals) = (Instant::now(), Refusals::default());
         let mut at = |seconds: u64, ports: &[u16]| refusals.overdue(&behind(ports), start + Duration::from_secs(seconds));

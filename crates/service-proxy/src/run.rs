@@ -14,14 +14,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::backend::{Backend, Passes, Progress};
-use crate::fronts::{Terms, wanted};
 use crate::health::{HealthServers, Healthy};
 use crate::hns::{Gap, Hns};
 use crate::inputs::SharedInputs;
 use crate::metrics::Metrics;
 use crate::refusals::Refusals;
 use crate::rows::{NodeRow, ServiceRow, SliceRow};
-use crate::table::{FrontKey, Table};
+use crate::table::{Table, VipKey};
+use crate::vips::{Terms, wanted};
 
 /// What keeps the host equal to the table.
 pub enum BackendConfig {
@@ -84,10 +84,10 @@ impl Config {
 /// How far the proxy is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Services and slices were read and every front end was tried once.
+    /// Services and slices were read and every VIP was tried once.
     pub ready: bool,
-    /// Front ends that should exist.
-    pub fronts: usize,
+    /// VIPs that should exist.
+    pub vips: usize,
     /// How far the backend is with them.
     pub progress: Progress,
     /// How long what waits will take, as it goes now.
@@ -99,7 +99,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Front ends that are not what they should be: desired − programmed.
+    /// VIPs that are not what they should be: desired − programmed.
     pub fn missing(&self) -> usize {
         self.progress.pending.max(self.progress.behind.len())
     }
@@ -109,7 +109,7 @@ impl Status {
         self.ready && self.missing() == 0 && self.progress.unavailable.is_none()
     }
 
-    /// Whether every front end was tried and the host's service answers. What the host refuses is tried again and told, and holds
+    /// Whether every VIP was tried and the host's service answers. What the host refuses is tried again and told, and holds
     /// up nothing else.
     pub fn is_ready(&self) -> bool {
         self.ready && self.progress.unavailable.is_none()
@@ -125,7 +125,7 @@ impl Status {
 const TELL: Duration = Duration::from_millis(200);
 /// A port of a health check that was taken is tried again after this.
 const HEALTH_AGAIN: Duration = Duration::from_secs(5);
-/// Programming so many front ends leaves free memory behind that is worth giving back.
+/// Programming so many VIPs leaves free memory behind that is worth giving back.
 const MUCH: usize = 500;
 /// Connections of the user-space backend have this long to end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -262,13 +262,13 @@ struct Loop {
     metrics: Metrics,
     told_gaps: BTreeSet<(Arc<str>, Gap)>,
     refusals: Refusals,
-    /// Changes of pods that are not on the host yet: when they happened, and the front ends that they are about.
-    triggers: Vec<(i64, Vec<FrontKey>)>,
+    /// Changes of pods that are not on the host yet: when they happened, and the VIPs that they are about.
+    triggers: Vec<(i64, Vec<VipKey>)>,
     started: i64,
     pace: Pace,
     progress: Progress,
     status: watch::Sender<Status>,
-    /// How many front ends there were when memory was last given back.
+    /// How many VIPs there were when memory was last given back.
     given_back: usize,
 }
 
@@ -337,7 +337,7 @@ impl Loop {
             let wanted = rows.map(|(row, slices)| wanted(&service, &row, &slices, &self.terms)).unwrap_or_default();
             let changes = self.table.set_service(&service, wanted);
             changes.iter().for_each(|change| tracing::debug!("{change}"));
-            let keys: Vec<FrontKey> = changes.into_iter().map(|change| change.key).collect();
+            let keys: Vec<VipKey> = changes.into_iter().map(|change| change.key).collect();
             if let Some(at) = triggered.filter(|_| !keys.is_empty()) {
                 self.triggers.push((at, keys.clone()));
             }
@@ -370,12 +370,12 @@ impl Loop {
             !settled
         });
         for key in self.refusals.overdue(&self.progress.behind, Instant::now()) {
-            let (Some(front), Some(reason)) = (self.table.get(&key), self.progress.behind.get(&key)) else { continue };
-            self.recorder.event(&reference(&front.service), EventType::Warning, "ServiceNotServed", None, format!("{key}: {reason}"));
+            let (Some(vip), Some(reason)) = (self.table.get(&key), self.progress.behind.get(&key)) else { continue };
+            self.recorder.event(&reference(&vip.service), EventType::Warning, "ServiceNotServed", None, format!("{key}: {reason}"));
         }
         let news = self.backend.news();
         let moved = (pending == 0) != (self.progress.pending == 0) || self.pace.told.elapsed() >= TELL && pending != self.progress.pending;
-        if news.is_none() && !moved && self.status.borrow().fronts == self.table.len() {
+        if news.is_none() && !moved && self.status.borrow().vips == self.table.len() {
             return;
         }
         self.pace.told = Instant::now();
@@ -385,13 +385,13 @@ impl Loop {
         }
         self.progress.pending = pending;
         let behind = self.progress.behind.len();
-        // Some that fail are those front ends' own trouble; when all do, it is ours.
+        // Some that fail are those VIPs' own trouble; when all do, it is ours.
         let waits = pending > behind || (behind > 0 && behind >= self.table.len()) || self.progress.unavailable.is_some();
-        let (progress, fronts, eta, moved) = (&self.progress, self.table.len(), self.pace.eta(pending), self.pace.moved);
+        let (progress, vips, eta, moved) = (&self.progress, self.table.len(), self.pace.eta(pending), self.pace.moved);
         self.status.send_if_modified(|status| {
             let ready = status.ready || progress.ready;
             let stuck_since = waits.then(|| status.stuck_since.map_or(moved, |since| since.max(moved)));
-            let next = Status { ready, fronts, progress: progress.clone(), eta, stuck_since, node_leaving: status.node_leaving };
+            let next = Status { ready, vips, progress: progress.clone(), eta, stuck_since, node_leaving: status.node_leaving };
             let differs = *status != next;
             *status = next;
             differs
@@ -400,9 +400,9 @@ impl Loop {
 
     /// Once everything was programmed, again when there is much more of it.
     fn give_back(&mut self) {
-        let fronts = self.table.len();
-        if self.progress.ready && self.progress.pending == 0 && fronts > self.given_back + MUCH {
-            self.given_back = fronts;
+        let vips = self.table.len();
+        if self.progress.ready && self.progress.pending == 0 && vips > self.given_back + MUCH {
+            self.given_back = vips;
             #[cfg(target_os = "linux")]
             linux_sys::memory::give_back();
         }
@@ -415,11 +415,11 @@ impl Loop {
         }
         let mut known = BTreeSet::new();
         for (key, gaps) in &news.gaps {
-            let Some(front) = self.table.get(key) else { continue };
+            let Some(vip) = self.table.get(key) else { continue };
             for gap in gaps.iter().filter(|gap| gap.is_asked_for()) {
-                let entry = (front.service.clone(), gap.clone());
+                let entry = (vip.service.clone(), gap.clone());
                 if !self.told_gaps.contains(&entry) && !known.contains(&entry) {
-                    self.recorder.event(&reference(&front.service), EventType::Warning, gap.name(), None, gap.to_string());
+                    self.recorder.event(&reference(&vip.service), EventType::Warning, gap.name(), None, gap.to_string());
                 }
                 known.insert(entry);
             }
@@ -428,7 +428,7 @@ impl Loop {
     }
 }
 
-/// The Service of a front end's name, `NAMESPACE/SERVICE:PORT`.
+/// The Service of a VIP's name, `NAMESPACE/SERVICE:PORT`.
 fn reference(name: &str) -> ObjectReference {
     let (namespace, rest) = name.split_once('/').unwrap_or(("", name));
     let service = rest.split(':').next().unwrap_or(rest);

@@ -50,7 +50,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Version of the Internet Protocol: front end and back ends always agree in it.
+/// Version of the Internet Protocol: VIP and backends always agree in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IpFamily {
     /// IPv4.
@@ -69,48 +69,48 @@ impl IpFamily {
     }
 }
 
-/// The address a front end listens on.
+/// The address a VIP listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Vip {
+pub enum VipAddress {
     /// One address.
-    Address(IpAddr),
+    Ip(IpAddr),
     /// The addresses of this node, of one family, on which node ports listen.
     Node(IpFamily),
 }
 
-/// What identifies a front end on a host.
+/// What identifies a VIP on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FrontKey {
+pub struct VipKey {
     /// Address.
-    pub vip: Vip,
+    pub address: VipAddress,
     /// Protocol.
     pub protocol: Protocol,
     /// Port.
     pub port: u16,
 }
 
-impl FrontKey {
-    /// The family of its clients and back ends.
+impl VipKey {
+    /// The family of its clients and backends.
     pub fn family(&self) -> IpFamily {
-        match self.vip {
-            Vip::Address(ip) => IpFamily::of(ip),
-            Vip::Node(family) => family,
+        match self.address {
+            VipAddress::Ip(ip) => IpFamily::of(ip),
+            VipAddress::Node(family) => family,
         }
     }
 }
 
-impl fmt::Display for FrontKey {
+impl fmt::Display for VipKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.vip {
-            Vip::Address(ip) if ip.is_ipv6() => write!(f, "[{ip}]:{}/{}", self.port, self.protocol),
-            Vip::Address(ip) => write!(f, "{ip}:{}/{}", self.port, self.protocol),
-            Vip::Node(IpFamily::V4) => write!(f, "node:{}/{}", self.port, self.protocol),
-            Vip::Node(IpFamily::V6) => write!(f, "[node]:{}/{}", self.port, self.protocol),
+        match self.address {
+            VipAddress::Ip(ip) if ip.is_ipv6() => write!(f, "[{ip}]:{}/{}", self.port, self.protocol),
+            VipAddress::Ip(ip) => write!(f, "{ip}:{}/{}", self.port, self.protocol),
+            VipAddress::Node(IpFamily::V4) => write!(f, "node:{}/{}", self.port, self.protocol),
+            VipAddress::Node(IpFamily::V6) => write!(f, "[node]:{}/{}", self.port, self.protocol),
         }
     }
 }
 
-/// Where a front end comes from.
+/// Where a VIP comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// `spec.clusterIPs`
@@ -156,12 +156,12 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Back ends, sorted and without repetition; front ends that have the same share them.
+/// Backends, sorted and without repetition; VIPs that have the same share them.
 pub type Backends = Arc<[Backend]>;
 
-/// A front end: who answers, and under which rules.
+/// A VIP: who answers, and under which rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Front {
+pub struct Vip {
     /// `NAMESPACE/SERVICE:PORT`, for people.
     pub service: Arc<str>,
     /// Where it comes from.
@@ -176,7 +176,7 @@ pub struct Front {
     pub affinity: Option<u32>,
     /// Who may come (`loadBalancerSourceRanges`); absent is everybody. Others get silence.
     pub sources: Option<Arc<[IpNet]>>,
-    /// Annotation `preserve-destination` of Windows: backends, local ones only, see the front end's own address.
+    /// Annotation `preserve-destination` of Windows: backends, local ones only, see the VIP's own address.
     pub preserve_destination: bool,
     /// What happens without backends.
     pub unserved: Unserved,
@@ -184,8 +184,8 @@ pub struct Front {
     pub urgent: bool,
 }
 
-impl Front {
-    /// A front end without back ends, with no rule of its own.
+impl Vip {
+    /// A VIP without backends, with no rule of its own.
     pub fn new(service: impl Into<Arc<str>>, kind: Kind) -> Self {
         Self {
             service: service.into(),
@@ -202,7 +202,7 @@ impl Front {
     }
 }
 
-impl fmt::Display for Front {
+impl fmt::Display for Vip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |backends: &[Backend]| backends.iter().map(Backend::to_string).collect::<Vec<_>>().join(" ");
         write!(f, "{} ({:?}) -> ", self.service, self.kind)?;
@@ -246,8 +246,8 @@ pub struct HealthCheck {
 /// Everything that one Service wants of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its front ends.
-    pub fronts: Vec<(FrontKey, Front)>,
+    /// Its VIPs.
+    pub vips: Vec<(VipKey, Vip)>,
     /// Its health check, when it has one.
     pub health_check: Option<HealthCheck>,
 }
@@ -255,12 +255,12 @@ pub struct Wanted {
 /// A difference between two states of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which front end.
-    pub key: FrontKey,
+    /// Which VIP.
+    pub key: VipKey,
     /// Before; absent when it is new.
-    pub old: Option<Arc<Front>>,
+    pub old: Option<Arc<Vip>>,
     /// After; absent when it is gone.
-    pub new: Option<Arc<Front>>,
+    pub new: Option<Arc<Vip>>,
 }
 
 impl fmt::Display for Change {
@@ -274,9 +274,9 @@ impl fmt::Display for Change {
     }
 }
 
-impl From<Vec<(FrontKey, Front)>> for Wanted {
-    fn from(fronts: Vec<(FrontKey, Front)>) -> Self {
-        Self { fronts, health_check: None }
+impl From<Vec<(VipKey, Vip)>> for Wanted {
+    fn from(vips: Vec<(VipKey, Vip)>) -> Self {
+        Self { vips, health_check: None }
     }
 }
 
@@ -290,14 +290,14 @@ fn name_of(service: &Key) -> Name {
     format!("{}{BETWEEN}{}", service.ns, service.name).into()
 }
 
-/// Who wants a front end, and how.
-type Claim = (Name, Arc<Front>);
+/// Who wants a VIP, and how.
+type Claim = (Name, Arc<Vip>);
 
-/// Every front end of this node. Where two Services claim one, the first by name has it until it gives it up.
+/// Every VIP of this node. Where two Services claim one, the first by name has it until it gives it up.
 #[derive(Debug, Default)]
 pub struct Table {
-    claims: BTreeMap<FrontKey, Vec<Claim>>,
-    by_service: BTreeMap<Name, Box<[FrontKey]>>,
+    claims: BTreeMap<VipKey, Vec<Claim>>,
+    by_service: BTreeMap<Name, Box<[VipKey]>>,
     health_checks: BTreeMap<Key, HealthCheck>,
 }
 
@@ -312,28 +312,28 @@ impl Table {
         let name = name_of(service);
         let service = self.by_service.get_key_value(&name).map_or(name, |(known, _)| known.clone());
         let before = self.by_service.remove(&service).unwrap_or_default();
-        let mut fronts: BTreeMap<FrontKey, Front> = wanted.fronts.into_iter().collect();
-        let touched: BTreeSet<FrontKey> = before.iter().chain(fronts.keys()).copied().collect();
-        if !fronts.is_empty() {
-            self.by_service.insert(service.clone(), fronts.keys().copied().collect());
+        let mut vips: BTreeMap<VipKey, Vip> = wanted.vips.into_iter().collect();
+        let touched: BTreeSet<VipKey> = before.iter().chain(vips.keys()).copied().collect();
+        if !vips.is_empty() {
+            self.by_service.insert(service.clone(), vips.keys().copied().collect());
         }
-        touched.into_iter().filter_map(|key| self.claim(&service, key, fronts.remove(&key))).collect()
+        touched.into_iter().filter_map(|key| self.claim(&service, key, vips.remove(&key))).collect()
     }
 
-    fn claim(&mut self, service: &Name, key: FrontKey, front: Option<Front>) -> Option<Change> {
+    fn claim(&mut self, service: &Name, key: VipKey, vip: Option<Vip>) -> Option<Change> {
         let claims = self.claims.entry(key).or_insert_with(|| Vec::with_capacity(1));
-        let old = claims.first().map(|(_, front)| front.clone());
+        let old = claims.first().map(|(_, vip)| vip.clone());
         let at = claims.binary_search_by(|(claimant, _)| claimant.cmp(service));
-        match (at, front) {
-            (Ok(i), Some(front)) if *claims[i].1 != front => claims[i].1 = Arc::new(front),
+        match (at, vip) {
+            (Ok(i), Some(vip)) if *claims[i].1 != vip => claims[i].1 = Arc::new(vip),
             (Ok(_), Some(_)) | (Err(_), None) => {}
             (Ok(i), None) => drop(claims.remove(i)),
-            (Err(i), Some(front)) => claims.insert(i, (service.clone(), Arc::new(front))),
+            (Err(i), Some(vip)) => claims.insert(i, (service.clone(), Arc::new(vip))),
         }
-        let new = claims.first().map(|(_, front)| front.clone());
+        let new = claims.first().map(|(_, vip)| vip.clone());
         if claims.len() > 1 {
             let losers: Vec<String> = claims[1..].iter().map(|(service, _)| service.replace(BETWEEN, "/")).collect();
-            tracing::warn!(front = %key, "also claimed by {}, which get nothing", losers.join(", "));
+            tracing::warn!(vip = %key, "also claimed by {}, which get nothing", losers.join(", "));
         }
         if claims.is_empty() {
             self.claims.remove(&key);
@@ -341,24 +341,24 @@ impl Table {
         (old != new).then_some(Change { key, old, new })
     }
 
-    /// The front end at `key`.
-    pub fn get(&self, key: &FrontKey) -> Option<&Arc<Front>> {
+    /// The VIP at `key`.
+    pub fn get(&self, key: &VipKey) -> Option<&Arc<Vip>> {
         Some(&self.claims.get(key)?.first()?.1)
     }
 
     /// Whether a Service has this ClusterIP.
     pub fn has_cluster_ip(&self, ip: IpAddr) -> bool {
-        let first = FrontKey { vip: Vip::Address(ip), protocol: Protocol::Tcp, port: 0 };
-        let claims = self.claims.range(first..).take_while(|(key, _)| key.vip == first.vip);
-        claims.into_iter().any(|(_, claims)| claims.first().is_some_and(|(_, front)| front.kind == Kind::ClusterIp))
+        let first = VipKey { address: VipAddress::Ip(ip), protocol: Protocol::Tcp, port: 0 };
+        let claims = self.claims.range(first..).take_while(|(key, _)| key.address == first.address);
+        claims.into_iter().any(|(_, claims)| claims.first().is_some_and(|(_, vip)| vip.kind == Kind::ClusterIp))
     }
 
-    /// Every front end, in the order of keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&FrontKey, &Arc<Front>)> {
+    /// Every VIP, in the order of keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&VipKey, &Arc<Vip>)> {
         self.claims.iter().filter_map(|(key, claims)| Some((key, &claims.first()?.1)))
     }
 
-    /// How many front ends there are.
+    /// How many VIPs there are.
     pub fn len(&self) -> usize {
         self.claims.len()
     }
@@ -373,11 +373,11 @@ impl Table {
         self.health_checks.iter().map(|(service, check)| (service, *check))
     }
 
-    /// The whole table as text, a line a front end: for `--dry-run`, logs and golden tests.
+    /// The whole table as text, a line a VIP: for `--dry-run`, logs and golden tests.
     pub fn render(&self) -> String {
-        let fronts = self.iter().map(|(key, front)| format!("{key} {front}\n"));
+        let vips = self.iter().map(|(key, vip)| format!("{key} {vip}\n"));
         let checks = self.health_checks().map(|(service, check)| format!("health :{} {service} {} ready here\n", check.port, check.endpoints));
-        fronts.chain(checks).collect()
+        vips.chain(checks).collect()
     }
 }
 

@@ -34,7 +34,7 @@ impl FromStr for StartupTaint {
 }
 
 impl StartupTaint {
-    /// Keeps it on the Node until `status` says that every front end was tried, so that one refused for good keeps no pod away;
+    /// Keeps it on the Node until `status` says that every VIP was tried, so that one refused for good keeps no pod away;
     /// tells how long that will take. It is left alone from then on, whatever fails later: pods run there.
     pub async fn hold(self, client: Client, node: String, mut status: watch::Receiver<Status>) {
         let teller = Teller { recorder: EventRecorder::new(client.clone(), "kube-proxy", &node), node: node.clone() };
@@ -92,8 +92,7 @@ impl Teller {
             };
             if let Some(eta) = eta.filter(|_| told.is_none_or(|at| at.elapsed() >= TELL)) {
                 let seconds = eta.as_secs_f64().ceil();
-                let text =
-                    format!("{missing} front ends of Services are not served yet, which will take about {seconds} s; taint {key} stays until then");
+                let text = format!("{missing} VIPs of Services are not served yet, which will take about {seconds} s; taint {key} stays until then");
                 tracing::info!("{text}");
                 if told.replace(Instant::now()).is_none() {
                     self.event("ServicesPending", &text);

@@ -2,7 +2,7 @@
 //!
 //! A Service's addresses are put on an interface of this host while it is served, by calls of the system, and taken away
 //! with its last connection. TCP is relayed, on Linux by splice, so that bytes never enter this process; datagrams go over a
-//! socket for each client. Changes of a front end reach new connections; those that there are go on.
+//! socket for each client. Changes of a VIP reach new connections; those that there are go on.
 //! Not here: SCTP, and the client's own address, which backends do not see.
 
 mod addresses;
@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{Failure, Outcome};
 use crate::node_ports::NodePorts;
-use crate::table::{Front, FrontKey, IpFamily, Kind, Protocol, Table, Unserved, Vip};
+use crate::table::{IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey};
 use addresses::{Lease, Pool};
 use pick::{Balancer, Inside};
 use relay::Relays;
@@ -54,7 +54,7 @@ struct Shared {
     cut: CancellationToken,
 }
 
-/// A front end while it is served.
+/// A VIP while it is served.
 struct Service {
     name: Arc<str>,
     balancer: Mutex<Balancer>,
@@ -89,9 +89,9 @@ pub struct Userspace {
     pool: Arc<Pool>,
     node_ports: Vec<IpAddr>,
     shared: Arc<Shared>,
-    running: BTreeMap<FrontKey, Running>,
-    /// Addresses of front ends without back ends: the host has them, so it refuses by itself.
-    refusing: BTreeMap<FrontKey, Lease>,
+    running: BTreeMap<VipKey, Running>,
+    /// Addresses of VIPs without backends: the host has them, so it refuses by itself.
+    refusing: BTreeMap<VipKey, Lease>,
 }
 
 impl Userspace {
@@ -110,29 +110,29 @@ impl Userspace {
         Self { pool: Pool::new(settings.interface), node_ports, shared: Arc::new(shared), running: BTreeMap::new(), refusing: BTreeMap::new() }
     }
 
-    /// Makes the front ends of `dirty` what the table says, or with `full` every one, and the interface's addresses too.
+    /// Makes the VIPs of `dirty` what the table says, or with `full` every one, and the interface's addresses too.
     /// Must be called within a tokio runtime.
-    pub fn sync(&mut self, wanted: &Table, dirty: &BTreeSet<FrontKey>, full: bool) -> Result<Outcome, String> {
+    pub fn sync(&mut self, wanted: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, String> {
         let mut outcome = Outcome::default();
         if full {
             outcome.writes += self.pool.repair()?;
         }
-        let mut keys: Vec<FrontKey> = if full {
+        let mut keys: Vec<VipKey> = if full {
             let there = self.running.keys().chain(wanted.iter().map(|(key, _)| key));
             there.copied().collect::<BTreeSet<_>>().into_iter().collect()
         } else {
             dirty.iter().copied().collect()
         };
         // What goes makes room for what comes; names and the API server come first.
-        keys.sort_by_key(|key| wanted.get(key).map(|front| !front.urgent));
+        keys.sort_by_key(|key| wanted.get(key).map(|vip| !vip.urgent));
         for key in keys {
             match wanted.get(&key) {
-                Some(front) if is_served(front) => {
-                    self.serve(key, front, &mut outcome);
+                Some(vip) if is_served(vip) => {
+                    self.serve(key, vip, &mut outcome);
                     self.refusing.remove(&key);
                 }
-                front => {
-                    self.refuse(key, front, &mut outcome);
+                vip => {
+                    self.refuse(key, vip, &mut outcome);
                     outcome.writes += self.running.remove(&key).map_or(0, |running| running.sockets.len());
                 }
             }
@@ -141,10 +141,10 @@ impl Userspace {
     }
 
     /// Has the host refuse where nobody serves; where silence is asked for, the host has no such address.
-    fn refuse(&mut self, key: FrontKey, front: Option<&Arc<Front>>, outcome: &mut Outcome) {
-        let refused = front.is_some_and(|front| front.kind != Kind::HealthCheck && front.unserved == Unserved::Reject);
-        match key.vip {
-            Vip::Address(ip) if refused && !self.refusing.contains_key(&key) => match self.pool.lease(ip) {
+    fn refuse(&mut self, key: VipKey, vip: Option<&Arc<Vip>>, outcome: &mut Outcome) {
+        let refused = vip.is_some_and(|vip| vip.kind != Kind::HealthCheck && vip.unserved == Unserved::Reject);
+        match key.address {
+            VipAddress::Ip(ip) if refused && !self.refusing.contains_key(&key) => match self.pool.lease(ip) {
                 Ok(lease) => drop(self.refusing.insert(key, lease)),
                 Err(reason) => outcome.failures.push(Failure { key, reason }),
             },
@@ -153,21 +153,21 @@ impl Userspace {
         }
     }
 
-    fn serve(&mut self, key: FrontKey, front: &Arc<Front>, outcome: &mut Outcome) {
+    fn serve(&mut self, key: VipKey, vip: &Arc<Vip>, outcome: &mut Outcome) {
         let mut fail = |reason: String| outcome.failures.push(Failure { key, reason });
         if key.protocol == Protocol::Sctp {
             self.running.remove(&key);
             return fail("SCTP is not carried in user space; choose mode nftables or kernelspace, or another port".into());
         }
-        let own = match key.vip {
-            Vip::Address(ip) => Some(ip),
-            Vip::Node(_) => None,
+        let own = match key.address {
+            VipAddress::Ip(ip) => Some(ip),
+            VipAddress::Node(_) => None,
         };
         let running = self.running.entry(key).or_insert_with(|| Running {
-            service: Arc::new(Service { name: front.service.clone(), balancer: Mutex::new(Balancer::new(front.clone(), own)) }),
+            service: Arc::new(Service { name: vip.service.clone(), balancer: Mutex::new(Balancer::new(vip.clone(), own)) }),
             sockets: BTreeMap::new(),
         });
-        running.service.balancer().update(front.clone());
+        running.service.balancer().update(vip.clone());
         let places = places(&key, &self.node_ports);
         running.sockets.retain(|at, _| places.contains(at));
         for at in places {
@@ -213,22 +213,22 @@ impl Drop for Userspace {
 }
 
 /// Without backends nobody listens: the host refuses by itself, or is silent. The node's own sockets answer what asks for its health.
-fn is_served(front: &Front) -> bool {
-    front.kind != Kind::HealthCheck && !(front.backends.is_empty() && front.inside.as_deref().unwrap_or_default().is_empty())
+fn is_served(vip: &Vip) -> bool {
+    vip.kind != Kind::HealthCheck && !(vip.backends.is_empty() && vip.inside.as_deref().unwrap_or_default().is_empty())
 }
 
-/// Where a front end listens.
-fn places(key: &FrontKey, node_ports: &[IpAddr]) -> Vec<SocketAddr> {
-    match key.vip {
-        Vip::Address(ip) => vec![SocketAddr::new(ip, key.port)],
-        Vip::Node(family) => node_ports.iter().filter(|ip| IpFamily::of(**ip) == family).map(|ip| SocketAddr::new(*ip, key.port)).collect(),
+/// Where a VIP listens.
+fn places(key: &VipKey, node_ports: &[IpAddr]) -> Vec<SocketAddr> {
+    match key.address {
+        VipAddress::Ip(ip) => vec![SocketAddr::new(ip, key.port)],
+        VipAddress::Node(family) => node_ports.iter().filter(|ip| IpFamily::of(**ip) == family).map(|ip| SocketAddr::new(*ip, key.port)).collect(),
     }
 }
 
-fn open(at: SocketAddr, key: FrontKey, service: &Arc<Service>, shared: &Arc<Shared>, pool: &Arc<Pool>) -> Result<Listening, String> {
-    let lease: Option<Arc<Lease>> = match key.vip {
-        Vip::Address(ip) => Some(Arc::new(pool.lease(ip)?)),
-        Vip::Node(_) => None,
+fn open(at: SocketAddr, key: VipKey, service: &Arc<Service>, shared: &Arc<Shared>, pool: &Arc<Pool>) -> Result<Listening, String> {
+    let lease: Option<Arc<Lease>> = match key.address {
+        VipAddress::Ip(ip) => Some(Arc::new(pool.lease(ip)?)),
+        VipAddress::Node(_) => None,
     };
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AddrInUse => format!("{at} is taken by another program; end it, or change the Service's port"),

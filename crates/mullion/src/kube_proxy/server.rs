@@ -86,7 +86,7 @@ impl Told {
         (if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, JSON, text)
     }
 
-    /// Whether the proxy did what it could: every front end was tried. One that the host refuses for good is told here, by metric and by
+    /// Whether the proxy did what it could: every VIP was tried. One that the host refuses for good is told here, by metric and by
     /// event, and does not make the node one that is not ready.
     fn readiness(&self) -> Answer {
         let status = self.status.borrow();
@@ -94,7 +94,7 @@ impl Told {
         let text = serde_json::json!({
             "ready": ready,
             "converged": status.is_converged(),
-            "desired": status.fronts,
+            "desired": status.vips,
             "missing": status.missing(),
             "failing": status.progress.behind.len(),
             "etaSeconds": status.eta.map(|eta| eta.as_secs_f64()),
@@ -145,7 +145,7 @@ pub async fn serve(at: SocketAddr, site: Site, told: Arc<Told>) -> anyhow::Resul
 
 #[cfg(test)]
 mod tests {
-    use service_proxy::{FrontKey, Protocol, Vip};
+    use service_proxy::{Protocol, VipAddress, VipKey};
     use tokio::time::Instant;
 
     use super::*;
@@ -183,14 +183,14 @@ mod tests {
             [200; 3]
         );
         assert_eq!([code(&ready, Site::Health, "/metrics"), code(&ready, Site::Metrics, "/livez")], [404; 2]);
-        let mut behind = Status { fronts: 10, eta: Some(Duration::from_secs(7)), ..Status::default() };
+        let mut behind = Status { vips: 10, eta: Some(Duration::from_secs(7)), ..Status::default() };
         behind.progress.pending = 4;
         let (code, _, text) = told(behind).answer(Site::Metrics, "/readyz");
         assert_eq!(code, 503);
         assert!(text.contains("\"missing\":4") && text.contains("\"etaSeconds\":7.0"), "{text}");
         // One is refused for good: the others are served, and the node is ready.
-        let mut refused = Status { ready: true, fronts: 10, ..Status::default() };
-        let key = FrontKey { vip: Vip::Address([10, 96, 0, 9].into()), protocol: Protocol::Tcp, port: 80 };
+        let mut refused = Status { ready: true, vips: 10, ..Status::default() };
+        let key = VipKey { address: VipAddress::Ip([10, 96, 0, 9].into()), protocol: Protocol::Tcp, port: 80 };
         refused.progress.behind.insert(key, "the port is taken".into());
         let (code, _, text) = told(refused.clone()).answer(Site::Metrics, "/readyz");
         assert!(code == 200 && text.contains("\"converged\":false") && text.contains("\"failing\":1"), "{text}");

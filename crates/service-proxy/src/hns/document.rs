@@ -1,4 +1,4 @@
-//! Front ends and their back ends as objects of the Host Networking Service, with the same values as upstream's proxy
+//! VIPs and their backends as objects of the Host Networking Service, with the same values as upstream's proxy
 //! (`pkg/proxy/winkernel`), and those objects back.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use hcn::{
 use ipnet::IpNet;
 
 use super::Settings;
-use crate::table::{Backend, Front, FrontKey, IpFamily, Kind, Protocol, Vip};
+use crate::table::{Backend, IpFamily, Kind, Protocol, Vip, VipAddress, VipKey};
 
 /// What this version of the service and the configuration allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Ground {
     pub overlay: bool,
     /// Addresses of this node.
     pub node_ips: Vec<IpAddr>,
-    /// The address that back ends see where direct server return is off; overlays have one.
+    /// The address that backends see where direct server return is off; overlays have one.
     pub source_vip: Option<IpAddr>,
     /// The MAC of this node's adapter.
     pub host_mac: String,
@@ -83,7 +83,7 @@ impl Ground {
         self.node_ips.iter().copied().find(|ip| IpFamily::of(*ip) == family)
     }
 
-    /// The address that back ends see. One that is a node, or outside of the cluster, can only answer the node's own.
+    /// The address that backends see. One that is a node, or outside of the cluster, can only answer the node's own.
     fn source_for(&self, remotes: impl IntoIterator<Item = IpAddr>) -> Option<IpAddr> {
         let source = self.source_vip?;
         let outside = remotes.into_iter().any(|address| self.provider(address).is_none_or(|provider| provider == address));
@@ -92,12 +92,12 @@ impl Ground {
 }
 
 /// The id of the load balancer for `key`: the same after every restart, so ours are told from others'.
-pub fn load_balancer_id(cluster_uid: &str, key: &FrontKey) -> Guid {
+pub fn load_balancer_id(cluster_uid: &str, key: &VipKey) -> Guid {
     successor_id(cluster_uid, key, 0)
 }
 
 /// The id of the load balancer that takes the place of `generation` earlier ones, which could not be deleted.
-pub fn successor_id(cluster_uid: &str, key: &FrontKey, generation: u32) -> Guid {
+pub fn successor_id(cluster_uid: &str, key: &VipKey, generation: u32) -> Guid {
     let name = if generation == 0 { key.to_string() } else { format!("{key} {generation}") };
     owned_id(cluster_uid, "loadbalancer", &name)
 }
@@ -106,8 +106,8 @@ pub fn successor_id(cluster_uid: &str, key: &FrontKey, generation: u32) -> Guid 
 const GENERATIONS: u32 = 64;
 
 /// How many earlier ones the load balancer has, if it is ours.
-pub fn generation(cluster_uid: &str, document: &HostComputeLoadBalancer) -> Option<(FrontKey, u32)> {
-    let key = front_key(document)?;
+pub fn generation(cluster_uid: &str, document: &HostComputeLoadBalancer) -> Option<(VipKey, u32)> {
+    let key = vip_key(document)?;
     (0..GENERATIONS).find(|generation| successor_id(cluster_uid, &key, *generation) == document.id).map(|generation| (key, generation))
 }
 
@@ -120,7 +120,7 @@ pub fn is_orphaned(error: &HcnError) -> bool {
 /// An endpoint that the proxy makes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Remote {
-    /// A back end on another host.
+    /// A backend on another host.
     Backend(IpAddr),
     /// A ClusterIP of an overlay: pods find nobody there unless it exists.
     ServiceVip(IpAddr),
@@ -194,22 +194,22 @@ fn owned(cluster_uid: &str, remote: &Remote, network: &Guid, provider: Option<Ip
     owned_id(cluster_uid, remote.kind(), &format!("{}{behind} on {network}", remote.address()))
 }
 
-/// Which front end a load balancer is for, as far as the document says.
-pub fn front_key(document: &HostComputeLoadBalancer) -> Option<FrontKey> {
+/// Which VIP a load balancer is for, as far as the document says.
+pub fn vip_key(document: &HostComputeLoadBalancer) -> Option<VipKey> {
     let mapping = document.port_mappings.first()?;
     let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|p| u32::from(p.number()) == mapping.protocol.0)?;
-    let vip = match document.frontend_vips.first() {
-        Some(text) => Vip::Address(text.parse().ok()?),
-        None if document.flags.contains(LoadBalancerFlags::IPV6) => Vip::Node(IpFamily::V6),
-        None => Vip::Node(IpFamily::V4),
+    let address = match document.frontend_vips.first() {
+        Some(text) => VipAddress::Ip(text.parse().ok()?),
+        None if document.flags.contains(LoadBalancerFlags::IPV6) => VipAddress::Node(IpFamily::V6),
+        None => VipAddress::Node(IpFamily::V4),
     };
-    Some(FrontKey { vip, protocol, port: mapping.external_port })
+    Some(VipKey { address, protocol, port: mapping.external_port })
 }
 
-/// What a load balancer does, beside its front end. Two are the same exactly when their shapes are equal.
+/// What a load balancer does, beside its VIP. Two are the same exactly when their shapes are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
-    /// Its back ends' endpoints, sorted, each once.
+    /// Its backends' endpoints, sorted, each once.
     pub endpoints: Box<[Guid]>,
     /// Their port.
     pub internal_port: u16,
@@ -219,7 +219,7 @@ pub struct Shape {
     pub port_flags: PortMappingFlags,
     /// Its switches.
     pub flags: LoadBalancerFlags,
-    /// The address that back ends see; absent leaves it to the service.
+    /// The address that backends see; absent leaves it to the service.
     pub source_vip: Option<IpAddr>,
 }
 
@@ -247,28 +247,20 @@ impl Shape {
         }
     }
 
-    /// What `front` should be. `endpoints` are its back ends' ids, `remotes` the addresses of those on other hosts.
-    pub fn wanted(
-        key: &FrontKey,
-        front: &Front,
-        internal_port: u16,
-        endpoints: Vec<Guid>,
-        remotes: &[IpAddr],
-        rules: Rules,
-        ground: &Ground,
-    ) -> Self {
-        let local_dsr = rules.dsr && (front.keep_client || keeps_destination(front, rules));
-        let (dsr, mut port_flags) = match front.kind {
+    /// What `vip` should be. `endpoints` are its backends' ids, `remotes` the addresses of those on other hosts.
+    pub fn wanted(key: &VipKey, vip: &Vip, internal_port: u16, endpoints: Vec<Guid>, remotes: &[IpAddr], rules: Rules, ground: &Ground) -> Self {
+        let local_dsr = rules.dsr && (vip.keep_client || keeps_destination(vip, rules));
+        let (dsr, mut port_flags) = match vip.kind {
             Kind::ClusterIp => (rules.cluster_ip_dsr, PortMappingFlags::default()),
-            Kind::NodePort => (front.keep_client && rules.dsr, PortMappingFlags::LOCAL_ROUTED_VIP | PortMappingFlags::VIP_EXTERNAL_IP),
-            Kind::ExternalIp => (front.keep_client && rules.dsr, PortMappingFlags::VIP_EXTERNAL_IP),
+            Kind::NodePort => (vip.keep_client && rules.dsr, PortMappingFlags::LOCAL_ROUTED_VIP | PortMappingFlags::VIP_EXTERNAL_IP),
+            Kind::ExternalIp => (vip.keep_client && rules.dsr, PortMappingFlags::VIP_EXTERNAL_IP),
             Kind::LoadBalancer => (local_dsr, PortMappingFlags::VIP_EXTERNAL_IP),
             Kind::HealthCheck => (false, PortMappingFlags::default()),
         };
-        if matches!(front.kind, Kind::LoadBalancer | Kind::HealthCheck) && keeps_destination(front, rules) {
+        if matches!(vip.kind, Kind::LoadBalancer | Kind::HealthCheck) && keeps_destination(vip, rules) {
             port_flags = port_flags | PortMappingFlags::USE_MUX | PortMappingFlags::PRESERVE_DIP;
         }
-        let sticky = front.affinity.is_some() && rules.affinity && front.kind != Kind::HealthCheck;
+        let sticky = vip.affinity.is_some() && rules.affinity && vip.kind != Kind::HealthCheck;
         let mut flags = LoadBalancerFlags::default();
         if dsr {
             flags = flags | LoadBalancerFlags::DSR;
@@ -287,13 +279,13 @@ impl Shape {
     }
 
     /// The document of this shape.
-    pub fn document(&self, id: Guid, key: &FrontKey) -> HostComputeLoadBalancer {
-        let vip = match key.vip {
-            Vip::Address(ip) => Some(ip),
-            Vip::Node(_) => None,
+    pub fn document(&self, id: Guid, key: &VipKey) -> HostComputeLoadBalancer {
+        let address = match key.address {
+            VipAddress::Ip(ip) => Some(ip),
+            VipAddress::Node(_) => None,
         };
         let protocol = hcn::Protocol(key.protocol.number().into());
-        let mut document = HostComputeLoadBalancer::new(vip, protocol, key.port, self.internal_port, self.endpoints.to_vec());
+        let mut document = HostComputeLoadBalancer::new(address, protocol, key.port, self.internal_port, self.endpoints.to_vec());
         document.id = id;
         document.flags = self.flags;
         document.source_vip = self.source_vip.map(|ip| ip.to_string()).unwrap_or_default();
@@ -307,22 +299,22 @@ impl Shape {
         self.differs_in_endpoints_at_most(actual) && self.endpoints == actual.endpoints
     }
 
-    /// Whether nothing but the back ends differs: all that a change in place is known to be good for.
+    /// Whether nothing but the backends differs: all that a change in place is known to be good for.
     pub fn differs_in_endpoints_at_most(&self, actual: &Self) -> bool {
         let open =
             |shape: &Self| Self { endpoints: Box::default(), source_vip: shape.source_vip.filter(|_| self.source_vip.is_some()), ..shape.clone() };
         open(self) == open(actual)
     }
 
-    /// Whether its connections reach back ends without passing through this node's translation.
+    /// Whether its connections reach backends without passing through this node's translation.
     pub fn is_dsr(&self) -> bool {
         self.flags.contains(LoadBalancerFlags::DSR)
     }
 }
 
-/// Whether back ends are to see the front end's own address, and the service can do that.
-pub fn keeps_destination(front: &Front, rules: Rules) -> bool {
-    front.preserve_destination && rules.dsr
+/// Whether backends are to see the VIP's own address, and the service can do that.
+pub fn keeps_destination(vip: &Vip, rules: Rules) -> bool {
+    vip.preserve_destination && rules.dsr
 }
 
 /// A load balancer has one port for all its backends: the one that most have, the lowest among equals.

@@ -1,6 +1,6 @@
-//! What to call next (pure but for the clock that it is told): the queue of front ends, what runs, and what was learnt.
+//! What to call next (pure but for the clock that it is told): the queue of VIPs, what runs, and what was learnt.
 //!
-//! [`Engine::next`] hands out one operation at a time, [`Engine::done`] takes its answer. An item (a front end, mostly) never
+//! [`Engine::next`] hands out one operation at a time, [`Engine::done`] takes its answer. An item (a VIP, mostly) never
 //! runs twice at once, and an endpoint that one item makes or removes keeps those that need it waiting. Nothing is concluded
 //! from an error: what a call did is then unknown and read again. Drift is in [`drift`], answers are in [`answers`].
 
@@ -21,7 +21,7 @@ use super::gap::Gap;
 use super::mirror::{Endpoint, Held, Mirror, Stamp};
 use super::plan::{Context, Plan, Put, Step, no_endpoint, plan};
 use super::queue::{Item, Lane, Queue};
-use crate::table::{Front, FrontKey, Table, Vip};
+use crate::table::{Table, Vip, VipAddress, VipKey};
 use drift::Looks;
 pub use drift::{LOOK, verify_pause};
 
@@ -47,9 +47,9 @@ struct Running {
     current: Option<Step>,
     /// The table or the mirror changed meanwhile: plan again.
     again: bool,
-    /// The service said that the front end is taken: by whom?
+    /// The service said that the VIP is taken: by whom?
     taken: Option<String>,
-    /// It was read once already because the front end was taken.
+    /// It was read once already because the VIP was taken.
     was_taken: bool,
     failed: Option<String>,
     broken: Vec<Guid>,
@@ -104,8 +104,8 @@ pub struct Engine {
     cluster_uid: String,
     settings: Settings,
     mirror: Mirror,
-    /// How many load balancers of a front end could not be deleted, where any.
-    generations: HashMap<FrontKey, u32>,
+    /// How many load balancers of a VIP could not be deleted, where any.
+    generations: HashMap<VipKey, u32>,
     ground: Ground,
     rules: Rules,
     /// A modify was seen to work since the service started; a version that accepts it and does nothing exists.
@@ -120,18 +120,18 @@ pub struct Engine {
     continuing: VecDeque<Token>,
     busy: HashMap<Item, Token>,
     busy_endpoints: HashMap<Guid, Token>,
-    /// Front ends that wait until every endpoint was read.
-    reading: BTreeSet<FrontKey>,
-    /// Front ends that wait for a new look at endpoints; those that had it.
-    awaiting_look: BTreeSet<FrontKey>,
-    looked: BTreeSet<FrontKey>,
+    /// VIPs that wait until every endpoint was read.
+    reading: BTreeSet<VipKey>,
+    /// VIPs that wait for a new look at endpoints; those that had it.
+    awaiting_look: BTreeSet<VipKey>,
+    looked: BTreeSet<VipKey>,
     looks: Looks,
     /// What we deleted lately.
     deleted: HashMap<Guid, Stamp>,
     /// Endpoints of ours that nothing names are to be looked for once everything was read.
     sweep_due: bool,
-    behind: BTreeMap<FrontKey, String>,
-    gaps: BTreeMap<FrontKey, Vec<Gap>>,
+    behind: BTreeMap<VipKey, String>,
+    gaps: BTreeMap<VipKey, Vec<Gap>>,
     without_loopback: Option<Guid>,
     unavailable: Option<String>,
     stamp: Stamp,
@@ -139,7 +139,7 @@ pub struct Engine {
     /// How many load balancers and endpoints were written.
     writes: u64,
     finished: u64,
-    /// Every front end was tried since the start.
+    /// Every VIP was tried since the start.
     caught_up: bool,
     /// Something that people may see changed.
     news: bool,
@@ -193,8 +193,8 @@ impl Engine {
         self.rules
     }
 
-    /// Front ends that are not what they should be, with the reason.
-    pub fn behind(&self) -> &BTreeMap<FrontKey, String> {
+    /// VIPs that are not what they should be, with the reason.
+    pub fn behind(&self) -> &BTreeMap<VipKey, String> {
         &self.behind
     }
 
@@ -203,8 +203,8 @@ impl Engine {
         self.without_loopback
     }
 
-    /// What the service cannot do, by front end.
-    pub fn gaps(&self) -> &BTreeMap<FrontKey, Vec<Gap>> {
+    /// What the service cannot do, by VIP.
+    pub fn gaps(&self) -> &BTreeMap<VipKey, Vec<Gap>> {
         &self.gaps
     }
 
@@ -223,7 +223,7 @@ impl Engine {
         !matches!(self.phase, Phase::Lost { .. })
     }
 
-    /// Whether every front end was tried since the start.
+    /// Whether every VIP was tried since the start.
     pub fn was_up_to_date(&self) -> bool {
         self.caught_up
     }
@@ -240,14 +240,14 @@ impl Engine {
         self.is_only_waiting() && self.queue.next_due().is_none()
     }
 
-    /// How many front ends were looked at to the end.
+    /// How many VIPs were looked at to the end.
     pub fn finished(&self) -> u64 {
         self.finished
     }
 
-    /// Whether the service has what the table says of this front end.
-    pub fn is_settled(&self, key: &FrontKey) -> bool {
-        let item = Item::Front(*key);
+    /// Whether the service has what the table says of this VIP.
+    pub fn is_settled(&self, key: &VipKey) -> bool {
+        let item = Item::Vip(*key);
         let waits = self.queue.contains(&item) || self.busy.contains_key(&item) || self.reading.contains(key) || self.awaiting_look.contains(key);
         !waits && !self.behind.contains_key(key) && !matches!(self.mirror.held(key), Some(Held::Unread(_)))
     }
@@ -257,10 +257,10 @@ impl Engine {
         self.writes
     }
 
-    /// How many front ends wait or are under way.
+    /// How many VIPs wait or are under way.
     pub fn pending(&self) -> usize {
-        let running = self.running.values().filter(|running| matches!(running.item, Item::Front(_))).count();
-        self.queue.fronts() + running + self.reading.len() + self.awaiting_look.len()
+        let running = self.running.values().filter(|running| matches!(running.item, Item::Vip(_))).count();
+        self.queue.vips() + running + self.reading.len() + self.awaiting_look.len()
     }
 
     /// Whether something that people may see changed since this was last asked.
@@ -279,31 +279,31 @@ impl Engine {
         self.changed
     }
 
-    /// These front ends changed in the table.
-    pub fn touch(&mut self, keys: impl IntoIterator<Item = FrontKey>, table: &Table) {
+    /// These VIPs changed in the table.
+    pub fn touch(&mut self, keys: impl IntoIterator<Item = VipKey>, table: &Table) {
         for key in keys {
             self.reading.remove(&key);
             self.awaiting_look.remove(&key);
             self.looked.remove(&key);
-            self.push_front(key, table);
+            self.push_vip(key, table);
         }
     }
 
-    fn push_front(&mut self, key: FrontKey, table: &Table) {
-        if let Some(running) = self.busy.get(&Item::Front(key)).and_then(|token| self.running.get_mut(token)) {
+    fn push_vip(&mut self, key: VipKey, table: &Table) {
+        if let Some(running) = self.busy.get(&Item::Vip(key)).and_then(|token| self.running.get_mut(token)) {
             running.again = true;
             return;
         }
         let lane = self.lane(&key, table);
-        self.queue.push(Item::Front(key), lane);
+        self.queue.push(Item::Vip(key), lane);
     }
 
-    fn lane(&self, key: &FrontKey, table: &Table) -> Lane {
+    fn lane(&self, key: &VipKey, table: &Table) -> Lane {
         match table.get(key) {
             None => Lane::Gone,
-            Some(front) if front.urgent => Lane::Urgent,
+            Some(vip) if vip.urgent => Lane::Urgent,
             Some(_) if matches!(self.mirror.held(key), Some(Held::Unread(_))) => Lane::Adopt,
-            Some(front) if front.backends.iter().any(|backend| backend.local) => Lane::Local,
+            Some(vip) if vip.backends.iter().any(|backend| backend.local) => Lane::Local,
             Some(_) => Lane::Other,
         }
     }
@@ -359,20 +359,20 @@ impl Engine {
         }
         let mut running = Running::new(item);
         let call = match item {
-            Item::Front(key) => return self.start_front(key, running, now, table),
+            Item::Vip(key) => return self.start_vip(key, running, now, table),
             Item::Endpoint(id) => Call::ReadEndpoint(id),
             Item::Stranger(id) if !self.mirror.is_stranger(&id) => return None,
             Item::Stranger(id) => Call::ReadBalancer(id),
             Item::Verify(key) => {
                 // One that is written or doubted is read anyhow.
                 let known = matches!(self.mirror.held(&key), Some(Held::Known(_) | Held::Stale(_)));
-                if !known || self.busy.contains_key(&Item::Front(key)) {
+                if !known || self.busy.contains_key(&Item::Vip(key)) {
                     return None;
                 }
                 Call::ReadBalancer(self.id_of(&key))
             }
             Item::Unused(id) => {
-                // After a restart front ends that wait for something to be read do not name theirs yet.
+                // After a restart VIPs that wait for something to be read do not name theirs yet.
                 let is_wanted = |ip| table.has_cluster_ip(ip);
                 let wanted = matches!(self.mirror.endpoint(&id), Some(Endpoint::Ours(Remote::ServiceVip(ip))) if is_wanted(*ip));
                 if wanted || !self.mirror.is_unused(&id) || self.busy_endpoints.contains_key(&id) {
@@ -404,11 +404,11 @@ impl Engine {
         token
     }
 
-    fn start_front(&mut self, key: FrontKey, mut running: Running, now: Instant, table: &Table) -> Option<(Token, Call)> {
+    fn start_vip(&mut self, key: VipKey, mut running: Running, now: Instant, table: &Table) -> Option<(Token, Call)> {
         let plan = self.plan(&key, table)?;
         let holder = plan.steps.iter().filter_map(made).find_map(|id| self.busy_endpoints.get(&id).copied());
         if let Some(other) = holder.and_then(|token| self.running.get_mut(&token)) {
-            other.waiting.push(Item::Front(key));
+            other.waiting.push(Item::Vip(key));
             return None;
         }
         self.load(&mut running, plan, &key);
@@ -420,16 +420,16 @@ impl Engine {
         self.continue_with(token, now, table).map(|call| (token, call))
     }
 
-    /// Plans for a front end; none when it has to wait for something to be known.
-    fn plan(&mut self, key: &FrontKey, table: &Table) -> Option<Plan> {
-        // What has the id of a front end is ours: it is read, and nothing is created in its place.
+    /// Plans for a VIP; none when it has to wait for something to be known.
+    fn plan(&mut self, key: &VipKey, table: &Table) -> Option<Plan> {
+        // What has the id of a VIP is ours: it is read, and nothing is created in its place.
         if self.mirror.has_unread_strangers() {
             let (id, stamp) = (self.id_of(key), self.write_stamp());
             self.mirror.claim(id, *key, stamp);
         }
-        let front = table.get(key).map(|front| &**front);
-        let plan = plan(&self.context(), key, front);
-        self.note_gaps(key, &plan.gaps, front);
+        let vip = table.get(key).map(|vip| &**vip);
+        let plan = plan(&self.context(), key, vip);
+        self.note_gaps(key, &plan.gaps, vip);
         if plan.wait {
             self.reading.insert(*key);
             return None;
@@ -445,14 +445,14 @@ impl Engine {
         Some(plan)
     }
 
-    fn note_gaps(&mut self, key: &FrontKey, gaps: &[Gap], front: Option<&Front>) {
+    fn note_gaps(&mut self, key: &VipKey, gaps: &[Gap], vip: Option<&Vip>) {
         let same = self.gaps.get(key).map_or(gaps.is_empty(), |known| known == gaps);
         if same {
             return;
         }
         self.news = true;
-        if let Some(front) = front {
-            gaps.iter().for_each(|gap| tracing::warn!(service = %front.service, front = %key, "{gap}"));
+        if let Some(vip) = vip {
+            gaps.iter().for_each(|gap| tracing::warn!(service = %vip.service, vip = %key, "{gap}"));
         }
         if gaps.is_empty() {
             self.gaps.remove(key);
@@ -462,11 +462,13 @@ impl Engine {
     }
 
     /// Puts a plan into a running item.
-    fn load(&mut self, running: &mut Running, plan: Plan, key: &FrontKey) {
+    fn load(&mut self, running: &mut Running, plan: Plan, key: &VipKey) {
         let old = self.mirror.set_service_vip(*key, plan.service_vip);
-        // A front end that went before it named its address leaves that behind, too.
-        let left = || match key.vip {
-            Vip::Address(ip) if self.ground.overlay && plan.service_vip.is_none() => Some(Remote::ServiceVip(ip).id(&self.cluster_uid, &self.ground)),
+        // A VIP that went before it named its address leaves that behind, too.
+        let left = || match key.address {
+            VipAddress::Ip(ip) if self.ground.overlay && plan.service_vip.is_none() => {
+                Some(Remote::ServiceVip(ip).id(&self.cluster_uid, &self.ground))
+            }
             _ => None,
         };
         let left = old.or_else(left);
@@ -480,7 +482,7 @@ impl Engine {
     /// The next call of a running item; when nothing is left it is finished.
     fn continue_with(&mut self, token: Token, now: Instant, table: &Table) -> Option<Call> {
         let mut running = self.running.remove(&token)?;
-        let Item::Front(key) = running.item else {
+        let Item::Vip(key) = running.item else {
             self.finish(running, now, table);
             return None;
         };
@@ -503,14 +505,14 @@ impl Engine {
         None
     }
 
-    fn replan(&mut self, token: Token, key: FrontKey, mut running: Running, now: Instant, table: &Table) -> Option<Call> {
+    fn replan(&mut self, token: Token, key: VipKey, mut running: Running, now: Instant, table: &Table) -> Option<Call> {
         let Some(plan) = self.plan(&key, table) else {
             self.leave(running, table);
             return None;
         };
         let holder = plan.steps.iter().filter_map(made).find_map(|id| self.busy_endpoints.get(&id).copied());
         if let Some(other) = holder.and_then(|other| self.running.get_mut(&other)) {
-            other.waiting.push(Item::Front(key));
+            other.waiting.push(Item::Vip(key));
             self.leave(running, table);
             return None;
         }
@@ -520,7 +522,7 @@ impl Engine {
         self.continue_with(token, now, table)
     }
 
-    fn call_for(&self, key: &FrontKey, step: &Step, broken: &[Guid]) -> Result<Call, String> {
+    fn call_for(&self, key: &VipKey, step: &Step, broken: &[Guid]) -> Result<Call, String> {
         let id = self.id_of(key);
         match step {
             Step::Read => Ok(Call::ReadBalancer(id)),
@@ -553,7 +555,7 @@ impl Engine {
     fn wake_waiting(&mut self, waiting: Vec<Item>, table: &Table) {
         for item in waiting {
             match item {
-                Item::Front(key) => self.push_front(key, table),
+                Item::Vip(key) => self.push_vip(key, table),
                 other => self.queue.push(other, Lane::Known),
             }
         }
@@ -578,7 +580,7 @@ impl Engine {
     fn finish(&mut self, mut running: Running, now: Instant, table: &Table) {
         let (item, again) = (running.item, running.again);
         let failed = running.failed.take().or(running.taken.take());
-        if let Item::Front(key) = item {
+        if let Item::Vip(key) = item {
             self.finished += 1;
             self.looked.remove(&key);
             let lacking = running.lacking.first().map(|address| no_endpoint(*address));
@@ -586,21 +588,21 @@ impl Engine {
         }
         self.leave(running, table);
         match (&failed, item) {
-            (Some(_), Item::Front(key)) if again => self.push_front(key, table),
-            (Some(_), Item::Front(key)) => self.queue.retry(item, self.lane(&key, table), now),
+            (Some(_), Item::Vip(key)) if again => self.push_vip(key, table),
+            (Some(_), Item::Vip(key)) => self.queue.retry(item, self.lane(&key, table), now),
             (Some(_), Item::Unused(_)) => self.queue.retry(item, Lane::Unused, now),
             (Some(_), _) => self.queue.retry(item, Lane::Known, now),
-            (None, Item::Front(key)) => {
+            (None, Item::Vip(key)) => {
                 self.queue.settle(&item);
                 if again {
-                    self.push_front(key, table);
+                    self.push_vip(key, table);
                 }
             }
             (None, _) => self.queue.settle(&item),
         }
     }
 
-    fn note_behind(&mut self, key: FrontKey, reason: Option<String>) {
+    fn note_behind(&mut self, key: VipKey, reason: Option<String>) {
         let same = self.behind.get(&key) == reason.as_ref();
         if same {
             return;
@@ -608,7 +610,7 @@ impl Engine {
         self.news = true;
         match reason {
             Some(reason) => {
-                tracing::warn!(front = %key, "{reason}; trying again");
+                tracing::warn!(vip = %key, "{reason}; trying again");
                 self.behind.insert(key, reason);
             }
             None => drop(self.behind.remove(&key)),

@@ -1,10 +1,10 @@
-//! What the Host Networking Service cannot do for a front end. Each is told: by event where somebody asked for it, by metric always.
+//! What the Host Networking Service cannot do for a VIP. Each is told: by event where somebody asked for it, by metric always.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use super::document::Rules;
-use crate::table::{Front, Kind};
+use crate::table::{Kind, Vip};
 
 /// The affinity timeout that the API fills in: nobody asked for it.
 const DEFAULT_TIMEOUT: u32 = 10_800;
@@ -12,7 +12,7 @@ const DEFAULT_TIMEOUT: u32 = 10_800;
 /// Something that the service cannot do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gap {
-    /// A load balancer has one port for all its back ends.
+    /// A load balancer has one port for all its backends.
     Ports {
         /// The port that most have.
         port: u16,
@@ -25,11 +25,11 @@ pub enum Gap {
     AffinityTimeout,
     /// Everybody may come to a load balancer's address.
     SourceRanges,
-    /// Without direct server return, back ends do not see the client's address.
+    /// Without direct server return, backends do not see the client's address.
     ClientAddress,
-    /// Without direct server return, back ends do not see the address that the client dialled.
+    /// Without direct server return, backends do not see the address that the client dialled.
     Destination,
-    /// Clients inside the cluster reach only the back ends of this node.
+    /// Clients inside the cluster reach only the backends of this node.
     InsideClients,
     /// A pod of the host's own network is no endpoint.
     HostNetwork {
@@ -39,25 +39,25 @@ pub enum Gap {
 }
 
 impl Gap {
-    /// What `front` asks for in vain.
-    pub fn of_front(front: &Front, rules: Rules) -> Vec<Self> {
+    /// What `vip` asks for in vain.
+    pub fn of_vip(vip: &Vip, rules: Rules) -> Vec<Self> {
         let mut gaps = Vec::new();
-        match front.affinity {
+        match vip.affinity {
             Some(_) if !rules.affinity => gaps.push(Self::Affinity),
             Some(timeout) if timeout != DEFAULT_TIMEOUT => gaps.push(Self::AffinityTimeout),
             _ => {}
         }
-        if front.sources.is_some() {
+        if vip.sources.is_some() {
             gaps.push(Self::SourceRanges);
         }
-        if front.keep_client && !rules.dsr {
+        if vip.keep_client && !rules.dsr {
             gaps.push(Self::ClientAddress);
         }
-        if front.preserve_destination && front.kind == Kind::LoadBalancer && !rules.dsr {
+        if vip.preserve_destination && vip.kind == Kind::LoadBalancer && !rules.dsr {
             gaps.push(Self::Destination);
         }
-        let outer = matches!(front.kind, Kind::ExternalIp | Kind::LoadBalancer);
-        if outer && front.inside.as_ref().is_some_and(|inside| *inside != front.backends) {
+        let outer = matches!(vip.kind, Kind::ExternalIp | Kind::LoadBalancer);
+        if outer && vip.inside.as_ref().is_some_and(|inside| *inside != vip.backends) {
             gaps.push(Self::InsideClients);
         }
         gaps

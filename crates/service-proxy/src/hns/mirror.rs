@@ -6,11 +6,11 @@ use std::net::IpAddr;
 
 use hcn::{Guid, HostComputeEndpoint, HostComputeLoadBalancer};
 
-use super::document::{Remote, Shape, front_key};
-use crate::table::{FrontKey, IpFamily, Protocol, Vip};
+use super::document::{Remote, Shape, vip_key};
+use crate::table::{IpFamily, Protocol, VipAddress, VipKey};
 
-/// The front end of load balancers that are in nobody's way: no Service can have it.
-const NOWHERE: FrontKey = FrontKey { vip: Vip::Node(IpFamily::V4), protocol: Protocol::Sctp, port: 0 };
+/// The VIP of load balancers that are in nobody's way: no Service can have it.
+const NOWHERE: VipKey = VipKey { address: VipAddress::Node(IpFamily::V4), protocol: Protocol::Sctp, port: 0 };
 
 /// An endpoint of the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,14 +70,14 @@ pub struct Mirror {
     unread: usize,
     by_address: BTreeMap<IpAddr, Vec<Guid>>,
     root: Option<Guid>,
-    balancers: BTreeMap<FrontKey, Entry<Held>>,
+    balancers: BTreeMap<VipKey, Entry<Held>>,
     /// Load balancers of which nothing is known, not even what they name.
     blind: usize,
-    keys: BTreeMap<Guid, FrontKey>,
-    /// Load balancers of others; those not read yet have no front end here.
-    strangers: BTreeMap<Guid, Option<FrontKey>>,
+    keys: BTreeMap<Guid, VipKey>,
+    /// Load balancers of others; those not read yet have no VIP here.
+    strangers: BTreeMap<Guid, Option<VipKey>>,
     unread_strangers: usize,
-    service_vips: BTreeMap<FrontKey, Guid>,
+    service_vips: BTreeMap<VipKey, Guid>,
     /// How often endpoints are named that are not there.
     missed: BTreeMap<Guid, u32>,
 }
@@ -185,7 +185,7 @@ impl Mirror {
     }
 
     /// Every load balancer of ours.
-    pub fn load_balancers(&self) -> impl DoubleEndedIterator<Item = (&FrontKey, &Held)> {
+    pub fn load_balancers(&self) -> impl DoubleEndedIterator<Item = (&VipKey, &Held)> {
         self.balancers.iter().map(|(key, entry)| (key, &entry.what))
     }
 
@@ -195,24 +195,24 @@ impl Mirror {
     }
 
     /// Our load balancer for `key`.
-    pub fn held(&self, key: &FrontKey) -> Option<&Held> {
+    pub fn held(&self, key: &VipKey) -> Option<&Held> {
         self.balancers.get(key).map(|entry| &entry.what)
     }
 
     /// When our load balancer for `key` last changed here.
-    pub fn stamp(&self, key: &FrontKey) -> Stamp {
+    pub fn stamp(&self, key: &VipKey) -> Stamp {
         self.balancers.get(key).map_or(0, |entry| entry.stamp)
     }
 
     /// The first load balancer of ours after `key`.
-    pub fn after(&self, key: Option<FrontKey>) -> Option<FrontKey> {
+    pub fn after(&self, key: Option<VipKey>) -> Option<VipKey> {
         use std::ops::Bound::{Excluded, Unbounded};
         let start = key.map_or(Unbounded, Excluded);
         self.balancers.range((start, Unbounded)).next().map(|(key, _)| *key)
     }
 
     /// Notes a load balancer.
-    pub fn put(&mut self, id: Guid, key: FrontKey, held: Held, stamp: Stamp) {
+    pub fn put(&mut self, id: Guid, key: VipKey, held: Held, stamp: Stamp) {
         self.take(&key);
         self.remove_stranger(&id);
         self.blind += usize::from(held == Held::Unread(Box::default()));
@@ -222,12 +222,12 @@ impl Mirror {
     }
 
     /// Notes that a load balancer is gone. Returns the endpoints that it named.
-    pub fn remove(&mut self, id: &Guid, key: &FrontKey) -> Box<[Guid]> {
+    pub fn remove(&mut self, id: &Guid, key: &VipKey) -> Box<[Guid]> {
         self.keys.remove(id);
         self.take(key)
     }
 
-    fn take(&mut self, key: &FrontKey) -> Box<[Guid]> {
+    fn take(&mut self, key: &VipKey) -> Box<[Guid]> {
         let Some(Entry { what, .. }) = self.balancers.remove(key) else { return Box::default() };
         self.blind -= usize::from(what == Held::Unread(Box::default()));
         self.count(what.endpoints(), false);
@@ -238,7 +238,7 @@ impl Mirror {
     }
 
     /// What a load balancer says is in doubt: a call's effect is not known, or the service came back. It may name `also` by now.
-    pub fn doubt(&mut self, id: Guid, key: FrontKey, also: &[Guid], stamp: Stamp) {
+    pub fn doubt(&mut self, id: Guid, key: VipKey, also: &[Guid], stamp: Stamp) {
         let mut named: Vec<Guid> = self.held(&key).map(|held| held.endpoints().to_vec()).unwrap_or_default();
         named.extend_from_slice(also);
         named.sort_unstable();
@@ -246,8 +246,8 @@ impl Mirror {
         self.put(id, key, Held::Unread(named.into()), stamp);
     }
 
-    /// An endpoint died: every load balancer that names it must be written. Returns their front ends.
-    pub fn strike(&mut self, endpoint: &Guid) -> Vec<FrontKey> {
+    /// An endpoint died: every load balancer that names it must be written. Returns their VIPs.
+    pub fn strike(&mut self, endpoint: &Guid) -> Vec<VipKey> {
         let mut struck = Vec::new();
         for (key, entry) in &mut self.balancers {
             if let Held::Known(shape) = &entry.what
@@ -261,8 +261,8 @@ impl Mirror {
         struck
     }
 
-    /// Notes a load balancer whose origin is not known, and its front end once it was read.
-    pub fn put_stranger(&mut self, id: Guid, key: Option<FrontKey>) {
+    /// Notes a load balancer whose origin is not known, and its VIP once it was read.
+    pub fn put_stranger(&mut self, id: Guid, key: Option<VipKey>) {
         self.remove_stranger(&id);
         self.unread_strangers += usize::from(key.is_none());
         self.strangers.insert(id, key);
@@ -278,16 +278,16 @@ impl Mirror {
         self.unread_strangers > 0
     }
 
-    /// Takes the load balancer `id`, if nobody has read it, for that of the front end whose id it is.
-    pub fn claim(&mut self, id: Guid, key: FrontKey, stamp: Stamp) {
+    /// Takes the load balancer `id`, if nobody has read it, for that of the VIP whose id it is.
+    pub fn claim(&mut self, id: Guid, key: VipKey, stamp: Stamp) {
         if self.strangers.get(&id).is_some_and(Option::is_none) {
             self.remove_stranger(&id);
             self.put(id, key, Held::Unread(Box::default()), stamp);
         }
     }
 
-    /// The load balancer of a stranger that has this front end.
-    pub fn stranger_at(&self, key: &FrontKey) -> Option<Guid> {
+    /// The load balancer of a stranger that has this VIP.
+    pub fn stranger_at(&self, key: &VipKey) -> Option<Guid> {
         self.strangers.iter().find(|(_, at)| at.as_ref() == Some(key)).map(|(id, _)| *id)
     }
 
@@ -296,9 +296,9 @@ impl Mirror {
         self.put_stranger(id, Some(NOWHERE));
     }
 
-    /// Notes what reading a load balancer of unknown origin said. Returns its front end when it is ours after all, by `own`, the id that ours has.
-    pub fn read_stranger(&mut self, own: Option<Guid>, document: &HostComputeLoadBalancer, stamp: Stamp) -> Option<FrontKey> {
-        let key = front_key(document);
+    /// Notes what reading a load balancer of unknown origin said. Returns its VIP when it is ours after all, by `own`, the id that ours has.
+    pub fn read_stranger(&mut self, own: Option<Guid>, document: &HostComputeLoadBalancer, stamp: Stamp) -> Option<VipKey> {
+        let key = vip_key(document);
         if let Some(key) = key.filter(|_| own == Some(document.id)) {
             self.remove_stranger(&document.id);
             self.put(document.id, key, Held::Known(Shape::of(document)), stamp);
@@ -309,20 +309,20 @@ impl Mirror {
         None
     }
 
-    /// Notes that a stranger's load balancer is gone; returns the front end that it had.
-    pub fn remove_stranger(&mut self, id: &Guid) -> Option<FrontKey> {
+    /// Notes that a stranger's load balancer is gone; returns the VIP that it had.
+    pub fn remove_stranger(&mut self, id: &Guid) -> Option<VipKey> {
         let key = self.strangers.remove(id)?;
         self.unread_strangers -= usize::from(key.is_none());
         key
     }
 
     /// The endpoint that makes the address of `key` known on an overlay.
-    pub fn service_vip(&self, key: &FrontKey) -> Option<Guid> {
+    pub fn service_vip(&self, key: &VipKey) -> Option<Guid> {
         self.service_vips.get(key).copied()
     }
 
     /// Notes which endpoint makes the address of `key` known; returns the one that did.
-    pub fn set_service_vip(&mut self, key: FrontKey, id: Option<Guid>) -> Option<Guid> {
+    pub fn set_service_vip(&mut self, key: VipKey, id: Option<Guid>) -> Option<Guid> {
         if self.service_vip(&key) == id {
             return None;
         }
@@ -359,15 +359,15 @@ impl Mirror {
 
     /// Compares with an enumeration of all load balancers, whose call began at `since`.
     pub fn balancer_drift(&self, listed: &HashSet<Guid>, since: Stamp) -> Drift {
-        let stamped = |key: &FrontKey| self.balancers.get(key).is_some_and(|entry| entry.stamp < since);
+        let stamped = |key: &VipKey| self.balancers.get(key).is_some_and(|entry| entry.stamp < since);
         let ours = self.keys.iter().filter(|(id, key)| !listed.contains(*id) && stamped(key)).map(|(id, _)| *id);
         let theirs = self.strangers.keys().filter(|id| !listed.contains(*id)).copied();
         let found = listed.iter().filter(|id| !self.keys.contains_key(*id) && !self.strangers.contains_key(*id));
         Drift { lost: ours.chain(theirs).collect(), found: found.copied().collect() }
     }
 
-    /// The front end of the load balancer of that id, when it is ours.
-    pub fn key_of(&self, id: &Guid) -> Option<FrontKey> {
+    /// The VIP of the load balancer of that id, when it is ours.
+    pub fn key_of(&self, id: &Guid) -> Option<VipKey> {
         self.keys.get(id).copied()
     }
 

@@ -1,4 +1,4 @@
-//! What one front end needs of the Host Networking Service (pure): from the table and the mirror to calls in their order.
+//! What one VIP needs of the Host Networking Service (pure): from the table and the mirror to calls in their order.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use hcn::Guid;
 use super::document::{Ground, Remote, Rules, Shape, backends_of_one_port, keeps_destination};
 use super::gap::Gap;
 use super::mirror::{Held, Mirror};
-use crate::table::{Backend, Front, FrontKey, Kind, Vip};
+use crate::table::{Backend, Kind, Vip, VipAddress, VipKey};
 
 /// How a load balancer gets to its new form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub enum Step {
     Delete,
 }
 
-/// What a front end needs, in the order in which it must happen, and what it will lack.
+/// What a VIP needs, in the order in which it must happen, and what it will lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The operations.
@@ -58,16 +58,16 @@ pub struct Plan {
     pub lacking: Vec<IpAddr>,
     /// Endpoints are still being read, and one that is needed may be among them.
     pub wait: bool,
-    /// What the service cannot do for this front end.
+    /// What the service cannot do for this VIP.
     pub gaps: Vec<Gap>,
-    /// The endpoint that makes the front end's address known on an overlay.
+    /// The endpoint that makes the VIP's address known on an overlay.
     pub service_vip: Option<Guid>,
 }
 
 impl Plan {
     /// The plan as text, a line a step.
-    pub fn display<'a>(&'a self, key: &'a FrontKey) -> impl fmt::Display + 'a {
-        struct Text<'a>(&'a Plan, &'a FrontKey);
+    pub fn display<'a>(&'a self, key: &'a VipKey) -> impl fmt::Display + 'a {
+        struct Text<'a>(&'a Plan, &'a VipKey);
         impl fmt::Display for Text<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let Self(plan, key) = self;
@@ -86,8 +86,8 @@ pub fn no_endpoint(address: IpAddr) -> String {
 }
 
 impl Step {
-    /// The step as text; `key` is its front end.
-    pub fn display(&self, key: &FrontKey) -> String {
+    /// The step as text; `key` is its VIP.
+    pub fn display(&self, key: &VipKey) -> String {
         match self {
             Self::Read => format!("read load balancer {key}"),
             Self::ReadEndpoint { id } => format!("read endpoint {id}"),
@@ -121,21 +121,21 @@ pub struct Context<'a> {
     pub rules: Rules,
 }
 
-/// Plans for one front end; `front` is absent when the table has none.
-pub fn plan(context: &Context<'_>, key: &FrontKey, front: Option<&Front>) -> Plan {
+/// Plans for one VIP; `vip` is absent when the table has none.
+pub fn plan(context: &Context<'_>, key: &VipKey, vip: Option<&Vip>) -> Plan {
     let mut plan = Plan::default();
     if matches!(context.mirror.held(key), Some(Held::Unread(_))) {
         plan.steps.push(Step::Read);
         plan.service_vip = context.mirror.service_vip(key);
         return plan;
     }
-    let shape = front.and_then(|front| context.shape(&mut plan, key, front));
+    let shape = vip.and_then(|vip| context.shape(&mut plan, key, vip));
     if plan.wait {
         plan.steps.clear();
         return plan;
     }
-    if let Some(front) = front {
-        context.service_vip(&mut plan, key, front);
+    if let Some(vip) = vip {
+        context.service_vip(&mut plan, key, vip);
     }
     let step = match (context.mirror.held(key), shape) {
         (Some(Held::Known(old)), Some(new)) if new.is_met_by(old) => None,
@@ -152,20 +152,20 @@ pub fn plan(context: &Context<'_>, key: &FrontKey, front: Option<&Front>) -> Pla
 }
 
 impl Context<'_> {
-    /// What the load balancer should be; none without a back end that can be named, for HNS refuses an empty list.
-    fn shape(&self, plan: &mut Plan, key: &FrontKey, front: &Front) -> Option<Shape> {
-        if front.kind == Kind::HealthCheck {
+    /// What the load balancer should be; none without a backend that can be named, for HNS refuses an empty list.
+    fn shape(&self, plan: &mut Plan, key: &VipKey, vip: &Vip) -> Option<Shape> {
+        if vip.kind == Kind::HealthCheck {
             let root = self.mirror.root();
             plan.wait = root.is_none() && self.mirror.is_reading();
-            return root.map(|id| Shape::wanted(key, front, key.port, vec![id], &[], self.rules, self.ground));
+            return root.map(|id| Shape::wanted(key, vip, key.port, vec![id], &[], self.rules, self.ground));
         }
-        plan.gaps.extend(Gap::of_front(front, self.rules));
+        plan.gaps.extend(Gap::of_vip(vip, self.rules));
         let local: Vec<Backend>;
-        let candidates: &[Backend] = if keeps_destination(front, self.rules) {
-            local = front.backends.iter().filter(|b| b.local).copied().collect();
+        let candidates: &[Backend] = if keeps_destination(vip, self.rules) {
+            local = vip.backends.iter().filter(|b| b.local).copied().collect();
             &local
         } else {
-            &front.backends
+            &vip.backends
         };
         let (port, backends) = backends_of_one_port(candidates)?;
         let others = candidates.len() - backends.len();
@@ -176,15 +176,15 @@ impl Context<'_> {
         for backend in &backends {
             ids.extend(self.endpoint(plan, backend, &mut remotes));
         }
-        plan.wait |= self.mirror.is_reading() && !plan.lacking.is_empty() && (!front.urgent || ids.is_empty());
+        plan.wait |= self.mirror.is_reading() && !plan.lacking.is_empty() && (!vip.urgent || ids.is_empty());
         if ids.is_empty() {
             return None;
         }
         self.source_vip(plan);
-        Some(Shape::wanted(key, front, port, ids, &remotes, self.rules, self.ground))
+        Some(Shape::wanted(key, vip, port, ids, &remotes, self.rules, self.ground))
     }
 
-    /// The endpoint for a back end: CNI's when there is one, whatever the slice says; else a remote one.
+    /// The endpoint for a backend: CNI's when there is one, whatever the slice says; else a remote one.
     fn endpoint(&self, plan: &mut Plan, backend: &Backend, remotes: &mut Vec<IpAddr>) -> Option<Guid> {
         let address = backend.address;
         if let Some(id) = self.mirror.local(address) {
@@ -222,9 +222,9 @@ impl Context<'_> {
         }
     }
 
-    /// Pods of an overlay find an address only where an endpoint has it: every ClusterIP, back ends or not.
-    fn service_vip(&self, plan: &mut Plan, key: &FrontKey, front: &Front) {
-        let (true, Kind::ClusterIp, Vip::Address(address)) = (self.ground.overlay, front.kind, key.vip) else { return };
+    /// Pods of an overlay find an address only where an endpoint has it: every ClusterIP, backends or not.
+    fn service_vip(&self, plan: &mut Plan, key: &VipKey, vip: &Vip) {
+        let (true, Kind::ClusterIp, VipAddress::Ip(address)) = (self.ground.overlay, vip.kind, key.address) else { return };
         let remote = Remote::ServiceVip(address);
         let id = remote.id(self.cluster_uid, self.ground);
         let there = self.mirror.endpoint(&id).is_some();

@@ -6,13 +6,13 @@ use std::time::Duration;
 use hcn::Guid;
 use tokio::time::Instant;
 
-use crate::table::FrontKey;
+use crate::table::VipKey;
 
 /// Something to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Item {
-    /// A front end: is its load balancer what the table says?
-    Front(FrontKey),
+    /// A VIP: is its load balancer what the table says?
+    Vip(VipKey),
     /// An endpoint that was enumerated: whose is it?
     Endpoint(Guid),
     /// An endpoint of ours that nothing names any more.
@@ -20,13 +20,13 @@ pub enum Item {
     /// A load balancer that was enumerated: whose is it?
     Stranger(Guid),
     /// A load balancer of ours: does it still say what it said?
-    Verify(FrontKey),
+    Verify(VipKey),
 }
 
 impl Item {
-    /// How many front ends it is.
-    fn fronts(&self) -> usize {
-        usize::from(matches!(self, Self::Front(_)))
+    /// How many VIPs it is.
+    fn vips(&self) -> usize {
+        usize::from(matches!(self, Self::Vip(_)))
     }
 }
 
@@ -37,9 +37,9 @@ pub enum Lane {
     Urgent,
     /// What other decisions wait for.
     Known,
-    /// Front ends with back ends on this node.
+    /// VIPs with backends on this node.
     Local,
-    /// Other front ends.
+    /// Other VIPs.
     Other,
     /// Load balancers that serve already, and are read to be sure.
     Adopt,
@@ -66,8 +66,8 @@ pub struct Queue {
     due: BTreeMap<Item, (Instant, Lane)>,
     attempts: BTreeMap<Item, u32>,
     number: u64,
-    /// How many front ends are in `places` and `due`; none is in both.
-    fronts: usize,
+    /// How many VIPs are in `places` and `due`; none is in both.
+    vips: usize,
 }
 
 impl Queue {
@@ -79,7 +79,7 @@ impl Queue {
         match self.places.get(&item).copied() {
             Some((at, _)) if at <= lane => return,
             Some((at, number)) => drop(self.ready.remove(&(at, number, item))),
-            None => self.fronts += item.fronts(),
+            None => self.vips += item.vips(),
         }
         self.number += 1;
         self.places.insert(item, (lane, self.number));
@@ -90,13 +90,13 @@ impl Queue {
     pub fn pop(&mut self) -> Option<Item> {
         let (_, _, item) = self.ready.pop_first()?;
         self.places.remove(&item);
-        self.fronts -= item.fronts();
+        self.vips -= item.vips();
         Some(item)
     }
 
     fn take_due(&mut self, item: &Item) -> Option<(Instant, Lane)> {
         let due = self.due.remove(item);
-        self.fronts -= due.map_or(0, |_| item.fronts());
+        self.vips -= due.map_or(0, |_| item.vips());
         due
     }
 
@@ -109,7 +109,7 @@ impl Queue {
             let due = now + delay;
             match self.due.insert(item, (due, lane)) {
                 Some((old, _)) => drop(self.later.remove(&(old, item))),
-                None => self.fronts += item.fronts(),
+                None => self.vips += item.vips(),
             }
             self.later.insert((due, item));
         }
@@ -154,40 +154,40 @@ impl Queue {
         self.places.contains_key(item) || self.due.contains_key(item)
     }
 
-    /// How many front ends are in or come back.
-    pub fn fronts(&self) -> usize {
-        self.fronts
+    /// How many VIPs are in or come back.
+    pub fn vips(&self) -> usize {
+        self.vips
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{IpFamily, Protocol, Vip};
+    use crate::table::{IpFamily, Protocol, VipAddress};
 
     #[tokio::test(start_paused = true)]
-    async fn front_ends_are_counted_wherever_they_wait() {
-        let front = |port| Item::Front(FrontKey { vip: Vip::Node(IpFamily::V4), protocol: Protocol::Tcp, port });
+    async fn vips_are_counted_wherever_they_wait() {
+        let vip = |port| Item::Vip(VipKey { address: VipAddress::Node(IpFamily::V4), protocol: Protocol::Tcp, port });
         let mut queue = Queue::default();
         let now = Instant::now();
         queue.push(Item::Unused(Guid::random()), Lane::Unused);
         for _ in 0..2 {
-            queue.push(front(1), Lane::Other);
-            queue.retry(front(1), Lane::Other, now);
-            queue.retry(front(2), Lane::Other, now);
-            assert_eq!(queue.fronts(), 2, "one is in, one comes back");
+            queue.push(vip(1), Lane::Other);
+            queue.retry(vip(1), Lane::Other, now);
+            queue.retry(vip(2), Lane::Other, now);
+            assert_eq!(queue.vips(), 2, "one is in, one comes back");
         }
-        queue.push(front(1), Lane::Urgent);
-        queue.push(front(2), Lane::Gone);
-        assert_eq!(queue.fronts(), 2);
-        assert_eq!((queue.pop(), queue.fronts()), (Some(front(1)), 1));
-        queue.retry(front(1), Lane::Other, now);
+        queue.push(vip(1), Lane::Urgent);
+        queue.push(vip(2), Lane::Gone);
+        assert_eq!(queue.vips(), 2);
+        assert_eq!((queue.pop(), queue.vips()), (Some(vip(1)), 1));
+        queue.retry(vip(1), Lane::Other, now);
         queue.wake(now + SLOWEST);
-        assert_eq!(queue.fronts(), 2);
-        queue.retry(front(3), Lane::Other, now);
+        assert_eq!(queue.vips(), 2);
+        queue.retry(vip(3), Lane::Other, now);
         queue.wake_all();
         while queue.pop().is_some() {}
-        assert_eq!(queue.fronts(), 0);
+        assert_eq!(queue.vips(), 0);
     }
 
     #[tokio::test(start_paused = true)]

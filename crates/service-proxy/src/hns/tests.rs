@@ -25,7 +25,7 @@ use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 
 use super::*;
-use crate::table::{Backend, Front, IpFamily, Kind, Protocol, Vip};
+use crate::table::{Backend, IpFamily, Kind, Protocol, Vip, VipAddress};
 
 const UID: &str = "5c8d0000-0000-0000-0000-000000000001";
 /// Windows Server 2022: no modify.
@@ -33,16 +33,16 @@ const OLD: HnsVersion = HnsVersion::new(13, 3);
 /// Windows Server 2025: modify.
 const NEW: HnsVersion = HnsVersion::new(15, 5);
 
-fn key(vip: Option<&str>, port: u16) -> FrontKey {
-    FrontKey { vip: vip.map_or(Vip::Node(IpFamily::V4), |ip| Vip::Address(ip.parse().unwrap())), protocol: Protocol::Tcp, port }
+fn key(address: Option<&str>, port: u16) -> VipKey {
+    VipKey { address: address.map_or(VipAddress::Node(IpFamily::V4), |ip| VipAddress::Ip(ip.parse().unwrap())), protocol: Protocol::Tcp, port }
 }
 
 fn backends(list: &[(&str, u16, bool)]) -> crate::table::Backends {
     list.iter().map(|&(ip, port, local)| Backend { address: ip.parse().unwrap(), port, local }).collect()
 }
 
-fn front(kind: Kind, list: &[(&str, u16, bool)]) -> Front {
-    Front { backends: backends(list), ..Front::new("default/web:80", kind) }
+fn vip(kind: Kind, list: &[(&str, u16, bool)]) -> Vip {
+    Vip { backends: backends(list), ..Vip::new("default/web:80", kind) }
 }
 
 /// A simulated Windows host without packets.
@@ -132,18 +132,18 @@ impl Host {
         self.simulator.add_fault(fault).unwrap();
     }
 
-    /// Every load balancer of the service, by its front end.
-    async fn balancers(&self) -> BTreeMap<FrontKey, HostComputeLoadBalancer> {
+    /// Every load balancer of the service, by its VIP.
+    async fn balancers(&self) -> BTreeMap<VipKey, HostComputeLoadBalancer> {
         let list = self.client.load_balancers().await.unwrap();
-        list.into_iter().map(|balancer| (front_key(&balancer).unwrap(), balancer)).collect()
+        list.into_iter().map(|balancer| (vip_key(&balancer).unwrap(), balancer)).collect()
     }
 
-    /// Front end → addresses of its backends, as the service has them.
+    /// VIP → addresses of its backends, as the service has them.
     async fn seen(&self) -> Vec<String> {
         let endpoints = self.client.endpoints().await.unwrap();
         let ip =
             |id: &Guid| endpoints.iter().find(|e| e.id == *id).and_then(HostComputeEndpoint::ip).map_or("dangling".to_owned(), |ip| ip.to_string());
-        let line = |(key, balancer): (FrontKey, HostComputeLoadBalancer)| {
+        let line = |(key, balancer): (VipKey, HostComputeLoadBalancer)| {
             let mut ips: Vec<String> = balancer.host_compute_endpoints.iter().map(ip).collect();
             ips.sort();
             format!("{key} -> {}", ips.join(" "))
@@ -194,14 +194,14 @@ struct Proxy {
 
 impl Proxy {
     /// What one Service wants from now on.
-    fn set(&mut self, service: &str, fronts: Vec<(FrontKey, Front)>) {
-        let changes = self.table.set_service(&Key::new("default", service), fronts);
+    fn set(&mut self, service: &str, vips: Vec<(VipKey, Vip)>) {
+        let changes = self.table.set_service(&Key::new("default", service), vips);
         self.hns.touch(changes.into_iter().map(|change| change.key), &self.table);
     }
 
-    /// One Service with one ClusterIP; without back ends it is gone.
+    /// One Service with one ClusterIP; without backends it is gone.
     fn web(&mut self, list: &[(&str, u16, bool)]) {
-        self.set("web", if list.is_empty() { Vec::new() } else { vec![(web(), front(Kind::ClusterIp, list))] });
+        self.set("web", if list.is_empty() { Vec::new() } else { vec![(web(), vip(Kind::ClusterIp, list))] });
     }
 
     /// Goes on until `done`.
@@ -225,7 +225,7 @@ impl Proxy {
         self.until("to rest", Engine::is_idle).await;
     }
 
-    /// Goes on until every front end was tried, and those that failed wait for their retry.
+    /// Goes on until every VIP was tried, and those that failed wait for their retry.
     async fn once(&mut self) {
         self.until("to try once", |engine| engine.is_idle() || engine.is_only_waiting()).await;
     }
@@ -235,6 +235,6 @@ impl Proxy {
     }
 }
 
-fn web() -> FrontKey {
+fn web() -> VipKey {
     key(Some("10.96.0.1"), 80)
 }

@@ -1,4 +1,4 @@
-//! A front end as elements of the data maps (pure).
+//! A VIP as elements of the data maps (pure).
 //!
 //! Keys are concatenations as the kernel has them in its registers: each part padded to four bytes, addresses and
 //! ports in network order, numbers in the machine's own.
@@ -9,7 +9,7 @@ use std::ops::Deref;
 
 use ipnet::IpNet;
 
-use crate::table::{Backend, Front, FrontKey, IpFamily, Kind, Unserved, Vip};
+use crate::table::{Backend, IpFamily, Kind, Unserved, Vip, VipAddress, VipKey};
 
 /// A few bytes, held in place: there are very many of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,7 +63,7 @@ impl<const N: usize> fmt::Debug for Bytes<N> {
     }
 }
 
-/// The key of an element; the longest is an IPv6 front end with a network.
+/// The key of an element; the longest is an IPv6 VIP with a network.
 pub type ElementKey = Bytes<40>;
 /// What an element maps to: at most an IPv6 address with a port.
 pub type ElementData = Bytes<20>;
@@ -104,7 +104,7 @@ pub struct Set {
 }
 
 impl Role {
-    /// The roles that are always there; others come with the first front end that needs them.
+    /// The roles that are always there; others come with the first VIP that needs them.
     pub const FIXED: [Self; 8] =
         [Self::Frontends, Self::Inside, Self::Slots, Self::Guarded, Self::Rejected, Self::Dropped, Self::ClusterIps, Self::Hairpins];
 
@@ -156,7 +156,7 @@ impl Set {
         Self::fixed().find(|set| set.name() == name).or_else(|| IpFamily::ALL.into_iter().find_map(numbered))
     }
 
-    /// Whether elements of several front ends may be equal.
+    /// Whether elements of several VIPs may be equal.
     pub fn is_shared(self) -> bool {
         matches!(self.role, Role::ClusterIps | Role::Hairpins)
     }
@@ -173,12 +173,12 @@ pub enum Masquerade {
     Always,
 }
 
-/// The most backends that a front end uses; further ones get no traffic.
+/// The most backends that a VIP uses; further ones get no traffic.
 pub const MOST_BACKENDS: usize = 0xfff;
 /// The longest affinity; the API allows no more than a day.
 const LONGEST_AFFINITY: u32 = 0x1_ffff;
 
-/// How a front end picks a backend. Front ends share classes, so there are few: one chain each.
+/// How a VIP picks a backend. VIPs share classes, so there are few: one chain each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class {
     /// How many slots there are.
@@ -230,7 +230,7 @@ impl Class {
 /// An element: where, which key, and the data of maps (empty for sets).
 pub type Item = (Set, ElementKey, ElementData);
 
-/// What elements depend on beside their front end.
+/// What elements depend on beside their VIP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ground {
     /// The addresses on which node ports listen.
@@ -240,68 +240,68 @@ pub struct Ground {
 }
 
 /// address · protocol · port
-pub fn front_bytes(ip: IpAddr, protocol: u8, port: u16) -> ElementKey {
+pub fn vip_bytes(ip: IpAddr, protocol: u8, port: u16) -> ElementKey {
     ElementKey::EMPTY.ip(ip).and(&[protocol, 0, 0, 0]).port(port)
 }
 
-/// The elements of one front end. A node port listens on those of the ground's addresses that `free` lets it have.
-pub fn elements(key: &FrontKey, front: &Front, ground: &Ground, free: impl Fn(IpAddr) -> bool) -> Vec<Item> {
+/// The elements of one VIP. A node port listens on those of the ground's addresses that `free` lets it have.
+pub fn elements(key: &VipKey, vip: &Vip, ground: &Ground, free: impl Fn(IpAddr) -> bool) -> Vec<Item> {
     let mut items = Vec::new();
-    if front.kind == Kind::HealthCheck {
+    if vip.kind == Kind::HealthCheck {
         // A request for the node itself: its own socket answers.
         return items;
     }
-    match key.vip {
-        Vip::Address(ip) => at_address(&mut items, ip, key, front, ground),
-        Vip::Node(family) => {
+    match key.address {
+        VipAddress::Ip(ip) => at_address(&mut items, ip, key, vip, ground),
+        VipAddress::Node(family) => {
             for ip in ground.node_ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family && free(*ip)) {
-                at_address(&mut items, ip, key, front, ground);
+                at_address(&mut items, ip, key, vip, ground);
             }
         }
     }
     items
 }
 
-fn at_address(items: &mut Vec<Item>, vip: IpAddr, key: &FrontKey, front: &Front, ground: &Ground) {
-    let family = IpFamily::of(vip);
-    let at = front_bytes(vip, key.protocol.number(), key.port);
+fn at_address(items: &mut Vec<Item>, address: IpAddr, key: &VipKey, vip: &Vip, ground: &Ground) {
+    let family = IpFamily::of(address);
+    let at = vip_bytes(address, key.protocol.number(), key.port);
     let mut put = |role: Role, key: ElementKey| items.push((role.of(family), key, ElementData::EMPTY));
-    if front.kind == Kind::ClusterIp {
-        put(Role::ClusterIps, ElementKey::EMPTY.ip(vip));
+    if vip.kind == Kind::ClusterIp {
+        put(Role::ClusterIps, ElementKey::EMPTY.ip(address));
     }
-    let inside = front.inside.as_deref().unwrap_or_default();
-    if front.backends.is_empty() {
-        put(if front.unserved == Unserved::Reject { Role::Rejected } else { Role::Dropped }, at);
+    let inside = vip.inside.as_deref().unwrap_or_default();
+    if vip.backends.is_empty() {
+        put(if vip.unserved == Unserved::Reject { Role::Rejected } else { Role::Dropped }, at);
     }
-    if let Some(sources) = front.sources.as_deref().filter(|_| !front.backends.is_empty() || !inside.is_empty()) {
+    if let Some(sources) = vip.sources.as_deref().filter(|_| !vip.backends.is_empty() || !inside.is_empty()) {
         put(Role::Guarded, at);
         for net in sources.iter().map(IpNet::trunc) {
             put(Role::Allowed(net.prefix_len()), at.ip(net.addr()));
         }
     }
-    if front.affinity.is_some() && !(front.backends.is_empty() && inside.is_empty()) {
-        put(Role::Sticky(affinity(front)), at);
+    if vip.affinity.is_some() && !(vip.backends.is_empty() && inside.is_empty()) {
+        put(Role::Sticky(affinity(vip)), at);
     }
-    let masquerade = match (front.kind, front.keep_client) {
+    let masquerade = match (vip.kind, vip.keep_client) {
         (Kind::ClusterIp, _) if !ground.masquerade_all => Masquerade::Outsiders,
         (_, true) => Masquerade::Never,
         (_, false) => Masquerade::Always,
     };
-    serve(items, Role::Frontends, at, &front.backends, front, masquerade);
-    // Pods keep their addresses; the node itself may have taken the front end's own.
-    serve(items, Role::Inside, at, inside, front, Masquerade::Outsiders);
+    serve(items, Role::Frontends, at, &vip.backends, vip, masquerade);
+    // Pods keep their addresses; the node itself may have taken the VIP's own.
+    serve(items, Role::Inside, at, inside, vip, Masquerade::Outsiders);
 }
 
-fn affinity(front: &Front) -> u32 {
-    front.affinity.unwrap_or(0).min(LONGEST_AFFINITY)
+fn affinity(vip: &Vip) -> u32 {
+    vip.affinity.unwrap_or(0).min(LONGEST_AFFINITY)
 }
 
-fn serve(items: &mut Vec<Item>, role: Role, at: ElementKey, backends: &[Backend], front: &Front, masquerade: Masquerade) {
+fn serve(items: &mut Vec<Item>, role: Role, at: ElementKey, backends: &[Backend], vip: &Vip, masquerade: Masquerade) {
     let Some(family) = backends.first().map(|b| IpFamily::of(b.address)) else { return };
     let used = &backends[..backends.len().min(MOST_BACKENDS)];
     let inside = role == Role::Inside;
     // The cast is exact: no more than MOST_BACKENDS are used.
-    let class = Class { count: used.len() as u16, masquerade, inside, affinity: affinity(front) };
+    let class = Class { count: used.len() as u16, masquerade, inside, affinity: affinity(vip) };
     items.push((role.of(family), at, class.data()));
     let base = if inside { INSIDE_SLOTS } else { 0 };
     for (slot, backend) in (base..).zip(used) {
@@ -318,37 +318,37 @@ mod tests {
     use super::*;
     use crate::table::Protocol;
 
-    fn front(kind: Kind, backends: &[(&str, u16, bool)]) -> Front {
+    fn vip(kind: Kind, backends: &[(&str, u16, bool)]) -> Vip {
         let backends = backends.iter().map(|&(ip, port, local)| Backend { address: ip.parse().unwrap(), port, local }).collect();
-        Front { backends, ..Front::new("default/web:80", kind) }
+        Vip { backends, ..Vip::new("default/web:80", kind) }
     }
 
-    fn show(key: &FrontKey, front: &Front, node_ips: &[&str]) -> String {
+    fn show(key: &VipKey, vip: &Vip, node_ips: &[&str]) -> String {
         let ground = Ground { node_ips: node_ips.iter().map(|ip| ip.parse().unwrap()).collect(), masquerade_all: false };
-        let mut items = elements(key, front, &ground, |_| true);
+        let mut items = elements(key, vip, &ground, |_| true);
         items.sort();
         items.iter().map(|(set, key, data)| format!("{} {key:?} {data:?}\n", set.name())).collect()
     }
 
-    fn key(vip: &str, port: u16) -> FrontKey {
-        FrontKey { vip: Vip::Address(vip.parse().unwrap()), protocol: Protocol::Tcp, port }
+    fn key(address: &str, port: u16) -> VipKey {
+        VipKey { address: VipAddress::Ip(address.parse().unwrap()), protocol: Protocol::Tcp, port }
     }
 
     #[test]
     #[cfg(target_endian = "little")]
     fn golden_elements() {
-        insta::assert_snapshot!(show(&key("10.96.0.1", 80), &front(Kind::ClusterIp, &[("192.168.0.5", 8080, true), ("192.168.1.5", 80, false)]), &[]), @r"
+        insta::assert_snapshot!(show(&key("10.96.0.1", 80), &vip(Kind::ClusterIp, &[("192.168.0.5", 8080, true), ("192.168.1.5", 80, false)]), &[]), @r"
         frontends 0a6000010600000000500000 02100000
         slots 0a600001060000000050000000000000 c0a800051f900000
         slots 0a600001060000000050000001000000 c0a8010500500000
         cluster-ips 0a600001 
         hairpins c0a80005c0a80005 
         ");
-        let node_port = FrontKey { vip: Vip::Node(IpFamily::V4), protocol: Protocol::Udp, port: 30053 };
-        let mut local = front(Kind::NodePort, &[]);
+        let node_port = VipKey { address: VipAddress::Node(IpFamily::V4), protocol: Protocol::Udp, port: 30053 };
+        let mut local = vip(Kind::NodePort, &[]);
         local.keep_client = true;
         local.unserved = Unserved::Drop;
-        local.inside = Some(front(Kind::NodePort, &[("192.168.1.5", 53, false)]).backends);
+        local.inside = Some(vip(Kind::NodePort, &[("192.168.1.5", 53, false)]).backends);
         insta::assert_snapshot!(show(&node_port, &local, &["10.240.0.11", "10.250.0.11", "fd00::1"]), @r"
         inside 0af0000b1100000075650000 01500000
         inside 0afa000b1100000075650000 01500000
@@ -358,7 +358,7 @@ mod tests {
         dropped 0afa000b1100000075650000 
         ");
         assert!(show(&node_port, &local, &[]).is_empty());
-        let mut guarded = front(Kind::LoadBalancer, &[("fd00:1::5", 80, false)]);
+        let mut guarded = vip(Kind::LoadBalancer, &[("fd00:1::5", 80, false)]);
         guarded.affinity = Some(60);
         guarded.sources = Some(["fd00:9::/32".parse().unwrap(), "fd00::7/128".parse().unwrap()].into());
         insta::assert_snapshot!(show(&key("fd00::9", 80), &guarded, &[]), @r"

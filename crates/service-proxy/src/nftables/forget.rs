@@ -8,28 +8,28 @@ use nft::{Batch, Data, Element, Nft, NftError};
 
 use super::elements::{Ground, Role, Set, elements};
 use super::layout::{Names, table};
-use crate::table::{Front, FrontKey, IpFamily, Protocol, Table, Vip};
+use crate::table::{IpFamily, Protocol, Table, Vip, VipAddress, VipKey};
 
 /// Who may answer at addresses that UDP clients send to.
 pub type Answerers = BTreeMap<SocketAddr, BTreeSet<SocketAddr>>;
 
-/// Those of the front ends of `keys`. One that is gone has nobody.
-pub fn answerers<'a>(keys: impl IntoIterator<Item = &'a FrontKey>, table: &Table, ground: &Ground) -> Answerers {
+/// Those of the VIPs of `keys`. One that is gone has nobody.
+pub fn answerers<'a>(keys: impl IntoIterator<Item = &'a VipKey>, table: &Table, ground: &Ground) -> Answerers {
     let mut map = Answerers::new();
     for key in keys.into_iter().filter(|key| key.protocol == Protocol::Udp) {
-        let backends: BTreeSet<SocketAddr> = table.get(key).map(|front| targets(front)).unwrap_or_default();
-        let ips = match key.vip {
-            Vip::Address(ip) => vec![ip],
-            Vip::Node(family) => ground.node_ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect(),
+        let backends: BTreeSet<SocketAddr> = table.get(key).map(|vip| targets(vip)).unwrap_or_default();
+        let ips = match key.address {
+            VipAddress::Ip(ip) => vec![ip],
+            VipAddress::Node(family) => ground.node_ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect(),
         };
         map.extend(ips.into_iter().map(|ip| (SocketAddr::new(ip, key.port), backends.clone())));
     }
     map
 }
 
-fn targets(front: &Front) -> BTreeSet<SocketAddr> {
-    let inside = front.inside.as_deref().unwrap_or_default();
-    front.backends.iter().chain(inside).map(|b| SocketAddr::new(b.address, b.port)).collect()
+fn targets(vip: &Vip) -> BTreeSet<SocketAddr> {
+    let inside = vip.inside.as_deref().unwrap_or_default();
+    vip.backends.iter().chain(inside).map(|b| SocketAddr::new(b.address, b.port)).collect()
 }
 
 /// Whether the flow goes to a Service, and to none of those who may answer.
@@ -51,7 +51,7 @@ pub fn flows(answerers: &Answerers) -> Result<usize, String> {
     })
 }
 
-/// Takes away clients that stick to a backend which is none (any more) of their front end's, so that they get another one.
+/// Takes away clients that stick to a backend which is none (any more) of their VIP's, so that they get another one.
 pub fn clients(nft: &Nft, sticky: &BTreeSet<Set>, wanted: &Table, ground: &Ground) -> Result<usize, NftError> {
     let mut count = 0;
     for set in sticky {
@@ -64,8 +64,8 @@ pub fn clients(nft: &Nft, sticky: &BTreeSet<Set>, wanted: &Table, ground: &Groun
         let targets = sticky_targets(wanted, ground, *set);
         for client in there {
             let Some(Data::Value(target)) = &client.data else { continue };
-            let front = client.key.get(address_len(set.family)..).unwrap_or_default();
-            if targets.get(front).is_some_and(|targets| targets.contains(target)) {
+            let vip = client.key.get(address_len(set.family)..).unwrap_or_default();
+            if targets.get(vip).is_some_and(|targets| targets.contains(target)) {
                 continue;
             }
             let mut batch = Batch::new();
@@ -87,12 +87,12 @@ fn address_len(family: IpFamily) -> usize {
     }
 }
 
-/// The backends of each front end whose clients stick as `set` says, as bytes of elements.
+/// The backends of each VIP whose clients stick as `set` says, as bytes of elements.
 fn sticky_targets(wanted: &Table, ground: &Ground, set: Set) -> BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> {
     let mut map: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> = BTreeMap::new();
-    let sticky = wanted.iter().filter(|(key, front)| key.family() == set.family && front.affinity.is_some());
-    for (key, front) in sticky {
-        let items = elements(key, front, ground, |_| true);
+    let sticky = wanted.iter().filter(|(key, vip)| key.family() == set.family && vip.affinity.is_some());
+    for (key, vip) in sticky {
+        let items = elements(key, vip, ground, |_| true);
         if !items.iter().any(|(other, ..)| *other == set) {
             continue;
         }
@@ -116,14 +116,14 @@ mod tests {
 
     #[test]
     fn flows_are_stale_when_their_backend_is_no_answerer() {
-        let dns = FrontKey { vip: Vip::Address("10.96.0.10".parse().unwrap()), protocol: Protocol::Udp, port: 53 };
-        let gone = FrontKey { port: 54, ..dns };
-        let tcp = FrontKey { protocol: Protocol::Tcp, port: 55, ..dns };
-        let node = FrontKey { vip: Vip::Node(IpFamily::V4), port: 30053, ..dns };
+        let dns = VipKey { address: VipAddress::Ip("10.96.0.10".parse().unwrap()), protocol: Protocol::Udp, port: 53 };
+        let gone = VipKey { port: 54, ..dns };
+        let tcp = VipKey { protocol: Protocol::Tcp, port: 55, ..dns };
+        let node = VipKey { address: VipAddress::Node(IpFamily::V4), port: 30053, ..dns };
         let backend = |n: u8| Backend { address: IpAddr::from([10, 1, 0, n]), port: 53, local: false };
-        let front = Front { backends: [backend(2)].into(), inside: Some([backend(3)].into()), ..Front::new("default/dns:53", Kind::ClusterIp) };
+        let vip = Vip { backends: [backend(2)].into(), inside: Some([backend(3)].into()), ..Vip::new("default/dns:53", Kind::ClusterIp) };
         let mut table = Table::default();
-        table.set_service(&cluster::Key::new("default", "dns"), vec![(dns, front.clone()), (node, front)]);
+        table.set_service(&cluster::Key::new("default", "dns"), vec![(dns, vip.clone()), (node, vip)]);
         let ground = Ground { node_ips: vec!["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()], masquerade_all: false };
         let answerers = answerers(&[dns, gone, tcp, node], &table, &ground);
         for (destination, reply_source, expected) in [

@@ -8,7 +8,7 @@ use super::elements::{Class, ElementData, ElementKey, Ground, Role, Set};
 use super::forget;
 use super::layout::{Layout, Names, table};
 use super::state::{Content, Delta, Programmed, all_elements};
-use crate::table::{FrontKey, IpFamily, Table};
+use crate::table::{IpFamily, Table, VipKey};
 
 /// A batch of about this many bytes is committed before more is put in, so that memory stays bounded.
 const PART: usize = 1 << 20;
@@ -21,7 +21,7 @@ pub struct Kernel {
     layout: Layout,
     programmed: Programmed,
     classes: BTreeSet<(IpFamily, Class)>,
-    /// Sets that came with front ends, with the rule that reads each.
+    /// Sets that came with VIPs, with the rule that reads each.
     optional: BTreeSet<Set>,
     /// The generation of rules that we left; absent when others may have written meanwhile.
     generation: Option<u32>,
@@ -61,7 +61,7 @@ impl Kernel {
         Ok((kernel, writes))
     }
 
-    /// What elements depend on beside front ends, as it was when the kernel was last read.
+    /// What elements depend on beside VIPs, as it was when the kernel was last read.
     pub fn ground(&self) -> &Ground {
         self.programmed.ground()
     }
@@ -72,8 +72,8 @@ impl Kernel {
         Ok(self.nft.generation()? == left)
     }
 
-    /// Makes the front ends of `dirty` what `wanted` says; returns how many elements changed.
-    pub fn change(&mut self, wanted: &Table, dirty: &BTreeSet<FrontKey>) -> Result<usize, NftError> {
+    /// Makes the VIPs of `dirty` what `wanted` says; returns how many elements changed.
+    pub fn change(&mut self, wanted: &Table, dirty: &BTreeSet<VipKey>) -> Result<usize, NftError> {
         if dirty.is_empty() {
             return Ok(0);
         }
@@ -109,8 +109,8 @@ impl Kernel {
         Ok((now.wrapping_sub(before) as usize == commits).then_some(now))
     }
 
-    fn timeouts(&self, dirty: &BTreeSet<FrontKey>) -> impl Iterator<Item = u32> {
-        dirty.iter().filter_map(|key| self.programmed.front(key)?.affinity)
+    fn timeouts(&self, dirty: &BTreeSet<VipKey>) -> impl Iterator<Item = u32> {
+        dirty.iter().filter_map(|key| self.programmed.vip(key)?.affinity)
     }
 
     fn sticky(&self, which: impl Fn(u32) -> bool) -> BTreeSet<Set> {
@@ -230,7 +230,7 @@ fn read_classes(nft: &Nft) -> Result<BTreeSet<(IpFamily, Class)>, NftError> {
     Ok(classes)
 }
 
-/// Of `sets` those that came with front ends, and whose rule is there.
+/// Of `sets` those that came with VIPs, and whose rule is there.
 fn read_optional(nft: &Nft, sets: &BTreeSet<Set>) -> Result<BTreeSet<Set>, NftError> {
     let mut read_by: BTreeMap<IpFamily, BTreeSet<Option<String>>> = BTreeMap::new();
     for family in IpFamily::ALL {

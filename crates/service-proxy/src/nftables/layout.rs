@@ -47,7 +47,7 @@ impl Names {
         self.of("learn")
     }
 
-    /// Where clients of guarded front ends are let in: one rule a length of networks.
+    /// Where clients of guarded VIPs are let in: one rule a length of networks.
     pub fn guard(self) -> String {
         self.of("guard")
     }
@@ -112,12 +112,12 @@ impl Names {
     /// The kernel's form of a set.
     fn spec(self, role: Role) -> SetSpec {
         let name = self.set(role);
-        let front = || vec![self.address(), DataType::InetProto, DataType::InetService];
-        let and = |last: DataType| [front(), vec![last]].concat();
+        let vip = || vec![self.address(), DataType::InetProto, DataType::InetService];
+        let and = |last: DataType| [vip(), vec![last]].concat();
         match role {
-            Role::Frontends | Role::Inside => SetSpec::map(name, front(), [DataType::ClassId]),
+            Role::Frontends | Role::Inside => SetSpec::map(name, vip(), [DataType::ClassId]),
             Role::Slots => SetSpec::map(name, and(DataType::Mark), [self.address(), DataType::InetService]),
-            Role::Guarded | Role::Rejected | Role::Dropped | Role::Sticky(_) => SetSpec::set(name, front()),
+            Role::Guarded | Role::Rejected | Role::Dropped | Role::Sticky(_) => SetSpec::set(name, vip()),
             Role::ClusterIps => SetSpec::set(name, [self.address()]),
             Role::Hairpins => SetSpec::set(name, [self.address(), self.address()]),
             Role::Allowed(_) => SetSpec::set(name, and(self.address())),
@@ -148,7 +148,7 @@ impl Layout {
         format!("layout-{:016x}", hasher.finish())
     }
 
-    /// The chains with their rules, but for those that come with front ends.
+    /// The chains with their rules, but for those that come with VIPs.
     pub fn chains(&self) -> Vec<(Chain, Vec<Rule>)> {
         let both = |chain: &str| IpFamily::ALL.map(|family| rule().nfproto(Names(family).nft()).jump(Names(family).of(chain)));
         let new = |chain: &str| IpFamily::ALL.map(|family| rule().ct_state(ct_state::NEW).nfproto(Names(family).nft()).jump(Names(family).of(chain)));
@@ -272,13 +272,13 @@ impl Layout {
             rules.push(to_target(client, names.affinity(class.affinity), next));
         }
         let offset = if class.inside { INSIDE_SLOTS } else { 0 };
-        let (front, next) = names.load_front(names.rule(), 0);
+        let (vip, next) = names.load_front(names.rule(), 0);
         let random = Expr::Numgen { random: true, modulus: class.count.into(), offset, reg: next };
-        rules.push(to_target(front.expr(random), names.set(Role::Slots), next + 1));
+        rules.push(to_target(vip.expr(random), names.set(Role::Slots), next + 1));
         rules
     }
 
-    /// Adds a set that comes with the first front end that needs it, and the rule that reads it. The set may be there, the
+    /// Adds a set that comes with the first VIP that needs it, and the rule that reads it. The set may be there, the
     /// rule must not.
     pub fn add_optional(&self, batch: &mut Batch, set: Set) {
         let names = Names(set.family);
@@ -286,8 +286,8 @@ impl Layout {
         match set.role {
             Role::Sticky(seconds) => add_affinity(batch, names, seconds),
             Role::Allowed(bits) => {
-                let (front, next) = names.load_front(names.rule(), 0);
-                let source = names.load_saddr(front, next);
+                let (vip, next) = names.load_front(names.rule(), 0);
+                let source = names.load_saddr(vip, next);
                 let masked = match mask(names, bits) {
                     Some(mask) => source.expr(Expr::Bitwise { from: next, to: next, xor: vec![0; mask.len()], mask }),
                     None => source,
@@ -317,14 +317,14 @@ fn mask(names: Names, bits: u8) -> Option<Vec<u8>> {
 /// What was not translated although it is for a Service.
 fn unserved(names: Names) -> Vec<Rule> {
     const TCP: u8 = 6;
-    let front = |rule: Rule, role: Role| names.load_front(rule, 0).0.lookup(names.set(role), 0);
+    let vip = |rule: Rule, role: Role| names.load_front(rule, 0).0.lookup(names.set(role), 0);
     let cluster_ip = |rule: Rule| names.load_daddr(rule, 0).lookup(names.set(Role::ClusterIps), 0);
     // A client of TCP on this node may hold its socket when an ICMP message comes back, and then ignores it for a second.
     let tcp = || names.rule().l4proto(TCP);
     vec![
-        front(names.rule(), Role::Dropped).drop(),
-        front(tcp(), Role::Rejected).reject(RejectKind::TcpReset),
-        front(names.rule(), Role::Rejected).reject(RejectKind::Port),
+        vip(names.rule(), Role::Dropped).drop(),
+        vip(tcp(), Role::Rejected).reject(RejectKind::TcpReset),
+        vip(names.rule(), Role::Rejected).reject(RejectKind::Port),
         cluster_ip(tcp()).reject(RejectKind::TcpReset),
         cluster_ip(names.rule()).reject(RejectKind::Port),
     ]
@@ -342,10 +342,10 @@ fn add_affinity(batch: &mut Batch, names: Names, seconds: u32) {
         IpFamily::V6 => (CtKey::SrcIp6, CtKey::DstIp6),
     };
     let original = |rule: Rule, key: CtKey, reg: u32| rule.expr(Expr::Ct { key, reg, reply: Some(false) });
-    // client · address · protocol · port, as the client meant them; its front end alone is the key to who sticks.
-    let (front, protocol) = (names.width(), names.width() * 2);
-    let sticky = original(original(names.rule(), destination, front).load_l4proto(protocol), CtKey::ProtoDst, protocol + 1);
-    let client = original(sticky.lookup(names.set(Role::Sticky(seconds)), front), source, 0);
+    // client · address · protocol · port, as the client meant them; its VIP alone is the key to who sticks.
+    let (vip, protocol) = (names.width(), names.width() * 2);
+    let sticky = original(original(names.rule(), destination, vip).load_l4proto(protocol), CtKey::ProtoDst, protocol + 1);
+    let client = original(sticky.lookup(names.set(Role::Sticky(seconds)), vip), source, 0);
     let target = protocol + 2;
     let note = Expr::Dynset { set: names.affinity(seconds), op: DynsetOp::Update, key: 0, data: Some(target), timeout: None };
     let port = Expr::Payload { base: PayloadBase::Transport, offset: 2, len: 2, reg: target + names.width() };

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::elements::{Bytes, Class, ElementData, ElementKey, Ground, Item, Role, Set, elements};
-use crate::table::{Front, FrontKey, IpFamily, Table, Vip};
+use crate::table::{IpFamily, Table, Vip, VipAddress, VipKey};
 
 /// Elements of one set, in the order of keys.
 pub type Content = Vec<(ElementKey, ElementData)>;
@@ -64,12 +64,12 @@ pub fn by_set(items: impl IntoIterator<Item = Item>) -> BTreeMap<Set, Content> {
     sets
 }
 
-/// The front ends as they were programmed. A front end is kept by reference: its elements are derived again when it
+/// The VIPs as they were programmed. A VIP is kept by reference: its elements are derived again when it
 /// changes.
 #[derive(Debug, Default)]
 pub struct Programmed {
-    fronts: BTreeMap<FrontKey, Arc<Front>>,
-    /// How many front ends mean an element of a shared set.
+    vips: BTreeMap<VipKey, Arc<Vip>>,
+    /// How many VIPs mean an element of a shared set.
     shared: HashMap<SharedKey, u32>,
     ground: Ground,
 }
@@ -78,25 +78,25 @@ impl Programmed {
     /// Everything of `table`, as after a full pass.
     pub fn of(table: &Table, ground: Ground) -> Self {
         let mut programmed = Self { ground, ..Self::default() };
-        let keys: BTreeSet<FrontKey> = table.iter().map(|(key, _)| *key).collect();
+        let keys: BTreeSet<VipKey> = table.iter().map(|(key, _)| *key).collect();
         programmed.take(table, &keys);
         programmed
     }
 
-    /// What elements depend on beside front ends.
+    /// What elements depend on beside VIPs.
     pub fn ground(&self) -> &Ground {
         &self.ground
     }
 
-    /// Front ends to look at when `dirty` changed: on an address of the node a front end takes a port from a node port.
-    fn affected(&self, dirty: &BTreeSet<FrontKey>) -> BTreeSet<FrontKey> {
-        let twins = dirty.iter().filter(|key| matches!(key.vip, Vip::Address(ip) if self.ground.node_ips.contains(&ip)));
-        let twins = twins.map(|key| FrontKey { vip: Vip::Node(key.family()), ..*key });
+    /// VIPs to look at when `dirty` changed: on an address of the node a VIP takes a port from a node port.
+    fn affected(&self, dirty: &BTreeSet<VipKey>) -> BTreeSet<VipKey> {
+        let twins = dirty.iter().filter(|key| matches!(key.address, VipAddress::Ip(ip) if self.ground.node_ips.contains(&ip)));
+        let twins = twins.map(|key| VipKey { address: VipAddress::Node(key.family()), ..*key });
         dirty.iter().copied().chain(twins).collect()
     }
 
     /// What must change for `dirty` to be as `table` says.
-    pub fn delta(&self, table: &Table, dirty: &BTreeSet<FrontKey>) -> Delta {
+    pub fn delta(&self, table: &Table, dirty: &BTreeSet<VipKey>) -> Delta {
         let (mut old, mut new) = (Vec::new(), Vec::new());
         let mut counts: BTreeMap<(Set, ElementKey), i64> = BTreeMap::new();
         for key in self.affected(dirty) {
@@ -129,7 +129,7 @@ impl Programmed {
     }
 
     /// Notes that `dirty` is now as `table` says.
-    pub fn take(&mut self, table: &Table, dirty: &BTreeSet<FrontKey>) {
+    pub fn take(&mut self, table: &Table, dirty: &BTreeSet<VipKey>) {
         let affected = self.affected(dirty);
         for key in &affected {
             let (before, after) = (self.before(key), items_of(table, key, &self.ground));
@@ -139,20 +139,20 @@ impl Programmed {
         }
         for key in affected {
             match table.get(&key) {
-                Some(front) => drop(self.fronts.insert(key, front.clone())),
-                None => drop(self.fronts.remove(&key)),
+                Some(vip) => drop(self.vips.insert(key, vip.clone())),
+                None => drop(self.vips.remove(&key)),
             }
         }
     }
 
-    /// A front end as it was programmed.
-    pub fn front(&self, key: &FrontKey) -> Option<&Arc<Front>> {
-        self.fronts.get(key)
+    /// A VIP as it was programmed.
+    pub fn vip(&self, key: &VipKey) -> Option<&Arc<Vip>> {
+        self.vips.get(key)
     }
 
-    fn before(&self, key: &FrontKey) -> Vec<Item> {
-        let Some(front) = self.fronts.get(key) else { return Vec::new() };
-        elements(key, front, &self.ground, |ip| !self.fronts.contains_key(&at(key, ip)))
+    fn before(&self, key: &VipKey) -> Vec<Item> {
+        let Some(vip) = self.vips.get(key) else { return Vec::new() };
+        elements(key, vip, &self.ground, |ip| !self.vips.contains_key(&at(key, ip)))
     }
 
     fn count(&mut self, items: Vec<Item>, up: bool) {
@@ -178,13 +178,13 @@ fn shared_key(set: Set, key: &ElementKey) -> SharedKey {
     (set.role == Role::Hairpins, Bytes::of(&key[..address.min(key.len())]).unwrap_or(Bytes::EMPTY))
 }
 
-fn at(key: &FrontKey, ip: IpAddr) -> FrontKey {
-    FrontKey { vip: Vip::Address(ip), ..*key }
+fn at(key: &VipKey, ip: IpAddr) -> VipKey {
+    VipKey { address: VipAddress::Ip(ip), ..*key }
 }
 
-fn items_of(table: &Table, key: &FrontKey, ground: &Ground) -> Vec<Item> {
-    let Some(front) = table.get(key) else { return Vec::new() };
-    elements(key, front, ground, |ip| table.get(&at(key, ip)).is_none())
+fn items_of(table: &Table, key: &VipKey, ground: &Ground) -> Vec<Item> {
+    let Some(vip) = table.get(key) else { return Vec::new() };
+    elements(key, vip, ground, |ip| table.get(&at(key, ip)).is_none())
 }
 
 /// Every element that `table` means.

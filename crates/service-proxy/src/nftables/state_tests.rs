@@ -25,36 +25,36 @@ fn address(v6: bool, n: u8) -> IpAddr {
 }
 
 prop_compose! {
-    fn front()(at in 0u8..6, v6 in any::<bool>(), ends in prop::collection::vec((100u8..104, any::<bool>()), 0..4), affinity in prop::option::of(60u32..62), keep in any::<bool>(), sources in prop::option::of(prop::collection::vec(8u8..10, 0..3))) -> (FrontKey, Front) {
+    fn vip()(at in 0u8..6, v6 in any::<bool>(), ends in prop::collection::vec((100u8..104, any::<bool>()), 0..4), affinity in prop::option::of(60u32..62), keep in any::<bool>(), sources in prop::option::of(prop::collection::vec(8u8..10, 0..3))) -> (VipKey, Vip) {
         let mut backends: Vec<Backend> = ends.into_iter().map(|(n, local)| Backend { address: address(v6, n), port: 80, local }).collect();
         backends.sort();
         backends.dedup_by_key(|b| b.address);
         let family = if v6 { IpFamily::V6 } else { IpFamily::V4 };
-        let (vip, kind) = match at {
-            0 => (Vip::Node(family), Kind::NodePort),
+        let (listen, kind) = match at {
+            0 => (VipAddress::Node(family), Kind::NodePort),
             // One of the node's own addresses.
-            1 => (Vip::Address(address(v6, 1)), Kind::ExternalIp),
-            2 => (Vip::Address(address(v6, 2)), Kind::LoadBalancer),
-            n => (Vip::Address(address(v6, n)), Kind::ClusterIp),
+            1 => (VipAddress::Ip(address(v6, 1)), Kind::ExternalIp),
+            2 => (VipAddress::Ip(address(v6, 2)), Kind::LoadBalancer),
+            n => (VipAddress::Ip(address(v6, n)), Kind::ClusterIp),
         };
         let backends: Backends = backends.into();
         let inside = keep.then(|| backends.clone());
         let sources = sources.filter(|_| at == 2).map(|bits| bits.into_iter().map(|bits| ipnet::IpNet::new(address(v6, 0), bits).unwrap().trunc()).collect::<BTreeSet<_>>().into_iter().collect());
-        (FrontKey { vip, protocol: Protocol::Tcp, port: 80 }, Front { backends, inside, keep_client: keep, affinity, sources, ..Front::new("s", kind) })
+        (VipKey { address: listen, protocol: Protocol::Tcp, port: 80 }, Vip { backends, inside, keep_client: keep, affinity, sources, ..Vip::new("s", kind) })
     }
 }
 
 proptest! {
     #[test]
-    fn any_sequence_of_changes_ends_where_a_full_pass_would(changes in prop::collection::vec((0u8..4, prop::collection::vec(front(), 0..3)), 1..30), batch in 1usize..4, ips in 1usize..5) {
+    fn any_sequence_of_changes_ends_where_a_full_pass_would(changes in prop::collection::vec((0u8..4, prop::collection::vec(vip(), 0..3)), 1..30), batch in 1usize..4, ips in 1usize..5) {
         let all = [address(false, 1), address(true, 1), address(false, 9), address(true, 9)];
         let ground = Ground { node_ips: all[..ips].to_vec(), masquerade_all: false };
         let (mut table, mut kernel) = (Table::default(), BTreeMap::new());
         let mut programmed = Programmed::of(&table, ground.clone());
         for chunk in changes.chunks(batch) {
             let mut dirty = BTreeSet::new();
-            for (name, fronts) in chunk {
-                let changed = table.set_service(&Key::new("ns", name.to_string()), fronts.clone());
+            for (name, vips) in chunk {
+                let changed = table.set_service(&Key::new("ns", name.to_string()), vips.clone());
                 dirty.extend(changed.into_iter().map(|change| change.key));
             }
             apply(&mut kernel, &programmed.delta(&table, &dirty));

@@ -10,7 +10,7 @@ use linux_sys::sysctl;
 use super::elements::Role;
 use super::*;
 use crate::flows::{Flows, echo};
-use crate::table::{Backend, Front, IpFamily, Kind, Protocol, Unserved, Vip};
+use crate::table::{Backend, IpFamily, Kind, Protocol, Unserved, Vip, VipAddress};
 
 /// The current namespace is the node: pods at 10.1.0.2… on a routed bridge, and a world beyond `up0`.
 struct Lab {
@@ -113,8 +113,8 @@ impl Lab {
         Self { pods, world, proxy: proxy(), table: Table::default() }
     }
 
-    fn set(&mut self, service: &str, fronts: Vec<(FrontKey, Front)>) -> usize {
-        let changes = self.table.set_service(&Key::new("default", service), fronts);
+    fn set(&mut self, service: &str, vips: Vec<(VipKey, Vip)>) -> usize {
+        let changes = self.table.set_service(&Key::new("default", service), vips);
         let dirty = changes.into_iter().map(|change| change.key).collect();
         self.proxy.sync(&self.table, &dirty, false).unwrap().writes
     }
@@ -146,14 +146,14 @@ fn proxy() -> Nftables {
     Nftables::new(settings())
 }
 
-fn key(vip: &str, port: u16) -> FrontKey {
-    let vip = if vip == "node" { Vip::Node(IpFamily::V4) } else { Vip::Address(ip(vip)) };
-    FrontKey { vip, protocol: Protocol::Tcp, port }
+fn key(address: &str, port: u16) -> VipKey {
+    let address = if address == "node" { VipAddress::Node(IpFamily::V4) } else { VipAddress::Ip(ip(address)) };
+    VipKey { address, protocol: Protocol::Tcp, port }
 }
 
-fn front(kind: Kind, pods: &[u8]) -> Front {
+fn vip(kind: Kind, pods: &[u8]) -> Vip {
     let backends = pods.iter().map(|n| Backend { address: ip(&format!("10.1.0.{}", n + 2)), port: 8080, local: true }).collect();
-    Front { backends, ..Front::new("default/web:80", kind) }
+    Vip { backends, ..Vip::new("default/web:80", kind) }
 }
 
 fn ask(to: &str) -> String {
@@ -182,12 +182,12 @@ fn cluster_ips_reach_pods_from_everywhere() {
     in_lab("nftables::tests::cluster_ips_reach_pods_from_everywhere", || {
         let mut lab = Lab::new(3);
         lab.serve();
-        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[1]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(Kind::ClusterIp, &[1]))]);
         assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2", "between pods of one node the client is seen");
         assert_eq!(asks(&lab.pods[1], WEB), "pod1 sees 10.1.0.1", "a pod that meets itself is translated");
         assert_eq!(ask(WEB), "pod1 sees 10.1.0.1", "from the node itself");
         assert_eq!(asks(&lab.world, WEB), "pod1 sees 10.1.0.1", "an outsider's reply must come back this way");
-        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[0, 1, 2]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(Kind::ClusterIp, &[0, 1, 2]))]);
         let mut seen = BTreeSet::new();
         for _ in 0..60 {
             seen.insert(asks(&lab.pods[0], WEB).split(' ').next().unwrap().to_owned());
@@ -195,7 +195,7 @@ fn cluster_ips_reach_pods_from_everywhere() {
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["pod0", "pod1", "pod2"]);
         // A port that the Service does not have, then a Service without backends, then none.
         assert_eq!(asks(&lab.pods[0], "10.96.0.1:81"), "connection refused");
-        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(Kind::ClusterIp, &[]))]);
         assert_eq!((asks(&lab.pods[0], WEB), ask(WEB)), ("connection refused".into(), "connection refused".into()));
         lab.set("web", vec![]);
         assert_ne!(asks(&lab.pods[0], WEB), "connection refused");
@@ -211,7 +211,7 @@ fn a_plain_bridge_works_where_bridge_netfilter_is_on() {
         }
         let mut lab = Lab::with_ports(2, false);
         lab.serve();
-        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[1]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(Kind::ClusterIp, &[1]))]);
         assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
         assert_eq!(asks(&lab.pods[1], WEB), "pod1 sees 10.1.0.1");
     });
@@ -223,14 +223,14 @@ fn node_ports_follow_the_traffic_policy() {
         let mut lab = Lab::new(2);
         lab.serve();
         let node = &format!("{NODE}:30080");
-        lab.set("web", vec![(key("node", 30080), front(Kind::NodePort, &[1]))]);
+        lab.set("web", vec![(key("node", 30080), vip(Kind::NodePort, &[1]))]);
         assert_eq!(asks(&lab.world, node), "pod1 sees 10.1.0.1", "policy Cluster: as if from the node");
         assert_eq!(ask(node), "pod1 sees 10.1.0.1");
-        let local = |pods: &[u8]| Front {
+        let local = |pods: &[u8]| Vip {
             keep_client: true,
-            inside: Some(front(Kind::NodePort, &[0]).backends),
+            inside: Some(vip(Kind::NodePort, &[0]).backends),
             unserved: Unserved::Drop,
-            ..front(Kind::NodePort, pods)
+            ..vip(Kind::NodePort, pods)
         };
         lab.set("web", vec![(key("node", 30080), local(&[1]))]);
         assert_eq!(asks(&lab.world, node), "pod1 sees 10.240.0.1", "policy Local: the client is seen");
@@ -247,7 +247,7 @@ fn backends_off_the_pod_network_get_the_nodes_address() {
     in_lab("nftables::tests::backends_off_the_pod_network_get_the_nodes_address", || {
         let mut lab = Lab::new(1);
         serve(&lab.world, 9);
-        let mut api = front(Kind::ClusterIp, &[]);
+        let mut api = vip(Kind::ClusterIp, &[]);
         api.backends = [Backend { address: ip("10.240.0.1"), port: 8080, local: false }].into();
         lab.set("kubernetes", vec![(key("10.96.0.1", 443), api)]);
         assert_eq!(asks(&lab.pods[0], "10.96.0.1:443"), "pod9 sees 10.240.0.11");
@@ -265,8 +265,8 @@ fn udp_is_answered_from_the_service_address() {
                 let _ = server.send_to(peer.ip().to_string().as_bytes(), peer);
             }
         });
-        let dns = FrontKey { protocol: Protocol::Udp, ..key("10.96.0.10", 53) };
-        lab.set("dns", vec![(dns, front(Kind::ClusterIp, &[1]))]);
+        let dns = VipKey { protocol: Protocol::Udp, ..key("10.96.0.10", 53) };
+        lab.set("dns", vec![(dns, vip(Kind::ClusterIp, &[1]))]);
         let answer = lab.pods[0].run(|| {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -286,7 +286,7 @@ fn sticky_clients_stay_and_move_when_their_backend_goes() {
     in_lab("nftables::tests::sticky_clients_stay_and_move_when_their_backend_goes", || {
         let mut lab = Lab::new(4);
         lab.serve();
-        let sticky = |pods: &[u8]| vec![(key("10.96.0.1", 80), Front { affinity: Some(60), ..front(Kind::ClusterIp, pods) })];
+        let sticky = |pods: &[u8]| vec![(key("10.96.0.1", 80), Vip { affinity: Some(60), ..vip(Kind::ClusterIp, pods) })];
         lab.set("web", sticky(&[1, 2, 3]));
         let first = asks(&lab.pods[0], WEB);
         for _ in 0..20 {
@@ -306,19 +306,19 @@ fn a_change_is_small_connections_live_and_a_restart_adopts() {
     in_lab("nftables::tests::a_change_is_small_connections_live_and_a_restart_adopts", || {
         let mut lab = Lab::new(2);
         lab.serve();
-        let many: Vec<(FrontKey, Front)> = (0..1000u16).map(|n| (key("10.96.9.9", 1000 + n), front(Kind::ClusterIp, &[0, 1]))).collect();
+        let many: Vec<(VipKey, Vip)> = (0..1000u16).map(|n| (key("10.96.9.9", 1000 + n), vip(Kind::ClusterIp, &[0, 1]))).collect();
         lab.set("many", many);
         let listener = lab.pods[1].run(|| TcpListener::bind("0.0.0.0:9000").unwrap()).unwrap();
-        let mut long = front(Kind::ClusterIp, &[1]);
+        let mut long = vip(Kind::ClusterIp, &[1]);
         long.backends = long.backends.iter().map(|b| Backend { port: 9000, ..*b }).collect();
         lab.set("long", vec![(key("10.96.0.2", 80), long)]);
         let mut client = lab.pods[0].run(|| TcpStream::connect("10.96.0.2:80").unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
-        assert_eq!(lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[1]))]), 3, "front end, slot, address; the hairpin is shared");
+        assert_eq!(lab.set("web", vec![(key("10.96.0.1", 80), vip(Kind::ClusterIp, &[1]))]), 3, "VIP, slot, address; the hairpin is shared");
         let mut restarted = proxy();
         assert_eq!(restarted.sync(&lab.table, &BTreeSet::new(), true).unwrap().writes, 0, "nothing that is right is touched");
         lab.proxy = restarted;
-        assert_eq!(lab.set("many", vec![]), 3002, "1000 front ends with two slots, one address, and pod0's hairpin");
+        assert_eq!(lab.set("many", vec![]), 3002, "1000 VIPs with two slots, one address, and pod0's hairpin");
         client.write_all(b"still here").unwrap();
         let mut buffer = [0; 10];
         server.read_exact(&mut buffer).unwrap();
@@ -333,13 +333,13 @@ fn a_thousand_connections_outlive_what_happens_to_others() {
     in_lab("nftables::tests::a_thousand_connections_outlive_what_happens_to_others", || {
         let mut lab = Lab::new(2);
         echo(lab.pods[1].run(|| TcpListener::bind("0.0.0.0:8080").unwrap()).unwrap());
-        lab.set("kept", vec![(key("10.96.0.2", 80), front(Kind::ClusterIp, &[1])), (key("node", 30080), front(Kind::NodePort, &[1]))]);
+        lab.set("kept", vec![(key("10.96.0.2", 80), vip(Kind::ClusterIp, &[1])), (key("node", 30080), vip(Kind::NodePort, &[1]))]);
         let mut flows = Flows::open(&lab.pods[0], &["10.96.0.2:80", &format!("{NODE}:30080")], 500);
-        let others = |pods: &[u8]| (0..200u16).map(|n| (key("10.96.9.9", 1000 + n), front(Kind::ClusterIp, pods))).collect::<Vec<_>>();
+        let others = |pods: &[u8]| (0..200u16).map(|n| (key("10.96.9.9", 1000 + n), vip(Kind::ClusterIp, pods))).collect::<Vec<_>>();
         assert!(lab.set("others", others(&[0])) > 0);
         assert_eq!(flows.alive(), 1000, "Services come");
         assert!(lab.set("others", others(&[0, 1])) > 0);
-        assert_eq!(flows.alive(), 1000, "their back ends change");
+        assert_eq!(flows.alive(), 1000, "their backends change");
         let mut batch = Batch::new();
         batch.flush_chain(&table(), "prerouting");
         Nft::open().unwrap().commit(&batch).unwrap();
@@ -358,7 +358,7 @@ fn damage_is_repaired() {
     in_lab("nftables::tests::damage_is_repaired", || {
         let mut lab = Lab::new(2);
         lab.serve();
-        let web = |pods: &[u8]| vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, pods))];
+        let web = |pods: &[u8]| vec![(key("10.96.0.1", 80), vip(Kind::ClusterIp, pods))];
         lab.set("web", web(&[1]));
         let nft = Nft::open().unwrap();
         let damage = |f: &dyn Fn(&mut Batch)| {
@@ -386,14 +386,10 @@ fn damage_is_repaired() {
 fn nft_shows_the_table() {
     in_lab("nftables::tests::nft_shows_the_table", || {
         let mut lab = Lab::new(1);
-        let sticky = Front { affinity: Some(60), ..front(Kind::ClusterIp, &[0]) };
+        let sticky = Vip { affinity: Some(60), ..vip(Kind::ClusterIp, &[0]) };
         lab.set(
             "web",
-            vec![
-                (key("10.96.0.1", 80), front(Kind::ClusterIp, &[0])),
-                (key("10.96.0.2", 80), sticky),
-                (key("node", 30080), front(Kind::NodePort, &[0])),
-            ],
+            vec![(key("10.96.0.1", 80), vip(Kind::ClusterIp, &[0])), (key("10.96.0.2", 80), sticky), (key("node", 30080), vip(Kind::NodePort, &[0]))],
         );
         let output = std::process::Command::new("nft").args(["list", "ruleset"]).output().expect("nft(8), which people look at rules with");
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

@@ -15,7 +15,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::*;
-use crate::hns::front_key;
+use crate::hns::vip_key;
 
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
@@ -93,7 +93,7 @@ async fn until(hcn: &HcnClient, expected: &[(&str, usize)]) -> Duration {
     let start = Instant::now();
     loop {
         let seen: Vec<(String, usize)> =
-            hcn.load_balancers().await.unwrap().iter().map(|lb| (front_key(lb).unwrap().to_string(), lb.host_compute_endpoints.len())).collect();
+            hcn.load_balancers().await.unwrap().iter().map(|lb| (vip_key(lb).unwrap().to_string(), lb.host_compute_endpoints.len())).collect();
         if seen.iter().map(|(key, n)| (key.as_str(), *n)).eq(expected.iter().copied()) {
             return start.elapsed();
         }
@@ -179,7 +179,7 @@ async fn a_lost_client_address_is_an_event_of_the_service_that_asked_for_it() {
         api.send(SERVICES, "ADDED", asking(policy));
         api.send(SLICES, "ADDED", local);
         api.listed();
-        seen.wait_for(|status| status.is_converged() && status.fronts == 2).await.unwrap();
+        seen.wait_for(|status| status.is_converged() && status.vips == 2).await.unwrap();
         let patience = Duration::from_secs(if told { 15 } else { 1 });
         let event = tokio::time::timeout(patience, api.events.recv()).await.ok().flatten();
         let event = event.map(|event| (event["reason"].clone(), event["involvedObject"]["name"].clone(), event["message"].to_string()));
@@ -206,7 +206,7 @@ async fn the_loop_follows_the_api_waits_for_both_lists_and_repairs() {
     assert!(hcn.load_balancers().await.unwrap().is_empty(), "half a list is no list");
     api.listed();
     until(&hcn, &[("10.96.0.7:80/tcp", 1)]).await;
-    let told = tokio::time::timeout(Duration::from_millis(2_500), seen.wait_for(|status| status.is_converged() && status.fronts == 1)).await;
+    let told = tokio::time::timeout(Duration::from_millis(2_500), seen.wait_for(|status| status.is_converged() && status.vips == 1)).await;
     told.expect("that everything is done is told at once, not with the next look").unwrap();
     api.send(SLICES, "MODIFIED", slice(2, &["192.168.2.3", "192.168.2.4"]));
     let took = until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
@@ -298,9 +298,9 @@ fn each_mode_answers_at_the_health_check_node_port() {
 /// The same in user space, where another program has the address: what waits is told, and nothing counts as synced until it is served.
 #[cfg(target_os = "linux")]
 #[test]
-fn user_space_is_not_synced_while_a_front_end_fails() {
+fn user_space_is_not_synced_while_a_vip_fails() {
     use linux_sys::ns::in_lab;
-    in_lab("run::tests::user_space_is_not_synced_while_a_front_end_fails", || {
+    in_lab("run::tests::user_space_is_not_synced_while_a_vip_fails", || {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
             let api = Api::new();
             let (status, mut seen) = watch::channel(Status::default());
@@ -324,7 +324,7 @@ fn user_space_is_not_synced_while_a_front_end_fails() {
             api.listed();
             let told = seen.wait_for(|status| status.ready && !status.progress.behind.is_empty());
             let failing = tokio::time::timeout(Duration::from_secs(60), told).await.expect("that it is told").unwrap().clone();
-            assert_eq!((failing.progress.behind.len(), failing.fronts), (1, 2), "{failing:?}");
+            assert_eq!((failing.progress.behind.len(), failing.vips), (1, 2), "{failing:?}");
             assert!(std::net::TcpStream::connect("127.0.0.7:80").is_ok(), "the ClusterIP is served");
             assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
             drop(taken);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use cluster::Key;
 use serde_json::{Value, json};
 
-use crate::fronts::{Terms, wanted};
 use crate::inputs::Inputs;
 use crate::rows::{ServiceRow, SliceRow};
 use crate::table::{Change, Table};
+use crate::vips::{Terms, wanted};
 
 /// A load balancer of both policies, as most tests want it; `spec` and `status` go over it.
 fn balancer(over: Value) -> Value {
@@ -155,7 +155,7 @@ fn with_both_policies_local_nobody_remote_is_used_from_outside_or_inside() {
 }
 
 #[test]
-fn when_nobody_is_ready_those_that_still_serve_answer_at_every_front_end() {
+fn when_nobody_is_ready_those_that_still_serve_answer_at_every_vip() {
     let doc = balancer(json!({"spec": {"externalIPs": ["192.0.2.9"]}}));
     let text = render(doc, &["10.1.0.5 st here", "10.1.1.5 st there", "10.1.1.6 t there", "10.1.1.7 s there"]);
     let all = "-> 10.1.0.5:8080@here 10.1.1.5:8080\n";
@@ -202,7 +202,7 @@ fn hints_keep_traffic_in_the_zone_or_on_the_node() {
     let key = Key::new("default", "web");
     let slices = [slice(&["10.1.0.5 rs there zone=a", "10.1.1.5 rs there zone=b"])];
     let everywhere = wanted(&key, &row(&cluster_ip(json!({}))), &slices, &Terms::default());
-    assert_eq!(everywhere.fronts[0].1.backends.len(), 2);
+    assert_eq!(everywhere.vips[0].1.backends.len(), 2);
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn one_port_may_have_backends_at_several_target_ports() {
 }
 
 #[test]
-fn windows_annotation_and_affinity_reach_the_front_ends() {
+fn windows_annotation_and_affinity_reach_the_vips() {
     let doc = balancer(json!({"metadata": {"annotations": {"preserve-destination": "true"}},
         "spec": {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}}}));
     insta::assert_snapshot!(render(doc, &[HERE]), @r"
@@ -300,7 +300,7 @@ fn one_address_may_be_local_for_one_service_and_remote_for_another() {
     let before = table.render();
     assert_eq!(set(&mut table, "c", &cluster_ip(json!({"spec": {"clusterIP": "10.96.0.9"}})), &[slice(&[HERE])]).len(), 1);
     let changes = table.set_service(&Key::new("default", "c"), crate::Wanted::default());
-    assert_eq!(changes.len(), 1, "only the front end of the Service that went");
+    assert_eq!(changes.len(), 1, "only the VIP of the Service that went");
     assert_eq!(table.render(), before);
 }
 
@@ -321,7 +321,7 @@ fn a_change_of_a_service_touches_what_differs() {
 fn names_and_the_api_server_are_urgent() {
     for (ns, name, urgent) in [("kube-system", "kube-dns", true), ("default", "kubernetes", true), ("default", "kube-dns", false)] {
         let key = Key::new(ns, name);
-        assert_eq!(wanted(&key, &row(&cluster_ip(json!({}))), &[], &terms()).fronts[0].1.urgent, urgent, "{key}");
+        assert_eq!(wanted(&key, &row(&cluster_ip(json!({}))), &[], &terms()).vips[0].1.urgent, urgent, "{key}");
     }
 }
 
@@ -343,7 +343,7 @@ mod model {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::table::{Front, FrontKey, HealthCheck};
+    use crate::table::{HealthCheck, Vip, VipKey};
 
     /// What the API holds.
     #[derive(Default)]
@@ -413,17 +413,17 @@ mod model {
         }
 
         /// Every Service from the beginning; of several claims the first by name holds.
-        fn naive(&self) -> (BTreeMap<FrontKey, Front>, BTreeMap<Key, HealthCheck>) {
-            let (mut fronts, mut checks) = (BTreeMap::new(), BTreeMap::new());
+        fn naive(&self) -> (BTreeMap<VipKey, Vip>, BTreeMap<Key, HealthCheck>) {
+            let (mut vips, mut checks) = (BTreeMap::new(), BTreeMap::new());
             for (key, row) in &self.services {
                 let slices: Vec<_> = self.slices.values().filter(|slice| slice.service == key.name).cloned().collect();
                 let wanted = wanted(key, row, &slices, &terms());
-                for (key, front) in wanted.fronts {
-                    fronts.entry(key).or_insert(front);
+                for (key, vip) in wanted.vips {
+                    vips.entry(key).or_insert(vip);
                 }
                 checks.extend(wanted.health_check.map(|check| (key.clone(), check)));
             }
-            (fronts, checks)
+            (vips, checks)
         }
     }
 
@@ -431,7 +431,7 @@ mod model {
         #[test]
         fn any_sequence_of_events_ends_where_starting_anew_would(events in prop::collection::vec(event(), 1..40), batch in 1usize..4) {
             let (mut world, mut inputs, mut table) = (World::default(), Inputs::default(), Table::default());
-            let mut mirror: BTreeMap<FrontKey, Front> = BTreeMap::new();
+            let mut mirror: BTreeMap<VipKey, Vip> = BTreeMap::new();
             for chunk in events.chunks(batch) {
                 chunk.iter().for_each(|event| world.take(event, &mut inputs));
                 let touched: BTreeSet<Key> = inputs.take_dirty();
@@ -442,14 +442,14 @@ mod model {
                         // What a backend does with changes alone.
                         prop_assert_eq!(mirror.get(&change.key), change.old.as_deref());
                         match change.new {
-                            Some(front) => drop(mirror.insert(change.key, (*front).clone())),
+                            Some(vip) => drop(mirror.insert(change.key, (*vip).clone())),
                             None => drop(mirror.remove(&change.key)),
                         }
                     }
                 }
-                let (fronts, checks) = world.naive();
-                prop_assert_eq!(&mirror, &fronts);
-                prop_assert!(table.iter().map(|(key, front)| (key, &**front)).eq(&fronts));
+                let (vips, checks) = world.naive();
+                prop_assert_eq!(&mirror, &vips);
+                prop_assert!(table.iter().map(|(key, vip)| (key, &**vip)).eq(&vips));
                 prop_assert!(table.health_checks().eq(checks.iter().map(|(key, check)| (key, *check))));
             }
         }

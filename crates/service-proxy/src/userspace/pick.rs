@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use crate::table::{Backend, Front, Unserved};
+use crate::table::{Backend, Unserved, Vip};
 
-/// Most clients of one front end that are remembered.
+/// Most clients of one VIP that are remembered.
 const MOST_CLIENTS: usize = 65_536;
 
 /// How clients inside the cluster are told from others.
@@ -39,35 +39,35 @@ pub enum Choice {
     Ignore,
 }
 
-/// Picks backends of one front end: in turn, but for clients that stick.
+/// Picks backends of one VIP: in turn, but for clients that stick.
 #[derive(Debug)]
 pub struct Balancer {
-    front: Arc<Front>,
+    vip: Arc<Vip>,
     own: Option<IpAddr>,
     turn: usize,
     sticky: HashMap<IpAddr, (Backend, Instant)>,
 }
 
 impl Balancer {
-    /// For a front end, as it is now, with its address of this host: the node is the only client that comes from there.
-    pub fn new(front: Arc<Front>, own: Option<IpAddr>) -> Self {
-        Self { front, own, turn: 0, sticky: HashMap::new() }
+    /// For a VIP, as it is now, with its address of this host: the node is the only client that comes from there.
+    pub fn new(vip: Arc<Vip>, own: Option<IpAddr>) -> Self {
+        Self { vip, own, turn: 0, sticky: HashMap::new() }
     }
 
-    /// The front end changed: clients of backends that went no longer stick.
-    pub fn update(&mut self, front: Arc<Front>) {
-        let stays = |backend: &Backend| front.backends.contains(backend) || front.inside.as_deref().unwrap_or_default().contains(backend);
-        self.sticky.retain(|_, (backend, _)| front.affinity.is_some() && stays(backend));
-        self.front = front;
+    /// The VIP changed: clients of backends that went no longer stick.
+    pub fn update(&mut self, vip: Arc<Vip>) {
+        let stays = |backend: &Backend| vip.backends.contains(backend) || vip.inside.as_deref().unwrap_or_default().contains(backend);
+        self.sticky.retain(|_, (backend, _)| vip.affinity.is_some() && stays(backend));
+        self.vip = vip;
     }
 
     /// Who answers `client`, where those in `failed` did not.
     pub fn choose(&mut self, client: IpAddr, inside: &Inside, now: Instant, failed: &[Backend]) -> Choice {
-        if self.front.sources.as_ref().is_some_and(|nets| !nets.iter().any(|net| net.contains(&client))) {
+        if self.vip.sources.as_ref().is_some_and(|nets| !nets.iter().any(|net| net.contains(&client))) {
             return Choice::Ignore;
         }
         let backends = self.list(client, inside);
-        let Some(timeout) = self.front.affinity.map(|seconds| Duration::from_secs(seconds.into())) else {
+        let Some(timeout) = self.vip.affinity.map(|seconds| Duration::from_secs(seconds.into())) else {
             return self.next(&backends, failed);
         };
         let known = self.sticky.get(&client).filter(|(backend, seen)| now.duration_since(*seen) < timeout && backends.contains(backend));
@@ -90,9 +90,9 @@ impl Balancer {
     }
 
     fn list(&self, client: IpAddr, inside: &Inside) -> Arc<[Backend]> {
-        match &self.front.inside {
+        match &self.vip.inside {
             Some(everyone) if inside.has(client) || self.own == Some(client) => everyone.clone(),
-            _ => self.front.backends.clone(),
+            _ => self.vip.backends.clone(),
         }
     }
 
@@ -100,7 +100,7 @@ impl Balancer {
         let at = self.turn;
         self.turn = self.turn.wrapping_add(1);
         let turns = (0..backends.len()).map(|n| backends[at.wrapping_add(n) % backends.len()]);
-        match (turns.into_iter().find(|backend| !failed.contains(backend)), self.front.unserved) {
+        match (turns.into_iter().find(|backend| !failed.contains(backend)), self.vip.unserved) {
             (Some(backend), _) => Choice::Backend(backend),
             (None, Unserved::Drop) if failed.is_empty() => Choice::Ignore,
             (None, _) => Choice::Refuse,
@@ -117,8 +117,8 @@ mod tests {
         Backend { address: [10, 1, 0, n].into(), port: 80, local: false }
     }
 
-    fn front(list: &[u8]) -> Front {
-        Front { backends: list.iter().map(|n| backend(*n)).collect(), ..Front::new("default/web:80", Kind::ClusterIp) }
+    fn vip(list: &[u8]) -> Vip {
+        Vip { backends: list.iter().map(|n| backend(*n)).collect(), ..Vip::new("default/web:80", Kind::ClusterIp) }
     }
 
     fn inside() -> Inside {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn backends_take_turns_and_failed_ones_are_passed_over() {
-        let mut balancer = Balancer::new(Arc::new(front(&[1, 2, 3])), None);
+        let mut balancer = Balancer::new(Arc::new(vip(&[1, 2, 3])), None);
         assert_eq!(picks(&mut balancer, "10.9.0.1", 4), [1, 2, 3, 1].map(|n| Choice::Backend(backend(n))));
         let failed = [backend(2), backend(3)];
         assert_eq!(balancer.choose(ip("10.9.0.1"), &inside(), Instant::now(), &failed), Choice::Backend(backend(1)));
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn clients_stick_until_time_or_their_backend_goes() {
-        let sticky = |list: &[u8]| Arc::new(Front { affinity: Some(60), ..front(list) });
+        let sticky = |list: &[u8]| Arc::new(Vip { affinity: Some(60), ..vip(list) });
         let mut balancer = Balancer::new(sticky(&[1, 2, 3]), None);
         let (start, client) = (Instant::now(), ip("10.9.0.1"));
         let at = |balancer: &mut Balancer, seconds| balancer.choose(client, &inside(), start + Duration::from_secs(seconds), &[]);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn policies_and_ranges_decide_who_is_heard() {
-        let local = Front { inside: Some(front(&[7]).backends), unserved: Unserved::Drop, ..front(&[]) };
+        let local = Vip { inside: Some(vip(&[7]).backends), unserved: Unserved::Drop, ..vip(&[]) };
         let mut balancer = Balancer::new(Arc::new(local), Some(ip("192.0.2.7")));
         for (client, expected) in [
             ("10.9.0.1", Choice::Ignore),
@@ -172,8 +172,8 @@ mod tests {
         ] {
             assert_eq!(picks(&mut balancer, client, 1), [expected], "{client}");
         }
-        assert_eq!(picks(&mut Balancer::new(Arc::new(front(&[])), None), "10.9.0.1", 1), [Choice::Refuse]);
-        let guarded = Front { sources: Some(["192.0.2.0/24".parse().unwrap()].into()), ..front(&[1]) };
+        assert_eq!(picks(&mut Balancer::new(Arc::new(vip(&[])), None), "10.9.0.1", 1), [Choice::Refuse]);
+        let guarded = Vip { sources: Some(["192.0.2.0/24".parse().unwrap()].into()), ..vip(&[1]) };
         let mut balancer = Balancer::new(Arc::new(guarded), None);
         assert_eq!(picks(&mut balancer, "192.0.2.9", 1), [Choice::Backend(backend(1))]);
         assert_eq!(picks(&mut balancer, "198.51.100.9", 1), [Choice::Ignore]);

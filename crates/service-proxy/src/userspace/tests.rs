@@ -58,8 +58,8 @@ impl Lab {
         self.proxy.as_mut().unwrap().sync(&self.table, &BTreeSet::new(), full).unwrap()
     }
 
-    fn set(&mut self, service: &str, fronts: Vec<(FrontKey, Front)>) -> Outcome {
-        let changes = self.table.set_service(&Key::new("default", service), fronts);
+    fn set(&mut self, service: &str, vips: Vec<(VipKey, Vip)>) -> Outcome {
+        let changes = self.table.set_service(&Key::new("default", service), vips);
         let dirty = changes.into_iter().map(|change| change.key).collect();
         self.proxy.as_mut().unwrap().sync(&self.table, &dirty, false).unwrap()
     }
@@ -69,14 +69,14 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-fn key(vip: &str, port: u16) -> FrontKey {
-    let vip = if vip == "node" { Vip::Node(IpFamily::V4) } else { Vip::Address(ip(vip)) };
-    FrontKey { vip, protocol: Protocol::Tcp, port }
+fn key(address: &str, port: u16) -> VipKey {
+    let address = if address == "node" { VipAddress::Node(IpFamily::V4) } else { VipAddress::Ip(ip(address)) };
+    VipKey { address, protocol: Protocol::Tcp, port }
 }
 
-fn front(backends: &[SocketAddr]) -> Front {
+fn vip(backends: &[SocketAddr]) -> Vip {
     let backends = backends.iter().map(|at| Backend { address: at.ip(), port: at.port(), local: true }).collect();
-    Front { backends, ..Front::new("default/web:80", Kind::ClusterIp) }
+    Vip { backends, ..Vip::new("default/web:80", Kind::ClusterIp) }
 }
 
 /// Says its name, then what it hears, until the other side is done; then that it heard so.
@@ -133,8 +133,7 @@ fn connections_are_carried_both_ways_and_addresses_come_and_go() {
         let _inside = runtime.enter();
         let (a, b) = (server("a"), server("b"));
         let mut lab = Lab::new();
-        let served =
-            lab.set("web", vec![(key("10.96.0.1", 80), front(&[a, b])), (key("fd00:96::1", 80), front(&[a])), (key("node", 30080), front(&[b]))]);
+        let served = lab.set("web", vec![(key("10.96.0.1", 80), vip(&[a, b])), (key("fd00:96::1", 80), vip(&[a])), (key("node", 30080), vip(&[b]))]);
         assert_eq!((served.writes, served.failures), (4, vec![]), "two node ports: of the node and of localhost");
         assert_eq!(there(), ["10.240.0.11", "10.96.0.1", "fd00:96::1"]);
         let mut answers = [ask("10.96.0.1:80"), ask("10.96.0.1:80")];
@@ -156,7 +155,7 @@ fn connections_are_carried_both_ways_and_addresses_come_and_go() {
         writing.join().unwrap().unwrap();
         assert!(heard[0] == b'a' && heard[1..heard.len() - 1] == sent, "{} bytes of {}", heard.len(), sent.len() + 2);
         // Nobody serves; then the Service goes.
-        lab.set("web", vec![(key("10.96.0.1", 80), front(&[])), (key("fd00:96::1", 80), front(&[a]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(&[])), (key("fd00:96::1", 80), vip(&[a]))]);
         settle(&["10.96.0.1:80", "127.0.0.1:30080"]);
         lab.set("web", vec![]);
         runtime.block_on(lab.proxy.take().unwrap().drain(Duration::ZERO));
@@ -166,22 +165,22 @@ fn connections_are_carried_both_ways_and_addresses_come_and_go() {
 }
 
 #[test]
-fn dead_backends_are_passed_over_and_odd_fronts_say_why_they_are_not_served() {
-    in_lab("userspace::tests::dead_backends_are_passed_over_and_odd_fronts_say_why_they_are_not_served", || {
+fn dead_backends_are_passed_over_and_odd_vips_say_why_they_are_not_served() {
+    in_lab("userspace::tests::dead_backends_are_passed_over_and_odd_vips_say_why_they_are_not_served", || {
         let runtime = runtime();
         let _inside = runtime.enter();
         let mut lab = Lab::new();
         let dead: SocketAddr = "127.0.0.1:9".parse().unwrap();
-        lab.set("web", vec![(key("10.96.0.1", 80), front(&[dead, server("a"), "127.0.0.1:10".parse().unwrap()]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(&[dead, server("a"), "127.0.0.1:10".parse().unwrap()]))]);
         assert!((0..6).all(|_| ask("10.96.0.1:80") == "a-hello."));
-        lab.set("web", vec![(key("10.96.0.1", 80), front(&[dead]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(&[dead]))]);
         assert_eq!(ask("10.96.0.1:80"), "connection reset");
-        let guarded = Front { sources: Some(["192.0.2.0/24".parse().unwrap()].into()), ..front(&[server("a")]) };
+        let guarded = Vip { sources: Some(["192.0.2.0/24".parse().unwrap()].into()), ..vip(&[server("a")]) };
         lab.set("web", vec![(key("10.96.0.1", 80), guarded)]);
         assert_eq!(ask("10.96.0.1:80"), "connection reset", "a stranger");
         let _taken = TcpListener::bind("10.240.0.11:30080").unwrap();
-        let sctp = FrontKey { protocol: Protocol::Sctp, ..key("10.96.0.1", 80) };
-        let reasons = lab.set("odd", vec![(sctp, front(&[dead])), (key("node", 30080), front(&[dead]))]).failures;
+        let sctp = VipKey { protocol: Protocol::Sctp, ..key("10.96.0.1", 80) };
+        let reasons = lab.set("odd", vec![(sctp, vip(&[dead])), (key("node", 30080), vip(&[dead]))]).failures;
         let reasons: Vec<String> = reasons.iter().map(|failure| format!("{}: {}", failure.key, failure.reason)).collect();
         assert!(reasons[0].contains("10.96.0.1:80/sctp: SCTP is not carried"), "{reasons:?}");
         assert!(reasons[1].contains("10.240.0.11:30080 is taken by another program"), "{reasons:?}");
@@ -190,7 +189,7 @@ fn dead_backends_are_passed_over_and_odd_fronts_say_why_they_are_not_served() {
                 .sync(&lab.table, &[key("10.96.0.9", 80)].into(), false);
         assert_eq!(nowhere.unwrap(), Outcome::default(), "not in the table");
         lab.set("web", vec![]);
-        lab.table.set_service(&Key::new("default", "web"), vec![(key("10.96.0.9", 80), front(&[dead]))]);
+        lab.table.set_service(&Key::new("default", "web"), vec![(key("10.96.0.9", 80), vip(&[dead]))]);
         let mut bare =
             Userspace::new(Settings { interface: None, node_ips: vec![], node_ports: NodePorts::Primary, pods: vec![], udp_idle: Duration::ZERO });
         let failures = bare.sync(&lab.table, &[key("10.96.0.9", 80)].into(), false).unwrap().failures;
@@ -217,9 +216,9 @@ fn datagrams_find_their_way_back_and_follow_their_service() {
         let runtime = runtime();
         let _inside = runtime.enter();
         let mut lab = Lab::new();
-        let dns = FrontKey { protocol: Protocol::Udp, ..key("10.96.0.10", 53) };
+        let dns = VipKey { protocol: Protocol::Udp, ..key("10.96.0.10", 53) };
         let (a, b) = (echo("a"), echo("b"));
-        lab.set("dns", vec![(dns, front(&[a]))]);
+        lab.set("dns", vec![(dns, vip(&[a]))]);
         let client = || {
             let socket = StdUdp::bind("10.240.0.11:0").unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -236,7 +235,7 @@ fn datagrams_find_their_way_back_and_follow_their_service() {
         for (n, client) in clients.iter().enumerate() {
             assert_eq!(says(client, &n.to_string()), format!("a{n}"));
         }
-        lab.set("dns", vec![(dns, front(&[b]))]);
+        lab.set("dns", vec![(dns, vip(&[b]))]);
         assert_eq!(says(&clients[7], "again"), "bagain", "its backend went");
         // An idle session ends, and its socket with it.
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -244,7 +243,7 @@ fn datagrams_find_their_way_back_and_follow_their_service() {
         std::thread::sleep(Duration::from_millis(900));
         says(&clients[7], "awake");
         assert!(open() + 45 < before, "{} of {before}", open());
-        lab.set("dns", vec![(dns, Front { unserved: Unserved::Drop, ..front(&[]) })]);
+        lab.set("dns", vec![(dns, Vip { unserved: Unserved::Drop, ..vip(&[]) })]);
         assert!(clients[7].send(b"x").and_then(|_| clients[7].recv(&mut [0; 8])).is_err());
     });
     parity::proved(parity::Userspace, &["UDP clients that never pause follow the Service"]);
@@ -257,7 +256,7 @@ fn connections_outlive_changes_and_draining_waits_for_them() {
         let _inside = runtime.enter();
         let mut lab = Lab::new();
         let (a, b) = (server("a"), server("b"));
-        lab.set("web", vec![(key("10.96.0.1", 80), front(&[a]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(&[a]))]);
         let open = || {
             let mut stream = TcpStream::connect("10.96.0.1:80").unwrap();
             stream.read_exact(&mut [0; 1]).unwrap();
@@ -265,7 +264,7 @@ fn connections_outlive_changes_and_draining_waits_for_them() {
         };
         let (mut first, second) = (open(), open());
         let lives = |stream: &mut TcpStream| stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0; 1]).is_ok();
-        lab.set("web", vec![(key("10.96.0.1", 80), front(&[b]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(&[b]))]);
         assert!(lives(&mut first), "its backend is no longer listed");
         lab.set("web", vec![]);
         assert!(lives(&mut first) && there().contains(&"10.96.0.1".to_owned()), "the address stays for it");
@@ -292,11 +291,11 @@ fn a_change_costs_its_own_service_only() {
         let _inside = runtime.enter();
         let (a, b) = (server("a"), server("b"));
         let mut lab = Lab::new();
-        let many = (0..200u16).map(|n| (key("10.96.9.9", 1000 + n), front(&[a]))).collect();
+        let many = (0..200u16).map(|n| (key("10.96.9.9", 1000 + n), vip(&[a]))).collect();
         assert_eq!(lab.set("many", many).writes, 200);
-        assert_eq!(lab.set("web", vec![(key("10.96.0.1", 80), front(&[a]))]).writes, 1, "it listens at one more place");
+        assert_eq!(lab.set("web", vec![(key("10.96.0.1", 80), vip(&[a]))]).writes, 1, "it listens at one more place");
         assert_eq!(ask("10.96.0.1:80"), "a-hello.");
-        assert_eq!(lab.set("web", vec![(key("10.96.0.1", 80), front(&[b]))]).writes, 0, "it listens there already");
+        assert_eq!(lab.set("web", vec![(key("10.96.0.1", 80), vip(&[b]))]).writes, 0, "it listens there already");
         assert_eq!((ask("10.96.0.1:80"), ask("10.96.9.9:1007")), ("b-hello.".into(), "a-hello.".into()));
         assert_eq!(lab.set("web", vec![]).writes, 1);
         assert_eq!(ask("10.96.9.9:1199"), "a-hello.");
@@ -316,7 +315,7 @@ fn node_ports_listen_on_chosen_addresses_of_the_node() {
             let node_ports = NodePorts::Nets(vec![chosen.parse().unwrap()]);
             lab.proxy = Some(Userspace::new(Settings { interface: None, node_ips: vec![ip("10.240.0.11")], node_ports, ..settings() }));
             lab.table = Table::default();
-            lab.set("web", vec![(key("node", 30080), front(&[server("a")]))]);
+            lab.set("web", vec![(key("node", 30080), vip(&[server("a")]))]);
             let heard = ["10.240.0.11:30080", "127.0.0.1:30080"].map(|to| ask(to) == "a-hello.");
             assert_eq!(heard, answers, "{chosen}");
         }
@@ -333,14 +332,14 @@ fn a_thousand_connections_outlive_what_happens_to_others() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let kept = listener.local_addr().unwrap();
         flows::echo(listener);
-        lab.set("kept", vec![(key("10.96.0.2", 80), front(&[kept])), (key("node", 30080), front(&[kept]))]);
+        lab.set("kept", vec![(key("10.96.0.2", 80), vip(&[kept])), (key("node", 30080), vip(&[kept]))]);
         let mut flows = Flows::open(&NetNs::current().unwrap(), &["10.96.0.2:80", "127.0.0.1:30080"], 500);
         assert_eq!((flows.alive(), lab.proxy.as_ref().unwrap().connections()), (1000, 1000));
-        let others = |backends: &[SocketAddr]| (1..=50).map(|n| (key(&format!("10.96.9.{n}"), 80), front(backends))).collect::<Vec<_>>();
+        let others = |backends: &[SocketAddr]| (1..=50).map(|n| (key(&format!("10.96.9.{n}"), 80), vip(backends))).collect::<Vec<_>>();
         assert_eq!(lab.set("others", others(&[server("a")])).writes, 50);
         assert_eq!((flows.alive(), ask("10.96.9.7:80")), (1000, "a-hello.".into()), "Services come");
         lab.set("others", others(&[server("b")]));
-        assert_eq!((flows.alive(), ask("10.96.9.7:80")), (1000, "b-hello.".into()), "their back ends change");
+        assert_eq!((flows.alive(), ask("10.96.9.7:80")), (1000, "b-hello.".into()), "their backends change");
         LinuxAddresses::open("svc0").unwrap().delete(ip("10.96.9.7")).unwrap();
         assert_eq!(lab.sync(true).writes, 1);
         assert_eq!(flows.alive(), 1000, "the address of one is lost and comes back");
@@ -364,7 +363,7 @@ fn what_a_killed_proxy_left_is_taken_over_or_away() {
         for address in ["10.96.0.1", "10.96.0.2"] {
             interface.add(ip(address)).unwrap();
         }
-        lab.set("web", vec![(key("10.96.0.1", 80), front(&[server("a")]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(&[server("a")]))]);
         lab.sync(true);
         assert_eq!(there(), ["10.240.0.11", "10.96.0.1"]);
         assert_eq!(ask("10.96.0.1:80"), "a-hello.");

@@ -14,7 +14,7 @@ use super::pick::Choice;
 use super::{Service, Shared};
 use crate::table::Backend;
 
-/// Most clients of one front end at once; further ones get no answer.
+/// Most clients of one VIP at once; further ones get no answer.
 const MOST_CLIENTS: usize = 8192;
 /// The largest datagram.
 const LARGEST: usize = 65_536;
@@ -22,12 +22,12 @@ const LARGEST: usize = 65_536;
 struct Session {
     socket: Arc<UdpSocket>,
     backend: Backend,
-    /// When the client last sent, in milliseconds since the front end began.
+    /// When the client last sent, in milliseconds since the VIP began.
     heard: Arc<AtomicU64>,
 }
 
-/// Takes datagrams and leads them, for ever. Sessions end with the front end, with their backend, or when idle.
-pub async fn serve(front: Arc<UdpSocket>, service: Arc<Service>, shared: Arc<Shared>) {
+/// Takes datagrams and leads them, for ever. Sessions end with the VIP, with their backend, or when idle.
+pub async fn serve(vip: Arc<UdpSocket>, service: Arc<Service>, shared: Arc<Shared>) {
     let began = Instant::now();
     let mut sessions: HashMap<SocketAddr, Session> = HashMap::new();
     let mut answers: JoinSet<SocketAddr> = JoinSet::new();
@@ -41,17 +41,17 @@ pub async fn serve(front: Arc<UdpSocket>, service: Arc<Service>, shared: Arc<Sha
                     sessions.remove(&client);
                 }
             }
-            ready = front.readable() => {
+            ready = vip.readable() => {
                 if ready.is_err() {
                     continue;
                 }
-                receive(&front, |datagram, client| {
+                receive(&vip, |datagram, client| {
                     let known = sessions.get(&client).filter(|s| service.balancer().admits(client.ip().to_canonical(), &shared.inside, &s.backend));
                     if known.is_none() {
                         sessions.remove(&client);
                         let room = sessions.len() < MOST_CLIENTS;
                         let Some(session) = begin(client, datagram, &service, &shared, began).filter(|_| room) else { return };
-                        answers.spawn(answer(front.clone(), client, session.socket.clone(), session.heard.clone(), began, shared.clone()));
+                        answers.spawn(answer(vip.clone(), client, session.socket.clone(), session.heard.clone(), began, shared.clone()));
                         sessions.insert(client, session);
                     } else if let Some(session) = known {
                         session.heard.store(millis(began), Ordering::Relaxed);
@@ -104,7 +104,7 @@ fn begin(client: SocketAddr, datagram: &[u8], service: &Service, shared: &Shared
 
 /// Sends what the backend answers to the client until neither has sent anything for a while; returns the client.
 async fn answer(
-    front: Arc<UdpSocket>,
+    vip: Arc<UdpSocket>,
     client: SocketAddr,
     socket: Arc<UdpSocket>,
     heard: Arc<AtomicU64>,
@@ -114,7 +114,7 @@ async fn answer(
     let idle = shared.udp_idle;
     loop {
         match tokio::time::timeout(idle, socket.readable()).await {
-            Ok(Ok(())) => receive(&socket, |datagram, _| drop(front.try_send_to(datagram, client))),
+            Ok(Ok(())) => receive(&socket, |datagram, _| drop(vip.try_send_to(datagram, client))),
             Ok(Err(_)) => return client,
             Err(_) if u128::from(millis(began) - heard.load(Ordering::Relaxed)) < idle.as_millis() => {}
             Err(_) => return client,

@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
 use pki::{Ca, CertRequest};
 use serde_json::json;
-use service_proxy::hns::{Settings, front_key};
+use service_proxy::hns::{Settings, vip_key};
 use service_proxy::{BackendConfig, Config, Status};
 use tokio::sync::watch;
 
@@ -108,7 +108,7 @@ impl World {
         Client::new(self.server.as_ref().unwrap().in_process(identity), "default")
     }
 
-    /// Service `name` at 10.96.1.`n`, with one back end at 192.168.2.`n`.
+    /// Service `name` at 10.96.1.`n`, with one backend at 192.168.2.`n`.
     pub async fn create(&self, name: &str, n: u8) {
         let (services, slices) = (Api::<Service>::default_namespaced(self.admin()), Api::<EndpointSlice>::default_namespaced(self.admin()));
         let service = json!({"metadata": {"name": name}, "spec": {"clusterIP": format!("10.96.1.{n}"), "ports": [{"port": 80}]}});
@@ -153,7 +153,7 @@ impl World {
         told
     }
 
-    /// Front end → addresses of its back ends, but for the API server's own Service.
+    /// VIP → addresses of its backends, but for the API server's own Service.
     pub async fn seen(&self) -> Vec<String> {
         let endpoints = self.hcn.endpoints().await.unwrap();
         let ip =
@@ -161,7 +161,7 @@ impl World {
         let balancers = self.hcn.load_balancers().await.unwrap();
         let line = |lb: &hcn::HostComputeLoadBalancer| {
             let ips: Vec<String> = lb.host_compute_endpoints.iter().map(ip).collect();
-            format!("{} -> {}", front_key(lb).unwrap(), ips.join(" "))
+            format!("{} -> {}", vip_key(lb).unwrap(), ips.join(" "))
         };
         let mut lines: Vec<String> = balancers.iter().map(line).filter(|line| !line.starts_with("10.96.0.1:443/")).collect();
         lines.sort();

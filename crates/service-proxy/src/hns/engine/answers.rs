@@ -4,7 +4,7 @@ use hcn::{EndpointPolicy, HResult, HcnError, HostComputeEndpoint, HostComputeLoa
 
 use super::*;
 use crate::hns::calls::{Answer, Trouble};
-use crate::hns::document::{Remote, Shape, front_key, generation, is_orphaned};
+use crate::hns::document::{Remote, Shape, generation, is_orphaned, vip_key};
 use crate::hns::mirror::Endpoint;
 
 /// Whether the service as a whole did not answer. A single call that takes too long says nothing of others.
@@ -32,11 +32,11 @@ impl Engine {
         }
         let Some(mut running) = self.running.remove(&token) else { return };
         match running.item {
-            Item::Front(key) => {
+            Item::Vip(key) => {
                 if let Some(Step::CreateEndpoint { id, .. } | Step::ReadEndpoint { id }) = running.current {
                     self.release(&mut running, &id, table);
                 }
-                self.front_answered(&mut running, key, result, now);
+                self.vip_answered(&mut running, key, result, now);
             }
             Item::Endpoint(id) => self.endpoint_read(&mut running, id, result, table),
             Item::Stranger(id) => self.stranger_read(&mut running, id, result, table),
@@ -47,7 +47,7 @@ impl Engine {
         self.continuing.push_back(token);
     }
 
-    fn front_answered(&mut self, running: &mut Running, key: FrontKey, result: Result<Answer, Trouble>, now: Instant) {
+    fn vip_answered(&mut self, running: &mut Running, key: VipKey, result: Result<Answer, Trouble>, now: Instant) {
         let Some(step) = running.current.take() else { return };
         let text = step.display(&key);
         match (step, result) {
@@ -83,19 +83,19 @@ impl Engine {
         }
     }
 
-    pub(super) fn id_of(&self, key: &FrontKey) -> Guid {
+    pub(super) fn id_of(&self, key: &VipKey) -> Guid {
         successor_id(&self.cluster_uid, key, self.generation_of(key))
     }
 
-    fn generation_of(&self, key: &FrontKey) -> u32 {
+    fn generation_of(&self, key: &VipKey) -> u32 {
         self.generations.get(key).copied().unwrap_or(0)
     }
 
-    /// The load balancer of a front end cannot be deleted: it counts as nobody's, and one of another id takes its place.
-    fn leave_behind(&mut self, key: FrontKey, generation: u32) {
+    /// The load balancer of a VIP cannot be deleted: it counts as nobody's, and one of another id takes its place.
+    fn leave_behind(&mut self, key: VipKey, generation: u32) {
         if self.generations.is_empty() {
             tracing::warn!(
-                front = %key,
+                vip = %key,
                 "a load balancer cannot be deleted since its network is gone: it stays until the Host Networking Service restarts, and another one \
                  takes its place"
             );
@@ -116,7 +116,7 @@ impl Engine {
         running.failed = Some(format!("cannot {text}: {error}"));
     }
 
-    fn balancer_read(&mut self, running: &mut Running, key: FrontKey, document: Option<&HostComputeLoadBalancer>) {
+    fn balancer_read(&mut self, running: &mut Running, key: VipKey, document: Option<&HostComputeLoadBalancer>) {
         let (id, stamp) = (self.id_of(&key), self.write_stamp());
         let before = match document {
             Some(document) => {
@@ -133,12 +133,12 @@ impl Engine {
                 running.steps.clear();
                 running.failed = Some(reason);
             }
-            // Nothing of ours is there, and yet the front end is taken.
+            // Nothing of ours is there, and yet the VIP is taken.
             (Some(reason), None) => {
                 running.steps.clear();
                 running.failed = Some(match self.mirror.stranger_at(&key) {
-                    Some(other) => format!("load balancer {other} of another program has this front end: delete it or change the Service's port"),
-                    None => format!("{reason}; no load balancer that is known has this front end, so another program may listen on the port"),
+                    Some(other) => format!("load balancer {other} of another program has this VIP: delete it or change the Service's port"),
+                    None => format!("{reason}; no load balancer that is known has this VIP, so another program may listen on the port"),
                 });
             }
             (taken, _) => {
@@ -185,7 +185,7 @@ impl Engine {
         );
     }
 
-    fn put_done(&mut self, running: &mut Running, key: FrontKey, shape: Shape, answer: Answer) {
+    fn put_done(&mut self, running: &mut Running, key: VipKey, shape: Shape, answer: Answer) {
         let (id, stamp) = (self.id_of(&key), self.write_stamp());
         self.writes += 1;
         let left_out = running.broken.len();
@@ -195,7 +195,7 @@ impl Engine {
             if written.is_met_by(&now) {
                 self.modify_works = true;
             } else {
-                tracing::warn!(front = %key, "this version of HNS says that it modified a load balancer and did not: from now on they are replaced");
+                tracing::warn!(vip = %key, "this version of HNS says that it modified a load balancer and did not: from now on they are replaced");
                 (self.modify_fails, self.rules.modify) = (true, false);
                 written = now;
                 running.again = true;
@@ -211,7 +211,7 @@ impl Engine {
     }
 
     #[expect(clippy::too_many_arguments, reason = "what was tried, and how it ended")]
-    fn put_failed(&mut self, running: &mut Running, key: FrontKey, how: Put, shape: &Shape, trouble: &Trouble, now: Instant, text: &str) {
+    fn put_failed(&mut self, running: &mut Running, key: VipKey, how: Put, shape: &Shape, trouble: &Trouble, now: Instant, text: &str) {
         let error = &trouble.error;
         let (id, stamp) = (self.id_of(&key), self.write_stamp());
         if trouble.deleted {
@@ -249,7 +249,7 @@ impl Engine {
         }
     }
 
-    fn deleted(&mut self, key: FrontKey) {
+    fn deleted(&mut self, key: VipKey) {
         self.writes += 1;
         let id = self.id_of(&key);
         self.note_deleted(id);
@@ -285,16 +285,16 @@ impl Engine {
         match result {
             Ok(Answer::Balancer(Some(document))) => {
                 if let Some((key, generation)) = generation(&self.cluster_uid, &document).filter(|(key, later)| *later > self.generation_of(key)) {
-                    if self.busy.contains_key(&Item::Front(key)) {
-                        running.failed = Some("its front end is being written".to_owned());
+                    if self.busy.contains_key(&Item::Vip(key)) {
+                        running.failed = Some("its VIP is being written".to_owned());
                         return;
                     }
                     self.leave_behind(key, generation);
                 }
-                let own = front_key(&document).map(|key| self.id_of(&key));
+                let own = vip_key(&document).map(|key| self.id_of(&key));
                 let stamp = self.write_stamp();
                 if let Some(key) = self.mirror.read_stranger(own, &document, stamp) {
-                    self.push_front(key, table);
+                    self.push_vip(key, table);
                 }
             }
             Ok(_) => drop(self.mirror.remove_stranger(&id)),
@@ -303,9 +303,9 @@ impl Engine {
         self.sweep_once();
     }
 
-    fn verified(&mut self, key: FrontKey, since: Stamp, result: Result<Answer, Trouble>, table: &Table) {
+    fn verified(&mut self, key: VipKey, since: Stamp, result: Result<Answer, Trouble>, table: &Table) {
         // What was written meanwhile is newer than the answer.
-        if self.busy.contains_key(&Item::Front(key)) || self.mirror.stamp(&key) > since {
+        if self.busy.contains_key(&Item::Vip(key)) || self.mirror.stamp(&key) > since {
             return;
         }
         let Some(Held::Known(known)) = self.mirror.held(&key) else { return };
@@ -314,17 +314,17 @@ impl Engine {
             Ok(Answer::Balancer(Some(document))) => {
                 let now = Shape::of(&document);
                 if !known.is_met_by(&now) {
-                    tracing::warn!(front = %key, "its load balancer was changed by somebody else");
+                    tracing::warn!(vip = %key, "its load balancer was changed by somebody else");
                     let stamp = self.write_stamp();
                     self.mirror.put(id, key, Held::Known(now), stamp);
-                    self.push_front(key, table);
+                    self.push_vip(key, table);
                 }
             }
             Ok(_) => {
                 self.write_stamp();
                 let freed = self.mirror.remove(&id, &key);
                 self.drop_unused(freed);
-                self.push_front(key, table);
+                self.push_vip(key, table);
             }
             Err(_) => {}
         }

@@ -10,7 +10,7 @@ use hcn::{HcnError, HostComputeNetwork, SupportedFeatures};
 use super::*;
 use crate::hns::document::Remote;
 use crate::hns::mirror::{Drift, Endpoint};
-use crate::table::{Kind, Vip};
+use crate::table::{Kind, VipAddress};
 
 /// How often ids are enumerated: endpoints and load balancers, a call each.
 pub const LOOK: Duration = Duration::from_secs(3);
@@ -52,7 +52,7 @@ pub struct Looks {
     balancers: Look,
     network_due: Instant,
     verify_due: Instant,
-    verified: Option<FrontKey>,
+    verified: Option<VipKey>,
     round: usize,
     last_endpoints: Instant,
     /// Enumerations that were asked for before this are of no use.
@@ -244,14 +244,14 @@ impl Engine {
         }
     }
 
-    /// Front ends that waited for a look have had it, unless it began before they asked.
+    /// VIPs that waited for a look have had it, unless it began before they asked.
     fn end_waiting_for_look(&mut self, again: bool, table: &Table) {
         if again {
             return;
         }
         for key in std::mem::take(&mut self.awaiting_look) {
             self.looked.insert(key);
-            self.push_front(key, table);
+            self.push_vip(key, table);
         }
     }
 
@@ -264,13 +264,13 @@ impl Engine {
         }
         self.queue.wake_all();
         (self.reading, self.awaiting_look, self.sweep_due) = (BTreeSet::new(), BTreeSet::new(), true);
-        let known: Vec<FrontKey> = self.mirror.load_balancers().filter(|(_, held)| !matches!(held, Held::Unread(_))).map(|(key, _)| *key).collect();
+        let known: Vec<VipKey> = self.mirror.load_balancers().filter(|(_, held)| !matches!(held, Held::Unread(_))).map(|(key, _)| *key).collect();
         for key in known {
-            let urgent = table.get(&key).is_some_and(|front| front.urgent);
+            let urgent = table.get(&key).is_some_and(|vip| vip.urgent);
             self.queue.push(Item::Verify(key), if urgent { Lane::VerifyUrgent } else { Lane::Verify });
         }
-        let all: BTreeSet<FrontKey> = table.iter().map(|(key, _)| *key).chain(self.mirror.load_balancers().map(|(key, _)| *key)).collect();
-        all.into_iter().for_each(|key| self.push_front(key, table));
+        let all: BTreeSet<VipKey> = table.iter().map(|(key, _)| *key).chain(self.mirror.load_balancers().map(|(key, _)| *key)).collect();
+        all.into_iter().for_each(|key| self.push_vip(key, table));
         self.sweep();
         self.looks.verify_due = now + verify_pause(self.mirror.len());
     }
@@ -315,16 +315,16 @@ impl Engine {
         if !struck.is_empty() {
             tracing::warn!(endpoint = %id, load_balancers = struck.len(), "an endpoint is gone that load balancers name: {was:?}");
         }
-        struck.into_iter().for_each(|key| self.push_front(key, table));
+        struck.into_iter().for_each(|key| self.push_vip(key, table));
         if was == Some(Endpoint::Unread) {
             self.end_reading(table);
         }
     }
 
-    /// Front ends that waited for endpoints to be read go on once all are.
+    /// VIPs that waited for endpoints to be read go on once all are.
     pub(super) fn end_reading(&mut self, table: &Table) {
         if !self.mirror.is_reading() {
-            std::mem::take(&mut self.reading).into_iter().for_each(|key| self.push_front(key, table));
+            std::mem::take(&mut self.reading).into_iter().for_each(|key| self.push_vip(key, table));
         }
     }
 
@@ -332,9 +332,9 @@ impl Engine {
         let mut predicted = HashMap::new();
         let mut add = |remote: Remote| predicted.insert(remote.id(&self.cluster_uid, &self.ground), remote);
         let mut addresses: HashSet<IpAddr> = HashSet::new();
-        for (key, front) in table.iter() {
-            addresses.extend(front.backends.iter().filter(|backend| !backend.local).map(|backend| backend.address));
-            if let (true, Vip::Address(ip)) = (self.ground.overlay, key.vip) {
+        for (key, vip) in table.iter() {
+            addresses.extend(vip.backends.iter().filter(|backend| !backend.local).map(|backend| backend.address));
+            if let (true, VipAddress::Ip(ip)) = (self.ground.overlay, key.address) {
                 add(Remote::ServiceVip(ip));
             }
         }
@@ -350,7 +350,7 @@ impl Engine {
         for id in lost {
             self.write_stamp();
             let key = match self.mirror.key_of(&id) {
-                Some(key) if self.busy.contains_key(&Item::Front(key)) => continue,
+                Some(key) if self.busy.contains_key(&Item::Vip(key)) => continue,
                 Some(key) => {
                     count += 1;
                     let freed = self.mirror.remove(&id, &key);
@@ -359,14 +359,14 @@ impl Engine {
                 }
                 None => self.mirror.remove_stranger(&id),
             };
-            key.into_iter().for_each(|key| self.push_front(key, table));
+            key.into_iter().for_each(|key| self.push_vip(key, table));
         }
         if count > 0 {
             tracing::warn!(count, "load balancers of ours are gone");
         }
         let in_work: HashSet<Guid> =
-            self.busy.keys().filter_map(|item| if let Item::Front(key) = item { Some(self.id_of(key)) } else { None }).collect();
-        let predicted: HashMap<Guid, FrontKey> =
+            self.busy.keys().filter_map(|item| if let Item::Vip(key) = item { Some(self.id_of(key)) } else { None }).collect();
+        let predicted: HashMap<Guid, VipKey> =
             if found.len() > FEW { table.iter().map(|(key, _)| (self.id_of(key), *key)).collect() } else { HashMap::new() };
         for id in found.into_iter().filter(|id| !in_work.contains(id)) {
             if self.is_just_deleted(&id, since) {
@@ -376,7 +376,7 @@ impl Engine {
             match predicted.get(&id) {
                 Some(key) => {
                     self.mirror.put(id, *key, Held::Unread(Box::default()), stamp);
-                    self.push_front(*key, table);
+                    self.push_vip(*key, table);
                 }
                 None => {
                     self.sweep_due = true;
@@ -422,22 +422,22 @@ impl Engine {
                 "ids are compared every {LOOK:?}, and each load balancer is read again within the period"
             );
         }
-        let urgent = table.get(&key).is_some_and(|front| front.urgent);
+        let urgent = table.get(&key).is_some_and(|vip| vip.urgent);
         self.queue.push(Item::Verify(key), if urgent { Lane::VerifyUrgent } else { Lane::Verify });
     }
 
-    /// Front ends that may use the endpoint at one of these addresses.
+    /// VIPs that may use the endpoint at one of these addresses.
     pub(super) fn touch_addresses(&mut self, addresses: &[IpAddr], table: &Table) {
-        let names = |front: &Front| front.backends.iter().any(|backend| addresses.contains(&backend.address));
-        let vip = |key: &FrontKey| self.ground.overlay && addresses.iter().any(|ip| key.vip == Vip::Address(*ip));
-        let keys: Vec<FrontKey> = table.iter().filter(|(key, front)| names(front) || vip(key)).map(|(key, _)| *key).collect();
-        keys.into_iter().for_each(|key| self.push_front(key, table));
+        let names = |vip: &Vip| vip.backends.iter().any(|backend| addresses.contains(&backend.address));
+        let address = |key: &VipKey| self.ground.overlay && addresses.iter().any(|ip| key.address == VipAddress::Ip(*ip));
+        let keys: Vec<VipKey> = table.iter().filter(|(key, vip)| names(vip) || address(key)).map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.push_vip(key, table));
     }
 
     /// The host's own endpoint appeared: health checks wait for it.
     pub(super) fn touch_health_checks(&mut self, table: &Table) {
-        let checks = table.iter().filter(|(_, front)| front.kind == Kind::HealthCheck);
-        let keys: Vec<FrontKey> = checks.map(|(key, _)| *key).collect();
-        keys.into_iter().for_each(|key| self.push_front(key, table));
+        let checks = table.iter().filter(|(_, vip)| vip.kind == Kind::HealthCheck);
+        let keys: Vec<VipKey> = checks.map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.push_vip(key, table));
     }
 }

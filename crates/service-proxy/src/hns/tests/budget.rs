@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// Services with a ClusterIP and three back ends each on other hosts.
+/// Services with a ClusterIP and three backends each on other hosts.
 fn many(proxy: &mut Proxy, count: u32) {
     for i in 0..count {
-        let vip = IpAddr::from((0x0a60_0100u32 + i).to_be_bytes());
+        let address = IpAddr::from((0x0a60_0100u32 + i).to_be_bytes());
         let pods: Vec<String> = (0..3).map(|n| IpAddr::from((0x0ac8_0000u32 + i * 3 + n).to_be_bytes()).to_string()).collect();
         let list: Vec<(&str, u16, bool)> = pods.iter().map(|pod| (pod.as_str(), 80, false)).collect();
-        proxy.set(&format!("s{i}"), vec![(key(Some(&vip.to_string()), 80), front(Kind::ClusterIp, &list))]);
+        proxy.set(&format!("s{i}"), vec![(key(Some(&address.to_string()), 80), vip(Kind::ClusterIp, &list))]);
     }
 }
 
@@ -40,12 +40,12 @@ async fn a_change_costs_the_same_however_many_services_there_are() {
         let replaced = spent(&host);
         assert!(replaced.len() <= 8, "{others} others: {replaced:?}");
         host.forget_calls();
-        let mut fronts = vec![(web(), front(Kind::ClusterIp, &[THREE[0], THREE[1], ("192.168.2.6", 80, false)]))];
-        fronts.push((key(None, 30080), fronts[0].1.clone()));
-        fronts[1].1.kind = Kind::NodePort;
-        proxy.set("web", fronts);
+        let mut vips = vec![(web(), vip(Kind::ClusterIp, &[THREE[0], THREE[1], ("192.168.2.6", 80, false)]))];
+        vips.push((key(None, 30080), vips[0].1.clone()));
+        vips[1].1.kind = Kind::NodePort;
+        proxy.set("web", vips);
         proxy.rest().await;
-        assert_eq!(spent(&host).len(), 2, "a further front end costs its create and close");
+        assert_eq!(spent(&host).len(), 2, "a further VIP costs its create and close");
         host.forget_calls();
         proxy.web(&[]);
         proxy.rest().await;
@@ -97,18 +97,18 @@ async fn first_programming_wastes_nothing_and_begins_with_dns() {
     let host = Host::new(NEW).await;
     let mut proxy = host.proxy();
     many(&mut proxy, 100);
-    let dns = Front { urgent: true, ..front(Kind::ClusterIp, &[("192.168.2.9", 53, false)]) };
+    let dns = Vip { urgent: true, ..vip(Kind::ClusterIp, &[("192.168.2.9", 53, false)]) };
     proxy.set("zz-dns", vec![(key(Some("10.96.0.10"), 53), dns)]);
     host.pod("192.168.4.5").await;
-    proxy.set("zz-local", vec![(key(Some("10.96.0.11"), 80), front(Kind::ClusterIp, &[("192.168.4.5", 80, true)]))]);
+    proxy.set("zz-local", vec![(key(Some("10.96.0.11"), 80), vip(Kind::ClusterIp, &[("192.168.4.5", 80, true)]))]);
     proxy.rest().await;
     let calls = host.calls();
     let writes = calls.iter().filter(|call| call.call.starts_with("HcnCreate") && call.call != "HcnCreateNetwork").count();
-    assert_eq!(writes, 100 * 4 + 2 + 1 + 1, "an endpoint a back end, a load balancer a front end, and CNI's");
+    assert_eq!(writes, 100 * 4 + 2 + 1 + 1, "an endpoint a backend, a load balancer a VIP, and CNI's");
     let balancers: Vec<_> = calls.iter().filter(|call| call.call == "HcnCreateLoadBalancer").filter_map(|call| call.id).collect();
-    let place = |vip: &str, port| balancers.iter().position(|id| *id == load_balancer_id(UID, &key(Some(vip), port))).unwrap();
+    let place = |address: &str, port| balancers.iter().position(|id| *id == load_balancer_id(UID, &key(Some(address), port))).unwrap();
     assert!(place("10.96.0.10", 53) < calls::AT_ONCE, "cluster DNS is not first: {}", place("10.96.0.10", 53));
-    assert!(place("10.96.0.11", 80) < 2 * calls::AT_ONCE, "local back ends come before others: {}", place("10.96.0.11", 80));
+    assert!(place("10.96.0.11", 80) < 2 * calls::AT_ONCE, "local backends come before others: {}", place("10.96.0.11", 80));
     let first = calls.iter().position(|call| call.call == "HcnCreateLoadBalancer").unwrap();
     assert!(first < 60, "nothing is read first that is not needed: {first}");
 }

@@ -11,13 +11,13 @@ const FOUND: Duration = Duration::from_secs(10);
 
 fn services(proxy: &mut Proxy, count: u8) {
     for i in 0..count {
-        let (vip, pod) = (format!("10.96.1.{i}"), format!("192.168.2.{i}"));
-        proxy.set(&vip, vec![(key(Some(&vip), 80), front(Kind::ClusterIp, &[(&pod, 80, false)]))]);
+        let (address, pod) = (format!("10.96.1.{i}"), format!("192.168.2.{i}"));
+        proxy.set(&address, vec![(key(Some(&address), 80), vip(Kind::ClusterIp, &[(&pod, 80, false)]))]);
     }
     // Behind all others in the order of addresses: only their urgency brings them forward.
-    for (name, vip, port) in [("kubernetes", "10.97.0.2", 443), ("zz-dns", "10.97.0.10", 53)] {
-        let urgent = Front { urgent: true, ..front(Kind::ClusterIp, &[("192.168.2.250", port, false)]) };
-        proxy.set(name, vec![(key(Some(vip), port), urgent)]);
+    for (name, address, port) in [("kubernetes", "10.97.0.2", 443), ("zz-dns", "10.97.0.10", 53)] {
+        let urgent = Vip { urgent: true, ..vip(Kind::ClusterIp, &[("192.168.2.250", port, false)]) };
+        proxy.set(name, vec![(key(Some(address), port), urgent)]);
     }
 }
 
@@ -26,8 +26,8 @@ impl Host {
         self.simulator.with_state(|state| (state.balancers.len(), state.endpoints.len()))
     }
 
-    /// The front ends of creates, in their order.
-    fn created(&self, proxy: &Proxy) -> Vec<FrontKey> {
+    /// The VIPs of creates, in their order.
+    fn created(&self, proxy: &Proxy) -> Vec<VipKey> {
         let calls = self.calls();
         let ids = calls.iter().filter(|call| call.call == "HcnCreateLoadBalancer").filter_map(|call| call.id);
         ids.filter_map(|id| proxy.table.iter().map(|(key, _)| *key).find(|key| load_balancer_id(UID, key) == id)).collect()
@@ -88,7 +88,7 @@ async fn a_crash_leaves_no_dangling_reference_and_no_double() {
     let pod = host.pod("192.168.4.5").await;
     let mut proxy = host.proxy();
     services(&mut proxy, 40);
-    proxy.set("local", vec![(key(Some("10.96.0.3"), 80), front(Kind::ClusterIp, &[("192.168.4.5", 80, true), ("192.168.2.1", 80, false)]))]);
+    proxy.set("local", vec![(key(Some("10.96.0.3"), 80), vip(Kind::ClusterIp, &[("192.168.4.5", 80, true), ("192.168.2.1", 80, false)]))]);
     proxy.rest().await;
     host.simulator.restart(Restart { mode: RestartMode::Crash, away_ms: 100, wipe: false }).unwrap();
     proxy.until("the service to be away", |engine| !engine.is_up()).await;
@@ -170,7 +170,7 @@ async fn a_network_that_is_made_anew_gets_everything_again() {
             host.forget_calls();
             renew_network(&host, &mut proxy).await;
             assert_eq!(serving(&host), seen, "{version:?}");
-            // For each front end an endpoint and a load balancer, what is tried with the old ones, and looks.
+            // For each VIP an endpoint and a load balancer, what is tried with the old ones, and looks.
             let calls = host.calls().len();
             assert!(calls < 40 * 7, "{version:?}: {calls} calls");
         }
@@ -199,16 +199,16 @@ async fn renew_network(host: &Host, proxy: &mut Proxy) {
     assert!(endpoints.iter().all(|endpoint| endpoint.host_compute_network == network));
 }
 
-/// Front end → addresses of its back ends, of the load balancers that have a network.
+/// VIP → addresses of its backends, of the load balancers that have a network.
 fn serving(host: &Host) -> Vec<String> {
     let line = |row: Balancer| {
         let mut ips: Vec<String> = row.backends.iter().map(ToString::to_string).collect();
         ips.sort();
-        format!("{} -> {}", front_key(&row.document).unwrap(), ips.join(" "))
+        format!("{} -> {}", vip_key(&row.document).unwrap(), ips.join(" "))
     };
-    let mut lines: Vec<(FrontKey, String)> = host.simulator.with_state(|state| {
+    let mut lines: Vec<(VipKey, String)> = host.simulator.with_state(|state| {
         let rows = state.balancers.values().map(|row| row.read()).filter(|row| !row.network.is_nil());
-        rows.map(|row| (front_key(&row.document).unwrap(), line(row))).collect()
+        rows.map(|row| (vip_key(&row.document).unwrap(), line(row))).collect()
     });
     lines.sort();
     lines.into_iter().map(|(_, line)| line).collect()
@@ -266,8 +266,8 @@ async fn a_proxy_that_is_killed_at_any_step_is_succeeded() {
         for (generation, pods) in [["192.168.2.3", "192.168.2.4"], ["192.168.2.4", "192.168.2.5"]].iter().enumerate() {
             let list: Vec<(&str, u16, bool)> = pods.iter().map(|pod| (*pod, 80, false)).chain([("192.168.4.5", 80, true)]).collect();
             let mut proxy = Proxy { table, ..host.proxy() };
-            proxy.set("web", vec![(web(), front(Kind::ClusterIp, &list)), (key(None, 30080), front(Kind::NodePort, &list))]);
-            proxy.set("other", vec![(key(Some("10.96.0.2"), 80), front(Kind::ClusterIp, &list[generation..]))]);
+            proxy.set("web", vec![(web(), vip(Kind::ClusterIp, &list)), (key(None, 30080), vip(Kind::NodePort, &list))]);
+            proxy.set("other", vec![(key(Some("10.96.0.2"), 80), vip(Kind::ClusterIp, &list[generation..]))]);
             let begun = host.calls().len();
             proxy.until("the kill", |engine| host.calls().len() >= begun + steps * 2 || engine.is_idle()).await;
             table = proxy.table;
@@ -320,9 +320,9 @@ async fn random_histories_end_as_the_table_says() {
                     list.sort_unstable();
                     list.dedup();
                     let service = draw(8);
-                    let vip = format!("10.96.0.{service}");
-                    let fronts = if draw(5) == 0 { Vec::new() } else { vec![(key(Some(&vip), 80), front(Kind::ClusterIp, &list))] };
-                    proxy.set(&vip, fronts);
+                    let address = format!("10.96.0.{service}");
+                    let vips = if draw(5) == 0 { Vec::new() } else { vec![(key(Some(&address), 80), vip(Kind::ClusterIp, &list))] };
+                    proxy.set(&address, vips);
                 }
             }
             let until = host.calls().len() + draw(12) as usize;
@@ -332,16 +332,16 @@ async fn random_histories_end_as_the_table_says() {
         let expected: Vec<String> = proxy
             .table
             .iter()
-            .filter(|(_, front)| !front.backends.is_empty())
-            .map(|(key, front)| {
-                let ips: Vec<String> = front.backends.iter().map(|backend| backend.address.to_string()).collect();
+            .filter(|(_, vip)| !vip.backends.is_empty())
+            .map(|(key, vip)| {
+                let ips: Vec<String> = vip.backends.iter().map(|backend| backend.address.to_string()).collect();
                 format!("{key} -> {}", ips.join(" "))
             })
             .collect();
-        let needed: std::collections::BTreeSet<IpAddr> = proxy.table.iter().flat_map(|(_, front)| front.backends.iter().map(|b| b.address)).collect();
+        let needed: std::collections::BTreeSet<IpAddr> = proxy.table.iter().flat_map(|(_, vip)| vip.backends.iter().map(|b| b.address)).collect();
         let done = |engine: &Engine| engine.is_idle() && host.count() == (expected.len(), needed.len());
         let named = |state: &hns_sim::state::State| state.balancers.values().map(|b| b.read().document.host_compute_endpoints.len()).sum::<usize>();
-        let total: usize = proxy.table.iter().map(|(_, front)| front.backends.len()).sum();
+        let total: usize = proxy.table.iter().map(|(_, vip)| vip.backends.len()).sum();
         let right = |engine: &Engine| done(engine) && host.simulator.with_state(named) == total;
         if tokio::time::timeout(Duration::from_secs(60), proxy.until("the end", right)).await.is_err() {
             panic!("seed {seed}: {:#?}, {:?} are not {expected:#?}, {needed:?}", host.seen().await, host.remotes().await);

@@ -32,8 +32,11 @@ async fn a_restart_adopts_writes_nothing_and_removes_only_its_own_leftovers() {
     host.client.create_endpoint(&host.network, Guid::random(), &HostComputeEndpoint::remote("192.168.2.99".parse().unwrap())).await.unwrap();
     let mut first = host.proxy();
     for i in 0..40 {
-        let vip = format!("10.96.1.{i}");
-        first.set(&vip, vec![(key(Some(&vip), 80), front(Kind::ClusterIp, &[(&format!("192.168.2.{i}"), 80, false), ("192.168.4.5", 80, true)]))]);
+        let address = format!("10.96.1.{i}");
+        first.set(
+            &address,
+            vec![(key(Some(&address), 80), vip(Kind::ClusterIp, &[(&format!("192.168.2.{i}"), 80, false), ("192.168.4.5", 80, true)]))],
+        );
     }
     first.web(&[("192.168.2.3", 80, false)]);
     first.rest().await;
@@ -55,15 +58,15 @@ async fn a_restart_adopts_writes_nothing_and_removes_only_its_own_leftovers() {
     parity::proved(parity::Hns, &["The start wipes what others made", "A restart changes nothing that is right"]);
 }
 
-/// A failure marks nothing as applied (§3.2.1 to 3): each front end is retried by itself, and others are not held up (§3.2.2).
+/// A failure marks nothing as applied (§3.2.1 to 3): each VIP is retried by itself, and others are not held up (§3.2.2).
 #[tokio::test]
 async fn failures_are_named_retried_and_hold_up_nobody() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     host.fault("fail-call=0x80004005,call=HcnCreateLoadBalancer,text=10.96.0.1,count=2");
     let pods = [("192.168.2.3", 80, false)];
-    let outer = vec![(key(None, 30080), front(Kind::NodePort, &pods)), (key(Some("192.0.2.9"), 80), front(Kind::LoadBalancer, &pods))];
-    proxy.set("web", [vec![(web(), front(Kind::ClusterIp, &pods))], outer].concat());
+    let outer = vec![(key(None, 30080), vip(Kind::NodePort, &pods)), (key(Some("192.0.2.9"), 80), vip(Kind::LoadBalancer, &pods))];
+    proxy.set("web", [vec![(web(), vip(Kind::ClusterIp, &pods))], outer].concat());
     proxy.once().await;
     assert!(proxy.behind()[0].contains("cannot create load balancer 10.96.0.1:80/tcp"), "{:?}", proxy.behind());
     assert_eq!(host.seen().await, ["192.0.2.9:80/tcp -> 192.168.2.3", "node:30080/tcp -> 192.168.2.3"]);
@@ -75,7 +78,7 @@ async fn failures_are_named_retried_and_hold_up_nobody() {
     );
 }
 
-/// §3.2.3: a back end whose endpoint fails is left out for good by upstream.
+/// §3.2.3: a backend whose endpoint fails is left out for good by upstream.
 #[tokio::test]
 async fn half_a_service_is_better_than_none_and_the_rest_follows() {
     let host = Host::new(OLD).await;
@@ -90,17 +93,17 @@ async fn half_a_service_is_better_than_none_and_the_rest_follows() {
     parity::proved(parity::Hns, &["A backend whose endpoint HNS refused once stays out"]);
 }
 
-/// #106936 (an empty list was sent again and again) and #137530 (an orphan after the back ends hit zero).
+/// #106936 (an empty list was sent again and again) and #137530 (an orphan after the backends hit zero).
 #[tokio::test]
 async fn an_empty_list_is_never_sent_and_leaves_no_orphan() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
-    proxy.set("web", vec![(web(), front(Kind::ClusterIp, &[]))]);
+    proxy.set("web", vec![(web(), vip(Kind::ClusterIp, &[]))]);
     proxy.rest().await;
     assert!(host.calls().iter().all(|call| call.call != "HcnCreateLoadBalancer"));
     proxy.web(&[("192.168.2.3", 80, false)]);
     proxy.rest().await;
-    proxy.set("web", vec![(web(), front(Kind::ClusterIp, &[]))]);
+    proxy.set("web", vec![(web(), vip(Kind::ClusterIp, &[]))]);
     proxy.rest().await;
     assert_eq!((host.seen().await.len(), host.remotes().await.len()), (0, 0));
     parity::proved(parity::Hns, &["#137530", "#106936"]);
@@ -276,8 +279,8 @@ async fn a_shared_endpoint_goes_with_its_last_service() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     for service in ["a", "b"] {
-        let vip = if service == "a" { "10.96.0.1" } else { "10.96.0.2" };
-        proxy.set(service, vec![(key(Some(vip), 80), front(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))]);
+        let address = if service == "a" { "10.96.0.1" } else { "10.96.0.2" };
+        proxy.set(service, vec![(key(Some(address), 80), vip(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))]);
     }
     proxy.rest().await;
     proxy.set("a", Vec::new());
@@ -309,14 +312,14 @@ async fn without_the_network_it_waits_and_touches_nothing() {
     parity::proved(parity::Hns, &["Any error about the HNS network wipes everything"]);
 }
 
-/// image-builder#566: a call that never returns holds up its own front end only, and no call is waited for for ever.
+/// image-builder#566: a call that never returns holds up its own VIP only, and no call is waited for for ever.
 #[tokio::test]
 async fn a_hanging_call_ends_at_its_deadline_and_others_go_on() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     host.fault("lb-create-hang,text=10.96.0.1");
     proxy.web(&[("192.168.2.3", 80, false)]);
-    proxy.set("other", vec![(key(Some("10.96.0.2"), 80), front(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))]);
+    proxy.set("other", vec![(key(Some("10.96.0.2"), 80), vip(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))]);
     proxy.until("the deadline", |engine| engine.behind().values().any(|reason| reason.contains("got no answer"))).await;
     assert_eq!(host.seen().await, ["10.96.0.2:80/tcp -> 192.168.2.3"]);
     host.simulator.clear_faults();

@@ -1,5 +1,5 @@
 //! Random histories with packets: Services, slices, pods' readiness, the node's zone and the proxy itself change; after each change a real
-//! connection to each front end reaches one of the back ends that a naive reading of the objects names, and none where it names none.
+//! connection to each VIP reaches one of the backends that a naive reading of the objects names, and none where it names none.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::packets::{Lab, ask_for, serve_at, settle};
 use super::*;
-use crate::fronts::{Terms, wanted};
 use crate::inputs::Inputs;
 use crate::rows::{ServiceRow, SliceRow};
+use crate::vips::{Terms, wanted};
 
 /// Pods that answer; those of 192.168.1.0/24 are this node's.
 const PODS: [&str; 5] = ["192.168.1.6", "192.168.1.7", "192.168.2.3", "192.168.2.4", "192.168.2.5"];
@@ -87,7 +87,7 @@ impl Object {
         })
     }
 
-    /// Each front end, and who may answer there.
+    /// Each VIP, and who may answer there.
     fn expected(&self, n: usize, zone: &str) -> Vec<(String, Side, BTreeSet<&'static str>)> {
         let of = |state: Pod, near: bool, here: bool| -> BTreeSet<&'static str> {
             let fits = |(pod, s): &&(usize, Option<Pod>)| *s == Some(state) && (!near || ZONES[pod % 2] == zone) && (!here || is_here(PODS[*pod]));
@@ -101,14 +101,14 @@ impl Object {
         ]);
         let here = first([of(Pod::Ready, false, true), of(Pod::Fading, false, true), BTreeSet::new()]);
         let pick = |local: bool| if local { here.clone() } else { anywhere.clone() };
-        let mut fronts = vec![(format!("10.96.0.{n}:80"), Side::Pod, pick(self.internal_local))];
+        let mut vips = vec![(format!("10.96.0.{n}:80"), Side::Pod, pick(self.internal_local))];
         if self.node_port {
-            fronts.push((format!("10.240.0.12:{}", 30_080 + n), Side::Peer, pick(self.external_local)));
+            vips.push((format!("10.240.0.12:{}", 30_080 + n), Side::Peer, pick(self.external_local)));
         }
         if self.balanced {
-            fronts.push((format!("192.0.2.{n}:80"), Side::Peer, pick(self.external_local)));
+            vips.push((format!("192.0.2.{n}:80"), Side::Peer, pick(self.external_local)));
         }
-        fronts
+        vips
     }
 }
 
@@ -116,7 +116,7 @@ fn is_here(ip: &str) -> bool {
     ip.starts_with("192.168.1.")
 }
 
-/// From where a front end is asked.
+/// From where a VIP is asked.
 #[derive(Clone, Copy, Debug)]
 enum Side {
     Pod,
@@ -218,7 +218,7 @@ async fn histories() {
         let (a, s) = history(&lab, &client, seed).await;
         (answered, silent) = (answered + a, silent + s);
     }
-    assert!(answered > 300 && silent > 15, "{answered} front ends answered and {silent} were silent: the histories say little");
+    assert!(answered > 300 && silent > 15, "{answered} VIPs answered and {silent} were silent: the histories say little");
 }
 
 #[test]

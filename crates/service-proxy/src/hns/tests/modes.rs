@@ -55,7 +55,7 @@ impl<const MODIFIES: bool> Serve for Bridge<MODIFIES> {
         (Self { hns: Self::proxy(&lab), lab }, places)
     }
 
-    async fn sync(&mut self, changed: BTreeSet<FrontKey>, table: &Table) {
+    async fn sync(&mut self, changed: BTreeSet<VipKey>, table: &Table) {
         self.hns.touch(changed, table);
         self.rest(table).await;
     }
@@ -69,8 +69,8 @@ impl<const MODIFIES: bool> Serve for Bridge<MODIFIES> {
     /// Windows keeps a connection with its pod when the load balancer says `VipExternalIP`: upstream's mend of #113842.
     async fn check_kept_connections(&self) {
         for balancer in self.lab.client.load_balancers().await.unwrap() {
-            let key = front_key(&balancer).unwrap();
-            let outer = key.port != 32000 && key.vip != Vip::Address("10.96.0.1".parse().unwrap());
+            let key = vip_key(&balancer).unwrap();
+            let outer = key.port != 32000 && key.address != VipAddress::Ip("10.96.0.1".parse().unwrap());
             let asked = balancer.port_mappings[0].flags.contains(PortMappingFlags::VIP_EXTERNAL_IP);
             assert_eq!(asked, outer, "{key} has the flags {:?}", balancer.port_mappings[0].flags);
         }

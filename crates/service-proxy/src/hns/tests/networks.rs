@@ -201,19 +201,19 @@ impl World {
         serve(&far, "far");
         let [near, lone, there] = [one.ip(6), one.ip(8), two.ip(7)];
         let [near, lone, there] = [(near.as_str(), 8080, true), (lone.as_str(), 8080, true), (there.as_str(), 8080, false)];
-        let sticky = Front { affinity: Some(10_800), ..front(Kind::ClusterIp, &[near, there]) };
-        let kept = Front { keep_client: true, ..front(Kind::NodePort, &[near]) };
+        let sticky = Vip { affinity: Some(10_800), ..vip(Kind::ClusterIp, &[near, there]) };
+        let kept = Vip { keep_client: true, ..vip(Kind::NodePort, &[near]) };
         let mut table = Table::default();
-        let fronts = vec![
-            (key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[near])),
-            (key(Some("10.96.0.2"), 80), front(Kind::ClusterIp, &[there])),
-            (key(Some("10.96.0.3"), 80), front(Kind::ClusterIp, &[near, there])),
+        let vips = vec![
+            (key(Some("10.96.0.1"), 80), vip(Kind::ClusterIp, &[near])),
+            (key(Some("10.96.0.2"), 80), vip(Kind::ClusterIp, &[there])),
+            (key(Some("10.96.0.3"), 80), vip(Kind::ClusterIp, &[near, there])),
             (key(Some("10.96.0.4"), 80), sticky),
-            (key(Some("10.96.0.5"), 80), front(Kind::ClusterIp, &[lone])),
-            (key(None, 30080), front(Kind::NodePort, &[there])),
+            (key(Some("10.96.0.5"), 80), vip(Kind::ClusterIp, &[lone])),
+            (key(None, 30080), vip(Kind::NodePort, &[there])),
             (key(None, 30081), kept),
         ];
-        table.set_service(&Key::new("default", "web"), fronts);
+        table.set_service(&Key::new("default", "web"), vips);
         (Self { _lan: lan, one, _two: two, outside, a, b, alone, _far: far }, table)
     }
 
@@ -288,7 +288,7 @@ async fn translated(network_type: NetworkType, version: HnsVersion) {
     proxy.rest().await;
     let direct = version == OLD;
     world.judge("with direct server return where HNS has it", direct);
-    let told = |key: &FrontKey| proxy.hns.engine().gaps().get(key).map(|gaps| gaps.iter().map(Gap::name).collect::<Vec<_>>());
+    let told = |key: &VipKey| proxy.hns.engine().gaps().get(key).map(|gaps| gaps.iter().map(Gap::name).collect::<Vec<_>>());
     assert_eq!(told(&key(None, 30081)), (!direct).then(|| vec!["NoClientAddress"]));
     assert_eq!(told(&key(None, 30080)), None, "with policy Cluster nobody asked for it");
 }

@@ -132,15 +132,15 @@ async fn services_answer() {
     serve(&alone, "alone");
     serve(&lab.peer, "remote");
     let mut table = Table::default();
-    let local = front(Kind::ClusterIp, &[("192.168.1.6", 8080, true)]);
-    let remote = front(Kind::ClusterIp, &[("192.168.2.3", 8080, false)]);
-    let node_port = front(Kind::NodePort, &[("192.168.1.6", 8080, true)]);
-    let fronts = vec![(key(Some("10.96.0.1"), 80), local), (key(Some("10.96.0.2"), 80), remote), (key(None, 30080), node_port)];
-    let api = (key(Some("10.96.0.3"), 443), front(Kind::ClusterIp, &[("10.240.0.11", 8080, false)]));
+    let local = vip(Kind::ClusterIp, &[("192.168.1.6", 8080, true)]);
+    let remote = vip(Kind::ClusterIp, &[("192.168.2.3", 8080, false)]);
+    let node_port = vip(Kind::NodePort, &[("192.168.1.6", 8080, true)]);
+    let vips = vec![(key(Some("10.96.0.1"), 80), local), (key(Some("10.96.0.2"), 80), remote), (key(None, 30080), node_port)];
+    let api = (key(Some("10.96.0.3"), 443), vip(Kind::ClusterIp, &[("10.240.0.11", 8080, false)]));
     table.set_service(&Key::new("default", "kubernetes"), vec![api]);
-    let alone_front = front(Kind::ClusterIp, &[("192.168.1.7", 8080, true)]);
-    table.set_service(&Key::new("default", "alone"), vec![(key(Some("10.96.0.4"), 80), alone_front)]);
-    table.set_service(&Key::new("default", "web"), fronts);
+    let alone_vip = vip(Kind::ClusterIp, &[("192.168.1.7", 8080, true)]);
+    table.set_service(&Key::new("default", "alone"), vec![(key(Some("10.96.0.4"), 80), alone_vip)]);
+    table.set_service(&Key::new("default", "web"), vips);
     let mut proxy = lab.proxy(table);
     proxy.rest().await;
     assert_eq!(proxy.behind(), Vec::<String>::new());
@@ -209,9 +209,9 @@ async fn others_change() {
     }
     let mut table = Table::default();
     let kept = vec![
-        (key(Some("10.96.0.1"), 80), front(Kind::ClusterIp, &[("192.168.1.6", 8080, true)])),
-        (key(Some("10.96.0.1"), 81), front(Kind::ClusterIp, &[("192.168.1.6", 8081, true)])),
-        (key(Some("10.96.0.2"), 81), front(Kind::ClusterIp, &[("192.168.2.3", 8081, false)])),
+        (key(Some("10.96.0.1"), 80), vip(Kind::ClusterIp, &[("192.168.1.6", 8080, true)])),
+        (key(Some("10.96.0.1"), 81), vip(Kind::ClusterIp, &[("192.168.1.6", 8081, true)])),
+        (key(Some("10.96.0.2"), 81), vip(Kind::ClusterIp, &[("192.168.2.3", 8081, false)])),
     ];
     table.set_service(&Key::new("default", "kept"), kept);
     let mut proxy = lab.proxy(table);
@@ -221,7 +221,7 @@ async fn others_change() {
     assert_eq!(flows.alive(), 1000);
     let asking = Asking::begin(&a, "10.96.0.1:80", "local");
     let other = |proxy: &mut Proxy, pods: &[(&str, u16, bool)]| {
-        let list = (0..20).map(|i| (key(Some(&format!("10.96.1.{i}")), 80), front(Kind::ClusterIp, pods))).collect();
+        let list = (0..20).map(|i| (key(Some(&format!("10.96.1.{i}")), 80), vip(Kind::ClusterIp, pods))).collect();
         proxy.set("others", list);
     };
     other(&mut proxy, &[("192.168.1.6", 8080, true), ("192.168.2.3", 8080, false)]);
@@ -229,7 +229,7 @@ async fn others_change() {
     assert_eq!(flows.alive(), 1000, "Services come");
     other(&mut proxy, &[("192.168.2.9", 8080, false)]);
     proxy.rest().await;
-    assert_eq!(flows.alive(), 1000, "their back ends change");
+    assert_eq!(flows.alive(), 1000, "their backends change");
     let id = load_balancer_id(UID, &key(Some("10.96.1.3"), 80));
     lab.client.delete_load_balancer(&id).await.unwrap();
     let back = || lab.simulator.with_state(|state| state.balancers.contains_key(&id));

@@ -27,12 +27,12 @@ fn with_pod(address: &str) -> Mirror {
     mirror
 }
 
-fn made(mirror: &Mirror, ground: &Ground, key: &FrontKey, front: Option<&Front>, rules: Rules) -> Plan {
-    plan(&Context { cluster_uid: UID, mirror, ground, rules }, key, front)
+fn made(mirror: &Mirror, ground: &Ground, key: &VipKey, vip: Option<&Vip>, rules: Rules) -> Plan {
+    plan(&Context { cluster_uid: UID, mirror, ground, rules }, key, vip)
 }
 
-fn text(mirror: &Mirror, front: Option<&Front>, rules: Rules) -> String {
-    made(mirror, &ground(), &web(), front, rules).display(&web()).to_string()
+fn text(mirror: &Mirror, vip: Option<&Vip>, rules: Rules) -> String {
+    made(mirror, &ground(), &web(), vip, rules).display(&web()).to_string()
 }
 
 /// Carries a plan out on the mirror alone, as a service that refuses nothing would.
@@ -49,10 +49,10 @@ fn carry_out(mirror: &mut Mirror, plan: &Plan) {
 }
 
 #[test]
-fn a_front_end_through_its_life() {
+fn a_vip_through_its_life() {
     let modify = Rules { modify: true, ..Rules::default() };
     let mut mirror = with_pod("192.168.4.5");
-    let first = front(Kind::ClusterIp, &[("192.168.2.3", 8080, false), ("192.168.2.4", 8080, false), ("192.168.4.5", 8080, true)]);
+    let first = vip(Kind::ClusterIp, &[("192.168.2.3", 8080, false), ("192.168.2.4", 8080, false), ("192.168.4.5", 8080, true)]);
     insta::assert_snapshot!(text(&mirror, Some(&first), modify), @r"
     create remote endpoint 192.168.2.3
     create remote endpoint 192.168.2.4
@@ -61,7 +61,7 @@ fn a_front_end_through_its_life() {
     let plan = made(&mirror, &ground(), &web(), Some(&first), modify);
     carry_out(&mut mirror, &plan);
     assert_eq!(text(&mirror, Some(&first), modify), "", "a second look finds nothing to do");
-    let second = front(Kind::ClusterIp, &[("192.168.2.4", 8080, false), ("192.168.2.7", 8080, false)]);
+    let second = vip(Kind::ClusterIp, &[("192.168.2.4", 8080, false), ("192.168.2.7", 8080, false)]);
     insta::assert_snapshot!(text(&mirror, Some(&second), modify), @r"
     create remote endpoint 192.168.2.7
     modify load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080
@@ -70,9 +70,9 @@ fn a_front_end_through_its_life() {
     create remote endpoint 192.168.2.7
     replace load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080
     ");
-    let port = front(Kind::ClusterIp, &[("192.168.2.4", 9090, false)]);
+    let port = vip(Kind::ClusterIp, &[("192.168.2.4", 9090, false)]);
     insta::assert_snapshot!(text(&mirror, Some(&port), modify), @"replace load balancer 10.96.0.1:80/tcp -> 1 endpoints at 9090");
-    insta::assert_snapshot!(text(&mirror, Some(&front(Kind::ClusterIp, &[])), modify), @"delete load balancer 10.96.0.1:80/tcp");
+    insta::assert_snapshot!(text(&mirror, Some(&vip(Kind::ClusterIp, &[])), modify), @"delete load balancer 10.96.0.1:80/tcp");
     insta::assert_snapshot!(text(&mirror, None, modify), @"delete load balancer 10.96.0.1:80/tcp");
     mirror.doubt(load_balancer_id(UID, &web()), web(), &[], 2);
     insta::assert_snapshot!(text(&mirror, Some(&first), modify), @"read load balancer 10.96.0.1:80/tcp");
@@ -81,7 +81,7 @@ fn a_front_end_through_its_life() {
 #[test]
 fn dead_endpoints_are_written_out_even_when_nothing_takes_their_place() {
     let mut mirror = with_pod("192.168.4.5");
-    let both = front(Kind::ClusterIp, &[("192.168.2.3", 80, false), ("192.168.4.5", 80, true)]);
+    let both = vip(Kind::ClusterIp, &[("192.168.2.3", 80, false), ("192.168.4.5", 80, true)]);
     let plan = made(&mirror, &ground(), &web(), Some(&both), Rules::default());
     carry_out(&mut mirror, &plan);
     let pod = mirror.local(ip("192.168.4.5")).unwrap();
@@ -97,13 +97,13 @@ fn dead_endpoints_are_written_out_even_when_nothing_takes_their_place() {
 fn cnis_endpoint_wins_over_what_the_slice_says_and_a_strangers_entry_is_used() {
     let mut mirror = with_pod("192.168.4.5");
     mirror.put_endpoint(Guid::random(), Endpoint::Foreign([ip("192.168.2.3")].into()), 1);
-    let front = front(Kind::ClusterIp, &[("192.168.4.5", 80, false), ("192.168.2.3", 80, false)]);
-    assert_eq!(text(&mirror, Some(&front), Rules::default()), "create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 80\n");
+    let vip = vip(Kind::ClusterIp, &[("192.168.4.5", 80, false), ("192.168.2.3", 80, false)]);
+    assert_eq!(text(&mirror, Some(&vip), Rules::default()), "create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 80\n");
 }
 
 #[test]
 fn what_hns_cannot_do_is_said() {
-    let mut asking = front(Kind::LoadBalancer, &[("192.168.2.3", 80, false), ("192.168.2.4", 8080, false), ("192.168.2.5", 8080, false)]);
+    let mut asking = vip(Kind::LoadBalancer, &[("192.168.2.3", 80, false), ("192.168.2.4", 8080, false), ("192.168.2.5", 8080, false)]);
     asking.affinity = Some(60);
     asking.sources = Some(["203.0.113.0/24".parse().unwrap()].into());
     asking.keep_client = true;
@@ -114,10 +114,10 @@ fn what_hns_cannot_do_is_said() {
     assert!(text.contains("create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080"), "the port that most have: {text}");
     let all = Rules { affinity: true, dsr: true, ..Rules::default() };
     assert_eq!(said(all), ["NoAffinityTimeout", "NoSourceRanges", "LocalBackendsOnly", "SeveralTargetPorts"]);
-    let kept = Front { preserve_destination: true, ..front(Kind::LoadBalancer, &[("192.168.2.3", 80, false)]) };
+    let kept = Vip { preserve_destination: true, ..vip(Kind::LoadBalancer, &[("192.168.2.3", 80, false)]) };
     let gaps = |rules| made(&Mirror::default(), &ground(), &web(), Some(&kept), rules).gaps;
     assert_eq!((gaps(Rules::default())[0].name(), gaps(all).len()), ("NoPreservedDestination", 0));
-    let host = front(Kind::ClusterIp, &[("10.0.0.1", 80, true), ("192.168.2.3", 80, false)]);
+    let host = vip(Kind::ClusterIp, &[("10.0.0.1", 80, true), ("192.168.2.3", 80, false)]);
     let plan = made(&Mirror::default(), &ground(), &web(), Some(&host), all);
     assert_eq!((plan.gaps[0].name(), plan.lacking.len(), plan.steps.len()), ("HostNetworkBackend", 0, 2));
     parity::proved(
@@ -136,42 +136,42 @@ fn what_hns_cannot_do_is_said() {
 #[test]
 fn documents_carry_upstreams_flags() {
     let rules = Rules { cluster_ip_dsr: true, dsr: true, affinity: true, modify: true };
-    let shape = |vip: Option<&str>, front: &Front, rules| Shape::wanted(&key(vip, 80), front, 8080, vec![Guid::NIL], &[], rules, &ground());
+    let shape = |address: Option<&str>, vip: &Vip, rules| Shape::wanted(&key(address, 80), vip, 8080, vec![Guid::NIL], &[], rules, &ground());
     let flags = |shape: Shape| (shape.flags.0, shape.port_flags.0);
-    let local = |kind| Front { keep_client: true, ..front(kind, &[]) };
-    let keeping = |kind| Front { preserve_destination: true, ..front(kind, &[]) };
-    for (front, vip, expected) in [
-        (front(Kind::ClusterIp, &[]), Some("10.96.0.1"), (1, 0)),
-        (front(Kind::NodePort, &[]), None, (0, 18)),
+    let local = |kind| Vip { keep_client: true, ..vip(kind, &[]) };
+    let keeping = |kind| Vip { preserve_destination: true, ..vip(kind, &[]) };
+    for (vip, address, expected) in [
+        (vip(Kind::ClusterIp, &[]), Some("10.96.0.1"), (1, 0)),
+        (vip(Kind::NodePort, &[]), None, (0, 18)),
         (local(Kind::NodePort), None, (1, 18)),
-        (front(Kind::ExternalIp, &[]), Some("192.0.2.9"), (0, 16)),
+        (vip(Kind::ExternalIp, &[]), Some("192.0.2.9"), (0, 16)),
         (local(Kind::ExternalIp), Some("192.0.2.9"), (1, 16)),
-        (front(Kind::LoadBalancer, &[]), Some("192.0.2.9"), (0, 16)),
+        (vip(Kind::LoadBalancer, &[]), Some("192.0.2.9"), (0, 16)),
         (local(Kind::LoadBalancer), Some("192.0.2.9"), (1, 16)),
         (keeping(Kind::LoadBalancer), Some("192.0.2.9"), (1, 28)),
-        (front(Kind::HealthCheck, &[]), Some("192.0.2.9"), (0, 0)),
+        (vip(Kind::HealthCheck, &[]), Some("192.0.2.9"), (0, 0)),
         (keeping(Kind::HealthCheck), Some("192.0.2.9"), (0, 12)),
-        (front(Kind::ClusterIp, &[]), Some("fd00::1"), (3, 0)),
+        (vip(Kind::ClusterIp, &[]), Some("fd00::1"), (3, 0)),
         (local(Kind::LoadBalancer), Some("fd00::9"), (3, 16)),
     ] {
-        assert_eq!(flags(shape(vip, &front, rules)), expected, "{front} at {vip:?}");
-        assert_eq!(shape(vip, &front, Rules::default()).flags.0 & 1, 0, "no direct server return where the service has none");
+        assert_eq!(flags(shape(address, &vip, rules)), expected, "{vip} at {address:?}");
+        assert_eq!(shape(address, &vip, Rules::default()).flags.0 & 1, 0, "no direct server return where the service has none");
     }
-    let sticky = Front { affinity: Some(60), ..front(Kind::ClusterIp, &[]) };
+    let sticky = Vip { affinity: Some(60), ..vip(Kind::ClusterIp, &[]) };
     assert_eq!(shape(Some("10.96.0.1"), &sticky, rules).distribution, DistributionType::SOURCE_IP);
     assert_eq!(shape(Some("10.96.0.1"), &sticky, Rules::default()).distribution, DistributionType::PER_CONNECTION);
     let document = shape(None, &local(Kind::NodePort), rules).document(Guid::NIL, &key(None, 30080));
     assert!(document.frontend_vips.is_empty() && document.source_vip.is_empty());
     assert_eq!((document.flags, document.port_mappings[0].flags), (LoadBalancerFlags::DSR, PortMappingFlags(18)));
-    assert_eq!(front_key(&document), Some(key(None, 30080)));
+    assert_eq!(vip_key(&document), Some(key(None, 30080)));
     assert_eq!(Shape::of(&document), shape(None, &local(Kind::NodePort), rules));
 }
 
 #[test]
 fn half_made_documents_equal_nothing_and_break_nothing() {
     let half = HostComputeLoadBalancer { host_compute_endpoints: vec![Guid::NIL], ..HostComputeLoadBalancer::default() };
-    let wanted = Shape::wanted(&web(), &front(Kind::ClusterIp, &[]), 80, vec![Guid::NIL], &[], Rules::default(), &ground());
-    assert_eq!(front_key(&half), None);
+    let wanted = Shape::wanted(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![Guid::NIL], &[], Rules::default(), &ground());
+    assert_eq!(vip_key(&half), None);
     assert!(!wanted.is_met_by(&Shape::of(&half)) && !wanted.differs_in_endpoints_at_most(&Shape::of(&half)));
     let mut mirror = Mirror::default();
     mirror.read_endpoint(UID, "cbr0", &HostComputeEndpoint::default(), 1);
@@ -181,7 +181,7 @@ fn half_made_documents_equal_nothing_and_break_nothing() {
 
 #[test]
 fn overlays_need_an_endpoint_for_every_address() {
-    let backend = front(Kind::ClusterIp, &[("192.168.2.3", 80, false)]);
+    let backend = vip(Kind::ClusterIp, &[("192.168.2.3", 80, false)]);
     let plan = made(&Mirror::default(), &overlay(), &web(), Some(&backend), Rules::default());
     insta::assert_snapshot!(plan.display(&web()), @r"
     create remote endpoint 192.168.2.3
@@ -189,9 +189,9 @@ fn overlays_need_an_endpoint_for_every_address() {
     create endpoint of service address 10.96.0.1
     create load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80
     ");
-    let empty = made(&Mirror::default(), &overlay(), &web(), Some(&front(Kind::ClusterIp, &[])), Rules::default());
-    assert_eq!(empty.display(&web()).to_string(), "create endpoint of service address 10.96.0.1\n", "even without back ends");
-    let outer = made(&Mirror::default(), &overlay(), &web(), Some(&front(Kind::ExternalIp, &[])), Rules::default());
+    let empty = made(&Mirror::default(), &overlay(), &web(), Some(&vip(Kind::ClusterIp, &[])), Rules::default());
+    assert_eq!(empty.display(&web()).to_string(), "create endpoint of service address 10.96.0.1\n", "even without backends");
+    let outer = made(&Mirror::default(), &overlay(), &web(), Some(&vip(Kind::ExternalIp, &[])), Rules::default());
     assert_eq!(outer, Plan::default(), "for ClusterIPs only");
 }
 
@@ -204,12 +204,11 @@ fn an_overlays_endpoints_say_behind_which_host_they_are() {
         assert!(document.is_remote() && document.mac_address.starts_with("02-11-"));
     }
     assert_eq!(ground.provider(ip("203.0.113.7")), None);
-    let vip = Remote::ServiceVip(ip("10.96.0.1")).document(&ground);
-    assert_eq!((vip.mac_address.as_str(), vip.is_remote()), ("00-15-5D-0A-0B-0C", true));
+    let address = Remote::ServiceVip(ip("10.96.0.1")).document(&ground);
+    assert_eq!((address.mac_address.as_str(), address.is_remote()), ("00-15-5D-0A-0B-0C", true));
     let source = Remote::SourceVip(ip("192.168.4.2")).document(&ground);
     assert_eq!((source.is_remote(), source.policies.len()), (false, 0));
-    let source_of =
-        |remotes: &[IpAddr]| Shape::wanted(&web(), &front(Kind::ClusterIp, &[]), 80, vec![], remotes, Rules::default(), &ground).source_vip;
+    let source_of = |remotes: &[IpAddr]| Shape::wanted(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![], remotes, Rules::default(), &ground).source_vip;
     assert_eq!(source_of(&[ip("192.168.2.3")]), Some(ip("192.168.4.2")));
     assert_eq!(source_of(&[ip("192.168.2.3"), ip("10.0.0.3")]), Some(ip("10.0.0.1")), "a node can only answer the node's own address");
     assert_eq!(source_of(&[ip("203.0.113.7")]), Some(ip("10.0.0.1")));

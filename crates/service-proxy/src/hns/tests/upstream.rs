@@ -13,8 +13,8 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fronts::{Terms, wanted};
 use crate::rows::{ServiceRow, SliceRow};
+use crate::vips::{Terms, wanted};
 
 const VIP: &str = "10.20.30.41";
 
@@ -117,9 +117,9 @@ impl Case {
         Self { host, proxy }
     }
 
-    /// Front end, flags of the load balancer and of its port, how many back ends.
+    /// VIP, flags of the load balancer and of its port, how many backends.
     async fn flags(&self) -> Vec<String> {
-        let line = |(key, b): (&FrontKey, &HostComputeLoadBalancer)| {
+        let line = |(key, b): (&VipKey, &HostComputeLoadBalancer)| {
             format!("{key} {} {} {}", b.flags.0, b.port_mappings[0].flags.0, b.host_compute_endpoints.len())
         };
         self.host.balancers().await.iter().map(line).collect()
@@ -128,7 +128,7 @@ impl Case {
 
 /// TestCreateServiceVip
 #[tokio::test]
-async fn an_overlay_service_has_its_address_even_without_back_ends() {
+async fn an_overlay_service_has_its_address_even_without_backends() {
     let mut case = Case::overlay(true).await;
     let spec = json!({"externalIPs": ["50.60.70.81"], "sessionAffinity": "ClientIP"});
     case.proxy.say("svc1", service(spec), &[]).await;
@@ -139,7 +139,7 @@ async fn an_overlay_service_has_its_address_even_without_back_ends() {
 
 /// TestCreateRemoteEndpointOverlay, TestDsrEndpointsAreCreatedCorrectly, TestEndpointSlice
 #[tokio::test]
-async fn an_overlay_service_gets_source_vip_address_and_back_end() {
+async fn an_overlay_service_gets_source_vip_address_and_backend() {
     let mut case = Case::overlay(true).await;
     case.proxy.say("svc1", service(json!({})), &[slice(80, &[])]).await;
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
@@ -149,11 +149,11 @@ async fn an_overlay_service_gets_source_vip_address_and_back_end() {
     assert_eq!((source.ip(), source.mac_address.as_str()), ("192.168.4.2".parse().ok(), "00-15-5D-0A-0B-0C"));
     assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.2.3", "node:3001/tcp -> 192.168.2.3"]);
     assert!(case.host.balancers().await.values().all(|balancer| balancer.source_vip == "192.168.4.2"));
-    // Churn of back ends leaves the address alone: upstream takes it down for every change.
+    // Churn of backends leaves the address alone: upstream takes it down for every change.
     case.host.forget_calls();
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.4"])]).await;
-    let vip = all.iter().find(|e| e.ip() == VIP.parse().ok()).unwrap().id;
-    assert!(case.host.calls().iter().all(|call| call.id != Some(vip)), "{:?}", case.host.calls());
+    let address = all.iter().find(|e| e.ip() == VIP.parse().ok()).unwrap().id;
+    assert!(case.host.calls().iter().all(|call| call.id != Some(address)), "{:?}", case.host.calls());
     case.proxy.say("svc1", service(json!({})), &[slice(80, &[])]).await;
     assert_eq!(case.host.remotes().await, [VIP]);
     case.proxy.forget("svc1").await;
@@ -171,7 +171,7 @@ async fn an_overlay_service_gets_source_vip_address_and_back_end() {
 
 /// TestCreateRemoteEndpointL2Bridge
 #[tokio::test]
-async fn a_bridge_gets_the_back_end_alone() {
+async fn a_bridge_gets_the_backend_alone() {
     let mut case = Case::bridge(OLD).await;
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
     assert_eq!(case.host.remotes().await, ["192.168.2.3"]);

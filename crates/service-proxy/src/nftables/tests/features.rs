@@ -5,14 +5,14 @@ use nft::{Chain, ChainType, Family, Hook, Table as NftTable, rule};
 
 use super::*;
 
-fn key6(vip: &str, port: u16) -> FrontKey {
-    let vip = if vip == "node" { Vip::Node(IpFamily::V6) } else { Vip::Address(ip(vip)) };
-    FrontKey { vip, protocol: Protocol::Tcp, port }
+fn key6(address: &str, port: u16) -> VipKey {
+    let address = if address == "node" { VipAddress::Node(IpFamily::V6) } else { VipAddress::Ip(ip(address)) };
+    VipKey { address, protocol: Protocol::Tcp, port }
 }
 
-fn front6(kind: Kind, pods: &[u8]) -> Front {
+fn vip6(kind: Kind, pods: &[u8]) -> Vip {
     let backends = pods.iter().map(|n| Backend { address: ip(&format!("fd00:1::{}", n + 2)), port: 8080, local: true }).collect();
-    Front { backends, ..Front::new("default/web:80", kind) }
+    Vip { backends, ..Vip::new("default/web:80", kind) }
 }
 
 const WEB6: &str = "[fd00:96::1]:80";
@@ -22,24 +22,24 @@ fn ipv6_services_are_served_like_ipv4_ones() {
     in_lab("nftables::tests::features::ipv6_services_are_served_like_ipv4_ones", || {
         let mut lab = Lab::new(4);
         lab.serve();
-        let web = |front: Front| vec![(key6("fd00:96::1", 80), front)];
-        lab.set("web", web(front6(Kind::ClusterIp, &[1])));
+        let web = |vip: Vip| vec![(key6("fd00:96::1", 80), vip)];
+        lab.set("web", web(vip6(Kind::ClusterIp, &[1])));
         assert_eq!(asks(&lab.pods[0], WEB6), "pod1 sees fd00:1::2", "between pods the client is seen");
         assert_eq!(asks(&lab.pods[1], WEB6), "pod1 sees fd00:1::1", "a pod that meets itself is translated");
         assert_eq!(ask(WEB6), "pod1 sees fd00:1::1", "from the node itself");
         assert_eq!(asks(&lab.world, WEB6), "pod1 sees fd00:1::1", "an outsider's reply must come back this way");
         assert_eq!(asks(&lab.pods[0], "[fd00:96::1]:81"), "connection refused", "a port that the Service does not have");
-        lab.set("web", web(front6(Kind::ClusterIp, &[])));
+        lab.set("web", web(vip6(Kind::ClusterIp, &[])));
         assert_eq!((asks(&lab.pods[0], WEB6), ask(WEB6)), ("connection refused".into(), "connection refused".into()));
-        lab.set("web", web(Front { affinity: Some(60), ..front6(Kind::ClusterIp, &[1, 2, 3]) }));
+        lab.set("web", web(Vip { affinity: Some(60), ..vip6(Kind::ClusterIp, &[1, 2, 3]) }));
         let first = asks(&lab.pods[0], WEB6);
         assert!((0..20).all(|_| asks(&lab.pods[0], WEB6) == first), "sticks to {first}");
         let node = &format!("[{NODE6}]:30080");
-        let local = |pods: &[u8]| Front {
+        let local = |pods: &[u8]| Vip {
             keep_client: true,
-            inside: Some(front6(Kind::NodePort, &[0]).backends),
+            inside: Some(vip6(Kind::NodePort, &[0]).backends),
             unserved: Unserved::Drop,
-            ..front6(Kind::NodePort, pods)
+            ..vip6(Kind::NodePort, pods)
         };
         lab.set("web", vec![(key6("node", 30080), local(&[1]))]);
         assert_eq!(asks(&lab.world, node), "pod1 sees fd00:240::1", "policy Local: the client is seen");
@@ -56,8 +56,8 @@ fn source_ranges_keep_others_out() {
         let mut lab = Lab::new(2);
         lab.serve();
         let balancer =
-            |ranges: &[&str]| Front { sources: Some(ranges.iter().map(|net| net.parse().unwrap()).collect()), ..front(Kind::LoadBalancer, &[1]) };
-        let web = |front: Front| vec![(key("192.0.2.7", 80), front), (key("10.96.0.1", 80), self::front(Kind::ClusterIp, &[1]))];
+            |ranges: &[&str]| Vip { sources: Some(ranges.iter().map(|net| net.parse().unwrap()).collect()), ..vip(Kind::LoadBalancer, &[1]) };
+        let web = |vip: Vip| vec![(key("192.0.2.7", 80), vip), (key("10.96.0.1", 80), self::vip(Kind::ClusterIp, &[1]))];
         let at = "192.0.2.7:80";
         lab.set("web", web(balancer(&["10.240.0.0/28", "203.0.113.0/24"])));
         assert_eq!(asks(&lab.world, at), "pod1 sees 10.1.0.1");
@@ -72,9 +72,9 @@ fn source_ranges_keep_others_out() {
         let mut restarted = proxy();
         assert_eq!(restarted.sync(&lab.table, &BTreeSet::new(), true).unwrap().writes, 0);
         lab.proxy = restarted;
-        lab.set("web", web(front(Kind::LoadBalancer, &[1])));
+        lab.set("web", web(vip(Kind::LoadBalancer, &[1])));
         assert!(asks(&lab.world, at).starts_with("pod1 sees"));
-        let deserted = Front { backends: [].into(), ..balancer(&["203.0.113.0/24"]) };
+        let deserted = Vip { backends: [].into(), ..balancer(&["203.0.113.0/24"]) };
         lab.set("web", web(deserted));
         assert_eq!(asks(&lab.pods[0], at), "connection refused", "where nobody serves there is nothing to guard");
     });
@@ -103,26 +103,26 @@ fn clients_of_udp_that_never_pause_follow_their_service() {
         let mut lab = Lab::new(3);
         echo(&lab.pods[1], 8080, "pod1");
         echo(&lab.pods[2], 8080, "pod2");
-        for (vip, local, any) in [("10.96.0.10", front as fn(Kind, &[u8]) -> Front, "0.0.0.0:0"), ("fd00:96::a", front6, "[::]:0")] {
-            let dns = FrontKey { vip: Vip::Address(ip(vip)), protocol: Protocol::Udp, port: 53 };
+        for (address, local, any) in [("10.96.0.10", vip as fn(Kind, &[u8]) -> Vip, "0.0.0.0:0"), ("fd00:96::a", vip6, "[::]:0")] {
+            let dns = VipKey { address: VipAddress::Ip(ip(address)), protocol: Protocol::Udp, port: 53 };
             let client = lab.pods[0].run(|| UdpSocket::bind(any).unwrap()).unwrap();
             client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-            client.connect(SocketAddr::new(ip(vip), 53)).unwrap();
+            client.connect(SocketAddr::new(ip(address), 53)).unwrap();
             // Before anybody serves: the kernel remembers this flow as one that leads nowhere.
             assert_ne!(says(&client), "pod1");
             lab.set("dns", vec![(dns, local(Kind::ClusterIp, &[1]))]);
             let asked = (says(&client), says(&client));
             assert!(asked.0 == "pod1" || asked.1 == "pod1", "{asked:?}");
             lab.set("dns", vec![(dns, local(Kind::ClusterIp, &[2]))]);
-            assert_eq!(says(&client), "pod2", "{vip}");
+            assert_eq!(says(&client), "pod2", "{address}");
             // The backend changes while no proxy runs.
             let key = Key::new("default", "dns");
             lab.table.set_service(&key, vec![(dns, local(Kind::ClusterIp, &[1]))]);
             lab.proxy = proxy();
             lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap();
-            assert_eq!(says(&client), "pod1", "{vip}");
+            assert_eq!(says(&client), "pod1", "{address}");
             let others = Conntrack::open().unwrap().flows(conntrack::UDP).unwrap();
-            assert!(others.iter().any(|flow| flow.destination == SocketAddr::new(ip(vip), 53)));
+            assert!(others.iter().any(|flow| flow.destination == SocketAddr::new(ip(address), 53)));
         }
     });
     parity::proved(parity::Nftables, &["UDP clients that never pause follow the Service"]);
@@ -140,8 +140,8 @@ fn node_ports_listen_on_chosen_addresses_and_on_localhost() {
         lab.proxy = Nftables::new(Settings { node_ports, ..settings() });
         let node = &format!("{NODE}:30080");
         let local =
-            Front { keep_client: true, inside: Some(front(Kind::NodePort, &[0]).backends), unserved: Unserved::Drop, ..front(Kind::NodePort, &[1]) };
-        lab.set("web", vec![(key("node", 30080), front(Kind::NodePort, &[1])), (key("node", 30081), local)]);
+            Vip { keep_client: true, inside: Some(vip(Kind::NodePort, &[0]).backends), unserved: Unserved::Drop, ..vip(Kind::NodePort, &[1]) };
+        lab.set("web", vec![(key("node", 30080), vip(Kind::NodePort, &[1])), (key("node", 30081), local)]);
         assert_eq!(ask("127.0.0.1:30080"), "pod1 sees 10.1.0.1");
         assert_eq!(ask("127.0.0.1:30081"), "pod0 sees 10.1.0.1", "policy Local: the node is inside");
         assert_ne!(asks(&lab.world, node), "pod1 sees 10.1.0.1", "not on an address that was not chosen");
@@ -185,7 +185,7 @@ fn marks_of_others_stay_and_ours_is_taken_off() {
             batch.add_rule(&other, "seen", rule().iifname("up0").l4proto(6).mark(mark, mask).counter());
         }
         nft.commit(&batch).unwrap();
-        lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[1]))]);
+        lab.set("web", vec![(key("10.96.0.1", 80), vip(Kind::ClusterIp, &[1]))]);
         assert_eq!(asks(&lab.world, WEB), "pod1 sees 10.1.0.1", "masqueraded by our bit");
         let read = || nft.rules(&other, "seen").unwrap().iter().map(|rule| rule.counter.unwrap().0).collect::<Vec<u64>>();
         let even = |counts: &[u64]| counts.iter().all(|count| *count == counts[2]);
@@ -208,7 +208,7 @@ fn sticky_clients_leave_backends_that_went_while_no_proxy_ran() {
     in_lab("nftables::tests::features::sticky_clients_leave_backends_that_went_while_no_proxy_ran", || {
         let mut lab = Lab::new(3);
         lab.serve();
-        let sticky = |pods: &[u8]| vec![(key("10.96.0.1", 80), Front { affinity: Some(60), ..front(Kind::ClusterIp, pods) })];
+        let sticky = |pods: &[u8]| vec![(key("10.96.0.1", 80), Vip { affinity: Some(60), ..vip(Kind::ClusterIp, pods) })];
         lab.set("web", sticky(&[1]));
         assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
         lab.table.set_service(&Key::new("default", "web"), sticky(&[2]));
@@ -227,7 +227,7 @@ fn cleanup_leaves_nothing() {
         let mut batch = Batch::new();
         batch.add_table(&other);
         nft.commit(&batch).unwrap();
-        lab.set("web", vec![(key("10.96.0.1", 80), Front { affinity: Some(60), ..front(Kind::ClusterIp, &[1]) })]);
+        lab.set("web", vec![(key("10.96.0.1", 80), Vip { affinity: Some(60), ..vip(Kind::ClusterIp, &[1]) })]);
         assert_eq!((cleanup(), cleanup()), (Ok(true), Ok(false)));
         assert_eq!(nft.tables().unwrap(), [other], "what is not ours stays");
     });
@@ -241,13 +241,9 @@ fn pods_may_be_told_by_their_interface() {
         lab.serve();
         for pods in [Pods::Interface("pods0".into()), Pods::InterfacePrefix("pod".into())] {
             lab.proxy = Nftables::new(Settings::new(vec![ip(NODE)], pods));
-            let local = Front {
-                keep_client: true,
-                inside: Some(front(Kind::NodePort, &[0]).backends),
-                unserved: Unserved::Drop,
-                ..front(Kind::NodePort, &[])
-            };
-            lab.set("web", vec![(key("10.96.0.1", 80), front(Kind::ClusterIp, &[1])), (key("node", 30080), local)]);
+            let local =
+                Vip { keep_client: true, inside: Some(vip(Kind::NodePort, &[0]).backends), unserved: Unserved::Drop, ..vip(Kind::NodePort, &[]) };
+            lab.set("web", vec![(key("10.96.0.1", 80), vip(Kind::ClusterIp, &[1])), (key("node", 30080), local)]);
             lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap();
             assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
             assert_eq!(asks(&lab.world, WEB), "pod1 sees 10.1.0.1");
@@ -279,8 +275,8 @@ fn sctp_is_led_to_its_backend_and_refused_without_one() {
             fd
         };
         let mut lab = Lab::new(2);
-        let sctp = FrontKey { protocol: Protocol::Sctp, ..key("10.96.0.1", 9000) };
-        lab.set("web", vec![(sctp, front(Kind::ClusterIp, &[1]))]);
+        let sctp = VipKey { protocol: Protocol::Sctp, ..key("10.96.0.1", 9000) };
+        lab.set("web", vec![(sctp, vip(Kind::ClusterIp, &[1]))]);
         let (client, server) = (raw(&lab.pods[0]), raw(&lab.pods[1]));
         bind(&client, &SocketAddrV4::new([10, 1, 0, 2].into(), 0)).unwrap();
         let service = SocketAddrV4::new([10, 96, 0, 1].into(), 0);
@@ -294,7 +290,7 @@ fn sctp_is_led_to_its_backend_and_refused_without_one() {
             (&[10, 1, 0, 2][..], &sctp_init(4001, 8080)[..]),
             "client kept, port and checksum translated"
         );
-        lab.set("web", vec![(sctp, front(Kind::ClusterIp, &[]))]);
+        lab.set("web", vec![(sctp, vip(Kind::ClusterIp, &[]))]);
         send(4002);
         assert!(recv(&server, &mut packet, RecvFlags::empty()).is_err(), "nobody gets it");
         let refused = lab.pods[0].run(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap()).unwrap();

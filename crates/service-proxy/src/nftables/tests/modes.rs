@@ -42,7 +42,7 @@ impl Serve for Kernel {
         (Self(lab.proxy), places)
     }
 
-    async fn sync(&mut self, changed: BTreeSet<FrontKey>, table: &Table) {
+    async fn sync(&mut self, changed: BTreeSet<VipKey>, table: &Table) {
         assert_eq!(self.0.sync(table, &changed, false).unwrap().failures, []);
     }
 
@@ -65,7 +65,7 @@ impl Process {
         })
     }
 
-    async fn sync(&mut self, changed: &BTreeSet<FrontKey>, table: &Table, full: bool) {
+    async fn sync(&mut self, changed: &BTreeSet<VipKey>, table: &Table, full: bool) {
         // What listened a moment ago holds its address for a moment more.
         for _ in 0..500 {
             let failures = self.0.as_mut().unwrap().sync(table, changed, full).unwrap().failures;
@@ -90,7 +90,7 @@ impl Serve for Process {
         (Self(Some(Self::proxy())), places)
     }
 
-    async fn sync(&mut self, changed: BTreeSet<FrontKey>, table: &Table) {
+    async fn sync(&mut self, changed: BTreeSet<VipKey>, table: &Table) {
         Self::sync(self, &changed, table, false).await;
     }
 

@@ -8,9 +8,9 @@ fn endpoint(ip: &str, conditions: Value) -> Value {
     json!({"addresses": [ip], "nodeName": node, "conditions": conditions})
 }
 
-/// #112836: each change of back ends left one load balancer behind, since the health check's id was kept in the wrong place.
+/// #112836: each change of backends left one load balancer behind, since the health check's id was kept in the wrong place.
 #[tokio::test]
-async fn changes_of_back_ends_leave_no_load_balancer_behind() {
+async fn changes_of_backends_leave_no_load_balancer_behind() {
     for version in [OLD, NEW] {
         let mut case = Case::bridge(version).await;
         case.host.endpoint("cbr0", "192.168.4.3").await;
@@ -28,7 +28,7 @@ async fn changes_of_back_ends_leave_no_load_balancer_behind() {
     parity::proved(parity::Hns, &["#112836"]);
 }
 
-/// §3.2.11: ports of one Service share the health check's front end; whoever lost its back ends took it from the others.
+/// §3.2.11: ports of one Service share the health check's VIP; whoever lost its backends took it from the others.
 #[tokio::test]
 async fn ports_share_a_health_check_until_the_last_is_gone() {
     let mut case = Case::bridge(OLD).await;
@@ -52,7 +52,7 @@ async fn ports_share_a_health_check_until_the_last_is_gone() {
 
 /// §3.2.6: without a pod on the node, "none serves" was true of the empty set, and unready pods came into the ClusterIP's load balancer.
 #[tokio::test]
-async fn unready_pods_elsewhere_are_nobodys_back_ends() {
+async fn unready_pods_elsewhere_are_nobodys_backends() {
     let mut case = Case::bridge(OLD).await;
     let endpoints = vec![endpoint("192.168.2.3", json!({"ready": true})), endpoint("192.168.2.4", json!({"ready": false, "serving": false}))];
     case.proxy.say("svc1", service(load_balancer("Local")), &[slice_of(80, endpoints)]).await;
@@ -60,18 +60,18 @@ async fn unready_pods_elsewhere_are_nobodys_back_ends() {
     assert_eq!(case.host.remotes().await, ["192.168.2.3"], "an unready pod needs no endpoint");
 }
 
-/// §3.2.12: with all back ends terminating, node ports and external addresses kept those that were; §3.2.14: unready ones kept their endpoints.
+/// §3.2.12: with all backends terminating, node ports and external addresses kept those that were; §3.2.14: unready ones kept their endpoints.
 /// #113841: an all-terminating Service lost its load balancer's address.
 #[tokio::test]
-async fn terminating_and_unready_pods_are_followed_at_every_front_end() {
+async fn terminating_and_unready_pods_are_followed_at_every_vip() {
     for version in [OLD, NEW] {
         let mut case = Case::bridge(version).await;
         let spec = || service(load_balancer("Cluster").merged(json!({"externalIPs": ["50.60.70.81"]})));
         let ready = |ip| endpoint(ip, json!({"ready": true}));
         let leaving = |ip, serving: bool| endpoint(ip, json!({"ready": false, "serving": serving, "terminating": true}));
         case.proxy.say("svc1", spec(), &[slice_of(80, vec![ready("192.168.2.3"), ready("192.168.2.4")])]).await;
-        let fronts = ["10.20.30.41:80/tcp", "11.21.31.41:80/tcp", "50.60.70.81:80/tcp", "node:3001/tcp"];
-        let all = |pods: &str| fronts.map(|front| format!("{front} -> {pods}")).to_vec();
+        let vips = ["10.20.30.41:80/tcp", "11.21.31.41:80/tcp", "50.60.70.81:80/tcp", "node:3001/tcp"];
+        let all = |pods: &str| vips.map(|vip| format!("{vip} -> {pods}")).to_vec();
         assert_eq!(case.host.seen().await, all("192.168.2.3 192.168.2.4"));
         case.proxy.say("svc1", spec(), &[slice_of(80, vec![leaving("192.168.2.3", true), leaving("192.168.2.4", false)])]).await;
         assert_eq!(case.host.seen().await, all("192.168.2.3"), "the one that still serves");

@@ -113,9 +113,9 @@ async fn a_load_balancer_that_is_there_already_is_taken_as_it_is() {
     parity::proved(parity::Hns, &["TestGetLoadBalancerExisting"]);
 }
 
-/// TestHashEndpoints, and §3.2.10: two back ends of one address cancelled each other out of upstream's hash.
+/// TestHashEndpoints, and §3.2.10: two backends of one address cancelled each other out of upstream's hash.
 #[tokio::test]
-async fn the_order_of_back_ends_means_nothing_and_none_cancels_another() {
+async fn the_order_of_backends_means_nothing_and_none_cancels_another() {
     let ids: Vec<Guid> = (0..3).map(|_| Guid::random()).collect();
     let shape = |ids: &[Guid]| Shape::of(&HostComputeLoadBalancer::new(VIP.parse().ok(), hcn::Protocol::TCP, 80, 80, ids.to_vec()));
     let [a, b, c] = ids[..] else { panic!("three") };

@@ -53,9 +53,9 @@ async fn the_annotation_preserve_destination_reaches_the_load_balancers_address(
 async fn with_dsr_no_service_takes_ports_of_the_host_and_without_it_the_lack_is_told_and_ends() {
     let many = |proxy: &mut Proxy, numbers: std::ops::Range<u16>, serve: bool| {
         for n in numbers {
-            let (vip, pods) = (format!("10.97.{}.{}", n / 250, n % 250), [("192.168.2.3", 80, false)]);
-            let fronts = serve.then(|| (key(Some(&vip), 80), front(Kind::ClusterIp, &pods)));
-            proxy.set(&vip, fronts.into_iter().collect());
+            let (address, pods) = (format!("10.97.{}.{}", n / 250, n % 250), [("192.168.2.3", 80, false)]);
+            let vips = serve.then(|| (key(Some(&address), 80), vip(Kind::ClusterIp, &pods)));
+            proxy.set(&address, vips.into_iter().collect());
         }
     };
     for dsr in [true, false] {

@@ -237,8 +237,8 @@ mod any_input {
         fn odd_objects_never_panic_and_never_listen_on_port_zero(service in a_service(), slices in prop::collection::vec(a_slice(), 0..3)) {
             let rows: Vec<_> = slices.iter().filter_map(|slice| SliceRow::of(slice, "here")).map(Arc::new).collect();
             if let Some(row) = ServiceRow::of(&service) {
-                for (key, front) in wanted(&Key::new("default", "web"), &row, &rows, &Terms::default()).fronts {
-                    prop_assert!(key.port != 0 && front.backends.iter().all(|b| b.port != 0 && IpFamily::of(b.address) == key.family()));
+                for (key, vip) in wanted(&Key::new("default", "web"), &row, &rows, &Terms::default()).vips {
+                    prop_assert!(key.port != 0 && vip.backends.iter().all(|b| b.port != 0 && IpFamily::of(b.address) == key.family()));
                 }
             }
         }

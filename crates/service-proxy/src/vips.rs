@@ -1,4 +1,4 @@
-//! From one Service and its slices to its front ends: ports, traffic policies, topology, and which endpoints may answer.
+//! From one Service and its slices to its VIPs: ports, traffic policies, topology, and which endpoints may answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use cluster::Key;
 use ipnet::IpNet;
 
 use crate::rows::{NodeHint, ServicePort, ServiceRow, SliceRow};
-use crate::table::{Backend, Backends, Front, FrontKey, HealthCheck, IpFamily, Kind, Protocol, Unserved, Vip, Wanted};
+use crate::table::{Backend, Backends, HealthCheck, IpFamily, Kind, Protocol, Unserved, Vip, VipAddress, VipKey, Wanted};
 
 /// What decides about every Service alike: facts of this node, and configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,25 +19,25 @@ pub struct Terms {
     /// that talks to itself has as its source.
     pub node_ips: Vec<IpAddr>,
     /// Load balancers ask at their own address how this node is, and HNS forwards that: on this port where the Service
-    /// has no `healthCheckNodePort`. Absent makes no such front ends.
+    /// has no `healthCheckNodePort`. Absent makes no such VIPs.
     pub forwarded_health_port: Option<u16>,
 }
 
 /// What one Service wants of this node.
 pub fn wanted(service: &Key, row: &ServiceRow, slices: &[Arc<SliceRow>], terms: &Terms) -> Wanted {
-    let mut fronts = Vec::new();
+    let mut vips = Vec::new();
     for port in &row.ports {
         for family in IpFamily::ALL.into_iter().filter(|family| row.cluster_ips.iter().any(|ip| IpFamily::of(*ip) == *family)) {
             let name = if port.name.is_empty() { port.port.to_string() } else { port.name.clone() };
             let label = format!("{service}:{name}").into();
             let endpoints = Endpoints::of(port, family, slices, terms.zone.as_deref());
-            PortFronts { row, port, family, label, chosen: endpoints.choose(), urgent: is_urgent(service), terms }.list(&mut fronts);
+            PortVips { row, port, family, label, chosen: endpoints.choose(), urgent: is_urgent(service), terms }.list(&mut vips);
         }
     }
-    let forwarded = terms.forwarded_health_port.map(|port| forwarded_health(row.health_port.unwrap_or(port), &fronts)).unwrap_or_default();
-    fronts.extend(forwarded);
+    let forwarded = terms.forwarded_health_port.map(|port| forwarded_health(row.health_port.unwrap_or(port), &vips)).unwrap_or_default();
+    vips.extend(forwarded);
     let health_check = row.health_port.map(|port| HealthCheck { port, endpoints: ready_here(row, slices) });
-    Wanted { fronts, health_check }
+    Wanted { vips, health_check }
 }
 
 /// Everything else needs names and the API server.
@@ -55,18 +55,18 @@ fn ready_here(row: &ServiceRow, slices: &[Arc<SliceRow>]) -> usize {
 }
 
 /// One for each address of a load balancer that is served from here; a port of the Service comes first.
-fn forwarded_health(port: u16, fronts: &[(FrontKey, Front)]) -> Vec<(FrontKey, Front)> {
-    let served = fronts.iter().filter(|(_, front)| front.kind == Kind::LoadBalancer && !front.backends.is_empty());
-    let mut checks: BTreeMap<FrontKey, Front> = BTreeMap::new();
-    for (key, front) in served {
-        let key = FrontKey { protocol: Protocol::Tcp, port, ..*key };
-        checks.entry(key).or_insert_with(|| Front::new(front.service.clone(), Kind::HealthCheck));
+fn forwarded_health(port: u16, vips: &[(VipKey, Vip)]) -> Vec<(VipKey, Vip)> {
+    let served = vips.iter().filter(|(_, vip)| vip.kind == Kind::LoadBalancer && !vip.backends.is_empty());
+    let mut checks: BTreeMap<VipKey, Vip> = BTreeMap::new();
+    for (key, vip) in served {
+        let key = VipKey { protocol: Protocol::Tcp, port, ..*key };
+        checks.entry(key).or_insert_with(|| Vip::new(vip.service.clone(), Kind::HealthCheck));
     }
-    checks.into_iter().filter(|(key, _)| fronts.iter().all(|(taken, _)| taken != key)).collect()
+    checks.into_iter().filter(|(key, _)| vips.iter().all(|(taken, _)| taken != key)).collect()
 }
 
 /// One port of a Service in one family.
-struct PortFronts<'a> {
+struct PortVips<'a> {
     row: &'a ServiceRow,
     port: &'a ServicePort,
     family: IpFamily,
@@ -76,30 +76,30 @@ struct PortFronts<'a> {
     terms: &'a Terms,
 }
 
-impl PortFronts<'_> {
-    fn list(&self, into: &mut Vec<(FrontKey, Front)>) {
+impl PortVips<'_> {
+    fn list(&self, into: &mut Vec<(VipKey, Vip)>) {
         let row = self.row;
         for (kind, ips) in [(Kind::ClusterIp, &row.cluster_ips), (Kind::ExternalIp, &row.external_ips), (Kind::LoadBalancer, &row.load_balancer_ips)]
         {
             for ip in ips.iter().filter(|ip| IpFamily::of(**ip) == self.family) {
-                into.push((self.key(Vip::Address(*ip), self.port.port), self.front(kind, Some(*ip))));
+                into.push((self.key(VipAddress::Ip(*ip), self.port.port), self.vip(kind, Some(*ip))));
             }
         }
         if let Some(number) = self.port.node_port {
-            into.push((self.key(Vip::Node(self.family), number), self.front(Kind::NodePort, None)));
+            into.push((self.key(VipAddress::Node(self.family), number), self.vip(Kind::NodePort, None)));
         }
     }
 
-    fn key(&self, vip: Vip, port: u16) -> FrontKey {
-        FrontKey { vip, protocol: self.port.protocol, port }
+    fn key(&self, address: VipAddress, port: u16) -> VipKey {
+        VipKey { address, protocol: self.port.protocol, port }
     }
 
-    fn front(&self, kind: Kind, ip: Option<IpAddr>) -> Front {
+    fn vip(&self, kind: Kind, ip: Option<IpAddr>) -> Vip {
         let inner = kind == Kind::ClusterIp;
         let local_only = if inner { self.row.internal_local } else { self.row.external_local };
         let Chosen { everyone, here } = &self.chosen;
         let keep_client = local_only && !inner;
-        Front {
+        Vip {
             service: self.label.clone(),
             kind,
             backends: if local_only { here.clone() } else { everyone.clone() },
@@ -114,14 +114,14 @@ impl PortFronts<'_> {
     }
 
     /// Who may come to a load balancer's address. Ranges of the other family only restrict nobody of this one, as upstream.
-    fn sources(&self, vip: IpAddr) -> Option<Arc<[IpNet]>> {
+    fn sources(&self, address: IpAddr) -> Option<Arc<[IpNet]>> {
         let ranges = self.row.sources.as_ref()?;
         let mut ours: Vec<IpNet> = ranges.iter().copied().filter(|net| IpFamily::of(net.addr()) == self.family).collect();
         if ours.is_empty() && !ranges.is_empty() {
             return None;
         }
         if self.terms.node_ips.iter().any(|node| ours.iter().any(|net| net.contains(node))) {
-            ours.push(vip.into());
+            ours.push(address.into());
             ours.sort();
             ours.dedup();
         }
@@ -204,7 +204,7 @@ impl Endpoints {
     }
 }
 
-/// How far from this node back ends may be.
+/// How far from this node backends may be.
 enum Nearness {
     Node,
     Zone,
