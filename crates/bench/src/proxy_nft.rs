@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use linux_sys::netlink::Rtnl;
 use service_proxy::nftables::{Nftables, Pods, Settings, cleanup};
-use service_proxy::{ServiceRow, SliceRow, Table, Terms, VipKey, wanted};
+use service_proxy::{NodePolicy, ServiceRow, SliceRow, Table, VipKey, desired_vips};
 
 use crate::api::{self, BACKENDS};
 use crate::command::{self, Programs};
@@ -74,12 +74,12 @@ fn lab(programs: &Programs) -> Result<ExitCode> {
 
 struct World {
     table: Table,
-    terms: Terms,
+    policy: NodePolicy,
 }
 
 impl World {
     fn new(services: usize) -> Result<Self> {
-        let mut world = Self { table: Table::default(), terms: Terms::default() };
+        let mut world = Self { table: Table::default(), policy: NodePolicy::default() };
         for n in 0..services {
             world.set(n, &world_rows(n, 0)?);
         }
@@ -88,8 +88,8 @@ impl World {
 
     fn set(&mut self, n: usize, (row, slice): &(ServiceRow, Arc<SliceRow>)) -> BTreeSet<VipKey> {
         let key = Key::new(api::namespace(n), format!("service-{n}"));
-        let wanted = wanted(&key, row, std::slice::from_ref(slice), &self.terms);
-        self.table.set_service(&key, wanted).into_iter().map(|change| change.key).collect()
+        let desired = desired_vips(&key, row, std::slice::from_ref(slice), &self.policy);
+        self.table.set_service(&key, desired).into_iter().map(|change| change.key).collect()
     }
 }
 

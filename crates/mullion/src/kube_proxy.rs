@@ -16,7 +16,7 @@ use hcn::HcnClient;
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
-use service_proxy::{BackendConfig, Config, Metrics, NodeRow, StartupTaint, Status, Terms};
+use service_proxy::{BackendConfig, Config, Metrics, NodePolicy, NodeRow, StartupTaint, Status};
 use tokio::sync::watch;
 
 use crate::cli::NodeArgs;
@@ -145,10 +145,11 @@ async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
         tokio::spawn(taint.hold(client.clone(), name.clone(), told.status.clone()));
     }
     let forwarded = options.listen("healthz-bind-address", "healthz-port", 10256)?.map(|at| at.port());
-    let terms = Terms { node_ips, forwarded_health_port: forwarded.filter(|_| options.is_on("forward-healthcheck-vip")), ..Terms::default() };
+    let policy =
+        NodePolicy { node_ips, forwarded_health_port: forwarded.filter(|_| options.is_on("forward-healthcheck-vip")), ..NodePolicy::default() };
     let config = Config {
         full_pass: told.sync_period.max(Duration::from_secs(1)),
-        terms,
+        policy,
         status: Some(status),
         metrics: told.metrics.clone(),
         ..Config::new(client, &name, uid, backend)

@@ -35,7 +35,7 @@ pub struct Progress {
     /// VIPs that wait or are under way.
     pub pending: usize,
     /// Those that are not what they should be, with the reason.
-    pub behind: BTreeMap<VipKey, String>,
+    pub failing: BTreeMap<VipKey, String>,
     /// What the host cannot do, by VIP.
     pub gaps: BTreeMap<VipKey, Vec<Gap>>,
     /// Why the host cannot be read or written at all.
@@ -110,7 +110,7 @@ impl Backend {
                 Progress {
                     ready: engine.was_up_to_date(),
                     pending: engine.pending(),
-                    behind: engine.behind().clone(),
+                    failing: engine.failing().clone(),
                     gaps: engine.gaps().clone(),
                     unavailable: engine.unavailable().map(str::to_owned),
                     writes: engine.writes(),
@@ -221,14 +221,14 @@ impl<B> Passes<B> {
                     (self.full_due, self.next_full) = (false, now + self.full_pass);
                 }
                 if outcome.writes > 0 {
-                    tracing::info!(writes = outcome.writes, vips = table.len(), behind = outcome.failures.len(), "programmed services");
+                    tracing::info!(writes = outcome.writes, vips = table.len(), failing = outcome.failures.len(), "programmed services");
                 }
                 self.finished += 1;
-                for failure in outcome.failures.iter().filter(|failure| self.progress.behind.get(&failure.key) != Some(&failure.reason)) {
+                for failure in outcome.failures.iter().filter(|failure| self.progress.failing.get(&failure.key) != Some(&failure.reason)) {
                     tracing::warn!(vip = %failure.key, "{}; trying again", failure.reason);
                 }
                 self.dirty = outcome.failures.iter().map(|failure| failure.key).collect();
-                self.progress.behind = outcome.failures.into_iter().map(|failure| (failure.key, failure.reason)).collect();
+                self.progress.failing = outcome.failures.into_iter().map(|failure| (failure.key, failure.reason)).collect();
                 self.progress.writes += outcome.writes as u64;
                 (self.progress.ready, self.progress.unavailable) = (true, None);
             }

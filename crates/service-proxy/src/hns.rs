@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::table::{Table, VipKey};
-pub use calls::{Answer, Call, Tally, Trouble};
+pub use calls::{Answer, Call, CallError, Tally};
 pub use document::{load_balancer_id, vip_key};
 pub use engine::{Engine, LOOK, Token, verify_pause};
 pub use gap::Gap;
@@ -71,7 +71,7 @@ impl Settings {
 
 /// What a job came back with.
 enum Done {
-    Call(Token, Result<Answer, Trouble>),
+    Call(Token, Result<Answer, CallError>),
     Subscribed(Result<Subscription, HcnError>),
 }
 
@@ -219,7 +219,7 @@ pub async fn cleanup(client: &HcnClient, cluster_uid: impl Into<String>, setting
     loop {
         hns.begin(&nothing);
         let engine = hns.engine();
-        if let Some((key, reason)) = engine.behind().iter().next() {
+        if let Some((key, reason)) = engine.failing().iter().next() {
             return Err(format!("{key}: {reason}"));
         }
         if let Some(reason) = engine.unavailable() {

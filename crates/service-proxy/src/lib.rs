@@ -34,6 +34,6 @@ pub use metrics::Metrics;
 pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
-pub use table::{Backend, Backends, Change, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey, Wanted};
+pub use table::{Backend, Backends, Change, DesiredVips, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey};
 pub use taint::StartupTaint;
-pub use vips::{Terms, wanted};
+pub use vips::{NodePolicy, desired_vips};

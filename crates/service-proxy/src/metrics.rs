@@ -147,7 +147,7 @@ impl Metrics {
             ("desired", "VIPs that should exist", status.vips as f64),
             ("programmed", "VIPs that are what they should be", status.vips.saturating_sub(missing) as f64),
             ("missing", "VIPs that are not what they should be", missing as f64),
-            ("failing", "VIPs that failed and are tried again", status.progress.behind.len() as f64),
+            ("failing", "VIPs that failed and are tried again", status.progress.failing.len() as f64),
             ("ready", "Whether every VIP was tried once", f64::from(u8::from(status.ready))),
             ("available", "Whether the host's service answers", f64::from(u8::from(status.progress.unavailable.is_none()))),
             ("eta_seconds", "How long what waits will take, as it goes now", status.eta.map_or(0.0, |eta| eta.as_secs_f64())),

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::inputs::Inputs;
 use crate::rows::{ServiceRow, SliceRow};
 use crate::table::{Table, VipKey};
-use crate::vips::{Terms, wanted};
+use crate::vips::{NodePolicy, desired_vips};
 
 /// Every test waits for what must come for so long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -63,7 +63,7 @@ pub(crate) struct World<S> {
     proxy: S,
     places: Places,
     table: Table,
-    terms: Terms,
+    policy: NodePolicy,
     inputs: Inputs,
 }
 
@@ -96,8 +96,8 @@ impl<S: Serve> World<S> {
         for pod in &places.pods {
             pod.addresses.iter().for_each(|ip| answer_at(&pod.ns, *ip, pod.name));
         }
-        let terms = Terms { zone: Some("a".into()), node_ips: vec![places.node_ip.parse().unwrap()], ..Terms::default() };
-        Self { proxy, places, table: Table::default(), terms, inputs: Inputs::default() }
+        let policy = NodePolicy { zone: Some("a".into()), node_ips: vec![places.node_ip.parse().unwrap()], ..NodePolicy::default() };
+        Self { proxy, places, table: Table::default(), policy, inputs: Inputs::default() }
     }
 
     /// The API has this Service and these slices of it from now on; waits until the host has them too.
@@ -130,8 +130,8 @@ impl<S: Serve> World<S> {
         let mut changed = BTreeSet::new();
         for service in self.inputs.take_dirty() {
             let rows = self.inputs.rows(&service);
-            let wanted = rows.map(|(row, slices)| wanted(&service, &row, &slices, &self.terms)).unwrap_or_default();
-            changed.extend(self.table.set_service(&service, wanted).into_iter().map(|change| change.key));
+            let desired = rows.map(|(row, slices)| desired_vips(&service, &row, &slices, &self.policy)).unwrap_or_default();
+            changed.extend(self.table.set_service(&service, desired).into_iter().map(|change| change.key));
         }
         self.proxy.sync(changed, &self.table).await;
     }

@@ -65,15 +65,15 @@ impl Nftables {
 
     /// Makes the VIPs of `dirty` what the table says, or with `full` every one after comparing with the kernel.
     /// A change that the kernel refuses is tried once more against what is really there.
-    pub fn sync(&mut self, wanted: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, String> {
+    pub fn sync(&mut self, desired: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, String> {
         let done = |writes| Outcome { writes, failures: Vec::new() };
         if full && self.must_read()? {
             self.kernel = None;
         }
         if let Some(kernel) = &mut self.kernel {
-            match kernel.change(wanted, dirty) {
+            match kernel.change(desired, dirty) {
                 Ok(writes) => {
-                    self.forget_flows(dirty.iter(), wanted);
+                    self.forget_flows(dirty.iter(), desired);
                     return Ok(done(writes));
                 }
                 Err(error) => tracing::warn!("the services' table is not what it was left as; comparing all of it: {}", chain(&error)),
@@ -82,10 +82,10 @@ impl Nftables {
         let ground = self.ground()?;
         let layout = Layout::new(&self.settings, forget::has_localhost(&ground.node_ips));
         self.kernel = None;
-        let (kernel, writes) = Kernel::adopt(layout, wanted, ground).map_err(|error| chain(&error))?;
+        let (kernel, writes) = Kernel::adopt(layout, desired, ground).map_err(|error| chain(&error))?;
         self.kernel = Some(kernel);
-        let udp: Vec<VipKey> = wanted.iter().map(|(key, _)| *key).filter(|key| key.protocol == Protocol::Udp).collect();
-        self.forget_flows(udp.iter(), wanted);
+        let udp: Vec<VipKey> = desired.iter().map(|(key, _)| *key).filter(|key| key.protocol == Protocol::Udp).collect();
+        self.forget_flows(udp.iter(), desired);
         Ok(done(writes))
     }
 
@@ -100,7 +100,7 @@ impl Nftables {
             NodePorts::Primary => Vec::new(),
             NodePorts::Nets(_) => host_addresses().map_err(|error| format!("the host's addresses cannot be read: {error}"))?,
         };
-        let mut node_ips = self.settings.node_ports.pick(&self.settings.node_ips, &host);
+        let mut node_ips = self.settings.node_ports.select(&self.settings.node_ips, &host);
         if forget::has_localhost(&node_ips)
             && let Err(error) = sysctl::set("net.ipv4.conf.all.route_localnet", "1")
         {
@@ -110,9 +110,9 @@ impl Nftables {
         Ok(Ground { node_ips, masquerade_all: self.settings.masquerade_all })
     }
 
-    fn forget_flows<'a>(&mut self, keys: impl Iterator<Item = &'a VipKey>, wanted: &Table) {
+    fn forget_flows<'a>(&mut self, keys: impl Iterator<Item = &'a VipKey>, desired: &Table) {
         let Some(kernel) = &self.kernel else { return };
-        match forget::flows(&forget::answerers(keys, wanted, kernel.ground())) {
+        match forget::flows(&forget::answerers(keys, desired, kernel.ground())) {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot flows of UDP that nobody answered any more"),
             Err(reason) if self.unforgettable.as_ref() == Some(&reason) => {}

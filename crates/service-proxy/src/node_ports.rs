@@ -18,14 +18,14 @@ pub enum NodePorts {
 impl NodePorts {
     /// The addresses, given the node's own and all of the host. Of loopback only 127.0.0.1 can be one: the kernel routes
     /// ::1 nowhere, and of link-local addresses nobody outside says which link.
-    pub fn pick(&self, node_ips: &[IpAddr], host: &[IpAddr]) -> Vec<IpAddr> {
-        let mut picked: Vec<IpAddr> = match self {
+    pub fn select(&self, node_ips: &[IpAddr], host: &[IpAddr]) -> Vec<IpAddr> {
+        let mut selected: Vec<IpAddr> = match self {
             Self::Primary => IpFamily::ALL.iter().filter_map(|family| node_ips.iter().copied().find(|ip| IpFamily::of(*ip) == *family)).collect(),
             Self::Nets(nets) => host.iter().copied().filter(|ip| can_listen(ip) && nets.iter().any(|net| net.contains(ip))).collect(),
         };
-        picked.sort();
-        picked.dedup();
-        picked
+        selected.sort();
+        selected.dedup();
+        selected
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
             (nets(&["127.0.0.0/8", "::/0"]), vec!["127.0.0.1", "fd00::5"]),
             (nets(&["192.0.2.0/24"]), vec![]),
         ] {
-            assert_eq!(choice.pick(&node, &host), ips(&expected), "{choice:?}");
+            assert_eq!(choice.select(&node, &host), ips(&expected), "{choice:?}");
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::refusals::Refusals;
 use crate::rows::{NodeRow, ServiceRow, SliceRow};
 use crate::table::{Table, VipKey};
-use crate::vips::{Terms, wanted};
+use crate::vips::{NodePolicy, desired_vips};
 
 /// What keeps the host equal to the table.
 pub enum BackendConfig {
@@ -54,7 +54,7 @@ pub struct Config {
     /// How often the whole table is compared with the host; a change that waits for twice as long is a sign of ill health.
     pub full_pass: Duration,
     /// What decides about every Service alike; the Node object fills in what is open.
-    pub terms: Terms,
+    pub policy: NodePolicy,
     /// Answer at `healthCheckNodePort`.
     pub health_checks: bool,
     /// Where to tell how far it is.
@@ -73,7 +73,7 @@ impl Config {
             cluster_uid: cluster_uid.into(),
             backend,
             full_pass: Duration::from_secs(30),
-            terms: Terms::default(),
+            policy: NodePolicy::default(),
             health_checks: true,
             status: None,
             metrics: Metrics::default(),
@@ -101,7 +101,7 @@ pub struct Status {
 impl Status {
     /// VIPs that are not what they should be: desired − programmed.
     pub fn missing(&self) -> usize {
-        self.progress.pending.max(self.progress.behind.len())
+        self.progress.pending.max(self.progress.failing.len())
     }
 
     /// Whether everything is what it should be.
@@ -150,8 +150,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
         backend,
         rows,
         table: Table::default(),
-        base: config.terms.clone(),
-        terms: config.terms,
+        base: config.policy.clone(),
+        policy: config.policy,
         health: config.health_checks.then(|| HealthServers::new(healthy)),
         health_again: None,
         recorder: EventRecorder::new(config.client, "kube-proxy", &config.node_name),
@@ -254,8 +254,8 @@ struct Loop {
     backend: Backend,
     rows: Rows,
     table: Table,
-    base: Terms,
-    terms: Terms,
+    base: NodePolicy,
+    policy: NodePolicy,
     health: Option<HealthServers>,
     health_again: Option<Instant>,
     recorder: EventRecorder,
@@ -314,12 +314,12 @@ impl Loop {
 
     fn node_changed(&mut self) {
         let Some(row) = self.rows.node.get(&self.rows.node_key) else { return };
-        let mut terms = Terms { zone: row.zone.clone(), ..self.base.clone() };
-        if terms.node_ips.is_empty() {
-            terms.node_ips.clone_from(&row.addresses);
+        let mut policy = NodePolicy { zone: row.zone.clone(), ..self.base.clone() };
+        if policy.node_ips.is_empty() {
+            policy.node_ips.clone_from(&row.addresses);
         }
-        if terms != self.terms {
-            self.terms = terms;
+        if policy != self.policy {
+            self.policy = policy;
             self.rows.inputs.lock().touch_all();
         }
         self.status.send_if_modified(|status| std::mem::replace(&mut status.node_leaving, row.leaving) != row.leaving);
@@ -334,8 +334,8 @@ impl Loop {
         for service in dirty {
             let rows = self.rows.inputs.lock().rows(&service);
             let triggered = rows.iter().flat_map(|(_, slices)| slices).filter_map(|slice| slice.triggered).filter(|at| *at >= self.started).max();
-            let wanted = rows.map(|(row, slices)| wanted(&service, &row, &slices, &self.terms)).unwrap_or_default();
-            let changes = self.table.set_service(&service, wanted);
+            let desired = rows.map(|(row, slices)| desired_vips(&service, &row, &slices, &self.policy)).unwrap_or_default();
+            let changes = self.table.set_service(&service, desired);
             changes.iter().for_each(|change| tracing::debug!("{change}"));
             let keys: Vec<VipKey> = changes.into_iter().map(|change| change.key).collect();
             if let Some(at) = triggered.filter(|_| !keys.is_empty()) {
@@ -369,8 +369,8 @@ impl Loop {
             }
             !settled
         });
-        for key in self.refusals.overdue(&self.progress.behind, Instant::now()) {
-            let (Some(vip), Some(reason)) = (self.table.get(&key), self.progress.behind.get(&key)) else { continue };
+        for key in self.refusals.overdue(&self.progress.failing, Instant::now()) {
+            let (Some(vip), Some(reason)) = (self.table.get(&key), self.progress.failing.get(&key)) else { continue };
             self.recorder.event(&reference(&vip.service), EventType::Warning, "ServiceNotServed", None, format!("{key}: {reason}"));
         }
         let news = self.backend.news();
@@ -384,8 +384,8 @@ impl Loop {
             self.progress = news;
         }
         self.progress.pending = pending;
-        let behind = self.progress.behind.len();
-        // Some that fail are those VIPs' own trouble; when all do, it is ours.
+        let behind = self.progress.failing.len();
+        // Some that fail are those VIPs' own failure; when all do, it is ours.
         let waits = pending > behind || (behind > 0 && behind >= self.table.len()) || self.progress.unavailable.is_some();
         let (progress, vips, eta, moved) = (&self.progress, self.table.len(), self.pace.eta(pending), self.pace.moved);
         self.status.send_if_modified(|status| {

@@ -122,7 +122,7 @@ pub enum Kind {
     /// `status.loadBalancer.ingress`
     LoadBalancer,
     /// A load balancer's question, at its own address, how this node is: the node itself answers, on the key's port.
-    /// Only where [`Terms::forwarded_health_port`](crate::Terms) asks for it.
+    /// Only where [`NodePolicy::forwarded_health_port`](crate::NodePolicy) asks for it.
     HealthCheck,
 }
 
@@ -245,7 +245,7 @@ pub struct HealthCheck {
 
 /// Everything that one Service wants of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredVips {
     /// Its VIPs.
     pub vips: Vec<(VipKey, Vip)>,
     /// Its health check, when it has one.
@@ -274,7 +274,7 @@ impl fmt::Display for Change {
     }
 }
 
-impl From<Vec<(VipKey, Vip)>> for Wanted {
+impl From<Vec<(VipKey, Vip)>> for DesiredVips {
     fn from(vips: Vec<(VipKey, Vip)>) -> Self {
         Self { vips, health_check: None }
     }
@@ -303,16 +303,16 @@ pub struct Table {
 
 impl Table {
     /// Replaces what one Service wants (nothing when it is gone) and returns what differs, in the order of keys.
-    pub fn set_service(&mut self, service: &Key, wanted: impl Into<Wanted>) -> Vec<Change> {
-        let wanted: Wanted = wanted.into();
-        match wanted.health_check {
+    pub fn set_service(&mut self, service: &Key, desired: impl Into<DesiredVips>) -> Vec<Change> {
+        let desired: DesiredVips = desired.into();
+        match desired.health_check {
             Some(check) => drop(self.health_checks.insert(service.clone(), check)),
             None => drop(self.health_checks.remove(service)),
         }
         let name = name_of(service);
         let service = self.by_service.get_key_value(&name).map_or(name, |(known, _)| known.clone());
         let before = self.by_service.remove(&service).unwrap_or_default();
-        let mut vips: BTreeMap<VipKey, Vip> = wanted.vips.into_iter().collect();
+        let mut vips: BTreeMap<VipKey, Vip> = desired.vips.into_iter().collect();
         let touched: BTreeSet<VipKey> = before.iter().chain(vips.keys()).copied().collect();
         if !vips.is_empty() {
             self.by_service.insert(service.clone(), vips.keys().copied().collect());

@@ -6,8 +6,8 @@
 //! Not here: SCTP, and the client's own address, which backends do not see.
 
 mod addresses;
-mod pick;
 mod relay;
+mod selector;
 mod tcp;
 mod udp;
 
@@ -27,8 +27,8 @@ use crate::backend::{Failure, Outcome};
 use crate::node_ports::NodePorts;
 use crate::table::{IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey};
 use addresses::{Lease, Pool};
-use pick::{Balancer, Inside};
 use relay::Relays;
+use selector::{BackendSelector, Inside};
 
 /// What the backend needs to know of the node and of the configuration.
 pub struct Settings {
@@ -57,7 +57,7 @@ struct Shared {
 /// A VIP while it is served.
 struct Service {
     name: Arc<str>,
-    balancer: Mutex<Balancer>,
+    selector: Mutex<BackendSelector>,
 }
 
 impl Service {
@@ -65,8 +65,8 @@ impl Service {
         &self.name
     }
 
-    fn balancer(&self) -> MutexGuard<'_, Balancer> {
-        self.balancer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn selector(&self) -> MutexGuard<'_, BackendSelector> {
+        self.selector.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -106,27 +106,27 @@ impl Userspace {
             connections: TaskTracker::new(),
             cut: CancellationToken::new(),
         };
-        let node_ports = settings.node_ports.pick(&settings.node_ips, &host);
+        let node_ports = settings.node_ports.select(&settings.node_ips, &host);
         Self { pool: Pool::new(settings.interface), node_ports, shared: Arc::new(shared), running: BTreeMap::new(), refusing: BTreeMap::new() }
     }
 
     /// Makes the VIPs of `dirty` what the table says, or with `full` every one, and the interface's addresses too.
     /// Must be called within a tokio runtime.
-    pub fn sync(&mut self, wanted: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, String> {
+    pub fn sync(&mut self, desired: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, String> {
         let mut outcome = Outcome::default();
         if full {
             outcome.writes += self.pool.repair()?;
         }
         let mut keys: Vec<VipKey> = if full {
-            let there = self.running.keys().chain(wanted.iter().map(|(key, _)| key));
+            let there = self.running.keys().chain(desired.iter().map(|(key, _)| key));
             there.copied().collect::<BTreeSet<_>>().into_iter().collect()
         } else {
             dirty.iter().copied().collect()
         };
         // What goes makes room for what comes; names and the API server come first.
-        keys.sort_by_key(|key| wanted.get(key).map(|vip| !vip.urgent));
+        keys.sort_by_key(|key| desired.get(key).map(|vip| !vip.urgent));
         for key in keys {
-            match wanted.get(&key) {
+            match desired.get(&key) {
                 Some(vip) if is_served(vip) => {
                     self.serve(key, vip, &mut outcome);
                     self.refusing.remove(&key);
@@ -164,10 +164,10 @@ impl Userspace {
             VipAddress::Node(_) => None,
         };
         let running = self.running.entry(key).or_insert_with(|| Running {
-            service: Arc::new(Service { name: vip.service.clone(), balancer: Mutex::new(Balancer::new(vip.clone(), own)) }),
+            service: Arc::new(Service { name: vip.service.clone(), selector: Mutex::new(BackendSelector::new(vip.clone(), own)) }),
             sockets: BTreeMap::new(),
         });
-        running.service.balancer().update(vip.clone());
+        running.service.selector().update(vip.clone());
         let places = places(&key, &self.node_ports);
         running.sockets.retain(|at, _| places.contains(at));
         for at in places {

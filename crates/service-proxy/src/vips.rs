@@ -8,11 +8,11 @@ use cluster::Key;
 use ipnet::IpNet;
 
 use crate::rows::{NodeHint, ServicePort, ServiceRow, SliceRow};
-use crate::table::{Backend, Backends, HealthCheck, IpFamily, Kind, Protocol, Unserved, Vip, VipAddress, VipKey, Wanted};
+use crate::table::{Backend, Backends, DesiredVips, HealthCheck, IpFamily, Kind, Protocol, Unserved, Vip, VipAddress, VipKey};
 
 /// What decides about every Service alike: facts of this node, and configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct NodePolicy {
     /// The zone of this node, for topology hints.
     pub zone: Option<String>,
     /// The addresses of this node: who may come from them may come from a load balancer's address too, which a node
@@ -24,20 +24,20 @@ pub struct Terms {
 }
 
 /// What one Service wants of this node.
-pub fn wanted(service: &Key, row: &ServiceRow, slices: &[Arc<SliceRow>], terms: &Terms) -> Wanted {
+pub fn desired_vips(service: &Key, row: &ServiceRow, slices: &[Arc<SliceRow>], policy: &NodePolicy) -> DesiredVips {
     let mut vips = Vec::new();
     for port in &row.ports {
         for family in IpFamily::ALL.into_iter().filter(|family| row.cluster_ips.iter().any(|ip| IpFamily::of(*ip) == *family)) {
             let name = if port.name.is_empty() { port.port.to_string() } else { port.name.clone() };
             let label = format!("{service}:{name}").into();
-            let endpoints = Endpoints::of(port, family, slices, terms.zone.as_deref());
-            PortVips { row, port, family, label, chosen: endpoints.choose(), urgent: is_urgent(service), terms }.list(&mut vips);
+            let endpoints = Endpoints::of(port, family, slices, policy.zone.as_deref());
+            PortVips { row, port, family, label, chosen: endpoints.choose(), urgent: is_urgent(service), policy }.list(&mut vips);
         }
     }
-    let forwarded = terms.forwarded_health_port.map(|port| forwarded_health(row.health_port.unwrap_or(port), &vips)).unwrap_or_default();
+    let forwarded = policy.forwarded_health_port.map(|port| forwarded_health(row.health_port.unwrap_or(port), &vips)).unwrap_or_default();
     vips.extend(forwarded);
     let health_check = row.health_port.map(|port| HealthCheck { port, endpoints: ready_here(row, slices) });
-    Wanted { vips, health_check }
+    DesiredVips { vips, health_check }
 }
 
 /// Everything else needs names and the API server.
@@ -73,7 +73,7 @@ struct PortVips<'a> {
     label: Arc<str>,
     chosen: Chosen,
     urgent: bool,
-    terms: &'a Terms,
+    policy: &'a NodePolicy,
 }
 
 impl PortVips<'_> {
@@ -120,7 +120,7 @@ impl PortVips<'_> {
         if ours.is_empty() && !ranges.is_empty() {
             return None;
         }
-        if self.terms.node_ips.iter().any(|node| ours.iter().any(|net| net.contains(node))) {
+        if self.policy.node_ips.iter().any(|node| ours.iter().any(|net| net.contains(node))) {
             ours.push(address.into());
             ours.sort();
             ours.dedup();
@@ -179,14 +179,14 @@ impl Endpoints {
 
     /// The ready ones where topology wants them; when nobody is ready, those that still serve while they terminate.
     fn choose(&self) -> Chosen {
-        let pick = |rule: &dyn Fn(&Endpoint) -> bool| -> Backends {
+        let select = |rule: &dyn Fn(&Endpoint) -> bool| -> Backends {
             let chosen = self.0.iter().filter(|(_, e)| rule(e));
             chosen.map(|(&(address, port), e)| Backend { address, port, local: e.local }).collect()
         };
-        let or_fading = |ready: Backends, fading: &dyn Fn(&Endpoint) -> bool| if ready.is_empty() { pick(fading) } else { ready };
+        let or_fading = |ready: Backends, fading: &dyn Fn(&Endpoint) -> bool| if ready.is_empty() { select(fading) } else { ready };
         let near = self.nearness();
-        let everyone = or_fading(pick(&|e| e.ready && near.admits(e)), &|e| e.fading);
-        let here = or_fading(pick(&|e| e.ready && e.local), &|e| e.fading && e.local);
+        let everyone = or_fading(select(&|e| e.ready && near.admits(e)), &|e| e.fading);
+        let here = or_fading(select(&|e| e.ready && e.local), &|e| e.fading && e.local);
         let here = if here == everyone { everyone.clone() } else { here };
         Chosen { everyone, here }
     }

@@ -96,7 +96,7 @@ impl Told {
             "converged": status.is_converged(),
             "desired": status.vips,
             "missing": status.missing(),
-            "failing": status.progress.behind.len(),
+            "failing": status.progress.failing.len(),
             "etaSeconds": status.eta.map(|eta| eta.as_secs_f64()),
             "unavailable": status.progress.unavailable,
         });
@@ -191,7 +191,7 @@ mod tests {
         // One is refused for good: the others are served, and the node is ready.
         let mut refused = Status { ready: true, vips: 10, ..Status::default() };
         let key = VipKey { address: VipAddress::Ip([10, 96, 0, 9].into()), protocol: Protocol::Tcp, port: 80 };
-        refused.progress.behind.insert(key, "the port is taken".into());
+        refused.progress.failing.insert(key, "the port is taken".into());
         let (code, _, text) = told(refused.clone()).answer(Site::Metrics, "/readyz");
         assert!(code == 200 && text.contains("\"converged\":false") && text.contains("\"failing\":1"), "{text}");
         refused.progress.unavailable = Some("the service is away".into());

@@ -86,14 +86,14 @@ pub enum Answer {
 
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trouble {
+pub struct CallError {
     /// What the service said.
     pub error: HcnError,
     /// The old load balancer was deleted before the new one failed.
     pub deleted: bool,
 }
 
-impl From<HcnError> for Trouble {
+impl From<HcnError> for CallError {
     fn from(error: HcnError) -> Self {
         Self { error, deleted: false }
     }
@@ -140,7 +140,7 @@ impl Calls {
     }
 
     /// Runs an operation on a blocking thread. At the deadline its effect is unknown; its thread stays taken until it ends.
-    pub async fn run(self: Arc<Self>, call: Call) -> Result<Answer, Trouble> {
+    pub async fn run(self: Arc<Self>, call: Call) -> Result<Answer, CallError> {
         let (operation, deadline, turns) = (call.describe(), self.deadline, self.turns.clone());
         let ended = operation.clone();
         let work = async move {
@@ -159,7 +159,7 @@ impl Calls {
     }
 
     /// Makes an operation on this thread.
-    pub fn make(&self, call: &Call) -> Result<Answer, Trouble> {
+    pub fn make(&self, call: &Call) -> Result<Answer, CallError> {
         match call {
             Call::Find(name) => self.find(name),
             Call::Networks(name) => self.ids(Kind::Network, &Query::by_name(name)),
@@ -225,13 +225,13 @@ impl Calls {
         }
     }
 
-    fn ids(&self, kind: Kind, query: &Query) -> Result<Answer, Trouble> {
+    fn ids(&self, kind: Kind, query: &Query) -> Result<Answer, CallError> {
         let query = to_text(query);
         let reply = self.call(Function::Enumerate(kind), "all", Args { query: Some(&query), ..Args::default() })?;
         Ok(Answer::Ids(reply.result.unwrap_or_default()))
     }
 
-    fn find(&self, name: &str) -> Result<Answer, Trouble> {
+    fn find(&self, name: &str) -> Result<Answer, CallError> {
         let client = hcn::blocking::Client::new(self.port.clone());
         let network = client.get_by_name::<HostComputeNetwork>(name)?;
         let features = client.features()?;
@@ -252,7 +252,7 @@ impl Calls {
         }
     }
 
-    fn create_endpoint(&self, network: &Guid, document: &HostComputeEndpoint) -> Result<Answer, Trouble> {
+    fn create_endpoint(&self, network: &Guid, document: &HostComputeEndpoint) -> Result<Answer, CallError> {
         let settings = to_text(document);
         let create = || {
             let args = Args { network: Some(self.network(network)?), settings: Some(&settings), ..Args::default() };
@@ -269,14 +269,14 @@ impl Calls {
     }
 
     /// Absence is success.
-    fn delete(&self, kind: Kind, id: &Guid) -> Result<Answer, Trouble> {
+    fn delete(&self, kind: Kind, id: &Guid) -> Result<Answer, CallError> {
         match self.call(Function::Delete(kind), &id.to_string(), Args { id: Some(*id), ..Args::default() }) {
             Err(error) if !error.is_not_found() || kind == Kind::LoadBalancer && is_orphaned(&error) => Err(error.into()),
             _ => Ok(Answer::Done),
         }
     }
 
-    fn put(&self, how: Put, document: &HostComputeLoadBalancer, check: bool) -> Result<Answer, Trouble> {
+    fn put(&self, how: Put, document: &HostComputeLoadBalancer, check: bool) -> Result<Answer, CallError> {
         if how == Put::Modify {
             return Ok(self.modify(document, check)?);
         }
@@ -286,7 +286,7 @@ impl Calls {
         }
         let settings = to_text(document);
         let args = Args { settings: Some(&settings), ..Args::default() };
-        let handle = self.opened(Function::Create(Kind::LoadBalancer), &document.id, args).map_err(|error| Trouble { error, deleted })?;
+        let handle = self.opened(Function::Create(Kind::LoadBalancer), &document.id, args).map_err(|error| CallError { error, deleted })?;
         self.close(Kind::LoadBalancer, handle);
         Ok(Answer::Done)
     }

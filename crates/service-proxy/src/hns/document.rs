@@ -36,9 +36,9 @@ impl Rules {
 
 /// The network that the load balancers are for, as far as their documents depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ground {
+pub struct NetworkContext {
     /// Its id.
-    pub network: Guid,
+    pub id: Guid,
     /// It is an overlay: addresses need to say behind which host they are.
     pub overlay: bool,
     /// Addresses of this node.
@@ -51,7 +51,7 @@ pub struct Ground {
     pub subnets: Vec<(IpNet, IpAddr)>,
 }
 
-impl Ground {
+impl NetworkContext {
     /// Reads the network. The error says what the settings lack.
     pub fn of(network: &HostComputeNetwork, settings: &Settings) -> Result<Self, String> {
         let overlay = network.network_type == NetworkType::Overlay;
@@ -61,7 +61,7 @@ impl Ground {
         let routes = network.policies.iter().filter_map(hcn::NetworkPolicy::as_remote_subnet_route);
         let node_ips = if settings.node_ips.is_empty() { network.management_ip().into_iter().collect() } else { settings.node_ips.clone() };
         Ok(Self {
-            network: network.id,
+            id: network.id,
             overlay,
             node_ips,
             source_vip: settings.source_vip.filter(|_| overlay),
@@ -145,34 +145,34 @@ impl Remote {
     }
 
     /// The host it is behind, on an overlay.
-    fn provider(&self, ground: &Ground) -> Option<IpAddr> {
-        let node = || ground.node_ip(IpFamily::of(self.address()));
+    fn provider(&self, network: &NetworkContext) -> Option<IpAddr> {
+        let node = || network.node_ip(IpFamily::of(self.address()));
         match self {
-            Self::Backend(address) if ground.overlay => ground.provider(*address).or_else(node),
-            Self::ServiceVip(_) if ground.overlay => node(),
+            Self::Backend(address) if network.overlay => network.provider(*address).or_else(node),
+            Self::ServiceVip(_) if network.overlay => node(),
             _ => None,
         }
     }
 
     /// Its id. An address that moves behind another host, or a network that is made anew, is another endpoint.
-    pub fn id(&self, cluster_uid: &str, ground: &Ground) -> Guid {
-        owned(cluster_uid, self, &ground.network, self.provider(ground))
+    pub fn id(&self, cluster_uid: &str, network: &NetworkContext) -> Guid {
+        owned(cluster_uid, self, &network.id, self.provider(network))
     }
 
     /// Its document.
-    pub fn document(&self, ground: &Ground) -> HostComputeEndpoint {
+    pub fn document(&self, network: &NetworkContext) -> HostComputeEndpoint {
         let mut document = HostComputeEndpoint::remote(self.address());
         if let IpAddr::V6(ip) = self.address() {
             let [.., a, b, c, d] = ip.octets();
             document.mac_address = format!("02-11-{d:02X}-{c:02X}-{b:02X}-{a:02X}");
         }
         if !matches!(self, Self::Backend(_)) {
-            document.mac_address.clone_from(&ground.host_mac);
+            document.mac_address.clone_from(&network.host_mac);
         }
         if matches!(self, Self::SourceVip(_)) {
             document.flags = hcn::EndpointFlags::default();
         }
-        match self.provider(ground) {
+        match self.provider(network) {
             Some(provider) => document.with_policy(EndpointPolicy::provider_address(provider)),
             None => document,
         }
@@ -248,7 +248,15 @@ impl Shape {
     }
 
     /// What `vip` should be. `endpoints` are its backends' ids, `remotes` the addresses of those on other hosts.
-    pub fn wanted(key: &VipKey, vip: &Vip, internal_port: u16, endpoints: Vec<Guid>, remotes: &[IpAddr], rules: Rules, ground: &Ground) -> Self {
+    pub fn desired(
+        key: &VipKey,
+        vip: &Vip,
+        internal_port: u16,
+        endpoints: Vec<Guid>,
+        remotes: &[IpAddr],
+        rules: Rules,
+        network: &NetworkContext,
+    ) -> Self {
         let local_dsr = rules.dsr && (vip.keep_client || keeps_destination(vip, rules));
         let (dsr, mut port_flags) = match vip.kind {
             Kind::ClusterIp => (rules.cluster_ip_dsr, PortMappingFlags::default()),
@@ -274,7 +282,7 @@ impl Shape {
             distribution: if sticky { DistributionType::SOURCE_IP } else { DistributionType::PER_CONNECTION },
             port_flags,
             flags,
-            source_vip: ground.source_for(remotes.iter().copied()),
+            source_vip: network.source_for(remotes.iter().copied()),
         }
     }
 

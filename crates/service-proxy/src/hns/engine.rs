@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use super::Settings;
 use super::calls::Call;
-use super::document::{Ground, Remote, Rules, successor_id};
+use super::document::{NetworkContext, Remote, Rules, successor_id};
 use super::gap::Gap;
-use super::mirror::{Endpoint, Held, Mirror, Stamp};
+use super::mirror::{BalancerState, Endpoint, Mirror, Stamp};
 use super::plan::{Context, Plan, Put, Step, no_endpoint, plan};
 use super::queue::{Item, Lane, Queue};
 use crate::table::{Table, Vip, VipAddress, VipKey};
@@ -55,7 +55,7 @@ struct Running {
     broken: Vec<Guid>,
     /// The endpoint that it deletes.
     removing: Option<Remote>,
-    lacking: Vec<IpAddr>,
+    missing_endpoints: Vec<IpAddr>,
     /// Endpoints that may turn out to be needed by nobody when it ends.
     doubtful: Vec<Guid>,
     /// Endpoints that it makes or removes.
@@ -75,7 +75,7 @@ impl Running {
             failed: None,
             broken: Vec::new(),
             removing: None,
-            lacking: Vec::new(),
+            missing_endpoints: Vec::new(),
             doubtful: Vec::new(),
             holds: Vec::new(),
             waiting: Vec::new(),
@@ -106,7 +106,7 @@ pub struct Engine {
     mirror: Mirror,
     /// How many load balancers of a VIP could not be deleted, where any.
     generations: HashMap<VipKey, u32>,
-    ground: Ground,
+    network: NetworkContext,
     rules: Rules,
     /// A modify was seen to work since the service started; a version that accepts it and does nothing exists.
     modify_works: bool,
@@ -130,7 +130,7 @@ pub struct Engine {
     deleted: HashMap<Guid, Stamp>,
     /// Endpoints of ours that nothing names are to be looked for once everything was read.
     sweep_due: bool,
-    behind: BTreeMap<VipKey, String>,
+    failing: BTreeMap<VipKey, String>,
     gaps: BTreeMap<VipKey, Vec<Gap>>,
     without_loopback: Option<Guid>,
     unavailable: Option<String>,
@@ -153,7 +153,7 @@ impl Engine {
             settings,
             mirror: Mirror::default(),
             generations: HashMap::new(),
-            ground: Ground::default(),
+            network: NetworkContext::default(),
             rules: Rules::default(),
             modify_works: false,
             modify_fails: false,
@@ -170,7 +170,7 @@ impl Engine {
             looks: Looks::new(now),
             deleted: HashMap::new(),
             sweep_due: true,
-            behind: BTreeMap::new(),
+            failing: BTreeMap::new(),
             gaps: BTreeMap::new(),
             without_loopback: None,
             unavailable: None,
@@ -194,8 +194,8 @@ impl Engine {
     }
 
     /// VIPs that are not what they should be, with the reason.
-    pub fn behind(&self) -> &BTreeMap<VipKey, String> {
-        &self.behind
+    pub fn failing(&self) -> &BTreeMap<VipKey, String> {
+        &self.failing
     }
 
     /// The first pod's endpoint that was found without the loopback policy: such pods do not reach themselves through their Services.
@@ -249,7 +249,7 @@ impl Engine {
     pub fn is_settled(&self, key: &VipKey) -> bool {
         let item = Item::Vip(*key);
         let waits = self.queue.contains(&item) || self.busy.contains_key(&item) || self.reading.contains(key) || self.awaiting_look.contains(key);
-        !waits && !self.behind.contains_key(key) && !matches!(self.mirror.held(key), Some(Held::Unread(_)))
+        !waits && !self.failing.contains_key(key) && !matches!(self.mirror.balancer(key), Some(BalancerState::Unread(_)))
     }
 
     /// How many writes succeeded.
@@ -302,7 +302,7 @@ impl Engine {
         match table.get(key) {
             None => Lane::Gone,
             Some(vip) if vip.urgent => Lane::Urgent,
-            Some(_) if matches!(self.mirror.held(key), Some(Held::Unread(_))) => Lane::Adopt,
+            Some(_) if matches!(self.mirror.balancer(key), Some(BalancerState::Unread(_))) => Lane::Adopt,
             Some(vip) if vip.backends.iter().any(|backend| backend.local) => Lane::Local,
             Some(_) => Lane::Other,
         }
@@ -349,7 +349,7 @@ impl Engine {
     }
 
     fn context(&self) -> Context<'_> {
-        Context { cluster_uid: &self.cluster_uid, mirror: &self.mirror, ground: &self.ground, rules: self.rules }
+        Context { cluster_uid: &self.cluster_uid, mirror: &self.mirror, network: &self.network, rules: self.rules }
     }
 
     fn start(&mut self, item: Item, now: Instant, table: &Table) -> Option<(Token, Call)> {
@@ -361,11 +361,11 @@ impl Engine {
         let call = match item {
             Item::Vip(key) => return self.start_vip(key, running, now, table),
             Item::Endpoint(id) => Call::ReadEndpoint(id),
-            Item::Stranger(id) if !self.mirror.is_stranger(&id) => return None,
-            Item::Stranger(id) => Call::ReadBalancer(id),
+            Item::ForeignBalancer(id) if !self.mirror.is_foreign(&id) => return None,
+            Item::ForeignBalancer(id) => Call::ReadBalancer(id),
             Item::Verify(key) => {
                 // One that is written or doubted is read anyhow.
-                let known = matches!(self.mirror.held(&key), Some(Held::Known(_) | Held::Stale(_)));
+                let known = matches!(self.mirror.balancer(&key), Some(BalancerState::Known(_) | BalancerState::Stale(_)));
                 if !known || self.busy.contains_key(&Item::Vip(key)) {
                     return None;
                 }
@@ -373,9 +373,9 @@ impl Engine {
             }
             Item::Unused(id) => {
                 // After a restart VIPs that wait for something to be read do not name theirs yet.
-                let is_wanted = |ip| table.has_cluster_ip(ip);
-                let wanted = matches!(self.mirror.endpoint(&id), Some(Endpoint::Ours(Remote::ServiceVip(ip))) if is_wanted(*ip));
-                if wanted || !self.mirror.is_unused(&id) || self.busy_endpoints.contains_key(&id) {
+                let is_desired = |ip| table.has_cluster_ip(ip);
+                let desired = matches!(self.mirror.endpoint(&id), Some(Endpoint::Ours(Remote::ServiceVip(ip))) if is_desired(*ip));
+                if desired || !self.mirror.is_unused(&id) || self.busy_endpoints.contains_key(&id) {
                     return None;
                 }
                 if let Some(other) = self.running.values_mut().find(|other| other.names(&id)) {
@@ -423,7 +423,7 @@ impl Engine {
     /// Plans for a VIP; none when it has to wait for something to be known.
     fn plan(&mut self, key: &VipKey, table: &Table) -> Option<Plan> {
         // What has the id of a VIP is ours: it is read, and nothing is created in its place.
-        if self.mirror.has_unread_strangers() {
+        if self.mirror.has_unread_foreign() {
             let (id, stamp) = (self.id_of(key), self.write_stamp());
             self.mirror.claim(id, *key, stamp);
         }
@@ -434,7 +434,7 @@ impl Engine {
             self.reading.insert(*key);
             return None;
         }
-        if !plan.lacking.is_empty() && !self.looked.contains(key) {
+        if !plan.missing_endpoints.is_empty() && !self.looked.contains(key) {
             self.awaiting_look.insert(*key);
             self.looks.look_at_endpoints();
             return None;
@@ -466,15 +466,15 @@ impl Engine {
         let old = self.mirror.set_service_vip(*key, plan.service_vip);
         // A VIP that went before it named its address leaves that behind, too.
         let left = || match key.address {
-            VipAddress::Ip(ip) if self.ground.overlay && plan.service_vip.is_none() => {
-                Some(Remote::ServiceVip(ip).id(&self.cluster_uid, &self.ground))
+            VipAddress::Ip(ip) if self.network.overlay && plan.service_vip.is_none() => {
+                Some(Remote::ServiceVip(ip).id(&self.cluster_uid, &self.network))
             }
             _ => None,
         };
         let left = old.or_else(left);
         self.drop_unused(left);
         running.holds.extend(plan.steps.iter().filter_map(made));
-        running.lacking = plan.lacking;
+        running.missing_endpoints = plan.missing_endpoints;
         running.steps = plan.steps.into();
         running.again = false;
     }
@@ -528,9 +528,9 @@ impl Engine {
             Step::Read => Ok(Call::ReadBalancer(id)),
             Step::ReadEndpoint { id } => Ok(Call::ReadEndpoint(*id)),
             Step::CreateEndpoint { id, remote } => {
-                let mut document = remote.document(&self.ground);
+                let mut document = remote.document(&self.network);
                 document.id = *id;
-                Ok(Call::CreateEndpoint(self.ground.network, Box::new(document)))
+                Ok(Call::CreateEndpoint(self.network.id, Box::new(document)))
             }
             Step::Put { how, shape } => {
                 let mut document = shape.document(id, key);
@@ -583,8 +583,8 @@ impl Engine {
         if let Item::Vip(key) = item {
             self.finished += 1;
             self.looked.remove(&key);
-            let lacking = running.lacking.first().map(|address| no_endpoint(*address));
-            self.note_behind(key, failed.clone().or(lacking));
+            let missing_endpoints = running.missing_endpoints.first().map(|address| no_endpoint(*address));
+            self.note_failing(key, failed.clone().or(missing_endpoints));
         }
         self.leave(running, table);
         match (&failed, item) {
@@ -602,8 +602,8 @@ impl Engine {
         }
     }
 
-    fn note_behind(&mut self, key: VipKey, reason: Option<String>) {
-        let same = self.behind.get(&key) == reason.as_ref();
+    fn note_failing(&mut self, key: VipKey, reason: Option<String>) {
+        let same = self.failing.get(&key) == reason.as_ref();
         if same {
             return;
         }
@@ -611,9 +611,9 @@ impl Engine {
         match reason {
             Some(reason) => {
                 tracing::warn!(vip = %key, "{reason}; trying again");
-                self.behind.insert(key, reason);
+                self.failing.insert(key, reason);
             }
-            None => drop(self.behind.remove(&key)),
+            None => drop(self.failing.remove(&key)),
         }
     }
 

@@ -27,7 +27,7 @@ pub enum Endpoint {
 
 /// A load balancer of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum BalancerState {
     /// It is there, or may be; what it says must be read. It may name these endpoints.
     Unread(Box<[Guid]>),
     /// It is there and says this.
@@ -36,7 +36,7 @@ pub enum Held {
     Stale(Shape),
 }
 
-impl Held {
+impl BalancerState {
     /// The endpoints that it names, or may name.
     pub fn endpoints(&self) -> &[Guid] {
         match self {
@@ -70,13 +70,13 @@ pub struct Mirror {
     unread: usize,
     by_address: BTreeMap<IpAddr, Vec<Guid>>,
     root: Option<Guid>,
-    balancers: BTreeMap<VipKey, Entry<Held>>,
+    balancers: BTreeMap<VipKey, Entry<BalancerState>>,
     /// Load balancers of which nothing is known, not even what they name.
     blind: usize,
     keys: BTreeMap<Guid, VipKey>,
     /// Load balancers of others; those not read yet have no VIP here.
-    strangers: BTreeMap<Guid, Option<VipKey>>,
-    unread_strangers: usize,
+    foreign_balancers: BTreeMap<Guid, Option<VipKey>>,
+    unread_foreign: usize,
     service_vips: BTreeMap<VipKey, Guid>,
     /// How often endpoints are named that are not there.
     missed: BTreeMap<Guid, u32>,
@@ -185,7 +185,7 @@ impl Mirror {
     }
 
     /// Every load balancer of ours.
-    pub fn load_balancers(&self) -> impl DoubleEndedIterator<Item = (&VipKey, &Held)> {
+    pub fn load_balancers(&self) -> impl DoubleEndedIterator<Item = (&VipKey, &BalancerState)> {
         self.balancers.iter().map(|(key, entry)| (key, &entry.what))
     }
 
@@ -195,7 +195,7 @@ impl Mirror {
     }
 
     /// Our load balancer for `key`.
-    pub fn held(&self, key: &VipKey) -> Option<&Held> {
+    pub fn balancer(&self, key: &VipKey) -> Option<&BalancerState> {
         self.balancers.get(key).map(|entry| &entry.what)
     }
 
@@ -212,10 +212,10 @@ impl Mirror {
     }
 
     /// Notes a load balancer.
-    pub fn put(&mut self, id: Guid, key: VipKey, held: Held, stamp: Stamp) {
+    pub fn put(&mut self, id: Guid, key: VipKey, held: BalancerState, stamp: Stamp) {
         self.take(&key);
-        self.remove_stranger(&id);
-        self.blind += usize::from(held == Held::Unread(Box::default()));
+        self.remove_foreign(&id);
+        self.blind += usize::from(held == BalancerState::Unread(Box::default()));
         self.count(held.endpoints(), true);
         self.keys.insert(id, key);
         self.balancers.insert(key, Entry { what: held, stamp });
@@ -229,90 +229,90 @@ impl Mirror {
 
     fn take(&mut self, key: &VipKey) -> Box<[Guid]> {
         let Some(Entry { what, .. }) = self.balancers.remove(key) else { return Box::default() };
-        self.blind -= usize::from(what == Held::Unread(Box::default()));
+        self.blind -= usize::from(what == BalancerState::Unread(Box::default()));
         self.count(what.endpoints(), false);
         match what {
-            Held::Unread(endpoints) => endpoints,
-            Held::Known(shape) | Held::Stale(shape) => shape.endpoints,
+            BalancerState::Unread(endpoints) => endpoints,
+            BalancerState::Known(shape) | BalancerState::Stale(shape) => shape.endpoints,
         }
     }
 
     /// What a load balancer says is in doubt: a call's effect is not known, or the service came back. It may name `also` by now.
     pub fn doubt(&mut self, id: Guid, key: VipKey, also: &[Guid], stamp: Stamp) {
-        let mut named: Vec<Guid> = self.held(&key).map(|held| held.endpoints().to_vec()).unwrap_or_default();
+        let mut named: Vec<Guid> = self.balancer(&key).map(|held| held.endpoints().to_vec()).unwrap_or_default();
         named.extend_from_slice(also);
         named.sort_unstable();
         named.dedup();
-        self.put(id, key, Held::Unread(named.into()), stamp);
+        self.put(id, key, BalancerState::Unread(named.into()), stamp);
     }
 
     /// An endpoint died: every load balancer that names it must be written. Returns their VIPs.
-    pub fn strike(&mut self, endpoint: &Guid) -> Vec<VipKey> {
-        let mut struck = Vec::new();
+    pub fn invalidate(&mut self, endpoint: &Guid) -> Vec<VipKey> {
+        let mut invalidated = Vec::new();
         for (key, entry) in &mut self.balancers {
-            if let Held::Known(shape) = &entry.what
+            if let BalancerState::Known(shape) = &entry.what
                 && shape.endpoints.binary_search(endpoint).is_ok()
             {
-                entry.what = Held::Stale(shape.clone());
-                struck.push(*key);
+                entry.what = BalancerState::Stale(shape.clone());
+                invalidated.push(*key);
             }
         }
-        struck.extend(self.service_vips.iter().filter(|(_, id)| *id == endpoint).map(|(key, _)| *key));
-        struck
+        invalidated.extend(self.service_vips.iter().filter(|(_, id)| *id == endpoint).map(|(key, _)| *key));
+        invalidated
     }
 
     /// Notes a load balancer whose origin is not known, and its VIP once it was read.
-    pub fn put_stranger(&mut self, id: Guid, key: Option<VipKey>) {
-        self.remove_stranger(&id);
-        self.unread_strangers += usize::from(key.is_none());
-        self.strangers.insert(id, key);
+    pub fn put_foreign(&mut self, id: Guid, key: Option<VipKey>) {
+        self.remove_foreign(&id);
+        self.unread_foreign += usize::from(key.is_none());
+        self.foreign_balancers.insert(id, key);
     }
 
     /// Whether the origin of load balancer `id` is not known, or a stranger's.
-    pub fn is_stranger(&self, id: &Guid) -> bool {
-        self.strangers.contains_key(id)
+    pub fn is_foreign(&self, id: &Guid) -> bool {
+        self.foreign_balancers.contains_key(id)
     }
 
     /// Whether there are load balancers of which it is not known whose they are.
-    pub fn has_unread_strangers(&self) -> bool {
-        self.unread_strangers > 0
+    pub fn has_unread_foreign(&self) -> bool {
+        self.unread_foreign > 0
     }
 
     /// Takes the load balancer `id`, if nobody has read it, for that of the VIP whose id it is.
     pub fn claim(&mut self, id: Guid, key: VipKey, stamp: Stamp) {
-        if self.strangers.get(&id).is_some_and(Option::is_none) {
-            self.remove_stranger(&id);
-            self.put(id, key, Held::Unread(Box::default()), stamp);
+        if self.foreign_balancers.get(&id).is_some_and(Option::is_none) {
+            self.remove_foreign(&id);
+            self.put(id, key, BalancerState::Unread(Box::default()), stamp);
         }
     }
 
     /// The load balancer of a stranger that has this VIP.
-    pub fn stranger_at(&self, key: &VipKey) -> Option<Guid> {
-        self.strangers.iter().find(|(_, at)| at.as_ref() == Some(key)).map(|(id, _)| *id)
+    pub fn foreign_at(&self, key: &VipKey) -> Option<Guid> {
+        self.foreign_balancers.iter().find(|(_, at)| at.as_ref() == Some(key)).map(|(id, _)| *id)
     }
 
     /// Notes a load balancer that nobody can delete.
     pub fn leave(&mut self, id: Guid) {
-        self.put_stranger(id, Some(NOWHERE));
+        self.put_foreign(id, Some(NOWHERE));
     }
 
     /// Notes what reading a load balancer of unknown origin said. Returns its VIP when it is ours after all, by `own`, the id that ours has.
-    pub fn read_stranger(&mut self, own: Option<Guid>, document: &HostComputeLoadBalancer, stamp: Stamp) -> Option<VipKey> {
+    pub fn read_foreign(&mut self, own: Option<Guid>, document: &HostComputeLoadBalancer, stamp: Stamp) -> Option<VipKey> {
         let key = vip_key(document);
         if let Some(key) = key.filter(|_| own == Some(document.id)) {
-            self.remove_stranger(&document.id);
-            self.put(document.id, key, Held::Known(Shape::of(document)), stamp);
+            self.remove_foreign(&document.id);
+            self.put(document.id, key, BalancerState::Known(Shape::of(document)), stamp);
             return Some(key);
         }
         // Any value keeps it from being read again.
-        self.put_stranger(document.id, Some(key.unwrap_or(NOWHERE)));
+        self.put_foreign(document.id, Some(key.unwrap_or(NOWHERE)));
         None
     }
 
     /// Notes that a stranger's load balancer is gone; returns the VIP that it had.
-    pub fn remove_stranger(&mut self, id: &Guid) -> Option<VipKey> {
-        let key = self.strangers.remove(id)?;
-        self.unread_strangers -= usize::from(key.is_none());
+    pub fn remove_foreign(&mut self, id: &Guid) -> Option<VipKey> {
+        let key = self.foreign_balancers.remove(id)?;
+        self.unread_foreign -= usize::from(key.is_none());
         key
     }
 
@@ -342,7 +342,7 @@ impl Mirror {
 
     /// Whether there are load balancers that may name endpoints and were not read.
     pub fn is_blind(&self) -> bool {
-        self.blind > 0 || self.unread_strangers > 0
+        self.blind > 0 || self.unread_foreign > 0
     }
 
     /// Whether endpoint `id` can go: it is ours, nothing names it, and nothing that was not read may.
@@ -361,8 +361,8 @@ impl Mirror {
     pub fn balancer_drift(&self, listed: &HashSet<Guid>, since: Stamp) -> Drift {
         let stamped = |key: &VipKey| self.balancers.get(key).is_some_and(|entry| entry.stamp < since);
         let ours = self.keys.iter().filter(|(id, key)| !listed.contains(*id) && stamped(key)).map(|(id, _)| *id);
-        let theirs = self.strangers.keys().filter(|id| !listed.contains(*id)).copied();
-        let found = listed.iter().filter(|id| !self.keys.contains_key(*id) && !self.strangers.contains_key(*id));
+        let theirs = self.foreign_balancers.keys().filter(|id| !listed.contains(*id)).copied();
+        let found = listed.iter().filter(|id| !self.keys.contains_key(*id) && !self.foreign_balancers.contains_key(*id));
         Drift { lost: ours.chain(theirs).collect(), found: found.copied().collect() }
     }
 

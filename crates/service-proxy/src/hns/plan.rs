@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use hcn::Guid;
 
-use super::document::{Ground, Remote, Rules, Shape, backends_of_one_port, keeps_destination};
+use super::document::{NetworkContext, Remote, Rules, Shape, backends_of_one_port, keeps_destination};
 use super::gap::Gap;
-use super::mirror::{Held, Mirror};
+use super::mirror::{BalancerState, Mirror};
 use crate::table::{Backend, Kind, Vip, VipAddress, VipKey};
 
 /// How a load balancer gets to its new form.
@@ -55,7 +55,7 @@ pub struct Plan {
     /// The operations.
     pub steps: Vec<Step>,
     /// Local pods without an endpoint: CNI makes it, and tells nobody.
-    pub lacking: Vec<IpAddr>,
+    pub missing_endpoints: Vec<IpAddr>,
     /// Endpoints are still being read, and one that is needed may be among them.
     pub wait: bool,
     /// What the service cannot do for this VIP.
@@ -72,7 +72,7 @@ impl Plan {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let Self(plan, key) = self;
                 plan.steps.iter().try_for_each(|step| writeln!(f, "{}", step.display(key)))?;
-                plan.lacking.iter().try_for_each(|address| writeln!(f, "wait {key}: {}", no_endpoint(*address)))?;
+                plan.missing_endpoints.iter().try_for_each(|address| writeln!(f, "wait {key}: {}", no_endpoint(*address)))?;
                 plan.gaps.iter().try_for_each(|gap| writeln!(f, "gap {key}: {gap}"))
             }
         }
@@ -116,7 +116,7 @@ pub struct Context<'a> {
     /// What is there.
     pub mirror: &'a Mirror,
     /// The network.
-    pub ground: &'a Ground,
+    pub network: &'a NetworkContext,
     /// What the service can do.
     pub rules: Rules,
 }
@@ -124,7 +124,7 @@ pub struct Context<'a> {
 /// Plans for one VIP; `vip` is absent when the table has none.
 pub fn plan(context: &Context<'_>, key: &VipKey, vip: Option<&Vip>) -> Plan {
     let mut plan = Plan::default();
-    if matches!(context.mirror.held(key), Some(Held::Unread(_))) {
+    if matches!(context.mirror.balancer(key), Some(BalancerState::Unread(_))) {
         plan.steps.push(Step::Read);
         plan.service_vip = context.mirror.service_vip(key);
         return plan;
@@ -137,9 +137,9 @@ pub fn plan(context: &Context<'_>, key: &VipKey, vip: Option<&Vip>) -> Plan {
     if let Some(vip) = vip {
         context.service_vip(&mut plan, key, vip);
     }
-    let step = match (context.mirror.held(key), shape) {
-        (Some(Held::Known(old)), Some(new)) if new.is_met_by(old) => None,
-        (Some(Held::Known(old) | Held::Stale(old)), Some(new)) => {
+    let step = match (context.mirror.balancer(key), shape) {
+        (Some(BalancerState::Known(old)), Some(new)) if new.is_met_by(old) => None,
+        (Some(BalancerState::Known(old) | BalancerState::Stale(old)), Some(new)) => {
             let how = if context.rules.modify && new.differs_in_endpoints_at_most(old) { Put::Modify } else { Put::Replace };
             Some(Step::Put { how, shape: new })
         }
@@ -157,7 +157,7 @@ impl Context<'_> {
         if vip.kind == Kind::HealthCheck {
             let root = self.mirror.root();
             plan.wait = root.is_none() && self.mirror.is_reading();
-            return root.map(|id| Shape::wanted(key, vip, key.port, vec![id], &[], self.rules, self.ground));
+            return root.map(|id| Shape::desired(key, vip, key.port, vec![id], &[], self.rules, self.network));
         }
         plan.gaps.extend(Gap::of_vip(vip, self.rules));
         let local: Vec<Backend>;
@@ -176,12 +176,12 @@ impl Context<'_> {
         for backend in &backends {
             ids.extend(self.endpoint(plan, backend, &mut remotes));
         }
-        plan.wait |= self.mirror.is_reading() && !plan.lacking.is_empty() && (!vip.urgent || ids.is_empty());
+        plan.wait |= self.mirror.is_reading() && !plan.missing_endpoints.is_empty() && (!vip.urgent || ids.is_empty());
         if ids.is_empty() {
             return None;
         }
         self.source_vip(plan);
-        Some(Shape::wanted(key, vip, port, ids, &remotes, self.rules, self.ground))
+        Some(Shape::desired(key, vip, port, ids, &remotes, self.rules, self.network))
     }
 
     /// The endpoint for a backend: CNI's when there is one, whatever the slice says; else a remote one.
@@ -192,16 +192,16 @@ impl Context<'_> {
         }
         if backend.local {
             // A pod of the host's own network has no endpoint and never will.
-            if self.ground.node_ips.contains(&address) {
+            if self.network.node_ips.contains(&address) {
                 plan.gaps.push(Gap::HostNetwork { address });
             } else {
-                plan.lacking.push(address);
+                plan.missing_endpoints.push(address);
             }
             return None;
         }
         remotes.push(address);
         let remote = Remote::Backend(address);
-        let id = remote.id(self.cluster_uid, self.ground);
+        let id = remote.id(self.cluster_uid, self.network);
         if self.mirror.endpoint(&id).is_some() {
             return Some(id);
         }
@@ -213,9 +213,9 @@ impl Context<'_> {
     }
 
     fn source_vip(&self, plan: &mut Plan) {
-        let Some(address) = self.ground.source_vip else { return };
+        let Some(address) = self.network.source_vip else { return };
         let remote = Remote::SourceVip(address);
-        let id = remote.id(self.cluster_uid, self.ground);
+        let id = remote.id(self.cluster_uid, self.network);
         if self.mirror.endpoint(&id).is_none() && self.mirror.local(address).is_none() {
             plan.wait |= self.mirror.is_reading();
             push_new(plan, id, remote);
@@ -224,9 +224,9 @@ impl Context<'_> {
 
     /// Pods of an overlay find an address only where an endpoint has it: every ClusterIP, backends or not.
     fn service_vip(&self, plan: &mut Plan, key: &VipKey, vip: &Vip) {
-        let (true, Kind::ClusterIp, VipAddress::Ip(address)) = (self.ground.overlay, vip.kind, key.address) else { return };
+        let (true, Kind::ClusterIp, VipAddress::Ip(address)) = (self.network.overlay, vip.kind, key.address) else { return };
         let remote = Remote::ServiceVip(address);
-        let id = remote.id(self.cluster_uid, self.ground);
+        let id = remote.id(self.cluster_uid, self.network);
         let there = self.mirror.endpoint(&id).is_some();
         if !there && self.mirror.foreign(address).is_some() {
             return;

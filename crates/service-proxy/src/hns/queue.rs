@@ -18,7 +18,7 @@ pub enum Item {
     /// An endpoint of ours that nothing names any more.
     Unused(Guid),
     /// A load balancer that was enumerated: whose is it?
-    Stranger(Guid),
+    ForeignBalancer(Guid),
     /// A load balancer of ours: does it still say what it said?
     Verify(VipKey),
 }

@@ -230,8 +230,8 @@ impl Proxy {
         self.until("to try once", |engine| engine.is_idle() || engine.is_only_waiting()).await;
     }
 
-    fn behind(&self) -> Vec<String> {
-        self.hns.engine().behind().values().cloned().collect()
+    fn failing(&self) -> Vec<String> {
+        self.hns.engine().failing().values().cloned().collect()
     }
 }
 

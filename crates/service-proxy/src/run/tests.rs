@@ -140,7 +140,7 @@ async fn health_follows_what_waits_not_what_was_tried() {
     api.send(SERVICES, "ADDED", service(1));
     api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
     api.listed();
-    let failing = seen.wait_for(|status| status.ready && !status.progress.behind.is_empty()).await.unwrap().clone();
+    let failing = seen.wait_for(|status| status.ready && !status.progress.failing.is_empty()).await.unwrap().clone();
     assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
     assert!(failing.stuck_since.is_some() && failing.is_healthy(Duration::from_secs(30)), "it waits, but not for long yet");
     assert!(!failing.is_healthy(Duration::ZERO));
@@ -322,9 +322,9 @@ fn user_space_is_not_synced_while_a_vip_fails() {
             api.send(SERVICES, "ADDED", service);
             api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
             api.listed();
-            let told = seen.wait_for(|status| status.ready && !status.progress.behind.is_empty());
+            let told = seen.wait_for(|status| status.ready && !status.progress.failing.is_empty());
             let failing = tokio::time::timeout(Duration::from_secs(60), told).await.expect("that it is told").unwrap().clone();
-            assert_eq!((failing.progress.behind.len(), failing.vips), (1, 2), "{failing:?}");
+            assert_eq!((failing.progress.failing.len(), failing.vips), (1, 2), "{failing:?}");
             assert!(std::net::TcpStream::connect("127.0.0.7:80").is_ok(), "the ClusterIP is served");
             assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
             drop(taken);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::inputs::Inputs;
 use crate::rows::{ServiceRow, SliceRow};
 use crate::table::{Change, Table};
-use crate::vips::{Terms, wanted};
+use crate::vips::{NodePolicy, desired_vips};
 
 /// A load balancer of both policies, as most tests want it; `spec` and `status` go over it.
 fn balancer(over: Value) -> Value {
@@ -72,13 +72,13 @@ fn slice(endpoints: &[&str]) -> Arc<SliceRow> {
     slice_at(8080, endpoints)
 }
 
-fn terms() -> Terms {
-    Terms { zone: Some("a".into()), node_ips: vec!["10.240.0.11".parse().unwrap()], forwarded_health_port: None }
+fn policy() -> NodePolicy {
+    NodePolicy { zone: Some("a".into()), node_ips: vec!["10.240.0.11".parse().unwrap()], forwarded_health_port: None }
 }
 
 fn set(table: &mut Table, name: &str, doc: &Value, slices: &[Arc<SliceRow>]) -> Vec<String> {
     let key = Key::new("default", name);
-    let changes = table.set_service(&key, wanted(&key, &row(doc), slices, &terms()));
+    let changes = table.set_service(&key, desired_vips(&key, &row(doc), slices, &policy()));
     changes.iter().map(Change::to_string).collect()
 }
 
@@ -201,7 +201,7 @@ fn hints_keep_traffic_in_the_zone_or_on_the_node() {
     // A node without a zone.
     let key = Key::new("default", "web");
     let slices = [slice(&["10.1.0.5 rs there zone=a", "10.1.1.5 rs there zone=b"])];
-    let everywhere = wanted(&key, &row(&cluster_ip(json!({}))), &slices, &Terms::default());
+    let everywhere = desired_vips(&key, &row(&cluster_ip(json!({}))), &slices, &NodePolicy::default());
     assert_eq!(everywhere.vips[0].1.backends.len(), 2);
 }
 
@@ -243,10 +243,10 @@ fn source_ranges_guard_load_balancer_addresses_alone() {
 
 #[test]
 fn forwarded_health_checks_exist_where_the_address_is_served() {
-    let terms = Terms { forwarded_health_port: Some(10256), ..terms() };
+    let policy = NodePolicy { forwarded_health_port: Some(10256), ..policy() };
     let render = |over: Value, endpoints: &[&str]| {
         let (key, mut table) = (Key::new("default", "web"), Table::default());
-        table.set_service(&key, wanted(&key, &row(&balancer(over)), &[slice(endpoints)], &terms));
+        table.set_service(&key, desired_vips(&key, &row(&balancer(over)), &[slice(endpoints)], &policy));
         table.render().lines().filter(|line| line.contains("HealthCheck")).collect::<String>()
     };
     assert_eq!(render(json!({}), &[HERE]), "192.0.2.7:10256/tcp default/web:80 (HealthCheck) -> this node");
@@ -299,7 +299,7 @@ fn one_address_may_be_local_for_one_service_and_remote_for_another() {
     set(&mut table, "b", &cluster_ip(json!({"spec": {"clusterIP": "10.96.0.8"}})), &[slice(&["10.1.0.5 rs there"])]);
     let before = table.render();
     assert_eq!(set(&mut table, "c", &cluster_ip(json!({"spec": {"clusterIP": "10.96.0.9"}})), &[slice(&[HERE])]).len(), 1);
-    let changes = table.set_service(&Key::new("default", "c"), crate::Wanted::default());
+    let changes = table.set_service(&Key::new("default", "c"), crate::DesiredVips::default());
     assert_eq!(changes.len(), 1, "only the VIP of the Service that went");
     assert_eq!(table.render(), before);
 }
@@ -321,7 +321,7 @@ fn a_change_of_a_service_touches_what_differs() {
 fn names_and_the_api_server_are_urgent() {
     for (ns, name, urgent) in [("kube-system", "kube-dns", true), ("default", "kubernetes", true), ("default", "kube-dns", false)] {
         let key = Key::new(ns, name);
-        assert_eq!(wanted(&key, &row(&cluster_ip(json!({}))), &[], &terms()).vips[0].1.urgent, urgent, "{key}");
+        assert_eq!(desired_vips(&key, &row(&cluster_ip(json!({}))), &[], &policy()).vips[0].1.urgent, urgent, "{key}");
     }
 }
 
@@ -417,11 +417,11 @@ mod model {
             let (mut vips, mut checks) = (BTreeMap::new(), BTreeMap::new());
             for (key, row) in &self.services {
                 let slices: Vec<_> = self.slices.values().filter(|slice| slice.service == key.name).cloned().collect();
-                let wanted = wanted(key, row, &slices, &terms());
-                for (key, vip) in wanted.vips {
+                let desired = desired_vips(key, row, &slices, &policy());
+                for (key, vip) in desired.vips {
                     vips.entry(key).or_insert(vip);
                 }
-                checks.extend(wanted.health_check.map(|check| (key.clone(), check)));
+                checks.extend(desired.health_check.map(|check| (key.clone(), check)));
             }
             (vips, checks)
         }
@@ -437,8 +437,8 @@ mod model {
                 let touched: BTreeSet<Key> = inputs.take_dirty();
                 for service in &touched {
                     let rows = inputs.rows(service);
-                    let wanted = rows.map(|(row, slices)| wanted(service, &row, &slices, &terms())).unwrap_or_default();
-                    for change in table.set_service(service, wanted) {
+                    let desired = rows.map(|(row, slices)| desired_vips(service, &row, &slices, &policy())).unwrap_or_default();
+                    for change in table.set_service(service, desired) {
                         // What a backend does with changes alone.
                         prop_assert_eq!(mirror.get(&change.key), change.old.as_deref());
                         match change.new {

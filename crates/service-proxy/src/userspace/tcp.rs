@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::addresses::Lease;
-use super::pick::Choice;
+use super::selector::Choice;
 use super::{Service, Shared};
 use crate::table::Backend;
 
@@ -78,7 +78,7 @@ async fn relay(client: TcpStream, peer: SocketAddr, service: &Service, shared: &
 async fn dial(peer: SocketAddr, service: &Service, shared: &Shared) -> Option<TcpStream> {
     let mut failed: Vec<Backend> = Vec::new();
     for patience in DIAL {
-        let choice = service.balancer().choose(peer.ip().to_canonical(), &shared.inside, Instant::now(), &failed);
+        let choice = service.selector().choose(peer.ip().to_canonical(), &shared.inside, Instant::now(), &failed);
         let backend = match choice {
             Choice::Backend(backend) => backend,
             // After each has failed once they get another, longer chance.

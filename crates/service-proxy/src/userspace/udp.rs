@@ -10,7 +10,7 @@ use std::time::Instant;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
-use super::pick::Choice;
+use super::selector::Choice;
 use super::{Service, Shared};
 use crate::table::Backend;
 
@@ -46,7 +46,7 @@ pub async fn serve(vip: Arc<UdpSocket>, service: Arc<Service>, shared: Arc<Share
                     continue;
                 }
                 receive(&vip, |datagram, client| {
-                    let known = sessions.get(&client).filter(|s| service.balancer().admits(client.ip().to_canonical(), &shared.inside, &s.backend));
+                    let known = sessions.get(&client).filter(|s| service.selector().admits(client.ip().to_canonical(), &shared.inside, &s.backend));
                     if known.is_none() {
                         sessions.remove(&client);
                         let room = sessions.len() < MOST_CLIENTS;
@@ -83,7 +83,7 @@ fn receive(socket: &UdpSocket, mut each: impl FnMut(&[u8], SocketAddr)) {
 
 /// A session, with its first datagram on the way.
 fn begin(client: SocketAddr, datagram: &[u8], service: &Service, shared: &Shared, began: Instant) -> Option<Session> {
-    let Choice::Backend(backend) = service.balancer().choose(client.ip().to_canonical(), &shared.inside, Instant::now(), &[]) else { return None };
+    let Choice::Backend(backend) = service.selector().choose(client.ip().to_canonical(), &shared.inside, Instant::now(), &[]) else { return None };
     let any: IpAddr = if backend.address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let open = || -> io::Result<UdpSocket> {
         let socket = std::net::UdpSocket::bind((any, 0))?;

@@ -33,7 +33,7 @@ fn slice(ports: Value, endpoints: &[(&str, &str, &str)]) -> Arc<SliceRow> {
 fn render(spec: Value, slices: &[Arc<SliceRow>]) -> String {
     let key = Key::new("default", "web");
     let mut table = Table::default();
-    table.set_service(&key, wanted(&key, &row(spec).unwrap(), slices, &Terms::default()));
+    table.set_service(&key, desired_vips(&key, &row(spec).unwrap(), slices, &NodePolicy::default()));
     table.render()
 }
 
@@ -153,15 +153,15 @@ fn an_endpoint_in_two_slices_counts_once() {
 fn the_first_claim_wins_until_it_is_given_up() {
     let spec = json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]});
     let (a, b) = (Key::new("default", "a"), Key::new("default", "b"));
-    let of = |key: &Key| wanted(key, &row(spec.clone()).unwrap(), &[], &Terms::default());
+    let of = |key: &Key| desired_vips(key, &row(spec.clone()).unwrap(), &[], &NodePolicy::default());
     let mut table = Table::default();
     assert_eq!(table.set_service(&b, of(&b)).len(), 1);
     let taken = table.set_service(&a, of(&a));
     assert_eq!(taken[0].to_string(), "~ 10.96.0.7:80/tcp default/a:80 (ClusterIp) -> reject");
     assert_eq!(table.set_service(&b, of(&b)), [], "no change, no work");
-    let given_up = table.set_service(&a, Wanted::default());
+    let given_up = table.set_service(&a, DesiredVips::default());
     assert_eq!(&*given_up[0].new.as_ref().unwrap().service, "default/b:80");
-    table.set_service(&b, Wanted::default());
+    table.set_service(&b, DesiredVips::default());
     assert!(table.is_empty());
 }
 
@@ -237,7 +237,7 @@ mod any_input {
         fn odd_objects_never_panic_and_never_listen_on_port_zero(service in a_service(), slices in prop::collection::vec(a_slice(), 0..3)) {
             let rows: Vec<_> = slices.iter().filter_map(|slice| SliceRow::of(slice, "here")).map(Arc::new).collect();
             if let Some(row) = ServiceRow::of(&service) {
-                for (key, vip) in wanted(&Key::new("default", "web"), &row, &rows, &Terms::default()).vips {
+                for (key, vip) in desired_vips(&Key::new("default", "web"), &row, &rows, &NodePolicy::default()).vips {
                     prop_assert!(key.port != 0 && vip.backends.iter().all(|b| b.port != 0 && IpFamily::of(b.address) == key.family()));
                 }
             }

@@ -3,7 +3,7 @@
 use hcn::{EndpointPolicy, HResult, HcnError, HostComputeEndpoint, HostComputeLoadBalancer, LoadBalancerFlags};
 
 use super::*;
-use crate::hns::calls::{Answer, Trouble};
+use crate::hns::calls::{Answer, CallError};
 use crate::hns::document::{Remote, Shape, generation, is_orphaned, vip_key};
 use crate::hns::mirror::Endpoint;
 
@@ -14,11 +14,11 @@ fn is_away(error: &HcnError) -> bool {
 
 impl Engine {
     /// Takes the answer of an operation that [`Engine::next`] handed out.
-    pub fn done(&mut self, token: Token, result: Result<Answer, Trouble>, now: Instant, table: &Table) {
-        if let Err(trouble) = &result
-            && is_away(&trouble.error)
+    pub fn done(&mut self, token: Token, result: Result<Answer, CallError>, now: Instant, table: &Table) {
+        if let Err(failure) = &result
+            && is_away(&failure.error)
         {
-            self.lose(now, trouble.error.to_string());
+            self.lose(now, failure.error.to_string());
         }
         if let Some((errand, since)) = self.errands.remove(&token) {
             match result {
@@ -26,7 +26,7 @@ impl Engine {
                 Ok(Answer::Ids(text)) if errand == Errand::Networks => self.listed_networks(&text, now),
                 Ok(Answer::Ids(text)) => self.listed(errand, &text, since, now, table),
                 Ok(_) => {}
-                Err(trouble) => self.errand_failed(errand, &trouble.error, now),
+                Err(failure) => self.errand_failed(errand, &failure.error, now),
             }
             return;
         }
@@ -39,7 +39,7 @@ impl Engine {
                 self.vip_answered(&mut running, key, result, now);
             }
             Item::Endpoint(id) => self.endpoint_read(&mut running, id, result, table),
-            Item::Stranger(id) => self.stranger_read(&mut running, id, result, table),
+            Item::ForeignBalancer(id) => self.foreign_read(&mut running, id, result, table),
             Item::Verify(key) => self.verified(key, token, result, table),
             Item::Unused(id) => self.unused_deleted(&mut running, id, result),
         }
@@ -47,7 +47,7 @@ impl Engine {
         self.continuing.push_back(token);
     }
 
-    fn vip_answered(&mut self, running: &mut Running, key: VipKey, result: Result<Answer, Trouble>, now: Instant) {
+    fn vip_answered(&mut self, running: &mut Running, key: VipKey, result: Result<Answer, CallError>, now: Instant) {
         let Some(step) = running.current.take() else { return };
         let text = step.display(&key);
         match (step, result) {
@@ -57,28 +57,28 @@ impl Engine {
             (Step::Put { shape, .. }, Ok(answer)) => self.put_done(running, key, shape, answer),
             (Step::Delete, Ok(_)) => self.deleted(key),
             (_, Ok(_)) => running.failed = Some(format!("cannot {text}: an answer to something else")),
-            (Step::CreateEndpoint { id, .. }, Err(trouble)) if trouble.error.is_already_exists() => {
+            (Step::CreateEndpoint { id, .. }, Err(failure)) if failure.error.is_already_exists() => {
                 running.steps.push_front(Step::ReadEndpoint { id })
             }
-            (Step::CreateEndpoint { id, .. }, Err(trouble)) => {
+            (Step::CreateEndpoint { id, .. }, Err(failure)) => {
                 running.broken.push(id);
-                running.failed = Some(format!("cannot {text}: {}", trouble.error));
+                running.failed = Some(format!("cannot {text}: {}", failure.error));
             }
-            (Step::ReadEndpoint { id }, Err(trouble)) => {
+            (Step::ReadEndpoint { id }, Err(failure)) => {
                 running.broken.push(id);
-                running.failed = Some(format!("cannot {text}: {}", trouble.error));
+                running.failed = Some(format!("cannot {text}: {}", failure.error));
             }
-            (Step::Delete, Err(trouble)) if is_orphaned(&trouble.error) => self.leave_behind(key, self.generation_of(&key) + 1),
-            (Step::Put { how: Put::Modify | Put::Replace, .. }, Err(trouble)) if is_orphaned(&trouble.error) && !trouble.deleted => {
+            (Step::Delete, Err(failure)) if is_orphaned(&failure.error) => self.leave_behind(key, self.generation_of(&key) + 1),
+            (Step::Put { how: Put::Modify | Put::Replace, .. }, Err(failure)) if is_orphaned(&failure.error) && !failure.deleted => {
                 self.leave_behind(key, self.generation_of(&key) + 1);
                 running.again = true;
             }
-            (Step::Put { how, shape }, Err(trouble)) => self.put_failed(running, key, how, &shape, &trouble, now, &text),
-            (Step::Read, Err(trouble)) => self.give_up(running, &text, &trouble.error),
-            (Step::Delete, Err(trouble)) => {
+            (Step::Put { how, shape }, Err(failure)) => self.put_failed(running, key, how, &shape, &failure, now, &text),
+            (Step::Read, Err(failure)) => self.give_up(running, &text, &failure.error),
+            (Step::Delete, Err(failure)) => {
                 let (id, stamp) = (self.id_of(&key), self.write_stamp());
                 self.mirror.doubt(id, key, &[], stamp);
-                self.give_up(running, &text, &trouble.error);
+                self.give_up(running, &text, &failure.error);
             }
         }
     }
@@ -120,7 +120,7 @@ impl Engine {
         let (id, stamp) = (self.id_of(&key), self.write_stamp());
         let before = match document {
             Some(document) => {
-                self.mirror.put(id, key, Held::Known(Shape::of(document)), stamp);
+                self.mirror.put(id, key, BalancerState::Known(Shape::of(document)), stamp);
                 Box::default()
             }
             None => self.mirror.remove(&id, &key),
@@ -136,7 +136,7 @@ impl Engine {
             // Nothing of ours is there, and yet the VIP is taken.
             (Some(reason), None) => {
                 running.steps.clear();
-                running.failed = Some(match self.mirror.stranger_at(&key) {
+                running.failed = Some(match self.mirror.foreign_at(&key) {
                     Some(other) => format!("load balancer {other} of another program has this VIP: delete it or change the Service's port"),
                     None => format!("{reason}; no load balancer that is known has this VIP, so another program may listen on the port"),
                 });
@@ -201,8 +201,8 @@ impl Engine {
                 running.again = true;
             }
         }
-        let before: Box<[Guid]> = self.mirror.held(&key).map(|held| held.endpoints().into()).unwrap_or_default();
-        self.mirror.put(id, key, Held::Known(written), stamp);
+        let before: Box<[Guid]> = self.mirror.balancer(&key).map(|held| held.endpoints().into()).unwrap_or_default();
+        self.mirror.put(id, key, BalancerState::Known(written), stamp);
         self.drop_unused(before);
         if left_out > 0 {
             let why = running.failed.take().unwrap_or_default();
@@ -211,10 +211,10 @@ impl Engine {
     }
 
     #[expect(clippy::too_many_arguments, reason = "what was tried, and how it ended")]
-    fn put_failed(&mut self, running: &mut Running, key: VipKey, how: Put, shape: &Shape, trouble: &Trouble, now: Instant, text: &str) {
-        let error = &trouble.error;
+    fn put_failed(&mut self, running: &mut Running, key: VipKey, how: Put, shape: &Shape, failure: &CallError, now: Instant, text: &str) {
+        let error = &failure.error;
         let (id, stamp) = (self.id_of(&key), self.write_stamp());
-        if trouble.deleted {
+        if failure.deleted {
             let freed = self.mirror.remove(&id, &key);
             self.drop_unused(freed);
         }
@@ -257,7 +257,7 @@ impl Engine {
         self.drop_unused(freed);
     }
 
-    fn endpoint_read(&mut self, running: &mut Running, id: Guid, result: Result<Answer, Trouble>, table: &Table) {
+    fn endpoint_read(&mut self, running: &mut Running, id: Guid, result: Result<Answer, CallError>, table: &Table) {
         match result {
             Ok(Answer::Endpoint(Some(document))) => {
                 let stamp = self.write_stamp();
@@ -273,13 +273,13 @@ impl Engine {
                 }
             }
             Ok(_) => self.endpoint_gone(&id, table),
-            Err(trouble) => running.failed = Some(trouble.error.to_string()),
+            Err(failure) => running.failed = Some(failure.error.to_string()),
         }
         self.end_reading(table);
     }
 
-    fn stranger_read(&mut self, running: &mut Running, id: Guid, result: Result<Answer, Trouble>, table: &Table) {
-        if !self.mirror.is_stranger(&id) {
+    fn foreign_read(&mut self, running: &mut Running, id: Guid, result: Result<Answer, CallError>, table: &Table) {
+        if !self.mirror.is_foreign(&id) {
             return;
         }
         match result {
@@ -293,22 +293,22 @@ impl Engine {
                 }
                 let own = vip_key(&document).map(|key| self.id_of(&key));
                 let stamp = self.write_stamp();
-                if let Some(key) = self.mirror.read_stranger(own, &document, stamp) {
+                if let Some(key) = self.mirror.read_foreign(own, &document, stamp) {
                     self.push_vip(key, table);
                 }
             }
-            Ok(_) => drop(self.mirror.remove_stranger(&id)),
-            Err(trouble) => running.failed = Some(trouble.error.to_string()),
+            Ok(_) => drop(self.mirror.remove_foreign(&id)),
+            Err(failure) => running.failed = Some(failure.error.to_string()),
         }
         self.sweep_once();
     }
 
-    fn verified(&mut self, key: VipKey, since: Stamp, result: Result<Answer, Trouble>, table: &Table) {
+    fn verified(&mut self, key: VipKey, since: Stamp, result: Result<Answer, CallError>, table: &Table) {
         // What was written meanwhile is newer than the answer.
         if self.busy.contains_key(&Item::Vip(key)) || self.mirror.stamp(&key) > since {
             return;
         }
-        let Some(Held::Known(known)) = self.mirror.held(&key) else { return };
+        let Some(BalancerState::Known(known)) = self.mirror.balancer(&key) else { return };
         let id = self.id_of(&key);
         match result {
             Ok(Answer::Balancer(Some(document))) => {
@@ -316,7 +316,7 @@ impl Engine {
                 if !known.is_met_by(&now) {
                     tracing::warn!(vip = %key, "its load balancer was changed by somebody else");
                     let stamp = self.write_stamp();
-                    self.mirror.put(id, key, Held::Known(now), stamp);
+                    self.mirror.put(id, key, BalancerState::Known(now), stamp);
                     self.push_vip(key, table);
                 }
             }
@@ -330,19 +330,19 @@ impl Engine {
         }
     }
 
-    fn unused_deleted(&mut self, running: &mut Running, id: Guid, result: Result<Answer, Trouble>) {
+    fn unused_deleted(&mut self, running: &mut Running, id: Guid, result: Result<Answer, CallError>) {
         match result {
             Ok(_) => {
                 self.writes += 1;
                 self.note_deleted(id);
             }
             // It may be there or not: the next look tells.
-            Err(trouble) => {
+            Err(failure) => {
                 let stamp = self.write_stamp();
                 if let Some(remote) = running.removing.take() {
                     self.mirror.put_endpoint(id, Endpoint::Ours(remote), stamp);
                 }
-                running.failed = Some(trouble.error.to_string());
+                running.failed = Some(failure.error.to_string());
             }
         }
     }

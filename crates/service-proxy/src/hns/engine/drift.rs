@@ -137,13 +137,13 @@ impl Engine {
         }
         if !self.looks.endpoints.running && self.looks.endpoints.due <= now {
             (self.looks.endpoints.running, self.looks.endpoints.due, self.looks.last_endpoints) = (true, now + LOOK, now);
-            return Some((Errand::Endpoints, Call::Endpoints(self.ground.network)));
+            return Some((Errand::Endpoints, Call::Endpoints(self.network.id)));
         }
         if !finding && self.looks.network_due <= now {
             self.looks.network_due = now + NETWORK;
             let name = self.settings.network.clone();
             // Only overlays say something about themselves that changes.
-            return Some(if self.ground.overlay { (Errand::Find, Call::Find(name)) } else { (Errand::Networks, Call::Networks(name)) });
+            return Some(if self.network.overlay { (Errand::Find, Call::Find(name)) } else { (Errand::Networks, Call::Networks(name)) });
         }
         None
     }
@@ -182,19 +182,19 @@ impl Engine {
     }
 
     pub(super) fn found(&mut self, network: Option<&HostComputeNetwork>, features: &SupportedFeatures, now: Instant, table: &Table) {
-        let ground = match network {
+        let network = match network {
             None => Err(format!("HNS network {:?} does not exist yet; the pod network creates it", self.settings.network)),
-            Some(network) => Ground::of(network, &self.settings),
+            Some(network) => NetworkContext::of(network, &self.settings),
         };
-        let ground = match ground {
-            Ok(ground) => ground,
+        let network = match network {
+            Ok(network) => network,
             Err(reason) => return self.ask_later(now, reason),
         };
         self.rules = Rules::new(features, self.settings.dsr);
         self.rules.modify &= !self.modify_fails && self.settings.modify;
-        let other = ground.network != self.ground.network;
-        let changed = other || ground != self.ground;
-        self.ground = ground;
+        let other = network.id != self.network.id;
+        let changed = other || network != self.network;
+        self.network = network;
         if other {
             self.mirror.forget_endpoints();
         }
@@ -208,7 +208,7 @@ impl Engine {
     }
 
     pub(super) fn listed_networks(&mut self, text: &str, now: Instant) {
-        let there = ids(text).is_ok_and(|ids| ids.contains(&self.ground.network));
+        let there = ids(text).is_ok_and(|ids| ids.contains(&self.network.id));
         if !there {
             self.lose(now, format!("HNS network {:?} is gone, or another one", self.settings.network));
         }
@@ -264,7 +264,8 @@ impl Engine {
         }
         self.queue.wake_all();
         (self.reading, self.awaiting_look, self.sweep_due) = (BTreeSet::new(), BTreeSet::new(), true);
-        let known: Vec<VipKey> = self.mirror.load_balancers().filter(|(_, held)| !matches!(held, Held::Unread(_))).map(|(key, _)| *key).collect();
+        let known: Vec<VipKey> =
+            self.mirror.load_balancers().filter(|(_, held)| !matches!(held, BalancerState::Unread(_))).map(|(key, _)| *key).collect();
         for key in known {
             let urgent = table.get(&key).is_some_and(|vip| vip.urgent);
             self.queue.push(Item::Verify(key), if urgent { Lane::VerifyUrgent } else { Lane::Verify });
@@ -311,11 +312,11 @@ impl Engine {
     pub(super) fn endpoint_gone(&mut self, id: &Guid, table: &Table) {
         self.write_stamp();
         let was = self.mirror.remove_endpoint(id);
-        let struck = self.mirror.strike(id);
-        if !struck.is_empty() {
-            tracing::warn!(endpoint = %id, load_balancers = struck.len(), "an endpoint is gone that load balancers name: {was:?}");
+        let invalidated = self.mirror.invalidate(id);
+        if !invalidated.is_empty() {
+            tracing::warn!(endpoint = %id, load_balancers = invalidated.len(), "an endpoint is gone that load balancers name: {was:?}");
         }
-        struck.into_iter().for_each(|key| self.push_vip(key, table));
+        invalidated.into_iter().for_each(|key| self.push_vip(key, table));
         if was == Some(Endpoint::Unread) {
             self.end_reading(table);
         }
@@ -330,15 +331,15 @@ impl Engine {
 
     fn predicted_endpoints(&self, table: &Table) -> HashMap<Guid, Remote> {
         let mut predicted = HashMap::new();
-        let mut add = |remote: Remote| predicted.insert(remote.id(&self.cluster_uid, &self.ground), remote);
+        let mut add = |remote: Remote| predicted.insert(remote.id(&self.cluster_uid, &self.network), remote);
         let mut addresses: HashSet<IpAddr> = HashSet::new();
         for (key, vip) in table.iter() {
             addresses.extend(vip.backends.iter().filter(|backend| !backend.local).map(|backend| backend.address));
-            if let (true, VipAddress::Ip(ip)) = (self.ground.overlay, key.address) {
+            if let (true, VipAddress::Ip(ip)) = (self.network.overlay, key.address) {
                 add(Remote::ServiceVip(ip));
             }
         }
-        for remote in addresses.into_iter().map(Remote::Backend).chain(self.ground.source_vip.map(Remote::SourceVip)) {
+        for remote in addresses.into_iter().map(Remote::Backend).chain(self.network.source_vip.map(Remote::SourceVip)) {
             add(remote);
         }
         predicted
@@ -357,7 +358,7 @@ impl Engine {
                     self.drop_unused(freed);
                     Some(key)
                 }
-                None => self.mirror.remove_stranger(&id),
+                None => self.mirror.remove_foreign(&id),
             };
             key.into_iter().for_each(|key| self.push_vip(key, table));
         }
@@ -375,13 +376,13 @@ impl Engine {
             let stamp = self.write_stamp();
             match predicted.get(&id) {
                 Some(key) => {
-                    self.mirror.put(id, *key, Held::Unread(Box::default()), stamp);
+                    self.mirror.put(id, *key, BalancerState::Unread(Box::default()), stamp);
                     self.push_vip(*key, table);
                 }
                 None => {
                     self.sweep_due = true;
-                    self.mirror.put_stranger(id, None);
-                    self.queue.push(Item::Stranger(id), Lane::Known);
+                    self.mirror.put_foreign(id, None);
+                    self.queue.push(Item::ForeignBalancer(id), Lane::Known);
                 }
             }
         }
@@ -429,7 +430,7 @@ impl Engine {
     /// VIPs that may use the endpoint at one of these addresses.
     pub(super) fn touch_addresses(&mut self, addresses: &[IpAddr], table: &Table) {
         let names = |vip: &Vip| vip.backends.iter().any(|backend| addresses.contains(&backend.address));
-        let address = |key: &VipKey| self.ground.overlay && addresses.iter().any(|ip| key.address == VipAddress::Ip(*ip));
+        let address = |key: &VipKey| self.network.overlay && addresses.iter().any(|ip| key.address == VipAddress::Ip(*ip));
         let keys: Vec<VipKey> = table.iter().filter(|(key, vip)| names(vip) || address(key)).map(|(key, _)| *key).collect();
         keys.into_iter().for_each(|key| self.push_vip(key, table));
     }

@@ -66,7 +66,7 @@ async fn everything_that_a_restart_loses_comes_back_names_and_the_api_server_fir
         host.forget_calls();
         host.simulator.restart(Restart { mode: RestartMode::Clean, away_ms: 300, wipe: false }).unwrap();
         host.simulator.clear_faults();
-        let back = |engine: &Engine| engine.is_idle() && engine.is_up() && host.count() == before && engine.behind().is_empty();
+        let back = |engine: &Engine| engine.is_idle() && engine.is_up() && host.count() == before && engine.failing().is_empty();
         proxy.until("the service to be away", |engine| !engine.is_up()).await;
         let took = proxy.until("the repair", back).await;
         assert!(took < FOUND, "{loss}: {took:?}");
@@ -97,7 +97,7 @@ async fn a_crash_leaves_no_dangling_reference_and_no_double() {
     assert!(seen.iter().all(|line| !line.contains("dangling")), "{seen:?}");
     assert_eq!(host.remotes().await.len(), 41);
     let lost = host.client.endpoint(&pod).await.unwrap().is_none();
-    assert_eq!(!proxy.hns.engine().behind().is_empty(), lost, "a pod that lost its endpoint is told, one that has it is served");
+    assert_eq!(!proxy.hns.engine().failing().is_empty(), lost, "a pod that lost its endpoint is told, one that has it is served");
     parity::proved(parity::Hns, &["Load balancers of HNS keep ids of endpoints that are gone"]);
 }
 
@@ -178,12 +178,12 @@ async fn a_network_that_is_made_anew_gets_everything_again() {
         let mut later = host.proxy();
         services(&mut later, 5);
         later.rest().await;
-        assert_eq!((serving(&host), later.hns.engine().writes(), later.behind()), (seen.clone(), 0, Vec::new()), "{version:?}");
+        assert_eq!((serving(&host), later.hns.engine().writes(), later.failing()), (seen.clone(), 0, Vec::new()), "{version:?}");
         // And the service's restart takes it away.
         host.simulator.restart(Restart { mode: RestartMode::Clean, away_ms: 100, wipe: false }).unwrap();
         later.until("the service to be away", |engine| !engine.is_up()).await;
         later.until("the service", |engine| engine.is_up() && engine.is_idle()).await;
-        assert_eq!((serving(&host), later.behind()), (seen, Vec::new()), "{version:?}");
+        assert_eq!((serving(&host), later.failing()), (seen, Vec::new()), "{version:?}");
     }
 }
 

@@ -18,7 +18,7 @@ async fn follows_a_service_through_its_life() {
         proxy.web(&[]);
         proxy.rest().await;
         assert_eq!((host.seen().await.len(), host.remotes().await.len()), (0, 0));
-        assert!(proxy.hns.engine().behind().is_empty());
+        assert!(proxy.hns.engine().failing().is_empty());
     }
 }
 
@@ -68,10 +68,10 @@ async fn failures_are_named_retried_and_hold_up_nobody() {
     let outer = vec![(key(None, 30080), vip(Kind::NodePort, &pods)), (key(Some("192.0.2.9"), 80), vip(Kind::LoadBalancer, &pods))];
     proxy.set("web", [vec![(web(), vip(Kind::ClusterIp, &pods))], outer].concat());
     proxy.once().await;
-    assert!(proxy.behind()[0].contains("cannot create load balancer 10.96.0.1:80/tcp"), "{:?}", proxy.behind());
+    assert!(proxy.failing()[0].contains("cannot create load balancer 10.96.0.1:80/tcp"), "{:?}", proxy.failing());
     assert_eq!(host.seen().await, ["192.0.2.9:80/tcp -> 192.168.2.3", "node:30080/tcp -> 192.168.2.3"]);
     proxy.rest().await;
-    assert_eq!((host.seen().await.len(), proxy.behind().len()), (3, 0));
+    assert_eq!((host.seen().await.len(), proxy.failing().len()), (3, 0));
     parity::proved(
         parity::Mode::Hns,
         &["A failure at an external address is marked as applied", "A failure at a node port skips the other addresses"],
@@ -87,7 +87,7 @@ async fn half_a_service_is_better_than_none_and_the_rest_follows() {
     proxy.web(&[("192.168.2.5", 80, false), ("192.168.2.6", 80, false)]);
     proxy.once().await;
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.6"]);
-    assert!(proxy.behind()[0].contains("1 of its endpoints could not be created; it serves with the others"), "{:?}", proxy.behind());
+    assert!(proxy.failing()[0].contains("1 of its endpoints could not be created; it serves with the others"), "{:?}", proxy.failing());
     proxy.rest().await;
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.5 192.168.2.6"]);
     parity::proved(parity::Hns, &["A backend whose endpoint HNS refused once stays out"]);
@@ -158,7 +158,7 @@ async fn a_failed_delete_is_neither_forgotten_nor_done_to_what_is_needed_again()
     host.fail("HcnDeleteLoadBalancer", HResult::FAIL, 1);
     proxy.web(&[]);
     proxy.once().await;
-    assert!(proxy.behind()[0].contains("cannot delete load balancer"), "{:?}", proxy.behind());
+    assert!(proxy.failing()[0].contains("cannot delete load balancer"), "{:?}", proxy.failing());
     assert_eq!(host.remotes().await, ["192.168.2.3"], "endpoints stay while a load balancer may name them");
     // It is wanted again before the retry.
     proxy.web(&[("192.168.2.3", 80, false)]);
@@ -194,7 +194,7 @@ async fn an_error_proves_nothing_and_what_exists_is_adopted() {
         host.fault(&format!("{error},count=2"));
         proxy.web(&[("192.168.2.4", 80, false)]);
         proxy.once().await;
-        assert!(proxy.behind()[0].contains("another program may listen on the port"), "{:?}", proxy.behind());
+        assert!(proxy.failing()[0].contains("another program may listen on the port"), "{:?}", proxy.failing());
         proxy.rest().await;
         assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.4"]);
     }
@@ -210,7 +210,7 @@ async fn another_programs_load_balancer_is_named_left_alone_and_replaced_when_it
     let mut proxy = host.proxy();
     proxy.web(&[("192.168.2.3", 80, false)]);
     proxy.once().await;
-    assert!(proxy.behind()[0].contains(&id.to_string()), "{:?}", proxy.behind());
+    assert!(proxy.failing()[0].contains(&id.to_string()), "{:?}", proxy.failing());
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.4.5"]);
     host.client.delete_load_balancer(&id).await.unwrap();
     proxy.rest().await;
@@ -225,9 +225,9 @@ async fn a_pod_that_comes_late_is_found() {
     proxy.web(&[("192.168.4.5", 80, true), ("192.168.2.3", 80, false)]);
     proxy.rest().await;
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"]);
-    assert!(proxy.behind()[0].contains("the pod at 192.168.4.5 has no endpoint in HNS yet"), "{:?}", proxy.behind());
+    assert!(proxy.failing()[0].contains("the pod at 192.168.4.5 has no endpoint in HNS yet"), "{:?}", proxy.failing());
     host.pod("192.168.4.5").await;
-    let took = proxy.until("the pod to be found", |engine| engine.behind().is_empty()).await;
+    let took = proxy.until("the pod to be found", |engine| engine.failing().is_empty()).await;
     assert!(took < Duration::from_secs(10), "{took:?}");
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3 192.168.4.5"]);
     parity::proved(parity::Hns, &["A pod whose endpoint comes to HNS late stays out"]);
@@ -320,7 +320,7 @@ async fn a_hanging_call_ends_at_its_deadline_and_others_go_on() {
     host.fault("lb-create-hang,text=10.96.0.1");
     proxy.web(&[("192.168.2.3", 80, false)]);
     proxy.set("other", vec![(key(Some("10.96.0.2"), 80), vip(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))]);
-    proxy.until("the deadline", |engine| engine.behind().values().any(|reason| reason.contains("got no answer"))).await;
+    proxy.until("the deadline", |engine| engine.failing().values().any(|reason| reason.contains("got no answer"))).await;
     assert_eq!(host.seen().await, ["10.96.0.2:80/tcp -> 192.168.2.3"]);
     host.simulator.clear_faults();
     proxy.rest().await;

@@ -14,7 +14,7 @@ use super::packets::{Lab, ask_for, serve_at, settle};
 use super::*;
 use crate::inputs::Inputs;
 use crate::rows::{ServiceRow, SliceRow};
-use crate::vips::{Terms, wanted};
+use crate::vips::{NodePolicy, desired_vips};
 
 /// Pods that answer; those of 192.168.1.0/24 are this node's.
 const PODS: [&str; 5] = ["192.168.1.6", "192.168.1.7", "192.168.2.3", "192.168.2.4", "192.168.2.5"];
@@ -144,11 +144,11 @@ impl World {
     }
 
     async fn settle(&mut self) {
-        let terms = Terms { zone: Some(self.zone.to_owned()), ..Terms::default() };
+        let policy = NodePolicy { zone: Some(self.zone.to_owned()), ..NodePolicy::default() };
         for service in self.inputs.take_dirty() {
             let rows = self.inputs.rows(&service);
-            let wanted = rows.map(|(row, slices)| wanted(&service, &row, &slices, &terms)).unwrap_or_default();
-            let changes = self.proxy.table.set_service(&service, wanted);
+            let desired = rows.map(|(row, slices)| desired_vips(&service, &row, &slices, &policy)).unwrap_or_default();
+            let changes = self.proxy.table.set_service(&service, desired);
             self.proxy.hns.touch(changes.into_iter().map(|change| change.key), &self.proxy.table);
         }
         self.proxy.rest().await;

@@ -26,7 +26,7 @@ impl<const MODIFIES: bool> Bridge<MODIFIES> {
         loop {
             self.hns.begin(table);
             if self.hns.engine().is_idle() {
-                return assert!(self.hns.engine().behind().is_empty(), "{:?}", self.hns.engine().behind());
+                return assert!(self.hns.engine().failing().is_empty(), "{:?}", self.hns.engine().failing());
             }
             let left = until.saturating_duration_since(Instant::now());
             let happening = tokio::time::timeout(left, self.hns.happening()).await;
@@ -66,7 +66,7 @@ impl<const MODIFIES: bool> Serve for Bridge<MODIFIES> {
         self.rest(table).await;
     }
 
-    /// Windows keeps a connection with its pod when the load balancer says `VipExternalIP`: upstream's mend of #113842.
+    /// Windows keeps a connection with its pod when the load balancer says `VipExternalIP`: upstream's fix of #113842.
     async fn check_kept_connections(&self) {
         for balancer in self.lab.client.load_balancers().await.unwrap() {
             let key = vip_key(&balancer).unwrap();

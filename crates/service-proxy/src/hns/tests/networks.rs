@@ -122,8 +122,8 @@ impl Node {
     }
 
     async fn pod(&self, last: u8, loopback: bool) -> NetNs {
-        let wanted = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
-        let namespace = self.client.create_namespace(Guid::random(), &wanted).await.unwrap().id;
+        let desired = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
+        let namespace = self.client.create_namespace(Guid::random(), &desired).await.unwrap().id;
         let (ip, gateway) = (self.ip(last), self.ip(if self.is_overlay() { 1 } else { 2 }));
         let cidrs = ["192.168.0.0/16", "10.244.0.0/16", "10.96.0.0/12", "10.240.0.0/24"].map(|cidr| cidr.parse().unwrap());
         let node = format!("10.240.0.1{}/32", self.number).parse().unwrap();
@@ -250,7 +250,7 @@ async fn served(network_type: NetworkType) {
     let (world, table) = World::new(network_type, OLD).await;
     let mut proxy = world.one.proxy(table);
     proxy.rest().await;
-    assert_eq!(proxy.behind(), Vec::<String>::new());
+    assert_eq!(proxy.failing(), Vec::<String>::new());
     let sticky = world.judge("at first", true);
     let mut proxy = world.one.proxy(proxy.table);
     proxy.rest().await;

@@ -70,8 +70,8 @@ impl Lab {
     }
 
     async fn pod_with(&self, ip: &str, more: Vec<EndpointPolicy>) -> NetNs {
-        let wanted = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
-        let namespace = self.client.create_namespace(Guid::random(), &wanted).await.unwrap().id;
+        let desired = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
+        let namespace = self.client.create_namespace(Guid::random(), &desired).await.unwrap().id;
         let cidrs = ["192.168.0.0/16", "10.96.0.0/12", "10.240.0.0/24"].map(|cidr| cidr.parse().unwrap());
         let mut endpoint = HostComputeEndpoint::local(ip, format!("{ip}/24").parse().unwrap(), "192.168.1.2".parse().ok())
             .with_policy(EndpointPolicy::outbound_nat(cidrs))
@@ -143,7 +143,7 @@ async fn services_answer() {
     table.set_service(&Key::new("default", "web"), vips);
     let mut proxy = lab.proxy(table);
     proxy.rest().await;
-    assert_eq!(proxy.behind(), Vec::<String>::new());
+    assert_eq!(proxy.failing(), Vec::<String>::new());
     assert_eq!(ask(&a, "10.96.0.1:80"), "local");
     assert_eq!(ask(&b, "10.96.0.1:80"), "local", "a pod reaches itself through its Service");
     assert_eq!(ask(&a, "10.96.0.4:80"), "alone");

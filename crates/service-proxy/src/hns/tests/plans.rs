@@ -4,17 +4,17 @@ use hcn::document::DistributionType;
 use hcn::{LoadBalancerFlags, PortMappingFlags};
 
 use super::*;
-use crate::hns::document::{Ground, Remote, Rules, Shape};
-use crate::hns::mirror::{Endpoint, Held, Mirror};
+use crate::hns::document::{NetworkContext, Remote, Rules, Shape};
+use crate::hns::mirror::{BalancerState, Endpoint, Mirror};
 use crate::hns::plan::{Context, Plan, Step, plan};
 
-fn ground() -> Ground {
-    Ground { node_ips: vec!["10.0.0.1".parse().unwrap()], ..Ground::default() }
+fn network() -> NetworkContext {
+    NetworkContext { node_ips: vec!["10.0.0.1".parse().unwrap()], ..NetworkContext::default() }
 }
 
-fn overlay() -> Ground {
+fn overlay() -> NetworkContext {
     let subnets = vec![("192.168.2.0/24".parse().unwrap(), "10.0.0.3".parse().unwrap())];
-    Ground { overlay: true, source_vip: Some("192.168.4.2".parse().unwrap()), host_mac: "00-15-5D-0A-0B-0C".into(), subnets, ..ground() }
+    NetworkContext { overlay: true, source_vip: Some("192.168.4.2".parse().unwrap()), host_mac: "00-15-5D-0A-0B-0C".into(), subnets, ..network() }
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -27,12 +27,12 @@ fn with_pod(address: &str) -> Mirror {
     mirror
 }
 
-fn made(mirror: &Mirror, ground: &Ground, key: &VipKey, vip: Option<&Vip>, rules: Rules) -> Plan {
-    plan(&Context { cluster_uid: UID, mirror, ground, rules }, key, vip)
+fn made(mirror: &Mirror, network: &NetworkContext, key: &VipKey, vip: Option<&Vip>, rules: Rules) -> Plan {
+    plan(&Context { cluster_uid: UID, mirror, network, rules }, key, vip)
 }
 
 fn text(mirror: &Mirror, vip: Option<&Vip>, rules: Rules) -> String {
-    made(mirror, &ground(), &web(), vip, rules).display(&web()).to_string()
+    made(mirror, &network(), &web(), vip, rules).display(&web()).to_string()
 }
 
 /// Carries a plan out on the mirror alone, as a service that refuses nothing would.
@@ -41,7 +41,7 @@ fn carry_out(mirror: &mut Mirror, plan: &Plan) {
     for step in plan.steps.clone() {
         match step {
             Step::CreateEndpoint { id, remote } => mirror.put_endpoint(id, Endpoint::Ours(remote), 1),
-            Step::Put { shape, .. } => mirror.put(id, web(), Held::Known(shape), 1),
+            Step::Put { shape, .. } => mirror.put(id, web(), BalancerState::Known(shape), 1),
             Step::Delete => drop(mirror.remove(&id, &web())),
             Step::Read | Step::ReadEndpoint { .. } => {}
         }
@@ -58,7 +58,7 @@ fn a_vip_through_its_life() {
     create remote endpoint 192.168.2.4
     create load balancer 10.96.0.1:80/tcp -> 3 endpoints at 8080
     ");
-    let plan = made(&mirror, &ground(), &web(), Some(&first), modify);
+    let plan = made(&mirror, &network(), &web(), Some(&first), modify);
     carry_out(&mut mirror, &plan);
     assert_eq!(text(&mirror, Some(&first), modify), "", "a second look finds nothing to do");
     let second = vip(Kind::ClusterIp, &[("192.168.2.4", 8080, false), ("192.168.2.7", 8080, false)]);
@@ -82,11 +82,11 @@ fn a_vip_through_its_life() {
 fn dead_endpoints_are_written_out_even_when_nothing_takes_their_place() {
     let mut mirror = with_pod("192.168.4.5");
     let both = vip(Kind::ClusterIp, &[("192.168.2.3", 80, false), ("192.168.4.5", 80, true)]);
-    let plan = made(&mirror, &ground(), &web(), Some(&both), Rules::default());
+    let plan = made(&mirror, &network(), &web(), Some(&both), Rules::default());
     carry_out(&mut mirror, &plan);
     let pod = mirror.local(ip("192.168.4.5")).unwrap();
     mirror.remove_endpoint(&pod);
-    assert_eq!(mirror.strike(&pod), [web()]);
+    assert_eq!(mirror.invalidate(&pod), [web()]);
     insta::assert_snapshot!(text(&mirror, Some(&both), Rules { modify: true, ..Rules::default() }), @r"
     modify load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80
     wait 10.96.0.1:80/tcp: the pod at 192.168.4.5 has no endpoint in HNS yet
@@ -94,7 +94,7 @@ fn dead_endpoints_are_written_out_even_when_nothing_takes_their_place() {
 }
 
 #[test]
-fn cnis_endpoint_wins_over_what_the_slice_says_and_a_strangers_entry_is_used() {
+fn cnis_endpoint_wins_over_what_the_slice_says_and_a_foreign_entry_is_used() {
     let mut mirror = with_pod("192.168.4.5");
     mirror.put_endpoint(Guid::random(), Endpoint::Foreign([ip("192.168.2.3")].into()), 1);
     let vip = vip(Kind::ClusterIp, &[("192.168.4.5", 80, false), ("192.168.2.3", 80, false)]);
@@ -108,18 +108,18 @@ fn what_hns_cannot_do_is_said() {
     asking.sources = Some(["203.0.113.0/24".parse().unwrap()].into());
     asking.keep_client = true;
     asking.inside = Some(backends(&[("192.168.2.9", 80, false)]));
-    let said = |rules| made(&Mirror::default(), &ground(), &web(), Some(&asking), rules).gaps.iter().map(Gap::name).collect::<Vec<_>>();
+    let said = |rules| made(&Mirror::default(), &network(), &web(), Some(&asking), rules).gaps.iter().map(Gap::name).collect::<Vec<_>>();
     assert_eq!(said(Rules::default()), ["NoSessionAffinity", "NoSourceRanges", "NoClientAddress", "LocalBackendsOnly", "SeveralTargetPorts"]);
     let text = text(&Mirror::default(), Some(&asking), Rules::default());
     assert!(text.contains("create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080"), "the port that most have: {text}");
     let all = Rules { affinity: true, dsr: true, ..Rules::default() };
     assert_eq!(said(all), ["NoAffinityTimeout", "NoSourceRanges", "LocalBackendsOnly", "SeveralTargetPorts"]);
     let kept = Vip { preserve_destination: true, ..vip(Kind::LoadBalancer, &[("192.168.2.3", 80, false)]) };
-    let gaps = |rules| made(&Mirror::default(), &ground(), &web(), Some(&kept), rules).gaps;
+    let gaps = |rules| made(&Mirror::default(), &network(), &web(), Some(&kept), rules).gaps;
     assert_eq!((gaps(Rules::default())[0].name(), gaps(all).len()), ("NoPreservedDestination", 0));
     let host = vip(Kind::ClusterIp, &[("10.0.0.1", 80, true), ("192.168.2.3", 80, false)]);
-    let plan = made(&Mirror::default(), &ground(), &web(), Some(&host), all);
-    assert_eq!((plan.gaps[0].name(), plan.lacking.len(), plan.steps.len()), ("HostNetworkBackend", 0, 2));
+    let plan = made(&Mirror::default(), &network(), &web(), Some(&host), all);
+    assert_eq!((plan.gaps[0].name(), plan.missing_endpoints.len(), plan.steps.len()), ("HostNetworkBackend", 0, 2));
     parity::proved(
         parity::Mode::Hns,
         &[
@@ -136,7 +136,7 @@ fn what_hns_cannot_do_is_said() {
 #[test]
 fn documents_carry_upstreams_flags() {
     let rules = Rules { cluster_ip_dsr: true, dsr: true, affinity: true, modify: true };
-    let shape = |address: Option<&str>, vip: &Vip, rules| Shape::wanted(&key(address, 80), vip, 8080, vec![Guid::NIL], &[], rules, &ground());
+    let shape = |address: Option<&str>, vip: &Vip, rules| Shape::desired(&key(address, 80), vip, 8080, vec![Guid::NIL], &[], rules, &network());
     let flags = |shape: Shape| (shape.flags.0, shape.port_flags.0);
     let local = |kind| Vip { keep_client: true, ..vip(kind, &[]) };
     let keeping = |kind| Vip { preserve_destination: true, ..vip(kind, &[]) };
@@ -170,9 +170,9 @@ fn documents_carry_upstreams_flags() {
 #[test]
 fn half_made_documents_equal_nothing_and_break_nothing() {
     let half = HostComputeLoadBalancer { host_compute_endpoints: vec![Guid::NIL], ..HostComputeLoadBalancer::default() };
-    let wanted = Shape::wanted(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![Guid::NIL], &[], Rules::default(), &ground());
+    let desired = Shape::desired(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![Guid::NIL], &[], Rules::default(), &network());
     assert_eq!(vip_key(&half), None);
-    assert!(!wanted.is_met_by(&Shape::of(&half)) && !wanted.differs_in_endpoints_at_most(&Shape::of(&half)));
+    assert!(!desired.is_met_by(&Shape::of(&half)) && !desired.differs_in_endpoints_at_most(&Shape::of(&half)));
     let mut mirror = Mirror::default();
     mirror.read_endpoint(UID, "cbr0", &HostComputeEndpoint::default(), 1);
     assert!(mirror.root().is_none());
@@ -197,30 +197,31 @@ fn overlays_need_an_endpoint_for_every_address() {
 
 #[test]
 fn an_overlays_endpoints_say_behind_which_host_they_are() {
-    let ground = overlay();
+    let network = overlay();
     for (address, provider) in [("192.168.2.3", "10.0.0.3"), ("10.0.0.3", "10.0.0.3"), ("203.0.113.7", "10.0.0.1")] {
-        let document = Remote::Backend(ip(address)).document(&ground);
+        let document = Remote::Backend(ip(address)).document(&network);
         assert_eq!(document.policies[0].as_provider_address(), Some(ip(provider)), "{address}");
         assert!(document.is_remote() && document.mac_address.starts_with("02-11-"));
     }
-    assert_eq!(ground.provider(ip("203.0.113.7")), None);
-    let address = Remote::ServiceVip(ip("10.96.0.1")).document(&ground);
+    assert_eq!(network.provider(ip("203.0.113.7")), None);
+    let address = Remote::ServiceVip(ip("10.96.0.1")).document(&network);
     assert_eq!((address.mac_address.as_str(), address.is_remote()), ("00-15-5D-0A-0B-0C", true));
-    let source = Remote::SourceVip(ip("192.168.4.2")).document(&ground);
+    let source = Remote::SourceVip(ip("192.168.4.2")).document(&network);
     assert_eq!((source.is_remote(), source.policies.len()), (false, 0));
-    let source_of = |remotes: &[IpAddr]| Shape::wanted(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![], remotes, Rules::default(), &ground).source_vip;
+    let source_of =
+        |remotes: &[IpAddr]| Shape::desired(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![], remotes, Rules::default(), &network).source_vip;
     assert_eq!(source_of(&[ip("192.168.2.3")]), Some(ip("192.168.4.2")));
     assert_eq!(source_of(&[ip("192.168.2.3"), ip("10.0.0.3")]), Some(ip("10.0.0.1")), "a node can only answer the node's own address");
     assert_eq!(source_of(&[ip("203.0.113.7")]), Some(ip("10.0.0.1")));
     // An address that moves behind another host is another endpoint, so that both can exist for a moment.
-    let moved = Ground { subnets: vec![("192.168.2.0/24".parse().unwrap(), ip("10.0.0.4"))], ..overlay() };
+    let moved = NetworkContext { subnets: vec![("192.168.2.0/24".parse().unwrap(), ip("10.0.0.4"))], ..overlay() };
     let remote = Remote::Backend(ip("192.168.2.3"));
-    assert_ne!(remote.id(UID, &ground), remote.id(UID, &moved));
-    let mut document = remote.document(&ground);
-    (document.id, document.host_compute_network) = (remote.id(UID, &ground), ground.network);
+    assert_ne!(remote.id(UID, &network), remote.id(UID, &moved));
+    let mut document = remote.document(&network);
+    (document.id, document.host_compute_network) = (remote.id(UID, &network), network.id);
     assert_eq!(Remote::of(UID, &document), Some(remote), "and it is known again after a restart");
     assert_eq!(Remote::of("another cluster", &document), None);
-    let v6 = Remote::Backend(ip("fd00::1:203")).document(&Ground::default());
+    let v6 = Remote::Backend(ip("fd00::1:203")).document(&NetworkContext::default());
     assert_eq!(v6.mac_address, "02-11-03-02-01-00", "upstream's made-up MAC");
     parity::proved(parity::Hns, &["TestFindRemoteSubnetProviderAddress"]);
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::rows::{ServiceRow, SliceRow};
-use crate::vips::{Terms, wanted};
+use crate::vips::{NodePolicy, desired_vips};
 
 const VIP: &str = "10.20.30.41";
 
@@ -78,8 +78,8 @@ impl Proxy {
             .map(Arc::new)
             .collect();
         let key = Key::new("ns1", name);
-        let terms = Terms { forwarded_health_port: Some(10256), node_ips: vec!["10.0.0.1".parse().unwrap()], ..Terms::default() };
-        let changes = self.table.set_service(&key, wanted(&key, &row, &slices, &terms));
+        let policy = NodePolicy { forwarded_health_port: Some(10256), node_ips: vec!["10.0.0.1".parse().unwrap()], ..NodePolicy::default() };
+        let changes = self.table.set_service(&key, desired_vips(&key, &row, &slices, &policy));
         self.hns.touch(changes.into_iter().map(|change| change.key), &self.table);
     }
 
@@ -255,9 +255,9 @@ async fn slices_without_a_service_cost_nothing() {
     let mut inputs = crate::inputs::Inputs::default();
     let empty = json!({"metadata": {"name": "svc1-1", "namespace": "ns1", "labels": {"kubernetes.io/service-name": "svc1"}}, "addressType": "IPv4"});
     for text in [json!({"metadata": {}, "addressType": "IPv4"}), empty.clone()] {
-        let wanted = text == empty;
+        let desired = text == empty;
         let row = SliceRow::of(&serde_json::from_value::<EndpointSlice>(json!({"endpoints": null, "ports": null}).merged(text)).unwrap(), "here");
-        assert_eq!(row.is_some(), wanted);
+        assert_eq!(row.is_some(), desired);
         let key = Key::new("ns1", "svc1-1");
         for row in [row.clone(), row, None] {
             inputs.slice(&key, row);
@@ -399,10 +399,10 @@ async fn endpoints_stay_as_long_as_a_load_balancer_that_cannot_be_deleted_names_
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.4.4"])]).await;
     assert_eq!(case.host.remotes().await.len(), 2);
     assert!(case.host.seen().await.iter().all(|line| !line.contains("dangling")));
-    assert_eq!(case.proxy.behind().len(), 2);
+    assert_eq!(case.proxy.failing().len(), 2);
     case.host.simulator.clear_faults();
     case.proxy.rest().await;
-    assert_eq!((case.host.remotes().await.len(), case.proxy.behind().len()), (0, 0));
+    assert_eq!((case.host.remotes().await.len(), case.proxy.failing().len()), (0, 0));
     assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.4.4", "node:3001/tcp -> 192.168.4.4"]);
     parity::proved(parity::Hns, &["TestEndpointTransitionWithLBFailures"]);
 }

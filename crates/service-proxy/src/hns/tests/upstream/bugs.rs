@@ -121,7 +121,7 @@ async fn a_source_vip_that_cannot_be_made_at_first_is_made_later() {
     case.proxy.rest().await;
     assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.2.3", "node:3001/tcp -> 192.168.2.3"]);
     assert!(case.host.client.endpoints().await.unwrap().iter().any(|endpoint| endpoint.ip() == "192.168.4.2".parse().ok()));
-    assert!(case.proxy.behind().is_empty());
+    assert!(case.proxy.failing().is_empty());
     parity::proved(parity::Hns, &["#123014"]);
 }
 
@@ -146,7 +146,7 @@ async fn host_network_pods_are_told_and_hold_up_nobody() {
     case.proxy.say("svc1", service(json!({})), &[slice_of(80, vec![here, endpoint("192.168.2.3", json!({}))])]).await;
     assert_eq!(case.host.seen().await, ["10.20.30.41:80/tcp -> 192.168.2.3", "node:3001/tcp -> 192.168.2.3"]);
     let engine = case.proxy.hns.engine();
-    assert!(engine.is_idle() && engine.behind().is_empty(), "it is nothing to wait for");
+    assert!(engine.is_idle() && engine.failing().is_empty(), "it is nothing to wait for");
     assert_eq!(engine.gaps()[&key(Some(VIP), 80)].iter().map(Gap::name).collect::<Vec<_>>(), ["HostNetworkBackend"]);
     parity::proved(parity::Hns, &["Pods of the host's network are left out in silence"]);
 }

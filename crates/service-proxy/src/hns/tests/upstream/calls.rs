@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::hns::calls::{Answer, Call, Calls};
-use crate::hns::document::{Ground, Remote, Shape};
+use crate::hns::document::{NetworkContext, Remote, Shape};
 use crate::hns::plan::Put;
 
 fn calls(host: &Host) -> Calls {
@@ -64,13 +64,13 @@ async fn of_doubles_the_pods_own_counts_at_both_addresses_and_ours_goes() {
 async fn endpoints_read_back_as_they_were_made_and_are_gone_when_deleted() {
     let host = Host::overlay(OLD).await;
     let network = host.client.network(&host.network).await.unwrap().unwrap();
-    let ground = Ground::of(&network, &host.overlay_settings()).unwrap();
+    let network = NetworkContext::of(&network, &host.overlay_settings()).unwrap();
     let calls = calls(&host);
     let remote = Remote::Backend("192.168.2.3".parse().unwrap());
     let local = Remote::SourceVip("192.168.4.2".parse().unwrap());
     for (remote, mac, behind) in [(&remote, "02-11-C0-A8-02-03", "10.0.0.3".parse().ok()), (&local, "00-15-5D-0A-0B-0C", None)] {
-        let id = remote.id(UID, &ground);
-        let document = HostComputeEndpoint { id, ..remote.document(&ground) };
+        let id = remote.id(UID, &network);
+        let document = HostComputeEndpoint { id, ..remote.document(&network) };
         assert_eq!(calls.make(&Call::CreateEndpoint(host.network, Box::new(document))), Ok(Answer::Done));
         let Answer::Endpoint(Some(read)) = calls.make(&Call::ReadEndpoint(id)).unwrap() else { panic!("no endpoint") };
         assert_eq!((read.ip(), read.mac_address.as_str()), (Some(remote.address()), mac));

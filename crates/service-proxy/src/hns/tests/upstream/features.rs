@@ -65,14 +65,14 @@ async fn with_dsr_no_service_takes_ports_of_the_host_and_without_it_the_lack_is_
         many(&mut proxy, 0..260, true);
         proxy.once().await;
         if !dsr {
-            let behind = proxy.behind();
+            let behind = proxy.failing();
             assert_eq!((host.balancers().await.len(), behind.len()), (256, 4));
             assert!(behind.iter().all(|reason| reason.contains("64 of the host's ephemeral ports") && reason.contains("--enable-dsr")), "{behind:?}");
             // Whatever else changes goes on, and those that wait follow when others go.
             many(&mut proxy, 0..4, false);
         }
         proxy.rest().await;
-        assert_eq!((host.balancers().await.len(), proxy.behind()), (if dsr { 260 } else { 256 }, Vec::new()));
+        assert_eq!((host.balancers().await.len(), proxy.failing()), (if dsr { 260 } else { 256 }, Vec::new()));
     }
     parity::proved(parity::Hns, &["website#17930"]);
 }

@@ -41,14 +41,14 @@ pub enum Choice {
 
 /// Picks backends of one VIP: in turn, but for clients that stick.
 #[derive(Debug)]
-pub struct Balancer {
+pub struct BackendSelector {
     vip: Arc<Vip>,
     own: Option<IpAddr>,
     turn: usize,
     sticky: HashMap<IpAddr, (Backend, Instant)>,
 }
 
-impl Balancer {
+impl BackendSelector {
     /// For a VIP, as it is now, with its address of this host: the node is the only client that comes from there.
     pub fn new(vip: Arc<Vip>, own: Option<IpAddr>) -> Self {
         Self { vip, own, turn: 0, sticky: HashMap::new() }
@@ -129,40 +129,40 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn picks(balancer: &mut Balancer, client: &str, times: usize) -> Vec<Choice> {
-        (0..times).map(|_| balancer.choose(ip(client), &inside(), Instant::now(), &[])).collect()
+    fn selected(selector: &mut BackendSelector, client: &str, times: usize) -> Vec<Choice> {
+        (0..times).map(|_| selector.choose(ip(client), &inside(), Instant::now(), &[])).collect()
     }
 
     #[test]
     fn backends_take_turns_and_failed_ones_are_passed_over() {
-        let mut balancer = Balancer::new(Arc::new(vip(&[1, 2, 3])), None);
-        assert_eq!(picks(&mut balancer, "10.9.0.1", 4), [1, 2, 3, 1].map(|n| Choice::Backend(backend(n))));
+        let mut selector = BackendSelector::new(Arc::new(vip(&[1, 2, 3])), None);
+        assert_eq!(selected(&mut selector, "10.9.0.1", 4), [1, 2, 3, 1].map(|n| Choice::Backend(backend(n))));
         let failed = [backend(2), backend(3)];
-        assert_eq!(balancer.choose(ip("10.9.0.1"), &inside(), Instant::now(), &failed), Choice::Backend(backend(1)));
-        assert_eq!(balancer.choose(ip("10.9.0.1"), &inside(), Instant::now(), &[1, 2, 3].map(backend)), Choice::Refuse);
+        assert_eq!(selector.choose(ip("10.9.0.1"), &inside(), Instant::now(), &failed), Choice::Backend(backend(1)));
+        assert_eq!(selector.choose(ip("10.9.0.1"), &inside(), Instant::now(), &[1, 2, 3].map(backend)), Choice::Refuse);
     }
 
     #[test]
     fn clients_stick_until_time_or_their_backend_goes() {
         let sticky = |list: &[u8]| Arc::new(Vip { affinity: Some(60), ..vip(list) });
-        let mut balancer = Balancer::new(sticky(&[1, 2, 3]), None);
+        let mut selector = BackendSelector::new(sticky(&[1, 2, 3]), None);
         let (start, client) = (Instant::now(), ip("10.9.0.1"));
-        let at = |balancer: &mut Balancer, seconds| balancer.choose(client, &inside(), start + Duration::from_secs(seconds), &[]);
+        let at = |selector: &mut BackendSelector, seconds| selector.choose(client, &inside(), start + Duration::from_secs(seconds), &[]);
         assert_eq!(
-            [at(&mut balancer, 0), at(&mut balancer, 59), at(&mut balancer, 100)],
+            [at(&mut selector, 0), at(&mut selector, 59), at(&mut selector, 100)],
             [Choice::Backend(backend(1)); 3],
             "each connection renews it"
         );
-        assert_eq!(at(&mut balancer, 160), Choice::Backend(backend(2)), "it ended");
-        balancer.update(sticky(&[1, 3]));
-        assert_ne!(at(&mut balancer, 161), Choice::Backend(backend(2)));
-        assert!(balancer.admits(client, &inside(), &backend(1)) && !balancer.admits(client, &inside(), &backend(2)));
+        assert_eq!(at(&mut selector, 160), Choice::Backend(backend(2)), "it ended");
+        selector.update(sticky(&[1, 3]));
+        assert_ne!(at(&mut selector, 161), Choice::Backend(backend(2)));
+        assert!(selector.admits(client, &inside(), &backend(1)) && !selector.admits(client, &inside(), &backend(2)));
     }
 
     #[test]
     fn policies_and_ranges_decide_who_is_heard() {
         let local = Vip { inside: Some(vip(&[7]).backends), unserved: Unserved::Drop, ..vip(&[]) };
-        let mut balancer = Balancer::new(Arc::new(local), Some(ip("192.0.2.7")));
+        let mut selector = BackendSelector::new(Arc::new(local), Some(ip("192.0.2.7")));
         for (client, expected) in [
             ("10.9.0.1", Choice::Ignore),
             ("10.1.0.9", Choice::Backend(backend(7))),
@@ -170,12 +170,12 @@ mod tests {
             ("127.0.0.1", Choice::Backend(backend(7))),
             ("192.0.2.7", Choice::Backend(backend(7))),
         ] {
-            assert_eq!(picks(&mut balancer, client, 1), [expected], "{client}");
+            assert_eq!(selected(&mut selector, client, 1), [expected], "{client}");
         }
-        assert_eq!(picks(&mut Balancer::new(Arc::new(vip(&[])), None), "10.9.0.1", 1), [Choice::Refuse]);
+        assert_eq!(selected(&mut BackendSelector::new(Arc::new(vip(&[])), None), "10.9.0.1", 1), [Choice::Refuse]);
         let guarded = Vip { sources: Some(["192.0.2.0/24".parse().unwrap()].into()), ..vip(&[1]) };
-        let mut balancer = Balancer::new(Arc::new(guarded), None);
-        assert_eq!(picks(&mut balancer, "192.0.2.9", 1), [Choice::Backend(backend(1))]);
-        assert_eq!(picks(&mut balancer, "198.51.100.9", 1), [Choice::Ignore]);
+        let mut selector = BackendSelector::new(Arc::new(guarded), None);
+        assert_eq!(selected(&mut selector, "192.0.2.9", 1), [Choice::Backend(backend(1))]);
+        assert_eq!(selected(&mut selector, "198.51.100.9", 1), [Choice::Ignore]);
     }
 }
