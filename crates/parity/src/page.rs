@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_changes_one_cell_and_the_difference_is_told() {
+    fn proof_changes_one_cell_and_the_difference_is_reported() {
         let row = FEATURES.iter().find(|row| row.cells.iter().all(|cell| matches!(cell, Cell::Yes))).unwrap().name;
         let before = filled(EMPTY, &Proofs::default()).unwrap();
         let after = filled(&before, &Proofs([(Mode::Nftables, row.to_owned())].into())).unwrap();

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_have_names_of_their_own_and_what_claims_nothing_sounds_so() {
+    fn row_names_are_unique_and_unclaimed_cells_say_no() {
         let features = FEATURES.iter().map(|row| (row.name, row.cells));
         let bugs = BUGS.iter().map(|row| (row.key(), row.cells));
         let rows: Vec<(&str, [Cell; 3])> = features.chain(bugs).collect();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn load_balancers_hear_what_upstream_says() {
+    async fn health_check_response_matches_upstream() {
         let well = Arc::new(AtomicBool::new(true));
         let asked = well.clone();
         let mut servers = HealthServers::new(Arc::new(move || asked.load(Ordering::Relaxed)));

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_has_upstreams_names_and_whole_histograms() {
+    fn rendered_metrics_use_upstream_names_and_complete_histograms() {
         let metrics = Metrics::default();
         metrics.synced(Duration::from_millis(3));
         metrics.programmed(0);

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_ports_listen_where_they_are_told_to() {
+    fn node_ports_listen_on_selected_addresses() {
         let ips = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect::<Vec<IpAddr>>();
         let nets = |texts: &[&str]| NodePorts::Nets(texts.iter().map(|t| t.parse().unwrap()).collect());
         let node = ips(&["10.0.0.5", "10.9.0.5", "fd00::5"]);

@@ -44,7 +44,7 @@ mod tests {
     use crate::table::{Protocol, VipAddress};
 
     #[test]
-    fn what_fails_for_long_is_told_once_and_again_only_after_it_was_well() {
+    fn lasting_failure_is_reported_once_until_it_recovers() {
         let key = |port| VipKey { address: VipAddress::Ip([10, 96, 0, 1].into()), protocol: Protocol::Tcp, port };
         let behind = |ports: &[u16]| ports.iter().map(|port| (key(*port), "refused".to_owned())).collect::<BTreeMap<_, _>>();
         let (start, mut refusals) = (Instant::now(), Refusals::default());

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_up_taint_is_read_as_kubelets_write_it_and_evicts_nobody() {
+    fn startup_taint_parses_kubelet_syntax_and_rejects_no_execute() {
         let read = |text: &str| text.parse::<StartupTaint>().map(|taint| (taint.0.key, taint.0.value, taint.0.effect));
         let taint = |value: Option<&str>, effect: &str| Ok(("services".to_owned(), value.map(str::to_owned), effect.to_owned()));
         assert_eq!(read("services"), taint(None, "NoSchedule"));

@@ -166,7 +166,7 @@ mod tests {
     use crate::table::{IpFamily, Protocol, VipAddress};
 
     #[tokio::test(start_paused = true)]
-    async fn vips_are_counted_wherever_they_wait() {
+    async fn vip_count_includes_ready_and_delayed_items() {
         let vip = |port| Item::Vip(VipKey { address: VipAddress::Node(IpFamily::V4), protocol: Protocol::Tcp, port });
         let mut queue = Queue::default();
         let now = Instant::now();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_most_important_first_each_once_and_failures_later() {
+    async fn queue_orders_by_lane_deduplicates_and_delays_failures() {
         let (a, b, c) = (Item::Unused(Guid::random()), Item::Unused(Guid::random()), Item::Unused(Guid::random()));
         let mut queue = Queue::default();
         queue.push(a, Lane::Other);

@@ -22,7 +22,7 @@ fn dirty(inputs: &mut Inputs) -> Vec<String> {
 }
 
 #[test]
-fn only_what_differs_is_looked_at_again() {
+fn unchanged_rows_do_not_mark_a_service_dirty() {
     let mut inputs = Inputs::default();
     assert!(inputs.service(&key("web"), Some(service("10.96.0.7"))) && inputs.slice(&key("web-x"), Some(slice("web", "10.1.0.5"))));
     assert_eq!(dirty(&mut inputs), ["web"]);
@@ -34,7 +34,7 @@ fn only_what_differs_is_looked_at_again() {
 }
 
 #[test]
-fn a_slice_of_any_name_goes_with_its_service_and_leaves_the_other() {
+fn slice_of_any_name_follows_its_service_label() {
     // Services whose names begin like each other, and slices whose names begin like another Service or like none.
     for name in ["web-x", "web-api-x", "mirrored", "web"] {
         let mut inputs = Inputs::default();
@@ -52,7 +52,7 @@ fn a_slice_of_any_name_goes_with_its_service_and_leaves_the_other() {
 }
 
 #[test]
-fn a_new_list_replaces_the_old_one_at_its_end() {
+fn relist_replaces_old_rows_when_it_completes() {
     let shared = SharedInputs::default();
     let begin = || {
         Keeper::<ServiceRow>::begin(&shared);

@@ -243,8 +243,8 @@ fn node_ports_follow_the_traffic_policy() {
 }
 
 #[test]
-fn backends_off_the_pod_network_get_the_nodes_address() {
-    in_lab("nftables::tests::backends_off_the_pod_network_get_the_nodes_address", || {
+fn backends_outside_the_pod_network_see_the_nodes_address() {
+    in_lab("nftables::tests::backends_outside_the_pod_network_see_the_nodes_address", || {
         let mut lab = Lab::new(1);
         serve(&lab.world, 9);
         let mut api = vip(Kind::ClusterIp, &[]);
@@ -302,8 +302,8 @@ fn sticky_clients_stay_and_move_when_their_backend_goes() {
 }
 
 #[test]
-fn a_change_is_small_connections_live_and_a_restart_adopts() {
-    in_lab("nftables::tests::a_change_is_small_connections_live_and_a_restart_adopts", || {
+fn change_writes_few_elements_keeps_connections_and_restart_adopts() {
+    in_lab("nftables::tests::change_writes_few_elements_keeps_connections_and_restart_adopts", || {
         let mut lab = Lab::new(2);
         lab.serve();
         let many: Vec<(VipKey, Vip)> = (0..1000u16).map(|n| (key("10.96.9.9", 1000 + n), vip(Kind::ClusterIp, &[0, 1]))).collect();

@@ -130,7 +130,7 @@ impl Host {
 
 /// Upstream notes that it synced although Services failed.
 #[tokio::test]
-async fn health_follows_what_waits_not_what_was_tried() {
+async fn health_follows_pending_work_not_attempts() {
     let (host, mut api) = (Host::new().await, Api::new());
     let (status, mut seen) = watch::channel(Status::default());
     let config = host.config(api.client.clone(), status);
@@ -160,7 +160,7 @@ async fn health_follows_what_waits_not_what_was_tried() {
 
 /// Policy Local asks for clients' addresses, which a version without direct server return hides; policy Cluster does not ask.
 #[tokio::test]
-async fn a_lost_client_address_is_an_event_of_the_service_that_asked_for_it() {
+async fn lost_client_address_is_an_event_of_the_requesting_service() {
     let asking = |policy: &str| {
         json!({"metadata": {"name": "web", "namespace": "default", "resourceVersion": "1"},
             "spec": {"type": "NodePort", "externalTrafficPolicy": policy, "clusterIP": "10.96.0.7", "ports": [{"port": 80, "nodePort": 30080}]}})
@@ -193,7 +193,7 @@ async fn a_lost_client_address_is_an_event_of_the_service_that_asked_for_it() {
 }
 
 #[tokio::test]
-async fn the_loop_follows_the_api_waits_for_both_lists_and_repairs() {
+async fn loop_waits_for_both_lists_follows_the_api_and_repairs_drift() {
     let (host, api) = (Host::new().await, Api::new());
     let hcn = host.hcn.clone();
     let (status, mut seen) = watch::channel(Status::default());
@@ -298,9 +298,9 @@ fn each_mode_answers_at_the_health_check_node_port() {
 /// The same in user space, where another program has the address: what waits is told, and nothing counts as synced until it is served.
 #[cfg(target_os = "linux")]
 #[test]
-fn user_space_is_not_synced_while_a_vip_fails() {
+fn userspace_is_not_synced_while_a_vip_fails() {
     use linux_sys::ns::in_lab;
-    in_lab("run::tests::user_space_is_not_synced_while_a_vip_fails", || {
+    in_lab("run::tests::userspace_is_not_synced_while_a_vip_fails", || {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
             let api = Api::new();
             let (status, mut seen) = watch::channel(Status::default());

@@ -96,7 +96,7 @@ const HERE: &str = "10.1.0.5 rs here";
 const AWAY: &str = "10.1.1.5 rs there";
 
 #[test]
-fn external_policy_cluster_uses_everybody_and_hides_the_client() {
+fn external_policy_cluster_uses_all_endpoints_and_hides_the_client() {
     insta::assert_snapshot!(render(balancer(json!({})), &[HERE, AWAY]), @r"
     10.96.0.7:80/tcp default/web:80 (ClusterIp) -> 10.1.0.5:8080@here 10.1.1.5:8080
     192.0.2.7:80/tcp default/web:80 (LoadBalancer) -> 10.1.0.5:8080@here 10.1.1.5:8080
@@ -105,7 +105,7 @@ fn external_policy_cluster_uses_everybody_and_hides_the_client() {
 }
 
 #[test]
-fn external_policy_local_leaves_the_cluster_ip_alone_and_asks_for_health() {
+fn external_policy_local_keeps_the_cluster_ip_and_adds_a_health_check() {
     let local = || balancer(json!({"spec": {"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000}}));
     insta::assert_snapshot!(render(local(), &[HERE, AWAY]), @r"
     10.96.0.7:80/tcp default/web:80 (ClusterIp) -> 10.1.0.5:8080@here 10.1.1.5:8080
@@ -128,7 +128,7 @@ fn external_policy_local_leaves_the_cluster_ip_alone_and_asks_for_health() {
 }
 
 #[test]
-fn policies_of_services_that_nobody_outside_reaches_mean_nothing() {
+fn external_policy_of_internal_services_is_ignored() {
     let doc = cluster_ip(json!({"spec": {"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000}}));
     assert_eq!(render(doc, &[AWAY]), "10.96.0.7:80/tcp default/web:80 (ClusterIp) -> 10.1.1.5:8080\n");
     let doc = cluster_ip(json!({"spec": {"externalTrafficPolicy": "Local", "externalIPs": ["192.0.2.9"]}}));
@@ -148,14 +148,14 @@ fn internal_policy_local_follows_local_endpoints_alone() {
 }
 
 #[test]
-fn with_both_policies_local_nobody_remote_is_used_from_outside_or_inside() {
+fn both_policies_local_use_no_remote_endpoint() {
     let doc = balancer(json!({"spec": {"internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local"}}));
     let text = render(doc, &[HERE, AWAY]);
     assert!(text.contains("(ClusterIp) -> 10.1.0.5:8080@here\n") && text.contains("(NodePort) -> 10.1.0.5:8080@here; inside"), "{text}");
 }
 
 #[test]
-fn when_nobody_is_ready_those_that_still_serve_answer_at_every_vip() {
+fn serving_terminating_endpoints_answer_when_none_is_ready() {
     let doc = balancer(json!({"spec": {"externalIPs": ["192.0.2.9"]}}));
     let text = render(doc, &["10.1.0.5 st here", "10.1.1.5 st there", "10.1.1.6 t there", "10.1.1.7 s there"]);
     let all = "-> 10.1.0.5:8080@here 10.1.1.5:8080\n";
@@ -163,14 +163,14 @@ fn when_nobody_is_ready_those_that_still_serve_answer_at_every_vip() {
 }
 
 #[test]
-fn unready_endpoints_that_are_published_count_as_ready() {
+fn published_unready_endpoints_count_as_ready() {
     // What the control plane writes for `publishNotReadyAddresses`: ready, though nothing serves.
     assert!(render(cluster_ip(json!({})), &["10.1.0.5 r here"]).ends_with("-> 10.1.0.5:8080@here\n"));
     assert!(render(cluster_ip(json!({})), &["10.1.0.5 rt here"]).ends_with("-> 10.1.0.5:8080@here\n"), "terminating too");
 }
 
 #[test]
-fn conditions_that_are_not_said_mean_ready() {
+fn missing_conditions_mean_ready() {
     let doc = json!({"metadata": {"name": "x", "labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
         "ports": [{"port": 1}], "endpoints": [{"addresses": ["10.1.0.5"]}]});
     let row = SliceRow::of(&serde_json::from_value(doc).unwrap(), "here").unwrap();
@@ -281,7 +281,7 @@ fn windows_annotation_and_affinity_reach_the_vips() {
 }
 
 #[test]
-fn slices_of_others_are_left_out() {
+fn foreign_slices_are_ignored() {
     let of = |labels: Value| {
         let doc = json!({"metadata": {"name": "x", "labels": labels}, "addressType": "IPv4", "ports": [{"port": 1}], "endpoints": []});
         SliceRow::of(&serde_json::from_value(doc).unwrap(), "here").is_some()
@@ -318,7 +318,7 @@ fn a_change_of_a_service_touches_what_differs() {
 }
 
 #[test]
-fn names_and_the_api_server_are_urgent() {
+fn dns_and_the_api_server_are_urgent() {
     for (ns, name, urgent) in [("kube-system", "kube-dns", true), ("default", "kubernetes", true), ("default", "kube-dns", false)] {
         let key = Key::new(ns, name);
         assert_eq!(desired_vips(&key, &row(&cluster_ip(json!({}))), &[], &policy()).vips[0].1.urgent, urgent, "{key}");
@@ -326,7 +326,7 @@ fn names_and_the_api_server_are_urgent() {
 }
 
 #[test]
-fn a_node_tells_zone_addresses_and_whether_it_leaves() {
+fn node_row_has_zone_addresses_and_deletion() {
     let of = |doc: Value| crate::NodeRow::of(&serde_json::from_value(doc).unwrap());
     let row = of(json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}, "spec": {"podCIDRs": ["10.1.0.0/24", "fd00:1::/64"]},
         "status": {"addresses": [{"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "10.0.0.5"}]}}));
@@ -429,7 +429,7 @@ mod model {
 
     proptest! {
         #[test]
-        fn any_sequence_of_events_ends_where_starting_anew_would(events in prop::collection::vec(event(), 1..40), batch in 1usize..4) {
+        fn any_sequence_of_events_equals_a_fresh_start(events in prop::collection::vec(event(), 1..40), batch in 1usize..4) {
             let (mut world, mut inputs, mut table) = (World::default(), Inputs::default(), Table::default());
             let mut mirror: BTreeMap<VipKey, Vip> = BTreeMap::new();
             for chunk in events.chunks(batch) {

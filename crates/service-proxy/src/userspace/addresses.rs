@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_stays_while_it_is_needed_and_others_stay_for_ever() {
+    fn leased_address_goes_with_its_last_lease_and_foreign_addresses_stay() {
         let [a, b, left] = ["10.96.0.1", "10.96.0.2", "10.96.0.3"].map(|ip| ip.parse::<IpAddr>().unwrap());
         let interface = Arc::new(Interface(Mutex::new([(b, false), (left, true)].into())));
         let there = || interface.0.lock().unwrap().keys().copied().collect::<Vec<_>>();

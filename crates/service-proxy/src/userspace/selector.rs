@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_take_turns_and_failed_ones_are_passed_over() {
+    fn selector_rotates_backends_and_skips_failed_ones() {
         let mut selector = BackendSelector::new(Arc::new(vip(&[1, 2, 3])), None);
         assert_eq!(selected(&mut selector, "10.9.0.1", 4), [1, 2, 3, 1].map(|n| Choice::Backend(backend(n))));
         let failed = [backend(2), backend(3)];
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_stick_until_time_or_their_backend_goes() {
+    fn sticky_clients_keep_their_backend_until_timeout_or_removal() {
         let sticky = |list: &[u8]| Arc::new(Vip { affinity: Some(60), ..vip(list) });
         let mut selector = BackendSelector::new(sticky(&[1, 2, 3]), None);
         let (start, client) = (Instant::now(), ip("10.9.0.1"));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_and_ranges_decide_who_is_heard() {
+    fn traffic_policy_and_source_ranges_restrict_clients() {
         let local = Vip { inside: Some(vip(&[7]).backends), unserved: Unserved::Drop, ..vip(&[]) };
         let mut selector = BackendSelector::new(Arc::new(local), Some(ip("192.0.2.7")));
         for (client, expected) in [

@@ -127,8 +127,8 @@ fn settle(all: &[&str]) {
 }
 
 #[test]
-fn connections_are_carried_both_ways_and_addresses_come_and_go() {
-    in_lab("userspace::tests::connections_are_carried_both_ways_and_addresses_come_and_go", || {
+fn connections_are_relayed_both_ways_and_addresses_follow_services() {
+    in_lab("userspace::tests::connections_are_relayed_both_ways_and_addresses_follow_services", || {
         let runtime = runtime();
         let _inside = runtime.enter();
         let (a, b) = (server("a"), server("b"));
@@ -165,8 +165,8 @@ fn connections_are_carried_both_ways_and_addresses_come_and_go() {
 }
 
 #[test]
-fn dead_backends_are_passed_over_and_odd_vips_say_why_they_are_not_served() {
-    in_lab("userspace::tests::dead_backends_are_passed_over_and_odd_vips_say_why_they_are_not_served", || {
+fn dead_backends_are_skipped_and_unserved_vips_report_why() {
+    in_lab("userspace::tests::dead_backends_are_skipped_and_unserved_vips_report_why", || {
         let runtime = runtime();
         let _inside = runtime.enter();
         let mut lab = Lab::new();
@@ -211,8 +211,8 @@ fn echo(name: &'static str) -> SocketAddr {
 }
 
 #[test]
-fn datagrams_find_their_way_back_and_follow_their_service() {
-    in_lab("userspace::tests::datagrams_find_their_way_back_and_follow_their_service", || {
+fn datagrams_are_answered_and_follow_their_service() {
+    in_lab("userspace::tests::datagrams_are_answered_and_follow_their_service", || {
         let runtime = runtime();
         let _inside = runtime.enter();
         let mut lab = Lab::new();
@@ -352,8 +352,8 @@ fn a_thousand_connections_outlive_what_happens_to_others() {
 }
 
 #[test]
-fn what_a_killed_proxy_left_is_taken_over_or_away() {
-    in_lab("userspace::tests::what_a_killed_proxy_left_is_taken_over_or_away", || {
+fn leftovers_of_a_killed_proxy_are_adopted_or_removed() {
+    in_lab("userspace::tests::leftovers_of_a_killed_proxy_are_adopted_or_removed", || {
         let runtime = runtime();
         let _inside = runtime.enter();
         let left = LinuxAddresses::open("lo").unwrap();

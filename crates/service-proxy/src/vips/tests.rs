@@ -42,7 +42,7 @@ fn http() -> Value {
 }
 
 #[test]
-fn a_service_listens_everywhere_it_says() {
+fn service_has_a_vip_for_every_address_and_node_port() {
     let spec = json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7", "fd00::7"], "type": "LoadBalancer", "externalIPs": ["192.0.2.9"],
         "sessionAffinity": "ClientIP", "ports": [{"name": "", "port": 80, "targetPort": 8080, "nodePort": 30080}]});
     let text = render(spec, &[slice(http(), &[("10.1.0.5", "here", "rs"), ("10.1.1.5", "there", "rs")])]);
@@ -56,7 +56,7 @@ fn a_service_listens_everywhere_it_says() {
 }
 
 #[test]
-fn traffic_policies_choose_backends() {
+fn traffic_policies_select_backends() {
     let spec = json!({"clusterIP": "10.96.0.7", "type": "NodePort", "internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local",
         "ports": [{"port": 80, "nodePort": 30080}]});
     let both = slice(http(), &[("10.1.0.5", "here", "rs"), ("10.1.1.5", "there", "rs")]);
@@ -91,14 +91,14 @@ fn terminating_endpoints_serve_only_when_nobody_is_ready() {
 }
 
 #[test]
-fn local_policy_falls_back_to_local_terminating_ones() {
+fn local_policy_falls_back_to_local_terminating_endpoints() {
     let spec = json!({"clusterIP": "10.96.0.7", "internalTrafficPolicy": "Local", "ports": [{"port": 80}]});
     let text = render(spec, &[slice(http(), &[("10.1.0.5", "here", "st"), ("10.1.1.5", "there", "rs")])]);
     assert!(text.ends_with("-> 10.1.0.5:8080@here\n"), "{text}");
 }
 
 #[test]
-fn ports_meet_by_name_and_protocol() {
+fn ports_match_by_name_and_protocol() {
     let spec = json!({"clusterIP": "10.96.0.10", "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53}]});
     let slices = [
         slice(json!([{"name": "dns", "port": 5353, "protocol": "UDP"}, {"name": "dns-tcp", "port": 5354}]), &[("10.1.0.5", "here", "rs")]),
@@ -112,7 +112,7 @@ fn ports_meet_by_name_and_protocol() {
 }
 
 #[test]
-fn odd_services_need_no_proxy() {
+fn services_without_a_cluster_ip_have_no_vips() {
     for spec in [
         json!({"clusterIP": "None", "ports": [{"port": 80}]}),
         json!({"type": "ExternalName", "externalName": "example.org", "ports": [{"port": 80}]}),
@@ -133,7 +133,7 @@ fn odd_services_need_no_proxy() {
 }
 
 #[test]
-fn load_balancer_addresses_of_proxies_are_theirs() {
+fn load_balancer_address_with_proxy_mode_has_no_vip() {
     let mut doc = service(json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}));
     doc.status = serde_json::from_value(
         json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ipMode": "Proxy"}, {"ip": "192.0.2.2"}, {"hostname": "x"}]}}),
@@ -150,7 +150,7 @@ fn an_endpoint_in_two_slices_counts_once() {
 }
 
 #[test]
-fn the_first_claim_wins_until_it_is_given_up() {
+fn first_service_keeps_a_claimed_vip_until_it_releases_it() {
     let spec = json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]});
     let (a, b) = (Key::new("default", "a"), Key::new("default", "b"));
     let of = |key: &Key| desired_vips(key, &row(spec.clone()).unwrap(), &[], &NodePolicy::default());
@@ -166,7 +166,7 @@ fn the_first_claim_wins_until_it_is_given_up() {
 }
 
 #[test]
-fn inputs_name_the_services_that_changed() {
+fn inputs_report_changed_services() {
     use crate::inputs::Inputs;
     let mut inputs = Inputs::default();
     let web = row(json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]})).unwrap();

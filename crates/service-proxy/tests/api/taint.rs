@@ -21,7 +21,7 @@ async fn taints(world: &World) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn pods_stay_away_until_everything_is_programmed() {
+async fn startup_taint_keeps_pods_away_until_everything_is_programmed() {
     let world = World::new().await;
     let node = json!({"metadata": {"name": NODE}, "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}});
     Api::<Node>::all(world.admin()).create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();

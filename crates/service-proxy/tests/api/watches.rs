@@ -30,7 +30,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_cut_connection_is_taken_up_where_it_ended() {
+async fn cut_watch_resumes_where_it_ended() {
     let world = World::with_two().await;
     world.close();
     world.delete("a").await;
@@ -46,7 +46,7 @@ async fn a_cut_connection_is_taken_up_where_it_ended() {
 }
 
 #[tokio::test]
-async fn a_bookmark_spares_the_list_when_the_past_is_forgotten() {
+async fn bookmark_avoids_a_relist_after_compaction() {
     let mut world = World::with_two().await;
     world.outlive_history().await;
     let revision = world.revision().await;
@@ -66,7 +66,7 @@ async fn a_bookmark_spares_the_list_when_the_past_is_forgotten() {
 }
 
 #[tokio::test]
-async fn after_410_everything_is_compared_and_nothing_else_is_written() {
+async fn relist_after_410_writes_only_differences() {
     let mut world = World::with_two().await;
     // At the beginning of a watch: what happened meanwhile is found by the list.
     world.close();
@@ -88,7 +88,7 @@ async fn after_410_everything_is_compared_and_nothing_else_is_written() {
 }
 
 #[tokio::test]
-async fn half_a_list_takes_nothing_down() {
+async fn incomplete_list_removes_nothing() {
     let mut world = World::with_two().await;
     world.link.break_lists(true);
     world.close();
@@ -103,7 +103,7 @@ async fn half_a_list_takes_nothing_down() {
 }
 
 #[tokio::test]
-async fn a_server_that_starts_again_or_begins_anew_is_followed() {
+async fn restarted_or_reset_api_server_is_followed() {
     let mut world = World::with_two().await;
     world.delete("a").await;
     world.until(&[2]).await;
@@ -125,7 +125,7 @@ async fn a_server_that_starts_again_or_begins_anew_is_followed() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_stream_lists_is_asked_page_by_page() {
+async fn server_without_streaming_lists_is_listed_in_pages() {
     let world = World::new().await;
     world.link.refuse_streams();
     let numbers: Vec<u8> = (1..=120).collect();

@@ -55,7 +55,7 @@ async fn a_change_costs_the_same_however_many_services_there_are() {
 }
 
 #[tokio::test]
-async fn a_service_on_an_overlay_costs_its_address_more() {
+async fn overlay_service_costs_one_more_endpoint() {
     let host = Host::overlay(NEW).await;
     let mut proxy = host.proxy_with(host.overlay_settings());
     proxy.web(&[("192.168.2.9", 80, false)]);
@@ -71,7 +71,7 @@ async fn a_service_on_an_overlay_costs_its_address_more() {
 
 /// Calls a minute at rest, counted over simulated time: looks, the network, the slow verify.
 #[tokio::test]
-async fn rest_costs_few_calls_and_they_follow_the_number_of_services() {
+async fn idle_calls_stay_within_budget() {
     for (count, most) in [(10, 95.0), (2_000, 100.0), (20_000, 700.0)] {
         let pause = verify_pause(count).as_secs_f64();
         let round = pause * count as f64;
@@ -93,7 +93,7 @@ async fn rest_costs_few_calls_and_they_follow_the_number_of_services() {
 
 /// The first programming keeps one service lock busy, and does what matters first.
 #[tokio::test]
-async fn first_programming_wastes_nothing_and_begins_with_dns() {
+async fn first_programming_has_no_extra_calls_and_starts_with_dns() {
     let host = Host::new(NEW).await;
     let mut proxy = host.proxy();
     many(&mut proxy, 100);

@@ -36,7 +36,7 @@ impl Host {
 
 /// #135802: a load balancer that something else removed was never remade in the life of the process.
 #[tokio::test]
-async fn a_load_balancer_that_somebody_deletes_comes_back_and_nothing_else_is_written() {
+async fn deleted_load_balancer_is_recreated_and_nothing_else_is_written() {
     let host = Host::new(NEW).await;
     let mut proxy = host.proxy();
     services(&mut proxy, 20);
@@ -55,7 +55,7 @@ async fn a_load_balancer_that_somebody_deletes_comes_back_and_nothing_else_is_wr
 
 /// #110674: 577 load balancers lost within a minute, days until they were back.
 #[tokio::test]
-async fn everything_that_a_restart_loses_comes_back_names_and_the_api_server_first() {
+async fn objects_lost_in_a_restart_are_recreated_dns_and_api_server_first() {
     for loss in ["restart-loses-lbs", "restart-loses-endpoints"] {
         let host = Host::new(NEW).await;
         let mut proxy = host.proxy();
@@ -83,7 +83,7 @@ async fn everything_that_a_restart_loses_comes_back_names_and_the_api_server_fir
 
 /// A crash loses all load balancers and half of the endpoints; what is left of them is told from what is new.
 #[tokio::test]
-async fn a_crash_leaves_no_dangling_reference_and_no_double() {
+async fn hns_crash_leaves_no_dangling_reference_and_no_duplicate() {
     let host = Host::new(OLD).await;
     let pod = host.pod("192.168.4.5").await;
     let mut proxy = host.proxy();
@@ -103,7 +103,7 @@ async fn a_crash_leaves_no_dangling_reference_and_no_double() {
 
 /// Windows-Containers#19: load balancers come back without direct server return; their ids say nothing of that.
 #[tokio::test]
-async fn what_comes_back_changed_is_read_and_put_right() {
+async fn objects_changed_by_a_restart_are_read_and_repaired() {
     let host = Host::new(NEW).await;
     let mut proxy = host.proxy_with(Settings { dsr: true, ..host.settings() });
     services(&mut proxy, 30);
@@ -122,7 +122,7 @@ async fn what_comes_back_changed_is_read_and_put_right() {
 
 /// The service answers nothing, and nobody is told that it restarted.
 #[tokio::test]
-async fn an_outage_without_a_word_is_noticed_by_asking() {
+async fn silent_outage_is_detected_by_polling() {
     let host = Host::new(NEW).await;
     let mut proxy = host.proxy();
     services(&mut proxy, 5);
@@ -139,7 +139,7 @@ async fn an_outage_without_a_word_is_noticed_by_asking() {
 
 /// A deleted endpoint leaves its id in load balancers, and what is sent to it is lost (facts §3.4).
 #[tokio::test]
-async fn a_remote_endpoint_that_somebody_deletes_is_made_anew_and_written_again() {
+async fn deleted_remote_endpoint_is_recreated_and_its_load_balancers_rewritten() {
     for version in [OLD, NEW] {
         let host = Host::new(version).await;
         let mut proxy = host.proxy();
@@ -159,7 +159,7 @@ async fn a_remote_endpoint_that_somebody_deletes_is_made_anew_and_written_again(
 
 /// §3.2.7: upstream wipes every Service when the network is another one. Nothing is wiped; everything is moved over.
 #[tokio::test]
-async fn a_network_that_is_made_anew_gets_everything_again() {
+async fn recreated_network_is_programmed_again() {
     for version in [OLD, NEW] {
         let host = Host::new(version).await;
         let mut proxy = host.proxy();
@@ -216,7 +216,7 @@ fn serving(host: &Host) -> Vec<String> {
 
 /// A verify finds what ids cannot tell: a load balancer of ours that somebody rewrote.
 #[tokio::test]
-async fn a_rewritten_load_balancer_is_found_by_reading() {
+async fn foreign_change_of_a_load_balancer_is_found_by_verification() {
     let host = Host::new(NEW).await;
     let mut proxy = host.proxy();
     proxy.web(&[("192.168.2.3", 80, false)]);
@@ -231,7 +231,7 @@ async fn a_rewritten_load_balancer_is_found_by_reading() {
 
 /// On an overlay, a prefix that moves behind another host takes its endpoints along.
 #[tokio::test]
-async fn prefixes_of_an_overlay_that_move_are_followed() {
+async fn moved_overlay_prefixes_are_followed() {
     let host = Host::overlay(NEW).await;
     let mut proxy = host.proxy_with(host.overlay_settings());
     proxy.web(&[("192.168.2.3", 80, false)]);
@@ -258,7 +258,7 @@ async fn prefixes_of_an_overlay_that_move_are_followed() {
 
 /// The proxy ends at any step; the next one finishes, doubles nothing and leaves nothing.
 #[tokio::test]
-async fn a_proxy_that_is_killed_at_any_step_is_succeeded() {
+async fn proxy_killed_at_any_step_is_recovered_by_its_successor() {
     for steps in 0..14 {
         let host = Host::new(OLD).await;
         host.pod("192.168.4.5").await;
@@ -285,7 +285,7 @@ async fn a_proxy_that_is_killed_at_any_step_is_succeeded() {
 
 /// Random changes and random faults; whatever happened, in the end the service has what the table says, and nothing more.
 #[tokio::test]
-async fn random_histories_end_as_the_table_says() {
+async fn random_histories_converge_to_the_table() {
     for seed in 0..4 {
         let version = if seed % 2 == 0 { OLD } else { NEW };
         let host = Host::new(version).await;

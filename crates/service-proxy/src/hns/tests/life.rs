@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn follows_a_service_through_its_life() {
+async fn proxy_follows_a_service_through_its_life() {
     for version in [OLD, NEW] {
         let host = Host::new(version).await;
         let mut proxy = host.proxy();
@@ -24,7 +24,7 @@ async fn follows_a_service_through_its_life() {
 
 /// Upstream deletes every load balancer of the node at its start, anybody's (§3.2.16), and leaves remote endpoints behind (§2.1).
 #[tokio::test]
-async fn a_restart_adopts_writes_nothing_and_removes_only_its_own_leftovers() {
+async fn restart_adopts_objects_and_removes_only_our_leftovers() {
     let host = Host::new(NEW).await;
     let pod = host.pod("192.168.4.5").await;
     let theirs = HostComputeLoadBalancer::new(Some("10.9.9.9".parse().unwrap()), hcn::Protocol::TCP, 80, 80, vec![pod]);
@@ -60,7 +60,7 @@ async fn a_restart_adopts_writes_nothing_and_removes_only_its_own_leftovers() {
 
 /// A failure marks nothing as applied (§3.2.1 to 3): each VIP is retried by itself, and others are not held up (§3.2.2).
 #[tokio::test]
-async fn failures_are_named_retried_and_hold_up_nobody() {
+async fn failures_are_reported_retried_and_block_no_other_vip() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     host.fault("fail-call=0x80004005,call=HcnCreateLoadBalancer,text=10.96.0.1,count=2");
@@ -80,7 +80,7 @@ async fn failures_are_named_retried_and_hold_up_nobody() {
 
 /// §3.2.3: a backend whose endpoint fails is left out for good by upstream.
 #[tokio::test]
-async fn half_a_service_is_better_than_none_and_the_rest_follows() {
+async fn load_balancer_serves_with_existing_endpoints_and_gains_the_rest() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     host.fault("fail-call=0x80004005,call=HcnCreateEndpoint,text=192.168.2.5,count=1");
@@ -95,7 +95,7 @@ async fn half_a_service_is_better_than_none_and_the_rest_follows() {
 
 /// #106936 (an empty list was sent again and again) and #137530 (an orphan after the backends hit zero).
 #[tokio::test]
-async fn an_empty_list_is_never_sent_and_leaves_no_orphan() {
+async fn empty_endpoint_list_is_never_sent_and_leaves_no_orphan() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     proxy.set("web", vec![(web(), vip(Kind::ClusterIp, &[]))]);
@@ -111,7 +111,7 @@ async fn an_empty_list_is_never_sent_and_leaves_no_orphan() {
 
 /// #131466: HNS 15.4 says that it modified, and did not. Older ones say that they cannot.
 #[tokio::test]
-async fn a_modify_that_does_nothing_or_is_refused_falls_back_for_good() {
+async fn ineffective_or_refused_modify_falls_back_to_replace() {
     for fault in ["lb-modify-noop", "fail-call=0x80004001,call=HcnModifyLoadBalancer"] {
         let host = Host::new(NEW).await;
         let mut proxy = host.proxy();
@@ -131,7 +131,7 @@ async fn a_modify_that_does_nothing_or_is_refused_falls_back_for_good() {
 
 /// #113841: delete and create of one load balancer must be back to back, and a failed create after the delete must not be forgotten.
 #[tokio::test]
-async fn a_replace_that_fails_half_way_is_finished() {
+async fn half_done_replace_is_completed() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     proxy.web(&[("192.168.2.3", 80, false)]);
@@ -150,7 +150,7 @@ async fn a_replace_that_fails_half_way_is_finished() {
 
 /// #113524 (a failed delete left a load balancer that looked reusable), §3.2.4 (adopted, then deleted by the stale sweep).
 #[tokio::test]
-async fn a_failed_delete_is_neither_forgotten_nor_done_to_what_is_needed_again() {
+async fn failed_delete_is_retried_unless_the_vip_returns() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     proxy.web(&[("192.168.2.3", 80, false)]);
@@ -180,7 +180,7 @@ async fn a_failed_delete_is_neither_forgotten_nor_done_to_what_is_needed_again()
 
 /// #139519: any error of a read was taken for "gone"; then the create failed with 0xb7 for ever.
 #[tokio::test]
-async fn an_error_proves_nothing_and_what_exists_is_adopted() {
+async fn failed_create_that_took_effect_is_adopted() {
     for error in ["lb-exists", "port-exists"] {
         let host = Host::new(OLD).await;
         let mut proxy = host.proxy();
@@ -202,7 +202,7 @@ async fn an_error_proves_nothing_and_what_exists_is_adopted() {
 }
 
 #[tokio::test]
-async fn another_programs_load_balancer_is_named_left_alone_and_replaced_when_it_goes() {
+async fn foreign_load_balancer_is_reported_kept_and_replaced_when_it_goes() {
     let host = Host::new(OLD).await;
     let pod = host.pod("192.168.4.5").await;
     let theirs = HostComputeLoadBalancer::new(Some("10.96.0.1".parse().unwrap()), hcn::Protocol::TCP, 80, 9999, vec![pod]);
@@ -219,7 +219,7 @@ async fn another_programs_load_balancer_is_named_left_alone_and_replaced_when_it
 
 /// CNI makes a pod's endpoint and tells nobody; upstream leaves such a pod out until something else happens (§3.2.3).
 #[tokio::test]
-async fn a_pod_that_comes_late_is_found() {
+async fn late_pod_endpoint_is_found() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     proxy.web(&[("192.168.4.5", 80, true), ("192.168.2.3", 80, false)]);
@@ -235,7 +235,7 @@ async fn a_pod_that_comes_late_is_found() {
 
 /// #130963, #138000: one address as a remote and as a pod's own endpoint; a delete by address took the pod's.
 #[tokio::test]
-async fn a_pods_own_endpoint_takes_the_place_of_a_remote_one_and_survives_it() {
+async fn local_endpoint_replaces_a_remote_one_and_survives_it() {
     for version in [OLD, NEW] {
         let host = Host::new(version).await;
         let mut proxy = host.proxy();
@@ -257,7 +257,7 @@ async fn a_pods_own_endpoint_takes_the_place_of_a_remote_one_and_survives_it() {
 
 /// Windows-Containers#631, #135144: remote endpoints left after churn break the pod that gets the address.
 #[tokio::test]
-async fn no_endpoint_is_left_after_churn_even_when_deletes_fail_or_pretend() {
+async fn churn_leaves_no_endpoint_when_deletes_fail_or_report_false_success() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     for (i, fault) in ["fail-call=0x80004005,call=HcnDeleteEndpoint,count=1", "stale-endpoint,count=1"].iter().enumerate() {
@@ -293,7 +293,7 @@ async fn a_shared_endpoint_goes_with_its_last_service() {
 
 /// Upstream wipes every Service when the network cannot be read (#110674's way to lose 577 load balancers).
 #[tokio::test]
-async fn without_the_network_it_waits_and_touches_nothing() {
+async fn missing_network_blocks_all_writes() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy_with(Settings { network: "later".into(), ..host.settings() });
     proxy.web(&[("192.168.2.3", 80, false)]);
@@ -314,7 +314,7 @@ async fn without_the_network_it_waits_and_touches_nothing() {
 
 /// image-builder#566: a call that never returns holds up its own VIP only, and no call is waited for for ever.
 #[tokio::test]
-async fn a_hanging_call_ends_at_its_deadline_and_others_go_on() {
+async fn hanging_call_ends_at_its_deadline_without_blocking_others() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
     host.fault("lb-create-hang,text=10.96.0.1");
@@ -329,7 +329,7 @@ async fn a_hanging_call_ends_at_its_deadline_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn cleaning_up_takes_what_is_ours_and_nothing_else() {
+async fn cleanup_removes_only_our_objects() {
     let host = Host::new(OLD).await;
     let pod = host.pod("192.168.4.5").await;
     let theirs = HostComputeLoadBalancer::new(Some("10.9.9.9".parse().unwrap()), hcn::Protocol::TCP, 80, 80, vec![pod]);

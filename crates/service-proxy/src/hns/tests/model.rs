@@ -222,8 +222,8 @@ async fn histories() {
 }
 
 #[test]
-fn whatever_happens_connections_reach_who_should_answer() {
-    in_lab("hns::tests::model::whatever_happens_connections_reach_who_should_answer", || {
+fn random_histories_route_connections_to_the_expected_backends() {
+    in_lab("hns::tests::model::random_histories_route_connections_to_the_expected_backends", || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(histories());
     });
 }

@@ -294,8 +294,8 @@ async fn translated(network_type: NetworkType, version: HnsVersion) {
 }
 
 #[test]
-fn without_direct_server_return_the_client_is_lost_and_that_is_told() {
-    in_lab("hns::tests::networks::without_direct_server_return_the_client_is_lost_and_that_is_told", || {
+fn without_dsr_the_client_address_is_lost_and_reported() {
+    in_lab("hns::tests::networks::without_dsr_the_client_address_is_lost_and_reported", || {
         for network_type in [NetworkType::L2Bridge, NetworkType::L2Tunnel, NetworkType::Overlay] {
             run(translated(network_type, HnsVersion::new(10, 0)));
         }

@@ -250,8 +250,8 @@ async fn others_change() {
 }
 
 #[test]
-fn untouched_services_lose_nothing() {
-    in_lab("hns::tests::packets::untouched_services_lose_nothing", || {
+fn unchanged_services_lose_no_connection() {
+    in_lab("hns::tests::packets::unchanged_services_lose_no_connection", || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(others_change());
     });
 }

@@ -49,7 +49,7 @@ fn carry_out(mirror: &mut Mirror, plan: &Plan) {
 }
 
 #[test]
-fn a_vip_through_its_life() {
+fn plan_follows_a_vip_through_its_life() {
     let modify = Rules { modify: true, ..Rules::default() };
     let mut mirror = with_pod("192.168.4.5");
     let first = vip(Kind::ClusterIp, &[("192.168.2.3", 8080, false), ("192.168.2.4", 8080, false), ("192.168.4.5", 8080, true)]);
@@ -79,7 +79,7 @@ fn a_vip_through_its_life() {
 }
 
 #[test]
-fn dead_endpoints_are_written_out_even_when_nothing_takes_their_place() {
+fn dead_endpoints_leave_load_balancers_without_a_replacement() {
     let mut mirror = with_pod("192.168.4.5");
     let both = vip(Kind::ClusterIp, &[("192.168.2.3", 80, false), ("192.168.4.5", 80, true)]);
     let plan = made(&mirror, &network(), &web(), Some(&both), Rules::default());
@@ -94,7 +94,7 @@ fn dead_endpoints_are_written_out_even_when_nothing_takes_their_place() {
 }
 
 #[test]
-fn cnis_endpoint_wins_over_what_the_slice_says_and_a_foreign_entry_is_used() {
+fn local_endpoint_wins_over_the_slice_and_foreign_remote_endpoint_is_reused() {
     let mut mirror = with_pod("192.168.4.5");
     mirror.put_endpoint(Guid::random(), Endpoint::Foreign([ip("192.168.2.3")].into()), 1);
     let vip = vip(Kind::ClusterIp, &[("192.168.4.5", 80, false), ("192.168.2.3", 80, false)]);
@@ -102,7 +102,7 @@ fn cnis_endpoint_wins_over_what_the_slice_says_and_a_foreign_entry_is_used() {
 }
 
 #[test]
-fn what_hns_cannot_do_is_said() {
+fn plan_reports_features_that_hns_lacks() {
     let mut asking = vip(Kind::LoadBalancer, &[("192.168.2.3", 80, false), ("192.168.2.4", 8080, false), ("192.168.2.5", 8080, false)]);
     asking.affinity = Some(60);
     asking.sources = Some(["203.0.113.0/24".parse().unwrap()].into());
@@ -134,7 +134,7 @@ fn what_hns_cannot_do_is_said() {
 
 /// winkernel.md §1.3, one row after the other: flags of the load balancer and of its port mapping.
 #[test]
-fn documents_carry_upstreams_flags() {
+fn documents_carry_upstream_flags() {
     let rules = Rules { cluster_ip_dsr: true, dsr: true, affinity: true, modify: true };
     let shape = |address: Option<&str>, vip: &Vip, rules| Shape::desired(&key(address, 80), vip, 8080, vec![Guid::NIL], &[], rules, &network());
     let flags = |shape: Shape| (shape.flags.0, shape.port_flags.0);
@@ -168,7 +168,7 @@ fn documents_carry_upstreams_flags() {
 }
 
 #[test]
-fn half_made_documents_equal_nothing_and_break_nothing() {
+fn incomplete_documents_match_nothing() {
     let half = HostComputeLoadBalancer { host_compute_endpoints: vec![Guid::NIL], ..HostComputeLoadBalancer::default() };
     let desired = Shape::desired(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![Guid::NIL], &[], Rules::default(), &network());
     assert_eq!(vip_key(&half), None);
@@ -180,7 +180,7 @@ fn half_made_documents_equal_nothing_and_break_nothing() {
 }
 
 #[test]
-fn overlays_need_an_endpoint_for_every_address() {
+fn overlay_plan_creates_an_endpoint_for_every_address() {
     let backend = vip(Kind::ClusterIp, &[("192.168.2.3", 80, false)]);
     let plan = made(&Mirror::default(), &overlay(), &web(), Some(&backend), Rules::default());
     insta::assert_snapshot!(plan.display(&web()), @r"
@@ -196,7 +196,7 @@ fn overlays_need_an_endpoint_for_every_address() {
 }
 
 #[test]
-fn an_overlays_endpoints_say_behind_which_host_they_are() {
+fn overlay_endpoints_carry_their_provider_address() {
     let network = overlay();
     for (address, provider) in [("192.168.2.3", "10.0.0.3"), ("10.0.0.3", "10.0.0.3"), ("203.0.113.7", "10.0.0.1")] {
         let document = Remote::Backend(ip(address)).document(&network);

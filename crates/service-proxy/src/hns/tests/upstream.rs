@@ -128,7 +128,7 @@ impl Case {
 
 /// TestCreateServiceVip
 #[tokio::test]
-async fn an_overlay_service_has_its_address_even_without_backends() {
+async fn overlay_service_without_backends_has_its_vip_endpoint() {
     let mut case = Case::overlay(true).await;
     let spec = json!({"externalIPs": ["50.60.70.81"], "sessionAffinity": "ClientIP"});
     case.proxy.say("svc1", service(spec), &[]).await;
@@ -139,7 +139,7 @@ async fn an_overlay_service_has_its_address_even_without_backends() {
 
 /// TestCreateRemoteEndpointOverlay, TestDsrEndpointsAreCreatedCorrectly, TestEndpointSlice
 #[tokio::test]
-async fn an_overlay_service_gets_source_vip_address_and_backend() {
+async fn overlay_service_has_source_vip_vip_and_backend_endpoints() {
     let mut case = Case::overlay(true).await;
     case.proxy.say("svc1", service(json!({})), &[slice(80, &[])]).await;
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
@@ -171,7 +171,7 @@ async fn an_overlay_service_gets_source_vip_address_and_backend() {
 
 /// TestCreateRemoteEndpointL2Bridge
 #[tokio::test]
-async fn a_bridge_gets_the_backend_alone() {
+async fn bridge_has_only_backend_endpoints() {
     let mut case = Case::bridge(OLD).await;
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
     assert_eq!(case.host.remotes().await, ["192.168.2.3"]);
@@ -181,7 +181,7 @@ async fn a_bridge_gets_the_backend_alone() {
 
 /// TestCreateLoadBalancerWithoutDSR, TestCreateLoadBalancerWithDSR, TestDsrNotAppliedToClusterTrafficPolicy
 #[tokio::test]
-async fn dsr_is_for_cluster_ips_where_it_is_on() {
+async fn dsr_applies_to_cluster_ips_when_enabled() {
     for (dsr, flag) in [(false, 0), (true, 1)] {
         let mut case = Case::overlay(dsr).await;
         case.proxy.say("svc1", service(json!({"externalTrafficPolicy": "Cluster"})), &[slice(80, &["192.168.2.3"])]).await;
@@ -215,7 +215,7 @@ async fn internal_policy_local_follows_the_local_pods_only() {
 
 /// TestSharedRemoteEndpointDelete, TestSharedRemoteEndpointUpdate
 #[tokio::test]
-async fn services_share_an_endpoint_until_the_last_lets_go() {
+async fn services_share_an_endpoint_until_the_last_one_is_gone() {
     let mut case = Case::bridge(OLD).await;
     let other = |port: u16| service(json!({"clusterIP": "10.20.30.42", "ports": [{"name": "p80", "port": 80, "nodePort": port}]}));
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
@@ -249,7 +249,7 @@ async fn a_replaced_pod_changes_the_load_balancer_in_place_where_hns_can() {
 
 /// TestNoopEndpointSlice
 #[tokio::test]
-async fn slices_without_a_service_cost_nothing() {
+async fn slices_without_a_service_cause_no_calls() {
     let mut case = Case::bridge(OLD).await;
     case.proxy.rest().await;
     let mut inputs = crate::inputs::Inputs::default();
@@ -274,7 +274,7 @@ async fn slices_without_a_service_cost_nothing() {
 
 /// TestWinDSRWithOverlayEnabled
 #[tokio::test]
-async fn external_policy_local_asks_for_direct_server_return_on_overlays_too() {
+async fn external_policy_local_sets_dsr_on_overlays_too() {
     let mut case = Case::overlay(true).await;
     case.host.pod("192.168.4.4").await;
     case.proxy.say("svc1", service(load_balancer("Local")), &[slice(80, &["192.168.4.4"])]).await;
@@ -346,7 +346,7 @@ async fn both_families_use_every_pod_with_policy_cluster() {
 
 /// TestEndpointSliceWithInternalPortDifferentFromServicePort, #132646
 #[tokio::test]
-async fn the_slices_port_counts() {
+async fn target_port_comes_from_the_slice() {
     let mut case = Case::bridge(OLD).await;
     case.proxy.say("svc1", service(json!({})), &[slice(8080, &["192.168.2.3"])]).await;
     let mapping = case.host.balancers().await[&key(Some(VIP), 80)].port_mappings.clone();
@@ -356,7 +356,7 @@ async fn the_slices_port_counts() {
 
 /// TestRemoteAndLocalEndpointsSameIP
 #[tokio::test]
-async fn of_two_endpoints_with_one_address_the_pods_own_counts() {
+async fn local_endpoint_wins_over_a_remote_one_at_the_same_address() {
     let mut case = Case::bridge(OLD).await;
     let pod = case.host.pod("192.168.4.4").await;
     let double = HostComputeEndpoint::remote("192.168.4.4".parse().unwrap());
@@ -368,7 +368,7 @@ async fn of_two_endpoints_with_one_address_the_pods_own_counts() {
 
 /// TestRemoteEndpointDeleteDoesNotAffectLocalEndpointWithSameIP
 #[tokio::test]
-async fn what_becomes_of_a_remote_endpoint_does_not_touch_the_pods_own() {
+async fn changes_of_a_remote_endpoint_do_not_affect_the_local_one() {
     let mut case = Case::bridge(OLD).await;
     let elsewhere = || slice_of(80, vec![json!({"addresses": ["192.168.4.4"], "nodeName": "there"})]);
     let nth = |n: u16| service(json!({"clusterIP": format!("10.20.30.{n}"), "ports": [{"name": "p80", "port": 80, "nodePort": 3000 + n}]}));

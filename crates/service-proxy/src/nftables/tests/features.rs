@@ -98,8 +98,8 @@ fn says(socket: &UdpSocket) -> String {
 }
 
 #[test]
-fn clients_of_udp_that_never_pause_follow_their_service() {
-    in_lab("nftables::tests::features::clients_of_udp_that_never_pause_follow_their_service", || {
+fn busy_udp_clients_follow_their_service() {
+    in_lab("nftables::tests::features::busy_udp_clients_follow_their_service", || {
         let mut lab = Lab::new(3);
         echo(&lab.pods[1], 8080, "pod1");
         echo(&lab.pods[2], 8080, "pod2");
@@ -170,8 +170,8 @@ fn node_ports_listen_on_chosen_addresses_and_on_localhost() {
 }
 
 #[test]
-fn marks_of_others_stay_and_ours_is_taken_off() {
-    in_lab("nftables::tests::features::marks_of_others_stay_and_ours_is_taken_off", || {
+fn foreign_packet_marks_stay_and_the_masquerade_mark_is_cleared() {
+    in_lab("nftables::tests::features::foreign_packet_marks_stay_and_the_masquerade_mark_is_cleared", || {
         let mut lab = Lab::new(2);
         lab.serve();
         let nft = Nft::open().unwrap();
@@ -204,8 +204,8 @@ fn marks_of_others_stay_and_ours_is_taken_off() {
 }
 
 #[test]
-fn sticky_clients_leave_backends_that_went_while_no_proxy_ran() {
-    in_lab("nftables::tests::features::sticky_clients_leave_backends_that_went_while_no_proxy_ran", || {
+fn sticky_clients_leave_backends_removed_while_the_proxy_was_down() {
+    in_lab("nftables::tests::features::sticky_clients_leave_backends_removed_while_the_proxy_was_down", || {
         let mut lab = Lab::new(3);
         lab.serve();
         let sticky = |pods: &[u8]| vec![(key("10.96.0.1", 80), Vip { affinity: Some(60), ..vip(Kind::ClusterIp, pods) })];
@@ -235,8 +235,8 @@ fn cleanup_leaves_nothing() {
 }
 
 #[test]
-fn pods_may_be_told_by_their_interface() {
-    in_lab("nftables::tests::features::pods_may_be_told_by_their_interface", || {
+fn pods_are_identified_by_their_interface() {
+    in_lab("nftables::tests::features::pods_are_identified_by_their_interface", || {
         let mut lab = Lab::new(2);
         lab.serve();
         for pods in [Pods::Interface("pods0".into()), Pods::InterfacePrefix("pod".into())] {
@@ -265,8 +265,8 @@ fn sctp_init(from: u16, to: u16) -> Vec<u8> {
 }
 
 #[test]
-fn sctp_is_led_to_its_backend_and_refused_without_one() {
-    in_lab("nftables::tests::features::sctp_is_led_to_its_backend_and_refused_without_one", || {
+fn sctp_reaches_its_backend_and_is_refused_without_one() {
+    in_lab("nftables::tests::features::sctp_reaches_its_backend_and_is_refused_without_one", || {
         use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrV4, SocketType, bind, ipproto, recv, sendto, socket, sockopt};
         // This kernel may have no SCTP sockets: raw ones see what arrives.
         let raw = |ns: &NetNs| {

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn heavy_connections_get_a_thread_while_they_are_heavy_and_lose_no_byte() {
+    async fn busy_connections_get_a_thread_and_lose_no_byte() {
         // Every byte has its place.
         let bytes = Arc::new((0..12u32 << 20).flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
         for threads in [0, 1] {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thread_ends_when_its_connection_is_cut() {
+    async fn relay_thread_ends_when_its_connection_is_cut() {
         let (relays, cut) = (Arc::new(Relays::with_threads(1)), CancellationToken::new());
         let (mut client, mut backend, task) = relayed(&relays, &cut);
         let sending = std::thread::spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});

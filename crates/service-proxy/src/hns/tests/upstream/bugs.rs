@@ -10,7 +10,7 @@ fn endpoint(ip: &str, conditions: Value) -> Value {
 
 /// #112836: each change of backends left one load balancer behind, since the health check's id was kept in the wrong place.
 #[tokio::test]
-async fn changes_of_backends_leave_no_load_balancer_behind() {
+async fn backend_changes_leave_no_stale_load_balancer() {
     for version in [OLD, NEW] {
         let mut case = Case::bridge(version).await;
         case.host.endpoint("cbr0", "192.168.4.3").await;
@@ -52,7 +52,7 @@ async fn ports_share_a_health_check_until_the_last_is_gone() {
 
 /// §3.2.6: without a pod on the node, "none serves" was true of the empty set, and unready pods came into the ClusterIP's load balancer.
 #[tokio::test]
-async fn unready_pods_elsewhere_are_nobodys_backends() {
+async fn unready_remote_pods_are_no_backends() {
     let mut case = Case::bridge(OLD).await;
     let endpoints = vec![endpoint("192.168.2.3", json!({"ready": true})), endpoint("192.168.2.4", json!({"ready": false, "serving": false}))];
     case.proxy.say("svc1", service(load_balancer("Local")), &[slice_of(80, endpoints)]).await;
@@ -99,7 +99,7 @@ async fn services_that_change_together_leave_no_endpoint() {
 
 /// §3.2.8: addresses of Services on an overlay had no owner after a restart, and stayed when the Service went.
 #[tokio::test]
-async fn an_overlays_addresses_are_known_again_after_a_restart() {
+async fn overlay_addresses_are_adopted_after_a_restart() {
     let mut case = Case::overlay(true).await;
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
     case.proxy = case.host.proxy_with(case.host.overlay_settings());
@@ -114,7 +114,7 @@ async fn an_overlays_addresses_are_known_again_after_a_restart() {
 
 /// #100962: one failure at the source VIP ended the whole sync. What needs it waits, is named, and follows.
 #[tokio::test]
-async fn a_source_vip_that_cannot_be_made_at_first_is_made_later() {
+async fn failed_source_vip_is_created_on_retry() {
     let mut case = Case::overlay(true).await;
     case.host.fault("fail-call=0x80004005,call=HcnCreateEndpoint,text=192.168.4.2,count=1");
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
@@ -140,7 +140,7 @@ async fn failed_calls_are_counted() {
 
 /// A pod of the host's own network has no endpoint and never will: upstream skips it without a word.
 #[tokio::test]
-async fn host_network_pods_are_told_and_hold_up_nobody() {
+async fn host_network_pods_are_reported_and_block_no_other_vip() {
     let mut case = Case::bridge(OLD).await;
     let here = json!({"addresses": ["10.0.0.1"], "nodeName": "here"});
     case.proxy.say("svc1", service(json!({})), &[slice_of(80, vec![here, endpoint("192.168.2.3", json!({}))])]).await;

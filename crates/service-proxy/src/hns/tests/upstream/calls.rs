@@ -30,7 +30,7 @@ async fn the_network_is_found_by_its_name() {
 
 /// TestGetAllEndpointsByNetwork, TestGetEndpointByID, TestGetEndpointByIpAddressAndName
 #[tokio::test]
-async fn an_endpoint_is_the_same_by_id_by_either_address_and_by_name() {
+async fn endpoint_is_found_by_id_by_each_address_and_by_name() {
     let mut case = Case::dual(OLD).await;
     let pod = case.host.dual_endpoint("pod", "192.168.4.4", "fd00:4::4").await;
     case.proxy.rest().await;
@@ -45,7 +45,7 @@ async fn an_endpoint_is_the_same_by_id_by_either_address_and_by_name() {
 
 /// TestGetAllEndpointsByNetworkWithDupEP
 #[tokio::test]
-async fn of_doubles_the_pods_own_counts_at_both_addresses_and_ours_goes() {
+async fn local_endpoint_replaces_our_duplicate_at_both_addresses() {
     let mut case = Case::dual(OLD).await;
     let both = json!({"type": "ClusterIP", "clusterIPs": [VIP, "fd00:96::41"], "ports": [{"name": "p80", "port": 80}]});
     let elsewhere = |ip: &str| slice_of(80, vec![json!({"addresses": [ip], "nodeName": "there"})]);
@@ -61,7 +61,7 @@ async fn of_doubles_the_pods_own_counts_at_both_addresses_and_ours_goes() {
 
 /// TestCreateEndpointLocal, TestCreateEndpointRemote, TestDeleteEndpoint
 #[tokio::test]
-async fn endpoints_read_back_as_they_were_made_and_are_gone_when_deleted() {
+async fn endpoints_read_back_as_created_and_disappear_when_deleted() {
     let host = Host::overlay(OLD).await;
     let network = host.client.network(&host.network).await.unwrap().unwrap();
     let network = NetworkContext::of(&network, &host.overlay_settings()).unwrap();
@@ -85,7 +85,7 @@ async fn endpoints_read_back_as_they_were_made_and_are_gone_when_deleted() {
 
 /// TestGetLoadBalancerNew, TestDeleteLoadBalancer
 #[tokio::test]
-async fn load_balancers_read_back_as_they_were_made_and_are_gone_when_deleted() {
+async fn load_balancers_read_back_as_created_and_disappear_when_deleted() {
     let host = Host::new(OLD).await;
     let pod = host.pod("192.168.4.4").await;
     let (calls, id) = (calls(&host), Guid::random());
@@ -100,7 +100,7 @@ async fn load_balancers_read_back_as_they_were_made_and_are_gone_when_deleted() 
 
 /// TestGetLoadBalancerExisting
 #[tokio::test]
-async fn a_load_balancer_that_is_there_already_is_taken_as_it_is() {
+async fn existing_load_balancer_is_adopted_unchanged() {
     let mut case = Case::bridge(OLD).await;
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
     let before = case.host.balancers().await;
@@ -115,7 +115,7 @@ async fn a_load_balancer_that_is_there_already_is_taken_as_it_is() {
 
 /// TestHashEndpoints, and §3.2.10: two backends of one address cancelled each other out of upstream's hash.
 #[tokio::test]
-async fn the_order_of_backends_means_nothing_and_none_cancels_another() {
+async fn backend_order_is_irrelevant_and_no_backend_cancels_another() {
     let ids: Vec<Guid> = (0..3).map(|_| Guid::random()).collect();
     let shape = |ids: &[Guid]| Shape::of(&HostComputeLoadBalancer::new(VIP.parse().ok(), hcn::Protocol::TCP, 80, 80, ids.to_vec()));
     let [a, b, c] = ids[..] else { panic!("three") };

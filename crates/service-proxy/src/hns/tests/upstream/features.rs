@@ -18,7 +18,7 @@ async fn sctp_is_sent_to_hns() {
 }
 
 #[tokio::test]
-async fn session_affinity_is_asked_for_where_hns_has_it_and_else_its_absence_is_told() {
+async fn session_affinity_is_set_where_hns_supports_it_and_reported_otherwise() {
     for (version, distribution, told) in
         [(HnsVersion::new(11, 0), DistributionType::PER_CONNECTION, &["NoSessionAffinity"][..]), (OLD, DistributionType::SOURCE_IP, &[])]
     {
@@ -37,7 +37,7 @@ async fn session_affinity_is_asked_for_where_hns_has_it_and_else_its_absence_is_
 
 /// The annotation reaches load-balancer addresses and node ports: direct server return, `PreserveDIP`, `UseMux`, `VipExternalIP`.
 #[tokio::test]
-async fn the_annotation_preserve_destination_reaches_the_load_balancers_address() {
+async fn preserve_destination_annotation_reaches_the_load_balancer() {
     let mut case = Case::dual(OLD).await;
     case.host.dual_endpoint("pod", "192.168.4.4", "fd00:4::4").await;
     for (value, flags) in [("false", "11.21.31.41:80/tcp 1 16 1"), ("true", "11.21.31.41:80/tcp 1 28 1")] {
@@ -50,7 +50,7 @@ async fn the_annotation_preserve_destination_reaches_the_load_balancers_address(
 
 /// website#17930: each load balancer without DSR takes 64 ports of the 16,384 that the host has for connections of its own.
 #[tokio::test]
-async fn with_dsr_no_service_takes_ports_of_the_host_and_without_it_the_lack_is_told_and_ends() {
+async fn port_exhaustion_without_dsr_is_reported_and_recovers() {
     let many = |proxy: &mut Proxy, numbers: std::ops::Range<u16>, serve: bool| {
         for n in numbers {
             let (address, pods) = (format!("10.97.{}.{}", n / 250, n % 250), [("192.168.2.3", 80, false)]);
