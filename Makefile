@@ -74,7 +74,7 @@ docs-tables:
 
 # Those that send packets once more, as on a machine where Docker or a kubelet ran, and worse: every switch is the opposite.
 namespaces: test-template
-	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --test netlink --test nft --test spawn --test lab \
+	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --test netlink --test nft --test engine --test spawn --test lab \
 	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults
 	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: \
 	    linux::tests routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes

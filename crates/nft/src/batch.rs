@@ -20,6 +20,8 @@ pub struct Batch {
     messages: Writer,
     /// Where each operation begins, and what it is called when it fails.
     operations: Vec<(usize, Name)>,
+    /// Operations that one transaction must hold, in order.
+    joined: Vec<Range<usize>>,
     sets: u32,
 }
 
@@ -50,6 +52,16 @@ impl Batch {
     /// Its size in bytes as sent.
     pub fn bytes(&self) -> usize {
         self.messages.len() + 40
+    }
+
+    /// What `fill` adds is not cut apart by [`super::Nft::commit_in_parts`], unless it needs more than one transaction by itself.
+    pub fn together(&mut self, fill: impl FnOnce(&mut Self)) -> &mut Self {
+        let start = self.len();
+        fill(self);
+        // Inner groups are part of this one.
+        self.joined.retain(|inner| inner.start < start);
+        self.joined.push(start..self.len());
+        self
     }
 
     fn push(&mut self, verb: &'static str, table: &Table, object: &str, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) -> &mut Self {
@@ -157,10 +169,13 @@ impl Batch {
     pub fn add_rule(&mut self, table: &Table, chain: &str, rule: Rule) -> &mut Self {
         self.push("add rule to chain", table, chain, msg::NEW_RULE, APPEND, |w| {
             w.attr_str(2, chain);
-            w.nest(4, |w| rule.exprs.iter().for_each(|e| e.write(w, table.family)));
-            if let Some(comment) = &rule.comment {
-                w.attr(7, &comment_bytes(comment));
-            }
+            let start = w.len();
+            w.nest(4, |w| rule.write(w, table.family));
+            let mut notes = rule.comment.as_deref().map(comment_bytes).unwrap_or_default();
+            let print = fingerprint(&w.as_bytes()[start + 4..], rule.comment.as_deref());
+            notes.extend([FINGERPRINT, 8]);
+            notes.extend(print.to_be_bytes());
+            w.attr(7, &notes);
         })
     }
 
@@ -183,13 +198,17 @@ impl Batch {
         at(range.start)..at(range.end)
     }
 
-    /// The operations in `range`, as sent: between a begin and an end, the last one with a request to
-    /// be acknowledged.
-    pub(super) fn datagram(&self, range: Range<usize>) -> Vec<u8> {
+    /// The operations in `range`, as sent: between a begin and an end, the last one with a request to be acknowledged.
+    /// With `generation`, the kernel refuses them when the rules are of another one.
+    pub(super) fn datagram(&self, range: Range<usize>, generation: Option<u32>) -> Vec<u8> {
         const SUBSYSTEM: u16 = 10;
         let span = self.span(&range);
         let mut w = Writer::with_capacity(span.len() + 64);
-        w.message(msg::BATCH_BEGIN, REQUEST, 0, &header(0, SUBSYSTEM), |_| {});
+        w.message(msg::BATCH_BEGIN, REQUEST, 0, &header(0, SUBSYSTEM), |w| {
+            if let Some(generation) = generation {
+                w.attr_be32(1, generation);
+            }
+        });
         let begin = w.len();
         w.raw(&self.messages.as_bytes()[span.clone()]);
         if let Some(last) = range.end.checked_sub(1) {
@@ -199,22 +218,38 @@ impl Batch {
         w.into_bytes()
     }
 
-    /// Cuts the batch into ranges of operations that need at most `limit` bytes each (where one
-    /// operation alone needs more, it stands alone).
+    /// Cuts the batch into ranges of operations that need at most `limit` bytes each. Joined operations stay in one range where
+    /// that range is within the limit; an operation that needs more than the limit stands alone.
     pub(super) fn parts(&self, limit: usize) -> Vec<Range<usize>> {
-        let mut parts = Vec::new();
-        let mut start = 0;
-        for i in 0..self.len() {
-            if i > start && self.span(&(start..i + 1)).len() + 64 > limit {
-                parts.push(start..i);
-                start = i;
+        let fits = |range: Range<usize>| self.span(&range).len() + 64 <= limit;
+        let mut parts: Vec<Range<usize>> = Vec::new();
+        let mut put = |unit: Range<usize>| match parts.last_mut() {
+            Some(last) if fits(last.start..unit.end) => last.end = unit.end,
+            _ => parts.push(unit),
+        };
+        let mut joined = self.joined.iter().cloned().peekable();
+        let mut at = 0;
+        while at < self.len() {
+            let unit = joined.next_if(|range| range.start == at && !range.is_empty()).unwrap_or(at..at + 1);
+            at = unit.end;
+            while joined.next_if(|range| range.start < at).is_some() {}
+            if fits(unit.clone()) {
+                put(unit);
+            } else {
+                unit.for_each(|operation| put(operation..operation + 1));
             }
-        }
-        if start < self.len() {
-            parts.push(start..self.len());
         }
         parts
     }
+}
+
+/// Type of the note in a rule's user data that holds its fingerprint. nft(8) skips notes that it does not know.
+const FINGERPRINT: u8 = 0x4d;
+
+/// A hash (FNV-1a) of a rule's encoded expressions and its comment, the same in every version of this program.
+pub(super) fn fingerprint(expressions: &[u8], comment: Option<&str>) -> u64 {
+    let bytes = expressions.iter().chain(comment.unwrap_or_default().as_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// nft(8)'s form of a comment: type 0, length, text with a closing zero.
@@ -231,11 +266,21 @@ fn comment_bytes(comment: &str) -> Vec<u8> {
 }
 
 /// The comment in a rule's user data.
-pub(super) fn read_comment(mut data: &[u8]) -> Option<String> {
+pub(super) fn read_comment(data: &[u8]) -> Option<String> {
+    note(data, 0).map(linux_sys::netlink::wire::text)
+}
+
+/// The fingerprint in a rule's user data.
+pub(super) fn read_fingerprint(data: &[u8]) -> Option<u64> {
+    note(data, FINGERPRINT)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// A note (type, length, value) of user data.
+fn note(mut data: &[u8], wanted: u8) -> Option<&[u8]> {
     while let [kind, len, rest @ ..] = data {
         let value = rest.get(..usize::from(*len))?;
-        if *kind == 0 {
-            return Some(linux_sys::netlink::wire::text(value));
+        if *kind == wanted {
+            return Some(value);
         }
         data = &rest[usize::from(*len)..];
     }
@@ -263,7 +308,7 @@ mod tests {
     fn many_elements_are_several_messages_and_only_the_last_asks_for_an_answer() {
         let batch = batch(10_000);
         assert!(batch.len() > 3, "{}", batch.len());
-        let bytes = batch.datagram(0..batch.len());
+        let bytes = batch.datagram(0..batch.len(), None);
         let all: Vec<_> = wire::messages(&bytes).collect();
         assert_eq!(all.len(), batch.len() + 2);
         let asking: Vec<usize> = all.iter().enumerate().filter(|(_, m)| m.flags & ACK != 0).map(|(i, _)| i).collect();
@@ -277,9 +322,32 @@ mod tests {
         let parts = batch.parts(60_000);
         assert!(parts.len() > 2);
         assert_eq!(parts.iter().flat_map(Clone::clone).collect::<Vec<_>>(), (0..batch.len()).collect::<Vec<_>>());
-        assert!(parts.iter().all(|p| batch.datagram(p.clone()).len() <= 60_000));
+        assert!(parts.iter().all(|p| batch.datagram(p.clone(), None).len() <= 60_000));
         assert_eq!(batch.parts(10).len(), batch.len(), "never less than one operation");
         assert!(Batch::new().parts(10).is_empty());
+    }
+
+    #[test]
+    fn joined_operations_stay_in_one_part_where_they_fit() {
+        let table = Table::new(Family::Ip, "t");
+        let mut batch = Batch::new();
+        for unit in 0..20 {
+            batch.together(|batch| {
+                for n in 0..=unit % 4 {
+                    batch.flush_chain(&table, &format!("chain-{n}"));
+                }
+            });
+            batch.del_chain(&table, "alone");
+        }
+        let one = batch.span(&(0..1)).len();
+        for limit in (one * 4 + 64..one * 12).step_by(10) {
+            let parts = batch.parts(limit);
+            assert_eq!(parts.iter().flat_map(Clone::clone).collect::<Vec<_>>(), (0..batch.len()).collect::<Vec<_>>());
+            let cut = |unit: &Range<usize>| parts.iter().any(|part| part.start > unit.start && part.start < unit.end);
+            assert!(!batch.joined.iter().any(cut), "limit {limit}: {parts:?}");
+            assert!(parts.iter().all(|part| batch.span(part).len() + 64 <= limit), "limit {limit}");
+        }
+        assert_eq!(batch.parts(one + 64).len(), batch.len(), "a unit that needs more than the limit is cut");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is there.
 
-use super::batch::{family_of, read_comment};
+use super::batch::{family_of, read_comment, read_fingerprint};
 use super::set::predecessor;
 use super::{Data, Element, Nft, NftError, Table, Verdict, header, msg};
 use linux_sys::netlink::wire::{Writer, attr, attrs, be32, be64, text};
@@ -32,6 +32,8 @@ pub struct RuleInfo {
     pub handle: u64,
     /// Its comment.
     pub comment: Option<String>,
+    /// [`super::Rule::fingerprint`] of the rule that was added; none when another program made it.
+    pub fingerprint: Option<u64>,
     /// The kernel's names of its expressions.
     pub expressions: Vec<String>,
     /// What its counter has counted: packets and bytes.
@@ -39,7 +41,7 @@ pub struct RuleInfo {
 }
 
 impl Nft {
-    fn list<T>(
+    pub(super) fn list<T>(
         &self,
         operation: &str,
         kind: u16,
@@ -121,9 +123,15 @@ impl Nft {
     }
 }
 
-fn read_rule(body: &[u8]) -> Option<RuleInfo> {
-    let mut rule =
-        RuleInfo { handle: attr(body, 3).and_then(be64)?, comment: attr(body, 7).and_then(read_comment), expressions: Vec::new(), counter: None };
+pub(super) fn read_rule(body: &[u8]) -> Option<RuleInfo> {
+    let notes = attr(body, 7).unwrap_or(&[]);
+    let mut rule = RuleInfo {
+        handle: attr(body, 3).and_then(be64)?,
+        comment: read_comment(notes),
+        fingerprint: read_fingerprint(notes),
+        expressions: Vec::new(),
+        counter: None,
+    };
     for (_, expr) in attrs(attr(body, 4).unwrap_or(&[])) {
         let name = text(attr(expr, 1)?);
         if let ("counter", Some(data)) = (name.as_str(), attr(expr, 2)) {

@@ -24,8 +24,14 @@
 #![cfg(target_os = "linux")]
 
 mod batch;
+mod bytes;
+mod desired;
 mod dump;
+mod engine;
+mod entry;
 mod expr;
+mod observed;
+mod plan;
 mod rule;
 mod set;
 
@@ -36,8 +42,14 @@ use std::sync::{Mutex, PoisonError};
 use nix::sys::socket::SockProtocol;
 
 pub use batch::Batch;
+pub use bytes::Bytes;
+pub use desired::{Desired, DesiredSet};
 pub use dump::{ChainInfo, RuleInfo, SetInfo};
+pub use engine::{Engine, Report};
+pub use entry::{ElementChange, Entry};
 pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibFlags, FibResult, MetaKey, NatKind, PayloadBase, RejectKind};
+pub use observed::Observed;
+pub use plan::Plan;
 pub use rule::{Rule, ct_state, ct_status, loopback_guard, rule};
 pub use set::{Data, DataType, Element, Key, MapData, SetSpec};
 
@@ -288,6 +300,11 @@ impl NftError {
         self.errno() == Some(libc::ENOENT)
     }
 
+    /// The rules are of another generation than the transaction was made for.
+    pub fn is_superseded(&self) -> bool {
+        self.errno() == Some(libc::ERESTART)
+    }
+
     /// It is there already, with other content.
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(libc::EEXIST)
@@ -338,7 +355,18 @@ impl Nft {
         if batch.is_empty() {
             return Ok(());
         }
-        self.transact(batch, 0..batch.len())
+        self.transact(batch, 0..batch.len(), None)
+    }
+
+    /// Like [`Self::commit`], unless somebody changed any rules of this namespace since [`Self::generation`] was `generation`.
+    ///
+    /// # Errors
+    /// As [`Self::commit`]; [`NftError::is_superseded`] when the rules are of another generation.
+    pub fn commit_at(&self, generation: u32, batch: &Batch) -> Result<(), NftError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.transact(batch, 0..batch.len(), Some(generation))
     }
 
     /// Carries out a batch in as few transactions as the socket's buffer allows (one, when it fits).
@@ -358,12 +386,12 @@ impl Nft {
     pub fn commit_counted(&self, batch: &Batch) -> Result<usize, NftError> {
         let limit = {
             let socket = self.socket();
-            socket.make_room(batch.datagram(0..batch.len()).len());
+            socket.make_room(batch.bytes() + 64);
             socket.room().saturating_sub(2048).min(self.most)
         };
         let parts = batch.parts(limit);
         for range in &parts {
-            self.transact(batch, range.clone())?;
+            self.transact(batch, range.clone(), None)?;
         }
         Ok(parts.len())
     }
@@ -386,8 +414,8 @@ impl Nft {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn transact(&self, batch: &Batch, range: std::ops::Range<usize>) -> Result<(), NftError> {
-        let datagram = batch.datagram(range.clone());
+    fn transact(&self, batch: &Batch, range: std::ops::Range<usize>, generation: Option<u32>) -> Result<(), NftError> {
+        let datagram = batch.datagram(range.clone(), generation);
         let mut socket = self.socket();
         if datagram.len() > self.most || !socket.make_room(datagram.len()) {
             return Err(NftError::TooLarge { bytes: datagram.len(), limit: socket.room().min(self.most) });

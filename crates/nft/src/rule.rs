@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net};
+use linux_sys::netlink::wire::Writer;
 
 use super::set::ifname;
 use super::{CmpOp, CtKey, Expr, Family, FibFlags, FibResult, MetaKey, NatKind, PayloadBase, RejectKind, Verdict};
@@ -57,6 +58,17 @@ pub fn loopback_guard() -> [Rule; 2] {
 }
 
 impl Rule {
+    pub(super) fn write(&self, w: &mut Writer, family: Family) {
+        self.exprs.iter().for_each(|expr| expr.write(w, family));
+    }
+
+    /// A hash of the rule as a table of `family` holds it. Batches store it with the rule, and dumps return it.
+    pub fn fingerprint(&self, family: Family) -> u64 {
+        let mut w = Writer::default();
+        self.write(&mut w, family);
+        super::batch::fingerprint(w.as_bytes(), self.comment.as_deref())
+    }
+
     /// Adds any expression.
     pub fn expr(mut self, expr: Expr) -> Self {
         self.exprs.push(expr);

@@ -53,7 +53,7 @@ impl DataType {
 }
 
 /// The number and length of a type, concatenated as nft(8) does it: 6 bits a part, parts in whole slots.
-fn concatenated(parts: &[DataType]) -> (u32, u32) {
+pub(super) fn concatenated(parts: &[DataType]) -> (u32, u32) {
     match parts {
         [one] => (one.number(), one.len()),
         many => many.iter().fold((0, 0), |(number, len), t| (number << 6 | t.number(), len + t.len().next_multiple_of(4))),
@@ -134,17 +134,35 @@ impl SetSpec {
         notes
     }
 
+    const INTERVAL: u32 = 4;
+    const MAP: u32 = 8;
+    const TIMEOUT: u32 = 0x10;
+    const EVAL: u32 = 0x20;
+    const CONCAT: u32 = 0x80;
+    /// The flags that sets of ours have.
+    pub(super) const FLAGS: u32 = Self::INTERVAL | Self::MAP | Self::TIMEOUT | Self::EVAL | Self::CONCAT;
+
+    /// Only ranges over several parts need to know the parts; the kernel refuses them elsewhere.
+    fn has_areas(&self) -> bool {
+        self.interval && self.key.len() > 1
+    }
+
+    /// `NFT_SET_*`.
+    pub(super) fn flags(&self) -> u32 {
+        let flags = [
+            (self.interval, Self::INTERVAL),
+            (self.data.is_some(), Self::MAP),
+            (self.timeout.is_some(), Self::TIMEOUT),
+            (self.dynamic, Self::EVAL),
+            (self.has_areas(), Self::CONCAT),
+        ];
+        flags.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag)
+    }
+
     pub(super) fn write(&self, w: &mut Writer, id: u32) {
-        const INTERVAL: u32 = 4;
-        const MAP: u32 = 8;
-        const TIMEOUT: u32 = 0x10;
-        const EVAL: u32 = 0x20;
-        const CONCAT: u32 = 0x80;
-        // Only ranges over several parts need to know the parts; the kernel refuses them elsewhere.
-        let areas = self.interval && self.key.len() > 1;
-        let flags = [(self.interval, INTERVAL), (self.data.is_some(), MAP), (self.timeout.is_some(), TIMEOUT), (self.dynamic, EVAL), (areas, CONCAT)];
+        let areas = self.has_areas();
         w.attr_str(2, &self.name);
-        w.attr_be32(3, flags.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag));
+        w.attr_be32(3, self.flags());
         let (number, len) = concatenated(&self.key);
         w.attr_be32(4, number);
         w.attr_be32(5, len);
