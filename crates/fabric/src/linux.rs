@@ -4,7 +4,7 @@ use std::io;
 
 use ipnet::IpNet;
 use linux_sys::sysctl;
-use nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, Table, rule};
+use nft::{Chain, ChainType, Desired, Engine, Family, Hook, Nft, NftError, Table, rule};
 
 const TABLE: &str = "mullion-fabric";
 const CHAIN: &str = "masquerade";
@@ -30,22 +30,16 @@ pub fn ensure(pod_cidr: IpNet, cluster_cidr: IpNet) -> Result<(), LinuxError> {
 }
 
 fn masquerade(pod_cidr: IpNet, cluster_cidr: IpNet) -> Result<(), NftError> {
-    let nft = Nft::open()?;
-    let table = Table::new(Family::Ip, TABLE);
-    let comment = format!("{pod_cidr} leaves {cluster_cidr}");
-    let present = nft.rules(&table, CHAIN)?;
-    if present.len() == 1 && present[0].comment.as_ref() == Some(&comment) {
-        return Ok(());
-    }
-    let mut batch = Batch::new();
-    batch.add_table(&table).add_chain(&table, &Chain::base(CHAIN, ChainType::Nat, Hook::Postrouting, 100)).flush_chain(&table, CHAIN);
-    batch.add_rule(&table, CHAIN, rule().ip_saddr(pod_cidr).ip_daddr_not(cluster_cidr).masquerade().comment(comment));
-    nft.commit(&batch)
+    let mut desired: Desired = Desired::new(Table::new(Family::Ip, TABLE));
+    let leaving = rule().ip_saddr(pod_cidr).ip_daddr_not(cluster_cidr).masquerade();
+    desired.chain(Chain::base(CHAIN, ChainType::Nat, Hook::Postrouting, 100), [leaving.comment(format!("{pod_cidr} leaves {cluster_cidr}"))]);
+    Engine::new(Nft::open()?).reconcile(vec![desired]).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use linux_sys::ns::in_lab;
+    use nft::Batch;
 
     use super::*;
 
