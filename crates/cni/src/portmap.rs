@@ -1,17 +1,18 @@
 //! `portmap`: ports of a Linux node for pods, behind `bridge` in a list. Source: containernetworking/plugins `plugins/meta/portmap`.
 //!
-//! Rules stand in table `ip mullion-hostport` and carry the container's id: what goes to an address of the node (or to `hostIP`
-//! alone) and a mapped port goes to the pod, also from the node itself and from the pod to itself. Loopback addresses are served
-//! with `snat`, the default.
+//! Rules are in table `ip mullion-hostport`, with the container's id as their comment: what goes to an address of the node (or to
+//! `hostIP` alone) and a mapped port goes to the pod, also from the node itself and from the pod to itself. Loopback addresses are
+//! served with `snat`, the default. Plug-ins of several containers share the table: each changes its own rules alone.
 //! Not here: `conditionsV4` and `conditionsV6`, IPv6, and protocols other than TCP and UDP; these mappings are refused.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net};
 use linux_sys::conntrack::{self, Conntrack, Flow};
 use linux_sys::netlink::NetlinkError;
 use linux_sys::sysctl;
-use nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, RuleInfo, Table, loopback_guard, rule};
+use nft::{Chain, ChainType, Desired, Engine, Family, Hook, Nft, NftError, Rule, Table, loopback_guard, rule};
 
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, PortMapping, code};
@@ -20,11 +21,10 @@ const PREROUTING: &str = "prerouting";
 const OUTPUT: &str = "output";
 /// Mappings, by what the packet is for.
 const PORTS: &str = "ports";
-/// Whose packets take the node's address: their answers would go past the node.
+/// Packets that take the node's address, because their answers would go past the node.
 const POSTROUTING: &str = "postrouting";
-/// What may not use that `route_localnet` is set.
+/// Guards the node's loopback addresses from the network while `route_localnet` is set.
 const LOCALHOST: &str = "localhost";
-const CHAINS: [&str; 2] = [PORTS, POSTROUTING];
 const LOOPBACK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
 
 fn table() -> Table {
@@ -60,17 +60,29 @@ fn nft(error: NftError) -> CniError {
     CniError::new(code::IO, format!("cannot map host ports: {error}{cause}"))
 }
 
-/// What the runtime asks for, on the address that the plug-in before gave; without an IPv4 address there is nothing to map.
-fn wanted(request: &Request) -> Result<(AddResult, Option<Ipv4Addr>, Vec<Port>), CniError> {
+/// What one container's host ports need.
+#[derive(Debug, PartialEq, Eq)]
+struct Mappings {
+    container: String,
+    pod: Ipv4Addr,
+    ports: Vec<Port>,
+    /// Loopback addresses of the node are served, too.
+    snat: bool,
+}
+
+/// The result of the plug-in before, and the mappings that the runtime asks for; none without ports or without an IPv4 address.
+fn requested(request: &Request) -> Result<(AddResult, Option<Mappings>), CniError> {
     let before = request.config.prev_result()?.ok_or_else(|| CniError::config("portmap must be called as a chained plugin: put it behind bridge"))?;
     let address = before.ips.iter().find_map(|ip| match ip.address.addr() {
         IpAddr::V4(ip) => Some(ip),
         IpAddr::V6(_) => None,
     });
     let mappings = request.config.runtime_config()?.port_mappings;
-    let Some(ip) = address else { return Ok((before, None, Vec::new())) };
-    let ports = mappings.iter().map(|mapping| port(mapping, ip)).collect::<Result<_, _>>()?;
-    Ok((before, address, ports))
+    let Some(pod) = address else { return Ok((before, None)) };
+    let ports = mappings.iter().map(|mapping| port(mapping, pod)).collect::<Result<Vec<_>, _>>()?;
+    let snat = request.config.document.get("snat").and_then(serde_json::Value::as_bool).unwrap_or(true);
+    let mappings = Mappings { container: request.container_id.clone(), pod, ports, snat };
+    Ok((before, Some(mappings).filter(|mappings| !mappings.ports.is_empty())))
 }
 
 fn port(mapping: &PortMapping, pod: Ipv4Addr) -> Result<Port, CniError> {
@@ -90,97 +102,87 @@ fn port(mapping: &PortMapping, pod: Ipv4Addr) -> Result<Port, CniError> {
     Ok(Port { protocol, host: mapping.host_port, at, to: (pod, mapping.container_port).into() })
 }
 
-fn add(request: &Request) -> Result<AddResult, CniError> {
-    let (result, address, ports) = wanted(request)?;
-    let Some(ip) = address.filter(|_| !ports.is_empty()) else { return Ok(result) };
-    let snat = request.config.document.get("snat").and_then(serde_json::Value::as_bool).unwrap_or(true);
-    let socket = Nft::open().map_err(nft)?;
-    let mut batch = Batch::new();
-    base(&socket, &mut batch)?;
-    if snat {
-        guard_loopback(&socket, &mut batch)?;
+impl Mappings {
+    /// The part of the table that this container needs.
+    fn render(&self) -> Desired {
+        let mut part = shared_part();
+        let owner = || [self.container.clone()];
+        let pod = IpNet::from(IpAddr::V4(self.pod));
+        let mut translated = vec![rule().ip_saddr(pod).ip_daddr(pod).masquerade()];
+        if self.snat {
+            translated.push(rule().ip_saddr(LOOPBACK).ip_daddr(pod).masquerade());
+            // Behind connection tracking (-200), before every translation (-100).
+            part.chain(Chain::base(LOCALHOST, ChainType::Filter, Hook::Prerouting, -110), loopback_guard());
+        }
+        let own = |rule: Rule| rule.comment(&*self.container);
+        part.owned_rules(ports_chain(), owner(), self.ports.iter().map(|port| own(port.rule(self.snat))));
+        part.owned_rules(postrouting_chain(), owner(), translated.into_iter().map(own));
+        part
     }
-    // Those of an ADD that was cut off, and is repeated now.
-    drop_rules(&socket, &mut batch, |id| id == request.container_id)?;
-    for port in &ports {
-        let at = match port.at {
+}
+
+impl Port {
+    fn rule(&self, snat: bool) -> Rule {
+        let at = match self.at {
             Some(ip) => rule().ip_daddr(IpNet::from(IpAddr::V4(ip))),
             None => rule().daddr_is_local(),
         };
         let at = if snat { at } else { at.ip_daddr_not(LOOPBACK) };
-        let to = at.l4proto(port.protocol).dport(port.host).dnat_to(port.to);
-        batch.add_rule(&table(), PORTS, to.comment(&*request.container_id));
+        at.l4proto(self.protocol).dport(self.host).dnat_to(self.to)
     }
-    let itself = IpNet::from(IpAddr::V4(ip));
-    batch.add_rule(&table(), POSTROUTING, rule().ip_saddr(itself).ip_daddr(itself).masquerade().comment(&*request.container_id));
-    if snat {
-        let from_loopback = rule().ip_saddr(LOOPBACK).ip_daddr(itself).masquerade();
-        batch.add_rule(&table(), POSTROUTING, from_loopback.comment(&*request.container_id));
+}
+
+fn ports_chain() -> Chain {
+    Chain::regular(PORTS)
+}
+
+fn postrouting_chain() -> Chain {
+    Chain::base(POSTROUTING, ChainType::Nat, Hook::Postrouting, 100)
+}
+
+/// The chains that lead to the ports.
+fn shared_part() -> Desired {
+    let mut part = Desired::new(table()).shared();
+    // Behind Services, whose ports are others.
+    for (chain, hook) in [(PREROUTING, Hook::Prerouting), (OUTPUT, Hook::Output)] {
+        part.chain(Chain::base(chain, ChainType::Nat, hook, -99), [rule().jump(PORTS)]);
+    }
+    part
+}
+
+fn add(request: &Request) -> Result<AddResult, CniError> {
+    let (result, mappings) = requested(request)?;
+    let Some(mappings) = mappings else { return Ok(result) };
+    if mappings.snat {
         for link in result.interfaces.iter().filter(|interface| interface.sandbox.is_empty()).take(1) {
             let name = format!("net.ipv4.conf.{}.route_localnet", link.name.replace('.', "/"));
             sysctl::set(&name, "1").map_err(|e| CniError::io(format_args!("set {name}=1"), &e))?;
         }
     }
-    socket.commit(&batch).map_err(nft)?;
-    forget(&ports)?;
+    engine()?.reconcile(vec![mappings.render()]).map_err(nft)?;
+    forget(&mappings.ports)?;
     Ok(result)
 }
 
-/// Table and chains, unless they are there.
-fn base(socket: &Nft, batch: &mut Batch) -> Result<(), CniError> {
-    let table = table();
-    batch.add_table(&table).add_chain(&table, &Chain::regular(PORTS));
-    batch.add_chain(&table, &Chain::base(POSTROUTING, ChainType::Nat, Hook::Postrouting, 100));
-    // Behind Services, whose ports are others.
-    for (chain, hook) in [(PREROUTING, Hook::Prerouting), (OUTPUT, Hook::Output)] {
-        batch.add_chain(&table, &Chain::base(chain, ChainType::Nat, hook, -99));
-        if socket.rules(&table, chain).map_err(nft)?.is_empty() {
-            batch.add_rule(&table, chain, rule().jump(PORTS));
-        }
-    }
-    Ok(())
+fn engine() -> Result<Engine, CniError> {
+    Ok(Engine::new(Nft::open().map_err(nft)?))
 }
 
-/// Keeps `route_localnet` to the host's own connections, unless the rules are there.
-fn guard_loopback(socket: &Nft, batch: &mut Batch) -> Result<(), CniError> {
-    let table = table();
-    // Behind connection tracking (-200), before every translation (-100).
-    batch.add_chain(&table, &Chain::base(LOCALHOST, ChainType::Filter, Hook::Prerouting, -110));
-    if socket.rules(&table, LOCALHOST).map_err(nft)?.is_empty() {
-        for rule in loopback_guard() {
-            batch.add_rule(&table, LOCALHOST, rule);
-        }
-    }
-    Ok(())
-}
-
-fn ours(socket: &Nft, chain: &str, picked: &impl Fn(&str) -> bool) -> Result<Vec<RuleInfo>, CniError> {
-    let mut rules = socket.rules(&table(), chain).map_err(nft)?;
-    rules.retain(|rule| rule.comment.as_deref().is_some_and(picked));
-    Ok(rules)
-}
-
-/// How many rules of picked containers the batch drops.
-fn drop_rules(socket: &Nft, batch: &mut Batch, picked: impl Fn(&str) -> bool) -> Result<usize, CniError> {
-    let mut count = 0;
-    for chain in CHAINS {
-        for rule in ours(socket, chain, &picked)? {
-            batch.del_rule(&table(), chain, rule.handle);
-            count += 1;
-        }
-    }
-    Ok(count)
-}
-
-/// Takes the ports of containers away whose id is picked. Datagrams of a client that goes on sending still go to the pod that is
+/// Removes the ports of containers whose id is chosen. Datagrams of a client that goes on sending still go to the pod that is
 /// gone, until the port is mapped again.
-fn remove(picked: impl Fn(&str) -> bool) -> Result<(), CniError> {
-    let socket = Nft::open().map_err(nft)?;
-    let mut batch = Batch::new();
-    if drop_rules(&socket, &mut batch, picked)? == 0 {
+fn remove(chosen: impl Fn(&str) -> bool) -> Result<(), CniError> {
+    let mut engine = engine()?;
+    let observed = engine.nft().observe(&table()).map_err(nft)?;
+    let comments = [PORTS, POSTROUTING].into_iter().flat_map(|chain| observed.comments(chain));
+    let owners: BTreeSet<String> = comments.filter(|id| chosen(id)).map(str::to_owned).collect();
+    if owners.is_empty() {
         return Ok(());
     }
-    socket.commit(&batch).map_err(nft)
+    let mut part: Desired = shared_part();
+    for chain in [ports_chain(), postrouting_chain()] {
+        part.owned_rules(chain, owners.clone(), []);
+    }
+    engine.reconcile(vec![part]).map(drop).map_err(nft)
 }
 
 /// Clients that go on sending reach the new pod.
@@ -195,13 +197,13 @@ fn forget(ports: &[Port]) -> Result<(), CniError> {
 }
 
 fn check(request: &Request) -> Result<(), CniError> {
-    let (_, _, ports) = wanted(request)?;
-    let socket = Nft::open().map_err(nft)?;
-    let present = ours(&socket, PORTS, &|id: &str| id == request.container_id)?.len();
-    if present == ports.len() {
+    let (_, Some(mappings)) = requested(request)? else { return Ok(()) };
+    let plan = engine()?.plan(vec![mappings.render()]).map_err(nft)?;
+    if plan.is_empty() {
         return Ok(());
     }
-    Err(CniError::new(code::DRIFT, format!("{present} of {} host ports of {} are mapped", ports.len(), request.container_id)))
+    let changes = plan.to_string().trim_end().replace('\n', "; ");
+    Err(CniError::new(code::DRIFT, format!("the host ports of {} are not mapped as they should be: {changes}", request.container_id)))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net};
-use nft::{Batch, Chain, ChainType, Family, Hook, Nft, NftError, Rule, Table, rule};
+use nft::{Chain, ChainType, Desired, Engine, Family, Hook, Nft, NftError, Rule, Table, rule};
 
 use crate::spec::{CniError, code};
 
@@ -16,18 +16,10 @@ pub(super) fn ensure(network: &str, subnet: IpNet) -> Result<(), CniError> {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
         CniError::new(code::IO, format!("cannot masquerade network {network:?}: {error}{cause}"))
     };
-    let nft = Nft::open().map_err(failed)?;
-    let table = Table::new(Family::Ip, "mullion-cni");
-    let name = format!("masquerade-{network}");
-    let comment = subnet.to_string();
-    let present = nft.rules(&table, &name).map_err(failed)?;
-    if present.len() == 1 && present[0].comment.as_ref() == Some(&comment) {
-        return Ok(());
-    }
-    let mut batch = Batch::new();
-    batch.add_table(&table).add_chain(&table, &Chain::base(&name, ChainType::Nat, Hook::Postrouting, 100));
-    batch.flush_chain(&table, &name).add_rule(&table, &name, leaving(subnet).comment(comment));
-    nft.commit(&batch).map_err(failed)
+    let mut part: Desired = Desired::new(Table::new(Family::Ip, "mullion-cni")).shared();
+    let chain = Chain::base(format!("masquerade-{network}"), ChainType::Nat, Hook::Postrouting, 100);
+    part.chain(chain, [leaving(subnet).comment(subnet.to_string())]);
+    Nft::open().and_then(|nft| Engine::new(nft).reconcile(vec![part])).map(drop).map_err(failed)
 }
 
 fn leaving(subnet: IpNet) -> Rule {
