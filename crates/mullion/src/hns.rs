@@ -142,7 +142,7 @@ pub fn check_switches(nodes: &[lab::spec::NodeSpec]) -> Result<(), Failure> {
 /// The Windows nodes that run.
 #[cfg(target_os = "linux")]
 fn running(dir: &crate::linux::cli::DirArgs) -> Result<Vec<String>, Failure> {
-    let dirs = crate::linux::up::dirs(dir)?;
+    let dirs = crate::app::up::dirs(dir)?;
     let nodes = dirs.socket("", "hcn").parent().map(nodes_in).unwrap_or_default();
     if nodes.is_empty() {
         let dir = dirs.dir.display();
@@ -154,7 +154,7 @@ fn running(dir: &crate::linux::cli::DirArgs) -> Result<Vec<String>, Failure> {
 /// A socket of a node's service.
 #[cfg(target_os = "linux")]
 fn socket(node: &str, suffix: &str, dir: &crate::linux::cli::DirArgs) -> Result<std::path::PathBuf, Failure> {
-    let dirs = crate::linux::up::dirs(dir)?;
+    let dirs = crate::app::up::dirs(dir)?;
     let socket = dirs.socket(node, suffix);
     if !socket.exists() {
         let nodes = socket.parent().map(nodes_in).unwrap_or_default();

@@ -38,7 +38,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> Result<(), Failure> {
         return Ok(());
     }
     if options.is_on("version") {
-        println!("Kubernetes {}", crate::node::VERSION);
+        println!("Kubernetes {}", crate::app::node::VERSION);
         return Ok(());
     }
     init_logs(options.get("v"), options.given("log-file"))?;
@@ -206,9 +206,9 @@ pub async fn tell_for_node(args: &NodeArgs) -> Result<(watch::Sender<Status>, Me
         format!("--proxy-mode={}", mode.as_str()),
         format!("--bind-address={}", args.node_ip),
         format!("--cluster-cidr={}", args.cluster_cidr),
-        format!("--iptables-sync-period={}s", crate::node::FULL_PASS.as_secs()),
+        format!("--iptables-sync-period={}s", crate::app::node::FULL_PASS.as_secs()),
     ];
-    let network = args.os.is_windows().then(|| format!("--network-name={}", crate::node::NETWORK));
+    let network = args.os.is_windows().then(|| format!("--network-name={}", crate::app::node::NETWORK));
     let told = tell(&Options::parse(flags.into_iter().chain(network))?, mode, status.subscribe()).await?;
     Ok((status, told.metrics.clone()))
 }

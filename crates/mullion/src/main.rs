@@ -3,12 +3,12 @@
 //! One binary answers to several names: called as a CNI plug-in (`win-bridge`, `bridge`, `host-local`, …) it is that
 //! plug-in; otherwise the first argument chooses what it is.
 
+mod app;
 mod cli;
 mod exit;
 mod feature_gates;
 mod hns;
 mod kube_proxy;
-mod node;
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -32,9 +32,9 @@ fn main() -> ExitCode {
     match args.next().as_deref() {
         Some("shim") => return container_sim::shim_main(args),
         Some("guest") => return guest::main(args),
-        Some("lab-outside") => return linux::up::keep_outside(args),
+        Some("lab-outside") => return app::up::keep_outside(args),
         Some("lab-probe") => return linux::support::probe(args),
-        Some("lab-init") => return linux::up::init(args.next().unwrap_or_default().as_ref()),
+        Some("lab-init") => return app::up::init(args.next().unwrap_or_default().as_ref()),
         _ => {}
     }
     let as_json = exit::wants_json(&std::env::args_os().skip(1).collect::<Vec<_>>());
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 
 fn run(command: cli::Command) -> Result<(), exit::Failure> {
     match command {
-        cli::Command::Node(args) => node::main(args),
+        cli::Command::Node(args) => app::node::main(args),
         cli::Command::Hns(args) => hns::main(&args),
         cli::Command::KubeProxy(args) => kube_proxy::main(args.flags),
         #[cfg(target_os = "linux")]

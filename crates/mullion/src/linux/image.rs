@@ -21,7 +21,7 @@ pub use args::{ImageArgs, RegistryArgs};
 use args::{ImageCommand, ImageNodes, Take};
 
 use super::cli::Output;
-use super::up::{dirs, node_os};
+use crate::app::up::{dirs, node_os};
 use crate::exit::{ARCHIVE, Failure, NO_IMAGE, NO_MATCH, REGISTRY, USAGE};
 
 /// Does what was asked, node by node.

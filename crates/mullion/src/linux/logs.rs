@@ -13,7 +13,7 @@ use lab::dir::{Cluster, Dirs};
 use lab::error::LabError;
 
 use super::cli::LogsArgs;
-use super::up::dirs;
+use crate::app::up::dirs;
 use crate::exit::{self, Failure};
 
 /// How often the files are looked at with `--follow`.

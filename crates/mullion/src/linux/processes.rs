@@ -10,7 +10,7 @@ use lab::spec::{NodeSpec, Os};
 use uuid::Uuid;
 
 use super::keys::LAN_PORT;
-use super::up::node_os;
+use crate::app::up::node_os;
 
 /// Name of the control plane's process.
 pub const CONTROL_PLANE_PROCESS: &str = "control-plane";

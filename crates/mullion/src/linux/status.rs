@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::cli::{Output, StatusArgs};
 use super::processes::FIRST_WITH_V2;
-use super::{lacks, nodes, up};
+use super::{limitations, nodes};
+use crate::app::up;
 use crate::exit::Failure;
 
 /// Prints how the cluster is; not running is a failure with its own exit code.
@@ -19,7 +20,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     let cluster = Cluster::load(&dirs)?;
     let nodes = nodes::list(&dirs.dir.join("pki").join("admin.conf"));
     let (faults, silent) = crate::hns::faults::set_on(&dirs);
-    let lacks = cluster.as_ref().map(|cluster| lacks::list(cluster, &dirs)).unwrap_or_default();
+    let lacks = cluster.as_ref().map(|cluster| limitations::list(cluster, &dirs)).unwrap_or_default();
     if args.output == Some(Output::Json) {
         let mut document = document(&status)?;
         document["nodes"] = match &nodes {

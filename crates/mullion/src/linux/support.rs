@@ -21,7 +21,8 @@ use lab::supervisor;
 use serde_json::{Value, json};
 
 use super::cli::SupportBundleArgs;
-use super::{logs, up};
+use super::logs;
+use crate::app::up;
 use crate::exit::{self, Failure};
 use redact::Secrets;
 
@@ -146,7 +147,7 @@ fn versions() -> Value {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     json!({
         "mullion": env!("CARGO_PKG_VERSION"),
-        "kubernetes": crate::node::VERSION,
+        "kubernetes": crate::app::node::VERSION,
         "kernel": kernel,
         "system": system,
         "processors": std::thread::available_parallelism().map_or(0, usize::from),

@@ -1,4 +1,4 @@
-//! What this machine cannot give a cluster's pods, for `mullion status`: told before somebody wonders.
+//! Limitations of this machine that affect a cluster's pods, for `mullion status`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::template;
 /// How long a node's runtime may take to list its containers.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// One line for each thing that is lacking.
+/// One line for each limitation.
 pub fn list(cluster: &Cluster, dirs: &Dirs) -> Vec<String> {
     let windows = cluster.nodes.iter().any(|node| node.os != Os::Linux);
     let wine = windows.then(|| wine::template::find(&template::cache(), template::version().as_deref()).err()).flatten();

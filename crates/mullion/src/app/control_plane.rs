@@ -15,11 +15,11 @@ use pki::CertKey;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::cli::ControlPlaneArgs;
-use super::disks::Disks;
-use super::node_ports;
+use crate::app::node::VERSION;
 use crate::exit::Failure;
-use crate::node::VERSION;
+use crate::linux::cli::ControlPlaneArgs;
+use crate::linux::disks::Disks;
+use crate::linux::node_ports;
 
 /// Runs the control plane until it is told to end.
 pub fn main(args: ControlPlaneArgs) -> Result<(), Failure> {
@@ -112,7 +112,7 @@ async fn pod_routes(client: Client, args: &ControlPlaneArgs) -> Result<()> {
         cluster_uid: String::new(), // marks what is made in HNS; here nothing is
         routes: Arc::new(host::LinuxRoutes::open().context("opening the routing table failed")?),
         pod_network: fabric::PodNetwork::None,
-        network_name: crate::node::NETWORK.to_owned(),
+        network_name: crate::app::node::NETWORK.to_owned(),
         cluster_cidr: IpNet::V4(args.cluster_cidr),
         service_cidr: IpNet::V4(args.service_cidr),
         lan: IpNet::V4(lab::plan::LAN),
@@ -120,7 +120,7 @@ async fn pod_routes(client: Client, args: &ControlPlaneArgs) -> Result<()> {
         cluster_domain: args.cluster_domain.clone(),
         cni_conf_dir: args.store_dir.clone(),
         ipam_dir: None,
-        full_pass: crate::node::FULL_PASS,
+        full_pass: crate::app::node::FULL_PASS,
         set_condition: false,
         news: None,
         status: None,

@@ -5,8 +5,8 @@ use container_sim::{CniDirs, Config, HostDirs};
 use host::NodeOs;
 
 use super::cli::{ContainerSimArgs, HnsSimArgs};
+use crate::app::node::drive;
 use crate::exit::Failure;
-use crate::node::drive;
 
 /// `mullion container-sim`.
 pub fn container_sim(args: ContainerSimArgs) -> Result<(), Failure> {

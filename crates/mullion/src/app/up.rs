@@ -21,10 +21,10 @@ use linux_sys::signal::Signals;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::cli::{DirArgs, DownArgs, NONE, Network, Output, UpArgs};
-use super::progress::{Progress, print_document};
-use super::{detach, image, keys, nodes, processes, status, template};
 use crate::exit::Failure;
+use crate::linux::cli::{DirArgs, DownArgs, NONE, Network, Output, UpArgs};
+use crate::linux::progress::{Progress, print_document};
+use crate::linux::{detach, image, keys, nodes, processes, status, template};
 
 /// The nodes of a new cluster.
 const DEFAULT_NODES: &str = "lin01:linux,win01:windows:20348,win02:windows:20348";

@@ -1,27 +1,26 @@
-//! What runs on Linux only: the one-machine cluster and its simulated hosts.
+//! Linux-only commands: the one-machine cluster and its simulated hosts.
 
 pub mod cli;
-mod control_plane;
-mod detach;
-mod disks;
-mod hosts;
-mod image;
-mod keys;
-mod lacks;
+pub mod detach;
+pub mod disks;
+pub mod image;
+pub mod keys;
+mod limitations;
 mod logs;
-mod node_ports;
-mod nodes;
-mod processes;
-mod progress;
-mod status;
+pub mod node_ports;
+pub mod nodes;
+pub mod processes;
+pub mod progress;
+mod simulated_host;
+pub mod status;
 pub mod support;
 pub mod template;
-pub mod up;
 
+use crate::app::{control_plane, up};
 use crate::exit::Failure;
 use cli::Command;
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub fn main(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(args) => up::up(&args),
@@ -32,7 +31,7 @@ pub fn main(command: Command) -> Result<(), Failure> {
         Command::Image(args) => image::main(args),
         Command::Template(args) => template::main(&args),
         Command::ControlPlane(args) => control_plane::main(*args),
-        Command::ContainerSim(args) => hosts::container_sim(*args),
-        Command::HnsSim(args) => hosts::hns_sim(args),
+        Command::ContainerSim(args) => simulated_host::container_sim(*args),
+        Command::HnsSim(args) => simulated_host::hns_sim(args),
     }
 }

@@ -1,0 +1,7 @@
+//! Wiring: one function each for a node, the control plane and `up`, in the order of their start.
+
+#[cfg(target_os = "linux")]
+pub mod control_plane;
+pub mod node;
+#[cfg(target_os = "linux")]
+pub mod up;
