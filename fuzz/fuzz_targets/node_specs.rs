@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    match lab::spec::parse_list(text) {
+    match node_config::node_spec::parse_list(text) {
         Ok(nodes) => {
             let names: BTreeSet<_> = nodes.iter().map(|node| &node.name).collect();
             assert_eq!(names.len(), nodes.len());

@@ -4,8 +4,6 @@ use std::path::PathBuf;
 use std::{fmt, io};
 
 use crate::dir::command_in;
-use crate::plan::AddressError;
-use crate::spec::SpecError;
 
 /// Exit codes of `mullion up`, `down` and `status`. Documented; they do not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,22 +42,6 @@ impl From<ExitCode> for std::process::ExitCode {
 /// Why there is no lab. Each message is one line with the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// Wrong node specification.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    /// Wrong address options.
-    #[error(transparent)]
-    Addresses(#[from] AddressError),
-    /// Written by a newer Mullion.
-    #[error("{} is of format {found}, this mullion reads up to {known}: use a newer mullion or another --dir", .dir.display())]
-    NewerFormat {
-        /// The directory.
-        dir: PathBuf,
-        /// Its format.
-        found: u32,
-        /// The newest that is known.
-        known: u32,
-    },
     /// Its description cannot be read.
     #[error("{} cannot be read ({reason}): restore it, or remove the directory to begin anew", .path.display())]
     Damaged {
@@ -67,21 +49,6 @@ pub enum LabError {
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
-    },
-    /// DIR holds a cluster of another specification.
-    #[error(
-        "cannot change {option} of the cluster in {}: {reason}, and it was made with {option} {held}; leave {option} out to resume it, or choose another --dir for another cluster",
-        .dir.display()
-    )]
-    OtherCluster {
-        /// The directory.
-        dir: PathBuf,
-        /// The option that differs.
-        option: &'static str,
-        /// What the cluster was made with.
-        held: String,
-        /// Why it stays.
-        reason: &'static str,
     },
     /// Somebody else runs it.
     #[error("a cluster runs on {} already{}: end it with `{}`", .dir.display(), .pid.map(|p| format!(" (process {p})")).unwrap_or_default(), command_in(.dir, "down"))]
@@ -103,14 +70,6 @@ pub enum LabError {
         pid: u32,
         /// How long it was waited for.
         seconds: u64,
-    },
-    /// DIR is not to be deleted.
-    #[error("cannot delete {}: {reason}", .dir.display())]
-    Delete {
-        /// The directory.
-        dir: PathBuf,
-        /// Why, and the way out.
-        reason: String,
     },
     /// The API server's port is taken.
     #[error("port {0} of 127.0.0.1 is taken: end its user, or choose another with --port (0 takes a free one)")]
@@ -161,8 +120,7 @@ impl LabError {
     /// The exit code for it.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Spec(_) | Self::Addresses(_) => ExitCode::Usage,
-            Self::NewerFormat { .. } | Self::Damaged { .. } | Self::OtherCluster { .. } | Self::Delete { .. } => ExitCode::Directory,
+            Self::Damaged { .. } => ExitCode::Directory,
             Self::PortTaken(_) => ExitCode::Port,
             Self::Namespaces(_) => ExitCode::Namespaces,
             Self::Nftables(_) => ExitCode::Nftables,
@@ -175,7 +133,8 @@ impl LabError {
         }
     }
 
-    pub(crate) fn file(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    /// A failed operation on a file: what was tried, with what.
+    pub fn file(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { operation, path, source }
     }

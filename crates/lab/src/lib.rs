@@ -1,11 +1,9 @@
-//! The machine room of `mullion up`: namespaces, LAN, supervision, the NodePort relay. It knows nothing of Kubernetes.
+//! Hosts on one machine for `mullion up`: namespaces, LAN, supervision, the NodePort relay. It knows nothing of Kubernetes.
 //!
 //! | module | what it does | where it runs |
 //! | --- | --- | --- |
-//! | [`spec`] | `NAME:OS[:BUILD][:key=value,…]` | anywhere, pure |
-//! | [`plan`] | networks and addresses of hosts | anywhere, pure |
-//! | [`dir`] | DIR and RUN: lock, `cluster.json`, layout, paths | real host |
-//! | [`delete`] | deleting DIR | real host |
+//! | [`plan`] | the LAN and addresses of hosts | anywhere, pure |
+//! | [`dir`] | DIR and RUN: lock and paths | real host |
 //! | [`owner`] | whose files a lab of root's has | real host |
 //! | [`preflight`] | port, disk, user namespaces | real host |
 //! | [`supervisor`] | starts init; status, ports, the end | real host |
@@ -19,20 +17,17 @@
 //!
 //! # Flow of `mullion up`
 //! ```no_run
-//! # use lab::{dir, error::LabError, plan, preflight, protocol::*, spec, supervisor};
-//! # fn up(given: Option<&std::path::Path>, wanted: dir::Wanted) -> Result<(), LabError> {
+//! # use lab::{dir, error::LabError, plan, preflight, protocol::*, supervisor};
+//! # fn up(given: Option<&std::path::Path>) -> Result<(), LabError> {
 //! let signals = supervisor::end_signals().expect("a descriptor for signals"); // before any thread
 //! let env = dir::Env::of_process();
 //! let dirs = dir::Dirs::resolve(given.unwrap_or(&env.default_dir()), &env)?;
 //! preflight::disk(&dirs.dir)?;
 //! preflight::namespaces()?;
 //! let mut lock = dirs.lock()?; // to be held to the end
-//! let defaults = spec::parse_list("lin01:linux,win01:windows:20348,win02:windows:20348")?;
-//! let (cluster, plan) = dir::Cluster::reconcile(dir::Cluster::load(&dirs)?, wanted, &defaults, &dirs)?;
+//! let hosts = plan::hosts(["win01"], &Default::default()).expect("room on the LAN");
 //! let api = preflight::bind_api(6443)?;
-//! dirs.make_layout(&cluster.nodes)?;
-//! cluster.save(&dirs)?;
-//! dirs.make_run(&cluster.nodes)?;
+//! dirs.make_run(["win01"])?;
 //!
 //! let mut control_plane = ProcessSpec::new("control-plane", "cp", ["/proc/self/exe", "control-plane"], dirs.log(None, "control-plane"));
 //! control_plane.fds = vec![("api".into(), 4)]; // lab's descriptor "api" is number 4 there: fdpass::inherited(4)
@@ -44,7 +39,7 @@
 //!
 //! let lab = supervisor::start(supervisor::LabConfig {
 //!     dirs: dirs.clone(),
-//!     hosts: plan.hosts.clone(),
+//!     hosts,
 //!     processes: vec![control_plane, cri, node],
 //!     // Init keeps the lock too: it is free when the last process has ended, even if the supervisor was killed.
 //!     fds: vec![("api".into(), api.into()), (dir::LOCK.into(), lock.file().try_clone().expect("a descriptor").into())],
@@ -80,7 +75,6 @@
 //! - A stop gives processes 0.6 s after SIGTERM; pods get SIGKILL (a resume is a reboot of all hosts).
 #![cfg(target_os = "linux")]
 
-pub mod delete;
 pub mod dir;
 pub mod error;
 pub mod init;
@@ -92,5 +86,4 @@ pub mod preflight;
 pub mod protocol;
 pub mod relay;
 pub mod shell;
-pub mod spec;
 pub mod supervisor;

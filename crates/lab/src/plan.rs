@@ -1,4 +1,4 @@
-//! Addresses: which networks the cluster uses, and which address each host has. Pure.
+//! Addresses of the hosts on the LAN. Pure.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -6,50 +6,22 @@ use std::net::Ipv4Addr;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::NodeSpec;
-
 /// The LAN between the hosts.
 pub const LAN: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 240, 0, 0), 24);
-/// The router on the LAN, everybody's default route.
+/// The router on the LAN, every host's default route.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 240, 0, 1);
-/// The control plane on the LAN.
+/// Host `cp` on the LAN.
 pub const CONTROL_PLANE: Ipv4Addr = Ipv4Addr::new(10, 240, 0, 2);
 /// Last part of the first node's address.
 const FIRST_NODE: u8 = 11;
 const LAST_NODE: u8 = 254;
 
-/// Address options of `mullion up`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct AddressOptions {
-    /// Pods' addresses, `--cluster-cidr`.
-    pub cluster_cidr: Ipv4Net,
-    /// Prefix length of one node's part of it, `--node-mask`.
-    pub node_mask: u8,
-    /// Services' addresses, `--service-cidr`.
-    pub service_cidr: Ipv4Net,
-    /// The cluster's DNS Service, `--dns-ip`.
-    pub dns_ip: Ipv4Addr,
-}
-
-impl Default for AddressOptions {
-    fn default() -> Self {
-        Self {
-            cluster_cidr: Ipv4Net::new_assert(Ipv4Addr::new(192, 168, 0, 0), 16),
-            node_mask: 24,
-            service_cidr: Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12),
-            dns_ip: Ipv4Addr::new(10, 96, 0, 10),
-        }
-    }
-}
-
-/// Why addresses cannot be planned so.
+/// The LAN has fewer addresses than hosts were asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct AddressError(String);
-
-fn wrong<T>(text: impl Into<String>) -> Result<T, AddressError> {
-    Err(AddressError(text.into()))
+#[error("{nodes} nodes do not fit the LAN {LAN}: it has room for {}", LAST_NODE - FIRST_NODE + 1)]
+pub struct LanFull {
+    /// How many hosts were asked for, `cp` not counted.
+    pub nodes: usize,
 }
 
 /// A host on the LAN.
@@ -61,141 +33,40 @@ pub struct Host {
     pub address: Ipv4Addr,
 }
 
-/// Which networks and hosts there are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    /// Validated options.
-    pub addresses: AddressOptions,
-    /// `cp` and the nodes, in the order of the specification. `gw` is the bridge's own host.
-    pub hosts: Vec<Host>,
-}
-
-impl Plan {
-    /// Gives each node an address: the one it had (`known`), else the first free one.
-    ///
-    /// # Errors
-    /// One line that names the option and the way out.
-    pub fn new(nodes: &[NodeSpec], addresses: &AddressOptions, known: &BTreeMap<String, Ipv4Addr>) -> Result<Self, AddressError> {
-        addresses.check(nodes.len())?;
-        let mut hosts = vec![Host { name: "cp".into(), address: CONTROL_PLANE }];
-        let mut taken: Vec<Ipv4Addr> = nodes.iter().filter_map(|n| known.get(&n.name).copied()).collect();
-        let [a, b, c, _] = LAN.network().octets();
-        for node in nodes {
-            let free = || (FIRST_NODE..=LAST_NODE).map(|d| Ipv4Addr::new(a, b, c, d)).find(|ip| !taken.contains(ip));
-            let Some(address) = known.get(&node.name).copied().or_else(free) else {
-                return wrong(format!("{} nodes do not fit the LAN {LAN}: it has room for {}", nodes.len(), LAST_NODE - FIRST_NODE + 1));
-            };
-            taken.push(address);
-            hosts.push(Host { name: node.name.clone(), address });
-        }
-        Ok(Self { addresses: addresses.clone(), hosts })
+/// The hosts on the LAN: `cp`, then the nodes in their order, each with the address it had (`known`), else the first free one. `gw` is
+/// the bridge's own host.
+///
+/// # Errors
+/// [`LanFull`].
+pub fn hosts<'a>(nodes: impl IntoIterator<Item = &'a str>, known: &BTreeMap<String, Ipv4Addr>) -> Result<Vec<Host>, LanFull> {
+    let nodes: Vec<&str> = nodes.into_iter().collect();
+    let mut hosts = vec![Host { name: "cp".into(), address: CONTROL_PLANE }];
+    let mut taken: Vec<Ipv4Addr> = nodes.iter().filter_map(|name| known.get(*name).copied()).collect();
+    let [a, b, c, _] = LAN.network().octets();
+    for name in &nodes {
+        let free = || (FIRST_NODE..=LAST_NODE).map(|d| Ipv4Addr::new(a, b, c, d)).find(|ip| !taken.contains(ip));
+        let address = known.get(*name).copied().or_else(free).ok_or(LanFull { nodes: nodes.len() })?;
+        taken.push(address);
+        hosts.push(Host { name: (*name).to_owned(), address });
     }
-
-    /// The address of a host.
-    pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
-        self.hosts.iter().find(|h| h.name == host).map(|h| h.address)
-    }
-}
-
-impl AddressOptions {
-    /// Whether these options make a working cluster of so many nodes.
-    ///
-    /// # Errors
-    /// One line that names the option and the way out.
-    pub fn check(&self, nodes: usize) -> Result<(), AddressError> {
-        let Self { cluster_cidr, node_mask, service_cidr, dns_ip } = self;
-        for (option, net) in [("--cluster-cidr", cluster_cidr), ("--service-cidr", service_cidr)] {
-            if net.addr() != net.network() {
-                return wrong(format!("{option} {net} has bits behind its prefix: write {}", net.trunc()));
-            }
-            let special = [("loopback", [127, 0, 0, 0], 8), ("link-local", [169, 254, 0, 0], 16), ("multicast", [224, 0, 0, 0], 3)];
-            for (name, address, prefix) in special {
-                if overlap(*net, Ipv4Net::new_assert(address.into(), prefix)) {
-                    return wrong(format!("{option} {net} overlaps {name} addresses: choose private ones, as {}", Self::default().cluster_cidr));
-                }
-            }
-            if overlap(*net, LAN) {
-                return wrong(format!("{option} {net} overlaps the hosts' LAN {LAN}: choose another network"));
-            }
-        }
-        if overlap(*cluster_cidr, *service_cidr) {
-            return wrong(format!("--cluster-cidr {cluster_cidr} and --service-cidr {service_cidr} overlap: choose separate networks"));
-        }
-        if *node_mask < cluster_cidr.prefix_len() || *node_mask > 28 {
-            return wrong(format!("--node-mask {node_mask} must be from {} (that of --cluster-cidr) to 28", cluster_cidr.prefix_len()));
-        }
-        let room = 1u64 << (node_mask - cluster_cidr.prefix_len());
-        if room < nodes as u64 {
-            return wrong(format!(
-                "--cluster-cidr {cluster_cidr} with --node-mask {node_mask} has room for {room} nodes, not {nodes}: enlarge either"
-            ));
-        }
-        if !(8..=28).contains(&service_cidr.prefix_len()) {
-            return wrong(format!("--service-cidr {service_cidr} must have a prefix length from 8 to 28"));
-        }
-        let first = u32::from(service_cidr.network()) + 1;
-        let reserved = [service_cidr.network(), first.into(), service_cidr.broadcast()];
-        if !service_cidr.contains(dns_ip) || reserved.contains(dns_ip) {
-            return wrong(format!(
-                "--dns-ip {dns_ip} must lie in --service-cidr {service_cidr}, behind its first address: write {}",
-                Ipv4Addr::from(first + 9)
-            ));
-        }
-        Ok(())
-    }
-}
-
-fn overlap(a: Ipv4Net, b: Ipv4Net) -> bool {
-    a.contains(&b.network()) || b.contains(&a.network())
+    Ok(hosts)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::parse_list;
-
-    fn options(change: impl FnOnce(&mut AddressOptions)) -> AddressOptions {
-        let mut options = AddressOptions::default();
-        change(&mut options);
-        options
-    }
 
     #[test]
     fn nodes_keep_their_addresses_and_new_ones_take_free_ones() {
-        let nodes = parse_list("a:linux,b:linux,c:linux").unwrap();
         let known = BTreeMap::from([("b".to_owned(), Ipv4Addr::new(10, 240, 0, 11))]);
-        let plan = Plan::new(&nodes, &AddressOptions::default(), &known).unwrap();
-        let text: Vec<_> = plan.hosts.iter().map(|h| format!("{} {}", h.name, h.address)).collect();
+        let text: Vec<_> = hosts(["a", "b", "c"], &known).unwrap().iter().map(|h| format!("{} {}", h.name, h.address)).collect();
         assert_eq!(text, ["cp 10.240.0.2", "a 10.240.0.12", "b 10.240.0.11", "c 10.240.0.13"]);
     }
 
     #[test]
     fn a_full_lan_is_refused() {
-        let list: Vec<_> = (0..245).map(|i| format!("n{i}:linux")).collect();
-        let nodes = parse_list(&list.join(",")).unwrap();
-        let e = Plan::new(&nodes, &AddressOptions::default(), &BTreeMap::new()).unwrap_err();
+        let names: Vec<_> = (0..245).map(|i| format!("n{i}")).collect();
+        let e = hosts(names.iter().map(String::as_str), &BTreeMap::new()).unwrap_err();
         assert_eq!(e.to_string(), "245 nodes do not fit the LAN 10.240.0.0/24: it has room for 244");
-    }
-
-    #[test]
-    fn each_wrong_option_is_named_with_a_way_out() {
-        let net = |text: &str| text.parse::<Ipv4Net>().unwrap();
-        let cases = [
-            (options(|o| o.cluster_cidr = net("192.168.1.0/16")), "--cluster-cidr 192.168.1.0/16 has bits behind its prefix: write 192.168.0.0/16"),
-            (options(|o| o.cluster_cidr = net("10.240.0.0/16")), "overlaps the hosts' LAN"),
-            (options(|o| o.cluster_cidr = net("127.0.0.0/16")), "overlaps loopback addresses"),
-            (options(|o| o.service_cidr = net("192.168.128.0/20")), "--cluster-cidr 192.168.0.0/16 and --service-cidr 192.168.128.0/20 overlap"),
-            (options(|o| o.node_mask = 15), "--node-mask 15 must be from 16"),
-            (options(|o| o.node_mask = 29), "to 28"),
-            (options(|o| o.node_mask = 16), "has room for 1 nodes, not 3"),
-            (options(|o| o.dns_ip = Ipv4Addr::new(10, 96, 0, 1)), "behind its first address: write 10.96.0.10"),
-            (options(|o| o.dns_ip = Ipv4Addr::new(10, 112, 0, 1)), "must lie in --service-cidr 10.96.0.0/12"),
-            (options(|o| o.service_cidr = net("10.96.0.0/30")), "prefix length from 8 to 28"),
-        ];
-        for (options, expected) in cases {
-            let message = options.check(3).expect_err(expected).to_string();
-            assert!(message.contains(expected), "{message}");
-        }
-        AddressOptions::default().check(3).unwrap();
     }
 }

@@ -44,7 +44,7 @@ const PASSED: [&str; 7] = ["PATH", "HOME", "USER", "MULLION_LOG", "RUST_BACKTRAC
 pub struct LabConfig {
     /// Its paths.
     pub dirs: Dirs,
-    /// Hosts on the LAN, from [`crate::plan::Plan`].
+    /// Hosts on the LAN, from [`crate::plan::hosts`].
     pub hosts: Vec<Host>,
     /// What runs in it.
     pub processes: Vec<ProcessSpec>,

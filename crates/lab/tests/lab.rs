@@ -17,10 +17,9 @@ use std::time::{Duration, Instant};
 
 use lab::dir::{Dirs, Env, LOCK};
 use lab::error::LabError;
-use lab::plan::{AddressOptions, Plan};
 use lab::protocol::{Event, ProcessSpec, Readiness};
 use lab::supervisor::{self, Lab, LabConfig};
-use lab::{preflight, spec};
+use lab::{plan, preflight};
 use linux_sys::mount::mounts_below;
 use linux_sys::netlink::Rtnl;
 use linux_sys::signal::Signal;
@@ -114,14 +113,13 @@ impl Bench {
     }
 
     fn config(&self, processes: Vec<ProcessSpec>) -> LabConfig {
-        let nodes = spec::parse_list("n1:linux,n2:windows").unwrap();
-        let plan = Plan::new(&nodes, &AddressOptions::default(), &BTreeMap::new()).unwrap();
+        let names = ["n1", "n2"];
         fs::create_dir_all(&self.dirs.dir).unwrap();
-        self.dirs.make_run(&nodes).unwrap();
+        self.dirs.make_run(names).unwrap();
         let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
         LabConfig {
             dirs: self.dirs.clone(),
-            hosts: plan.hosts,
+            hosts: plan::hosts(names, &BTreeMap::new()).unwrap(),
             processes,
             fds: Vec::new(),
             routes: Vec::new(),
@@ -311,15 +309,13 @@ fn supervise(root: &Path) -> ExitCode {
     let mark = read(&root.join("mark"));
     let mut sleeper = ProcessSpec::new("sleep", "n1", ["/proc/self/exe", "program", "sleep"], dirs.log(None, "sleep"));
     sleeper.env = vec![("LAB_TEST_MARK".into(), mark)];
-    let nodes = spec::parse_list("n1:linux").unwrap();
-    let plan = Plan::new(&nodes, &AddressOptions::default(), &BTreeMap::new()).unwrap();
     let mut lock = dirs.lock().unwrap();
-    dirs.make_run(&nodes).unwrap();
+    dirs.make_run(["n1"]).unwrap();
     let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
     let fds = vec![(LOCK.to_owned(), OwnedFd::from(lock.file().try_clone().unwrap()))];
     let config = LabConfig {
         dirs: dirs.clone(),
-        hosts: plan.hosts,
+        hosts: plan::hosts(["n1"], &BTreeMap::new()).unwrap(),
         processes: vec![sleeper],
         fds,
         routes: Vec::new(),

@@ -71,8 +71,13 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 /// The code of the error that began it.
 fn code(error: &anyhow::Error) -> u8 {
     #[cfg(target_os = "linux")]
-    if let Some(error) = error.chain().find_map(|cause| cause.downcast_ref::<lab::error::LabError>()) {
-        return error.exit_code() as u8;
+    for cause in error.chain() {
+        if let Some(error) = cause.downcast_ref::<lab::error::LabError>() {
+            return error.exit_code() as u8;
+        }
+        if let Some(error) = cause.downcast_ref::<crate::linux::cluster::ClusterError>() {
+            return error.exit_code() as u8;
+        }
     }
     let _ = error;
     FAILED

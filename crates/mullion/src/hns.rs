@@ -127,7 +127,7 @@ impl Target {
 
 /// Refuses switches of simulated services that there are not, before anything starts.
 #[cfg(target_os = "linux")]
-pub fn check_switches(nodes: &[lab::spec::NodeSpec]) -> Result<(), Failure> {
+pub fn check_switches(nodes: &[node_config::node_spec::NodeSpec]) -> Result<(), Failure> {
     for node in nodes {
         let Some((version, switches)) = node.hns.as_deref().and_then(|hns| hns.split_once('+')) else { continue };
         let wrong = |error: String| Failure::new(crate::exit::USAGE, anyhow::anyhow!("node {}: {error}", node.name));

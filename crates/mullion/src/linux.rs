@@ -1,6 +1,8 @@
 //! Linux-only commands: the one-machine cluster and its simulated hosts.
 
 pub mod cli;
+pub mod cluster;
+pub mod delete;
 pub mod detach;
 pub mod disks;
 pub mod image;

@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use host::NodeOs;
-use lab::dir::{Cluster, Dirs, Env, LOCK, Wanted};
+use lab::dir::{Dirs, Env, LOCK};
 use lab::error::{ExitCode, LabError};
 use lab::outside::Settings;
-use lab::plan::{AddressOptions, Plan};
 use lab::preflight;
 use lab::protocol::Event;
-use lab::spec::{self, Os};
 use lab::supervisor::{self, Lab, LabConfig};
 use linux_sys::lock::FileLock;
 use linux_sys::signal::Signals;
+use node_config::addresses::AddressOptions;
+use node_config::node_spec;
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::exit::Failure;
 use crate::linux::cli::{DirArgs, DownArgs, NONE, Network, Output, UpArgs};
+use crate::linux::cluster::{self, Cluster, ClusterError, Plan, Requested};
 use crate::linux::progress::{Progress, print_document};
-use crate::linux::{detach, image, keys, nodes, processes, status, template};
+use crate::linux::{delete, detach, image, keys, nodes, processes, status, template};
 
 /// The nodes of a new cluster.
 const DEFAULT_NODES: &str = "lin01:linux,win01:windows:20348,win02:windows:20348";
@@ -37,14 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn dirs(args: &DirArgs) -> Result<Dirs, LabError> {
     let env = Env::of_process();
     Dirs::resolve(&args.dir.clone().unwrap_or_else(|| env.default_dir()), &env)
-}
-
-/// The operating system of a node as the agents know it.
-pub fn node_os(os: Os) -> NodeOs {
-    match os {
-        Os::Linux => NodeOs::Linux,
-        Os::Windows { build } => NodeOs::Windows { build },
-    }
 }
 
 /// `mullion lab-init`.
@@ -113,8 +105,8 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
         None => dirs.lock()?,
     };
     cluster.save(&dirs)?;
-    dirs.make_layout(&cluster.nodes)?;
-    dirs.make_run(&cluster.nodes)?;
+    cluster::make_layout(&dirs, &cluster.nodes)?;
+    dirs.make_run(cluster.nodes.iter().map(|node| node.name.as_str()))?;
     progress.step("checked this machine");
     template::prepare(&cluster, &signals, progress).inspect_err(|_| drop(dirs.remove_run()))?;
 
@@ -186,7 +178,7 @@ fn withdraw(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 /// What DIR holds and what is asked for, as one; and what DIR holds.
-fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan, Option<Cluster>), LabError> {
+fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan, Option<Cluster>), ClusterError> {
     let mut known = Cluster::load(dirs)?;
     if let Some(known) = known.as_mut().filter(|known| known.port.is_none()) {
         // Of a directory of format 1 the kubeconfig alone tells the port.
@@ -200,8 +192,8 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan, Option<Cluster>), 
         service_cidr: args.service_cidr.unwrap_or(base.service_cidr),
         dns_ip: args.dns_ip.unwrap_or(base.dns_ip),
     };
-    let wanted = Wanted {
-        nodes: args.nodes.as_deref().map(spec::parse_list).transpose()?,
+    let requested = Requested {
+        nodes: args.nodes.as_deref().map(node_spec::parse_list).transpose()?,
         network: args.network.map(|Network::HostGateway| "host-gateway".to_owned()),
         addresses: asked.then_some(addresses),
         feature_gates: args.feature_gates.as_ref().map(ToString::to_string),
@@ -213,7 +205,7 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan, Option<Cluster>), 
         outside: args.outside,
         no_stand_ins: args.no_stand_ins,
     };
-    let (cluster, plan) = Cluster::reconcile(known.clone(), wanted, &spec::parse_list(DEFAULT_NODES)?, dirs)?;
+    let (cluster, plan) = Cluster::reconcile(known.clone(), requested, &node_spec::parse_list(DEFAULT_NODES)?, dirs)?;
     Ok((cluster, plan, known))
 }
 
@@ -364,7 +356,7 @@ pub fn down(args: &DownArgs) -> Result<(), Failure> {
     };
     let dir = dirs.dir.display();
     let took = begin.elapsed().as_secs_f64();
-    let kept = if args.delete && dirs.dir.exists() { Some(delete(&dirs)?) } else { None };
+    let kept = if args.delete && dirs.dir.exists() { Some(delete_cluster(&dirs)?) } else { None };
     match (&kept, ended) {
         (None, true) => eprintln!("the cluster of {dir} ended in {took:.2} s; `{}` resumes it", dirs.command("up")),
         (None, false) => eprintln!("no cluster runs on {dir}"),
@@ -378,11 +370,11 @@ pub fn down(args: &DownArgs) -> Result<(), Failure> {
 }
 
 /// Deletes the cluster of DIR, its access in the user's kubeconfig, and the layers of images that only it used.
-fn delete(dirs: &Dirs) -> Result<Vec<String>, Failure> {
+fn delete_cluster(dirs: &Dirs) -> Result<Vec<String>, Failure> {
     // One that cannot be read may be deleted all the same.
     let cluster = Cluster::load(dirs).ok().flatten();
     let file = cluster.as_ref().and_then(|cluster| cluster.kubeconfig.as_deref());
-    let kept = lab::delete::delete(dirs, file)?;
+    let kept = delete::delete(dirs, file)?;
     if let Some(cluster) = &cluster {
         withdraw(cluster)?;
     }

@@ -23,7 +23,7 @@ impl Disks {
         let root = if host.join("root").is_dir() {
             HostRoot::linux(host.join("root"))
         } else {
-            HostRoot::windows(NodeOs::Windows { build: lab::spec::DEFAULT_BUILD }, [('C', host.join("c"))])
+            HostRoot::windows(NodeOs::Windows { build: node_config::node_spec::DEFAULT_BUILD }, [('C', host.join("c"))])
         };
         let root = root.map_err(io::Error::other)?;
         let path = root.parse(path).map_err(io::Error::other)?;

@@ -12,16 +12,18 @@ use images::registry::{FetchOptions, Progress, Registries, RegistryError};
 use images::{Image, ImageError, LoadOptions, PullOptions, Store};
 use indicatif::{ProgressBar, ProgressStyle};
 use kube_rules::Reference;
-use lab::dir::{Cluster, Env};
+use lab::dir::Env;
 use lab::error::{ExitCode, LabError};
 use lab::supervisor;
+use node_config::node_spec::NodeSpec;
 use serde_json::json;
 
 pub use args::{ImageArgs, RegistryArgs};
 use args::{ImageCommand, ImageNodes, Take};
 
 use super::cli::Output;
-use crate::app::up::{dirs, node_os};
+use super::cluster::Cluster;
+use crate::app::up::dirs;
 use crate::exit::{ARCHIVE, Failure, NO_IMAGE, NO_MATCH, REGISTRY, USAGE};
 
 /// Does what was asked, node by node.
@@ -82,9 +84,9 @@ fn stores(at: &ImageNodes) -> Result<Vec<(String, Store)>, Failure> {
         let error = anyhow!("there is no node {}: use one of {}", at.node.as_deref().unwrap_or_default(), names.join(", "));
         return Err(Failure::new(USAGE, error));
     }
-    let open = |node: &&lab::spec::NodeSpec| {
+    let open = |node: &&NodeSpec| {
         let state = dirs.host(&node.name).join("images");
-        Ok((node.name.clone(), Store::open(&state, &cache_dir(), node_os(node.os)).map_err(failure)?))
+        Ok((node.name.clone(), Store::open(&state, &cache_dir(), node.os).map_err(failure)?))
     };
     chosen.iter().map(open).collect()
 }

@@ -8,9 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use lab::plan::{CONTROL_PLANE, Plan};
+use lab::plan::CONTROL_PLANE;
 use pki::service_account::SigningKey;
 use pki::{Ca, CertKey, CertRequest, Credentials, KubeConfig};
+
+use super::cluster::Plan;
 
 const YEARS: u64 = 10;
 const DAYS: u32 = 365;

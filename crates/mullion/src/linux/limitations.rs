@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use cri::v1;
-use lab::dir::{Cluster, Dirs};
-use lab::spec::Os;
+use lab::dir::Dirs;
 
+use super::cluster::Cluster;
 use super::template;
 
 /// How long a node's runtime may take to list its containers.
@@ -13,7 +13,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// One line for each limitation.
 pub fn list(cluster: &Cluster, dirs: &Dirs) -> Vec<String> {
-    let windows = cluster.nodes.iter().any(|node| node.os != Os::Linux);
+    let windows = cluster.nodes.iter().any(|node| node.os.is_windows());
     let wine = windows.then(|| wine::template::find(&template::cache(), template::version().as_deref()).err()).flatten();
     let mut lines: Vec<String> = wine.into_iter().map(|why| format!("Only stand-ins run on Windows nodes: {why}.")).collect();
     let Ok(runtime) = crate::agent_runtime() else { return lines };

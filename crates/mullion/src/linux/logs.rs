@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use jiff::Timestamp;
-use lab::dir::{Cluster, Dirs};
+use lab::dir::Dirs;
 use lab::error::LabError;
 
 use super::cli::LogsArgs;
+use super::cluster::Cluster;
 use crate::app::up::dirs;
 use crate::exit::{self, Failure};
 

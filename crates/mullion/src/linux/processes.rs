@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 
 use hcn::HnsVersion;
-use lab::dir::{Cluster, Dirs};
-use lab::plan::{CONTROL_PLANE, LAN, Plan};
+use kube_rules::NodeOs;
+use lab::dir::Dirs;
+use lab::plan::{CONTROL_PLANE, LAN};
 use lab::protocol::{ProcessSpec, Readiness};
-use lab::spec::{NodeSpec, Os};
+use node_config::node_spec::NodeSpec;
 use uuid::Uuid;
 
+use super::cluster::{Cluster, Plan};
 use super::keys::LAN_PORT;
-use crate::app::up::node_os;
 
 /// Name of the control plane's process.
 pub const CONTROL_PLANE_PROCESS: &str = "control-plane";
@@ -81,9 +82,8 @@ impl Argv {
 pub fn list(inputs: &Inputs<'_>) -> Vec<ProcessSpec> {
     let mut all = vec![control_plane(inputs)];
     for node in &inputs.cluster.nodes {
-        let os = node_os(node.os);
         let mut before = Vec::new();
-        if os.is_windows() {
+        if node.os.is_windows() {
             let hns = hns_sim(inputs, node);
             before.push(hns.name.clone());
             all.push(hns);
@@ -128,8 +128,8 @@ fn hns_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
             switches.extend(parts);
             version
         }
-        (None, Os::Windows { build }) => HnsVersion::of_build(build.max(FIRST_WITH_V2)).to_string(),
-        (None, Os::Linux) => HnsVersion::of_build(0).to_string(),
+        (None, NodeOs::Windows { build }) => HnsVersion::of_build(build.max(FIRST_WITH_V2)).to_string(),
+        (None, NodeOs::Linux) => HnsVersion::of_build(0).to_string(),
     };
     let socket = dirs.socket(name, "hcn");
     let mut argv = Argv::new("hns-sim")
@@ -150,7 +150,7 @@ fn hns_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
 /// `--root` options: the drives of a Windows node, the directory of a Linux node.
 fn roots(inputs: &Inputs<'_>, node: &NodeSpec, mut argv: Argv) -> Argv {
     let host = inputs.dirs.host(&node.name);
-    if node.os == Os::Linux {
+    if node.os == NodeOs::Linux {
         return argv.path("root", host.join("root"));
     }
     argv = argv.opt("root", format!("C={}", host.join("c").display()));
@@ -165,7 +165,7 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     let (socket, host) = (dirs.socket(name, "cri"), dirs.host(name));
     let mut argv = Argv::new("container-sim")
         .opt("node", name)
-        .opt("os", node_os(node.os))
+        .opt("os", node.os)
         .path("socket", &socket)
         .path("state-dir", &host)
         .path("cache-dir", inputs.image_cache)
@@ -180,12 +180,12 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     for registry in &inputs.cluster.insecure_registries {
         argv = argv.opt("insecure-registry", registry);
     }
-    if node.os != Os::Linux {
+    if node.os != NodeOs::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name));
     }
     let argv = roots(inputs, node, argv);
     let mut process = ProcessSpec::new(format!("{name}/container-sim"), name, argv.0, dirs.log(Some(name), "container-sim"));
-    if node.os != Os::Linux {
+    if node.os != NodeOs::Linux {
         // The plug-ins that it starts find the service here.
         process.env = vec![("MULLION_HCN".to_owned(), hcn_address(dirs, name))];
     }
@@ -206,7 +206,7 @@ fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .path("kubeconfig", pki.join(format!("{name}.conf")))
         .opt("hostname-override", name)
         .opt("node-ip", address)
-        .opt("os", node_os(node.os))
+        .opt("os", node.os)
         .opt("container-runtime-endpoint", runtime)
         .opt("cluster-cidr", addresses.cluster_cidr)
         .opt("service-cidr", addresses.service_cidr)
@@ -229,7 +229,7 @@ fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     for part in &inputs.cluster.without {
         argv = argv.opt("without", part);
     }
-    if node.os != Os::Linux {
+    if node.os != NodeOs::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name)).opt("loopback-dsr", node.loopback_dsr);
     }
     let argv = roots(inputs, node, argv);

@@ -2,12 +2,13 @@
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
-use lab::dir::{Cluster, Dirs};
+use lab::dir::Dirs;
 use lab::protocol::{ProcessStatus, Status};
 use lab::supervisor;
 use serde_json::{Value, json};
 
 use super::cli::{Output, StatusArgs};
+use super::cluster::Cluster;
 use super::processes::FIRST_WITH_V2;
 use super::{limitations, nodes};
 use crate::app::up;
@@ -38,7 +39,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
         Err(error) => println!("\nthe API does not answer: {error:#}"),
     }
     for node in cluster.iter().flat_map(|cluster| &cluster.nodes) {
-        if let (lab::spec::Os::Windows { build }, None) = (node.os, &node.hns)
+        if let (kube_rules::NodeOs::Windows { build }, None) = (node.os, &node.hns)
             && build < FIRST_WITH_V2
         {
             println!(

@@ -14,13 +14,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
-use lab::dir::{Cluster, Dirs, Env};
+use lab::dir::{Dirs, Env};
 use lab::error::LabError;
 use lab::protocol::Status;
 use lab::supervisor;
 use serde_json::{Value, json};
 
 use super::cli::SupportBundleArgs;
+use super::cluster::Cluster;
 use super::logs;
 use crate::app::up;
 use crate::exit::{self, Failure};
@@ -118,7 +119,7 @@ fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, status: Result<S
     match status {
         Ok(status) => {
             bundle.add_json("status.json", &serde_json::to_value(&status).unwrap_or_default());
-            for node in cluster.nodes.iter().filter(|node| node.os != lab::spec::Os::Linux) {
+            for node in cluster.nodes.iter().filter(|node| node.os.is_windows()) {
                 hns(bundle, dirs, &node.name);
             }
             step("asked the network services");

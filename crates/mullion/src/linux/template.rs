@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use lab::dir::{Cluster, Env};
-use lab::spec::Os;
+use lab::dir::Env;
 use lab::supervisor;
 use linux_sys::signal::Signals;
 use serde_json::json;
 use wine::template::{self, Interrupted, Made, Missing, NAME, Programs, Work};
 
 use super::cli::Output;
+use super::cluster::Cluster;
 use super::progress::Progress;
 use crate::exit::Failure;
 
@@ -155,7 +155,7 @@ fn sticky(ask: impl Fn() -> bool) -> impl Fn() -> bool {
 /// # Errors
 /// Only when somebody interrupted it.
 pub fn prepare(cluster: &Cluster, signals: &Signals, progress: &mut Progress) -> Result<(), Failure> {
-    if cluster.nodes.iter().all(|node| node.os == Os::Linux || node.runtime.is_some()) {
+    if cluster.nodes.iter().all(|node| !node.os.is_windows() || node.runtime.is_some()) {
         return Ok(());
     }
     let programs = programs(None);

@@ -5,10 +5,11 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use lab::dir::{Cluster, Dirs};
-use lab::spec::Os;
+use kube_rules::NodeOs;
+use lab::dir::Dirs;
 
 use super::Bundle;
+use crate::linux::cluster::Cluster;
 
 /// The most of one file that is taken, its end.
 const FILE: u64 = 256 << 10;
@@ -30,7 +31,7 @@ pub fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, secrets_know
         .nodes
         .iter()
         .flat_map(|node| {
-            let disk = dirs.host(&node.name).join(if node.os == Os::Linux { "root" } else { "c" });
+            let disk = dirs.host(&node.name).join(if node.os == NodeOs::Linux { "root" } else { "c" });
             of_node(&format!("logs/{}/pods", node.name), &disk.join("var").join("log").join("pods"))
         })
         .collect();
@@ -124,6 +125,7 @@ fn joined(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linux::cluster::Requested;
 
     #[test]
     fn lines_that_were_cut_are_whole_again() {
@@ -145,8 +147,8 @@ mod tests {
     fn output_is_bounded_and_left_out_where_secrets_are_unknown() {
         let root = tempfile::tempdir().unwrap();
         let dirs = Dirs { dir: root.path().join("dir"), run: root.path().join("run/0011aabb") };
-        let nodes = lab::spec::parse_list("l:linux,w:windows").unwrap();
-        let (cluster, _) = Cluster::reconcile(None, lab::dir::Wanted::default(), &nodes, &dirs).unwrap();
+        let nodes = node_config::node_spec::parse_list("l:linux,w:windows").unwrap();
+        let (cluster, _) = Cluster::reconcile(None, Requested::default(), &nodes, &dirs).unwrap();
         for (disk, size) in [("l/root", 10), ("w/c", 2 * FILE as usize)] {
             let dir = dirs.dir.join("hosts").join(disk).join("var/log/pods/ns_pod_uid/main");
             fs::create_dir_all(&dir).unwrap();

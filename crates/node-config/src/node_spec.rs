@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use kube_rules::NodeOs;
 use serde::{Deserialize, Serialize};
 
 /// Builds of Windows Server that nodes may have, with the names they are known by.
@@ -23,26 +24,13 @@ pub const RESERVED: [&str; 2] = ["gw", "cp"];
 const KEYS: &str = "cpu, mem, drive, hns, loopback-dsr, runtime";
 const GIB: u64 = 1 << 30;
 
-/// Operating system of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Os {
-    /// Linux.
-    Linux,
-    /// Windows Server of this build.
-    Windows {
-        /// As in [`BUILDS`].
-        build: u32,
-    },
-}
-
 /// A node as asked for. Capacity is what is declared, not the machine's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSpec {
     /// Host name and Node name.
     pub name: String,
     /// Operating system.
-    pub os: Os,
+    pub os: NodeOs,
     /// Processors.
     pub cpu: u32,
     /// Memory in bytes.
@@ -144,14 +132,14 @@ fn check_name(name: &str) -> Result<(), SpecError> {
     Ok(())
 }
 
-fn read_os(name: &str, os: &str, build: Option<&str>) -> Result<Os, SpecError> {
+fn read_os(name: &str, os: &str, build: Option<&str>) -> Result<NodeOs, SpecError> {
     let known = || BUILDS.map(|(number, title)| format!("{number} ({title})")).join(", ");
     match (os, build) {
-        ("linux", None) => Ok(Os::Linux),
+        ("linux", None) => Ok(NodeOs::Linux),
         ("linux", Some(build)) => Err(wrong(name, format!("is Linux and has no build: leave {build:?} out"))),
-        ("windows", None) => Ok(Os::Windows { build: DEFAULT_BUILD }),
+        ("windows", None) => Ok(NodeOs::Windows { build: DEFAULT_BUILD }),
         ("windows", Some(build)) => match build.parse() {
-            Ok(number) if BUILDS.iter().any(|(b, _)| *b == number) => Ok(Os::Windows { build: number }),
+            Ok(number) if BUILDS.iter().any(|(b, _)| *b == number) => Ok(NodeOs::Windows { build: number }),
             _ => Err(wrong(name, format!("has the unknown build {build:?}: choose one of {}", known()))),
         },
         (other, _) => Err(wrong(name, format!("has the unknown operating system {other:?}: write linux or windows"))),
@@ -163,7 +151,7 @@ impl NodeSpec {
         let name = self.name.clone();
         let (key, value) = pair.split_once('=').ok_or_else(|| wrong(&name, format!("{pair:?} is no setting: write key=value with one of {KEYS}")))?;
         let bad = |right: &str| wrong(&name, format!("{key}={value}: {right}"));
-        let windows = matches!(self.os, Os::Windows { .. });
+        let windows = matches!(self.os, NodeOs::Windows { .. });
         match key {
             "cpu" => self.cpu = value.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| bad("write a whole number from 1 to 1024"))?,
             "mem" => self.mem = read_size(value).ok_or_else(|| bad("write a size from 64Mi on, as 512Mi or 16Gi"))?,
@@ -203,8 +191,8 @@ fn read_drive(text: &str) -> Option<char> {
 impl fmt::Display for NodeSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.os {
-            Os::Linux => write!(f, "{}:linux", self.name)?,
-            Os::Windows { build } => write!(f, "{}:windows:{build}", self.name)?,
+            NodeOs::Linux => write!(f, "{}:linux", self.name)?,
+            NodeOs::Windows { build } => write!(f, "{}:windows:{build}", self.name)?,
         }
         let mut keys = Vec::new();
         if self.cpu != 8 {
@@ -245,7 +233,7 @@ mod tests {
         let nodes = parse_list("a:windows:17763:cpu=4,mem=8Gi,drive=d,b:linux:runtime=unix:///run/x.sock,cpu=2,c:windows:hns=9.5").unwrap();
         assert_eq!((nodes[0].cpu, nodes[0].mem, nodes[0].drive), (4, 8 * GIB, Some('D')));
         assert_eq!((nodes[1].runtime.as_deref(), nodes[1].cpu), (Some("unix:///run/x.sock"), 2));
-        assert_eq!((nodes[2].os, nodes[2].hns.as_deref()), (Os::Windows { build: DEFAULT_BUILD }, Some("9.5")));
+        assert_eq!((nodes[2].os, nodes[2].hns.as_deref()), (NodeOs::Windows { build: DEFAULT_BUILD }, Some("9.5")));
     }
 
     #[test]

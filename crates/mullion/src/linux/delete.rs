@@ -5,10 +5,11 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use lab::dir::Dirs;
+use lab::error::LabError;
 use linux_sys::mount::mounts_below;
 
-use crate::dir::Dirs;
-use crate::error::LabError;
+use super::cluster::ClusterError;
 
 /// What a cluster keeps in DIR. The description goes last but one: while it is there, a deletion that broke off can be repeated.
 const PARTS: [&str; 7] = ["hosts", "store", "pki", "log", "cluster.json.new", "cluster.json", "lock"];
@@ -17,9 +18,9 @@ const PARTS: [&str; 7] = ["hosts", "store", "pki", "log", "cluster.json.new", "c
 /// that no cluster makes. `also` is a file of the cluster that may be in DIR (a kubeconfig).
 ///
 /// # Errors
-/// [`LabError::Delete`] when DIR holds no cluster or something is mounted in it, [`LabError::Running`]; when a file cannot be removed.
-pub fn delete(dirs: &Dirs, also: Option<&Path>) -> Result<Vec<String>, LabError> {
-    let refuse = |reason: String| LabError::Delete { dir: dirs.dir.clone(), reason };
+/// [`ClusterError::Delete`] when DIR holds no cluster or something is mounted in it, [`LabError::Running`]; when a file cannot be removed.
+pub fn delete(dirs: &Dirs, also: Option<&Path>) -> Result<Vec<String>, ClusterError> {
+    let refuse = |reason: String| ClusterError::Delete { dir: dirs.dir.clone(), reason };
     if !dirs.dir.join("cluster.json").is_file() {
         return Err(refuse("it holds no cluster (no file cluster.json); name the directory of one with --dir".to_owned()));
     }
@@ -125,7 +126,7 @@ mod tests {
         assert!(dirs.dir.join("hosts").exists() && !dirs.dir.join("lock").exists(), "untouched");
         fs::write(dirs.dir.join("cluster.json"), "{}").unwrap();
         let lock = dirs.lock().unwrap();
-        assert!(matches!(delete(&dirs, None), Err(LabError::Running { .. })));
+        assert!(matches!(delete(&dirs, None), Err(ClusterError::Lab(LabError::Running { .. }))));
         drop(lock);
         delete(&dirs, None).unwrap();
     }

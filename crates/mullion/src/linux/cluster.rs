@@ -1,0 +1,422 @@
+//! The cluster's description, `DIR/cluster.json`, and the layout of DIR.
+//!
+//! ```text
+//! DIR/cluster.json   specification, addresses, format version
+//! DIR/pki, DIR/store control plane
+//! DIR/hosts/NODE/    c, d (drives) or root; hns, cni, images, log
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+
+use kube_rules::NodeOs;
+use lab::dir::Dirs;
+use lab::error::{ExitCode, LabError};
+use lab::plan::{Host, LAN, LanFull};
+use node_config::addresses::{AddressError, AddressOptions};
+use node_config::node_spec::{NodeSpec, SpecError};
+use serde::{Deserialize, Serialize};
+
+/// The format of `cluster.json` that this program writes, and the newest that it reads.
+///
+/// | format | differences |
+/// | --- | --- |
+/// | 1 | without name, port, kubeconfig, outside and stand-ins |
+/// | 2 | keeps every option of `up` |
+pub const FORMAT: u32 = 2;
+
+/// Why DIR's cluster cannot be described or used. Each message is one line with the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// Wrong node specification.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Wrong address options.
+    #[error(transparent)]
+    Addresses(#[from] AddressError),
+    /// Written by a newer Mullion.
+    #[error("{} is of format {found}, this mullion reads up to {known}: use a newer mullion or another --dir", .dir.display())]
+    NewerFormat {
+        /// The directory.
+        dir: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest that is known.
+        known: u32,
+    },
+    /// DIR holds a cluster of another specification.
+    #[error(
+        "cannot change {option} of the cluster in {}: {reason}, and it was made with {option} {held}; leave {option} out to resume it, or choose another --dir for another cluster",
+        .dir.display()
+    )]
+    OtherCluster {
+        /// The directory.
+        dir: PathBuf,
+        /// The option that differs.
+        option: &'static str,
+        /// What the cluster was made with.
+        held: String,
+        /// Why it stays.
+        reason: &'static str,
+    },
+    /// Too many nodes for the LAN.
+    #[error(transparent)]
+    Lan(#[from] LanFull),
+    /// DIR is not to be deleted.
+    #[error("cannot delete {}: {reason}", .dir.display())]
+    Delete {
+        /// The directory.
+        dir: PathBuf,
+        /// Why, and the way out.
+        reason: String,
+    },
+    /// The lab's own reason.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+}
+
+impl ClusterError {
+    /// The exit code for it.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Spec(_) | Self::Addresses(_) | Self::Lan(_) => ExitCode::Usage,
+            Self::NewerFormat { .. } | Self::OtherCluster { .. } | Self::Delete { .. } => ExitCode::Directory,
+            Self::Lab(error) => error.exit_code(),
+        }
+    }
+}
+
+/// Which networks and hosts there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Validated options.
+    pub addresses: AddressOptions,
+    /// `cp` and the nodes, in the order of the specification. `gw` is the bridge's own host.
+    pub hosts: Vec<Host>,
+}
+
+impl Plan {
+    /// Gives each node an address: the one it had (`known`), else the first free one.
+    ///
+    /// # Errors
+    /// One line that names the option and the way out.
+    pub fn new(nodes: &[NodeSpec], addresses: &AddressOptions, known: &BTreeMap<String, Ipv4Addr>) -> Result<Self, ClusterError> {
+        addresses.check(nodes.len(), LAN)?;
+        Ok(Self { addresses: addresses.clone(), hosts: lab::plan::hosts(nodes.iter().map(|node| node.name.as_str()), known)? })
+    }
+
+    /// The address of a host.
+    pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
+        self.hosts.iter().find(|h| h.name == host).map(|h| h.address)
+    }
+}
+
+/// The cluster of DIR, as `cluster.json` keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cluster {
+    /// Version of this format.
+    pub format: u32,
+    /// Its name in kubeconfigs; empty in files of format 1.
+    #[serde(default)]
+    pub name: String,
+    /// The nodes as specified.
+    pub nodes: Vec<NodeSpec>,
+    /// The network mode.
+    pub network: String,
+    /// Address options.
+    pub addresses: AddressOptions,
+    /// Switches of the node agents, as `HyperVContainer=true`.
+    #[serde(default)]
+    pub feature_gates: String,
+    /// Where images are asked for first, as `docker.io=http://10.0.0.1:5000`.
+    #[serde(default)]
+    pub registry_mirrors: Vec<String>,
+    /// Registries without TLS.
+    #[serde(default)]
+    pub insecure_registries: Vec<String>,
+    /// Parts that the node agents leave out, as `proxy`.
+    #[serde(default)]
+    pub without: Vec<String>,
+    /// The API server's port on 127.0.0.1; `None` before the first start, and in files of format 1.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// A file that gets the administrator's kubeconfig too.
+    #[serde(default)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Whether pods reach what the machine reaches.
+    #[serde(default)]
+    pub outside: bool,
+    /// Whether images that only a stand-in could answer for are refused.
+    #[serde(default)]
+    pub no_stand_ins: bool,
+    /// The nodes' addresses on the LAN: they stay when the cluster is resumed.
+    pub node_addresses: BTreeMap<String, Ipv4Addr>,
+}
+
+/// Options of `up`; `None` takes what DIR remembers, or the default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Requested {
+    /// `--nodes`.
+    pub nodes: Option<Vec<NodeSpec>>,
+    /// `--network`.
+    pub network: Option<String>,
+    /// `--cluster-cidr` and the like.
+    pub addresses: Option<AddressOptions>,
+    /// `--feature-gates`.
+    pub feature_gates: Option<String>,
+    /// `--registry-mirror`; those given replace all that are remembered.
+    pub registry_mirrors: Option<Vec<String>>,
+    /// `--insecure-registry`, alike.
+    pub insecure_registries: Option<Vec<String>>,
+    /// `--without`, alike.
+    pub without: Option<Vec<String>>,
+    /// `--name`.
+    pub name: Option<String>,
+    /// `--kubeconfig`; an empty path forgets the one that is remembered.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--outside`.
+    pub outside: Option<bool>,
+    /// `--no-stand-ins`.
+    pub no_stand_ins: Option<bool>,
+}
+
+impl Cluster {
+    /// What DIR remembers; `None` for a new one.
+    ///
+    /// # Errors
+    /// [`ClusterError::NewerFormat`], [`LabError::Damaged`].
+    pub fn load(dirs: &Dirs) -> Result<Option<Self>, ClusterError> {
+        let path = dirs.dir.join("cluster.json");
+        let text = match fs::read_to_string(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(LabError::file("read", &path))?,
+        };
+        let damaged = |e: serde_json::Error| LabError::Damaged { path: path.clone(), reason: e.to_string() };
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        // The format first: a newer one may have anything else in other places.
+        let Format { format } = serde_json::from_str(&text).map_err(damaged)?;
+        if format > FORMAT {
+            return Err(ClusterError::NewerFormat { dir: dirs.dir.clone(), found: format, known: FORMAT });
+        }
+        Ok(serde_json::from_str(&text).map(Some).map_err(damaged)?)
+    }
+
+    /// What DIR remembers, checked against what is requested now, with a plan of its addresses.
+    ///
+    /// # Errors
+    /// [`ClusterError::OtherCluster`] when they differ; address errors.
+    pub fn reconcile(known: Option<Self>, requested: Requested, default_nodes: &[NodeSpec], dirs: &Dirs) -> Result<(Self, Plan), ClusterError> {
+        let list = |nodes: &[NodeSpec]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        if let Some(known) = &known {
+            let refuse = |option, held: &dyn ToString, reason| {
+                Err(ClusterError::OtherCluster { dir: dirs.dir.clone(), option, held: held.to_string(), reason })
+            };
+            if requested.nodes.as_ref().is_some_and(|n| *n != known.nodes) {
+                return refuse("--nodes", &list(&known.nodes), "its nodes' addresses, disks and keys are made for them");
+            }
+            if requested.network.as_ref().is_some_and(|n| *n != known.network) {
+                return refuse("--network", &known.network, "its nodes' routes are made for it");
+            }
+            let (held, asked) = (&known.addresses, requested.addresses.as_ref().unwrap_or(&known.addresses));
+            if asked.cluster_cidr != held.cluster_cidr {
+                return refuse("--cluster-cidr", &held.cluster_cidr, "its nodes have their pod networks out of it");
+            }
+            if asked.node_mask != held.node_mask {
+                return refuse("--node-mask", &held.node_mask, "its nodes have pod networks of that size");
+            }
+            if asked.service_cidr != held.service_cidr {
+                return refuse("--service-cidr", &held.service_cidr, "its Services have their ClusterIPs out of it");
+            }
+            if asked.dns_ip != held.dns_ip {
+                return refuse("--dns-ip", &held.dns_ip, "the Service kube-dns and its pods have that address");
+            }
+        }
+        let mut cluster = known.unwrap_or_else(|| Self {
+            format: FORMAT,
+            nodes: requested.nodes.unwrap_or_else(|| default_nodes.to_vec()),
+            network: requested.network.unwrap_or_else(|| "host-gateway".into()),
+            addresses: requested.addresses.unwrap_or_default(),
+            feature_gates: String::new(),
+            registry_mirrors: Vec::new(),
+            insecure_registries: Vec::new(),
+            without: Vec::new(),
+            name: String::new(),
+            port: None,
+            kubeconfig: None,
+            outside: false,
+            no_stand_ins: false,
+            node_addresses: BTreeMap::new(),
+        });
+        cluster.format = FORMAT;
+        // They change how nodes behave, not what the cluster is: a resumed one may have others.
+        cluster.feature_gates = requested.feature_gates.unwrap_or(cluster.feature_gates);
+        cluster.registry_mirrors = requested.registry_mirrors.unwrap_or(cluster.registry_mirrors);
+        cluster.insecure_registries = requested.insecure_registries.unwrap_or(cluster.insecure_registries);
+        cluster.without = requested.without.unwrap_or(cluster.without);
+        cluster.outside = requested.outside.unwrap_or(cluster.outside);
+        cluster.no_stand_ins = requested.no_stand_ins.unwrap_or(cluster.no_stand_ins);
+        cluster.kubeconfig = requested.kubeconfig.or(cluster.kubeconfig).filter(|path| !path.as_os_str().is_empty());
+        cluster.name = requested.name.unwrap_or(cluster.name);
+        if cluster.name.is_empty() {
+            cluster.name = dirs.default_name();
+        }
+        let plan = Plan::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses)?;
+        cluster.node_addresses = plan.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
+        Ok((cluster, plan))
+    }
+
+    /// Writes `cluster.json`, whole or not at all.
+    ///
+    /// # Errors
+    /// When the disk is full or DIR is not writable.
+    pub fn save(&self, dirs: &Dirs) -> Result<(), ClusterError> {
+        let (path, new) = (dirs.dir.join("cluster.json"), dirs.dir.join("cluster.json.new"));
+        let text = serde_json::to_vec_pretty(self).map_err(|e| LabError::Damaged { path: path.clone(), reason: e.to_string() })?;
+        let write = || {
+            let mut file = fs::File::create(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        Ok(write().map_err(LabError::file("write", &path))?)
+    }
+}
+
+/// Makes the directories of the cluster and its nodes; those that are there stay as they are.
+///
+/// # Errors
+/// When one cannot be made.
+pub fn make_layout(dirs: &Dirs, nodes: &[NodeSpec]) -> Result<(), LabError> {
+    let mut all: Vec<PathBuf> = ["pki", "store", "log"].iter().map(|d| dirs.dir.join(d)).collect();
+    for node in nodes {
+        let drives: &[&str] = match (node.os, node.drive) {
+            (NodeOs::Linux, _) => &["root"],
+            (NodeOs::Windows { .. }, None) => &["c", "hns"],
+            (NodeOs::Windows { .. }, Some(_)) => &["c", "d", "hns"],
+        };
+        all.extend(drives.iter().chain(&["cni", "images", "log"]).map(|d| dirs.host(&node.name).join(d)));
+    }
+    for dir in all {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(LabError::file("make", &dir))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use node_config::node_spec::parse_list;
+
+    use super::*;
+
+    fn dirs(root: &Path) -> Dirs {
+        Dirs { dir: root.join("dir"), run: root.join("run/0011aabb") }
+    }
+
+    #[test]
+    fn a_cluster_is_remembered_and_others_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = dirs(root.path());
+        fs::create_dir_all(&dirs.dir).unwrap();
+        let defaults = parse_list("lin01:linux,win01:windows").unwrap();
+        assert_eq!(Cluster::load(&dirs).unwrap(), None);
+        let (cluster, plan) = Cluster::reconcile(None, Requested::default(), &defaults, &dirs).unwrap();
+        cluster.save(&dirs).unwrap();
+        let known = Cluster::load(&dirs).unwrap();
+        assert_eq!(known.as_ref(), Some(&cluster));
+        let again = Cluster::reconcile(known.clone(), Requested::default(), &[], &dirs).unwrap();
+        assert_eq!(again, (cluster, plan), "resumed without options");
+        let mirrors = |list: &[&str]| Requested { registry_mirrors: Some(list.iter().map(|m| (*m).to_owned()).collect()), ..Requested::default() };
+        let (mirrored, _) = Cluster::reconcile(known.clone(), mirrors(&["docker.io=http://a"]), &[], &dirs).unwrap();
+        let (later, _) = Cluster::reconcile(Some(mirrored), Requested::default(), &[], &dirs).unwrap();
+        assert_eq!(later.registry_mirrors, ["docker.io=http://a"], "remembered");
+        let (other, _) = Cluster::reconcile(Some(later), mirrors(&["docker.io=http://b"]), &[], &dirs).unwrap();
+        assert_eq!(other.registry_mirrors, ["docker.io=http://b"], "replaced");
+        let refused = |requested| Cluster::reconcile(known.clone(), requested, &[], &dirs).unwrap_err().to_string();
+        let nodes = Requested { nodes: Some(parse_list("b:linux").unwrap()), ..Requested::default() };
+        assert!(refused(nodes).contains("--nodes lin01:linux,win01:windows:20348; leave --nodes out to resume it, or choose another --dir"));
+        let network = Requested { network: Some("vxlan".into()), ..Requested::default() };
+        assert!(refused(network).contains("--network host-gateway"));
+        let addresses = Requested { addresses: Some(AddressOptions { node_mask: 26, ..AddressOptions::default() }), ..Requested::default() };
+        assert!(refused(addresses).contains("--node-mask 24"));
+    }
+
+    #[test]
+    fn what_a_cluster_was_made_with_stays_until_it_is_changed() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = dirs(root.path());
+        let defaults = parse_list("lin01:linux").unwrap();
+        let made = Requested {
+            name: Some("ci".into()),
+            kubeconfig: Some("/k".into()),
+            outside: Some(true),
+            no_stand_ins: Some(true),
+            without: Some(vec!["proxy".into()]),
+            feature_gates: Some("HyperVContainer=true".into()),
+            ..Requested::default()
+        };
+        let (made, _) = Cluster::reconcile(None, made, &defaults, &dirs).unwrap();
+        let (resumed, _) = Cluster::reconcile(Some(made.clone()), Requested::default(), &[], &dirs).unwrap();
+        assert_eq!(resumed, made);
+        assert_eq!((made.name.as_str(), made.kubeconfig.as_deref(), made.outside, made.no_stand_ins), ("ci", Some(Path::new("/k")), true, true));
+        let back = Requested {
+            kubeconfig: Some("".into()),
+            outside: Some(false),
+            no_stand_ins: Some(false),
+            without: Some(vec![]),
+            feature_gates: Some(String::new()),
+            name: Some("other".into()),
+            ..Requested::default()
+        };
+        let (back, _) = Cluster::reconcile(Some(made), back, &[], &dirs).unwrap();
+        assert_eq!((back.name.as_str(), back.kubeconfig, back.outside, back.no_stand_ins), ("other", None, false, false));
+        assert!(back.without.is_empty() && back.feature_gates.is_empty());
+    }
+
+    #[test]
+    fn a_description_of_format_1_is_read_and_becomes_the_newest() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = dirs(root.path());
+        fs::create_dir_all(&dirs.dir).unwrap();
+        let old = r#"{"format": 1, "nodes": [{"name": "win01", "os": {"windows": {"build": 20348}}, "cpu": 8, "mem": 17179869184, "drive": null,
+            "hns": null, "runtime": null}], "network": "host-gateway", "addresses": {"clusterCidr": "192.168.0.0/16", "nodeMask": 24,
+            "serviceCidr": "10.96.0.0/12", "dnsIp": "10.96.0.10"}, "nodeAddresses": {"win01": "10.240.0.11"}}"#;
+        fs::write(dirs.dir.join("cluster.json"), old).unwrap();
+        let known = Cluster::load(&dirs).unwrap();
+        let (cluster, _) = Cluster::reconcile(known, Requested::default(), &[], &dirs).unwrap();
+        assert_eq!((cluster.format, cluster.name.as_str(), cluster.port, cluster.outside), (FORMAT, "dir", None, false));
+    }
+
+    #[test]
+    fn newer_and_damaged_descriptions_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = dirs(root.path());
+        fs::create_dir_all(&dirs.dir).unwrap();
+        fs::write(dirs.dir.join("cluster.json"), r#"{"format": 9, "elsewhere": {}}"#).unwrap();
+        let e = Cluster::load(&dirs).unwrap_err();
+        assert!(e.to_string().contains("is of format 9, this mullion reads up to 2"), "{e}");
+        fs::write(dirs.dir.join("cluster.json"), r#"{"format": 1, "nod"#).unwrap();
+        let e = Cluster::load(&dirs).unwrap_err();
+        assert!(matches!(e, ClusterError::Lab(LabError::Damaged { .. })) && e.exit_code() as u8 == 65, "{e}");
+    }
+
+    #[test]
+    fn each_kind_of_node_has_its_directories() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = dirs(root.path());
+        make_layout(&dirs, &parse_list("l:linux,w:windows,v:windows:drive=D").unwrap()).unwrap();
+        for there in ["pki", "store", "log", "hosts/l/root", "hosts/l/images", "hosts/w/c", "hosts/w/hns", "hosts/v/d"] {
+            assert!(dirs.dir.join(there).is_dir(), "{there}");
+        }
+        assert!(!dirs.dir.join("hosts/w/d").exists() && !dirs.dir.join("hosts/l/c").exists());
+    }
+}
