@@ -1,0 +1,180 @@
+//! KubeletConfiguration, `kubelet.config.k8s.io/v1beta1`: the members that the node agent acts on.
+
+mod ignored;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::document::Document;
+
+/// The configuration of the node agent. Defaults are upstream's but for `clusterDomain`, which is `cluster.local`, and
+/// `containerRuntimeEndpoint`, which has none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubeletConfiguration {
+    /// Serving certificate, a path to PEM.
+    pub tls_cert_file: String,
+    /// Its key, a path to PEM.
+    pub tls_private_key_file: String,
+    /// Who may ask the server.
+    pub authentication: Authentication,
+    /// Port of the server.
+    pub port: u16,
+    /// Port of plain health checks; 0 for none.
+    pub healthz_port: u16,
+    /// Address of plain health checks.
+    pub healthz_bind_address: IpAddr,
+    /// Cluster domain.
+    pub cluster_domain: String,
+    /// Cluster DNS servers.
+    #[serde(rename = "clusterDNS")]
+    pub cluster_dns: Vec<IpAddr>,
+    /// Most pods on the node.
+    pub max_pods: u32,
+    /// Container runtime: `unix:///PATH`, `npipe:////./pipe/NAME` or `tcp://HOST:PORT`.
+    pub container_runtime_endpoint: String,
+    /// Features by upstream's names.
+    pub feature_gates: BTreeMap<String, bool>,
+    /// What has to stay free; a signal that is not named has no threshold.
+    pub eviction_hard: EvictionHard,
+    /// Size from which on a container's log is rotated, a quantity.
+    pub container_log_max_size: String,
+    /// Log files a container keeps, the current one included.
+    pub container_log_max_files: u32,
+}
+
+/// `authentication`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Authentication {
+    /// Client certificates.
+    pub x509: X509,
+}
+
+/// `authentication.x509`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct X509 {
+    /// Authority whose client certificates are accepted, a path to PEM.
+    #[serde(rename = "clientCAFile")]
+    pub client_ca_file: String,
+}
+
+impl Default for KubeletConfiguration {
+    fn default() -> Self {
+        Self {
+            tls_cert_file: String::new(),
+            tls_private_key_file: String::new(),
+            authentication: Authentication::default(),
+            port: 10250,
+            healthz_port: 10248,
+            healthz_bind_address: Ipv4Addr::LOCALHOST.into(),
+            cluster_domain: "cluster.local".to_owned(),
+            cluster_dns: Vec::new(),
+            max_pods: 110,
+            container_runtime_endpoint: String::new(),
+            feature_gates: BTreeMap::new(),
+            eviction_hard: EvictionHard::default(),
+            container_log_max_size: "10Mi".to_owned(),
+            container_log_max_files: 5,
+        }
+    }
+}
+
+impl Document for KubeletConfiguration {
+    const API_VERSION: &'static str = "kubelet.config.k8s.io/v1beta1";
+    const KIND: &'static str = "KubeletConfiguration";
+    // `healthzPort: 0` switches the health checks off, as upstream.
+    const ZERO_IS_DEFAULT: &'static [&'static str] = &["port", "maxPods"];
+    const MAPS: &'static [&'static str] = &["featureGates", "evictionHard"];
+
+    fn ignored(path: &str) -> Option<&'static str> {
+        ignored::reason(path)
+    }
+
+    fn complete(&mut self, _: &dyn Fn(&str) -> bool, warnings: &mut Vec<String>) {
+        for signal in self.eviction_hard.0.keys().filter(|signal| !EvictionHard::SIGNALS.contains(&signal.as_str())) {
+            warnings.push(format!("evictionHard: {signal} has no effect: there are {}", EvictionHard::SIGNALS.join(" and ")));
+        }
+        self.eviction_hard.0.retain(|signal, _| EvictionHard::SIGNALS.contains(&signal.as_str()));
+        let unknown = |gate: &&String| !FEATURE_GATES.iter().any(|(known, _)| known == gate);
+        for gate in self.feature_gates.keys().filter(unknown) {
+            warnings.push(format!("featureGates.{gate} has no effect: there is {}", known_gates()));
+        }
+        self.feature_gates.retain(|gate, _| !unknown(&gate));
+    }
+}
+
+/// Hard eviction thresholds by signal, as `memory.available<100Mi,nodefs.available<10%` on command lines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EvictionHard(pub BTreeMap<String, String>);
+
+impl EvictionHard {
+    /// The signals that are acted on.
+    pub const SIGNALS: [&'static str; 2] = ["memory.available", "nodefs.available"];
+}
+
+impl Default for EvictionHard {
+    fn default() -> Self {
+        Self([("memory.available", "100Mi"), ("nodefs.available", "10%")].map(|(signal, amount)| (signal.to_owned(), amount.to_owned())).into())
+    }
+}
+
+impl fmt::Display for EvictionHard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(|(signal, amount)| format!("{signal}<{amount}")).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl FromStr for EvictionHard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pair = |part: &str| {
+            let (signal, amount) = part.split_once('<').ok_or_else(|| format!("invalid eviction threshold {part:?}: write SIGNAL<AMOUNT"))?;
+            Ok((signal.to_owned(), amount.to_owned()))
+        };
+        text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(pair).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// The feature gates of the node agent, with what each does.
+pub const FEATURE_GATES: [(&str, &str); 1] = [("HyperVContainer", "annotation experimental.windows.kubernetes.io/isolation-type=hyperv is obeyed")];
+
+fn known_gates() -> String {
+    FEATURE_GATES.map(|(name, what)| format!("{name} ({what})")).join(", ")
+}
+
+/// `--feature-gates A=true,B=false`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeatureGates(pub BTreeMap<String, bool>);
+
+impl FromStr for FeatureGates {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let gate = |pair: &str| {
+            let (name, value) = pair.split_once('=').ok_or_else(|| format!("missing bool value for {pair}: write NAME=true or NAME=false"))?;
+            if !FEATURE_GATES.iter().any(|(known, _)| *known == name) {
+                return Err(format!("unrecognized feature gate: {name}; there is {}", known_gates()));
+            }
+            let value = value.parse().map_err(|_| format!("invalid value of {name}={value}: write true or false"))?;
+            Ok((name.to_owned(), value))
+        };
+        text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(gate).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl fmt::Display for FeatureGates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<_> = self.0.iter().map(|(name, on)| format!("{name}={on}")).collect();
+        f.write_str(&pairs.join(","))
+    }
+}

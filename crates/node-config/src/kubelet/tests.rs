@@ -1,0 +1,125 @@
+//! Tests of KubeletConfiguration.
+
+use super::*;
+use crate::document::{Parsed, read_text, to_document, to_yaml};
+
+fn read(text: &str) -> Parsed<KubeletConfiguration> {
+    read_text(&format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{text}")).unwrap()
+}
+
+/// As kubeadm writes it for a node: Go's zero values, and a few of its own choices.
+const KUBEADM: &str = r"
+authentication: {anonymous: {enabled: false}, webhook: {cacheTTL: 0s, enabled: true}, x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}}
+authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}}
+cgroupDriver: systemd
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+containerRuntimeEndpoint: ''
+cpuManagerReconcilePeriod: 0s
+crashLoopBackOff: {}
+evictionPressureTransitionPeriod: 0s
+fileCheckFrequency: 0s
+healthzBindAddress: 127.0.0.1
+healthzPort: 10248
+httpCheckFrequency: 0s
+imageMaximumGCAge: 0s
+imageMinimumGCAge: 0s
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: '0'}, text: {infoBufferSize: '0'}}, verbosity: 0}
+memorySwap: {}
+nodeStatusReportFrequency: 0s
+nodeStatusUpdateFrequency: 0s
+rotateCertificates: true
+runtimeRequestTimeout: 0s
+shutdownGracePeriod: 0s
+shutdownGracePeriodCriticalPods: 0s
+staticPodPath: /etc/kubernetes/manifests
+streamingConnectionIdleTimeout: 0s
+syncFrequency: 0s
+volumeStatsAggPeriod: 0s
+";
+
+#[test]
+fn kubeadms_configuration_means_upstreams_defaults() {
+    let Parsed { config, warnings } = read(KUBEADM);
+    let expected = KubeletConfiguration {
+        authentication: Authentication { x509: X509 { client_ca_file: "/etc/kubernetes/pki/ca.crt".into() } },
+        cluster_dns: vec!["10.96.0.10".parse().unwrap()],
+        ..KubeletConfiguration::default()
+    };
+    assert_eq!(config, expected);
+    let named: Vec<_> = warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
+    assert_eq!(named, ["authentication.webhook", "authorization", "cgroupDriver", "rotateCertificates", "staticPodPath"]);
+}
+
+#[test]
+fn members_without_effect_and_unknown_members_are_reported() {
+    let warnings =
+        read("surprise: {a: 1, b: {}}\nreadOnlyPort: 10255\nport: 0\nmaxPods: 0\nfeatureGates: {Swap: true}\nevictionHard: {imagefs.available: 15%}")
+            .warnings;
+    for part in [
+        "surprise.a is unknown",
+        "readOnlyPort has no effect: the server has one set",
+        "featureGates.Swap has no effect",
+        "evictionHard: imagefs.available has no",
+    ] {
+        assert!(warnings.iter().any(|warning| warning.starts_with(part)), "no {part:?} in {warnings:?}");
+    }
+    assert_eq!(warnings.len(), 4, "{warnings:?}");
+}
+
+#[test]
+fn eviction_thresholds_of_a_file_replace_the_defaults() {
+    assert_eq!(read("evictionHard: {nodefs.available: 5%}").config.eviction_hard.to_string(), "nodefs.available<5%");
+    assert_eq!(read("").config.eviction_hard.to_string(), "memory.available<100Mi,nodefs.available<10%");
+    assert!("memory.available".parse::<EvictionHard>().unwrap_err().contains("write SIGNAL<AMOUNT"));
+}
+
+#[test]
+fn documents_of_other_kinds_are_refused() {
+    for text in ["kind: KubeProxyConfiguration", "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1alpha1", "", "- a"] {
+        assert!(
+            read_text::<KubeletConfiguration>(text).unwrap_err().to_string().contains("not a KubeletConfiguration of kubelet.config.k8s.io/v1beta1")
+        );
+    }
+    assert!(read_text::<KubeletConfiguration>("a: [").unwrap_err().to_string().contains("is no YAML"));
+}
+
+const WRITTEN: &str = r"
+clusterDNS: [10.96.0.10, 'fd00::a']
+port: 1
+healthzPort: 0
+maxPods: 3
+containerLogMaxSize: 1Gi
+evictionHard: {memory.available: 1%}
+featureGates: {HyperVContainer: true}
+";
+
+#[test]
+fn a_written_configuration_reads_as_itself() {
+    let config = read(WRITTEN).config;
+    assert_eq!(read_text(&to_yaml(&config)).unwrap(), Parsed { config: config.clone(), warnings: Vec::new() });
+    assert_eq!(to_document(&config)["clusterDNS"][1], "fd00::a");
+    assert_eq!(config.healthz_port, 0, "off, as upstream");
+}
+
+#[test]
+fn ignored_members_are_listed_once_and_are_not_members() {
+    let (members, all) = (serde_json::to_value(KubeletConfiguration::default()).unwrap(), ignored::all().collect::<Vec<_>>());
+    for (i, path) in all.iter().enumerate() {
+        assert!(members.get(path).is_none() && !all[i + 1..].contains(path), "{path}");
+    }
+}
+
+#[test]
+fn feature_gates_are_read_as_upstream_reads_them() {
+    let gates: FeatureGates = "HyperVContainer=true".parse().unwrap();
+    assert_eq!((gates.0.get("HyperVContainer"), gates.to_string().as_str()), (Some(&true), "HyperVContainer=true"));
+    for (text, part) in [
+        ("HyperVContainer", "missing bool value for HyperVContainer"),
+        ("HyperVContainer=maybe", "write true or false"),
+        ("Windows=true", "unrecognized feature gate: Windows; there is HyperVContainer"),
+    ] {
+        let error = text.parse::<FeatureGates>().unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+}

@@ -1,0 +1,267 @@
+//! The configuration of `mullion node`: NodeConfiguration (`mullion.io/v1alpha1`) for what upstream has as flags or not at all, beside
+//! upstream's KubeletConfiguration and KubeProxyConfiguration, in one file of up to three YAML documents.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use kube_rules::NodeOs;
+use serde::{Deserialize, Serialize};
+
+use crate::document::{self, ConfigError, Document, Parsed};
+use crate::kube_proxy::{KubeProxyConfiguration, ProxyMode};
+use crate::kubelet::KubeletConfiguration;
+use crate::values::{NetworkName, as_text, empty_is_none};
+
+/// A part of a node that can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The node agent.
+    Kubelet,
+    /// The service proxy.
+    Proxy,
+    /// The pod network between nodes.
+    Fabric,
+}
+
+impl Part {
+    /// All parts.
+    pub const ALL: [Self; 3] = [Self::Kubelet, Self::Proxy, Self::Fabric];
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kubelet => "kubelet",
+            Self::Proxy => "proxy",
+            Self::Fabric => "fabric",
+        })
+    }
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|part| part.to_string() == text).ok_or_else(|| format!("{text:?} is no part: use kubelet, proxy or fabric"))
+    }
+}
+as_text!(Part);
+
+/// The operating system of the machine that this program was built for.
+pub fn default_os() -> NodeOs {
+    if cfg!(windows) { NodeOs::Windows { build: 20348 } } else { NodeOs::Linux }
+}
+
+mod os_as_text {
+    use super::*;
+
+    pub fn serialize<S: serde::Serializer>(os: &NodeOs, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(os)
+    }
+
+    pub fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NodeOs, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a node needs to know beside the two kinds of upstream. Texts are empty when nothing is given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeConfiguration {
+    /// Path of the kubeconfig with the node's identity.
+    pub kubeconfig: String,
+    /// Name of the Node.
+    pub node_name: String,
+    /// Address of the node that others reach it at.
+    #[serde(rename = "nodeIP", with = "empty_is_none")]
+    pub node_ip: Option<IpAddr>,
+    /// What the node runs.
+    #[serde(with = "os_as_text")]
+    pub os: NodeOs,
+    /// Directory that is the root of the node's files; on Windows one per drive, as `C=DIR`.
+    pub roots: Vec<String>,
+    /// The Host Networking Service of a Windows node; empty for the variable `MULLION_HCN`, else the system's DLL.
+    pub hcn: String,
+    /// Name of the adapter that carries the pod network of a Windows node.
+    pub adapter: String,
+    /// Whether pods of a Windows node reach themselves through their Services.
+    #[serde(rename = "loopbackDSR")]
+    pub loopback_dsr: bool,
+    /// Every ClusterIP lies here.
+    #[serde(rename = "serviceCIDR", with = "empty_is_none")]
+    pub service_cidr: Option<IpNet>,
+    /// The network of the nodes.
+    #[serde(with = "empty_is_none")]
+    pub lan: Option<IpNet>,
+    /// Where the CNI configuration goes.
+    pub cni_conf_dir: String,
+    /// Where host-local address management keeps its reservations; empty for the plug-in's default.
+    pub ipam_dir: String,
+    /// CPUs that the node declares, a quantity.
+    pub cpu: String,
+    /// Memory that the node declares, a quantity.
+    pub memory: String,
+    /// Identity of the machine, for a simulated host; empty for the real one's.
+    #[serde(rename = "machineID")]
+    pub machine_id: String,
+    /// Identity of this boot, for a simulated host.
+    #[serde(rename = "bootID")]
+    pub boot_id: String,
+    /// Parts that are left out.
+    pub without: Vec<Part>,
+}
+
+impl Default for NodeConfiguration {
+    fn default() -> Self {
+        Self {
+            kubeconfig: String::new(),
+            node_name: String::new(),
+            node_ip: None,
+            os: default_os(),
+            roots: Vec::new(),
+            hcn: String::new(),
+            adapter: "Ethernet".to_owned(),
+            loopback_dsr: true,
+            service_cidr: None,
+            lan: None,
+            cni_conf_dir: String::new(),
+            ipam_dir: String::new(),
+            cpu: "8".to_owned(),
+            memory: "16Gi".to_owned(),
+            machine_id: String::new(),
+            boot_id: String::new(),
+            without: Vec::new(),
+        }
+    }
+}
+
+impl Document for NodeConfiguration {
+    const API_VERSION: &'static str = "mullion.io/v1alpha1";
+    const KIND: &'static str = "NodeConfiguration";
+
+    fn ignored(_: &str) -> Option<&'static str> {
+        None
+    }
+}
+
+/// The whole configuration of a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeConfig {
+    /// The node itself.
+    pub node: NodeConfiguration,
+    /// The node agent.
+    pub kubelet: KubeletConfiguration,
+    /// The service proxy; its `clusterCIDR` is that of the pod network too.
+    pub kube_proxy: KubeProxyConfiguration,
+}
+
+impl NodeConfig {
+    /// Reads a file's text: at most one document of each of the three kinds.
+    ///
+    /// # Errors
+    /// Other kinds, kinds that are there twice, and wrong values.
+    pub fn read(text: &str) -> Result<Parsed<Self>, ConfigError> {
+        let (mut node, mut kubelet, mut kube_proxy) = (None, None, None);
+        let mut warnings = Vec::new();
+        for document in document::split(text)? {
+            if document::is_a::<KubeletConfiguration>(&document) {
+                take(&mut kubelet, &document, &mut warnings)?;
+            } else if document::is_a::<KubeProxyConfiguration>(&document) {
+                take(&mut kube_proxy, &document, &mut warnings)?;
+            } else if document::is_a::<NodeConfiguration>(&document) {
+                take(&mut node, &document, &mut warnings)?;
+            } else {
+                let (kind, version) = document::kind_of(&document);
+                let expected = "NodeConfiguration, KubeletConfiguration or KubeProxyConfiguration".to_owned();
+                return Err(ConfigError::OtherKind { kind: kind.to_owned(), version: version.to_owned(), expected });
+            }
+        }
+        let config = Self { node: node.unwrap_or_default(), kubelet: kubelet.unwrap_or_default(), kube_proxy: kube_proxy.unwrap_or_default() };
+        Ok(Parsed { config, warnings })
+    }
+
+    /// The text of a file that means this configuration.
+    pub fn to_yaml(&self) -> String {
+        [document::to_yaml(&self.node), document::to_yaml(&self.kubelet), document::to_yaml(&self.kube_proxy)].join("---\n")
+    }
+
+    /// Checks that what has no default is there, and fills what one document knows of another. `network` names the pods' network in HNS.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`], which names flag and member.
+    pub fn complete(mut self, network: &str) -> Result<Complete, ConfigError> {
+        let node = &self.node;
+        let missing = |flag: &str, member: &str| ConfigError::Conflict(format!("the node has no --{flag}: give it, or {member} in --config"));
+        let texts = [
+            (&node.kubeconfig, "kubeconfig", "kubeconfig"),
+            (&node.node_name, "hostname-override", "nodeName"),
+            (&self.kubelet.container_runtime_endpoint, "container-runtime-endpoint", "containerRuntimeEndpoint"),
+            (&node.cni_conf_dir, "cni-conf-dir", "cniConfDir"),
+            (&self.kubelet.tls_cert_file, "tls-cert-file", "tlsCertFile"),
+            (&self.kubelet.tls_private_key_file, "tls-private-key-file", "tlsPrivateKeyFile"),
+            (&self.kubelet.authentication.x509.client_ca_file, "client-ca-file", "authentication.x509.clientCAFile"),
+        ];
+        for (text, flag, member) in texts {
+            if text.is_empty() {
+                return Err(missing(flag, member));
+            }
+        }
+        if node.roots.is_empty() {
+            return Err(missing("root", "roots"));
+        }
+        if !node.machine_id.is_empty() && node.boot_id.is_empty() {
+            return Err(missing("boot-id", "bootID"));
+        }
+        let node_ip = node.node_ip.ok_or_else(|| missing("node-ip", "nodeIP"))?;
+        let service_cidr = node.service_cidr.ok_or_else(|| missing("service-cidr", "serviceCIDR"))?;
+        let lan = node.lan.ok_or_else(|| missing("lan", "lan"))?;
+        let cluster_dns = *self.kubelet.cluster_dns.first().ok_or_else(|| missing("cluster-dns", "clusterDNS"))?;
+        let cluster_cidr = match self.kube_proxy.cluster_cidr.0.as_slice() {
+            [NetworkName::Net(net)] => *net,
+            [] => return Err(missing("cluster-cidr", "clusterCIDR")),
+            _ => return Err(ConfigError::Conflict("clusterCIDR of a node is one network".to_owned())),
+        };
+        let proxy = &mut self.kube_proxy;
+        proxy.hostname_override.clone_from(&node.node_name);
+        proxy.bind_address = node_ip;
+        proxy.client_connection.kubeconfig.clone_from(&node.kubeconfig);
+        if proxy.mode == ProxyMode::Unset {
+            proxy.mode = if node.os.is_windows() { ProxyMode::Kernelspace } else { ProxyMode::Nftables };
+        }
+        if node.os.is_windows() {
+            proxy.winkernel.network_name = network.to_owned();
+        }
+        Ok(Complete { config: self, node_ip, cluster_cidr, service_cidr, lan, cluster_dns })
+    }
+}
+
+/// A configuration that was checked by [`NodeConfig::complete`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Complete {
+    /// The configuration in effect.
+    pub config: NodeConfig,
+    /// Address of the node.
+    pub node_ip: IpAddr,
+    /// Every pod's address lies here.
+    pub cluster_cidr: IpNet,
+    /// Every ClusterIP lies here.
+    pub service_cidr: IpNet,
+    /// The network of the nodes.
+    pub lan: IpNet,
+    /// The first cluster DNS server.
+    pub cluster_dns: IpAddr,
+}
+
+fn take<T: Document>(place: &mut Option<T>, document: &serde_json::Value, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
+    let parsed = document::read::<T>(document)?;
+    warnings.extend(parsed.warnings.into_iter().map(|warning| format!("{}: {warning}", T::KIND)));
+    if place.replace(parsed.config).is_some() {
+        return Err(ConfigError::Twice(T::KIND));
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Tests of a node's configuration file.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::*;
+use crate::kube_proxy::{ClientConnection, DetectLocal, DetectLocalMode, Logging, MasqueradeBit, Nftables, Winkernel};
+use crate::kubelet::{Authentication, EvictionHard, X509};
+use crate::{GoDuration, NetworkList};
+
+/// A configuration without one default. No `..`: a new member has to be given here, and the tests below then see it carried.
+fn no_defaults() -> NodeConfig {
+    let gates = BTreeMap::from([("HyperVContainer".to_owned(), true)]);
+    NodeConfig {
+        node: NodeConfiguration {
+            kubeconfig: "/k".into(),
+            node_name: "win01".into(),
+            node_ip: "10.240.0.12".parse().ok(),
+            os: NodeOs::Windows { build: 17763 },
+            roots: vec!["C=/c".into(), "D=/d".into()],
+            hcn: "unix:/h".into(),
+            adapter: "Ethernet 2".into(),
+            loopback_dsr: false,
+            service_cidr: "10.97.0.0/16".parse().ok(),
+            lan: "10.240.0.0/24".parse().ok(),
+            cni_conf_dir: "/conf".into(),
+            ipam_dir: "/ipam".into(),
+            cpu: "500m".into(),
+            memory: "1Gi".into(),
+            machine_id: "m".into(),
+            boot_id: "b".into(),
+            without: Part::ALL.to_vec(),
+        },
+        kubelet: KubeletConfiguration {
+            tls_cert_file: "/crt".into(),
+            tls_private_key_file: "/key".into(),
+            authentication: Authentication { x509: X509 { client_ca_file: "/ca".into() } },
+            port: 1,
+            healthz_port: 2,
+            healthz_bind_address: "127.0.0.2".parse().unwrap(),
+            cluster_domain: "c.example".into(),
+            cluster_dns: vec!["10.97.0.10".parse().unwrap()],
+            max_pods: 3,
+            container_runtime_endpoint: "unix:///cri".into(),
+            feature_gates: gates.clone(),
+            eviction_hard: EvictionHard(BTreeMap::from([("nodefs.available".into(), "1%".into())])),
+            container_log_max_size: "1Ki".into(),
+            container_log_max_files: 4,
+        },
+        kube_proxy: KubeProxyConfiguration {
+            client_connection: ClientConnection { kubeconfig: "/p".into() },
+            hostname_override: "h".into(),
+            bind_address: "10.0.0.5".parse().unwrap(),
+            bind_address_hard_fail: true,
+            mode: ProxyMode::Userspace,
+            metrics_bind_address: "127.0.0.1:1".parse().unwrap(),
+            healthz_bind_address: "10.0.0.5".parse().unwrap(),
+            node_port_addresses: vec!["localhost".parse().unwrap()],
+            cluster_cidr: "10.1.0.0/16".parse().unwrap(),
+            detect_local_mode: DetectLocalMode::NodeCidr,
+            detect_local: DetectLocal { bridge_interface: "br".into(), interface_name_prefix: "v".into() },
+            nftables: Nftables { masquerade_all: true, masquerade_bit: serde_json::from_str::<MasqueradeBit>("7").unwrap() },
+            sync_period: GoDuration(Duration::from_secs(7)),
+            udp_idle_timeout: GoDuration(Duration::from_secs(8)),
+            feature_gates: BTreeMap::from([("WinDSR".to_owned(), false)]),
+            winkernel: Winkernel {
+                network_name: "n".into(),
+                source_vip: "10.1.0.2".parse().ok(),
+                enable_dsr: false,
+                root_hns_endpoint_name: "r".into(),
+                forward_health_check_vip: true,
+            },
+            windows_run_as_service: true,
+            logging: Logging { verbosity: 4 },
+        },
+    }
+}
+
+fn leaves(value: &serde_json::Value, prefix: &str, all: &mut BTreeMap<String, serde_json::Value>) {
+    match value {
+        serde_json::Value::Object(members) if !prefix.ends_with("Gates") && !prefix.ends_with("Hard") => {
+            members.iter().for_each(|(name, value)| leaves(value, &format!("{prefix}.{name}"), all));
+        }
+        _ => drop(all.insert(prefix.to_owned(), value.clone())),
+    }
+}
+
+fn members(config: &NodeConfig) -> BTreeMap<String, serde_json::Value> {
+    let mut all = BTreeMap::new();
+    leaves(&document::to_document(&config.node), "node", &mut all);
+    leaves(&document::to_document(&config.kubelet), "kubelet", &mut all);
+    leaves(&document::to_document(&config.kube_proxy), "proxy", &mut all);
+    all.retain(|path, _| !path.ends_with(".kind") && !path.ends_with(".apiVersion"));
+    all
+}
+
+#[test]
+fn a_file_keeps_every_member() {
+    let config = no_defaults();
+    let (ours, defaults) = (members(&config), members(&NodeConfig::default()));
+    for (path, value) in &ours {
+        assert_ne!(Some(value), defaults.get(path), "{path} has its default here, and proves nothing");
+    }
+    assert_eq!(NodeConfig::read(&config.to_yaml()).unwrap(), Parsed { config, warnings: Vec::new() });
+}
+
+#[test]
+fn upstreams_documents_may_stand_alone() {
+    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\nrotateCertificates: true\n---\n---\n";
+    let Parsed { config, warnings } = NodeConfig::read(text).unwrap();
+    assert_eq!((config.kubelet.max_pods, config.node), (7, NodeConfiguration::default()));
+    assert!(warnings.len() == 1 && warnings[0].starts_with("KubeletConfiguration: rotateCertificates has no effect"), "{warnings:?}");
+    assert!(NodeConfig::read(&format!("{text}{text}")).unwrap_err().to_string().contains("two documents of kind KubeletConfiguration"));
+    assert!(NodeConfig::read("kind: Pod\napiVersion: v1").unwrap_err().to_string().contains("\"Pod\""));
+    let wrong = NodeConfig::read("kind: NodeConfiguration\napiVersion: mullion.io/v1alpha1\nnodeIP: here").unwrap_err().to_string();
+    assert!(wrong.contains("invalid value \"here\" of nodeIP"), "{wrong}");
+}
+
+#[test]
+fn what_has_no_default_is_asked_for_by_flag_and_member() {
+    let whole = no_defaults();
+    whole.clone().complete("net").unwrap();
+    let cases: [(&str, fn(&mut NodeConfig)); 12] = [
+        ("--kubeconfig: give it, or kubeconfig in --config", |c| c.node.kubeconfig.clear()),
+        ("--hostname-override: give it, or nodeName", |c| c.node.node_name.clear()),
+        ("--node-ip", |c| c.node.node_ip = None),
+        ("--root", |c| c.node.roots.clear()),
+        ("--container-runtime-endpoint", |c| c.kubelet.container_runtime_endpoint.clear()),
+        ("--cluster-cidr", |c| c.kube_proxy.cluster_cidr = NetworkList::default()),
+        ("--service-cidr", |c| c.node.service_cidr = None),
+        ("--lan", |c| c.node.lan = None),
+        ("--cluster-dns", |c| c.kubelet.cluster_dns.clear()),
+        ("--cni-conf-dir", |c| c.node.cni_conf_dir.clear()),
+        ("--client-ca-file: give it, or authentication.x509.clientCAFile", |c| c.kubelet.authentication = Authentication::default()),
+        ("--boot-id", |c| c.node.boot_id.clear()),
+    ];
+    for (part, change) in cases {
+        let mut config = whole.clone();
+        change(&mut config);
+        let error = config.complete("net").unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn the_proxy_learns_what_the_node_knows() {
+    let mut config = no_defaults();
+    config.kube_proxy.mode = ProxyMode::Unset;
+    let proxy = config.clone().complete("net").unwrap().config.kube_proxy;
+    assert_eq!((proxy.hostname_override.as_str(), proxy.bind_address.to_string().as_str()), ("win01", "10.240.0.12"));
+    assert_eq!((proxy.mode, proxy.winkernel.network_name.as_str()), (ProxyMode::Kernelspace, "net"));
+    config.node.os = NodeOs::Linux;
+    assert_eq!(config.complete("net").unwrap().config.kube_proxy.mode, ProxyMode::Nftables);
+}

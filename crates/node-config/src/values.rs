@@ -1,0 +1,203 @@
+//! Values of configuration members that are text in the file: addresses, networks, lists.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, Serializer, de};
+
+/// Serializes a type by its `Display` and reads it by its `FromStr`.
+macro_rules! as_text {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                <String as serde::Deserialize>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+pub(crate) use as_text;
+
+/// An optional value whose absence is the empty text, as in Go.
+pub(crate) mod empty_is_none {
+    use super::*;
+
+    pub fn serialize<T: fmt::Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => serializer.collect_str(value),
+            None => serializer.serialize_str(""),
+        }
+    }
+
+    pub fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err: fmt::Display>,
+        D: Deserializer<'de>,
+    {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(de::Error::custom) }
+    }
+}
+
+/// Where a server listens: `10.0.0.5:10256`, `[::]:10256`, an address alone (the port is the server's default), or empty for nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// At the server's default port.
+    Address(IpAddr),
+    /// At this address and port.
+    Socket(SocketAddr),
+}
+
+impl ListenAddress {
+    /// The address and port, where an address alone gets `default_port`.
+    pub fn socket(self, default_port: u16) -> Option<SocketAddr> {
+        match self {
+            Self::Off => None,
+            Self::Address(ip) => Some(SocketAddr::new(ip, default_port)),
+            Self::Socket(at) => Some(at),
+        }
+    }
+
+    /// The same at another port; port 0 is nowhere.
+    pub fn with_port(self, port: u16) -> Self {
+        match self.socket(port) {
+            Some(at) if port != 0 => Self::Socket(SocketAddr::new(at.ip(), port)),
+            _ => Self::Off,
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => Ok(()),
+            Self::Address(ip) => ip.fmt(f),
+            Self::Socket(at) => at.fmt(f),
+        }
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ip = || text.parse().map(Self::Address).ok();
+        let socket = text.parse().map(Self::Socket).ok();
+        let off = text.is_empty().then_some(Self::Off);
+        off.or(socket).or_else(ip).ok_or_else(|| format!("{text:?} is no address and port"))
+    }
+}
+as_text!(ListenAddress);
+
+/// A network, or one of the names that stand for some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkName {
+    /// `all`: every address.
+    All,
+    /// `localhost`: the loopback addresses.
+    Localhost,
+    /// `primary`: the node's primary addresses.
+    Primary,
+    /// A network, as 192.168.0.0/16.
+    Net(IpNet),
+}
+
+impl NetworkName {
+    /// The networks it stands for; none for `primary`.
+    pub fn networks(self) -> Vec<IpNet> {
+        let nets = |texts: [&str; 2]| texts.iter().filter_map(|text| text.parse().ok()).collect();
+        match self {
+            Self::All => nets(["0.0.0.0/0", "::/0"]),
+            Self::Localhost => nets(["127.0.0.0/8", "::1/128"]),
+            Self::Primary => Vec::new(),
+            Self::Net(net) => vec![net],
+        }
+    }
+}
+
+impl fmt::Display for NetworkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Localhost => f.write_str("localhost"),
+            Self::Primary => f.write_str("primary"),
+            Self::Net(net) => net.fmt(f),
+        }
+    }
+}
+
+impl FromStr for NetworkName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "localhost" => Ok(Self::Localhost),
+            "primary" => Ok(Self::Primary),
+            text => text.parse().map(Self::Net).map_err(|_| format!("{text:?} is no network, write it as 192.168.0.0/16")),
+        }
+    }
+}
+as_text!(NetworkName);
+
+/// Networks in one text, separated by commas (`clusterCIDR`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkList(pub Vec<NetworkName>);
+
+impl NetworkList {
+    /// All the networks.
+    pub fn networks(&self) -> Vec<IpNet> {
+        self.0.iter().flat_map(|name| name.networks()).collect()
+    }
+}
+
+impl fmt::Display for NetworkList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl FromStr for NetworkList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+as_text!(NetworkList);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listen_addresses_take_ports_and_defaults() {
+        let at = |text: &str| text.parse::<ListenAddress>().unwrap().socket(10256).map(|at| at.to_string());
+        assert_eq!(at("10.0.0.5"), Some("10.0.0.5:10256".into()));
+        assert_eq!(at("[::]:9000"), Some("[::]:9000".into()));
+        assert_eq!(at(""), None);
+        let moved = |text: &str, port| text.parse::<ListenAddress>().unwrap().with_port(port).to_string();
+        assert_eq!(
+            [moved("0.0.0.0:10256", 9001), moved("0.0.0.0", 9001), moved("0.0.0.0", 0), moved("", 9001)],
+            ["0.0.0.0:9001", "0.0.0.0:9001", "", ""]
+        );
+        assert!("nowhere".parse::<ListenAddress>().unwrap_err().contains("is no address and port"));
+    }
+
+    #[test]
+    fn networks_have_names() {
+        let list: NetworkList = "localhost, 10.0.0.0/8".parse().unwrap();
+        assert_eq!((list.networks().len(), list.to_string()), (3, "localhost,10.0.0.0/8".to_owned()));
+        assert!("10.0.0.5".parse::<NetworkList>().unwrap_err().contains("is no network, write it as 192.168.0.0/16"));
+    }
+}
