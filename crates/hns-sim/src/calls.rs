@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hcn::{Function, Guid, HResult};
 use serde::{Deserialize, Serialize};
 
-use crate::faults::matches;
+use crate::text::matches;
 
 /// How many calls the log remembers.
 const LOG: usize = 1000;

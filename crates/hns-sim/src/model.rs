@@ -16,15 +16,15 @@ mod acls;
 mod balancers;
 mod endpoints;
 mod hnscall;
-mod incidents;
 mod namespaces;
 mod networks;
 mod policies;
 mod subnets;
+mod tampering;
 mod view;
 
 pub(crate) use namespaces::HOST_COMPARTMENT;
-pub(crate) use view::show;
+pub use tampering::Tampering;
 
 /// Host facts that rules need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,16 +74,6 @@ impl Staged {
     fn announce(mut self, event_type: u32, id: Guid, flags: u32) -> Self {
         self.announced.push(event(event_type, id, flags, Value::Null));
         self
-    }
-
-    /// Attached endpoints get no adapter: they look attached, in the state of those that are not.
-    pub(crate) fn leave_out_adapters(&mut self) {
-        for change in &mut self.changes {
-            if let Some(Object::Endpoint(endpoint)) = &mut change.after {
-                endpoint.interface = None;
-                endpoint.document.state = hcn::EndpointState::CREATED;
-            }
-        }
     }
 }
 

@@ -1,14 +1,16 @@
 //! State that survives a restart of the service, a crash of it, or a reboot of its host. Pure.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use hcn::document::{NamespaceResourceType, NetworkFlags, NetworkPolicyType};
 use hcn::{
     EndpointState, Guid, HnsVersion, HostComputeNamespace, HostComputeNetwork, LoadBalancerFlags, NamespaceResource, NetworkPolicy, NetworkType,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::compile::awaits_compartment;
-use crate::faults::{Loss, RestartMode};
 use crate::latency::mix;
 use crate::model::{HOST_COMPARTMENT, Host, has_vfp, is_external};
 use crate::state::{Change, Endpoint, Object, State, endpoint_of};
@@ -16,6 +18,63 @@ use crate::switches::Switches;
 
 /// From this version on, NAT networks do not survive a reboot.
 const NAT_IS_TRANSIENT: HnsVersion = HnsVersion::new(9, 0);
+
+/// How the service ends before it starts again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RestartMode {
+    /// Restart-Service.
+    #[default]
+    Clean,
+    /// It crashed; the service manager starts it again.
+    Crash,
+    /// The host rebooted.
+    Reboot,
+}
+
+impl FromStr for RestartMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "clean" => Ok(Self::Clean),
+            "crash" => Ok(Self::Crash),
+            "reboot" => Ok(Self::Reboot),
+            other => Err(format!("{other:?} is no way to restart: use clean, crash or reboot")),
+        }
+    }
+}
+
+impl fmt::Display for RestartMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Clean => "clean",
+            Self::Crash => "crash",
+            Self::Reboot => "reboot",
+        })
+    }
+}
+
+/// What is lost, or wrongly kept, over a restart or reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Networks do not come back.
+    Networks,
+    /// Endpoints do not come back.
+    Endpoints,
+    /// Endpoints come back from a reboot.
+    StaleEndpoints,
+    /// Namespaces without containers do not come back.
+    Namespaces,
+    /// Load balancers do not come back.
+    Balancers,
+    /// Half of the load balancers do not come back.
+    SomeBalancers,
+    /// Load balancers come back without DSR.
+    DirectServerReturn,
+    /// Load balancers are not listed, but what they listened on stays taken.
+    Listeners,
+}
 
 /// How the service ended, and what is lost when it starts again.
 #[derive(Clone, Debug, Default)]

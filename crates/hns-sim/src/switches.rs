@@ -8,7 +8,7 @@ use std::str::FromStr;
 use hcn::{HResult, HnsVersion, SupportedFeatures};
 use serde::{Deserialize, Serialize};
 
-use crate::faults::code;
+use crate::text::code;
 
 /// How a switch's value is read and shown.
 trait Value: Sized {

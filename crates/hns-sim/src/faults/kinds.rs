@@ -5,6 +5,7 @@ use std::fmt;
 use hcn::HResult;
 
 use super::{Action, Defect, Incident, Loss, Outage, Shown};
+use crate::model::Tampering;
 
 /// What a fault's name means.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +181,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "vanish",
-        action: Action::Incident(Incident::LoseObject),
+        action: Action::Incident(Incident::Tamper(Tampering::LoseObject)),
         hits: Hits::Once,
         calls: "HcnOpen*",
         what: "the object is gone between enumerating and opening",
@@ -408,7 +409,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "net-new-id",
-        action: Action::Incident(Incident::NewNetwork),
+        action: Action::Incident(Incident::Tamper(Tampering::RenewNetwork)),
         hits: Hits::Once,
         calls: "HcnEnumerateNetworks",
         what: "the network was made anew with another id, without endpoints",
@@ -539,7 +540,7 @@ pub const KINDS: &[FaultKind] = &[
     },
     FaultKind {
         name: "lost-object",
-        action: Action::Incident(Incident::LoseObject),
+        action: Action::Incident(Incident::Tamper(Tampering::LoseObject)),
         hits: Hits::Once,
         what: "the object is gone, as if another program had deleted it",
         seen: "`mullion hns list` without it; a load balancer is made anew within seconds",
@@ -649,7 +650,7 @@ pub const KINDS: &[FaultKind] = &[
     // Policies.
     FaultKind {
         name: "lost-policy",
-        action: Action::Incident(Incident::LosePolicies),
+        action: Action::Incident(Incident::Tamper(Tampering::LosePolicies)),
         hits: Hits::Once,
         what: "the object's policies are gone; a load balancer is gone itself",
         seen: "`mullion hns list endpoints -o json` without them: a pod without OutBoundNAT reaches nothing outside",

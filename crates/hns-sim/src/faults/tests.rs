@@ -11,7 +11,7 @@ fn fault_hits_the_calls_it_names_until_its_count_is_used_up() {
     let create = called(Function::Create(Kind::Endpoint), None);
     let number = faults.add("fail-call=0x6be,call=HcnCreate*,text=pod,skip=1,count=1".parse().unwrap()).unwrap();
     faults.add("slow-call=5ms".parse().unwrap()).unwrap();
-    let slow = |verdict: Verdict| verdict.error.is_none() && verdict.delay == Duration::from_millis(5);
+    let slow = |effects: Effects| effects.error.is_none() && effects.delay == Duration::from_millis(5);
     assert!(slow(faults.judge(&called(Function::Open(Kind::Endpoint), None))));
     assert!(slow(faults.judge(&Called { texts: [None; 3], ..create })), "another text");
     assert!(slow(faults.judge(&create)), "the first is let pass");
@@ -99,7 +99,7 @@ fn start_faults_do_not_hit_calls() {
     let mut faults = Faults::new(0);
     faults.add("network-lost-on-reboot,count=1".parse().unwrap()).unwrap();
     faults.add("restart-drops-dsr".parse().unwrap()).unwrap();
-    assert_eq!(faults.judge(&called(Function::HnsCall, None)), Verdict::default());
+    assert_eq!(faults.judge(&called(Function::HnsCall, None)), Effects::default());
     assert_eq!(faults.losses(), [Loss::Networks, Loss::DirectServerReturn]);
     assert_eq!(faults.losses(), [Loss::DirectServerReturn]);
 }

@@ -1,19 +1,15 @@
-//! The older shape of objects, and how faults show them.
+//! Older shape of objects.
 
 use hcn::document::{VSwitchExtension, v1};
-use hcn::{Guid, HostComputeNetwork, LoadBalancerFlags, NetworkPolicy, NetworkType, PortMappingFlags};
+use hcn::{Guid, HostComputeNetwork, LoadBalancerFlags, NetworkType, PortMappingFlags};
 use serde_json::{Map, Value, json};
 
 use super::networks::EXTENSIONS;
 use super::{Context, is_nat};
-use crate::faults::Shown;
 use crate::state::{Balancer, Endpoint, Object};
 
 /// The compartment in which HNS resolves names.
 const DNS_COMPARTMENT: u32 = 3;
-
-/// An address of a host that got no lease.
-const LINK_LOCAL: &str = "169.254.17.1";
 
 fn value<T: serde::Serialize>(document: &T) -> Value {
     serde_json::to_value(document).unwrap_or_default()
@@ -105,37 +101,5 @@ fn policy_list(id: Guid, balancer: &Balancer) -> v1::PolicyList {
         state: document.state,
         version: document.version,
         ..v1::PolicyList::default()
-    }
-}
-
-/// Shows networks in a call's answer as a fault has them.
-pub(crate) fn show(shown: Shown, text: String) -> String {
-    let Ok(mut answer) = serde_json::from_str::<Value>(&text) else { return text };
-    show_value(shown, &mut answer);
-    answer.to_string()
-}
-
-fn show_value(shown: Shown, value: &mut Value) {
-    match value {
-        Value::Array(values) => values.iter_mut().for_each(|value| show_value(shown, value)),
-        Value::Object(members) => {
-            if members.contains_key("ManagementIP") {
-                match shown {
-                    Shown::NoManagementAddress => drop(members.shift_remove("ManagementIP")),
-                    Shown::LinkLocalAddress => drop(members.insert("ManagementIP".into(), LINK_LOCAL.into())),
-                }
-            }
-            if let Some(Value::Array(policies)) = members.get_mut("Policies") {
-                let is_it = |policy: &Value| policy.get("Type").is_some_and(|name| name == "ProviderAddress");
-                if policies.iter().any(is_it) {
-                    policies.retain(|policy| !is_it(policy));
-                    if let (Shown::LinkLocalAddress, Ok(address)) = (shown, LINK_LOCAL.parse()) {
-                        policies.push(serde_json::to_value(NetworkPolicy::provider_address(address)).unwrap_or_default());
-                    }
-                }
-            }
-            members.values_mut().for_each(|value| show_value(shown, value));
-        }
-        _ => {}
     }
 }
