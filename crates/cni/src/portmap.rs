@@ -171,7 +171,7 @@ fn engine() -> Result<Engine, CniError> {
 /// Removes the ports of containers whose id is chosen. Datagrams of a client that goes on sending still go to the pod that is
 /// gone, until the port is mapped again.
 fn remove(chosen: impl Fn(&str) -> bool) -> Result<(), CniError> {
-    let mut engine = engine()?;
+    let engine = engine()?;
     let observed = engine.nft().observe(&table()).map_err(nft)?;
     let comments = [PORTS, POSTROUTING].into_iter().flat_map(|chain| observed.comments(chain));
     let owners: BTreeSet<String> = comments.filter(|id| chosen(id)).map(str::to_owned).collect();

@@ -8,6 +8,7 @@ use super::{Chain, Element, Entry, Family, Rule, SetSpec, Table};
 #[derive(Debug, Clone)]
 pub struct Desired<E = Element> {
     pub(crate) table: Table,
+    pub(crate) partial: bool,
     pub(crate) shared: bool,
     pub(crate) chains: BTreeMap<String, DesiredChain>,
     pub(crate) sets: BTreeMap<String, DesiredSet<E>>,
@@ -59,12 +60,6 @@ impl<E> DesiredSet<E> {
         self
     }
 
-    /// The engine makes the elements alone: the set is there, or another part declares it.
-    pub fn used(&mut self) -> &mut Self {
-        self.used = true;
-        self
-    }
-
     /// With these elements, too.
     pub fn extend(&mut self, elements: impl IntoIterator<Item = E>) -> &mut Self {
         self.elements.get_or_insert_default().extend(elements);
@@ -80,15 +75,19 @@ impl<E> DesiredSet<E> {
 impl<E: Entry> Desired<E> {
     /// A table without chains and sets. Chains and sets that the kernel has and this has not are deleted.
     pub fn new(table: Table) -> Self {
-        Self { table, shared: false, chains: BTreeMap::new(), sets: BTreeMap::new() }
+        Self { table, partial: false, shared: false, chains: BTreeMap::new(), sets: BTreeMap::new() }
     }
 
-    /// A part of a table: chains and sets that this has not stay. Where other processes write the same table, the engine commits
-    /// only what it planned from the latest rules.
+    /// A part of a table: chains and sets that this has not stay.
     #[must_use]
-    pub fn shared(mut self) -> Self {
-        self.shared = true;
-        self
+    pub fn partial(self) -> Self {
+        Self { partial: true, ..self }
+    }
+
+    /// A part of a table that other processes write as well: the engine commits only what it planned from the latest rules.
+    #[must_use]
+    pub fn shared(self) -> Self {
+        Self { partial: true, shared: true, ..self }
     }
 
     /// The table.
@@ -111,7 +110,19 @@ impl<E: Entry> Desired<E> {
 
     /// A set or map, without elements at first; the one of that name where this has one already.
     pub fn set(&mut self, spec: SetSpec) -> &mut DesiredSet<E> {
-        let new = |spec: SetSpec| DesiredSet { spec, rank: 1, with_rules: false, used: false, elements: Some(Vec::new()) };
+        let set = self.used_set(spec);
+        set.used = false;
+        set
+    }
+
+    /// A set or map that is there, or that another part declares: only its elements are desired here.
+    pub fn used_set(&mut self, spec: SetSpec) -> &mut DesiredSet<E> {
+        let new = |spec: SetSpec| DesiredSet { spec, rank: 1, with_rules: false, used: true, elements: Some(Vec::new()) };
         self.sets.entry(spec.name.clone()).or_insert_with(|| new(spec))
+    }
+
+    /// The set or map of that name, when this has one.
+    pub fn find_set(&mut self, name: &str) -> Option<&mut DesiredSet<E>> {
+        self.sets.get_mut(name)
     }
 }

@@ -4,6 +4,8 @@
 //! whose user knows what is in the kernel ([`Plan::between`]). [`Engine::is_undisturbed`] says by the kernel's generation number whether
 //! anybody else wrote any rules since, without reading them; [`Engine::plan`] reads them and is empty when all is as desired.
 
+use std::sync::{Mutex, PoisonError};
+
 use super::plan::TablePlan;
 use super::{Batch, Desired, Entry, Nft, NftError, Plan};
 
@@ -16,7 +18,7 @@ pub struct Engine {
     nft: Nft,
     part: usize,
     /// The generation of rules that we left; absent when others may have written meanwhile.
-    left: Option<u32>,
+    left: Mutex<Option<u32>>,
 }
 
 /// What the engine did.
@@ -31,7 +33,7 @@ pub struct Report {
 impl Engine {
     /// An engine that speaks through `nft`.
     pub fn new(nft: Nft) -> Self {
-        Self { nft, part: usize::MAX, left: None }
+        Self { nft, part: usize::MAX, left: Mutex::new(None) }
     }
 
     /// Commits before a transaction has more than about `bytes`, although the kernel may take more at once: memory stays bounded.
@@ -56,7 +58,7 @@ impl Engine {
     /// # Errors
     /// When the kernel refuses.
     pub fn is_undisturbed(&self) -> Result<bool, NftError> {
-        let Some(left) = self.left else { return Ok(false) };
+        let Some(left) = self.left() else { return Ok(false) };
         Ok(self.nft.generation()? == left)
     }
 
@@ -85,7 +87,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the kernel refuses. What was committed stays.
-    pub fn reconcile<E: Entry>(&mut self, desired: Vec<Desired<E>>) -> Result<Report, NftError> {
+    pub fn reconcile<E: Entry>(&self, desired: Vec<Desired<E>>) -> Result<Report, NftError> {
         if !desired.iter().any(|desired| desired.shared) {
             let before = self.nft.generation()?;
             let plan = self.plan(desired)?;
@@ -113,25 +115,40 @@ impl Engine {
     ///
     /// # Errors
     /// When the kernel refuses. What was committed stays; nothing, where all of it fits one transaction.
-    pub fn apply<E: Entry>(&mut self, plan: Plan<E>) -> Result<Report, NftError> {
+    pub fn apply<E: Entry>(&self, plan: Plan<E>) -> Result<Report, NftError> {
         if plan.is_empty() {
             return Ok(Report::default());
         }
         let before = self.nft.generation()?;
-        let undisturbed = self.left == Some(before);
+        let undisturbed = self.left() == Some(before);
         self.commit(plan, before, undisturbed)
     }
 
+    /// Makes a change in one transaction, or nothing of it. [`Self::is_undisturbed`] does not know of it.
+    ///
+    /// # Errors
+    /// When the kernel refuses; [`NftError::TooLarge`] when one transaction cannot hold it.
+    pub fn apply_at_once<E: Entry>(&self, plan: Plan<E>) -> Result<Report, NftError> {
+        let (elements, batch) = (plan.element_count(), batch_of(plan));
+        self.nft.commit(&batch)?;
+        Ok(Report { elements, transactions: usize::from(!batch.is_empty()) })
+    }
+
+    fn left(&self) -> Option<u32> {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Commits a plan. Its user knows the rules of generation `before` when `known`.
-    fn commit<E: Entry>(&mut self, plan: Plan<E>, before: u32, known: bool) -> Result<Report, NftError> {
+    fn commit<E: Entry>(&self, plan: Plan<E>, before: u32, known: bool) -> Result<Report, NftError> {
         let elements = plan.element_count();
-        let Self { nft, part, .. } = self;
-        let mut transactions = Transactions { batch: Batch::new(), part: *part, count: 0, commit: |batch: &Batch| nft.commit_counted(batch) };
+        let mut transactions =
+            Transactions { batch: Batch::new(), part: self.part, count: 0, commit: |batch: &Batch| self.nft.commit_counted(batch) };
         let result = plan.units(|unit| transactions.put(unit)).and_then(|()| transactions.flush());
         let count = transactions.count;
         // After a refusal the generation tells whether the kernel is as it was.
         let now = self.nft.generation();
-        self.left = now.ok().filter(|now| known && now.wrapping_sub(before) as usize == count).filter(|_| result.is_ok() || count == 0);
+        let left = now.ok().filter(|now| known && now.wrapping_sub(before) as usize == count).filter(|_| result.is_ok() || count == 0);
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = left;
         result.map(|()| Report { elements, transactions: count })
     }
 }

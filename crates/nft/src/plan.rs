@@ -116,7 +116,7 @@ impl<E: Entry> TablePlan<E> {
     pub fn of(observed: &Observed, desired: &Desired<E>) -> Self {
         let declared = || desired.sets.values().filter(|set| !set.used);
         let differs = |set: &DesiredSet<E>| observed.sets.get(&set.spec.name).is_some_and(|found| *found != ObservedSet::of(&set.spec));
-        let rebuild = !desired.shared && declared().any(differs);
+        let rebuild = !desired.partial && declared().any(differs);
         let nothing = Observed::default();
         let observed = if rebuild { &nothing } else { observed };
         let mut plan = Self {
@@ -136,7 +136,7 @@ impl<E: Entry> TablePlan<E> {
                 Some(found) => plan.changed.extend(ChangedChain::between(found, chain, &desired.table)),
             }
         }
-        if !desired.shared {
+        if !desired.partial {
             plan.stale_chains = observed.chains.keys().filter(|name| !desired.chains.contains_key(*name)).cloned().collect();
             plan.stale_sets = observed.sets.keys().filter(|name| !desired.sets.contains_key(*name)).cloned().collect();
         }
@@ -284,7 +284,7 @@ impl<E: Entry> Plan<E> {
             pairs.entry(table).or_insert_with_key(|table| [Desired::new(table.clone()), Desired::new(table.clone())])[at] = desired;
         }
         let table_plan = |[mut before, mut after]: [Desired<E>; 2]| {
-            after.shared = false;
+            after.partial = false;
             let mut plan = TablePlan::of(&assumed(&before), &after);
             let names: BTreeSet<String> = before.sets.keys().chain(after.sets.keys()).cloned().collect();
             for name in names {

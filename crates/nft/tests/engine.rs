@@ -58,12 +58,12 @@ fn listing() -> String {
 #[test]
 fn engine_adopts_a_table_and_repairs_what_differs() {
     in_lab("engine_adopts_a_table_and_repairs_what_differs", || {
-        let mut first = engine();
+        let first = engine();
         let report = first.reconcile(vec![desired(100)]).unwrap();
         assert_eq!(report, Report { elements: 106, transactions: 1 });
         assert!(first.is_undisturbed().unwrap());
         let before = listing();
-        let mut second = engine();
+        let second = engine();
         assert!(!second.is_undisturbed().unwrap(), "it has not read anything");
         let plan = second.plan(vec![desired(100)]).unwrap();
         assert!(plan.is_empty(), "{plan}");
@@ -110,7 +110,7 @@ fn engine_commits_in_parts_and_a_change_in_one_transaction() {
     in_lab("engine_commits_in_parts_and_a_change_in_one_transaction", || {
         let mut nft = Nft::open().unwrap();
         nft.take_most(32 << 10);
-        let mut small = Engine::new(nft);
+        let small = Engine::new(nft);
         let report = small.reconcile(vec![desired(2000)]).unwrap();
         assert!(report.transactions > 2 && small.is_undisturbed().unwrap(), "{report:?}");
         assert!(engine().plan(vec![desired(2000)]).unwrap().is_empty());
@@ -121,7 +121,7 @@ fn engine_commits_in_parts_and_a_change_in_one_transaction() {
         // What a refused change leaves is known to be what was there.
         assert!(small.apply(Plan::between(vec![desired(2000)], vec![desired(1900)])).unwrap_err().is_not_found());
         assert!(small.apply(Plan::between(vec![desired(1900)], vec![desired(1900)])).unwrap() == Report::default());
-        let mut bounded = engine().in_parts_of(32 << 10);
+        let bounded = engine().in_parts_of(32 << 10);
         assert!(bounded.reconcile(vec![desired(3000)]).unwrap().transactions > 1, "bounded by its user");
     });
 }

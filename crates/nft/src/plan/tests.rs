@@ -246,10 +246,8 @@ fn ranges_change_in_one_unit_and_old_data_goes_with_new_data() {
 fn parts_of_tables_use_sets_of_others() {
     let part = |elements: &[u16], used: bool| {
         let mut desired = Desired::new(table());
-        let set = desired.set(set(1)).extend(elements.iter().map(|key| Element::new(Key::new().port(*key)).data(Key::new().mark(1))));
-        if used {
-            set.used();
-        }
+        let set = if used { desired.used_set(set(1)) } else { desired.set(set(1)) };
+        set.extend(elements.iter().map(|key| Element::new(Key::new().port(*key)).data(Key::new().mark(1))));
         vec![desired]
     };
     let show = |plan: Plan| plan.to_string();
