@@ -15,7 +15,7 @@ use hcn::document::EndpointStats;
 use hcn::{Guid, HResult};
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::NetNs;
-use nft::Nft;
+use nft::{Engine, Nft};
 
 use crate::fact::{Fact, Plan};
 use crate::kernel::{Kernel, KernelError};
@@ -34,7 +34,8 @@ use links::is_link;
 pub struct LinuxKernel {
     node: NetNs,
     rtnl: Rtnl,
-    nft: Nft,
+    /// Programs the tables of rules.
+    engine: Engine,
     netns_dir: PathBuf,
     uplink: String,
     /// Numbers of links by name.
@@ -81,7 +82,7 @@ impl LinuxKernel {
         Ok(Self {
             node,
             rtnl,
-            nft,
+            engine: Engine::new(nft),
             netns_dir: netns_dir.to_owned(),
             uplink: uplink.to_owned(),
             known: RefCell::default(),
@@ -94,7 +95,7 @@ impl LinuxKernel {
     /// Its rules change by no transaction of more bytes, as on a system whose buffers are smaller than this one's.
     #[must_use]
     pub fn with_largest_transaction(mut self, bytes: usize) -> Self {
-        self.nft.take_most(bytes);
+        self.engine.nft_mut().take_most(bytes);
         self
     }
 
@@ -147,7 +148,7 @@ impl Kernel for LinuxKernel {
     }
 
     fn survived(&self) -> Result<bool, KernelError> {
-        rules::exist(&self.nft).map_err(|error| refused("listing nf_tables' tables", error))
+        rules::exist(self.engine.nft()).map_err(|error| refused("listing nf_tables' tables", error))
     }
 
     fn blank_uplink(&mut self) -> Result<(), KernelError> {
@@ -171,7 +172,7 @@ impl Kernel for LinuxKernel {
         for list in facts.iter().filter_map(access::inside) {
             self.make_inside(list).map_err(|error| refused(list, error))?;
         }
-        self.fingerprint = rules::reconcile(&self.nft, facts).map_err(|error| refused("writing the tables of rules", error))?;
+        self.fingerprint = rules::reconcile(&self.engine, facts).map_err(|error| refused("writing the tables of rules", error))?;
         Ok(())
     }
 
@@ -179,7 +180,7 @@ impl Kernel for LinuxKernel {
         let mut done = Vec::new();
         let changed = self
             .change_links(plan, &mut done)
-            .and_then(|()| rules::change(&self.nft, plan, self.fingerprint).map_err(|error| refused("changing the tables of rules", error)));
+            .and_then(|()| rules::change(&self.engine, plan, self.fingerprint).map_err(|error| refused("changing the tables of rules", error)));
         match changed {
             Ok(fingerprint) => {
                 self.fingerprint = fingerprint;

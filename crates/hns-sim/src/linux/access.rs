@@ -2,13 +2,14 @@
 //! compartment, the interface does.
 
 use std::io;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use linux_sys::ns::NetNs;
-use nft::{Batch, Chain, ChainType, CmpOp, DataType, Element, Expr, Family, Hook, Key, Nft, PayloadBase, Rule, SetSpec, Table, Verdict, rule};
+use nft::{Batch, Chain, ChainType, CmpOp, Desired, Element, Engine, Expr, Family, Hook, Key, Nft, PayloadBase, Rule, Table, Verdict, rule};
 
 use super::LinuxKernel;
-use super::rules::{ACCESS_IN, ACCESS_OUT, FAMILIES, Slots, always_pass, family_of, table};
+use super::rules::{ACCESS_IN, ACCESS_OUT, FAMILIES, Slots, Tables, always_pass, family_of, spec};
 use crate::fact::{Access, AccessList, AccessRule, Fact, Place};
 
 /// The list of a fact whose rules are inside a compartment.
@@ -27,39 +28,25 @@ fn chain_of(list: &AccessList, tier: usize) -> String {
     format!("{}-{}-{tier}", direction(list), list.port)
 }
 
-fn addresses_of(family: Family) -> DataType {
-    if family == Family::Ip { DataType::Ipv4Addr } else { DataType::Ipv6Addr }
-}
-
-/// Makes a set that rules name, in both families, or takes it away.
-pub(super) fn put_set(batch: &mut Batch, name: &str, add: bool) {
+/// A set of networks that rules name, in both families.
+pub(super) fn render_set(tables: &mut Tables, name: &str) {
     for family in FAMILIES {
-        if add {
-            batch.add_set(&table(family), &SetSpec::set(name, [addresses_of(family)]).interval());
-        } else {
-            batch.del_set(&table(family), name);
-        }
+        tables.of(family).set(spec(family, name)).with_rules();
     }
 }
 
-/// Puts the rules of a switch's port, or takes them away.
-pub(super) fn put_list(batch: &mut Batch, list: &AccessList, add: bool) {
+/// The rules of a switch's port.
+pub(super) fn render_list(tables: &mut Tables, list: &AccessList) {
     let map = if list.inbound { ACCESS_IN } else { ACCESS_OUT };
     for family in FAMILIES {
-        let own: Vec<Element> =
-            list.addresses.iter().filter(|address| family_of(**address) == family).map(|address| Element::new(Key::new().ip(*address))).collect();
+        let own: Vec<IpAddr> = list.addresses.iter().copied().filter(|address| family_of(*address) == family).collect();
         if own.is_empty() {
             continue;
         }
-        let table = table(family);
-        if add {
-            put_chains(batch, &table, list);
+        render_chains(tables.of(family), list);
+        for address in own {
             let first = Verdict::Jump(chain_of(list, 0));
-            let own: Vec<Element> = own.into_iter().map(|element| element.data(first.clone())).collect();
-            batch.add_elements(&table, map, &own);
-        } else {
-            batch.del_elements(&table, map, &own);
-            drop_chains(batch, &table, list);
+            tables.element(family, map, Element::new(Key::new().ip(address)).data(first));
         }
     }
 }
@@ -77,20 +64,16 @@ impl LinuxKernel {
     pub(super) fn make_inside(&self, list: &AccessList) -> io::Result<()> {
         let Some(nft) = self.nft_inside(list)? else { return Err(super::links::absent("compartment for access rules")) };
         let Place::Inside { interface, .. } = &list.place else { return Ok(()) };
-        let mut batch = Batch::new();
-        for family in FAMILIES {
-            let table = table_inside(family, list);
-            batch.destroy_table(&table).add_table(&table);
-            put_chains(&mut batch, &table, list);
+        let tables = FAMILIES.map(|family| {
+            let mut table = Desired::new(table_inside(family, list));
+            render_chains(&mut table, list);
             let hook = if list.inbound { Hook::Input } else { Hook::Output };
-            batch.add_chain(&table, &Chain::base("hook", ChainType::Filter, hook, 0));
-            for pass in always_pass(family) {
-                batch.add_rule(&table, "hook", pass);
-            }
             let here = if list.inbound { rule().iifname(interface) } else { rule().oifname(interface) };
-            batch.add_rule(&table, "hook", here.jump(chain_of(list, 0)));
-        }
-        Ok(nft.commit(&batch)?)
+            let rules = always_pass(family).into_iter().chain([here.jump(chain_of(list, 0))]);
+            table.chain(Chain::base("hook", ChainType::Filter, hook, 0), rules);
+            table
+        });
+        Ok(Engine::new(nft).reconcile(tables.into()).map(drop)?)
     }
 
     /// Takes rules out of a compartment, where that still exists.
@@ -137,34 +120,22 @@ fn of_family(nets: &[IpNet], family: Family) -> impl Iterator<Item = &IpNet> {
     nets.iter().filter(move |net| family_of(net.addr()) == family)
 }
 
-fn put_chains(batch: &mut Batch, table: &Table, list: &AccessList) {
-    for tier in 0..list.tiers.len() {
-        batch.add_chain(table, &Chain::regular(chain_of(list, tier)));
+fn render_chains(table: &mut Desired, list: &AccessList) {
+    let family = table.table().family;
+    for (name, nets) in own_sets(list, family) {
+        table.set(spec(family, &name)).with_rules().extend(nets.into_iter().map(Element::net));
     }
-    for (name, nets) in own_sets(list, table.family) {
-        batch.add_set(table, &SetSpec::set(&name, [addresses_of(table.family)]).interval());
-        batch.add_elements(table, &name, &nets.into_iter().map(Element::net).collect::<Vec<_>>());
-    }
+    let mut chains: Vec<Vec<Rule>> = list.tiers.iter().map(|_| Vec::new()).collect();
     for (tier, number, rule) in rules(list) {
-        for matching in alternatives(list, tier, number, rule, table.family) {
-            batch.add_rule(table, &chain_of(list, tier), decide(matching, rule, list, tier));
+        let matching = alternatives(list, tier, number, rule, family);
+        chains[tier].extend(matching.into_iter().map(|matching| decide(matching, rule, list, tier)));
+    }
+    for (tier, mut rules) in chains.into_iter().enumerate() {
+        // What a tier does not match is the next one's.
+        if tier + 1 < list.tiers.len() {
+            rules.push(rule().goto(chain_of(list, tier + 1)));
         }
-    }
-    // What a tier does not match is the next one's.
-    for tier in 1..list.tiers.len() {
-        batch.add_rule(table, &chain_of(list, tier - 1), rule().goto(chain_of(list, tier)));
-    }
-}
-
-fn drop_chains(batch: &mut Batch, table: &Table, list: &AccessList) {
-    for tier in 0..list.tiers.len() {
-        batch.flush_chain(table, &chain_of(list, tier));
-    }
-    for tier in 0..list.tiers.len() {
-        batch.del_chain(table, &chain_of(list, tier));
-    }
-    for (name, _) in own_sets(list, table.family) {
-        batch.del_set(table, &name);
+        table.chain(Chain::regular(chain_of(list, tier)), rules);
     }
 }
 

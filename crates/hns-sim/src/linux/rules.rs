@@ -1,23 +1,23 @@
 //! The host's rules: the tables `ip hns` and `ip6 hns`, their fixed chains and their data maps.
 //!
 //! ```text
-//! prerouting, output  → frontends[-host]: frontend (address · protocol · port) → mark, mark → pick chain; then a pod's proxy, if it has one
-//! pick-N…             → backend (frontend · slot) → address · port, by dnat; the mark becomes the class of source that the backend sees
+//! prerouting, output  → frontends[-host]: VIP (address · protocol · port) → mark, mark → selector chain; then a pod's proxy, if it has one
+//! pick-N…             → backend (VIP · slot) → address · port, by dnat; the mark becomes the class of source that the backend sees
 //! input, output       → pods and their host reach each other where the network says so
 //! forward             → access rules of the source's port, then of the destination's
 //! postrouting         → mark → its source; tcp and udp → outbound; NAT networks → masquerade; overlays let nothing else out or in
 //! outbound-to         → address → class; class · destination among its destinations → its source
 //! outbound            → outbound-to; address → class; class · destination among the exceptions → as it is; else class → its source
 //! ```
-//! There is a pick chain for each different way of picking, never one for each frontend, so a change costs the kernel only its own elements.
+//! There is a chain for each different backend selector, never one for each VIP, so a change costs the kernel only its own elements.
 //! Only a connection's first packet comes to the translating chains; the others follow the connection.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use nft::{Batch, Chain, ChainType, Element, Family, Hook, Key, Nft, NftError, Table, Verdict};
+use nft::{Batch, Chain, ChainType, Desired, Element, Engine, Family, Hook, Key, Nft, Table, Verdict};
 
-use super::access::{put_list, put_set};
+use super::access::{render_list, render_set};
 use super::links::is_link;
 use super::tunnels;
 use crate::fact::{Fact, Place, Plan, Selector};
@@ -25,12 +25,11 @@ use crate::fact::{Fact, Place, Plan, Selector};
 mod chains;
 mod elements;
 mod hops;
-mod mend;
 
 pub(super) use chains::{ACCESS_IN, ACCESS_OUT, Slots, always_pass};
-use chains::{FINGERPRINT, VERSION, chain_of, code, pick_rules};
-pub(super) use elements::family_of;
+use chains::{FINGERPRINT, VIPS, chain_of, code, selector_rules};
 use elements::{elements, mark_key};
+pub(super) use elements::{family_of, spec};
 
 /// The tables of both families.
 pub(super) const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
@@ -43,20 +42,20 @@ pub(super) fn table(family: Family) -> Table {
     Table::new(family, "hns")
 }
 
-/// Whether the table is there: then this kernel ran the service before.
+/// Whether the table exists: then this kernel ran the service before.
 pub fn exist(nft: &Nft) -> io::Result<bool> {
     Ok(nft.tables()?.contains(&table(Family::Ip)))
 }
 
-/// What the tables say in one number: of each fact that is in them, so that a change of facts is a change of it. It stands in the tables, too:
-/// a service that starts knows by it whether they are right already.
+/// The facts of the tables in one number. The tables hold it too: a service that starts knows by it, without reading thousands of elements,
+/// that they are right already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(u64);
 
 impl Default for Fingerprint {
     /// Of tables without facts. Another version of this program may have other chains.
     fn default() -> Self {
-        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 5")))
+        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 6")))
     }
 }
 
@@ -71,9 +70,8 @@ impl Fingerprint {
         Element::new(Key::new().mark((sum >> 32) as u32).mark(sum as u32))
     }
 
-    /// Whether the kernel's tables say this.
-    fn stands(self, nft: &Nft) -> bool {
-        nft.elements(&table(Family::Ip), FINGERPRINT).is_ok_and(|found| found == [self.element()])
+    fn read(nft: &Nft) -> Vec<Element> {
+        nft.elements(&table(Family::Ip), FINGERPRINT).unwrap_or_default()
     }
 }
 
@@ -81,54 +79,39 @@ fn wide_hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Brings the tables to the facts: leaves them alone where they say so already, since even a change at one go can lose the first packet of a
-/// connection that is under way.
-pub fn reconcile(nft: &Nft, facts: &BTreeSet<Fact>) -> io::Result<Fingerprint> {
+/// Makes the tables what the facts say. Tables with the right fingerprint are not touched, since even an empty change can lose the first packet
+/// of a connection. Else what differs is written, in one transaction where the kernel takes it at once.
+pub fn reconcile(engine: &Engine, facts: &BTreeSet<Fact>) -> io::Result<Fingerprint> {
     let fingerprint = Fingerprint::default().with(facts);
-    if !fingerprint.stands(nft) {
-        replace(nft, facts, fingerprint)?;
+    let found = Fingerprint::read(engine.nft());
+    if found == [fingerprint.element()] {
+        return Ok(fingerprint);
     }
+    // Without a fingerprint until everything is written.
+    let mut batch = Batch::new();
+    if !found.is_empty() {
+        batch.flush_set(&table(Family::Ip), FINGERPRINT);
+        engine.nft().commit(&batch)?;
+    }
+    let mut tables = Tables::fixed();
+    tables.render(facts);
+    engine.reconcile(tables.into())?;
+    let mut batch = Batch::new();
+    batch.add_elements(&table(Family::Ip), FINGERPRINT, &[fingerprint.element()]);
+    engine.nft().commit(&batch)?;
     Ok(fingerprint)
 }
 
-/// Writes the tables anew, with the facts. In one transaction, so traffic never meets half a table. Where the kernel cannot take it at once, the
-/// tables that are there are mended; only where they are none, or another version's, they are written in parts.
-fn replace(nft: &Nft, facts: &BTreeSet<Fact>, fingerprint: Fingerprint) -> io::Result<()> {
-    let mut batch = Batch::new();
-    for family in FAMILIES {
-        batch.destroy_table(&table(family)).add_table(&table(family));
-        elements::add_sets(&mut batch, family);
-        chains::add_chains(&mut batch, family);
-    }
-    tunnels::reset(&mut batch);
-    let facts: Vec<&Fact> = facts.iter().collect();
-    put(&mut batch, &facts, true);
-    batch.add_elements(&table(Family::Ip), VERSION, &[Fingerprint::default().element()]);
-    batch.add_elements(&table(Family::Ip), FINGERPRINT, &[fingerprint.element()]);
-    match nft.commit(&batch) {
-        Err(NftError::TooLarge { .. }) if mend::is_ours(nft) => mend::mend(nft, &facts, fingerprint).or_else(|error| {
-            tracing::warn!(%error, "the rules cannot be mended and are written anew, in parts");
-            Ok(nft.commit_in_parts(&batch)?)
-        }),
-        Err(NftError::TooLarge { .. }) => Ok(nft.commit_in_parts(&batch)?),
-        other => Ok(other?),
-    }
-}
-
-/// Makes a plan's changes in one transaction. Answers the tables' fingerprint afterwards.
-pub fn change(nft: &Nft, plan: &Plan, fingerprint: Fingerprint) -> io::Result<Fingerprint> {
-    let mut batch = Batch::new();
-    put(&mut batch, &plan.remove.iter().collect::<Vec<_>>(), false);
-    put(&mut batch, &plan.add.iter().collect::<Vec<_>>(), true);
-    if batch.is_empty() {
-        return Ok(fingerprint);
-    }
+/// Makes a plan's changes in one transaction. Returns the tables' fingerprint afterwards.
+pub fn change(engine: &Engine, plan: &Plan, fingerprint: Fingerprint) -> io::Result<Fingerprint> {
     let after = fingerprint.with(plan.remove.iter().chain(&plan.add));
-    if after != fingerprint {
-        batch.del_elements(&table(Family::Ip), FINGERPRINT, &[fingerprint.element()]);
-        batch.add_elements(&table(Family::Ip), FINGERPRINT, &[after.element()]);
-    }
-    nft.commit(&batch)?;
+    let part = |facts: &[Fact], fingerprint: Fingerprint| {
+        let mut part = Tables::default();
+        part.render(facts);
+        part.element(Family::Ip, FINGERPRINT, fingerprint.element());
+        part.into()
+    };
+    engine.apply_at_once(nft::Plan::between(part(&plan.remove, fingerprint), part(&plan.add, after)))?;
     Ok(after)
 }
 
@@ -137,99 +120,76 @@ fn is_in_tables(fact: &Fact) -> bool {
     !is_link(fact) || matches!(fact, Fact::BridgeAddress { .. } | Fact::Hop(_) | Fact::Tunnel { .. })
 }
 
-/// Elements of one set that follow each other, on their way into a batch together.
+/// The tables that facts mean, or a part of them.
 #[derive(Default)]
-struct Run {
-    set: Option<(Family, String)>,
-    elements: Vec<Element>,
-}
+pub(super) struct Tables(BTreeMap<Family, Desired>);
 
-impl Run {
-    fn push(&mut self, batch: &mut Batch, family: Family, set: &str, element: Element, add: bool) {
-        if self.set.as_ref().is_none_or(|(own, name)| (*own, name.as_str()) != (family, set)) {
-            self.flush(batch, add);
-            self.set = Some((family, set.to_owned()));
-        }
-        self.elements.push(element);
-    }
-
-    fn flush(&mut self, batch: &mut Batch, add: bool) {
-        let elements = std::mem::take(&mut self.elements);
-        let Some((family, set)) = self.set.take() else { return };
-        if add {
-            batch.add_elements(&table(family), &set, &elements);
-        } else {
-            batch.del_elements(&table(family), &set, &elements);
-        }
+impl From<Tables> for Vec<Desired> {
+    fn from(Tables(tables): Tables) -> Self {
+        tables.into_values().collect()
     }
 }
 
-/// Puts facts into the tables, or takes them out, in their order.
-fn put(batch: &mut Batch, facts: &[&Fact], add: bool) {
-    // One run for each family: most facts that mean something in both mean it in a set of the same name.
-    let mut runs = [Run::default(), Run::default(), Run::default()];
-    for fact in facts.iter().filter(|fact| is_in_tables(fact)) {
-        let found = elements(fact);
-        if found.is_empty() {
-            runs.iter_mut().for_each(|run| run.flush(batch, add));
-            put_chains(batch, fact, add);
-            continue;
+impl Tables {
+    /// The fixed chains and sets.
+    fn fixed() -> Self {
+        let mut tables = Self::default();
+        for family in FAMILIES {
+            elements::declare_sets(tables.of(family), family);
+            chains::render(tables.of(family), family);
         }
-        for (family, set, element) in found {
-            let run = match family {
-                Family::Ip => &mut runs[0],
-                Family::Ip6 => &mut runs[1],
-                _ => &mut runs[2],
-            };
-            run.push(batch, family, &set, element, add);
+        tables.of(Family::Ip).set(spec(Family::Ip, FINGERPRINT)).unmanaged();
+        tables.0.insert(Family::Netdev, tunnels::macs());
+        tables
+    }
+
+    /// The table of a family.
+    pub(super) fn of(&mut self, family: Family) -> &mut Desired {
+        self.0.entry(family).or_insert_with(|| Desired::new(table(family)))
+    }
+
+    /// An element of a set that this part does not declare.
+    pub(super) fn element(&mut self, family: Family, set: &str, element: Element) {
+        let table = self.of(family);
+        let set = match table.find_set(set) {
+            Some(set) => set,
+            None => table.used_set(spec(family, set)).rank(u8::from(set != VIPS)),
+        };
+        set.push(element);
+    }
+
+    fn render<'a>(&mut self, facts: impl IntoIterator<Item = &'a Fact>) {
+        for fact in facts.into_iter().filter(|fact| is_in_tables(fact)) {
+            for (family, set, element) in elements(fact) {
+                self.element(family, &set, element);
+            }
+            match fact {
+                Fact::Selector(selector) => self.selector(*selector),
+                Fact::Set(name) => render_set(self, name),
+                Fact::Access(list) if list.place == Place::Switch => render_list(self, list),
+                Fact::ToFabric { bridge } => self.fabric_marks(bridge),
+                Fact::Kept { ipv6 } => hops::render_kept(self.of(family(*ipv6)), family(*ipv6)),
+                Fact::PodHops { ipv6 } => hops::render_pod_hops(self.of(family(*ipv6)), family(*ipv6)),
+                _ => {}
+            }
         }
     }
-    runs.iter_mut().for_each(|run| run.flush(batch, add));
-}
 
-/// Puts what has chains or sets of its own.
-fn put_chains(batch: &mut Batch, fact: &Fact, add: bool) {
-    match fact {
-        Fact::Selector(pick) => put_pick(batch, *pick, add),
-        Fact::Set(name) => put_set(batch, name, add),
-        Fact::Access(list) if list.place == Place::Switch => put_list(batch, list, add),
-        Fact::ToFabric { bridge } => put_to_fabric(batch, bridge, add),
-        Fact::Kept { ipv6 } => hops::put_kept(batch, family(*ipv6), add),
-        Fact::PodHops { ipv6 } => hops::put_pod_hops(batch, family(*ipv6), add),
-        _ => {}
+    fn selector(&mut self, selector: Selector) {
+        let (family, chain) = (family(selector.ipv6), chain_of(selector));
+        self.of(family).chain(Chain::regular(&*chain), selector_rules(selector));
+        let element = Element::new(mark_key(code(selector))).data(Verdict::Goto(chain));
+        if selector.host {
+            self.element(family, chains::HOST_SELECTORS, element.clone());
+        }
+        self.element(family, chains::SELECTORS, element);
     }
-}
 
-fn put_pick(batch: &mut Batch, pick: Selector, add: bool) {
-    let table = table(family(pick.ipv6));
-    let chain = chain_of(pick);
-    let key = Element::new(mark_key(code(pick)));
-    let maps = if pick.host { [Some(chains::PICKS), Some(chains::HOST_PICKS)] } else { [Some(chains::PICKS), None] };
-    if add {
-        batch.add_chain(&table, &Chain::regular(&chain));
-        for rule in pick_rules(pick) {
-            batch.add_rule(&table, &chain, rule);
-        }
-        for map in maps.into_iter().flatten() {
-            batch.add_elements(&table, map, &[key.clone().data(Verdict::Goto(chain.clone()))]);
-        }
-    } else {
-        for map in maps.into_iter().flatten() {
-            batch.del_elements(&table, map, std::slice::from_ref(&key));
-        }
-        batch.flush_chain(&table, &chain).del_chain(&table, &chain);
+    fn fabric_marks(&mut self, bridge: &str) {
+        let chain = Chain::base(format!("to-fabric-{bridge}"), ChainType::Filter, Hook::Prerouting, BEHIND_DNAT);
+        self.of(Family::Ip).chain(chain, [chains::to_fabric(bridge)]);
     }
 }
 
 /// Behind the translation of destinations, so that only what was not translated goes to the fabric.
 const BEHIND_DNAT: i32 = -90;
-
-fn put_to_fabric(batch: &mut Batch, bridge: &str, add: bool) {
-    let (table, chain) = (table(Family::Ip), format!("to-fabric-{bridge}"));
-    if add {
-        batch.add_chain(&table, &Chain::base(&chain, ChainType::Filter, Hook::Prerouting, BEHIND_DNAT));
-        batch.add_rule(&table, &chain, chains::to_fabric(bridge));
-    } else {
-        batch.flush_chain(&table, &chain).del_chain(&table, &chain);
-    }
-}

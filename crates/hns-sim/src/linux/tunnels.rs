@@ -3,9 +3,10 @@
 
 use std::io;
 
-use nft::{Batch, Chain, DataType, Expr, Family, MetaKey, PayloadBase, SetSpec, Table, rule};
+use nft::{Chain, Desired, Expr, Family, MetaKey, PayloadBase, Plan, Table, rule};
 
 use super::LinuxKernel;
+use super::rules::spec;
 
 /// Tunnel and MAC.
 pub(super) const MACS: &str = "tunnel-macs";
@@ -14,35 +15,34 @@ fn table() -> Table {
     Table::new(Family::Netdev, "hns")
 }
 
-pub(super) fn add_sets(batch: &mut Batch) {
-    batch.add_table(&table());
-    batch.add_set(&table(), &SetSpec::set(MACS, [DataType::IfName, DataType::EtherAddr]));
+/// The set of MACs, without elements. Chains of tunnels stay.
+pub(super) fn macs() -> Desired {
+    let mut part = Desired::new(table()).partial();
+    part.set(spec(Family::Netdev, MACS));
+    part
 }
 
-/// Forgets every MAC.
-pub(super) fn reset(batch: &mut Batch) {
-    add_sets(batch);
-    batch.flush_set(&table(), MACS);
+/// A tunnel's chain, and the set that it reads.
+fn chain(name: &str) -> Desired {
+    const TO_THIS_HOST: u8 = 0;
+    let tunnel = Expr::Meta { key: MetaKey::IifName, reg: 0 };
+    let destination = Expr::Payload { base: PayloadBase::Link, offset: 0, len: 6, reg: 4 };
+    let take = rule().expr(tunnel).expr(destination).lookup(MACS, 0).load_value(0, [TO_THIS_HOST]);
+    let mut part = Desired::new(table()).partial();
+    part.chain(Chain::ingress(name, name), [take.expr(Expr::MetaSet { key: MetaKey::PktType, reg: 0 })]);
+    part
 }
 
 impl LinuxKernel {
     pub(super) fn open_tunnel(&self, name: &str) -> io::Result<()> {
-        const TO_THIS_HOST: u8 = 0;
-        let mut batch = Batch::new();
-        add_sets(&mut batch);
-        batch.add_chain(&table(), &Chain::ingress(name, name)).flush_chain(&table(), name);
-        let tunnel = Expr::Meta { key: MetaKey::IifName, reg: 0 };
-        let destination = Expr::Payload { base: PayloadBase::Link, offset: 0, len: 6, reg: 4 };
-        let take = rule().expr(tunnel).expr(destination).lookup(MACS, 0).load_value(0, [TO_THIS_HOST]);
-        batch.add_rule(&table(), name, take.expr(Expr::MetaSet { key: MetaKey::PktType, reg: 0 }));
-        Ok(self.nft.commit(&batch)?)
+        let mut part = chain(name);
+        part.set(spec(Family::Netdev, MACS)).unmanaged();
+        Ok(self.engine.reconcile(vec![part]).map(drop)?)
     }
 
     pub(super) fn close_tunnel(&self, name: &str) -> io::Result<()> {
-        if self.nft.chains(&table())?.iter().any(|chain| chain.name == name) {
-            let mut batch = Batch::new();
-            batch.flush_chain(&table(), name).del_chain(&table(), name);
-            self.nft.commit(&batch)?;
+        if self.engine.nft().chains(&table())?.iter().any(|chain| chain.name == name) {
+            self.engine.apply_at_once(Plan::between(vec![chain(name)], vec![]))?;
         }
         Ok(())
     }

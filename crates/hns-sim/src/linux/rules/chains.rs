@@ -1,16 +1,16 @@
-//! The fixed chains, and those of ways of picking.
+//! The fixed chains, and those of backend selectors.
 
 use ipnet::IpNet;
-use nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, MetaKey, PayloadBase, Rule, ct_state, ct_status, rule};
+use nft::{Chain, ChainType, CmpOp, CtKey, Desired, Expr, Family, Hook, MetaKey, PayloadBase, Rule, ct_state, ct_status, rule};
 
-use super::{hops, table};
+use super::hops;
 use crate::fact::{BALANCED, Distribution, Seen, Selector, TO_FABRIC, USUAL_PROTOCOLS, stable_hash};
 use crate::linux::links::{BRIDGE, TUNNEL};
 
-pub(super) const FRONTENDS: &str = "frontends";
+pub(super) const VIPS: &str = "frontends";
 pub(super) const BACKENDS: &str = "backends";
-pub(super) const PICKS: &str = "picks";
-pub(super) const HOST_PICKS: &str = "picks-host";
+pub(super) const SELECTORS: &str = "picks";
+pub(super) const HOST_SELECTORS: &str = "picks-host";
 pub(super) const SOURCES: &str = "sources";
 pub(super) const OUTBOUND: &str = "outbound-classes";
 pub(super) const OUTBOUND_TO: &str = "outbound-to-classes";
@@ -28,7 +28,6 @@ pub(super) const OVERLAY_PREFIXES: &str = "overlay-prefixes";
 pub(super) const PROXIED: &str = "proxied";
 pub(super) const UNPROXIED: &str = "unproxied";
 pub(super) const FINGERPRINT: &str = "fingerprint";
-pub(super) const VERSION: &str = "version";
 pub(in super::super) const ACCESS_IN: &str = "access-in";
 pub(in super::super) const ACCESS_OUT: &str = "access-out";
 
@@ -87,48 +86,30 @@ impl Slots {
     }
 }
 
-pub(super) fn add_chains(batch: &mut Batch, family: Family) {
-    let (table, slots) = (table(family), Slots::of(family));
-    for chain in ["frontends", "frontends-host", "outbound-to", "outbound"] {
-        batch.add_chain(&table, &Chain::regular(chain));
-    }
-    let nat = ChainType::Nat;
-    for (chain, kind, hook, priority) in [
-        ("prerouting", nat, Hook::Prerouting, DNAT),
-        ("output", nat, Hook::Output, DNAT),
-        ("postrouting", nat, Hook::Postrouting, SNAT),
-        ("forward", ChainType::Filter, Hook::Forward, FILTER),
-        ("to-host", ChainType::Filter, Hook::Input, FILTER),
-        ("from-host", ChainType::Filter, Hook::Output, FILTER),
-    ] {
-        batch.add_chain(&table, &Chain::base(chain, kind, hook, priority));
-    }
-    let rules = [
-        ("frontends", frontend_rules(&slots, PICKS)),
-        ("frontends-host", frontend_rules(&slots, HOST_PICKS)),
-        ("outbound-to", outbound_to_rules(&slots)),
-        ("outbound", outbound_rules(&slots)),
-        ("prerouting", prerouting_rules(&slots)),
-        ("output", vec![rule().jump("frontends-host")]),
-        ("postrouting", postrouting_rules(&slots)),
-        ("forward", forward_rules(&slots)),
-        ("to-host", to_host_rules(&slots)),
-        ("from-host", from_host_rules(&slots)),
-    ];
-    for (chain, rules) in rules {
-        for rule in rules {
-            batch.add_rule(&table, chain, rule);
-        }
-    }
+/// The fixed chains.
+pub(super) fn render(table: &mut Desired, family: Family) {
+    let slots = Slots::of(family);
+    let nat = |name: &str, hook: Hook, priority: i32| Chain::base(name, ChainType::Nat, hook, priority);
+    let filter = |name: &str, hook: Hook| Chain::base(name, ChainType::Filter, hook, FILTER);
+    table.chain(Chain::regular("frontends"), vip_rules(&slots, SELECTORS));
+    table.chain(Chain::regular("frontends-host"), vip_rules(&slots, HOST_SELECTORS));
+    table.chain(Chain::regular("outbound-to"), outbound_to_rules(&slots));
+    table.chain(Chain::regular("outbound"), outbound_rules(&slots));
+    table.chain(nat("prerouting", Hook::Prerouting, DNAT), prerouting_rules(&slots));
+    table.chain(nat("output", Hook::Output, DNAT), [rule().jump("frontends-host")]);
+    table.chain(nat("postrouting", Hook::Postrouting, SNAT), postrouting_rules(&slots));
+    table.chain(filter("forward", Hook::Forward), forward_rules(&slots));
+    table.chain(filter("to-host", Hook::Input), to_host_rules(&slots));
+    table.chain(filter("from-host", Hook::Output), from_host_rules(&slots));
 }
 
-/// Frontends with an address, then those of any host address. The mark carries the way of picking to the map of chains.
-fn frontend_rules(slots: &Slots, picks: &str) -> Vec<Rule> {
-    let pick = || rule().load_mark(0).vmap(picks, 0);
-    let found = |rule: Rule| slots.service(rule).lookup_data(FRONTENDS, 0, FOUND).set_mark_from(FOUND);
+/// VIPs with an address, then those of any host address. The mark carries the backend selector to the map of chains.
+fn vip_rules(slots: &Slots, selectors: &str) -> Vec<Rule> {
+    let select = || rule().load_mark(0).vmap(selectors, 0);
+    let found = |rule: Rule| slots.service(rule).lookup_data(VIPS, 0, FOUND).set_mark_from(FOUND);
     let of_host = rule().daddr_is_local();
     let of_host = if slots.family == Family::Ip { of_host.ip_daddr_not("127.0.0.0/8".parse::<IpNet>().unwrap_or_default()) } else { of_host };
-    vec![found(slots.daddr(rule(), 0)), pick(), found(of_host.load_value(0, slots.nothing())), pick()]
+    vec![found(slots.daddr(rule(), 0)), select(), found(of_host.load_value(0, slots.nothing())), select()]
 }
 
 /// Load balancers and port mappings, then pods' proxies.
@@ -241,58 +222,58 @@ pub(super) fn to_fabric(bridge: &str) -> Rule {
     rule().iifname(bridge).expr(status).expr(only).expr(Expr::Cmp { op: CmpOp::Eq, reg: 0, value: vec![0; 4] }).set_mark(TO_FABRIC, u32::MAX)
 }
 
-/// The mark that stands for a way of picking, beside every class.
-pub(super) fn code(pick: Selector) -> u32 {
-    0x1000_0000 | stable_hash(&format!("{pick:?}")) & 0x00ff_ffff
+/// The mark of a backend selector, apart from every class.
+pub(super) fn code(selector: Selector) -> u32 {
+    0x1000_0000 | stable_hash(&format!("{selector:?}")) & 0x00ff_ffff
 }
 
-/// The chain of a way of picking; its name reads.
-pub(super) fn chain_of(pick: Selector) -> String {
-    let spread = match pick.distribution {
+/// The name of a backend selector's chain: everything that its rules depend on.
+pub(super) fn chain_of(selector: Selector) -> String {
+    let spread = match selector.distribution {
         Distribution::Connection => "",
         Distribution::SourceProtocol => "-source-protocol",
         Distribution::Source => "-source",
     };
     let flag = |on: bool, text: &'static str| if on { text } else { "" };
     let flags = [
-        flag(pick.any_host_address, "-any"),
-        flag(!pick.host, "-nohost"),
-        flag(pick.guarded, "-guarded"),
-        flag(pick.kept, "-kept"),
-        flag(pick.mux, "-mux"),
+        flag(selector.any_host_address, "-any"),
+        flag(!selector.host, "-nohost"),
+        flag(selector.guarded, "-guarded"),
+        flag(selector.kept, "-kept"),
+        flag(selector.mux, "-mux"),
     ]
     .concat();
-    let seen = match pick.seen {
+    let seen = match selector.seen {
         Seen::Client => "-keep".to_owned(),
         Seen::Link => "-link".to_owned(),
         Seen::Class(class) => format!("-{class:08x}"),
     };
-    format!("pick-{}{spread}{flags}{seen}", pick.count)
+    format!("pick-{}{spread}{flags}{seen}", selector.count)
 }
 
 /// Puts the backend's number behind the frontend and translates to it.
-pub(super) fn pick_rules(pick: Selector) -> Vec<Rule> {
-    let slots = Slots::of(if pick.ipv6 { Family::Ip6 } else { Family::Ip });
-    let (count, number) = (u32::from(pick.count), slots.width + 2);
-    let picking = match pick.distribution {
+pub(super) fn selector_rules(selector: Selector) -> Vec<Rule> {
+    let slots = Slots::of(if selector.ipv6 { Family::Ip6 } else { Family::Ip });
+    let (count, number) = (u32::from(selector.count), slots.width + 2);
+    let slot = match selector.distribution {
         _ if count == 1 => rule().load_value(number, [0; 4]),
         Distribution::Connection => rule().load_random(count, number),
         Distribution::Source => slots.saddr(rule(), FOUND).expr(hash(slots.width * 4, count, number)),
         Distribution::SourceProtocol => slots.saddr(rule(), FOUND).load_l4proto(FOUND + slots.width).expr(hash(slots.width * 4 + 4, count, number)),
     };
-    let frontend = if pick.any_host_address { picking.load_value(0, slots.nothing()) } else { slots.daddr(picking, 0) };
-    let kept = pick.kept.then(|| hops::keep(frontend.clone(), &slots));
+    let frontend = if selector.any_host_address { slot.load_value(0, slots.nothing()) } else { slots.daddr(slot, 0) };
+    let kept = selector.kept.then(|| hops::keep(frontend.clone(), &slots));
     let found = slots.service(frontend).lookup_data(BACKENDS, 0, FOUND);
-    // A mark is always set: the way of picking must not be taken for a class.
-    let mark = match pick.seen {
+    // A mark is always set: the selector must not be taken for a class.
+    let mark = match selector.seen {
         Seen::Client => 0,
         Seen::Class(class) => class,
         Seen::Link => BALANCED,
     };
     let guard = rule().set_mark(0, u32::MAX).expr(Expr::Meta { key: MetaKey::IifName, reg: 0 }).lookup(GUARDED, 0);
-    let guard = pick.guarded.then(|| slots.both(guard).lookup_not(HOST_PATHS, 0).return_());
+    let guard = selector.guarded.then(|| slots.both(guard).lookup_not(HOST_PATHS, 0).return_());
     let translate = found.dnat(slots.family, FOUND, Some(FOUND + slots.width));
-    let mux = pick.mux.then(|| came_from_outside(rule()).set_mark(0, u32::MAX));
+    let mux = selector.mux.then(|| came_from_outside(rule()).set_mark(0, u32::MAX));
     guard.into_iter().chain([rule().set_mark(mark, u32::MAX)]).chain(mux).chain(kept).chain([translate]).collect()
 }
 

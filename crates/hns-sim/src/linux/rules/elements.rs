@@ -4,48 +4,75 @@ use std::net::IpAddr;
 
 use hcn::Protocol;
 use ipnet::IpNet;
-use nft::{Batch, DataType, Element, Family, Key, SetSpec};
+use nft::{DataType, Desired, Element, Family, Key, SetSpec};
 
+use super::FAMILIES;
 use super::chains::*;
 use super::hops::{HOPS, KEPT_BACKENDS, KEPT_SOURCES, POD_HOPS};
-use super::{FAMILIES, table};
 use crate::fact::{BALANCED, Fact, NatClass, ONLY_DESTINATIONS, Seen, Selector, Vip};
 use crate::linux::tunnels;
 
-pub(super) fn add_sets(batch: &mut Batch, family: Family) {
-    use DataType::{IfName, InetProto, InetService, Mark};
-    let address = if family == Family::Ip { DataType::Ipv4Addr } else { DataType::Ipv6Addr };
-    for set in [
-        SetSpec::map(FRONTENDS, [address, InetProto, InetService], [Mark]),
-        SetSpec::map(BACKENDS, [address, InetProto, InetService, Mark], [address, InetService]),
-        SetSpec::map(KEPT_BACKENDS, [address, InetProto, InetService, Mark], [Mark]),
-        SetSpec::map(KEPT_SOURCES, [address, InetProto, InetService], [Mark]),
-        SetSpec::map(HOPS, [Mark], [address]),
-        SetSpec::map(POD_HOPS, [address, address], [Mark]).interval(),
-        SetSpec::vmap(PICKS, [Mark]),
-        SetSpec::vmap(HOST_PICKS, [Mark]),
-        SetSpec::map(SOURCES, [Mark], [address]),
-        SetSpec::map(OUTBOUND, [address], [Mark]),
-        SetSpec::map(OUTBOUND_TO, [address], [Mark]),
-        SetSpec::set(EXCEPTIONS, [Mark, address]).interval(),
-        SetSpec::set(DESTINATIONS, [Mark, address]).interval(),
-        SetSpec::set(MASQUERADED, [address]).interval(),
-        SetSpec::set(GUARDED, [IfName]),
-        SetSpec::set(HOSTLESS, [IfName]),
-        SetSpec::set(CLOSED, [IfName]),
-        SetSpec::set(HOST_PATHS, [address, address]).interval(),
-        SetSpec::set(HOST_ADDRESSES, [address]),
-        SetSpec::set(OVERLAY_LINKS, [IfName]),
-        SetSpec::set(TUNNELS, [IfName]),
-        SetSpec::set(OVERLAY_PREFIXES, [address]).interval(),
-        SetSpec::map(PROXIED, [address, InetProto, address], [address, InetService]).interval(),
-        SetSpec::set(UNPROXIED, [address, address]).interval(),
-        SetSpec::set(FINGERPRINT, [Mark, Mark]),
-        SetSpec::set(VERSION, [Mark, Mark]),
-        SetSpec::vmap(ACCESS_IN, [address]),
-        SetSpec::vmap(ACCESS_OUT, [address]),
-    ] {
-        batch.add_set(&table(family), &set);
+/// The fixed sets and maps, but for the fingerprint.
+const FIXED: [&str; 26] = [
+    VIPS,
+    BACKENDS,
+    KEPT_BACKENDS,
+    KEPT_SOURCES,
+    HOPS,
+    POD_HOPS,
+    SELECTORS,
+    HOST_SELECTORS,
+    SOURCES,
+    OUTBOUND,
+    OUTBOUND_TO,
+    EXCEPTIONS,
+    DESTINATIONS,
+    MASQUERADED,
+    GUARDED,
+    HOSTLESS,
+    CLOSED,
+    HOST_PATHS,
+    HOST_ADDRESSES,
+    OVERLAY_LINKS,
+    TUNNELS,
+    OVERLAY_PREFIXES,
+    PROXIED,
+    UNPROXIED,
+    ACCESS_IN,
+    ACCESS_OUT,
+];
+
+/// Declares the fixed sets and maps.
+pub(super) fn declare_sets(table: &mut Desired, family: Family) {
+    for name in FIXED {
+        // VIPs lead packets into the table.
+        table.set(spec(family, name)).rank(u8::from(name != VIPS));
+    }
+}
+
+/// The kind of a set or map of ours.
+pub(in super::super) fn spec(family: Family, name: &str) -> SetSpec {
+    use DataType::{EtherAddr, IfName, InetProto, InetService, Ipv4Addr, Ipv6Addr, Mark};
+    let address = if family == Family::Ip6 { Ipv6Addr } else { Ipv4Addr };
+    match name {
+        VIPS => SetSpec::map(name, [address, InetProto, InetService], [Mark]),
+        BACKENDS => SetSpec::map(name, [address, InetProto, InetService, Mark], [address, InetService]),
+        KEPT_BACKENDS => SetSpec::map(name, [address, InetProto, InetService, Mark], [Mark]),
+        KEPT_SOURCES => SetSpec::map(name, [address, InetProto, InetService], [Mark]),
+        HOPS | SOURCES => SetSpec::map(name, [Mark], [address]),
+        POD_HOPS => SetSpec::map(name, [address, address], [Mark]).interval(),
+        SELECTORS | HOST_SELECTORS => SetSpec::vmap(name, [Mark]),
+        OUTBOUND | OUTBOUND_TO => SetSpec::map(name, [address], [Mark]),
+        EXCEPTIONS | DESTINATIONS => SetSpec::set(name, [Mark, address]).interval(),
+        GUARDED | HOSTLESS | CLOSED | OVERLAY_LINKS | TUNNELS => SetSpec::set(name, [IfName]),
+        HOST_PATHS | UNPROXIED => SetSpec::set(name, [address, address]).interval(),
+        HOST_ADDRESSES => SetSpec::set(name, [address]),
+        PROXIED => SetSpec::map(name, [address, InetProto, address], [address, InetService]).interval(),
+        FINGERPRINT => SetSpec::set(name, [Mark, Mark]),
+        ACCESS_IN | ACCESS_OUT => SetSpec::vmap(name, [address]),
+        tunnels::MACS => SetSpec::set(name, [IfName, EtherAddr]),
+        // Networks: those of translations and overlays, and those that access rules name.
+        _ => SetSpec::set(name, [address]).interval(),
     }
 }
 
@@ -123,7 +150,7 @@ pub(super) fn elements(fact: &Fact) -> Vec<(Family, String, Element)> {
     vec![(family, set.to_owned(), element)]
 }
 
-/// The frontend's way of picking; and, where it keeps destinations, its class of source, which no mark carries then.
+/// The backend selector of a VIP; and, where it keeps destinations, its class of source, which no mark carries then.
 fn frontend_elements(frontend: &Vip, pick: Selector) -> Vec<(Family, String, Element)> {
     let element = |data: NatClass| Element::new(frontend_key(frontend)).data(mark_key(data));
     let family = family_of(frontend.address);
@@ -133,5 +160,5 @@ fn frontend_elements(frontend: &Vip, pick: Selector) -> Vec<(Family, String, Ele
         Seen::Link => Some(BALANCED),
     };
     let kept = class.filter(|_| pick.kept).map(|class| (family, KEPT_SOURCES.to_owned(), element(class)));
-    [(family, FRONTENDS.to_owned(), element(code(pick)))].into_iter().chain(kept).collect()
+    [(family, VIPS.to_owned(), element(code(pick)))].into_iter().chain(kept).collect()
 }

@@ -8,10 +8,10 @@
 //! pod-hops        → address · destination → mark
 //! ```
 
-use nft::{Batch, Chain, ChainType, CmpOp, CtKey, Expr, Family, Hook, Rule, ct_state, ct_status, rule};
+use nft::{Chain, ChainType, CmpOp, CtKey, Desired, Expr, Family, Hook, Rule, ct_state, ct_status, rule};
 
+use super::BEHIND_DNAT;
 use super::chains::{ACCESS_IN, BALANCED_BYTES, DNAT, FILTER, FOUND, SNAT, SOURCES, Slots};
-use super::{BEHIND_DNAT, table};
 use crate::fact::Hop;
 
 pub(super) const HOPS: &str = "hops";
@@ -67,22 +67,16 @@ pub(super) fn keep(frontend: Rule, slots: &Slots) -> Rule {
     hop.lookup_not(super::chains::HOST_ADDRESSES, FOUND + 1).set_ct_mark_from(FOUND).accept()
 }
 
-fn put(batch: &mut Batch, family: Family, chains: Vec<(&str, ChainType, Hook, i32, Vec<Rule>)>, add: bool) {
-    let table = table(family);
+type Chains<'a> = Vec<(&'a str, ChainType, Hook, i32, Vec<Rule>)>;
+
+fn render(table: &mut Desired, chains: Chains<'_>) {
     for (name, kind, hook, priority, rules) in chains {
-        if add {
-            batch.add_chain(&table, &Chain::base(name, kind, hook, priority));
-            for rule in rules {
-                batch.add_rule(&table, name, rule);
-            }
-        } else {
-            batch.flush_chain(&table, name).del_chain(&table, name);
-        }
+        table.chain(Chain::base(name, kind, hook, priority), rules);
     }
 }
 
 /// Behind what sends pods' packets to the fabric, and their own hops: a load balancer comes first.
-pub(super) fn put_kept(batch: &mut Batch, family: Family, add: bool) {
+pub(super) fn render_kept(table: &mut Desired, family: Family) {
     let slots = Slots::of(family);
     let chains = vec![
         ("kept", ChainType::Filter, Hook::Prerouting, BEHIND_DNAT + 2, follow()),
@@ -92,13 +86,13 @@ pub(super) fn put_kept(batch: &mut Batch, family: Family, add: bool) {
         ("kept-access", ChainType::Filter, Hook::Forward, FILTER - 1, access()),
         ("kept-access-host", ChainType::Filter, Hook::Output, FILTER + 1, access()),
     ];
-    put(batch, family, chains, add);
+    render(table, chains);
 }
 
-pub(super) fn put_pod_hops(batch: &mut Batch, family: Family, add: bool) {
+pub(super) fn render_pod_hops(table: &mut Desired, family: Family) {
     let chains = vec![
         ("pod-hops", ChainType::Filter, Hook::Prerouting, BEHIND_DNAT + 1, pod_hops(&Slots::of(family))),
         ("pod-hops-done", ChainType::Filter, Hook::Postrouting, FILTER, forget()),
     ];
-    put(batch, family, chains, add);
+    render(table, chains);
 }
