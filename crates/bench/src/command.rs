@@ -222,7 +222,7 @@ pub fn nftables(figures: &mut Figures, programs: &Programs, size: Size) -> Resul
     ours.add_memory(figures, &format!("{services}: `mullion kube-proxy` alone"), most_mb)?;
     figures.at_most(format!("{services}: its share of a processor at rest, {} s", REST.as_secs()), Amount::percent(percent), REST_PERCENT);
     drop(ours);
-    service_proxy::nftables::cleanup().map_err(anyhow::Error::msg)?;
+    service_proxy::nftables::cleanup()?;
     if let Some(upstream) = &programs.upstream {
         upstreams(figures, &site, upstream)?;
     }
@@ -333,7 +333,7 @@ impl Watched {
     pub fn end(self) -> Result<()> {
         self.measured.end()?;
         match self.mode {
-            Mode::Nftables => service_proxy::nftables::cleanup().map(|_| ()).map_err(anyhow::Error::msg),
+            Mode::Nftables => service_proxy::nftables::cleanup().map(|_| ()).map_err(anyhow::Error::from),
             Mode::Hns => Ok(()),
         }
     }

@@ -13,6 +13,7 @@ use hns_sim::admin::{Restart, RestartMode};
 use hns_sim::kernel::NoKernel;
 use hns_sim::one_lock::OneLock;
 use hns_sim::switches::Switches;
+use service_proxy::backend::Backend as _;
 use service_proxy::hns::{Engine, Hns, LOOK, Settings, verify_pause};
 use service_proxy::{Backend, IpFamily, Kind, Protocol, Table, Vip, VipAddress, VipKey};
 
@@ -107,8 +108,8 @@ impl Proxy {
             if done(self.hns.engine()) {
                 return start.elapsed();
             }
-            let happening = self.hns.happening().await;
-            self.hns.take(happening, &self.table);
+            let event = self.hns.next_event().await;
+            self.hns.process(event, &self.table);
         }
     }
 

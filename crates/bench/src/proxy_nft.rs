@@ -117,7 +117,8 @@ impl IntoNet for ([u8; 4], u8) {
 const CHANGES: usize = 201;
 
 fn programming(figures: &mut Figures, services: usize, most: Duration) -> Result<()> {
-    let sync = |proxy: &mut Nftables, table: &Table, dirty: &BTreeSet<VipKey>, full: bool| proxy.sync(table, dirty, full).map_err(anyhow::Error::msg);
+    let sync =
+        |proxy: &mut Nftables, table: &Table, dirty: &BTreeSet<VipKey>, full: bool| proxy.sync(table, dirty, full).map_err(anyhow::Error::from);
     let mut world = World::new(services)?;
     let none = BTreeSet::new();
     let mut times = Vec::new();

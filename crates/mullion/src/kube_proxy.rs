@@ -132,7 +132,7 @@ async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
     let node_ips = node_ips(options, &node)?;
     if options.is_on("cleanup") {
         let settings = hns_settings(options, &node_ips)?;
-        let removed = service_proxy::hns::cleanup(&hcn(options)?, uid, settings).await.map_err(anyhow::Error::msg)?;
+        let removed = service_proxy::hns::cleanup(&hcn(options)?, uid, settings).await?;
         tracing::info!(removed, "what this proxy made is gone");
         return Ok(());
     }
@@ -232,7 +232,7 @@ async fn listen(options: &Options, told: &Arc<Told>) -> Result<()> {
 fn cleanup(mode: Mode) -> Result<()> {
     #[cfg(target_os = "linux")]
     if mode == Mode::Nftables {
-        let there = service_proxy::nftables::cleanup().map_err(anyhow::Error::msg)?;
+        let there = service_proxy::nftables::cleanup()?;
         tracing::info!(there, "the table of nftables is gone");
         return Ok(());
     }

@@ -16,16 +16,17 @@ mod mirror;
 mod plan;
 mod queue;
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hcn::{Event, Function, HcnClient, HcnError, Subscription};
+use hcn::{Event, HcnClient, HcnError, Subscription};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::backend::{Backend, Backlog, Progress};
+use crate::metrics::CallCounter;
 use crate::table::{Table, VipKey};
 pub use calls::{Answer, Call, CallError, Tally};
 pub use document::{load_balancer_id, vip_key};
@@ -75,10 +76,10 @@ enum Done {
     Subscribed(Result<Subscription, HcnError>),
 }
 
-/// Something that happened to the backend.
-pub struct Happening(What);
+/// What wakes the backend.
+pub struct Wakeup(Cause);
 
-enum What {
+enum Cause {
     Done(Done),
     Event(Event),
     Time,
@@ -122,35 +123,6 @@ impl Hns {
         &self.engine
     }
 
-    /// Tells how often each function of the service was called so far.
-    pub fn tallies(&self) -> impl Fn() -> BTreeMap<Function, Tally> + Send + Sync + 'static {
-        let calls = self.calls.clone();
-        move || calls.tallies()
-    }
-
-    /// These VIPs changed in the table.
-    pub fn touch(&mut self, keys: impl IntoIterator<Item = VipKey>, table: &Table) {
-        self.engine.touch(keys, table);
-    }
-
-    /// Whether something that people may see changed since this was last asked.
-    pub fn take_news(&mut self) -> bool {
-        self.engine.take_news()
-    }
-
-    /// Begins what can be begun.
-    pub fn begin(&mut self, table: &Table) {
-        let now = Instant::now();
-        if self.subscription.is_none() && !self.subscribing && self.subscribe_at <= now && self.engine.is_found() {
-            self.subscribe();
-        }
-        while self.jobs.len() < calls::AT_ONCE {
-            let Some((token, call)) = self.engine.next(now, table) else { break };
-            let calls = self.calls.clone();
-            self.jobs.spawn(async move { Done::Call(token, calls.run(call).await) });
-        }
-    }
-
     fn subscribe(&mut self) {
         self.subscribing = true;
         let (port, tell) = (self.calls.port().clone(), self.tell.clone());
@@ -163,9 +135,28 @@ impl Hns {
             Done::Subscribed(tokio::task::spawn_blocking(subscribe).await.unwrap_or_else(ended))
         });
     }
+}
 
-    /// Waits for the next thing to happen. May be dropped and called again at any time.
-    pub async fn happening(&mut self) -> Happening {
+impl Backend for Hns {
+    type Event = Wakeup;
+
+    fn touch(&mut self, keys: impl IntoIterator<Item = VipKey>, table: &Table) {
+        self.engine.touch(keys, table);
+    }
+
+    fn begin(&mut self, table: &Table) {
+        let now = Instant::now();
+        if self.subscription.is_none() && !self.subscribing && self.subscribe_at <= now && self.engine.is_found() {
+            self.subscribe();
+        }
+        while self.jobs.len() < calls::AT_ONCE {
+            let Some((token, call)) = self.engine.next(now, table) else { break };
+            let calls = self.calls.clone();
+            self.jobs.spawn(async move { Done::Call(token, calls.run(call).await) });
+        }
+    }
+
+    async fn next_event(&mut self) -> Wakeup {
         let wake = if self.jobs.len() < calls::AT_ONCE { self.engine.wake() } else { None };
         let time = async {
             match wake {
@@ -174,32 +165,31 @@ impl Hns {
             }
         };
         tokio::select! {
-            Some(event) = self.events.recv() => Happening(What::Event(event)),
+            Some(event) = self.events.recv() => Wakeup(Cause::Event(event)),
             Some(done) = self.jobs.join_next() => match done {
-                Ok(done) => Happening(What::Done(done)),
+                Ok(done) => Wakeup(Cause::Done(done)),
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
-            () = time => Happening(What::Time),
+            () = time => Wakeup(Cause::Time),
         }
     }
 
-    /// Takes in what happened.
-    pub fn take(&mut self, happening: Happening, table: &Table) {
+    fn process(&mut self, event: Wakeup, table: &Table) {
         let now = Instant::now();
-        match happening.0 {
-            What::Time => {}
-            What::Done(Done::Call(token, result)) => self.engine.done(token, result, now, table),
-            What::Done(Done::Subscribed(result)) => {
+        match event.0 {
+            Cause::Time => {}
+            Cause::Done(Done::Call(token, result)) => self.engine.done(token, result, now, table),
+            Cause::Done(Done::Subscribed(result)) => {
                 self.subscribing = false;
                 match result {
                     Ok(subscription) => self.subscription = Some(subscription),
                     Err(error) => {
-                        tracing::debug!(%error, "the service's notifications are not heard yet; what they tell is found by looking");
+                        tracing::debug!(%error, "there are no notifications of the service yet; changes are found by enumerating");
                         self.subscribe_at = now + SUBSCRIBE_AGAIN;
                     }
                 }
             }
-            What::Event(event) => {
+            Cause::Event(event) => {
                 if event.event_type == Event::SERVICE_DISCONNECT {
                     self.subscription = None;
                 }
@@ -207,29 +197,70 @@ impl Hns {
             }
         }
     }
+
+    fn take_progress(&mut self) -> Option<Progress> {
+        let engine = &mut self.engine;
+        engine.take_changed().then(|| Progress {
+            ready: engine.was_up_to_date(),
+            pending: engine.pending(),
+            failing: engine.failing().clone(),
+            refusals: engine.gaps().iter().map(|(key, gaps)| (*key, gaps.iter().map(Gap::refusal).collect())).collect(),
+            unavailable: engine.unavailable().map(str::to_owned),
+            writes: engine.writes(),
+        })
+    }
+
+    fn backlog(&self) -> Backlog {
+        Backlog { pending: self.engine.pending(), finished: self.engine.finished() }
+    }
+
+    fn is_settled(&self, key: &VipKey) -> bool {
+        self.engine.is_settled(key)
+    }
+
+    fn call_counter(&self) -> Option<CallCounter> {
+        let calls = self.calls.clone();
+        Some(Box::new(move || calls.tallies()))
+    }
+}
+
+/// Why a cleanup ended early.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CleanupError {
+    /// An object is left.
+    #[error("{key}: {reason}")]
+    Left {
+        /// Its VIP.
+        key: VipKey,
+        /// Why it is left.
+        reason: String,
+    },
+    /// The service cannot be asked.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// Removes everything that a proxy of this cluster made, and nothing else. Returns how many objects went.
 ///
 /// # Errors
 /// Why something is left, or why the service cannot be asked.
-pub async fn cleanup(client: &HcnClient, cluster_uid: impl Into<String>, settings: Settings) -> Result<u64, String> {
+pub async fn cleanup(client: &HcnClient, cluster_uid: impl Into<String>, settings: Settings) -> Result<u64, CleanupError> {
     let nothing = Table::default();
     let mut hns = Hns::new(client, cluster_uid, settings);
     loop {
         hns.begin(&nothing);
         let engine = hns.engine();
         if let Some((key, reason)) = engine.failing().iter().next() {
-            return Err(format!("{key}: {reason}"));
+            return Err(CleanupError::Left { key: *key, reason: reason.clone() });
         }
         if let Some(reason) = engine.unavailable() {
-            return Err(reason.to_owned());
+            return Err(CleanupError::Unavailable(reason.to_owned()));
         }
         if engine.is_idle() {
             return Ok(engine.writes());
         }
-        let happening = hns.happening().await;
-        hns.take(happening, &nothing);
+        let event = hns.next_event().await;
+        hns.process(event, &nothing);
     }
 }
 

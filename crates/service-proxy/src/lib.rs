@@ -7,7 +7,8 @@
 //! Guarantees: a change touches only its Service; failures are retried with back-off and never counted as done;
 //! a periodic full pass compares with the host itself; what is not ours is never touched; nothing is wiped at start.
 
-mod backend;
+pub mod backend;
+mod failures;
 #[cfg(all(test, target_os = "linux"))]
 mod flows;
 mod health;
@@ -19,7 +20,6 @@ mod modes;
 #[cfg(target_os = "linux")]
 pub mod nftables;
 mod node_ports;
-mod refusals;
 mod rows;
 mod run;
 mod table;
@@ -27,7 +27,7 @@ mod taint;
 pub mod userspace;
 mod vips;
 
-pub use backend::{Failure, Outcome, Progress};
+pub use backend::{Failure, Outcome, Progress, Refusal};
 pub use health::{HealthServers, Healthy};
 pub use inputs::Inputs;
 pub use metrics::Metrics;

@@ -1,4 +1,4 @@
-//! What the proxy measures of itself, by upstream's names where upstream has it (pkg/proxy/metrics), as text for Prometheus.
+//! Metrics of the proxy as text for Prometheus, under upstream's names where upstream has them (pkg/proxy/metrics).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use hcn::Function;
 use crate::hns::Tally;
 use crate::run::Status;
 
-/// Asks for the calls of the Host Networking Service so far.
-pub(crate) type Tallies = Box<dyn Fn() -> BTreeMap<Function, Tally> + Send + Sync>;
+/// Counts the calls of the Host Networking Service so far.
+pub type CallCounter = Box<dyn Fn() -> BTreeMap<Function, Tally> + Send + Sync>;
 
-/// What is measured. Clones are the same.
+/// The metrics. Clones share their values.
 #[derive(Clone, Default)]
 pub struct Metrics(Arc<Mutex<Inner>>);
 
@@ -26,7 +26,7 @@ struct Inner {
     endpoint_changes: u64,
     last_synced: Option<SystemTime>,
     last_queued: Option<SystemTime>,
-    tallies: Option<Tallies>,
+    tallies: Option<CallCounter>,
     api: Option<ApiServer>,
 }
 
@@ -85,7 +85,7 @@ impl Metrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn count_calls_by(&self, tallies: Tallies) {
+    pub(crate) fn count_calls_by(&self, tallies: CallCounter) {
         self.inner().tallies = Some(tallies);
     }
 
@@ -154,7 +154,7 @@ impl Metrics {
         ];
         ours.iter().for_each(|(rest, help, value)| single(t, &format!("mullion_service_proxy_{rest}"), "gauge", help, *value));
         single(t, "mullion_service_proxy_writes_total", "counter", "Writes that reached the host", status.progress.writes as f64);
-        gaps(t, status);
+        refusals(t, status);
         if let Some(tallies) = &inner.tallies {
             calls(t, &tallies());
         }
@@ -165,9 +165,9 @@ impl Metrics {
     }
 }
 
-fn gaps(text: &mut String, status: &Status) {
+fn refusals(text: &mut String, status: &Status) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    status.progress.gaps.values().flatten().for_each(|gap| *counts.entry(gap.name()).or_default() += 1);
+    status.progress.refusals.values().flatten().for_each(|refusal| *counts.entry(refusal.reason).or_default() += 1);
     let name = "mullion_service_proxy_unsupported";
     head(text, name, "gauge", "VIPs that ask for something that the host cannot do");
     for (reason, count) in counts {

@@ -17,11 +17,11 @@ pub mod state;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use linux_sys::netlink::Rtnl;
+use linux_sys::netlink::{NetlinkError, Rtnl};
 use linux_sys::sysctl;
 use nft::{Batch, Nft, NftError};
 
-use crate::backend::Outcome;
+use crate::backend::{Outcome, Pass, chain};
 use crate::node_ports::NodePorts;
 use crate::table::{Protocol, Table, VipKey};
 use elements::Ground;
@@ -37,15 +37,25 @@ pub struct Nftables {
     unforgettable: Option<String>,
 }
 
-fn chain(error: &NftError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
+/// Why Services cannot be programmed.
+#[derive(Debug, thiserror::Error)]
+pub enum NftablesError {
+    /// The kernel refused a listing or a transaction.
+    #[error(transparent)]
+    Rules(#[from] NftError),
+    /// Node ports listen on addresses of the host, which are not known.
+    #[error("the host's addresses cannot be read")]
+    HostAddresses(#[source] NetlinkError),
+    /// The table is still there.
+    #[error("the services' nftables table cannot be removed, which takes CAP_NET_ADMIN")]
+    Cleanup(#[source] NftError),
 }
 
 /// Removes everything that this backend ever makes; true when there was anything. Connections that go on are left to end.
-pub fn cleanup() -> Result<bool, String> {
+///
+/// # Errors
+/// The kernel refused it.
+pub fn cleanup() -> Result<bool, NftablesError> {
     let remove = || -> Result<bool, NftError> {
         let nft = Nft::open()?;
         let there = nft.tables()?.contains(&table());
@@ -54,7 +64,7 @@ pub fn cleanup() -> Result<bool, String> {
         nft.commit(&batch)?;
         Ok(there)
     };
-    remove().map_err(|error| format!("the services' nftables table cannot be removed: {}; this takes CAP_NET_ADMIN", chain(&error)))
+    remove().map_err(NftablesError::Cleanup)
 }
 
 impl Nftables {
@@ -65,7 +75,10 @@ impl Nftables {
 
     /// Makes the VIPs of `dirty` what the table says, or with `full` every one after comparing with the kernel.
     /// A change that the kernel refuses is tried once more against what is really there.
-    pub fn sync(&mut self, desired: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, String> {
+    ///
+    /// # Errors
+    /// The kernel refused that, too.
+    pub fn sync(&mut self, desired: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, NftablesError> {
         let done = |writes| Outcome { writes, failures: Vec::new() };
         if full && self.must_read()? {
             self.kernel = None;
@@ -82,7 +95,7 @@ impl Nftables {
         let ground = self.ground()?;
         let layout = Layout::new(&self.settings, forget::has_localhost(&ground.node_ips));
         self.kernel = None;
-        let (kernel, writes) = Kernel::adopt(layout, desired, ground).map_err(|error| chain(&error))?;
+        let (kernel, writes) = Kernel::adopt(layout, desired, ground)?;
         self.kernel = Some(kernel);
         let udp: Vec<VipKey> = desired.iter().map(|(key, _)| *key).filter(|key| key.protocol == Protocol::Udp).collect();
         self.forget_flows(udp.iter(), desired);
@@ -90,15 +103,15 @@ impl Nftables {
     }
 
     /// Whether what we know of the kernel or of the node's addresses no longer holds.
-    fn must_read(&self) -> Result<bool, String> {
+    fn must_read(&self) -> Result<bool, NftablesError> {
         let Some(kernel) = &self.kernel else { return Ok(true) };
-        Ok(!kernel.is_undisturbed().map_err(|error| chain(&error))? || *kernel.ground() != self.ground()?)
+        Ok(!kernel.is_undisturbed()? || *kernel.ground() != self.ground()?)
     }
 
-    fn ground(&self) -> Result<Ground, String> {
+    fn ground(&self) -> Result<Ground, NftablesError> {
         let host = match &self.settings.node_ports {
             NodePorts::Primary => Vec::new(),
-            NodePorts::Nets(_) => host_addresses().map_err(|error| format!("the host's addresses cannot be read: {error}"))?,
+            NodePorts::Nets(_) => host_addresses().map_err(NftablesError::HostAddresses)?,
         };
         let mut node_ips = self.settings.node_ports.select(&self.settings.node_ips, &host);
         if forget::has_localhost(&node_ips)
@@ -124,7 +137,15 @@ impl Nftables {
     }
 }
 
-fn host_addresses() -> Result<Vec<IpAddr>, linux_sys::netlink::NetlinkError> {
+impl Pass for Nftables {
+    type Error = NftablesError;
+
+    fn pass(&mut self, table: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, NftablesError> {
+        self.sync(table, dirty, full)
+    }
+}
+
+fn host_addresses() -> Result<Vec<IpAddr>, NetlinkError> {
     let rtnl = Rtnl::open()?;
     let mut all = Vec::new();
     for link in rtnl.links()? {

@@ -1,4 +1,4 @@
-//! The loop: rows in, table, backend; and what it tells of itself.
+//! The loop: watches feed the table, the table feeds the backend, and the backend's progress becomes status, metrics and events.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -13,12 +13,12 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::backend::{Backend, Passes, Progress};
+use crate::backend::{Backend, Backlog, Passes, Progress, Refusal};
+use crate::failures::LastingFailures;
 use crate::health::{HealthServers, Healthy};
-use crate::hns::{Gap, Hns};
+use crate::hns::Hns;
 use crate::inputs::SharedInputs;
 use crate::metrics::Metrics;
-use crate::refusals::Refusals;
 use crate::rows::{NodeRow, ServiceRow, SliceRow};
 use crate::table::{Table, VipKey};
 use crate::vips::{NodePolicy, desired_vips};
@@ -121,8 +121,8 @@ impl Status {
     }
 }
 
-/// A number that merely goes on is told this often.
-const TELL: Duration = Duration::from_millis(200);
+/// The number of pending VIPs is reported this often.
+const REPORT: Duration = Duration::from_millis(200);
 /// A port of a health check that was taken is tried again after this.
 const HEALTH_AGAIN: Duration = Duration::from_secs(5);
 /// Programming so many VIPs leaves free memory behind that is worth giving back.
@@ -132,47 +132,31 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Proxies Services on this node until `shutdown` completes. What was programmed stays: connections outlive a restart.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
-    let backend = match config.backend {
-        BackendConfig::Hcn { client, settings } => Backend::Hns(Box::new(Hns::new(&client, config.cluster_uid.clone(), settings))),
+    let Config { client, api, node_name, cluster_uid, backend, full_pass, policy, health_checks, status, metrics } = config;
+    let status = status.unwrap_or_else(|| watch::Sender::new(Status::default()));
+    let config = LoopConfig { client, api, node_name, full_pass, policy, health_checks, status, metrics };
+    match backend {
+        BackendConfig::Hcn { client, settings } => Loop::new(Hns::new(&client, cluster_uid, settings), config).run(shutdown).await,
         #[cfg(target_os = "linux")]
-        BackendConfig::Nftables(settings) => Backend::Nftables(Passes::new(crate::nftables::Nftables::new(settings), config.full_pass)),
-        BackendConfig::Userspace(settings) => Backend::Userspace(Passes::new(crate::userspace::Userspace::new(settings), config.full_pass)),
-    };
-    if let Some(tallies) = backend.tallies() {
-        config.metrics.count_calls_by(tallies);
+        BackendConfig::Nftables(settings) => {
+            Loop::new(Passes::new(crate::nftables::Nftables::new(settings), full_pass), config).run(shutdown).await;
+        }
+        BackendConfig::Userspace(settings) => {
+            Loop::new(Passes::new(crate::userspace::Userspace::new(settings), full_pass), config).run(shutdown).await;
+        }
     }
-    let status = config.status.unwrap_or_else(|| watch::Sender::new(Status::default()));
-    let (asked, full_pass) = (status.subscribe(), config.full_pass);
-    let healthy: Healthy = Arc::new(move || asked.borrow().is_healthy(full_pass));
-    let rows = Rows::watch(&config.client, &config.api, &config.node_name);
-    config.metrics.count_watches_of(&config.api);
-    let mut state = Loop {
-        backend,
-        rows,
-        table: Table::default(),
-        base: config.policy.clone(),
-        policy: config.policy,
-        health: config.health_checks.then(|| HealthServers::new(healthy)),
-        health_again: None,
-        recorder: EventRecorder::new(config.client, "kube-proxy", &config.node_name),
-        metrics: config.metrics,
-        told_gaps: BTreeSet::new(),
-        refusals: Refusals::default(),
-        triggers: Vec::new(),
-        started: jiff::Timestamp::now().as_millisecond(),
-        pace: Pace::new(),
-        progress: Progress::default(),
-        status,
-        given_back: 0,
-    };
-    tokio::pin!(shutdown);
-    tokio::select! {
-        () = state.drive() => {}
-        () = &mut shutdown => {}
-    }
-    if let Backend::Userspace(passes) = state.backend {
-        passes.into_inner().drain(DRAIN).await;
-    }
+}
+
+/// The configuration that no backend needs.
+struct LoopConfig {
+    client: Client,
+    api: ApiServer,
+    node_name: String,
+    full_pass: Duration,
+    policy: NodePolicy,
+    health_checks: bool,
+    status: watch::Sender<Status>,
+    metrics: Metrics,
 }
 
 /// What is watched.
@@ -215,13 +199,13 @@ struct Pace {
     moved: Instant,
     finished: u64,
     at_start: u64,
-    told: Instant,
+    reported: Instant,
 }
 
 impl Pace {
     fn new() -> Self {
         let now = Instant::now();
-        Self { busy_since: None, moved: now, finished: 0, at_start: 0, told: now }
+        Self { busy_since: None, moved: now, finished: 0, at_start: 0, reported: now }
     }
 
     /// Takes in how much waits and how much was done; returns how long it was busy when it ends.
@@ -250,8 +234,8 @@ impl Pace {
     }
 }
 
-struct Loop {
-    backend: Backend,
+struct Loop<B> {
+    backend: B,
     rows: Rows,
     table: Table,
     base: NodePolicy,
@@ -260,8 +244,9 @@ struct Loop {
     health_again: Option<Instant>,
     recorder: EventRecorder,
     metrics: Metrics,
-    told_gaps: BTreeSet<(Arc<str>, Gap)>,
-    refusals: Refusals,
+    /// Refusals that their Service has an event of.
+    notified: BTreeSet<(Arc<str>, Refusal)>,
+    failures: LastingFailures,
     /// Changes of pods that are not on the host yet: when they happened, and the VIPs that they are about.
     triggers: Vec<(i64, Vec<VipKey>)>,
     started: i64,
@@ -272,7 +257,45 @@ struct Loop {
     given_back: usize,
 }
 
-impl Loop {
+impl<B: Backend> Loop<B> {
+    fn new(backend: B, config: LoopConfig) -> Self {
+        let LoopConfig { client, api, node_name, full_pass, policy, health_checks, status, metrics } = config;
+        if let Some(counter) = backend.call_counter() {
+            metrics.count_calls_by(counter);
+        }
+        metrics.count_watches_of(&api);
+        let seen = status.subscribe();
+        let healthy: Healthy = Arc::new(move || seen.borrow().is_healthy(full_pass));
+        Self {
+            backend,
+            rows: Rows::watch(&client, &api, &node_name),
+            table: Table::default(),
+            base: policy.clone(),
+            policy,
+            health: health_checks.then(|| HealthServers::new(healthy)),
+            health_again: None,
+            recorder: EventRecorder::new(client, "kube-proxy", &node_name),
+            metrics,
+            notified: BTreeSet::new(),
+            failures: LastingFailures::default(),
+            triggers: Vec::new(),
+            started: jiff::Timestamp::now().as_millisecond(),
+            pace: Pace::new(),
+            progress: Progress::default(),
+            status,
+            given_back: 0,
+        }
+    }
+
+    async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        tokio::select! {
+            () = self.drive() => {}
+            () = &mut shutdown => {}
+        }
+        self.backend.stop(DRAIN).await;
+    }
+
     async fn drive(&mut self) {
         let mut services = self.rows.services.changed();
         let mut slices = self.rows.slices.changed();
@@ -307,7 +330,7 @@ impl Loop {
                     self.take_changes();
                 }
                 () = health_due => self.answer_health(),
-                turn = self.backend.turn() => self.backend.take(turn, &self.table),
+                event = self.backend.next_event() => self.backend.process(event, &self.table),
             }
         }
     }
@@ -357,7 +380,7 @@ impl Loop {
     }
 
     fn report(&mut self) {
-        let (pending, finished) = self.backend.pending();
+        let Backlog { pending, finished } = self.backend.backlog();
         if let Some(took) = self.pace.note(pending, finished) {
             self.metrics.synced(took);
         }
@@ -369,19 +392,19 @@ impl Loop {
             }
             !settled
         });
-        for key in self.refusals.overdue(&self.progress.failing, Instant::now()) {
+        for key in self.failures.overdue(&self.progress.failing, Instant::now()) {
             let (Some(vip), Some(reason)) = (self.table.get(&key), self.progress.failing.get(&key)) else { continue };
             self.recorder.event(&reference(&vip.service), EventType::Warning, "ServiceNotServed", None, format!("{key}: {reason}"));
         }
-        let news = self.backend.news();
-        let moved = (pending == 0) != (self.progress.pending == 0) || self.pace.told.elapsed() >= TELL && pending != self.progress.pending;
-        if news.is_none() && !moved && self.status.borrow().vips == self.table.len() {
+        let changed = self.backend.take_progress();
+        let moved = (pending == 0) != (self.progress.pending == 0) || self.pace.reported.elapsed() >= REPORT && pending != self.progress.pending;
+        if changed.is_none() && !moved && self.status.borrow().vips == self.table.len() {
             return;
         }
-        self.pace.told = Instant::now();
-        if let Some(news) = news {
-            self.tell_gaps(&news);
-            self.progress = news;
+        self.pace.reported = Instant::now();
+        if let Some(progress) = changed {
+            self.report_refusals(&progress);
+            self.progress = progress;
         }
         self.progress.pending = pending;
         let behind = self.progress.failing.len();
@@ -408,23 +431,23 @@ impl Loop {
         }
     }
 
-    /// Tells whoever wrote a Service what this node cannot do for it, once.
-    fn tell_gaps(&mut self, news: &Progress) {
-        if news.gaps == self.progress.gaps {
+    /// Writes an event of each Service that asks for something that this node cannot do, once.
+    fn report_refusals(&mut self, progress: &Progress) {
+        if progress.refusals == self.progress.refusals {
             return;
         }
         let mut known = BTreeSet::new();
-        for (key, gaps) in &news.gaps {
+        for (key, refusals) in &progress.refusals {
             let Some(vip) = self.table.get(key) else { continue };
-            for gap in gaps.iter().filter(|gap| gap.is_asked_for()) {
-                let entry = (vip.service.clone(), gap.clone());
-                if !self.told_gaps.contains(&entry) && !known.contains(&entry) {
-                    self.recorder.event(&reference(&vip.service), EventType::Warning, gap.name(), None, gap.to_string());
+            for refusal in refusals.iter().filter(|refusal| refusal.is_event) {
+                let entry = (vip.service.clone(), refusal.clone());
+                if !self.notified.contains(&entry) && !known.contains(&entry) {
+                    self.recorder.event(&reference(&vip.service), EventType::Warning, refusal.reason, None, refusal.message.to_string());
                 }
                 known.insert(entry);
             }
         }
-        self.told_gaps = known;
+        self.notified = known;
     }
 }
 

@@ -12,18 +12,19 @@ mod tcp;
 mod udp;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use host::Addresses;
+use host::{Addresses, AddressesError};
 use ipnet::IpNet;
 use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{Failure, Outcome};
+use crate::backend::{Failure, Outcome, Pass, chain};
 use crate::node_ports::NodePorts;
 use crate::table::{IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey};
 use addresses::{Lease, Pool};
@@ -112,7 +113,10 @@ impl Userspace {
 
     /// Makes the VIPs of `dirty` what the table says, or with `full` every one, and the interface's addresses too.
     /// Must be called within a tokio runtime.
-    pub fn sync(&mut self, desired: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, String> {
+    ///
+    /// # Errors
+    /// The interface cannot be read or written.
+    pub fn sync(&mut self, desired: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, AddressesError> {
         let mut outcome = Outcome::default();
         if full {
             outcome.writes += self.pool.repair()?;
@@ -146,7 +150,7 @@ impl Userspace {
         match key.address {
             VipAddress::Ip(ip) if refused && !self.refusing.contains_key(&key) => match self.pool.lease(ip) {
                 Ok(lease) => drop(self.refusing.insert(key, lease)),
-                Err(reason) => outcome.failures.push(Failure { key, reason }),
+                Err(error) => outcome.failures.push(Failure { key, reason: chain(&error) }),
             },
             _ if refused => {}
             _ => drop(self.refusing.remove(&key)),
@@ -179,7 +183,7 @@ impl Userspace {
                     running.sockets.insert(at, listening);
                     outcome.writes += 1;
                 }
-                Err(reason) => fail(reason),
+                Err(error) => fail(chain(&error)),
             }
         }
     }
@@ -200,6 +204,18 @@ impl Userspace {
         self.shared.cut.cancel();
         self.shared.connections.wait().await;
         cut
+    }
+}
+
+impl Pass for Userspace {
+    type Error = AddressesError;
+
+    fn pass(&mut self, table: &Table, dirty: &BTreeSet<VipKey>, full: bool) -> Result<Outcome, AddressesError> {
+        self.sync(table, dirty, full)
+    }
+
+    async fn stop(self, limit: Duration) {
+        self.drain(limit).await;
     }
 }
 
@@ -225,22 +241,33 @@ fn places(key: &VipKey, node_ports: &[IpAddr]) -> Vec<SocketAddr> {
     }
 }
 
-fn open(at: SocketAddr, key: VipKey, service: &Arc<Service>, shared: &Arc<Shared>, pool: &Arc<Pool>) -> Result<Listening, String> {
+/// Why a VIP is not listened on.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error("{0} is taken by another program; end it, or change the Service's port")]
+    Taken(SocketAddr),
+    #[error("this host has no address {0}; name an interface for addresses of Services: --service-interface")]
+    NoAddress(IpAddr),
+    #[error("cannot listen on {at}")]
+    Listen { at: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    Interface(#[from] AddressesError),
+}
+
+fn open(at: SocketAddr, key: VipKey, service: &Arc<Service>, shared: &Arc<Shared>, pool: &Arc<Pool>) -> Result<Listening, OpenError> {
     let lease: Option<Arc<Lease>> = match key.address {
         VipAddress::Ip(ip) => Some(Arc::new(pool.lease(ip)?)),
         VipAddress::Node(_) => None,
     };
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => format!("{at} is taken by another program; end it, or change the Service's port"),
-        std::io::ErrorKind::AddrNotAvailable if !pool.has_interface() => {
-            format!("this host has no address {}; name an interface for addresses of Services: --service-interface", at.ip())
-        }
-        _ => format!("cannot listen on {at}: {error}"),
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => OpenError::Taken(at),
+        io::ErrorKind::AddrNotAvailable if !pool.has_interface() => OpenError::NoAddress(at.ip()),
+        _ => OpenError::Listen { at, source },
     };
     let (service, shared) = (service.clone(), shared.clone());
     let task = match key.protocol {
         Protocol::Udp => {
-            let open = || -> std::io::Result<UdpSocket> {
+            let open = || -> io::Result<UdpSocket> {
                 let socket = std::net::UdpSocket::bind(at)?;
                 socket.set_nonblocking(true)?;
                 UdpSocket::from_std(socket)

@@ -264,7 +264,7 @@ impl Engine {
     }
 
     /// Whether something that people may see changed since this was last asked.
-    pub fn take_news(&mut self) -> bool {
+    pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
 

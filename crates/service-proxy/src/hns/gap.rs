@@ -1,9 +1,11 @@
-//! What the Host Networking Service cannot do for a VIP. Each is told: by event where somebody asked for it, by metric always.
+//! Features that the Host Networking Service lacks. Each is reported: by metric always, by event where the Service asks for it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
 use super::document::Rules;
+use crate::backend::Refusal;
 use crate::table::{Kind, Vip};
 
 /// The affinity timeout that the API fills in: nobody asked for it.
@@ -81,29 +83,38 @@ impl Gap {
     pub fn is_asked_for(&self) -> bool {
         !matches!(self, Self::InsideClients | Self::HostNetwork { .. })
     }
+
+    /// What is missing, with the way out.
+    pub fn message(&self) -> Cow<'static, str> {
+        match self {
+            Self::Ports { port, others } => {
+                format!("HNS has one port a load balancer, so {others} backends with another port than {port} are left out: give them one number")
+                    .into()
+            }
+            Self::Affinity => "this version of HNS has no session affinity: Windows Server 2022 has it".into(),
+            Self::AffinityTimeout => "HNS has no timeout of session affinity: a client stays with its backend".into(),
+            Self::SourceRanges => {
+                "HNS cannot tell clients apart, so loadBalancerSourceRanges is not enforced on this node: let the load balancer do it".into()
+            }
+            Self::ClientAddress => "this version of HNS has no direct server return, so backends do not see their clients' addresses, as \
+                                    externalTrafficPolicy Local wants it: update Windows"
+                .into(),
+            Self::Destination => "this version of HNS has no direct server return, so the annotation preserve-destination has no effect on this \
+                                  node, and backends do not see their clients' addresses: update Windows"
+                .into(),
+            Self::InsideClients => "clients on this node reach only its own backends at this address: they should use the ClusterIP".into(),
+            Self::HostNetwork { address } => format!("the pod at {address} uses this host's network, which HNS cannot balance to").into(),
+        }
+    }
+
+    /// The gap in the words that every backend shares.
+    pub fn refusal(&self) -> Refusal {
+        Refusal { reason: self.name(), message: self.message(), is_event: self.is_asked_for() }
+    }
 }
 
 impl fmt::Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ports { port, others } => {
-                write!(f, "HNS has one port a load balancer, so {others} backends with another port than {port} are left out: give them one number")
-            }
-            Self::Affinity => f.write_str("this version of HNS has no session affinity: Windows Server 2022 has it"),
-            Self::AffinityTimeout => f.write_str("HNS has no timeout of session affinity: a client stays with its backend"),
-            Self::SourceRanges => {
-                f.write_str("HNS cannot tell clients apart, so loadBalancerSourceRanges is not enforced on this node: let the load balancer do it")
-            }
-            Self::ClientAddress => f.write_str(
-                "this version of HNS has no direct server return, so backends do not see their clients' addresses, as externalTrafficPolicy Local \
-                 wants it: update Windows",
-            ),
-            Self::Destination => f.write_str(
-                "this version of HNS has no direct server return, so the annotation preserve-destination has no effect on this node, and backends \
-                 do not see their clients' addresses: update Windows",
-            ),
-            Self::InsideClients => f.write_str("clients on this node reach only its own backends at this address: they should use the ClusterIP"),
-            Self::HostNetwork { address } => write!(f, "the pod at {address} uses this host's network, which HNS cannot balance to"),
-        }
+        f.write_str(&self.message())
     }
 }

@@ -25,6 +25,7 @@ use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 
 use super::*;
+use crate::backend::Backend as _;
 use crate::table::{Backend, IpFamily, Kind, Protocol, Vip, VipAddress};
 
 const UID: &str = "5c8d0000-0000-0000-0000-000000000001";
@@ -213,10 +214,8 @@ impl Proxy {
                 return start.elapsed();
             }
             let left = Duration::from_secs(60).saturating_sub(start.elapsed());
-            let Ok(happening) = tokio::time::timeout(left, self.hns.happening()).await else {
-                panic!("{what} takes too long: {:?}", self.hns.engine())
-            };
-            self.hns.take(happening, &self.table);
+            let Ok(event) = tokio::time::timeout(left, self.hns.next_event()).await else { panic!("{what} takes too long: {:?}", self.hns.engine()) };
+            self.hns.process(event, &self.table);
         }
     }
 

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use host::{Addresses, AddressesError};
 
+use crate::backend::chain;
+
 /// The addresses that we put on one interface.
 pub struct Pool {
     interface: Option<Arc<dyn Addresses>>,
@@ -28,13 +30,6 @@ pub struct Lease {
     ip: IpAddr,
 }
 
-fn text(error: &AddressesError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
-}
-
 impl Pool {
     /// Addresses go to `interface`; without one, only those that the host has anyway can be listened on.
     pub fn new(interface: Option<Arc<dyn Addresses>>) -> Arc<Self> {
@@ -46,13 +41,13 @@ impl Pool {
     }
 
     /// Has `ip` on the interface until the lease ends.
-    pub fn lease(self: &Arc<Self>, ip: IpAddr) -> Result<Lease, String> {
+    pub fn lease(self: &Arc<Self>, ip: IpAddr) -> Result<Lease, AddressesError> {
         let mut state = self.state();
         if !state.needed.contains_key(&ip)
             && !state.foreign.contains(&ip)
             && let Some(interface) = &self.interface
         {
-            interface.add(ip).map_err(|error| text(&error))?;
+            interface.add(ip)?;
             state.added.insert(ip);
         }
         *state.needed.entry(ip).or_default() += 1;
@@ -66,20 +61,20 @@ impl Pool {
 
     /// Makes the interface what it should be: what is needed is there, and what an earlier life left behind is not.
     /// Returns how many addresses were added and removed.
-    pub fn repair(&self) -> Result<usize, String> {
+    pub fn repair(&self) -> Result<usize, AddressesError> {
         let Some(interface) = &self.interface else { return Ok(0) };
         let mut state = self.state();
-        let there = interface.list().map_err(|error| text(&error))?;
+        let there = interface.list()?;
         state.foreign = there.iter().filter(|address| !address.ours && !state.added.contains(&address.ip)).map(|address| address.ip).collect();
         let lost: Vec<IpAddr> = state.needed.keys().filter(|ip| !there.iter().any(|address| address.ip == **ip)).copied().collect();
         let left = there.iter().filter(|address| address.ours && !state.needed.contains_key(&address.ip));
         let mut count = 0;
         for address in left {
-            interface.delete(address.ip).map_err(|error| text(&error))?;
+            interface.delete(address.ip)?;
             count += 1;
         }
         for ip in lost {
-            interface.add(ip).map_err(|error| text(&error))?;
+            interface.add(ip)?;
             state.added.insert(ip);
             count += 1;
         }
@@ -100,7 +95,7 @@ impl Pool {
         if let Some(interface) = &self.interface
             && let Err(error) = interface.delete(ip)
         {
-            tracing::warn!("{}; it stays until the proxy is started again", text(&error));
+            tracing::warn!("{}; it stays until the proxy is started again", chain(&error));
         }
     }
 }
@@ -154,12 +149,12 @@ mod tests {
         let interface = Arc::new(Interface(Mutex::new([(b, false), (left, true)].into())));
         let there = || interface.0.lock().unwrap().keys().copied().collect::<Vec<_>>();
         let pool = Pool::new(Some(interface.clone()));
-        assert_eq!(pool.repair(), Ok(1), "what an earlier life left behind goes");
+        assert_eq!(pool.repair().unwrap(), 1, "what an earlier life left behind goes");
         let (first, second, foreign) = (pool.lease(a).unwrap(), pool.lease(a).unwrap(), pool.lease(b).unwrap());
         drop(first);
         assert_eq!(there(), [a, b]);
         interface.0.lock().unwrap().remove(&a);
-        assert_eq!((pool.repair(), there()), (Ok(1), vec![a, b]), "taken away by somebody else");
+        assert_eq!((pool.repair().unwrap(), there()), (1, vec![a, b]), "taken away by somebody else");
         drop((second, foreign));
         assert_eq!(there(), [b]);
         let _held = pool.lease(a).unwrap();

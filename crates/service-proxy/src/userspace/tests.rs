@@ -87,7 +87,7 @@ fn server(name: &'static str) -> SocketAddr {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
                 let mut buffer = [0; 65_536];
-                let mut talk = || -> std::io::Result<()> {
+                let mut talk = || -> io::Result<()> {
                     stream.write_all(name.as_bytes())?;
                     loop {
                         match stream.read(&mut buffer)? {
@@ -104,7 +104,7 @@ fn server(name: &'static str) -> SocketAddr {
 }
 
 fn ask(to: &str) -> String {
-    let talk = || -> std::io::Result<String> {
+    let talk = || -> io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&to.parse().unwrap(), Duration::from_secs(1))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         stream.write_all(b"-hello")?;

@@ -341,6 +341,6 @@ async fn cleanup_removes_only_our_objects() {
     assert_eq!(host.seen().await, ["10.9.9.9:80/tcp -> 192.168.4.5"]);
     assert_eq!(host.remotes().await.len(), 0);
     let nowhere = Settings { network: "later".into(), ..host.settings() };
-    assert!(cleanup(&host.client, UID, nowhere).await.unwrap_err().contains("does not exist yet"));
+    assert!(cleanup(&host.client, UID, nowhere).await.unwrap_err().to_string().contains("does not exist yet"));
     parity::proved(parity::Hns, &["Clean-up on request"]);
 }

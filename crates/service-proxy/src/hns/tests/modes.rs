@@ -29,8 +29,8 @@ impl<const MODIFIES: bool> Bridge<MODIFIES> {
                 return assert!(self.hns.engine().failing().is_empty(), "{:?}", self.hns.engine().failing());
             }
             let left = until.saturating_duration_since(Instant::now());
-            let happening = tokio::time::timeout(left, self.hns.happening()).await;
-            self.hns.take(happening.unwrap_or_else(|_| panic!("the proxy does not come to rest: {:?}", self.hns.engine())), table);
+            let event = tokio::time::timeout(left, self.hns.next_event()).await;
+            self.hns.process(event.unwrap_or_else(|_| panic!("the proxy does not come to rest: {:?}", self.hns.engine())), table);
         }
     }
 }

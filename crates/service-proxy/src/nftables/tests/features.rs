@@ -228,7 +228,7 @@ fn cleanup_leaves_nothing() {
         batch.add_table(&other);
         nft.commit(&batch).unwrap();
         lab.set("web", vec![(key("10.96.0.1", 80), Vip { affinity: Some(60), ..vip(Kind::ClusterIp, &[1]) })]);
-        assert_eq!((cleanup(), cleanup()), (Ok(true), Ok(false)));
+        assert_eq!((cleanup().unwrap(), cleanup().unwrap()), (true, false));
         assert_eq!(nft.tables().unwrap(), [other], "what is not ours stays");
     });
     parity::proved(parity::Nftables, &["Clean-up on request"]);

@@ -129,11 +129,11 @@ async fn failed_source_vip_is_created_on_retry() {
 #[tokio::test]
 async fn failed_calls_are_counted() {
     let mut case = Case::bridge(OLD).await;
-    let tallies = case.proxy.hns.tallies();
+    let tallies = case.proxy.hns.call_counter().unwrap();
     case.host.fail("HcnCreateLoadBalancer", HResult::FAIL, 1);
     case.proxy.say("svc1", service(json!({})), &[slice(80, &["192.168.2.3"])]).await;
     case.proxy.rest().await;
-    let create = tallies()[&Function::Create(hcn::Kind::LoadBalancer)];
+    let create = tallies()[&hcn::Function::Create(hcn::Kind::LoadBalancer)];
     assert_eq!((create.calls, create.failed), (3, 1));
     parity::proved(parity::Hns, &["#106580"]);
 }
