@@ -8,13 +8,18 @@
 //! Drift: the service's notifications, ids compared every few seconds, and one load balancer after the other read again.
 //! Not seen: rules that the switch lost behind an intact object. Source of values: kube-proxy's `pkg/proxy/winkernel`.
 
+mod apply;
 mod calls;
+mod discovery;
 mod document;
 mod engine;
 mod gap;
 mod mirror;
 mod plan;
 mod queue;
+mod scheduler;
+mod view;
+mod vips;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,8 +34,9 @@ use crate::backend::{Backend, Backlog, Progress};
 use crate::metrics::CallCounter;
 use crate::table::{Table, VipKey};
 pub use calls::{Answer, Call, CallError, Tally};
+pub use discovery::{LOOK, verify_pause};
 pub use document::{load_balancer_id, vip_key};
-pub use engine::{Engine, LOOK, Token, verify_pause};
+pub use engine::{Engine, Token};
 pub use gap::Gap;
 
 /// What this backend is told.

@@ -51,12 +51,23 @@ pub struct NetworkContext {
     pub subnets: Vec<(IpNet, IpAddr)>,
 }
 
+/// Why the network cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// Nobody created it yet.
+    #[error("HNS network {0:?} does not exist yet; the pod network creates it")]
+    Missing(String),
+    /// An overlay without a source VIP.
+    #[error("HNS network {0:?} is an overlay, which needs a source VIP: give --source-vip")]
+    SourceVip(String),
+}
+
 impl NetworkContext {
     /// Reads the network. The error says what the settings lack.
-    pub fn of(network: &HostComputeNetwork, settings: &Settings) -> Result<Self, String> {
+    pub fn of(network: &HostComputeNetwork, settings: &Settings) -> Result<Self, NetworkError> {
         let overlay = network.network_type == NetworkType::Overlay;
         if overlay && settings.source_vip.is_none() {
-            return Err(format!("HNS network {:?} is an overlay, which needs a source VIP: give --source-vip", network.name));
+            return Err(NetworkError::SourceVip(network.name.clone()));
         }
         let routes = network.policies.iter().filter_map(hcn::NetworkPolicy::as_remote_subnet_route);
         let node_ips = if settings.node_ips.is_empty() { network.management_ip().into_iter().collect() } else { settings.node_ips.clone() };

@@ -1,201 +1,85 @@
-//! What to call next (pure but for the clock that it is told): the queue of VIPs, what runs, and what was learnt.
+//! The engine composes [`Discovery`], [`Scheduler`], [`Vips`] and [`Applier`] over one [`View`] of the service (pure but for the clock
+//! that it is given).
 //!
-//! [`Engine::next`] hands out one operation at a time, [`Engine::done`] takes its answer. An item (a VIP, mostly) never
-//! runs twice at once, and an endpoint that one item makes or removes keeps those that need it waiting. Nothing is concluded
-//! from an error: what a call did is then unknown and read again. Drift is in [`drift`], answers are in [`answers`].
+//! [`Engine::next`] hands out one operation at a time, [`Engine::done`] takes its answer. Both, and [`Engine::touch`], work in a
+//! [`Turn`]: the engine with the table and the time. Drift is in [`drift`].
 
-mod answers;
 mod drift;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
-use hcn::{Event, Guid};
+use hcn::{EndpointPolicy, Event, Guid, HResult, HcnError, HostComputeEndpoint};
 use tokio::time::Instant;
 
 use super::Settings;
-use super::calls::Call;
-use super::document::{NetworkContext, Remote, Rules, successor_id};
+use super::apply::{Applier, Effects, leave_behind};
+use super::calls::{Answer, Call, CallError};
+use super::discovery::{Discovery, Verification};
+use super::document::{Remote, Rules, Shape, generation, vip_key};
 use super::gap::Gap;
 use super::mirror::{BalancerState, Endpoint, Mirror, Stamp};
-use super::plan::{Context, Plan, Put, Step, no_endpoint, plan};
-use super::queue::{Item, Lane, Queue};
-use crate::table::{Table, Vip, VipAddress, VipKey};
-use drift::Looks;
-pub use drift::{LOOK, verify_pause};
+use super::plan::{Plan, Step, no_endpoint, plan};
+use super::queue::{Item, Lane};
+use super::scheduler::{Running, Scheduler};
+use super::view::View;
+use super::vips::Vips;
+use crate::table::{Kind, Table, Vip, VipAddress, VipKey};
 
 /// Names an operation under way.
 pub type Token = u64;
 
-/// How far the engine is with the service itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// The service or the network is not there: it is asked for again at that time.
-    Lost { again: Instant, attempts: u32 },
-    /// The network is known; what there is in it is being enumerated.
-    Listing,
-    /// Work goes on.
-    Up,
-}
-
-/// An item under way.
-#[derive(Debug)]
-struct Running {
-    item: Item,
-    steps: VecDeque<Step>,
-    current: Option<Step>,
-    /// The table or the mirror changed meanwhile: plan again.
-    again: bool,
-    /// The service said that the VIP is taken: by whom?
-    taken: Option<String>,
-    /// It was read once already because the VIP was taken.
-    was_taken: bool,
-    failed: Option<String>,
-    broken: Vec<Guid>,
-    /// The endpoint that it deletes.
-    removing: Option<Remote>,
-    missing_endpoints: Vec<IpAddr>,
-    /// Endpoints that may turn out to be needed by nobody when it ends.
-    doubtful: Vec<Guid>,
-    /// Endpoints that it makes or removes.
-    holds: Vec<Guid>,
-    waiting: Vec<Item>,
-}
-
-impl Running {
-    fn new(item: Item) -> Self {
-        Self {
-            item,
-            steps: VecDeque::new(),
-            current: None,
-            again: false,
-            taken: None,
-            was_taken: false,
-            failed: None,
-            broken: Vec::new(),
-            removing: None,
-            missing_endpoints: Vec::new(),
-            doubtful: Vec::new(),
-            holds: Vec::new(),
-            waiting: Vec::new(),
-        }
-    }
-
-    /// Whether a load balancer that it is about to write names the endpoint.
-    fn names(&self, id: &Guid) -> bool {
-        let steps = self.current.iter().chain(&self.steps);
-        steps.filter_map(|step| if let Step::Put { shape, .. } = step { Some(shape) } else { None }).any(|shape| shape.endpoints.contains(id))
-    }
-}
-
-/// A call of the engine's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Errand {
-    Find,
-    Networks,
-    Endpoints,
-    Balancers,
-}
-
 /// What keeps the service equal to the table.
 #[derive(Debug)]
 pub struct Engine {
-    cluster_uid: String,
     settings: Settings,
-    mirror: Mirror,
-    /// How many load balancers of a VIP could not be deleted, where any.
-    generations: HashMap<VipKey, u32>,
-    network: NetworkContext,
-    rules: Rules,
-    /// A modify was seen to work since the service started; a version that accepts it and does nothing exists.
-    modify_works: bool,
-    /// A modify was refused or did nothing: never again.
-    modify_fails: bool,
-    phase: Phase,
-    queue: Queue,
-    running: HashMap<Token, Running>,
-    errands: HashMap<Token, (Errand, Stamp)>,
-    /// Running items whose next step can be handed out.
-    continuing: VecDeque<Token>,
-    busy: HashMap<Item, Token>,
-    busy_endpoints: HashMap<Guid, Token>,
-    /// VIPs that wait until every endpoint was read.
-    reading: BTreeSet<VipKey>,
-    /// VIPs that wait for a new look at endpoints; those that had it.
-    awaiting_look: BTreeSet<VipKey>,
-    looked: BTreeSet<VipKey>,
-    looks: Looks,
-    /// What we deleted lately.
-    deleted: HashMap<Guid, Stamp>,
-    /// Endpoints of ours that nothing names are to be looked for once everything was read.
-    sweep_due: bool,
-    failing: BTreeMap<VipKey, String>,
-    gaps: BTreeMap<VipKey, Vec<Gap>>,
+    view: View,
+    discovery: Discovery,
+    verification: Verification,
+    scheduler: Scheduler,
+    vips: Vips,
+    applier: Applier,
+    /// The first pod's endpoint that was found without the loopback policy.
     without_loopback: Option<Guid>,
-    unavailable: Option<String>,
-    stamp: Stamp,
-    changed: Stamp,
-    /// How many load balancers and endpoints were written.
-    writes: u64,
-    finished: u64,
+    /// Endpoints of ours that nothing names are to be removed once everything was read.
+    sweep_due: bool,
     /// Every VIP was tried since the start.
     caught_up: bool,
-    /// Something that people may see changed.
-    news: bool,
+    /// That was not reported yet.
+    caught_up_now: bool,
 }
 
 impl Engine {
     /// An engine that knows nothing yet.
     pub fn new(cluster_uid: impl Into<String>, settings: Settings, now: Instant) -> Self {
         Self {
-            cluster_uid: cluster_uid.into(),
+            view: View::new(cluster_uid.into(), &settings),
+            discovery: Discovery::new(settings.network.clone(), now),
+            verification: Verification::new(now),
+            scheduler: Scheduler::default(),
+            vips: Vips::default(),
+            applier: Applier::new(settings.modify),
             settings,
-            mirror: Mirror::default(),
-            generations: HashMap::new(),
-            network: NetworkContext::default(),
-            rules: Rules::default(),
-            modify_works: false,
-            modify_fails: false,
-            phase: Phase::Lost { again: now, attempts: 0 },
-            queue: Queue::default(),
-            running: HashMap::new(),
-            errands: HashMap::new(),
-            continuing: VecDeque::new(),
-            busy: HashMap::new(),
-            busy_endpoints: HashMap::new(),
-            reading: BTreeSet::new(),
-            awaiting_look: BTreeSet::new(),
-            looked: BTreeSet::new(),
-            looks: Looks::new(now),
-            deleted: HashMap::new(),
-            sweep_due: true,
-            failing: BTreeMap::new(),
-            gaps: BTreeMap::new(),
             without_loopback: None,
-            unavailable: None,
-            stamp: 0,
-            changed: 0,
-            writes: 0,
-            finished: 0,
+            sweep_due: true,
             caught_up: false,
-            news: false,
+            caught_up_now: false,
         }
     }
 
     /// What is believed of the service.
     pub fn mirror(&self) -> &Mirror {
-        &self.mirror
+        &self.view.mirror
     }
 
     /// What the service can do; what it refused is off.
     pub fn rules(&self) -> Rules {
-        self.rules
+        self.view.rules
     }
 
     /// VIPs that are not what they should be, with the reason.
     pub fn failing(&self) -> &BTreeMap<VipKey, String> {
-        &self.failing
+        self.vips.failing()
     }
 
     /// The first pod's endpoint that was found without the loopback policy: such pods do not reach themselves through their Services.
@@ -205,22 +89,22 @@ impl Engine {
 
     /// What the service cannot do, by VIP.
     pub fn gaps(&self) -> &BTreeMap<VipKey, Vec<Gap>> {
-        &self.gaps
+        self.vips.gaps()
     }
 
     /// Why nothing can be done at all.
     pub fn unavailable(&self) -> Option<&str> {
-        self.unavailable.as_deref()
+        self.discovery.unavailable()
     }
 
     /// Whether the service was read since it last went away.
     pub fn is_up(&self) -> bool {
-        self.phase == Phase::Up
+        self.discovery.is_up()
     }
 
     /// Whether the network was found.
     pub fn is_found(&self) -> bool {
-        !matches!(self.phase, Phase::Lost { .. })
+        self.discovery.is_found()
     }
 
     /// Whether every VIP was tried since the start.
@@ -230,213 +114,316 @@ impl Engine {
 
     /// Whether nothing goes on: what failed waits for its retry.
     pub fn is_only_waiting(&self) -> bool {
-        let looking = self.errands.values().any(|(errand, _)| matches!(errand, Errand::Endpoints | Errand::Balancers));
-        let waits = self.mirror.is_reading() || !self.awaiting_look.is_empty();
-        self.phase == Phase::Up && self.running.is_empty() && !self.queue.is_ready() && !looking && !waits
+        let waits = self.view.mirror.is_reading() || self.vips.awaits_look();
+        self.is_up() && self.scheduler.is_at_rest() && !self.discovery.is_looking() && !waits
     }
 
-    /// Whether nothing is left to do but to look now and then.
+    /// Whether nothing is left to do but to enumerate once in a while.
     pub fn is_idle(&self) -> bool {
-        self.is_only_waiting() && self.queue.next_due().is_none()
+        self.is_only_waiting() && self.scheduler.next_due().is_none()
     }
 
-    /// How many VIPs were looked at to the end.
+    /// How many VIPs were processed to the end.
     pub fn finished(&self) -> u64 {
-        self.finished
+        self.vips.finished()
     }
 
     /// Whether the service has what the table says of this VIP.
     pub fn is_settled(&self, key: &VipKey) -> bool {
-        let item = Item::Vip(*key);
-        let waits = self.queue.contains(&item) || self.busy.contains_key(&item) || self.reading.contains(key) || self.awaiting_look.contains(key);
-        !waits && !self.failing.contains_key(key) && !matches!(self.mirror.balancer(key), Some(BalancerState::Unread(_)))
+        let waits = self.scheduler.has(&Item::Vip(*key)) || self.vips.is_waiting(key);
+        !waits && !self.failing().contains_key(key) && !matches!(self.view.mirror.balancer(key), Some(BalancerState::Unread(_)))
     }
 
     /// How many writes succeeded.
     pub fn writes(&self) -> u64 {
-        self.writes
+        self.applier.writes()
     }
 
     /// How many VIPs wait or are under way.
     pub fn pending(&self) -> usize {
-        let running = self.running.values().filter(|running| matches!(running.item, Item::Vip(_))).count();
-        self.queue.vips() + running + self.reading.len() + self.awaiting_look.len()
+        self.scheduler.vips() + self.vips.waiting()
     }
 
-    /// Whether something that people may see changed since this was last asked.
+    /// Whether something that is reported changed since this was last asked.
     pub fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.news)
+        let caught_up = std::mem::take(&mut self.caught_up_now);
+        // Each part is asked, so that each forgets.
+        self.vips.take_changed() | self.discovery.take_changed() | caught_up
     }
 
-    fn tick(&mut self) -> Stamp {
-        self.stamp += 1;
-        self.stamp
-    }
-
-    /// The stamp of a change of the mirror.
-    fn write_stamp(&mut self) -> Stamp {
-        self.changed = self.tick();
-        self.changed
+    /// When [`Engine::next`] should be asked again although nothing was answered.
+    pub fn wake(&self) -> Option<Instant> {
+        let discovery = self.discovery.wake()?;
+        if !self.is_up() {
+            return Some(discovery);
+        }
+        let others = [self.verification.wake(self.view.mirror.len()), self.scheduler.next_due()];
+        Some(others.into_iter().flatten().fold(discovery, Instant::min))
     }
 
     /// These VIPs changed in the table.
     pub fn touch(&mut self, keys: impl IntoIterator<Item = VipKey>, table: &Table) {
-        for key in keys {
-            self.reading.remove(&key);
-            self.awaiting_look.remove(&key);
-            self.looked.remove(&key);
-            self.push_vip(key, table);
+        let mut turn = Turn { engine: self, table };
+        keys.into_iter().for_each(|key| turn.touch(key));
+    }
+
+    /// The next operation, when there is one to begin now.
+    pub fn next(&mut self, now: Instant, table: &Table) -> Option<(Token, Call)> {
+        if let Some((query, call)) = self.discovery.next(now, &self.view.network) {
+            let token = self.view.tick();
+            self.discovery.asked(token, query);
+            return Some((token, call));
+        }
+        if !self.is_up() {
+            return None;
+        }
+        let mut turn = Turn { engine: self, table };
+        let call = turn.next(now);
+        if call.is_none() && !self.caught_up && self.scheduler.is_idle() {
+            (self.caught_up, self.caught_up_now) = (true, true);
+        }
+        call
+    }
+
+    /// Takes the answer of an operation that [`Engine::next`] handed out.
+    pub fn done(&mut self, token: Token, result: Result<Answer, CallError>, now: Instant, table: &Table) {
+        if let Err(failure) = &result
+            && is_away(&failure.error)
+        {
+            self.lose(now, failure.error.to_string());
+        }
+        let query = self.discovery.answered(token);
+        let mut turn = Turn { engine: self, table };
+        match query {
+            Some(query) => turn.discovered(query, token, result, now),
+            None => turn.answered(token, result, now),
         }
     }
 
-    fn push_vip(&mut self, key: VipKey, table: &Table) {
-        if let Some(running) = self.busy.get(&Item::Vip(key)).and_then(|token| self.running.get_mut(token)) {
-            running.again = true;
+    /// The service sent a notification.
+    pub fn event(&mut self, event: &Event, now: Instant) {
+        match event.event_type {
+            Event::SERVICE_DISCONNECT => self.lose(now, "the Host Networking Service restarts".into()),
+            Event::NETWORK_CREATE | Event::NETWORK_DELETE => self.discovery.network_changed(now),
+            Event::ENDPOINT_ATTACHED | Event::ENDPOINT_DETACHED => self.discovery.look_at_endpoints(),
+            _ => {}
+        }
+    }
+
+    fn lose(&mut self, now: Instant, reason: String) {
+        if self.discovery.lose(now, reason) {
+            self.applier.service_lost();
+        }
+    }
+
+    fn id_of(&self, key: &VipKey) -> Guid {
+        self.vips.id_of(&self.view.cluster_uid, key)
+    }
+
+    /// Queues those of these endpoints that are not needed.
+    fn drop_unused(&mut self, ids: impl IntoIterator<Item = Guid>) {
+        for id in ids {
+            if self.view.mirror.is_unused(&id) {
+                self.scheduler.push(Item::Unused(id), Lane::Unused);
+            }
+        }
+    }
+
+    /// Queues every endpoint of ours that nothing names.
+    fn sweep(&mut self) {
+        let unused: Vec<Guid> = self.view.mirror.endpoints().map(|(id, _)| *id).filter(|id| self.view.mirror.is_unused(id)).collect();
+        self.drop_unused(unused);
+    }
+
+    /// The same, once after everything was read.
+    fn sweep_once(&mut self) {
+        if self.sweep_due && !self.view.mirror.is_blind() {
+            self.sweep_due = false;
+            self.sweep();
+        }
+    }
+
+    /// Does what an answer asks for.
+    fn take_effects(&mut self, effects: Effects, now: Instant) {
+        for id in effects.unused {
+            self.scheduler.push(Item::Unused(id), Lane::Unused);
+        }
+        if let Some(id) = effects.deleted {
+            self.view.note_deleted(id, self.discovery.oldest());
+        }
+        if effects.was_read {
+            self.sweep_once();
+        }
+        if effects.look_at_endpoints {
+            self.discovery.look_at_endpoints();
+        }
+        if effects.look_at_balancers {
+            self.discovery.look_at_balancers(now);
+        }
+    }
+
+    /// Reports once, by the first pod found so, that pods do not reach themselves through load balancers that return directly.
+    fn note_loopback(&mut self, document: &HostComputeEndpoint) {
+        // The host's own endpoint has no route: its packets take the host's.
+        let is_pod = !document.is_remote() && !document.host_compute_namespace.is_nil() && !document.routes.is_empty();
+        if self.without_loopback.is_some() || !is_pod || !self.view.rules.cluster_ip_dsr || loops_back(document) {
             return;
         }
-        let lane = self.lane(&key, table);
-        self.queue.push(Item::Vip(key), lane);
+        self.without_loopback = Some(document.id);
+        tracing::warn!(
+            endpoint = document.name,
+            "with direct server return (--enable-dsr, winkernel.enableDSR) a pod does not reach itself through its Service, and pods of this node \
+             have no loopback policy: put \"loopbackDSR\": true into the CNI configuration, or start with --enable-dsr=false"
+        );
+    }
+}
+
+/// Whether the service as a whole did not answer. A single call that takes too long says nothing of others.
+fn is_away(error: &HcnError) -> bool {
+    error.is_service_down() && !matches!(error, HcnError::Deadline { .. }) && error.hresult() != Some(HResult::TIMEOUT)
+}
+
+/// Whether a policy translates what the endpoint sends to itself.
+fn loops_back(document: &HostComputeEndpoint) -> bool {
+    let Some(own) = document.ip() else { return true };
+    let covers = |text: &String| text.parse() == Ok(own) || text.parse::<ipnet::IpNet>().is_ok_and(|net| net.contains(&own));
+    document.policies.iter().filter_map(EndpointPolicy::as_outbound_nat).any(|nat| nat.destinations.iter().any(covers))
+}
+
+/// The engine at work, with the table that it works towards.
+struct Turn<'a> {
+    engine: &'a mut Engine,
+    table: &'a Table,
+}
+
+impl Turn<'_> {
+    fn touch(&mut self, key: VipKey) {
+        self.engine.vips.touch(&key);
+        self.push(key);
     }
 
-    fn lane(&self, key: &VipKey, table: &Table) -> Lane {
-        match table.get(key) {
+    /// Queues a VIP, or has it planned again when it runs.
+    fn push(&mut self, key: VipKey) {
+        if !self.engine.scheduler.plan_again(&Item::Vip(key)) {
+            let lane = self.lane(&key);
+            self.engine.scheduler.push(Item::Vip(key), lane);
+        }
+    }
+
+    fn push_all(&mut self, keys: impl IntoIterator<Item = VipKey>) {
+        keys.into_iter().for_each(|key| self.push(key));
+    }
+
+    fn lane(&self, key: &VipKey) -> Lane {
+        match self.table.get(key) {
             None => Lane::Gone,
             Some(vip) if vip.urgent => Lane::Urgent,
-            Some(_) if matches!(self.mirror.balancer(key), Some(BalancerState::Unread(_))) => Lane::Adopt,
+            Some(_) if matches!(self.engine.view.mirror.balancer(key), Some(BalancerState::Unread(_))) => Lane::Adopt,
             Some(vip) if vip.backends.iter().any(|backend| backend.local) => Lane::Local,
             Some(_) => Lane::Other,
         }
     }
 
-    /// When [`Engine::next`] should be asked again although nothing was answered.
-    pub fn wake(&self) -> Option<Instant> {
-        match self.phase {
-            Phase::Lost { again, .. } => (!self.errands.values().any(|(errand, _)| *errand == Errand::Find)).then_some(again),
-            Phase::Listing => None,
-            Phase::Up => {
-                let looks = self.looks.next(self.mirror.len());
-                Some(self.queue.next_due().map_or(looks, |due| due.min(looks)))
-            }
-        }
+    fn verify_lane(&self, key: &VipKey) -> Lane {
+        if self.table.get(key).is_some_and(|vip| vip.urgent) { Lane::VerifyUrgent } else { Lane::Verify }
     }
 
-    /// The next operation, when there is one to begin now.
-    pub fn next(&mut self, now: Instant, table: &Table) -> Option<(Token, Call)> {
-        if let Some((errand, call)) = self.errand(now) {
-            let token = self.tick();
-            self.errands.insert(token, (errand, token));
-            return Some((token, call));
-        }
-        if self.phase != Phase::Up {
-            return None;
-        }
-        while let Some(token) = self.continuing.pop_front() {
-            if let Some(call) = self.continue_with(token, now, table) {
+    fn next(&mut self, now: Instant) -> Option<(Token, Call)> {
+        while let Some(token) = self.engine.scheduler.next_continuing() {
+            if let Some(call) = self.go_on(token, now) {
                 return Some((token, call));
             }
         }
-        self.queue.wake(now);
-        self.verify_next(now, table);
-        while let Some(item) = self.queue.pop() {
-            if let Some((token, call)) = self.start(item, now, table) {
+        self.engine.scheduler.wake(now);
+        self.verify_next(now);
+        while let Some(item) = self.engine.scheduler.pop() {
+            if let Some((token, call)) = self.start(item, now) {
                 return Some((token, call));
             }
-        }
-        if !self.caught_up && self.running.is_empty() {
-            (self.caught_up, self.news) = (true, true);
         }
         None
     }
 
-    fn context(&self) -> Context<'_> {
-        Context { cluster_uid: &self.cluster_uid, mirror: &self.mirror, network: &self.network, rules: self.rules }
+    /// The slow verify: one load balancer after the other.
+    fn verify_next(&mut self, now: Instant) {
+        let Some(next) = self.engine.verification.next(now, &self.engine.view.mirror) else { return };
+        if next.round_ended {
+            self.engine.sweep();
+        }
+        let lane = self.verify_lane(&next.key);
+        self.engine.scheduler.push(Item::Verify(next.key), lane);
     }
 
-    fn start(&mut self, item: Item, now: Instant, table: &Table) -> Option<(Token, Call)> {
-        if let Some(running) = self.busy.get(&item).and_then(|token| self.running.get_mut(token)) {
-            running.again = true;
+    fn start(&mut self, item: Item, now: Instant) -> Option<(Token, Call)> {
+        if self.engine.scheduler.plan_again(&item) {
             return None;
         }
+        let Engine { view, scheduler, .. } = &mut *self.engine;
         let mut running = Running::new(item);
         let call = match item {
-            Item::Vip(key) => return self.start_vip(key, running, now, table),
+            Item::Vip(key) => return self.start_vip(key, running, now),
             Item::Endpoint(id) => Call::ReadEndpoint(id),
-            Item::ForeignBalancer(id) if !self.mirror.is_foreign(&id) => return None,
+            Item::ForeignBalancer(id) if !view.mirror.is_foreign(&id) => return None,
             Item::ForeignBalancer(id) => Call::ReadBalancer(id),
             Item::Verify(key) => {
                 // One that is written or doubted is read anyhow.
-                let known = matches!(self.mirror.balancer(&key), Some(BalancerState::Known(_) | BalancerState::Stale(_)));
-                if !known || self.busy.contains_key(&Item::Vip(key)) {
+                let known = matches!(view.mirror.balancer(&key), Some(BalancerState::Known(_) | BalancerState::Stale(_)));
+                if !known || scheduler.is_busy(&Item::Vip(key)) {
                     return None;
                 }
-                Call::ReadBalancer(self.id_of(&key))
+                Call::ReadBalancer(self.engine.id_of(&key))
             }
             Item::Unused(id) => {
                 // After a restart VIPs that wait for something to be read do not name theirs yet.
-                let is_desired = |ip| table.has_cluster_ip(ip);
-                let desired = matches!(self.mirror.endpoint(&id), Some(Endpoint::Ours(Remote::ServiceVip(ip))) if is_desired(*ip));
-                if desired || !self.mirror.is_unused(&id) || self.busy_endpoints.contains_key(&id) {
+                let needed = matches!(view.mirror.endpoint(&id), Some(Endpoint::Ours(Remote::ServiceVip(ip))) if self.table.has_cluster_ip(*ip));
+                if needed || !view.mirror.is_unused(&id) || scheduler.is_held(&id) || scheduler.leave_to_user(id) {
                     return None;
                 }
-                if let Some(other) = self.running.values_mut().find(|other| other.names(&id)) {
-                    other.doubtful.push(id);
-                    return None;
-                }
-                // Whoever needs it from now on waits, and makes it anew.
-                if let Some(Endpoint::Ours(remote)) = self.mirror.remove_endpoint(&id) {
-                    running.removing = Some(remote);
+                // An item that needs it from now on waits, and makes it anew.
+                if let Some(Endpoint::Ours(remote)) = view.mirror.remove_endpoint(&id) {
+                    running.work.removing = Some(remote);
                 }
                 running.holds.push(id);
                 Call::DeleteEndpoint(id)
             }
         };
-        Some((self.admit(running), call))
+        let token = self.engine.view.tick();
+        self.engine.scheduler.run(token, running);
+        Some((token, call))
     }
 
-    /// Marks an item and what it holds as busy.
-    fn admit(&mut self, running: Running) -> Token {
-        let token = self.tick();
-        self.busy.insert(running.item, token);
-        for id in &running.holds {
-            self.busy_endpoints.insert(*id, token);
-        }
-        self.running.insert(token, running);
-        token
-    }
-
-    fn start_vip(&mut self, key: VipKey, mut running: Running, now: Instant, table: &Table) -> Option<(Token, Call)> {
-        let plan = self.plan(&key, table)?;
-        let holder = plan.steps.iter().filter_map(made).find_map(|id| self.busy_endpoints.get(&id).copied());
-        if let Some(other) = holder.and_then(|token| self.running.get_mut(&token)) {
-            other.waiting.push(Item::Vip(key));
+    fn start_vip(&mut self, key: VipKey, mut running: Running, now: Instant) -> Option<(Token, Call)> {
+        let plan = self.plan(&key)?;
+        if self.engine.scheduler.wait_for(made(&plan), Item::Vip(key)) {
             return None;
         }
         self.load(&mut running, plan, &key);
-        if running.steps.is_empty() {
-            self.finish(running, now, table);
+        if running.work.steps.is_empty() {
+            self.finish(running, now);
             return None;
         }
-        let token = self.admit(running);
-        self.continue_with(token, now, table).map(|call| (token, call))
+        let token = self.engine.view.tick();
+        self.engine.scheduler.run(token, running);
+        self.go_on(token, now).map(|call| (token, call))
     }
 
     /// Plans for a VIP; none when it has to wait for something to be known.
-    fn plan(&mut self, key: &VipKey, table: &Table) -> Option<Plan> {
+    fn plan(&mut self, key: &VipKey) -> Option<Plan> {
+        let Engine { view, vips, discovery, .. } = &mut *self.engine;
         // What has the id of a VIP is ours: it is read, and nothing is created in its place.
-        if self.mirror.has_unread_foreign() {
-            let (id, stamp) = (self.id_of(key), self.write_stamp());
-            self.mirror.claim(id, *key, stamp);
+        if view.mirror.has_unread_foreign() {
+            let (id, stamp) = (vips.id_of(&view.cluster_uid, key), view.write_stamp());
+            view.mirror.claim(id, *key, stamp);
         }
-        let vip = table.get(key).map(|vip| &**vip);
-        let plan = plan(&self.context(), key, vip);
-        self.note_gaps(key, &plan.gaps, vip);
+        let vip: Option<&Vip> = self.table.get(key).map(|vip| &**vip);
+        let plan = plan(&view.context(), key, vip);
+        vips.note_gaps(key, &plan.gaps, vip);
         if plan.wait {
-            self.reading.insert(*key);
+            vips.wait_for_reading(*key);
             return None;
         }
-        if !plan.missing_endpoints.is_empty() && !self.looked.contains(key) {
-            self.awaiting_look.insert(*key);
-            self.looks.look_at_endpoints();
+        if !plan.missing_endpoints.is_empty() && vips.wait_for_look(*key) {
+            discovery.look_at_endpoints();
             return None;
         }
         if !plan.steps.is_empty() {
@@ -445,211 +432,218 @@ impl Engine {
         Some(plan)
     }
 
-    fn note_gaps(&mut self, key: &VipKey, gaps: &[Gap], vip: Option<&Vip>) {
-        let same = self.gaps.get(key).map_or(gaps.is_empty(), |known| known == gaps);
-        if same {
-            return;
-        }
-        self.news = true;
-        if let Some(vip) = vip {
-            gaps.iter().for_each(|gap| tracing::warn!(service = %vip.service, vip = %key, "{gap}"));
-        }
-        if gaps.is_empty() {
-            self.gaps.remove(key);
-        } else {
-            self.gaps.insert(*key, gaps.to_vec());
-        }
-    }
-
     /// Puts a plan into a running item.
     fn load(&mut self, running: &mut Running, plan: Plan, key: &VipKey) {
-        let old = self.mirror.set_service_vip(*key, plan.service_vip);
+        let view = &mut self.engine.view;
+        let old = view.mirror.set_service_vip(*key, plan.service_vip);
         // A VIP that went before it named its address leaves that behind, too.
-        let left = || match key.address {
-            VipAddress::Ip(ip) if self.network.overlay && plan.service_vip.is_none() => {
-                Some(Remote::ServiceVip(ip).id(&self.cluster_uid, &self.network))
-            }
-            _ => None,
-        };
-        let left = old.or_else(left);
-        self.drop_unused(left);
-        running.holds.extend(plan.steps.iter().filter_map(made));
-        running.missing_endpoints = plan.missing_endpoints;
-        running.steps = plan.steps.into();
-        running.again = false;
+        let left = old.or_else(|| if plan.service_vip.is_none() { view.service_vip_endpoint(key) } else { None });
+        self.engine.drop_unused(left);
+        running.holds.extend(made(&plan));
+        running.work.missing_endpoints = plan.missing_endpoints;
+        running.work.steps = plan.steps.into();
+        running.work.again = false;
     }
 
     /// The next call of a running item; when nothing is left it is finished.
-    fn continue_with(&mut self, token: Token, now: Instant, table: &Table) -> Option<Call> {
-        let mut running = self.running.remove(&token)?;
+    fn go_on(&mut self, token: Token, now: Instant) -> Option<Call> {
+        let mut running = self.engine.scheduler.take(token)?;
         let Item::Vip(key) = running.item else {
-            self.finish(running, now, table);
+            self.finish(running, now);
             return None;
         };
-        if running.again && running.failed.is_none() && running.taken.is_none() {
-            self.let_go(&running);
-            running.holds.clear();
-            return self.replan(token, key, running, now, table);
+        if running.work.again && running.work.failed.is_none() && running.work.taken.is_none() {
+            self.engine.scheduler.release_all(&mut running);
+            return self.replan(token, key, running, now);
         }
-        while let Some(step) = running.steps.pop_front() {
-            match self.call_for(&key, &step, &running.broken) {
-                Ok(call) => {
-                    running.current = Some(step);
-                    self.running.insert(token, running);
-                    return Some(call);
-                }
-                Err(reason) => running.failed = Some(reason),
-            }
+        let Engine { view, vips, applier, scheduler, .. } = &mut *self.engine;
+        let id = vips.id_of(&view.cluster_uid, &key);
+        if let Some(call) = applier.next_call(view, id, &key, &mut running.work) {
+            scheduler.put_back(token, running);
+            return Some(call);
         }
-        self.finish(running, now, table);
+        self.finish(running, now);
         None
     }
 
-    fn replan(&mut self, token: Token, key: VipKey, mut running: Running, now: Instant, table: &Table) -> Option<Call> {
-        let Some(plan) = self.plan(&key, table) else {
-            self.leave(running, table);
+    fn replan(&mut self, token: Token, key: VipKey, mut running: Running, now: Instant) -> Option<Call> {
+        let Some(plan) = self.plan(&key) else {
+            self.leave(running);
             return None;
         };
-        let holder = plan.steps.iter().filter_map(made).find_map(|id| self.busy_endpoints.get(&id).copied());
-        if let Some(other) = holder.and_then(|other| self.running.get_mut(&other)) {
-            other.waiting.push(Item::Vip(key));
-            self.leave(running, table);
+        if self.engine.scheduler.wait_for(made(&plan), Item::Vip(key)) {
+            self.leave(running);
             return None;
         }
         self.load(&mut running, plan, &key);
-        self.busy_endpoints.extend(running.holds.iter().map(|id| (*id, token)));
-        self.running.insert(token, running);
-        self.continue_with(token, now, table)
+        self.engine.scheduler.run(token, running);
+        self.go_on(token, now)
     }
 
-    fn call_for(&self, key: &VipKey, step: &Step, broken: &[Guid]) -> Result<Call, String> {
-        let id = self.id_of(key);
-        match step {
-            Step::Read => Ok(Call::ReadBalancer(id)),
-            Step::ReadEndpoint { id } => Ok(Call::ReadEndpoint(*id)),
-            Step::CreateEndpoint { id, remote } => {
-                let mut document = remote.document(&self.network);
-                document.id = *id;
-                Ok(Call::CreateEndpoint(self.network.id, Box::new(document)))
-            }
-            Step::Put { how, shape } => {
-                let mut document = shape.document(id, key);
-                document.host_compute_endpoints.retain(|id| !broken.contains(id));
-                if document.host_compute_endpoints.is_empty() {
-                    return Err("none of its endpoints could be created".into());
-                }
-                let check = *how == Put::Modify && !self.modify_works;
-                Ok(Call::Put { how: *how, document: Box::new(document), check })
-            }
-            Step::Delete => Ok(Call::DeleteBalancer(id)),
-        }
-    }
-
-    /// One endpoint is made, or is not: whoever waits for it looks again.
-    fn release(&mut self, running: &mut Running, id: &Guid, table: &Table) {
-        running.holds.retain(|held| held != id);
-        self.busy_endpoints.remove(id);
-        self.wake_waiting(std::mem::take(&mut running.waiting), table);
-    }
-
-    fn wake_waiting(&mut self, waiting: Vec<Item>, table: &Table) {
+    fn wake_waiting(&mut self, waiting: Vec<Item>) {
         for item in waiting {
             match item {
-                Item::Vip(key) => self.push_vip(key, table),
-                other => self.queue.push(other, Lane::Known),
+                Item::Vip(key) => self.push(key),
+                other => self.engine.scheduler.push(other, Lane::Known),
             }
-        }
-    }
-
-    /// Frees the endpoints that an item held.
-    fn let_go(&mut self, running: &Running) {
-        for id in &running.holds {
-            self.busy_endpoints.remove(id);
         }
     }
 
     /// An item ends without being done: something brings it back.
-    fn leave(&mut self, running: Running, table: &Table) {
-        self.busy.remove(&running.item);
-        self.let_go(&running);
-        self.drop_unused(running.doubtful.iter().copied());
-        self.wake_waiting(running.waiting, table);
+    fn leave(&mut self, mut running: Running) {
+        let waiting = self.engine.scheduler.end(&mut running);
+        self.engine.drop_unused(running.work.doubtful);
+        self.wake_waiting(waiting);
     }
 
     /// An item ends; what failed comes back after a while.
-    fn finish(&mut self, mut running: Running, now: Instant, table: &Table) {
-        let (item, again) = (running.item, running.again);
-        let failed = running.failed.take().or(running.taken.take());
+    fn finish(&mut self, mut running: Running, now: Instant) {
+        let (item, again) = (running.item, running.work.again);
+        let failed = running.work.failed.take().or(running.work.taken.take());
+        let is_failed = failed.is_some();
         if let Item::Vip(key) = item {
-            self.finished += 1;
-            self.looked.remove(&key);
-            let missing_endpoints = running.missing_endpoints.first().map(|address| no_endpoint(*address));
-            self.note_failing(key, failed.clone().or(missing_endpoints));
+            let missing = running.work.missing_endpoints.first().map(|address| no_endpoint(*address));
+            self.engine.vips.ended(key, failed.or(missing));
         }
-        self.leave(running, table);
-        match (&failed, item) {
-            (Some(_), Item::Vip(key)) if again => self.push_vip(key, table),
-            (Some(_), Item::Vip(key)) => self.queue.retry(item, self.lane(&key, table), now),
-            (Some(_), Item::Unused(_)) => self.queue.retry(item, Lane::Unused, now),
-            (Some(_), _) => self.queue.retry(item, Lane::Known, now),
-            (None, Item::Vip(key)) => {
-                self.queue.settle(&item);
+        self.leave(running);
+        match (is_failed, item) {
+            (true, Item::Vip(key)) if again => self.push(key),
+            (true, Item::Vip(key)) => {
+                let lane = self.lane(&key);
+                self.engine.scheduler.retry(item, lane, now);
+            }
+            (true, Item::Unused(_)) => self.engine.scheduler.retry(item, Lane::Unused, now),
+            (true, _) => self.engine.scheduler.retry(item, Lane::Known, now),
+            (false, Item::Vip(key)) => {
+                self.engine.scheduler.settle(&item);
                 if again {
-                    self.push_vip(key, table);
+                    self.push(key);
                 }
             }
-            (None, _) => self.queue.settle(&item),
+            (false, _) => self.engine.scheduler.settle(&item),
         }
     }
 
-    fn note_failing(&mut self, key: VipKey, reason: Option<String>) {
-        let same = self.failing.get(&key) == reason.as_ref();
-        if same {
+    /// A running item's call was answered.
+    fn answered(&mut self, token: Token, result: Result<Answer, CallError>, now: Instant) {
+        let Some(mut running) = self.engine.scheduler.take(token) else { return };
+        match running.item {
+            Item::Vip(key) => {
+                if let Some(Step::CreateEndpoint { id, .. } | Step::ReadEndpoint { id }) = running.work.current {
+                    let waiting = self.engine.scheduler.release(&mut running, &id);
+                    self.wake_waiting(waiting);
+                }
+                let Engine { view, vips, applier, .. } = &mut *self.engine;
+                let effects = applier.answered(view, vips, &mut running.work, key, result);
+                self.engine.take_effects(effects, now);
+            }
+            Item::Endpoint(id) => self.endpoint_read(&mut running, id, result),
+            Item::ForeignBalancer(id) => self.foreign_read(&mut running, id, result, now),
+            Item::Verify(key) => self.verified(key, token, result),
+            Item::Unused(id) => {
+                let Engine { view, applier, .. } = &mut *self.engine;
+                let effects = applier.unused_deleted(view, &mut running.work, id, result);
+                self.engine.take_effects(effects, now);
+            }
+        }
+        self.engine.scheduler.answered(token, running);
+    }
+
+    fn endpoint_read(&mut self, running: &mut Running, id: Guid, result: Result<Answer, CallError>) {
+        match result {
+            Ok(Answer::Endpoint(Some(document))) => {
+                let view = &mut self.engine.view;
+                let (stamp, had_root) = (view.write_stamp(), view.mirror.root());
+                view.mirror.read_endpoint(&view.cluster_uid, &view.root_endpoint, &document, stamp);
+                self.engine.note_loopback(&document);
+                match self.engine.view.mirror.endpoint(&id).cloned() {
+                    Some(Endpoint::Local(addresses) | Endpoint::Foreign(addresses)) => self.touch_addresses(&addresses),
+                    _ => self.engine.drop_unused([id]),
+                }
+                if self.engine.view.mirror.root() != had_root {
+                    self.touch_health_checks();
+                }
+            }
+            Ok(_) => self.endpoint_gone(&id),
+            Err(failure) => running.work.failed = Some(failure.error.to_string()),
+        }
+        self.end_reading();
+    }
+
+    fn foreign_read(&mut self, running: &mut Running, id: Guid, result: Result<Answer, CallError>, now: Instant) {
+        let Engine { view, vips, scheduler, .. } = &mut *self.engine;
+        if !view.mirror.is_foreign(&id) {
             return;
         }
-        self.news = true;
-        match reason {
-            Some(reason) => {
-                tracing::warn!(vip = %key, "{reason}; trying again");
-                self.failing.insert(key, reason);
-            }
-            None => drop(self.failing.remove(&key)),
-        }
-    }
-
-    /// Looks whether endpoints can go.
-    fn drop_unused(&mut self, ids: impl IntoIterator<Item = Guid>) {
-        for id in ids {
-            if self.mirror.is_unused(&id) {
-                self.queue.push(Item::Unused(id), Lane::Unused);
-            }
-        }
-    }
-
-    /// The service told something.
-    pub fn event(&mut self, event: &Event, now: Instant) {
-        match event.event_type {
-            Event::SERVICE_DISCONNECT => self.lose(now, "the Host Networking Service restarts".into()),
-            Event::NETWORK_CREATE | Event::NETWORK_DELETE => {
-                if let Phase::Lost { again, .. } = &mut self.phase {
-                    *again = now;
+        match result {
+            Ok(Answer::Balancer(Some(document))) => {
+                if let Some((key, later)) = generation(&view.cluster_uid, &document).filter(|(key, later)| *later > vips.generation(key)) {
+                    if scheduler.is_busy(&Item::Vip(key)) {
+                        running.work.failed = Some("its VIP is being written".to_owned());
+                        return;
+                    }
+                    let mut effects = Effects::default();
+                    leave_behind(view, vips, key, later, &mut effects);
+                    self.engine.take_effects(effects, now);
                 }
-                self.looks.look_at_network(now);
+                let own = vip_key(&document).map(|key| self.engine.id_of(&key));
+                let stamp = self.engine.view.write_stamp();
+                if let Some(key) = self.engine.view.mirror.read_foreign(own, &document, stamp) {
+                    self.push(key);
+                }
             }
-            Event::ENDPOINT_ATTACHED | Event::ENDPOINT_DETACHED => self.looks.look_at_endpoints(),
-            _ => {}
+            Ok(_) => drop(view.mirror.remove_foreign(&id)),
+            Err(failure) => running.work.failed = Some(failure.error.to_string()),
+        }
+        self.engine.sweep_once();
+    }
+
+    fn verified(&mut self, key: VipKey, since: Stamp, result: Result<Answer, CallError>) {
+        let id = self.engine.id_of(&key);
+        let Engine { view, scheduler, .. } = &mut *self.engine;
+        // What was written meanwhile is newer than the answer.
+        if scheduler.is_busy(&Item::Vip(key)) || view.mirror.stamp(&key) > since {
+            return;
+        }
+        let Some(BalancerState::Known(known)) = view.mirror.balancer(&key) else { return };
+        match result {
+            Ok(Answer::Balancer(Some(document))) => {
+                let now = Shape::of(&document);
+                if !known.is_met_by(&now) {
+                    tracing::warn!(vip = %key, "its load balancer was changed by another program");
+                    let stamp = view.write_stamp();
+                    view.mirror.put(id, key, BalancerState::Known(now), stamp);
+                    self.push(key);
+                }
+            }
+            Ok(_) => {
+                view.write_stamp();
+                let freed = view.mirror.remove(&id, &key);
+                self.engine.drop_unused(freed);
+                self.push(key);
+            }
+            Err(_) => {}
         }
     }
-}
 
-/// The endpoint that a step makes.
-fn made(step: &Step) -> Option<Guid> {
-    match step {
-        Step::CreateEndpoint { id, .. } => Some(*id),
-        _ => None,
+    /// VIPs that may use the endpoint at one of these addresses.
+    fn touch_addresses(&mut self, addresses: &[IpAddr]) {
+        let overlay = self.engine.view.network.overlay;
+        let names = |vip: &Vip| vip.backends.iter().any(|backend| addresses.contains(&backend.address));
+        let is = |key: &VipKey| overlay && addresses.iter().any(|ip| key.address == VipAddress::Ip(*ip));
+        let keys: Vec<VipKey> = self.table.iter().filter(|(key, vip)| names(vip) || is(key)).map(|(key, _)| *key).collect();
+        self.push_all(keys);
+    }
+
+    /// The host's own endpoint appeared: health checks wait for it.
+    fn touch_health_checks(&mut self) {
+        let checks = self.table.iter().filter(|(_, vip)| vip.kind == Kind::HealthCheck);
+        let keys: Vec<VipKey> = checks.map(|(key, _)| *key).collect();
+        self.push_all(keys);
     }
 }
 
-/// The service is asked for again after this, up to [`ASK_SLOWEST`].
-const ASK_QUICKEST: Duration = Duration::from_millis(200);
-const ASK_SLOWEST: Duration = Duration::from_secs(1);
+/// The endpoints that a plan makes.
+fn made(plan: &Plan) -> impl Iterator<Item = Guid> {
+    plan.steps.iter().filter_map(|step| if let Step::CreateEndpoint { id, .. } = step { Some(*id) } else { None })
+}
