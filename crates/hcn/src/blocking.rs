@@ -1,13 +1,15 @@
-//! Typed calls over the port, on the caller's thread.
+//! Typed blocking calls over any port.
 //!
 //! Habits: no get before a delete, no list where an id is known, every opened handle is closed, and an object that vanishes between an
-//! enumeration and its open is simply not in the list. Short-lived programs (plug-ins) use this; agents use [`crate::HcnClient`].
+//! enumeration and its open is not in the list. Over a plain port a call may never return; [`HcnClient::blocking`] gives the client whose
+//! calls end.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::client::HcnClient;
 use crate::document::{
     EndpointStats, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query,
     RequestType, to_text,
@@ -70,33 +72,19 @@ impl Client {
         Self { port }
     }
 
-    /// The service that the environment names: `MULLION_HCN` (with `MULLION_HCN_TOKEN`), else the DLL on Windows. An address that begins
-    /// with `dll:` is for the DLL of a Wine prefix, and the way to it leads through that DLL.
+    /// The blocking face of [`HcnClient::from_env`].
     pub fn from_env() -> Result<Self, HcnError> {
-        match std::env::var("MULLION_HCN") {
-            Ok(address) if !address.starts_with(DLL) => Self::connect(&address),
-            _ => Self::of_this_host(),
-        }
+        HcnClient::from_env().map(|client| client.blocking().clone())
     }
 
-    /// The service at `address` (`unix:PATH` or `tcp:HOST:PORT`). It need not run yet: each call connects when it must.
+    /// The blocking face of [`HcnClient::connect`].
     pub fn connect(address: &str) -> Result<Self, HcnError> {
-        Ok(Self::new(Arc::new(crate::remote::RemoteHcn::connect(address)?)))
+        HcnClient::connect(address).map(|client| client.blocking().clone())
     }
 
-    /// This host's own service, by its DLL, whatever the environment says.
-    #[cfg(windows)]
+    /// The blocking face of [`HcnClient::of_this_host`].
     pub fn of_this_host() -> Result<Self, HcnError> {
-        let port = Arc::new(crate::windows::ComputeNetwork::load()?);
-        Ok(Self::new(Arc::new(crate::bounded::Bounded::new(port, crate::bounded::Bounds::default()))))
-    }
-
-    /// This host's own service: there is none on this system.
-    #[cfg(not(windows))]
-    pub fn of_this_host() -> Result<Self, HcnError> {
-        Err(HcnError::Unavailable(
-            "this system has no Host Networking Service: set MULLION_HCN to a simulator's address (unix:PATH or tcp:HOST:PORT), or run on Windows Server".into(),
-        ))
+        HcnClient::of_this_host().map(|client| client.blocking().clone())
     }
 
     /// The port below.

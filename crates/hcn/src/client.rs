@@ -1,299 +1,237 @@
-//! The typed client that agents use: async, with a deadline a call, over a bounded pool of blocking threads.
+//! Client of the Host Networking Service: one bounded pool of threads, one deadline, cancellation and counts, with an async and a
+//! blocking face.
 //!
-//! A call that the service never answers keeps its thread, so at most [`WORKERS`] threads can hang; after that every call says so at its
-//! deadline instead of piling up.
+//! A process makes one [`HcnClient`] and passes clones of it to its parts, which share the pool and the counts. An operation of the async
+//! face may make several calls; on the blocking face ([`HcnClient::blocking`]) each call is an operation.
+//!
+//! The service is known to hang: a call then never returns, and nothing can end its thread. The caller of an operation gets an error at
+//! the deadline, or goes away earlier by dropping the future. The operation keeps its place until its call returns; then it makes no
+//! further call, and what was opened is closed. When every place is held by such a call, operations are refused at once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
 
 use crate::blocking::Client;
-use crate::document::{
-    EndpointStats, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query,
-};
-use crate::error::HcnError;
-use crate::features::SupportedFeatures;
-use crate::guid::Guid;
-use crate::port::{EventSink, HostNetwork, Subscription};
+use crate::error::{HResult, HcnError};
+use crate::pool::{Delivery, GivenUp, Place, Pool, Reason, Refusal, Ticket};
+use crate::port::{HostNetwork, RawError};
+use counts::Counts;
+use ports::{BlockingPort, OperationPort};
 
-/// How many calls may be under way at once.
-pub const WORKERS: usize = 4;
+mod calls;
+mod counts;
+mod ports;
+#[cfg(test)]
+mod tests;
 
-/// How long a call may take unless [`HcnClient::with_deadline`] says otherwise. Creating the first network on a host can take a minute.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub use crate::pool::{Called, Hung, Limits};
+pub use counts::{Snapshot, Tally};
 
-/// The typed async client; clones share the pool. It needs a tokio runtime with time enabled.
+/// The client; clones share the pool and the counts. The async face needs a tokio runtime with time enabled.
 #[derive(Clone)]
 pub struct HcnClient {
-    client: Client,
-    workers: Arc<Semaphore>,
+    core: Arc<Core>,
+    blocking: Client,
     deadline: Duration,
 }
 
+/// What clones share.
+struct Core {
+    port: Arc<dyn HostNetwork>,
+    pool: Pool,
+    limits: Limits,
+    counts: Arc<Counts>,
+    /// Nobody else uses the port.
+    exclusive: bool,
+}
+
 impl HcnClient {
-    /// A client of `port`.
+    /// A client of `port` within the default limits.
     pub fn new(port: Arc<dyn HostNetwork>) -> Self {
-        Self::over(Client::new(port))
+        Self::with_limits(port, Limits::default())
     }
 
-    /// The service that the environment names: `MULLION_HCN` (with `MULLION_HCN_TOKEN`), else the DLL on Windows.
+    /// A client of `port` within `limits`.
+    pub fn with_limits(port: Arc<dyn HostNetwork>, limits: Limits) -> Self {
+        Self::over(port, limits, false)
+    }
+
+    /// The service that the environment names: `MULLION_HCN` (with `MULLION_HCN_TOKEN`), else the DLL on Windows. An address that begins
+    /// with `dll:` is for the DLL of a Wine prefix, and the way to it leads through that DLL.
     pub fn from_env() -> Result<Self, HcnError> {
-        Client::from_env().map(Self::over)
+        match std::env::var("MULLION_HCN") {
+            Ok(address) if !address.starts_with(crate::blocking::DLL) => Self::connect(&address),
+            _ => Self::of_this_host(),
+        }
     }
 
     /// The service at `address` (`unix:PATH` or `tcp:HOST:PORT`). It need not run yet: each call connects when it must.
     pub fn connect(address: &str) -> Result<Self, HcnError> {
-        Client::connect(address).map(Self::over)
+        Ok(Self::over(Arc::new(crate::remote::RemoteHcn::connect(address)?), Limits::default(), true))
     }
 
-    fn over(client: Client) -> Self {
-        Self { client, workers: Arc::new(Semaphore::new(WORKERS)), deadline: DEADLINE }
+    /// This host's own service, by its DLL, whatever the environment says.
+    #[cfg(windows)]
+    pub fn of_this_host() -> Result<Self, HcnError> {
+        Ok(Self::over(Arc::new(crate::windows::ComputeNetwork::load()?), Limits::default(), true))
     }
 
-    /// The same client with another deadline a call.
+    /// This host's own service: there is none on this system.
+    #[cfg(not(windows))]
+    pub fn of_this_host() -> Result<Self, HcnError> {
+        Err(HcnError::Unavailable(
+            "this system has no Host Networking Service: set MULLION_HCN to a simulator's address (unix:PATH or tcp:HOST:PORT), or run on Windows Server".into(),
+        ))
+    }
+
+    fn over(port: Arc<dyn HostNetwork>, limits: Limits, exclusive: bool) -> Self {
+        let core = Arc::new(Core { port, pool: Pool::new(limits), limits, counts: Arc::default(), exclusive });
+        Self::of(core, limits.deadline)
+    }
+
+    fn of(core: Arc<Core>, deadline: Duration) -> Self {
+        let blocking = Client::new(Arc::new(BlockingPort::new(core.clone(), deadline)));
+        Self { core, blocking, deadline }
+    }
+
+    /// The same client with another deadline an operation.
     #[must_use]
-    pub fn with_deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
-        self
+    pub fn with_deadline(self, deadline: Duration) -> Self {
+        Self::of(self.core, deadline)
     }
 
-    /// The typed client below, for callers that are on a blocking thread.
+    /// The blocking face, for callers that are on a thread of their own.
     pub fn blocking(&self) -> &Client {
-        &self.client
+        &self.blocking
     }
 
-    /// Runs `job` on the pool. `operation` names it in errors.
-    async fn run<T: Send + 'static>(
+    /// The counts, and what is under way.
+    pub fn snapshot(&self) -> Snapshot {
+        let load = self.core.pool.load();
+        Snapshot {
+            places: self.core.limits.places,
+            running: load.running,
+            waiting: load.waiting,
+            cancelled: load.cancelled,
+            hung: self.core.pool.hung(),
+            ..self.core.counts.snapshot()
+        }
+    }
+
+    /// Runs `job` as one operation: a thread of the pool makes its calls. `operation` names it in errors.
+    ///
+    /// # Errors
+    /// What the job returns; an [`HcnError`] where the operation was refused, did not end within the deadline, or panicked.
+    pub async fn run<T, E>(
+        &self,
+        operation: impl FnOnce() -> String,
+        job: impl FnOnce(&Arc<dyn HostNetwork>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<HcnError> + Send + 'static,
+    {
+        let (sender, mut receiver) = oneshot::channel();
+        // A caller that is gone needs no result.
+        let submitted = self.core.submit(job, move |result, _, _| drop(sender.send(result)));
+        let mut place = match submitted {
+            Ok(place) => place,
+            Err(refusal) => return Err(self.core.refuse_operation(&operation(), &refusal).into()),
+        };
+        let mut answer = tokio::time::timeout(self.deadline, &mut receiver).await;
+        if answer.is_err() {
+            match self.core.time_out(&mut place, self.deadline) {
+                GivenUp::Ended => answer = Ok(receiver.await),
+                GivenUp::NotBegun | GivenUp::UnderWay => {}
+            }
+        }
+        place.ended();
+        match answer {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) if place.is_refused() => Err(self.core.refuse_operation(&operation(), &Refusal::Hung).into()),
+            Ok(Err(_)) => Err(HcnError::Unavailable(format!("{} ended without an answer", operation())).into()),
+            Err(_) => Err(HcnError::Deadline { operation: operation(), deadline: self.deadline }.into()),
+        }
+    }
+
+    /// Runs `job` over the typed client.
+    async fn typed<T: Send + 'static>(
         &self,
         operation: impl FnOnce() -> String,
         job: impl FnOnce(&Client) -> Result<T, HcnError> + Send + 'static,
     ) -> Result<T, HcnError> {
-        let client = self.client.clone();
-        let workers = self.workers.clone();
-        let work = async move {
-            let permit = workers.acquire_owned().await.map_err(|_| HcnError::Unavailable("the pool of HCN workers is closed".into()))?;
-            let task = tokio::task::spawn_blocking(move || {
-                let result = job(&client);
-                drop(permit);
-                result
-            });
-            task.await.unwrap_or_else(|error| Err(HcnError::Unavailable(format!("an HCN call ended without an answer: {error}"))))
-        };
-        match tokio::time::timeout(self.deadline, work).await {
-            Ok(result) => result,
-            Err(_) => Err(HcnError::Deadline { operation: operation(), deadline: self.deadline }),
+        self.run(operation, |port| job(&Client::new(port.clone()))).await
+    }
+}
+
+impl Core {
+    /// Queues an operation: `job` makes calls of the port that it gets, and `deliver` hands over or disposes of what it returned.
+    fn submit<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Arc<dyn HostNetwork>) -> T + Send + 'static,
+        deliver: impl FnOnce(T, Delivery, &Arc<dyn HostNetwork>) + Send + 'static,
+    ) -> Result<Place, Refusal> {
+        let (port, counts) = (self.port.clone(), self.counts.clone());
+        self.pool.submit(Box::new(move |ticket: &Arc<Ticket>| {
+            let port: Arc<dyn HostNetwork> = Arc::new(OperationPort::new(port, counts, ticket.clone()));
+            let result = job(&port);
+            Box::new(move |delivery| deliver(result, delivery, &port))
+        }))
+    }
+
+    /// The caller of `place` has waited until its deadline.
+    fn time_out(&self, place: &mut Place, deadline: Duration) -> GivenUp {
+        let given_up = place.give_up(Reason::Deadline);
+        match given_up {
+            GivenUp::Ended => {}
+            GivenUp::NotBegun => self.counts.timed_out(None),
+            GivenUp::UnderWay => {
+                let call = place.call();
+                self.counts.timed_out(call);
+                let (call, seconds, hung) = (call.map(|call| call.to_string()), deadline.as_secs_f64(), self.pool.hung().len());
+                tracing::warn!(call, seconds, hung, "the Host Networking Service does not answer; the call is given up");
+            }
+        }
+        given_up
+    }
+
+    /// Why no operation can begin, and what to do.
+    fn busy(&self) -> String {
+        let oldest = self.pool.hung().first().map(|hung| format!("; {hung}")).unwrap_or_default();
+        format!(
+            "all {} calls that may be under way are{oldest}: if that lasts, end the service's process and start it again (Restart-Service hns -Force)",
+            self.limits.places
+        )
+    }
+
+    fn refuse(&self, call: Called, refusal: &Refusal) -> RawError {
+        match refusal {
+            Refusal::Hung => {
+                self.counts.refused();
+                RawError::with_record(HResult::TIMEOUT, &self.busy())
+            }
+            Refusal::NoThread(error) => RawError::with_record(HResult::OUT_OF_MEMORY, &format!("no thread for {call}: {error}")),
         }
     }
 
-    /// The ids of all networks, by one call.
-    pub async fn network_ids(&self) -> Result<Vec<Guid>, HcnError> {
-        self.run(|| "listing the ids of networks".into(), |client| client.ids::<HostComputeNetwork>(&Query::default())).await
+    fn refuse_operation(&self, operation: &str, refusal: &Refusal) -> HcnError {
+        match refusal {
+            Refusal::Hung => {
+                self.counts.refused();
+                HcnError::Unavailable(format!("{operation} was refused: {}", self.busy()))
+            }
+            Refusal::NoThread(error) => HcnError::Unavailable(format!("{operation} failed: no thread: {error}")),
+        }
     }
+}
 
-    /// The ids of all namespaces, by one call.
-    pub async fn namespace_ids(&self) -> Result<Vec<Guid>, HcnError> {
-        self.run(|| "listing the ids of namespaces".into(), |client| client.ids::<HostComputeNamespace>(&Query::default())).await
-    }
-
-    /// All networks.
-    pub async fn networks(&self) -> Result<Vec<HostComputeNetwork>, HcnError> {
-        self.run(|| "listing networks".into(), |client| client.list(&Query::default())).await
-    }
-
-    /// The network of that id.
-    pub async fn network(&self, id: &Guid) -> Result<Option<HostComputeNetwork>, HcnError> {
-        let id = *id;
-        self.run(|| format!("reading network {id}"), move |client| client.get(&id)).await
-    }
-
-    /// The network of that name.
-    pub async fn network_by_name(&self, name: &str) -> Result<Option<HostComputeNetwork>, HcnError> {
-        let wanted = name.to_owned();
-        self.run(|| format!("reading network {name}"), move |client| client.get_by_name(&wanted)).await
-    }
-
-    /// Creates a network with that id and reads it back.
-    pub async fn create_network(&self, id: Guid, network: &HostComputeNetwork) -> Result<HostComputeNetwork, HcnError> {
-        let network = network.clone();
-        self.run(|| format!("creating network {id}"), move |client| client.create(id, &network)).await
-    }
-
-    /// Modifies a network.
-    pub async fn modify_network(&self, id: &Guid, request: ModifyRequest) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("modifying network {id}"), move |client| client.modify::<HostComputeNetwork>(&id, &request)).await
-    }
-
-    /// Deletes a network with its endpoints. Its absence is success.
-    pub async fn delete_network(&self, id: &Guid) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("deleting network {id}"), move |client| client.delete::<HostComputeNetwork>(&id)).await
-    }
-
-    /// All endpoints, local and remote.
-    pub async fn endpoints(&self) -> Result<Vec<HostComputeEndpoint>, HcnError> {
-        self.run(|| "listing endpoints".into(), |client| client.list(&Query::default())).await
-    }
-
-    /// All endpoints of a network.
-    pub async fn endpoints_of(&self, network: &Guid) -> Result<Vec<HostComputeEndpoint>, HcnError> {
-        let query = Query::by_network(network);
-        self.run(|| format!("listing endpoints of network {network}"), move |client| client.list(&query)).await
-    }
-
-    /// The endpoint of that id.
-    pub async fn endpoint(&self, id: &Guid) -> Result<Option<HostComputeEndpoint>, HcnError> {
-        let id = *id;
-        self.run(|| format!("reading endpoint {id}"), move |client| client.get(&id)).await
-    }
-
-    /// The first endpoint of that name.
-    pub async fn endpoint_by_name(&self, name: &str) -> Result<Option<HostComputeEndpoint>, HcnError> {
-        let wanted = name.to_owned();
-        self.run(|| format!("reading endpoint {name}"), move |client| client.get_by_name(&wanted)).await
-    }
-
-    /// Creates an endpoint on `network` with that id and reads it back.
-    pub async fn create_endpoint(&self, network: &Guid, id: Guid, endpoint: &HostComputeEndpoint) -> Result<HostComputeEndpoint, HcnError> {
-        let network = *network;
-        let endpoint = endpoint.clone();
-        self.run(|| format!("creating endpoint {id}"), move |client| client.create_endpoint(&network, id, &endpoint)).await
-    }
-
-    /// Modifies an endpoint.
-    pub async fn modify_endpoint(&self, id: &Guid, request: ModifyRequest) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("modifying endpoint {id}"), move |client| client.modify::<HostComputeEndpoint>(&id, &request)).await
-    }
-
-    /// Deletes an endpoint; it is detached first. Its absence is success.
-    pub async fn delete_endpoint(&self, id: &Guid) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("deleting endpoint {id}"), move |client| client.delete::<HostComputeEndpoint>(&id)).await
-    }
-
-    /// Gives an endpoint a vNIC in the host's own compartment (`HNSCall POST /endpoints/ID/attach`). Having it already is success.
-    pub async fn attach_endpoint_to_host(&self, id: &Guid) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("attaching endpoint {id} to the host"), move |client| client.attach_endpoint_to_host(&id)).await
-    }
-
-    /// Takes an endpoint's vNIC out of the host's own compartment. Having none is success.
-    pub async fn detach_endpoint_from_host(&self, id: &Guid) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("detaching endpoint {id} from the host"), move |client| client.detach_endpoint_from_host(&id)).await
-    }
-
-    /// An endpoint's counters; none where it is not attached or gone.
-    pub async fn endpoint_stats(&self, id: &Guid) -> Result<Option<EndpointStats>, HcnError> {
-        let id = *id;
-        self.run(|| format!("reading the counters of endpoint {id}"), move |client| client.endpoint_stats(&id)).await
-    }
-
-    /// All namespaces.
-    pub async fn namespaces(&self) -> Result<Vec<HostComputeNamespace>, HcnError> {
-        self.run(|| "listing namespaces".into(), |client| client.list(&Query::default())).await
-    }
-
-    /// The namespace of that id.
-    pub async fn namespace(&self, id: &Guid) -> Result<Option<HostComputeNamespace>, HcnError> {
-        let id = *id;
-        self.run(|| format!("reading namespace {id}"), move |client| client.get(&id)).await
-    }
-
-    /// Creates a namespace with that id and reads it back.
-    pub async fn create_namespace(&self, id: Guid, namespace: &HostComputeNamespace) -> Result<HostComputeNamespace, HcnError> {
-        let namespace = namespace.clone();
-        self.run(|| format!("creating namespace {id}"), move |client| client.create(id, &namespace)).await
-    }
-
-    /// Modifies a namespace.
-    pub async fn modify_namespace(&self, id: &Guid, request: ModifyRequest) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("modifying namespace {id}"), move |client| client.modify::<HostComputeNamespace>(&id, &request)).await
-    }
-
-    /// Puts an endpoint into a namespace. Being there already is success.
-    pub async fn add_endpoint_to_namespace(&self, namespace: &Guid, endpoint: &Guid) -> Result<(), HcnError> {
-        let (namespace, endpoint) = (*namespace, *endpoint);
-        let operation = move || format!("adding endpoint {endpoint} to namespace {namespace}");
-        self.run(operation, move |client| client.add_endpoint_to_namespace(&namespace, &endpoint)).await
-    }
-
-    /// Takes an endpoint out of a namespace. Either being gone already is success.
-    pub async fn remove_endpoint_from_namespace(&self, namespace: &Guid, endpoint: &Guid) -> Result<(), HcnError> {
-        let (namespace, endpoint) = (*namespace, *endpoint);
-        let operation = move || format!("removing endpoint {endpoint} from namespace {namespace}");
-        self.run(operation, move |client| client.remove_endpoint_from_namespace(&namespace, &endpoint)).await
-    }
-
-    /// Deletes a namespace; its endpoints are detached and survive. Its absence is success.
-    pub async fn delete_namespace(&self, id: &Guid) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("deleting namespace {id}"), move |client| client.delete::<HostComputeNamespace>(&id)).await
-    }
-
-    /// All load balancers.
-    pub async fn load_balancers(&self) -> Result<Vec<HostComputeLoadBalancer>, HcnError> {
-        self.run(|| "listing load balancers".into(), |client| client.list(&Query::default())).await
-    }
-
-    /// The load balancer of that id.
-    pub async fn load_balancer(&self, id: &Guid) -> Result<Option<HostComputeLoadBalancer>, HcnError> {
-        let id = *id;
-        self.run(|| format!("reading load balancer {id}"), move |client| client.get(&id)).await
-    }
-
-    /// Creates a load balancer with that id and reads it back.
-    pub async fn create_load_balancer(&self, id: Guid, load_balancer: &HostComputeLoadBalancer) -> Result<HostComputeLoadBalancer, HcnError> {
-        let load_balancer = load_balancer.clone();
-        self.run(|| format!("creating load balancer {id}"), move |client| client.create(id, &load_balancer)).await
-    }
-
-    /// Replaces a load balancer in place; only where [`SupportedFeatures::modify_load_balancer`] says so.
-    pub async fn modify_load_balancer(&self, id: &Guid, load_balancer: &HostComputeLoadBalancer) -> Result<(), HcnError> {
-        let id = *id;
-        let load_balancer = load_balancer.clone();
-        self.run(|| format!("modifying load balancer {id}"), move |client| client.modify_load_balancer(&id, &load_balancer)).await
-    }
-
-    /// Deletes a load balancer. Its absence is success.
-    pub async fn delete_load_balancer(&self, id: &Guid) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("deleting load balancer {id}"), move |client| client.delete::<HostComputeLoadBalancer>(&id)).await
-    }
-
-    /// All routing rules.
-    pub async fn routes(&self) -> Result<Vec<HostComputeRoute>, HcnError> {
-        self.run(|| "listing routes".into(), |client| client.list(&Query::default())).await
-    }
-
-    /// The routing rule of that id.
-    pub async fn route(&self, id: &Guid) -> Result<Option<HostComputeRoute>, HcnError> {
-        let id = *id;
-        self.run(|| format!("reading route {id}"), move |client| client.get(&id)).await
-    }
-
-    /// Creates a routing rule with that id and reads it back.
-    pub async fn create_route(&self, id: Guid, route: &HostComputeRoute) -> Result<HostComputeRoute, HcnError> {
-        let route = route.clone();
-        self.run(|| format!("creating route {id}"), move |client| client.create(id, &route)).await
-    }
-
-    /// Deletes a routing rule. Its absence is success.
-    pub async fn delete_route(&self, id: &Guid) -> Result<(), HcnError> {
-        let id = *id;
-        self.run(|| format!("deleting route {id}"), move |client| client.delete::<HostComputeRoute>(&id)).await
-    }
-
-    /// What this version of the service can do.
-    pub async fn features(&self) -> Result<SupportedFeatures, HcnError> {
-        self.run(|| "reading the service's version".into(), Client::features).await
-    }
-
-    /// Registers for service notifications; after [`crate::Event::SERVICE_DISCONNECT`] register again and enumerate everything.
-    pub async fn subscribe(&self, sink: EventSink) -> Result<Subscription, HcnError> {
-        self.run(|| "registering for events".into(), move |client| client.subscribe(sink)).await
+impl Drop for Core {
+    fn drop(&mut self) {
+        // Calls that hang hold the port: without this its connection would stay.
+        if self.exclusive {
+            self.port.disconnect();
+        }
     }
 }

@@ -1,16 +1,14 @@
-//! Host Compute Network: the JSON documents, error codes, the HostNetwork port and a typed client over it.
+//! Host Compute Network: the JSON documents, error codes, the HostNetwork port and a client of it.
 //!
-//! Layers, from the wire up: [`document`] (what HNS reads and writes), [`port`] (the call surface of
-//! computenetwork.dll: JSON in, JSON out, synchronous), [`remote`] (that surface over a socket),
-//! `windows` (that surface by the real DLL), [`bounded`] (the surface with a time limit), [`blocking`] and
-//! [`client`] (typed calls over the surface) and [`watch`] (whether the service answers, and what changed). What every service at the other side
-//! must do is the crate `hcn-conformance`.
+//! Layers, from the wire up: [`document`] (what HNS reads and writes), [`port`] (the call surface of computenetwork.dll: JSON in, JSON
+//! out, synchronous), [`remote`] (that surface over a socket), `windows` (that surface by the real DLL), [`blocking`] (typed calls over
+//! the surface), [`client`] (the one way in which a process calls the service: bounded pool, deadline, cancellation, counts; async and
+//! blocking) and [`watch`] (whether the service answers, and what changed). The crate `hcn-conformance` judges any service.
 
 #[macro_use]
 mod macros;
 
 pub mod blocking;
-pub mod bounded;
 pub mod client;
 pub mod document;
 pub mod error;
@@ -18,6 +16,7 @@ pub mod features;
 pub mod guid;
 #[cfg(any(windows, test))]
 mod handles;
+mod pool;
 pub mod port;
 pub mod remote;
 pub mod table;

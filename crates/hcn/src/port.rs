@@ -264,7 +264,7 @@ impl Subscription {
     }
 }
 
-/// Who is told of events. It is called on a thread of the implementation and must not block.
+/// Receives events. It is called on a thread of the implementation and must not block.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// The Host Networking Service as programs meet it: by the DLL, by a socket, or in process.
@@ -276,7 +276,13 @@ pub trait HostNetwork: Send + Sync + 'static {
 
     /// Registers for service notifications.
     fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError>;
+
+    /// The only user of this connection is gone: calls under way need not be answered. Where a call cannot be ended, nothing happens.
+    fn disconnect(&self) {}
 }
+
+/// The function that [`HostNetwork::subscribe`] stands for.
+pub const SUBSCRIBE: &str = "HcnRegisterServiceCallback";
 
 #[cfg(test)]
 mod tests {

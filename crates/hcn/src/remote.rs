@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::error::HResult;
 use crate::guid::Guid;
-use crate::port::{Args, Event, Handle, RawError, Reply};
+use crate::port::{Args, Event, Handle, RawError, Reply, SUBSCRIBE};
 
 mod client;
 mod server;
@@ -23,9 +23,6 @@ pub use stream::{Address, Listener, Stream};
 
 /// The largest frame in bytes.
 pub const MAX_FRAME: u32 = 16 << 20;
-
-/// The call that starts notifications on a connection.
-const SUBSCRIBE: &str = "HcnRegisterServiceCallback";
 
 /// The arguments of a call, as they travel.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -4,8 +4,7 @@
 //! [`News`] over a bounded channel and [`Health`] over a watch channel. A user that falls behind, a new registration, and an object that
 //! vanished without a notification all read as [`News::All`]: compare everything. News say what to look at, never what is there.
 //!
-//! Give the watch a client with a connection of its own: calls on one connection are answered in order, so another user's slow call would
-//! look like a slow service.
+//! The watch shares the process's client: a call that hangs delays no other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
