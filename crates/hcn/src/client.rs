@@ -69,13 +69,13 @@ impl HcnClient {
 
     /// The service at `address` (`unix:PATH` or `tcp:HOST:PORT`). It need not run yet: each call connects when it must.
     pub fn connect(address: &str) -> Result<Self, HcnError> {
-        Ok(Self::over(Arc::new(crate::remote::RemoteHcn::connect(address)?), Limits::default(), true))
+        Ok(Self::exclusive(Arc::new(crate::remote::RemoteHcn::connect(address)?)))
     }
 
     /// This host's own service, by its DLL, whatever the environment says.
     #[cfg(windows)]
     pub fn of_this_host() -> Result<Self, HcnError> {
-        Ok(Self::over(Arc::new(crate::windows::ComputeNetwork::load()?), Limits::default(), true))
+        Ok(Self::exclusive(Arc::new(crate::windows::ComputeNetwork::load()?)))
     }
 
     /// This host's own service: there is none on this system.
@@ -84,6 +84,11 @@ impl HcnClient {
         Err(HcnError::Unavailable(
             "this system has no Host Networking Service: set MULLION_HCN to a simulator's address (unix:PATH or tcp:HOST:PORT), or run on Windows Server".into(),
         ))
+    }
+
+    /// A client of a port that nobody else uses: the port's connection ends with the last clone of the client.
+    pub(crate) fn exclusive(port: Arc<dyn HostNetwork>) -> Self {
+        Self::over(port, Limits::default(), true)
     }
 
     fn over(port: Arc<dyn HostNetwork>, limits: Limits, exclusive: bool) -> Self {

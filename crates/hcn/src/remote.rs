@@ -1,7 +1,8 @@
 //! The port over a socket: a client that is a [`HostNetwork`], and a server that offers one.
 //!
 //! A frame is a length (u32, little-endian) and that many bytes of JSON: `{"id","call","args"}` and `{"id","hresult","result","record"}`,
-//! and `{"event"}` for notifications. `result` is a number (a handle) or a string (text). Handles belong to the connection.
+//! and `{"event"}` for notifications. `result` is a number (a handle) or a string (text). Handles belong to the connection. Answers come
+//! in the order in which calls end: a client that sends several requests matches them by `id`.
 //! Over TCP the first frame is `{"token"}`, from `MULLION_HCN_TOKEN`. The largest frame is [`MAX_FRAME`].
 
 use std::io::{self, Read, Write};
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::error::HResult;
 use crate::guid::Guid;
-use crate::port::{Args, Event, Handle, RawError, Reply, SUBSCRIBE};
+use crate::port::{Args, Event, Handle, RawError, Reply};
 
 mod client;
 mod server;

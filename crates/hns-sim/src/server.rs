@@ -1,6 +1,7 @@
-//! The service as a process: its socket, its admin socket, and a thread per connection.
+//! The simulated service as a process: HCN socket and admin socket.
 //!
-//! Threads: one accepts on each socket, one serves each connection; the caller's waits for the signal to end.
+//! Threads: one accepts on each socket; each HCN connection has one that reads and one for each call under way, each admin connection has
+//! one; the caller's thread waits for the signal to end.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,10 +20,10 @@ use crate::{Options, Simulator, admin};
 /// Room for the stack of a connection's thread: documents are shallow, netlink messages live on the heap.
 const CONNECTION_STACK: usize = 512 << 10;
 
-/// Where a simulated host's service runs and what it listens on.
+/// Configuration of a simulated host's service.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The host's name, for logs.
+    /// Name of the host, for logs.
     pub node: String,
     /// Where compartments are bind-mounted: `DIR/GUID`.
     pub netns_dir: PathBuf,
@@ -30,9 +31,9 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The service's socket.
     pub socket: PathBuf,
-    /// The socket for faults, counters and the call log.
+    /// Socket for faults, counters and the call log.
     pub admin_socket: PathBuf,
-    /// The version of the service to be.
+    /// Version of the simulated service.
     pub hns_version: HnsVersion,
     /// The host's uplink, the adapter "Ethernet" of documents.
     pub uplink: String,
@@ -52,7 +53,7 @@ fn accept(name: &str, listener: Listener, serve: impl Fn(Stream) -> io::Result<(
             let stream = match listener.accept() {
                 Ok(stream) => stream,
                 Err(error) => {
-                    // Out of descriptors, or a peer that is gone already: wait for better times.
+                    // Out of descriptors, or a peer that is gone already: try again later.
                     tracing::warn!(socket = name, %error, "a connection was not accepted");
                     std::thread::sleep(std::time::Duration::from_millis(100));
                     continue;
@@ -82,18 +83,18 @@ fn listen(path: &std::path::Path) -> anyhow::Result<Listener> {
 
 /// Serves `simulator` on both sockets until the process ends. Returns when both listen.
 pub fn serve(simulator: &Simulator, config: &Config) -> anyhow::Result<()> {
-    let (service, desk) = (listen(&config.socket)?, listen(&config.admin_socket)?);
+    let (hcn_socket, admin_socket) = (listen(&config.socket)?, listen(&config.admin_socket)?);
     let connections = Connections::default();
-    let mortal = Arc::downgrade(&connections);
+    let open = Arc::downgrade(&connections);
     simulator.on_restart(move || {
-        if let Some(connections) = mortal.upgrade() {
+        if let Some(connections) = open.upgrade() {
             connections.lock().unwrap_or_else(PoisonError::into_inner).values().for_each(Stream::shutdown);
         }
     });
     let (sessions, last) = (simulator.clone(), AtomicU64::new(0));
-    accept("hcn", service, move |stream| serve_mortal(stream, &sessions, &connections, last.fetch_add(1, Ordering::Relaxed)))?;
+    accept("hcn", hcn_socket, move |stream| serve_hcn(stream, &sessions, &connections, last.fetch_add(1, Ordering::Relaxed)))?;
     let simulator = simulator.clone();
-    accept("hcn-admin", desk, move |stream| admin::serve(stream, &simulator))?;
+    accept("hcn-admin", admin_socket, move |stream| admin::serve(stream, &simulator))?;
     Ok(())
 }
 
@@ -101,7 +102,7 @@ pub fn serve(simulator: &Simulator, config: &Config) -> anyhow::Result<()> {
 type Connections = Arc<Mutex<HashMap<u64, Stream>>>;
 
 /// Serves a connection that [`Simulator::on_restart`] can end.
-fn serve_mortal(stream: Stream, simulator: &Simulator, connections: &Connections, number: u64) -> io::Result<()> {
+fn serve_hcn(stream: Stream, simulator: &Simulator, connections: &Connections, number: u64) -> io::Result<()> {
     let lock = || connections.lock().unwrap_or_else(PoisonError::into_inner);
     lock().insert(number, stream.try_clone()?);
     let served = serve_connection(stream, &simulator.session(), None);

@@ -1,17 +1,16 @@
 //! The client half: calls from many threads over one connection, which is made when first needed and again after it was lost.
+//!
+//! Answers are matched with their calls by id, in whatever order they come. There is no time limit here, as there is none in the DLL:
+//! [`crate::HcnClient`] has it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
-use super::{Address, Answer, Request, SUBSCRIBE, Stream, read_frame, write_frame};
+use super::{Address, Answer, Request, Stream, read_frame, write_frame};
 use crate::error::{HResult, HcnError};
-use crate::port::{Args, Event, EventSink, Function, Handle, HostNetwork, RawError, Reply, Subscription};
-
-/// How long a call waits for its answer before the connection counts as dead.
-const ANSWER_LIMIT: Duration = Duration::from_secs(300);
+use crate::port::{Args, Event, EventSink, Function, Handle, HostNetwork, RawError, Reply, SUBSCRIBE, Subscription};
 
 /// Room for the reader thread's stack: it only moves frames.
 const READER_STACK: usize = 256 << 10;
@@ -27,7 +26,9 @@ pub struct RemoteHcn {
 
 /// One connection with its reader thread, which ends with it.
 struct Connection {
-    writer: Mutex<Stream>,
+    stream: Stream,
+    /// Held while a frame is written.
+    writing: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -71,7 +72,7 @@ impl RemoteHcn {
             write_frame(&mut stream, &hello).map_err(refused)?;
         }
         let reader = stream.try_clone().map_err(refused)?;
-        let connection = Arc::new(Connection { writer: Mutex::new(stream), state: Mutex::default() });
+        let connection = Arc::new(Connection { stream, writing: Mutex::default(), state: Mutex::default() });
         let weak = Arc::downgrade(&connection);
         let thread = std::thread::Builder::new().name("hcn-reader".into()).stack_size(READER_STACK);
         thread.spawn(move || read_answers(reader, &weak)).map_err(refused)?;
@@ -82,13 +83,11 @@ impl RemoteHcn {
 
 impl Drop for RemoteHcn {
     fn drop(&mut self) {
-        if let Some(connection) = lock(&self.connection).as_ref() {
-            connection.close();
-        }
+        self.disconnect();
     }
 }
 
-/// Hands frames to whom they are for, until the connection ends; then every waiter fails and every sink hears of the disconnect.
+/// Hands each frame to the waiting call or the sinks, until the connection ends; then every call fails and every sink gets a disconnect.
 fn read_answers(mut reader: Stream, connection: &Weak<Connection>) {
     loop {
         let frame = read_frame::<Answer>(&mut reader);
@@ -122,7 +121,7 @@ impl Connection {
     }
 
     fn close(&self) {
-        lock(&self.writer).shutdown();
+        self.stream.shutdown();
         let sinks = {
             let mut state = lock(&self.state);
             state.closed = true;
@@ -153,7 +152,10 @@ impl Connection {
             id
         };
         let request = Request { id, call, args: args.into(), token: None };
-        let written = write_frame(&mut *lock(&self.writer), &request);
+        let written = {
+            let _writing = lock(&self.writing);
+            write_frame(&mut &self.stream, &request)
+        };
         if let Err(error) = written {
             lock(&self.state).waiting.remove(&id);
             if error.kind() == std::io::ErrorKind::InvalidInput {
@@ -162,13 +164,10 @@ impl Connection {
             self.close();
             return Err(RawError::with_record(HResult::RPC_CALL_FAILED_DNE, &error.to_string()));
         }
-        match receiver.recv_timeout(ANSWER_LIMIT) {
+        match receiver.recv() {
             Ok(answer) => answer.outcome(),
-            Err(RecvTimeoutError::Disconnected) => Err(HResult::RPC_CALL_FAILED.into()),
-            Err(RecvTimeoutError::Timeout) => {
-                lock(&self.state).waiting.remove(&id);
-                Err(HResult::TIMEOUT.into())
-            }
+            // The connection ended.
+            Err(_) => Err(HResult::RPC_CALL_FAILED.into()),
         }
     }
 }
@@ -218,6 +217,14 @@ impl HostNetwork for RemoteHcn {
         connection.exchange(SUBSCRIBE.to_owned(), Args::default())?;
         Ok(Subscription::new(registration))
     }
+
+    /// Ends the connection; calls under way fail. A further call makes another connection.
+    fn disconnect(&self) {
+        let connection = lock(&self.connection).take();
+        if let Some(connection) = connection {
+            connection.close();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -225,7 +232,7 @@ impl RemoteHcn {
     /// Cuts the connection as a crash of the service would.
     pub(super) fn break_connection(&self) {
         if let Some(connection) = lock(&self.connection).as_ref() {
-            lock(&connection.writer).shutdown();
+            connection.stream.shutdown();
         }
     }
 }

@@ -1,17 +1,26 @@
 //! Client and server over TCP, which exists on every system.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use super::*;
 use crate::port::{EventSink, Function, HostNetwork, Kind, Subscription};
 
-/// Answers with what it was asked.
+/// Answers with its arguments; a query of an endpoint hangs until it is released.
 #[derive(Default)]
 struct Echo {
     calls: AtomicU32,
     sinks: Mutex<Vec<EventSink>>,
+    released: (Mutex<bool>, Condvar),
+    disconnected: AtomicBool,
+}
+
+impl Echo {
+    fn release(&self) {
+        *self.released.0.lock().unwrap() = true;
+        self.released.1.notify_all();
+    }
 }
 
 impl HostNetwork for Echo {
@@ -19,6 +28,10 @@ impl HostNetwork for Echo {
         self.calls.fetch_add(1, Ordering::Relaxed);
         match function {
             Function::Open(_) => Ok(Reply::handle(Handle(7))),
+            HANGS => {
+                drop(self.released.1.wait_while(self.released.0.lock().unwrap(), |released| !*released));
+                Ok(Reply::text("late"))
+            }
             Function::Delete(_) => Err(RawError::with_record(HResult::NETWORK_NOT_FOUND, "gone")),
             _ => Ok(Reply::text(format!("{function} {args:?}"))),
         }
@@ -27,6 +40,23 @@ impl HostNetwork for Echo {
     fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {
         self.sinks.lock().unwrap().push(sink);
         Ok(Subscription::new(()))
+    }
+
+    fn disconnect(&self) {
+        self.disconnected.store(true, Ordering::SeqCst);
+    }
+}
+
+const HANGS: Function = Function::QueryEndpointStats;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until something holds.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let started = std::time::Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -121,4 +151,98 @@ fn frames_have_a_limit_and_an_end() {
     write_frame(&mut frame, &serde_json::json!({"a": 1})).unwrap();
     assert_eq!(frame[..4], [7, 0, 0, 0]);
     assert_eq!(read_frame::<Value>(&mut frame.as_slice()).unwrap(), Some(serde_json::json!({"a": 1})));
+}
+
+#[test]
+fn hung_call_delays_no_other_of_its_connection() {
+    let echo = Arc::new(Echo::default());
+    let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
+    std::thread::scope(|scope| {
+        let hung = [(); 3].map(|()| scope.spawn(|| remote.call(HANGS, Args::default())));
+        until("three calls hang", || echo.calls.load(Ordering::Relaxed) == 3);
+        for _ in 0..20 {
+            assert!(remote.call(Function::Open(Kind::Network), Args::default()).unwrap().handle.is_some());
+        }
+        remote.subscribe(Arc::new(|_| {})).unwrap();
+        assert!(!hung.iter().any(std::thread::ScopedJoinHandle::is_finished));
+        echo.release();
+        for call in hung {
+            assert_eq!(call.join().unwrap().unwrap().result.as_deref(), Some("late"));
+        }
+    });
+}
+
+#[test]
+fn answers_carry_the_id_of_their_request_and_come_as_calls_end() {
+    let echo = Arc::new(Echo::default());
+    let address: Address = server(&echo, 1).parse().unwrap();
+    let mut stream = address.connect().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = |id, call: &str| Request { id, call: call.into(), ..Request::default() };
+    write_frame(&mut stream, &Request { token: Some("secret".into()), ..Request::default() }).unwrap();
+    // A client that sends one call at a time.
+    for id in 1..=3 {
+        write_frame(&mut stream, &request(id, "HcnEnumerateNetworks")).unwrap();
+        assert_eq!(read_frame::<Answer>(&mut stream).unwrap().unwrap().id, Some(id));
+    }
+    // A client that does not wait.
+    write_frame(&mut stream, &request(10, &HANGS.to_string())).unwrap();
+    write_frame(&mut stream, &request(11, "HcnEnumerateNetworks")).unwrap();
+    assert_eq!(read_frame::<Answer>(&mut stream).unwrap().unwrap().id, Some(11));
+    echo.release();
+    assert_eq!(read_frame::<Answer>(&mut stream).unwrap().unwrap().id, Some(10));
+}
+
+#[test]
+fn server_that_answers_in_order_is_understood() {
+    let listener = Address::Tcp("127.0.0.1:0".into()).listen().unwrap();
+    let address = format!("tcp:{}", listener.tcp_address().unwrap());
+    std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap();
+        read_frame::<Request>(&mut stream).unwrap();
+        while let Some(request) = read_frame::<Request>(&mut stream).unwrap() {
+            write_frame(&mut stream, &Answer::new(request.id, Ok(Reply::text(request.args.path.unwrap_or_default())))).unwrap();
+        }
+    });
+    let remote = RemoteHcn::with_token(&address, None).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let remote = &remote;
+            scope.spawn(move || {
+                for call in 0..50 {
+                    let path = format!("/{thread}/{call}");
+                    let reply = remote.call(Function::HnsCall, Args { path: Some(&path), ..Args::default() }).unwrap();
+                    assert_eq!(reply.result, Some(path));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn session_learns_of_a_peer_that_is_gone_while_its_call_hangs() {
+    let echo = Arc::new(Echo::default());
+    let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
+    std::thread::scope(|scope| {
+        let hung = scope.spawn(|| remote.call(HANGS, Args::default()));
+        until("the call hangs", || echo.calls.load(Ordering::Relaxed) == 1);
+        remote.disconnect();
+        assert_eq!(hung.join().unwrap().unwrap_err().hresult, HResult::RPC_CALL_FAILED);
+        until("the session is told", || echo.disconnected.load(Ordering::SeqCst));
+    });
+    echo.release();
+}
+
+#[test]
+fn client_that_is_dropped_ends_its_hung_calls() {
+    let echo = Arc::new(Echo::default());
+    let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
+    let client = crate::HcnClient::exclusive(Arc::new(remote));
+    let port = client.blocking().port().clone();
+    let hasty = client.clone().with_deadline(Duration::from_millis(500));
+    hasty.blocking().port().call(HANGS, Args::default()).unwrap_err();
+    assert_eq!(client.snapshot().hung.len(), 1);
+    drop((client, hasty, port));
+    until("the connection is closed", || echo.disconnected.load(Ordering::SeqCst));
+    echo.release();
 }
