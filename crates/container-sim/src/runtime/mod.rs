@@ -134,7 +134,7 @@ impl Runtime {
         let known: Vec<SandboxRecord> = runtime.state().sandboxes.values().map(|sandbox| sandbox.record.clone()).collect();
         runtime.network.collect(&known).await;
         tokio::spawn(Self::listen(Arc::downgrade(&runtime), hear));
-        runtime.keep_networks()?;
+        runtime.keep_networks();
         Ok(runtime)
     }
 

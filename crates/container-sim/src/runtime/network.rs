@@ -44,7 +44,6 @@ pub(crate) struct Network {
     os: NodeOs,
     netns_dir: PathBuf,
     hcn: Option<HcnClient>,
-    hcn_address: Option<String>,
     cni: Cni,
 }
 
@@ -53,7 +52,7 @@ impl Network {
         let hcn = config.hcn.as_deref().map(HcnClient::connect).transpose().context("the address of HNS cannot be used")?;
         let mut cni = Cni::new(&config.cni.conf_dir, &config.cni.bin_dir, config.state_dir.join("cni").join("cache"));
         cni.env.extend(config.hcn.iter().map(|address| ("MULLION_HCN".to_owned(), address.clone())));
-        Ok(Self { os: config.os, netns_dir: config.netns_dir.clone(), hcn, hcn_address: config.hcn.clone(), cni })
+        Ok(Self { os: config.os, netns_dir: config.netns_dir.clone(), hcn, cni })
     }
 
     /// Why pods cannot be connected yet, if so: there is no network configuration.
@@ -172,11 +171,9 @@ impl Network {
         if errors.is_empty() { Ok(()) } else { Err(anyhow!(errors.join("; "))) }
     }
 
-    /// A watch of HNS over a connection of its own; none on Linux nodes.
-    pub(crate) fn watch(&self) -> Result<Option<Watch>> {
-        let Some(address) = &self.hcn_address else { return Ok(None) };
-        let client = HcnClient::connect(address).context("the address of HNS cannot be used")?;
-        Ok(Some(Watch::start(client, hcn::watch::Timing::default())))
+    /// A watch of HNS; none on Linux nodes.
+    pub(crate) fn watch(&self) -> Option<Watch> {
+        self.hcn.clone().map(|client| Watch::start(client, hcn::watch::Timing::default()))
     }
 
     /// The namespaces that HNS has, with the number of their endpoints.

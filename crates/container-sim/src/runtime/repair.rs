@@ -55,12 +55,11 @@ enum Looked {
 
 impl Runtime {
     /// Starts the task on a Windows node.
-    pub(super) fn keep_networks(self: &Arc<Self>) -> anyhow::Result<()> {
-        if let Some(watch) = self.network.watch()? {
+    pub(super) fn keep_networks(self: &Arc<Self>) {
+        if let Some(watch) = self.network.watch() {
             let work = follow(Arc::downgrade(self), watch.listen());
             self.tasks.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
         }
-        Ok(())
     }
 
     /// Sandboxes that have a compartment, by id.

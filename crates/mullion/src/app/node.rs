@@ -40,12 +40,13 @@ async fn run(args: NodeArgs) -> Result<()> {
     let client = cluster::client_from_kubeconfig(&args.kubeconfig).await?;
     let api = ApiServer::default();
     let shutdown = CancellationToken::new();
-    // One watch for the parts that need it: they agree on whether HNS answers, and it is asked once.
-    let watched = [Part::Kubelet, Part::Fabric].iter().any(|part| !args.without.contains(part));
-    let watch = match args.os {
-        NodeOs::Windows { .. } if watched => Some(Watch::start(hcn_client(&args)?, Timing::default())),
-        _ => None,
+    // One client and one watch for all parts: they share the bound on calls, and agree on whether HNS answers.
+    let hcn = match args.os {
+        NodeOs::Windows { .. } => Some(hcn_client(&args)?),
+        NodeOs::Linux => None,
     };
+    let watched = [Part::Kubelet, Part::Fabric].iter().any(|part| !args.without.contains(part));
+    let watch = hcn.clone().filter(|_| watched).map(|client| Watch::start(client, Timing::default()));
     let agent = async {
         if args.without.contains(&Part::Kubelet) {
             shutdown.cancelled().await;
@@ -54,7 +55,7 @@ async fn run(args: NodeArgs) -> Result<()> {
         let config = kubelet::Config { host_network: watch.as_ref().map(Watch::health), ..kubelet_config(&args, client.clone(), &api)? };
         kubelet::run(config, shutdown.clone()).await.context("the node agent ended")
     };
-    let network = network(&args, client.clone(), &api, watch.as_ref(), &shutdown);
+    let network = network(&args, client.clone(), &api, hcn, watch.as_ref(), &shutdown);
     let end = async {
         crate::told_to_end().await;
         tracing::info!(node = args.hostname_override, "ending; pods stay");
@@ -69,16 +70,19 @@ async fn run(args: NodeArgs) -> Result<()> {
 }
 
 /// Proxy and fabric: both mark what is theirs with the cluster's identity.
-async fn network(args: &NodeArgs, client: kube::Client, api: &ApiServer, watch: Option<&Watch>, shutdown: &CancellationToken) -> Result<()> {
+async fn network(
+    args: &NodeArgs,
+    client: kube::Client,
+    api: &ApiServer,
+    hcn: Option<HcnClient>,
+    watch: Option<&Watch>,
+    shutdown: &CancellationToken,
+) -> Result<()> {
     let cluster_uid = tokio::select! {
         uid = cluster_uid(&client) => uid,
         () = shutdown.cancelled() => return Ok(()),
     };
     tracing::info!(node = args.hostname_override, cluster = cluster_uid, "the API server answers");
-    let hcn = match args.os {
-        NodeOs::Linux => None,
-        NodeOs::Windows { .. } => Some(hcn_client(args)?),
-    };
     let fabric = async {
         if !args.without.contains(&Part::Fabric) {
             let config = fabric_config(args, client.clone(), &cluster_uid, hcn.clone())?;
@@ -99,7 +103,7 @@ async fn network(args: &NodeArgs, client: kube::Client, api: &ApiServer, watch: 
     tokio::try_join!(fabric, proxy).map(|_: ((), ())| ())
 }
 
-/// A client of this node's HNS, with a connection of its own.
+/// The client of this node's HNS.
 fn hcn_client(args: &NodeArgs) -> Result<HcnClient> {
     Ok(match &args.hcn {
         Some(address) => HcnClient::connect(address)?,
