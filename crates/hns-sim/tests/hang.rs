@@ -64,7 +64,7 @@ async fn hung_call_delays_no_other_call_of_its_connection() {
         let client = client.clone();
         async move { client.delete_endpoint(&id(9)).await }
     });
-    until("the delete hangs", || admin.faults().unwrap()[0].struck == 1).await;
+    until("the delete hangs", || admin.faults().unwrap()[0].hits == 1).await;
     for number in 10..20 {
         client.create_namespace(id(number), &HostComputeNamespace::default()).await.unwrap();
     }
