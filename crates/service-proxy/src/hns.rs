@@ -56,8 +56,6 @@ pub struct Settings {
     pub host_mac: Option<String>,
     /// Name of the host's own endpoint on the network, which answers forwarded health checks.
     pub root_endpoint: String,
-    /// How long one operation may take.
-    pub deadline: Duration,
 }
 
 impl Settings {
@@ -71,7 +69,6 @@ impl Settings {
             node_ips: Vec::new(),
             host_mac: None,
             root_endpoint: "cbr0".to_owned(),
-            deadline: Duration::from_secs(30),
         }
     }
 }
@@ -111,9 +108,8 @@ impl Hns {
     pub fn new(client: &HcnClient, cluster_uid: impl Into<String>, settings: Settings) -> Self {
         let (tell, events) = mpsc::unbounded_channel();
         let now = Instant::now();
-        let port = client.blocking().port().clone();
         Self {
-            calls: Arc::new(calls::Calls::new(port, settings.deadline)),
+            calls: Arc::new(calls::Calls::new(client.clone())),
             engine: Engine::new(cluster_uid, settings, now),
             jobs: JoinSet::new(),
             events,
@@ -131,14 +127,10 @@ impl Hns {
 
     fn subscribe(&mut self) {
         self.subscribing = true;
-        let (port, tell) = (self.calls.port().clone(), self.tell.clone());
+        let (client, tell) = (self.calls.client().clone(), self.tell.clone());
         self.jobs.spawn(async move {
-            let subscribe = move || {
-                let sink = Arc::new(move |event| drop(tell.send(event)));
-                hcn::blocking::Client::new(port).subscribe(sink)
-            };
-            let ended = |error| Err(HcnError::Unavailable(format!("registering for events ended: {error}")));
-            Done::Subscribed(tokio::task::spawn_blocking(subscribe).await.unwrap_or_else(ended))
+            let sink = Arc::new(move |event| drop(tell.send(event)));
+            Done::Subscribed(client.subscribe(sink).await)
         });
     }
 }

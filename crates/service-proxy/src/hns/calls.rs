@@ -1,5 +1,5 @@
 //! The calls that the proxy makes, each as cheap as the DLL allows: the network stays open, nothing is read back that is
-//! known, nothing is looked up before it is deleted. They run on a few blocking threads and end at a deadline.
+//! known, nothing is looked up before it is deleted. They run in the process's HCN client, which ends them at its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use hcn::blocking::Object;
 use hcn::document::to_text;
 use hcn::{
-    Args, Function, Guid, HResult, Handle, HcnError, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNetwork, HostNetwork, Kind, Query,
-    Reply, SupportedFeatures,
+    Args, Function, Guid, HResult, Handle, HcnClient, HcnError, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNetwork, HostNetwork, Kind,
+    Query, Reply, SupportedFeatures,
 };
-use tokio::sync::Semaphore;
 
 use super::document::is_orphaned;
 use super::plan::Put;
@@ -112,11 +111,15 @@ pub struct Tally {
 
 /// The service.
 pub struct Calls {
-    port: Arc<dyn HostNetwork>,
+    client: HcnClient,
     network: Mutex<Option<(Guid, Handle)>>,
-    turns: Arc<Semaphore>,
-    deadline: Duration,
     tallies: Mutex<BTreeMap<Function, Tally>>,
+}
+
+/// One operation on its way: the calls go to `port`.
+struct Operation<'a> {
+    calls: &'a Calls,
+    port: &'a Arc<dyn HostNetwork>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -124,14 +127,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Calls {
-    /// Calls of `port`, each of which ends within `deadline`.
-    pub fn new(port: Arc<dyn HostNetwork>, deadline: Duration) -> Self {
-        Self { port, network: Mutex::default(), turns: Arc::new(Semaphore::new(AT_ONCE)), deadline, tallies: Mutex::default() }
+    /// Calls of `client`.
+    pub fn new(client: HcnClient) -> Self {
+        Self { client, network: Mutex::default(), tallies: Mutex::default() }
     }
 
-    /// The port below.
-    pub fn port(&self) -> &Arc<dyn HostNetwork> {
-        &self.port
+    /// The client below.
+    pub fn client(&self) -> &HcnClient {
+        &self.client
     }
 
     /// How often each function was called.
@@ -139,27 +142,21 @@ impl Calls {
         lock(&self.tallies).clone()
     }
 
-    /// Runs an operation on a blocking thread. At the deadline its effect is unknown; its thread stays taken until it ends.
+    /// Runs an operation on a thread of the client's pool. At the deadline its effect is unknown.
     pub async fn run(self: Arc<Self>, call: Call) -> Result<Answer, CallError> {
-        let (operation, deadline, turns) = (call.describe(), self.deadline, self.turns.clone());
-        let ended = operation.clone();
-        let work = async move {
-            let turn = turns.acquire_owned().await.map_err(|_| HcnError::Unavailable("the proxy is ending".into()))?;
-            let task = tokio::task::spawn_blocking(move || {
-                let answer = self.make(&call);
-                drop(turn);
-                answer
-            });
-            task.await.unwrap_or_else(|error| Err(HcnError::Unavailable(format!("{ended} ended without an answer: {error}")).into()))
-        };
-        match tokio::time::timeout(deadline, work).await {
-            Ok(result) => result,
-            Err(_) => Err(HcnError::Deadline { operation, deadline }.into()),
-        }
+        let (client, operation) = (self.client.clone(), call.describe());
+        client.run(|| operation, move |port| Operation { calls: &self, port }.make(&call)).await
     }
 
-    /// Makes an operation on this thread.
+    /// Runs an operation over the client's blocking face.
+    #[cfg(test)]
     pub fn make(&self, call: &Call) -> Result<Answer, CallError> {
+        Operation { calls: self, port: self.client.blocking().port() }.make(call)
+    }
+}
+
+impl Operation<'_> {
+    fn make(&self, call: &Call) -> Result<Answer, CallError> {
         match call {
             Call::Find(name) => self.find(name),
             Call::Networks(name) => self.ids(Kind::Network, &Query::by_name(name)),
@@ -177,7 +174,7 @@ impl Calls {
     fn call(&self, function: Function, object: &str, args: Args<'_>) -> Result<Reply, HcnError> {
         let start = Instant::now();
         let result = self.port.call(function, args);
-        let mut tallies = lock(&self.tallies);
+        let mut tallies = lock(&self.calls.tallies);
         let tally = tallies.entry(function).or_default();
         tally.calls += 1;
         tally.failed += u64::from(result.is_err());
@@ -236,12 +233,12 @@ impl Calls {
         let network = client.get_by_name::<HostComputeNetwork>(name)?;
         let features = client.features()?;
         // Handles may be dead: whoever asks again has reason to.
-        *lock(&self.network) = None;
+        *lock(&self.calls.network) = None;
         Ok(Answer::Network(network.map(Box::new), features))
     }
 
     fn network(&self, id: &Guid) -> Result<Handle, HcnError> {
-        let mut network = lock(&self.network);
+        let mut network = lock(&self.calls.network);
         match *network {
             Some((open, handle)) if open == *id => Ok(handle),
             _ => {
@@ -261,7 +258,7 @@ impl Calls {
         let mut made = create();
         if made.as_ref().is_err_and(|error| error.hresult() == Some(HResult::INVALID_HANDLE)) {
             // The handle died with a restart of the service.
-            *lock(&self.network) = None;
+            *lock(&self.calls.network) = None;
             made = create();
         }
         self.close(Kind::Endpoint, made?);

@@ -107,7 +107,7 @@ impl Host {
     }
 
     fn settings(&self) -> Settings {
-        Settings { dsr: false, node_ips: vec!["10.0.0.1".parse().unwrap()], deadline: Duration::from_millis(500), ..Settings::new("pods") }
+        Settings { dsr: false, node_ips: vec!["10.0.0.1".parse().unwrap()], ..Settings::new("pods") }
     }
 
     fn overlay_settings(&self) -> Settings {
@@ -120,7 +120,8 @@ impl Host {
     }
 
     fn proxy_with(&self, settings: Settings) -> Proxy {
-        Proxy { hns: Hns::new(&self.client, UID, settings), table: Table::default() }
+        let client = self.client.clone().with_deadline(Duration::from_millis(500));
+        Proxy { hns: Hns::new(&client, UID, settings), table: Table::default() }
     }
 
     fn fault(&self, text: &str) {

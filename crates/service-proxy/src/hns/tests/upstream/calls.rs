@@ -6,7 +6,7 @@ use crate::hns::document::{NetworkContext, Remote, Shape};
 use crate::hns::plan::Put;
 
 fn calls(host: &Host) -> Calls {
-    Calls::new(host.client.blocking().port().clone(), Duration::from_secs(5))
+    Calls::new(host.client.clone())
 }
 
 fn balancer(id: Guid, endpoint: Guid) -> Box<HostComputeLoadBalancer> {
