@@ -4,14 +4,15 @@
 //! before it enters; nothing is read from inside but users and the program itself. The container's mounts come first and its pid namespace
 //! last ([`Entry`]): nobody in the container ever sees a process that sees the node.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
+use super::program::Ready;
 use super::report::Report;
 use super::stage::Entry;
-use super::{Program, RootSpec, StartSpec, init, program, read_json, security, windows};
+use super::{StartSpec, program, read_json, security, windows};
 
 /// Returns only after a failure that was reported. `dir` is the container's.
 pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
@@ -23,21 +24,12 @@ pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
         }
     };
     match prepare(dir, tty, argv, &report) {
-        Ok(Ready::Exec(command, program)) => init::exec(command, &program, &report),
-        Ok(Ready::Windows(spec, place)) => {
-            let cwd = if let Program::Windows { cwd, .. } = &spec.program { cwd } else { "" };
-            windows::line(&spec, &windows::second(argv), cwd, report, &place)
-        }
+        Ok(ready) => ready.run(report),
         Err(error) => {
             report.failed(&format!("{error:#}"));
             ExitCode::from(126)
         }
     }
-}
-
-enum Ready {
-    Exec(Command, PathBuf),
-    Windows(Box<StartSpec>, windows::Place),
 }
 
 fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<Ready> {
@@ -48,32 +40,13 @@ fn prepare(dir: &Path, tty: bool, argv: &[&str], report: &Report) -> Result<Read
     security::set_dumpable(false)?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
     spec.limits.join()?;
-    let enter = || {
-        entry.mounts()?;
-        entry.enter(report)?;
-        program::fresh_session()
-    };
-    match &spec.root {
-        RootSpec::Layers { .. } => {
-            enter()?;
-            if tty {
-                program::take_terminal(report)?;
-            }
-            spec.limits.bound()?;
-            let cwd = if let Program::Exec { cwd, .. } = &spec.program { cwd } else { "" };
-            program::linux(&spec, argv, cwd, tty, report).map(|(command, program)| Ready::Exec(command, program))
-        }
-        RootSpec::Wine(_) => {
-            enter()?;
-            if tty {
-                program::take_terminal(report)?;
-            }
-            spec.limits.bound()?;
-            Ok(Ready::Windows(Box::new(spec), place))
-        }
-        RootSpec::Drives => bail!(
-            "this container is Mullion's stand-in for a Windows program and holds no Windows programs to run: install Wine on this machine \
-             (Debian: apt install wine64), then create the pod anew"
-        ),
+    let program = spec.root.second_program(argv, spec.program.cwd())?;
+    entry.mounts()?;
+    entry.enter(report)?;
+    program::fresh_session()?;
+    if tty {
+        program::take_terminal(report)?;
     }
+    spec.limits.bound()?;
+    program.prepare(spec, tty, place, report)
 }

@@ -1,17 +1,17 @@
 //! Stage 3: becomes a container.
 
 use std::fs::File;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
+use super::program::Ready;
 use super::report::Report;
 use super::stage::Entry;
-use super::{Program, RootSpec, StartSpec, program, read_json, root, security, windows};
+use super::{StartSpec, program, read_json, root, security, windows};
 use wine::Account;
 
 /// Runs in the container's directory `dir`; returns only for a stand-in, or after a failure that was reported.
@@ -24,34 +24,12 @@ pub(super) fn main(dir: &Path) -> ExitCode {
         }
     };
     match prepare(dir, &report) {
-        Ok(Ready::StandIn(options)) => {
-            // The end of the report says: started.
-            drop(report);
-            guest::run(options)
-        }
-        Ok(Ready::Exec(command, program)) => exec(command, &program, &report),
-        Ok(Ready::Windows(spec, place)) => match &spec.program {
-            Program::Windows { line, cwd } => windows::line(&spec, line, cwd, report, &place),
-            _ => ExitCode::FAILURE,
-        },
+        Ok(ready) => ready.run(report),
         Err(error) => {
             report.failed(&format!("{error:#}"));
             ExitCode::from(128)
         }
     }
-}
-
-/// Becomes the program; returns when that failed.
-pub(super) fn exec(mut command: Command, program: &Path, report: &Report) -> ExitCode {
-    let error = command.exec();
-    report.failed(&format!("exec: {program:?}: {error}"));
-    ExitCode::from(127)
-}
-
-enum Ready {
-    Exec(Command, PathBuf),
-    StandIn(guest::Options),
-    Windows(Box<StartSpec>, windows::Place),
 }
 
 fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
@@ -62,15 +40,12 @@ fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
     security::set_dumpable(false)?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
     program::fresh_session()?;
-    if spec.os.is_windows() {
-        Account::find(&spec.account).map_err(anyhow::Error::msg)?;
-    }
+    Account::find(&spec.account).map_err(anyhow::Error::msg)?;
     spec.limits.join()?;
     let proc = entry.as_ref().map(Entry::proc).transpose()?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
-    // A root of drives alone has no terminals of its own.
-    let own = !matches!(spec.root, RootSpec::Drives);
-    if spec.tty && !own {
+    let has_terminals = spec.root.has_system_mounts();
+    if spec.tty && !has_terminals {
         program::take_terminal(report)?;
     }
     root::enter(dir, &spec, proc).context("cannot make the container's root")?;
@@ -78,26 +53,15 @@ fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
         entry.enter(report)?;
         program::fresh_session()?;
     }
-    if spec.tty && own {
+    if spec.tty && has_terminals {
         program::take_terminal(report)?;
     }
-    if spec.tty && matches!(spec.root, RootSpec::Layers { .. }) {
+    if spec.tty && spec.root.has_console() {
         console()?;
     }
     spec.limits.bound()?;
-    match &spec.program {
-        Program::StandIn { name, dns } => {
-            let user = security::User::find(&spec.security)?;
-            security::drop_privileges(&spec.security, &user)?;
-            let options = guest::Options { program: name.parse().map_err(|error| anyhow!("{error}"))?, env: spec.env, dns: dns.clone() };
-            Ok(Ready::StandIn(options))
-        }
-        Program::Windows { .. } => Ok(Ready::Windows(Box::new(spec), place)),
-        Program::Exec { argv, cwd } => {
-            let (command, path) = program::linux(&spec, argv, cwd, spec.tty, report)?;
-            Ok(Ready::Exec(command, path))
-        }
-    }
+    let tty = spec.tty;
+    spec.program.clone().prepare(spec, tty, place, report)
 }
 
 /// Lets the container's terminal be found as `/dev/console`, as runc does.

@@ -1,18 +1,80 @@
-//! The last steps of stage 3, for a container's first program and for every later one.
+//! Programs of containers, first and later ones: how each kind is prepared and started.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use nix::fcntl::OFlag;
 
-use super::StartSpec;
 use super::report::Report;
 use super::security::{self, User};
+use super::{Program, StartSpec, windows};
+
+impl Program {
+    /// Its working directory; empty: the default one.
+    pub(super) fn cwd(&self) -> &str {
+        match self {
+            Self::Exec { cwd, .. } | Self::Windows { cwd, .. } => cwd,
+            Self::StandIn { .. } => "",
+        }
+    }
+
+    /// Whether the sum of its processes is held to a memory limit, as in a job object.
+    pub(super) fn has_job_limit(&self) -> bool {
+        matches!(self, Self::Windows { .. })
+    }
+
+    /// Makes everything ready in the container's root. Privileges of Linux programs and stand-ins are gone afterwards.
+    pub(super) fn prepare(self, spec: StartSpec, tty: bool, place: windows::Place, report: &Report) -> Result<Ready> {
+        match self {
+            Self::Exec { argv, cwd } => linux(&spec, &argv, &cwd, tty, report),
+            Self::Windows { line, cwd } => Ok(Ready::Windows { spec: Box::new(spec), line, cwd, place }),
+            Self::StandIn { name, dns } => {
+                let user = User::find(&spec.security)?;
+                security::drop_privileges(&spec.security, &user)?;
+                let program = name.parse().map_err(|error| anyhow!("{error}"))?;
+                Ok(Ready::StandIn(guest::Options { program, env: spec.env, dns }))
+            }
+        }
+    }
+}
+
+/// A program that is ready to start in this process.
+pub(super) enum Ready {
+    /// A Linux program, and its path.
+    Exec(Command, PathBuf),
+    StandIn(guest::Options),
+    Windows {
+        spec: Box<StartSpec>,
+        line: String,
+        cwd: String,
+        place: windows::Place,
+    },
+}
+
+impl Ready {
+    /// Becomes the program, or runs it to its end. Returns after a failure, which was reported, and at the end of a stand-in or a Windows
+    /// program.
+    pub(super) fn run(self, report: Report) -> ExitCode {
+        match self {
+            Self::Exec(mut command, program) => {
+                let error = command.exec();
+                report.failed(&format!("exec: {program:?}: {error}"));
+                ExitCode::from(127)
+            }
+            Self::StandIn(options) => {
+                // The end of the report says: started.
+                drop(report);
+                guest::run(options)
+            }
+            Self::Windows { spec, line, cwd, place } => windows::line(&spec, &line, &cwd, report, &place),
+        }
+    }
+}
 
 /// Closes whatever this process was given besides its standard streams and `keep`: nothing of the lab reaches a
 /// container, whatever whoever started us left open.
@@ -68,9 +130,9 @@ fn own_streams(user: &User) -> Result<()> {
     Ok(())
 }
 
-/// A Linux program, ready for exec, and its path. Called inside the container's root; privileges are gone afterwards.
-pub(super) fn linux(spec: &StartSpec, argv: &[impl AsRef<str>], cwd: &str, tty: bool, report: &Report) -> Result<(Command, PathBuf)> {
-    let (Some(name), cwd) = (argv.first().map(AsRef::as_ref), if cwd.is_empty() { "/" } else { cwd }) else {
+/// A Linux program. Called inside the container's root; privileges are gone afterwards.
+fn linux(spec: &StartSpec, argv: &[String], cwd: &str, tty: bool, report: &Report) -> Result<Ready> {
+    let (Some(name), cwd) = (argv.first(), if cwd.is_empty() { "/" } else { cwd }) else {
         bail!("no command specified: neither the image nor the pod names one");
     };
     let user = User::find(&spec.security)?;
@@ -78,7 +140,7 @@ pub(super) fn linux(spec: &StartSpec, argv: &[impl AsRef<str>], cwd: &str, tty: 
     let path = spec.env.iter().find(|(name, _)| name == "PATH").map_or("", |(_, value)| value);
     let program = find(name, path)?;
     let mut command = Command::new(&program);
-    command.arg0(name).args(argv[1..].iter().map(AsRef::as_ref)).env_clear();
+    command.arg0(name).args(&argv[1..]).env_clear();
     command.envs(spec.env.iter().map(|(name, value)| (name, value)));
     let missing = |wanted: &str| !spec.env.iter().any(|(name, _)| name == wanted);
     if missing("HOME") {
@@ -90,7 +152,7 @@ pub(super) fn linux(spec: &StartSpec, argv: &[impl AsRef<str>], cwd: &str, tty: 
     own_streams(&user)?;
     report.user(&user.identity());
     security::drop_privileges(&spec.security, &user)?;
-    Ok((command, program))
+    Ok(Ready::Exec(command, program))
 }
 
 /// What execvp does, with runc's words when it fails.

@@ -14,8 +14,8 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::flatten::flatten;
-use super::{MountSource, MountSpec, Program, Propagation, RootSpec, StartSpec};
-use wine::Account;
+use super::{MountSource, MountSpec, Program, Propagation, RootSpec, StartSpec, windows};
+use wine::{Account, command};
 
 const NONE: Option<&str> = None;
 
@@ -28,19 +28,7 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec, proc: Option<OwnedFd>) -> Resu
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE).context("cannot part the container's mounts from the node's")?;
     let target = dir.join("root");
     std::fs::create_dir_all(&target)?;
-    let drives = match &spec.root {
-        RootSpec::Layers { layers_dir, layers } => {
-            layered(dir, layers_dir, layers, &target)?;
-            system_mounts(&HostRoot::linux(&target)?, spec, proc)?;
-            Vec::new()
-        }
-        RootSpec::Drives => {
-            drives(&target, spec)?;
-            bind(&target, &target, false)?;
-            drive_dirs(&target)?
-        }
-        RootSpec::Wine(wine) => super::windows::build(dir, &target, wine, spec, proc)?,
-    };
+    let drives = spec.root.build(dir, &target, spec, proc)?;
     let open = || if drives.is_empty() { HostRoot::linux(&target) } else { HostRoot::windows(spec.os, drives.clone()) };
     let mut inside = open()?;
     for mount in &spec.mounts {
@@ -50,20 +38,16 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec, proc: Option<OwnedFd>) -> Resu
             inside = open()?;
         }
     }
-    if !matches!(spec.root, RootSpec::Drives) {
-        // The drives of Windows programs lie in a root that has /proc and /sys as well.
+    if spec.root.has_system_mounts() {
         restrict(&HostRoot::linux(&target)?, spec)?;
     }
-    if let Program::Exec { cwd, .. } | Program::Windows { cwd, .. } = &spec.program
-        && !cwd.is_empty()
-    {
+    let cwd = spec.program.cwd();
+    if !cwd.is_empty() {
         // While the root can still be written.
         inside.create_dir_all(&inside.parse(cwd)?, 0o755).context("cannot make the working directory")?;
     }
     drop((inside, node));
-    if matches!(spec.root, RootSpec::Wine(_)) {
-        super::windows::protect(&target, Account::find(&spec.account).map_err(anyhow::Error::msg)?)?;
-    }
+    spec.root.protect(&target, spec)?;
     if spec.security.readonly_root {
         remount_readonly(&target)?;
     }
@@ -72,6 +56,60 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec, proc: Option<OwnedFd>) -> Resu
     umount2(".", MntFlags::MNT_DETACH).context("cannot let go of the old root")?;
     std::env::set_current_dir("/")?;
     Ok(())
+}
+
+impl RootSpec {
+    /// Puts the root together in `target`. Returns its drives; none for a root of Linux.
+    fn build(&self, dir: &Path, target: &Path, spec: &StartSpec, proc: Option<OwnedFd>) -> Result<Vec<(char, PathBuf)>> {
+        match self {
+            Self::Layers { layers_dir, layers } => {
+                layered(dir, layers_dir, layers, target)?;
+                system_mounts(&HostRoot::linux(target)?, spec, proc)?;
+                Ok(Vec::new())
+            }
+            Self::Drives => {
+                drives(target, spec)?;
+                bind(target, target, false)?;
+                drive_dirs(target)
+            }
+            Self::Wine(wine) => windows::build(dir, target, wine, spec, proc),
+        }
+    }
+
+    /// Takes away what the container's user may not write. Volumes are mounted already.
+    fn protect(&self, target: &Path, spec: &StartSpec) -> Result<()> {
+        match self {
+            Self::Wine(_) => windows::protect(target, Account::find(&spec.account).map_err(anyhow::Error::msg)?),
+            Self::Layers { .. } | Self::Drives => Ok(()),
+        }
+    }
+
+    /// Whether it has `/proc`, `/dev` and `/sys`, and with them terminals of its own. A root of Windows' drives under Wine has them too.
+    pub(super) fn has_system_mounts(&self) -> bool {
+        !matches!(self, Self::Drives)
+    }
+
+    /// Whether programs look for their terminal at `/dev/console`.
+    pub(super) fn has_console(&self) -> bool {
+        matches!(self, Self::Layers { .. })
+    }
+
+    /// Whether programs that are not ours can run in it.
+    pub(super) fn runs_programs(&self) -> bool {
+        !matches!(self, Self::Drives)
+    }
+
+    /// A second program in this root.
+    pub(super) fn second_program(&self, argv: &[&str], cwd: &str) -> Result<Program> {
+        match self {
+            Self::Layers { .. } => Ok(Program::Exec { argv: argv.iter().map(|&word| word.to_owned()).collect(), cwd: cwd.to_owned() }),
+            Self::Wine(_) => Ok(Program::Windows { line: command::join(argv), cwd: cwd.to_owned() }),
+            Self::Drives => bail!(
+                "this container is Mullion's stand-in for a Windows program and holds no Windows programs to run: install Wine on this machine \
+                 (Debian: apt install wine64), then create the pod anew"
+            ),
+        }
+    }
 }
 
 /// Mounts the image's layers below a writable one.

@@ -7,7 +7,7 @@ mod root;
 mod run;
 
 pub(super) use root::{build, protect};
-pub(super) use run::{Place, Watch, line, second};
+pub(super) use run::{Place, Watch, line};
 
 /// Where a container's prefix is inside.
 const PREFIX: &str = "/prefix";

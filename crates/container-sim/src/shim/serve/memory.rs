@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::start::lab_pid;
-use crate::shim::{Program, StartSpec, read_json};
+use crate::shim::{StartSpec, read_json};
 
 /// Time between two looks.
 pub(super) const INTERVAL: Duration = Duration::from_millis(100);
@@ -64,7 +64,7 @@ struct Process {
 impl Memory {
     /// For a container whose programs are Windows programs; none where the kernel does not say which process it is.
     pub(super) fn of(dir: &Path, spec: &StartSpec, pidfd: &OwnedFd) -> Option<Self> {
-        matches!(spec.program, Program::Windows { .. }).then_some(())?;
+        spec.program.has_job_limit().then_some(())?;
         let root = lab_pid(pidfd)?;
         let (spec, written, limit) = (dir.join("start.json"), None, spec.limits.data);
         Some(Self { spec, written, limit, root, looked: None, youngest: String::new(), programs: 0 })

@@ -12,7 +12,7 @@ use super::{Container, Pod, Server, Starting};
 use crate::shim::log::LogWriter;
 use crate::shim::pump::Stream;
 use crate::shim::stage::{self, Launched, PidNamespace, Place, Streams, nonblocking};
-use crate::shim::{Message, Pids, RootSpec, StartSpec, Started, now, read_json, write_json};
+use crate::shim::{Message, Pids, StartSpec, Started, now, read_json, write_json};
 
 impl Server {
     /// Begins to start a container; the answer follows when its program runs or has failed to.
@@ -32,12 +32,12 @@ impl Server {
         };
         let log = LogWriter::open(place).context("cannot open the container's log")?;
         let streams = Streams { stdin: spec.stdin && !spec.tty, stdout: !spec.tty, stderr: !spec.tty };
-        let pids = match (&spec.pids, &spec.root) {
-            (Pids::Own, _) => PidNamespace::Own,
+        let pids = match &spec.pids {
+            Pids::Own => PidNamespace::Own,
+            Pids::Pod if spec.root.runs_programs() => PidNamespace::Of(self.pod()?),
             // A stand-in where there are no programs but ours.
-            (Pids::Pod, RootSpec::Drives) => PidNamespace::Shim,
-            (Pids::Pod, _) => PidNamespace::Of(self.pod()?),
-            (Pids::Container(target), _) => {
+            Pids::Pod => PidNamespace::Shim,
+            Pids::Container(target) => {
                 let target = self.running(target).with_context(|| format!("cannot share the processes of container {target:?}"))?;
                 PidNamespace::Of(Place::of(&target.pidfd)?)
             }

@@ -61,11 +61,6 @@ impl Place {
     }
 }
 
-/// The command line of a second program.
-pub(in super::super) fn second(argv: &[&str]) -> String {
-    command::join(argv)
-}
-
 /// Runs a command line until it has ended. Called inside the container's root; privileges are gone afterwards.
 pub(in super::super) fn line(spec: &StartSpec, line: &str, cwd: &str, report: Report, place: &Place) -> ExitCode {
     match Running::start(spec, line, cwd) {
