@@ -13,6 +13,7 @@ mod container;
 mod environment;
 mod image_service;
 mod isolation;
+mod kind;
 mod limits;
 mod network;
 mod record;
@@ -36,6 +37,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tonic::Status;
 
 use cgroup::Cgroups;
+use kind::System;
 use network::Network;
 use record::{ContainerRecord, Records, SandboxRecord, by_prefix};
 use repair::Trouble;
@@ -55,6 +57,8 @@ const EVENTS: usize = 256;
 
 pub(crate) struct Runtime {
     config: Config,
+    /// What the node's containers have in common.
+    system: &'static dyn System,
     store: Store,
     records: Records,
     network: Network,
@@ -115,6 +119,7 @@ impl Runtime {
         let template = Template::new(&config.cache_dir, config.template.clone());
         let (told, hear) = mpsc::unbounded_channel();
         let runtime = Arc::new(Self {
+            system: kind::system(config.os),
             config,
             store,
             records,

@@ -48,8 +48,8 @@ impl Runtime {
             }
         }
         let id = new_id();
-        let amounts = limits::amounts(self.config.os, &config, self.config.processors);
-        let (limits, holders) = limits::set(&self.cgroups, self.config.os, &id, amounts).map_err(|error| failed(&error))?;
+        let amounts = self.system.amounts(&config, self.config.processors);
+        let (limits, holders) = limits::set(&self.cgroups, self.system, &id, amounts).map_err(|error| failed(&error))?;
         let record = ContainerRecord {
             id,
             sandbox: sandbox_id.clone(),
@@ -105,7 +105,7 @@ impl Runtime {
     }
 
     fn log_path(&self, directory: &str, file: &str) -> String {
-        let separator = if self.config.os.is_windows() { "\\" } else { "/" };
+        let separator = self.system.path_separator();
         match (directory.is_empty(), file.is_empty()) {
             (false, false) => format!("{}{separator}{}", directory.trim_end_matches(['/', '\\']), file.replace('/', separator)),
             _ => String::new(),
@@ -227,8 +227,8 @@ impl Runtime {
     }
 
     fn apply_limits(&self, record: &mut ContainerRecord) -> anyhow::Result<()> {
-        let amounts = limits::amounts(self.config.os, &record.config, self.config.processors);
-        let (limits, holders) = limits::set(&self.cgroups, self.config.os, &record.id, amounts)?;
+        let amounts = self.system.amounts(&record.config, self.config.processors);
+        let (limits, holders) = limits::set(&self.cgroups, self.system, &record.id, amounts)?;
         if let (Some(started), true) = (&record.started, record.is_running()) {
             limits::bind(&limits, &crate::shim::processes(started.pid));
         }

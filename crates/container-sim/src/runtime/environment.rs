@@ -1,7 +1,5 @@
 //! The environment of a program: what the system sets, then the image, then the pod.
 
-use kube_rules::NodeOs;
-
 use wine::Account;
 
 /// Name and value.
@@ -9,25 +7,31 @@ pub type Variable = (String, String);
 
 const LINUX_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The environment of a container; `account` counts on Windows only.
-pub(crate) fn merge(os: NodeOs, hostname: &str, account: Account, image: &[String], pod: &[Variable]) -> Vec<Variable> {
+/// The environment of a Linux program.
+pub(crate) fn linux(hostname: &str, image: &[String], pod: &[Variable]) -> Vec<Variable> {
+    merge(pairs(&[("PATH", LINUX_PATH), ("HOSTNAME", hostname)]), |one, other| one == other, image, pod)
+}
+
+/// The environment of a Windows program: names have no case.
+pub(crate) fn windows(hostname: &str, account: Account, image: &[String], pod: &[Variable]) -> Vec<Variable> {
+    let mut env = merge(server_core(hostname, account), str::eq_ignore_ascii_case, image, pod);
+    // An environment block is sorted by upper-cased name (CreateProcess).
+    env.sort_by_key(|(name, _)| name.to_uppercase());
+    env
+}
+
+fn merge(mut env: Vec<Variable>, is_same: fn(&str, &str) -> bool, image: &[String], pod: &[Variable]) -> Vec<Variable> {
     let image = image.iter().map(|entry| {
         // Windows keeps the current directory of each drive in variables like `=C:`.
         let at = entry.char_indices().skip(1).find(|(_, c)| *c == '=').map_or(entry.len(), |(at, _)| at);
         (entry[..at].to_owned(), entry.get(at + 1..).unwrap_or("").to_owned())
     });
-    let mut env = if os.is_windows() { windows(hostname, account) } else { linux(hostname) };
     for (name, value) in image.chain(pod.iter().cloned()) {
-        let same = |known: &str| if os.is_windows() { known.eq_ignore_ascii_case(&name) } else { known == name };
-        match env.iter_mut().find(|(known, _)| same(known)) {
+        match env.iter_mut().find(|(known, _)| is_same(known, &name)) {
             // The name keeps the spelling under which it was first set, as with SetEnvironmentVariable.
             Some((_, known)) => *known = value,
             None => env.push((name, value)),
         }
-    }
-    if os.is_windows() {
-        // An environment block is sorted by upper-cased name (CreateProcess).
-        env.sort_by_key(|(name, _)| name.to_uppercase());
     }
     env
 }
@@ -36,12 +40,8 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<Variable> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn linux(hostname: &str) -> Vec<Variable> {
-    pairs(&[("PATH", LINUX_PATH), ("HOSTNAME", hostname)])
-}
-
 /// What a process in a Server Core container finds.
-fn windows(hostname: &str, account: Account) -> Vec<Variable> {
+fn server_core(hostname: &str, account: Account) -> Vec<Variable> {
     let upper = hostname.to_uppercase();
     let (domain, user) = account.names(&upper);
     let profile = format!(r"C:\{}", capitalized(account.profile()));
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn windows_names_have_no_case() {
         let pod = pairs(&[("PATH", r"C:\mine"), ("b", "2"), ("HOW_SPECIAL", "very")]);
-        let env = merge(NodeOs::Windows { build: 20348 }, "web-1", Account::User, &["path=C:\\image".to_owned(), "B=1".to_owned()], &pod);
+        let env = windows("web-1", Account::User, &["path=C:\\image".to_owned(), "B=1".to_owned()], &pod);
         assert_eq!(value(&env, "Path"), [r"C:\mine"]);
         assert!(env.contains(&("Path".to_owned(), r"C:\mine".to_owned())), "the first spelling stays");
         assert_eq!(value(&env, "B"), ["2"]);
@@ -108,8 +108,7 @@ mod tests {
 
     #[test]
     fn linux_names_have_case() {
-        let env =
-            merge(NodeOs::Linux, "web", Account::default(), &["a=1".to_owned(), "PATH=/x".to_owned(), "E=x=y".to_owned()], &pairs(&[("A", "2")]));
+        let env = linux("web", &["a=1".to_owned(), "PATH=/x".to_owned(), "E=x=y".to_owned()], &pairs(&[("A", "2")]));
         assert_eq!(value(&env, "a"), ["1", "2"]);
         assert_eq!(value(&env, "PATH"), ["/x"]);
         assert_eq!(value(&env, "E"), ["x=y"]);

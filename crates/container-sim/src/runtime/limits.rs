@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use k8s_cri::v1;
-use kube_rules::NodeOs;
 use rustix::process::{Resource, prlimit};
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::{Amounts, Cgroups};
+use super::kind::System;
 use crate::shim::Limits;
 
 /// Annotation of CRI's container status with the limits that nothing enforces.
@@ -59,27 +59,13 @@ impl Holders {
     }
 }
 
-/// What CRI's message asks for. `processors` are the node's, of which Windows' cap is a share.
-pub(super) fn amounts(os: NodeOs, config: &v1::ContainerConfig, processors: u32) -> Amounts {
-    let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
-    if os.is_windows() {
-        let resources = config.windows.as_ref().and_then(|windows| windows.resources.clone()).unwrap_or_default();
-        // A count of processors goes before a share of all, as in HCS.
-        let counted = positive(resources.cpu_count).map(|count| count * 1000);
-        let capped = positive(resources.cpu_maximum).map(|maximum| maximum * u64::from(processors) / 10);
-        return Amounts { memory: positive(resources.memory_limit_in_bytes), cpu_milli: counted.or(capped), shares: positive(resources.cpu_shares) };
-    }
-    let resources = config.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
-    let period = positive(resources.cpu_period).unwrap_or(100_000);
-    Amounts {
-        memory: positive(resources.memory_limit_in_bytes),
-        cpu_milli: positive(resources.cpu_quota).map(|quota| quota * 1000 / period),
-        shares: positive(resources.cpu_shares),
-    }
+/// A number of a CRI message where zero and less mean that there is none.
+pub(super) fn positive(number: i64) -> Option<u64> {
+    u64::try_from(number).ok().filter(|number| *number > 0)
 }
 
 /// Makes what can be made for a container to keep to `amounts`.
-pub(super) fn set(cgroups: &Cgroups, os: NodeOs, id: &str, amounts: Amounts) -> Result<(Limits, Holders)> {
+pub(super) fn set(cgroups: &Cgroups, system: &dyn System, id: &str, amounts: Amounts) -> Result<(Limits, Holders)> {
     let holder = |wanted: bool, available: bool| match (wanted, available) {
         (false, _) => Holder::Unlimited,
         (true, true) => Holder::Cgroup,
@@ -88,10 +74,9 @@ pub(super) fn set(cgroups: &Cgroups, os: NodeOs, id: &str, amounts: Amounts) -> 
     let mut holders =
         Holders { memory: holder(amounts.memory.is_some(), cgroups.has_memory()), cpu: holder(amounts.cpu_milli.is_some(), cgroups.has_cpu()) };
     let mut by_cgroup = amounts;
-    let mut data = None;
-    if os.is_windows() && amounts.memory.is_some() {
-        // A job's memory limit kills nobody.
-        (holders.memory, data, by_cgroup.memory) = (Holder::Allocations, amounts.memory, None);
+    let data = system.allocation_limit(&amounts);
+    if data.is_some() {
+        (holders.memory, by_cgroup.memory) = (Holder::Allocations, None);
     }
     Ok((Limits { data, cgroups: cgroups.set(id, by_cgroup)? }, holders))
 }
@@ -128,35 +113,23 @@ pub(super) fn bind(limits: &Limits, pids: &[i32]) {
 
 #[cfg(test)]
 mod tests {
+    use kube_rules::NodeOs;
+
     use super::*;
-
-    const WINDOWS: NodeOs = NodeOs::Windows { build: 20348 };
-
-    #[test]
-    fn windows_caps_are_shares_of_the_whole_machine() {
-        let of = |cpu_maximum, cpu_count| {
-            let resources = v1::WindowsContainerResources { cpu_maximum, cpu_count, memory_limit_in_bytes: 7, ..Default::default() };
-            let windows = v1::WindowsContainerConfig { resources: Some(resources), security_context: None };
-            amounts(WINDOWS, &v1::ContainerConfig { windows: Some(windows), ..Default::default() }, 8)
-        };
-        assert_eq!(of(625, 0), Amounts { memory: Some(7), cpu_milli: Some(500), shares: None });
-        assert_eq!(of(10_000, 0).cpu_milli, Some(8000));
-        assert_eq!(of(625, 2).cpu_milli, Some(2000));
-        assert_eq!(of(0, 0).cpu_milli, None);
-        assert_eq!(amounts(WINDOWS, &v1::ContainerConfig::default(), 8), Amounts::default());
-    }
+    use crate::runtime::kind::system;
 
     #[test]
-    fn who_holds_what_is_said() {
+    fn holders_of_limits_are_reported() {
+        let (linux, windows) = (system(NodeOs::Linux), system(NodeOs::Windows { build: 20348 }));
         let none = Cgroups::default();
         let asked = Amounts { memory: Some(1 << 20), cpu_milli: Some(100), shares: Some(2) };
-        let (limits, holders) = set(&none, WINDOWS, "x", asked).unwrap();
+        let (limits, holders) = set(&none, windows, "x", asked).unwrap();
         assert_eq!((limits.data, holders.memory, holders.cpu), (Some(1 << 20), Holder::Allocations, Holder::Nobody));
         assert_eq!(holders.unenforced().as_deref(), Some("cpu"));
-        let (limits, holders) = set(&none, NodeOs::Linux, "x", asked).unwrap();
+        let (limits, holders) = set(&none, linux, "x", asked).unwrap();
         assert_eq!((limits, holders.unenforced().as_deref()), (Limits::default(), Some("cpu,memory")));
         assert_eq!(Holders::default().unenforced(), None);
         // A weight alone is no limit.
-        assert_eq!(set(&none, NodeOs::Linux, "x", Amounts { shares: Some(2), ..Amounts::default() }).unwrap().1, Holders::default());
+        assert_eq!(set(&none, linux, "x", Amounts { shares: Some(2), ..Amounts::default() }).unwrap().1, Holders::default());
     }
 }

@@ -10,12 +10,10 @@ use kube_rules::sysctl;
 use tonic::Status;
 
 use super::isolation::Isolation;
-use super::network::Netns;
 use super::record::{Records, SandboxRecord};
 use super::{Runtime, Sandbox, failed, new_id};
 use crate::shim::client::Shim;
 use crate::shim::{self, ShimSpec, now, write_json};
-use wine::Account;
 
 /// How long a killed container may take to disappear.
 const KILL: Duration = Duration::from_secs(10);
@@ -26,12 +24,7 @@ impl Runtime {
         let metadata = config.metadata.clone().ok_or_else(|| Status::invalid_argument("sandbox config must include metadata"))?;
         // Whoever asks for what is not there hears it now, not when the first container is made.
         Isolation::asked(self.config.os, &request.runtime_handler, &config.annotations).map_err(Status::unknown)?;
-        if self.config.os.is_windows() {
-            let asked = config.windows.as_ref().and_then(|windows| windows.security_context.as_ref());
-            let name = asked.map_or("", |security| security.run_as_username.as_str());
-            // The sandbox's own container runs as the pod's user.
-            Account::find(name).map_err(|error| Status::unknown(format!("failed to start sandbox: {error}")))?;
-        }
+        self.system.check_sandbox(&config).map_err(|error| Status::unknown(format!("failed to start sandbox: {error}")))?;
         let host_network = is_host_network(&config).map_err(Status::invalid_argument)?;
         check_sysctls(&config, host_network).map_err(|error| Status::unknown(format!("failed to start sandbox: {error}")))?;
         let record = SandboxRecord {
@@ -219,11 +212,6 @@ fn resolv_conf(dns: &v1::DnsConfig) -> String {
         out.push_str(&format!("options {}\n", dns.options.join(" ")));
     }
     out
-}
-
-/// Whether a sandbox has the node's network.
-pub(super) fn on_host(record: &SandboxRecord) -> bool {
-    record.netns == Netns::Host
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ impl RuntimeService for Service {
             status: Some(v1::RuntimeStatus { conditions: vec![condition("RuntimeReady", None, ""), network] }),
             info,
             runtime_handlers: std::iter::once(String::new()).chain(isolation::handlers(self.0.config.os)).map(handler).collect(),
-            features: Some(v1::RuntimeFeatures { supplemental_groups_policy: !self.0.config.os.is_windows() }),
+            features: Some(self.0.system.features()),
         })
     }
 
@@ -231,8 +231,7 @@ impl RuntimeService for Service {
     }
 
     async fn runtime_config(&self, _: Request<v1::RuntimeConfigRequest>) -> Answer<v1::RuntimeConfigResponse> {
-        let linux = v1::LinuxRuntimeConfiguration { cgroup_driver: v1::CgroupDriver::Cgroupfs as i32 };
-        ok(v1::RuntimeConfigResponse { linux: (!self.0.config.os.is_windows()).then_some(linux) })
+        ok(v1::RuntimeConfigResponse { linux: self.0.system.runtime_config() })
     }
 }
 

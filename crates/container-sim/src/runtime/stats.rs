@@ -6,7 +6,7 @@ use std::path::Path;
 use k8s_cri::v1;
 
 use super::record::{ContainerRecord, by_prefix, selected};
-use super::{Runtime, Sandbox, limits};
+use super::{Runtime, Sandbox};
 use crate::shim::{now, processes};
 
 /// The last reading of each container's processor time, for rates.
@@ -87,7 +87,7 @@ impl Runtime {
             labels: record.config.labels.clone(),
             annotations: record.config.annotations.clone(),
         };
-        let limit = limits::amounts(self.config.os, &record.config, self.config.processors).memory;
+        let limit = self.system.amounts(&record.config, self.config.processors).memory;
         let dir = self.records.container_dir(&record.sandbox, &record.id);
         // Over layers, as a copy of them, or without any.
         let layer = ["upper", "flat", "root"].map(|name| dir.join(name)).into_iter().find(|path| path.is_dir()).unwrap_or(dir);
@@ -151,11 +151,7 @@ impl Runtime {
         let interfaces = interfaces(&std::fs::read_to_string(format!("/proc/{shim_pid}/net/dev")).unwrap_or_default());
         let processes = containers.iter().map(|record| self.usage(record).processes).sum();
         let mut answer = v1::PodSandboxStats { attributes: Some(attributes), ..Default::default() };
-        if self.config.os.is_windows() {
-            answer.windows = Some(windows_stats(timestamp, stats, interfaces, processes));
-        } else {
-            answer.linux = Some(linux_stats(timestamp, stats, interfaces, processes));
-        }
+        self.system.report(&mut answer, SandboxUsage { timestamp, containers: stats, interfaces, processes });
         Some(answer)
     }
 
@@ -184,76 +180,90 @@ fn sum(stats: &[v1::ContainerStats], of: impl Fn(&v1::ContainerStats) -> Option<
     value(stats.iter().filter_map(of).sum())
 }
 
-fn linux_stats(timestamp: i64, stats: Vec<v1::ContainerStats>, interfaces: Vec<Interface>, processes: u64) -> v1::LinuxPodSandboxStats {
-    let usage = |interface: Interface| v1::NetworkInterfaceUsage {
-        name: interface.name,
-        rx_bytes: value(interface.received[0]),
-        rx_errors: value(interface.received[2]),
-        tx_bytes: value(interface.sent[0]),
-        tx_errors: value(interface.sent[2]),
-    };
-    let mut interfaces = interfaces.into_iter().map(usage);
-    v1::LinuxPodSandboxStats {
-        cpu: Some(v1::CpuUsage {
-            timestamp,
-            usage_core_nano_seconds: sum(&stats, |stats| Some(stats.cpu?.usage_core_nano_seconds?.value)),
-            usage_nano_cores: sum(&stats, |stats| Some(stats.cpu?.usage_nano_cores?.value)),
-        }),
-        memory: Some(v1::MemoryUsage {
-            timestamp,
-            working_set_bytes: sum(&stats, |stats| Some(stats.memory?.working_set_bytes?.value)),
-            usage_bytes: sum(&stats, |stats| Some(stats.memory?.usage_bytes?.value)),
-            rss_bytes: sum(&stats, |stats| Some(stats.memory?.rss_bytes?.value)),
-            ..Default::default()
-        }),
-        network: Some(v1::NetworkUsage { timestamp, default_interface: interfaces.next(), interfaces: interfaces.collect() }),
-        process: Some(v1::ProcessUsage { timestamp, process_count: value(processes) }),
-        containers: stats,
-    }
+/// What a sandbox uses.
+pub(super) struct SandboxUsage {
+    timestamp: i64,
+    containers: Vec<v1::ContainerStats>,
+    interfaces: Vec<Interface>,
+    processes: u64,
 }
 
-fn windows_stats(timestamp: i64, stats: Vec<v1::ContainerStats>, interfaces: Vec<Interface>, processes: u64) -> v1::WindowsPodSandboxStats {
-    let usage = |interface: Interface| v1::WindowsNetworkInterfaceUsage {
-        name: interface.name,
-        rx_bytes: value(interface.received[0]),
-        rx_packets_dropped: value(interface.received[3]),
-        tx_bytes: value(interface.sent[0]),
-        tx_packets_dropped: value(interface.sent[3]),
-    };
-    let mut interfaces = interfaces.into_iter().map(usage);
-    let cpu = |cpu: Option<v1::CpuUsage>| {
-        cpu.map(|cpu| v1::WindowsCpuUsage {
-            timestamp: cpu.timestamp,
-            usage_core_nano_seconds: cpu.usage_core_nano_seconds,
-            usage_nano_cores: cpu.usage_nano_cores,
-        })
-    };
-    let memory = |memory: Option<v1::MemoryUsage>| {
-        memory.map(|memory| v1::WindowsMemoryUsage {
-            timestamp: memory.timestamp,
-            working_set_bytes: memory.working_set_bytes,
-            available_bytes: memory.available_bytes,
-            page_faults: memory.page_faults,
-            commit_memory_bytes: memory.usage_bytes,
-        })
-    };
-    let linux = linux_stats(timestamp, stats, Vec::new(), processes);
-    let containers = linux.containers.into_iter().map(|stats| v1::WindowsContainerStats {
-        attributes: stats.attributes,
-        cpu: cpu(stats.cpu),
-        memory: memory(stats.memory),
-        writable_layer: stats.writable_layer.map(|layer| v1::WindowsFilesystemUsage {
-            timestamp: layer.timestamp,
-            fs_id: layer.fs_id,
-            used_bytes: layer.used_bytes,
-        }),
-    });
-    v1::WindowsPodSandboxStats {
-        cpu: cpu(linux.cpu),
-        memory: memory(linux.memory),
-        network: Some(v1::WindowsNetworkUsage { timestamp, default_interface: interfaces.next(), interfaces: interfaces.collect() }),
-        process: Some(v1::WindowsProcessUsage { timestamp, process_count: value(processes) }),
-        containers: containers.collect(),
+impl SandboxUsage {
+    /// In CRI's message for Linux.
+    pub(super) fn linux(self) -> v1::LinuxPodSandboxStats {
+        let Self { timestamp, containers: stats, interfaces, processes } = self;
+        let usage = |interface: Interface| v1::NetworkInterfaceUsage {
+            name: interface.name,
+            rx_bytes: value(interface.received[0]),
+            rx_errors: value(interface.received[2]),
+            tx_bytes: value(interface.sent[0]),
+            tx_errors: value(interface.sent[2]),
+        };
+        let mut interfaces = interfaces.into_iter().map(usage);
+        v1::LinuxPodSandboxStats {
+            cpu: Some(v1::CpuUsage {
+                timestamp,
+                usage_core_nano_seconds: sum(&stats, |stats| Some(stats.cpu?.usage_core_nano_seconds?.value)),
+                usage_nano_cores: sum(&stats, |stats| Some(stats.cpu?.usage_nano_cores?.value)),
+            }),
+            memory: Some(v1::MemoryUsage {
+                timestamp,
+                working_set_bytes: sum(&stats, |stats| Some(stats.memory?.working_set_bytes?.value)),
+                usage_bytes: sum(&stats, |stats| Some(stats.memory?.usage_bytes?.value)),
+                rss_bytes: sum(&stats, |stats| Some(stats.memory?.rss_bytes?.value)),
+                ..Default::default()
+            }),
+            network: Some(v1::NetworkUsage { timestamp, default_interface: interfaces.next(), interfaces: interfaces.collect() }),
+            process: Some(v1::ProcessUsage { timestamp, process_count: value(processes) }),
+            containers: stats,
+        }
+    }
+
+    /// In CRI's message for Windows.
+    pub(super) fn windows(self) -> v1::WindowsPodSandboxStats {
+        let Self { timestamp, containers: stats, interfaces, processes } = self;
+        let usage = |interface: Interface| v1::WindowsNetworkInterfaceUsage {
+            name: interface.name,
+            rx_bytes: value(interface.received[0]),
+            rx_packets_dropped: value(interface.received[3]),
+            tx_bytes: value(interface.sent[0]),
+            tx_packets_dropped: value(interface.sent[3]),
+        };
+        let mut interfaces = interfaces.into_iter().map(usage);
+        let cpu = |cpu: Option<v1::CpuUsage>| {
+            cpu.map(|cpu| v1::WindowsCpuUsage {
+                timestamp: cpu.timestamp,
+                usage_core_nano_seconds: cpu.usage_core_nano_seconds,
+                usage_nano_cores: cpu.usage_nano_cores,
+            })
+        };
+        let memory = |memory: Option<v1::MemoryUsage>| {
+            memory.map(|memory| v1::WindowsMemoryUsage {
+                timestamp: memory.timestamp,
+                working_set_bytes: memory.working_set_bytes,
+                available_bytes: memory.available_bytes,
+                page_faults: memory.page_faults,
+                commit_memory_bytes: memory.usage_bytes,
+            })
+        };
+        let linux = Self { timestamp, containers: stats, interfaces: Vec::new(), processes }.linux();
+        let containers = linux.containers.into_iter().map(|stats| v1::WindowsContainerStats {
+            attributes: stats.attributes,
+            cpu: cpu(stats.cpu),
+            memory: memory(stats.memory),
+            writable_layer: stats.writable_layer.map(|layer| v1::WindowsFilesystemUsage {
+                timestamp: layer.timestamp,
+                fs_id: layer.fs_id,
+                used_bytes: layer.used_bytes,
+            }),
+        });
+        v1::WindowsPodSandboxStats {
+            cpu: cpu(linux.cpu),
+            memory: memory(linux.memory),
+            network: Some(v1::WindowsNetworkUsage { timestamp, default_interface: interfaces.next(), interfaces: interfaces.collect() }),
+            process: Some(v1::WindowsProcessUsage { timestamp, process_count: value(processes) }),
+            containers: containers.collect(),
+        }
     }
 }
 

@@ -17,15 +17,13 @@ impl Runtime {
         let record = &sandbox.record;
         let mut ips = record.ips.iter().map(std::net::IpAddr::to_string);
         let network = v1::PodSandboxNetworkStatus { ip: ips.next().unwrap_or_default(), additional_ips: ips.map(|ip| v1::PodIp { ip }).collect() };
-        let options =
-            record.config.linux.as_ref().and_then(|linux| linux.security_context.as_ref()).and_then(|security| security.namespace_options.clone());
         v1::PodSandboxStatus {
             id: record.id.clone(),
             metadata: record.config.metadata.clone(),
             state: sandbox_state(sandbox) as i32,
             created_at: record.created_at,
             network: Some(network),
-            linux: (!self.config.os.is_windows()).then_some(v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options }) }),
+            linux: self.system.sandbox_status(&record.config),
             labels: record.config.labels.clone(),
             annotations: sandbox_annotations(sandbox),
             runtime_handler: record.runtime_handler.clone(),
