@@ -1,4 +1,4 @@
-//! What a runtime is told when it starts.
+//! Configuration of a runtime.
 
 use std::path::PathBuf;
 

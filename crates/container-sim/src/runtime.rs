@@ -1,12 +1,12 @@
-//! The runtime: which sandboxes and containers there are, and the operations on them.
+//! The runtime: its sandboxes and containers, and the operations on them.
 //!
-//! State lives in three places that never contradict each other for long: the records on disk (what was asked for), the
-//! shims (what runs), and [`State`] (what is known, rebuilt from the other two at start). Operations on one sandbox run
+//! State lives in three places that never contradict each other for long: the records on disk (requests), the
+//! shims (processes), and [`State`] (in memory, rebuilt from the other two at start). Operations on one sandbox run
 //! one after the other; reading never waits for them.
 //!
-//! Tasks: one per shim connection (in `shim::client`), [`Runtime::listen`], which takes what they are told, and on Windows nodes one that
+//! Tasks: one per shim connection (in `shim::client`), [`Runtime::listen`], which processes their notices, and on Windows nodes one that
 //! has CNI repair what HNS lost (in `repair`).
-//! Channels: `told` (shims → listen), `events` (runtime → every `GetContainerEvents`).
+//! Channels: `notices` (shims → listen), `events` (runtime → every `GetContainerEvents`).
 
 mod cgroup;
 mod container;
@@ -16,12 +16,12 @@ mod isolation;
 mod kind;
 mod limits;
 mod network;
+mod node_paths;
 mod record;
 mod repair;
 mod sandbox;
 mod service;
 mod sessions;
-mod spoken;
 mod start_spec;
 mod stats;
 mod status;
@@ -43,7 +43,7 @@ use record::{ContainerRecord, Records, SandboxRecord, by_prefix};
 use repair::Trouble;
 
 use crate::Config;
-use crate::shim::client::{Shim, Told};
+use crate::shim::client::{Notice, Shim};
 use crate::shim::{Exit, now};
 use images::Store;
 use wine::template::Template;
@@ -66,7 +66,7 @@ pub(crate) struct Runtime {
     template: Template,
     state: Mutex<State>,
     events: broadcast::Sender<v1::ContainerEventResponse>,
-    told: mpsc::UnboundedSender<Told>,
+    notices: mpsc::UnboundedSender<Notice>,
     /// Counts changes, so that operations can wait for a container's end.
     changes: watch::Sender<u64>,
     samples: Mutex<stats::Samples>,
@@ -102,22 +102,22 @@ fn not_found(what: &str, id: &str) -> Status {
     Status::not_found(format!("an error occurred when try to find {what} {id:?}: not found"))
 }
 
-/// For what the runtime tried and could not do. containerd answers Unknown, and clients look at the words.
+/// A failed operation. containerd answers Unknown, and clients read the message.
 fn failed(error: &anyhow::Error) -> Status {
-    Status::unknown(spoken::in_words_of_nodes(format!("{error:#}")))
+    Status::unknown(node_paths::replace(format!("{error:#}")))
 }
 
 impl Runtime {
     /// A runtime over what `config` names, which knows everything that ran before.
     pub(crate) async fn start(config: Config) -> Result<Arc<Self>> {
-        spoken::learn(&config);
+        node_paths::register(&config);
         let store = Store::open(&config.state_dir.join("images"), &config.cache_dir, config.os)?;
         let records = Records::open(&config.state_dir)?;
         let network = Network::new(&config)?;
         let alive: Vec<String> = records.load()?.1.into_iter().filter(|record| record.exit.is_none()).map(|record| record.id).collect();
         let cgroups = Cgroups::find(&config.state_dir, &alive);
         let template = Template::new(&config.cache_dir, config.template.clone());
-        let (told, hear) = mpsc::unbounded_channel();
+        let (notices, receiver) = mpsc::unbounded_channel();
         let runtime = Arc::new(Self {
             system: kind::system(config.os),
             config,
@@ -128,7 +128,7 @@ impl Runtime {
             template,
             state: Mutex::default(),
             events: broadcast::Sender::new(EVENTS),
-            told,
+            notices,
             changes: watch::Sender::new(0),
             samples: Mutex::default(),
             pulls: Mutex::default(),
@@ -138,7 +138,7 @@ impl Runtime {
         // Before anybody can ask for a sandbox that the plug-ins would not know to be valid.
         let known: Vec<SandboxRecord> = runtime.state().sandboxes.values().map(|sandbox| sandbox.record.clone()).collect();
         runtime.network.collect(&known).await;
-        tokio::spawn(Self::listen(Arc::downgrade(&runtime), hear));
+        tokio::spawn(Self::listen(Arc::downgrade(&runtime), receiver));
         runtime.keep_networks();
         Ok(runtime)
     }
@@ -179,17 +179,17 @@ impl Runtime {
 
     /// The shim of a sandbox, if it lives and answers.
     async fn find_shim(&self, dir: &Path, sandbox: &str) -> Option<Shim> {
-        let shim = Shim::connect(dir, sandbox, self.told.clone()).await.ok()?;
+        let shim = Shim::connect(dir, sandbox, self.notices.clone()).await.ok()?;
         shim.ping().await.is_ok().then_some(shim)
     }
 
-    /// Takes what shims tell, as long as there is a runtime to tell it to.
-    async fn listen(runtime: Weak<Self>, mut hear: mpsc::UnboundedReceiver<Told>) {
-        while let Some(told) = hear.recv().await {
+    /// Processes the notices of shims while there is a runtime.
+    async fn listen(runtime: Weak<Self>, mut notices: mpsc::UnboundedReceiver<Notice>) {
+        while let Some(notice) = notices.recv().await {
             let Some(runtime) = runtime.upgrade() else { return };
-            match told {
-                Told::Exited { sandbox, id, exit } => runtime.exited(&sandbox, &id, exit),
-                Told::Gone { sandbox } => runtime.gone(&sandbox),
+            match notice {
+                Notice::Exited { sandbox, id, exit } => runtime.exited(&sandbox, &id, exit),
+                Notice::Gone { sandbox } => runtime.gone(&sandbox),
             }
         }
     }
@@ -234,7 +234,7 @@ impl Runtime {
         self.changed(sandbox, sandbox, v1::ContainerEventType::ContainerStoppedEvent);
     }
 
-    /// Tells everybody who waits or listens.
+    /// Wakes waiting operations and sends an event to subscribers.
     fn changed(&self, id: &str, sandbox: &str, kind: v1::ContainerEventType) {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
         if self.events.receiver_count() > 0 {

@@ -1,4 +1,4 @@
-//! Live streams of a program in a container: what `exec`, `attach` and `port-forward` are made of.
+//! Session: the streams of a program in a container, for `exec` and `attach`.
 //!
 //! A [`Session`] is a connection to a sandbox's shim, plus descriptors that the shim handed over on it: pipes to and from
 //! the program, or copies of its terminal's master. Bytes never pass through the shim for `exec`; for `attach` the shim
@@ -22,7 +22,7 @@ use tokio::net::unix::pipe;
 use crate::shim::Exit;
 use crate::shim::client::Link;
 
-/// Which streams a client wants.
+/// The streams that a client requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Want {
     pub stdin: bool,

@@ -1,4 +1,4 @@
-//! Files that survive a crash at any moment.
+//! Atomic replacement of files.
 
 use std::io::{self, Write};
 use std::path::Path;

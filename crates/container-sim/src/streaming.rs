@@ -1,5 +1,5 @@
-//! The HTTP server behind the URLs that Exec, Attach and PortForward answer: on the node's loopback, reached through the
-//! kubelet alone. Each URL is good for one connection within a minute (k8s.io/cri-streaming/pkg/streaming).
+//! HTTP server for the URLs that Exec, Attach and PortForward return: on the node's loopback, reached through the
+//! kubelet only. Each URL is good for one connection within a minute (k8s.io/cri-streaming/pkg/streaming).
 
 mod session;
 mod tokens;
@@ -28,7 +28,7 @@ use tokens::Tokens;
 /// How long a client may take to send its request.
 const HEADERS: Duration = Duration::from_secs(30);
 
-/// What a URL stands for.
+/// The request behind a URL.
 #[derive(Clone, Debug)]
 pub(crate) enum Pending {
     Exec(v1::ExecRequest),

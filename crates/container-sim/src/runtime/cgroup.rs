@@ -1,4 +1,4 @@
-//! Control groups, where this machine and its user allow to make any: in version 1 below the runtime's own group, in
+//! Control groups of containers, where the machine allows the user to make any: in version 1 below the runtime's own group, in
 //! version 2 below the nearest group above it that may have children with limits (those with processes of their own may
 //! not), such as a slice of the user's own service manager.
 //!
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Ways to set what a container may use.
+/// Limits of a container, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amounts {
     /// Bytes of memory.
@@ -44,7 +44,7 @@ struct Parent {
 }
 
 /// Removes the control groups of a node whose containers have all ended, and whose runtime will not come back to do it:
-/// for whoever takes a cluster down. `state_dir` is what the runtime was told.
+/// for `down`. `state_dir` is the runtime's.
 pub fn remove_control_groups(state_dir: &Path) {
     let (own, mounts) = own_groups();
     for parent in ["memory", "cpu"].into_iter().flat_map(|controller| parents(controller, &own, &mounts)) {
@@ -160,7 +160,7 @@ impl Parent {
         usable
     }
 
-    /// In version 2 a group's children have the controllers that it lets them. Only our own group is told to.
+    /// In version 2 a group's children have the controllers that it lets them. Only our own group is changed.
     fn lends(&self, controller: &str) -> bool {
         let file = self.dir.join("cgroup.subtree_control");
         let given = std::fs::read_to_string(&file).unwrap_or_default();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_written_in_either_versions_words() {
+    fn amounts_are_written_for_both_versions() {
         let amounts = Amounts { memory: Some(64 << 20), cpu_milli: Some(500), shares: Some(1024) };
         assert_eq!(memory_files(false, amounts), [("memory.limit_in_bytes", "67108864".into())]);
         assert_eq!(memory_files(true, amounts), [("memory.max", "67108864".into()), (SWAP, "0".into())]);

@@ -16,7 +16,7 @@ use images::platform::NoMatch;
 /// How long a killed container may take to disappear.
 const KILL: Duration = Duration::from_secs(10);
 
-/// How often to look whether a program that did not hear its stop signal could by now.
+/// Interval between looks whether a program has installed a handler for its stop signal.
 const DEAF: Duration = Duration::from_millis(200);
 
 impl Runtime {
@@ -99,7 +99,7 @@ impl Runtime {
         }
     }
 
-    /// How the pod of a sandbox is kept apart.
+    /// Isolation of a sandbox's pod.
     pub(super) fn isolation(&self, sandbox: &SandboxRecord) -> Result<Isolation, Status> {
         Isolation::asked(self.config.os, &sandbox.runtime_handler, &sandbox.config.annotations).map_err(Status::unknown)
     }

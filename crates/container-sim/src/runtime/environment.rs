@@ -1,4 +1,4 @@
-//! The environment of a program: what the system sets, then the image, then the pod.
+//! Environment of a program: variables of the system, then of the image, then of the pod.
 
 use wine::Account;
 

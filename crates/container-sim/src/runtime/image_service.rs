@@ -1,4 +1,4 @@
-//! The image service.
+//! CRI's image service.
 
 use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -20,10 +20,10 @@ use images::{Image, ImageError, PullOptions};
 /// Annotation on CRI's `ImageSpec` with the image's `os.version`.
 const OS_VERSION: &str = "mullion.io/os.version";
 
-/// How far pulls are, and how many ask for the same image.
+/// Pulls under way, by name: number of requests, and progress.
 pub(super) type Pulls = HashMap<String, (usize, Option<Progress>)>;
 
-/// A pull that goes on; forgotten with the value.
+/// A pull under way; removed from the table with the value.
 struct Pull<'a> {
     runtime: &'a Runtime,
     name: &'a str,
@@ -142,7 +142,7 @@ impl Runtime {
         of_pod.next().map(|record| record.runtime_handler.clone()).unwrap_or_default()
     }
 
-    /// What a registry said, and the ways around it that a simulated node has.
+    /// The registry's error, with the ways out on a simulated node.
     fn refused(&self, name: &str, error: ImageError) -> Status {
         let load = format!("load an archive with `mullion image load FILE --node {}`", self.config.node);
         let hint = match &error {
@@ -172,7 +172,7 @@ impl Runtime {
     }
 }
 
-/// Who asks, as the kubelet tells it.
+/// Credentials of a CRI request.
 fn credentials(auth: v1::AuthConfig) -> Credentials {
     if !auth.registry_token.is_empty() {
         return Credentials::Bearer(auth.registry_token);

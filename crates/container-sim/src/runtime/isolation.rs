@@ -1,6 +1,6 @@
-//! How a pod is kept apart from its node: by namespaces, or (on Windows) by a virtual machine of its own.
+//! Isolation of pods: by namespaces, or (on Windows) by a virtual machine of their own.
 //!
-//! Asked for by runtime handler, as containerd on Windows is configured by convention (`runhcs-wcow-hypervisor`, with a
+//! A pod requests it by runtime handler, as containerd on Windows is configured by convention (`runhcs-wcow-hypervisor`, with a
 //! build behind it for one guest only), or by the annotation that dockershim understood (Kubernetes 1.10 to 1.20). Here
 //! both run alike: what isolation changes is which images may run, and which build their programs find.
 
@@ -16,7 +16,7 @@ const LINUX: &str = "runc";
 const PROCESS: &str = "runhcs-wcow-process";
 const HYPERVISOR: &str = "runhcs-wcow-hypervisor";
 
-/// How a pod is kept apart.
+/// Isolation of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Isolation {
     /// The node's kernel: a Windows image has to be of its build.
@@ -33,7 +33,7 @@ pub(super) fn handlers(os: NodeOs) -> Vec<String> {
 }
 
 impl Isolation {
-    /// What a pod asks for; the error names what there is.
+    /// What a pod requests; the error lists the handlers of the node.
     pub(super) fn asked(os: NodeOs, handler: &str, annotations: &HashMap<String, String>) -> Result<Self, String> {
         let known = handlers(os);
         if !handler.is_empty() && !known.iter().any(|name| name == handler) {
@@ -78,18 +78,18 @@ mod tests {
     }
 
     #[test]
-    fn handlers_and_the_annotation_say_how() {
+    fn handler_or_annotation_selects_the_isolation() {
         assert_eq!(asked("", ""), Ok(Isolation::Process));
         assert_eq!(asked("", "hyperv"), Ok(Isolation::Hypervisor { build: None }));
         assert_eq!(asked("", "process"), Ok(Isolation::Process));
-        assert_eq!(asked(PROCESS, "hyperv"), Ok(Isolation::Process), "the handler is the newer word");
+        assert_eq!(asked(PROCESS, "hyperv"), Ok(Isolation::Process), "the handler goes before the annotation");
         assert_eq!(asked(HYPERVISOR, ""), Ok(Isolation::Hypervisor { build: None }));
         assert_eq!(asked("runhcs-wcow-hypervisor-17763", ""), Ok(Isolation::Hypervisor { build: Some(17763) }));
         assert_eq!(Isolation::asked(NodeOs::Linux, "", &HashMap::from([(ANNOTATION.to_owned(), "hyperv".to_owned())])), Ok(Isolation::Process));
     }
 
     #[test]
-    fn unknown_handlers_are_refused_with_what_there_is() {
+    fn unknown_handlers_are_refused_with_the_known_ones() {
         for (os, handler) in [(NODE, "runc"), (NODE, "runhcs-wcow-hypervisor-26100"), (NodeOs::Linux, "runsc")] {
             let refused = Isolation::asked(os, handler, &HashMap::new()).unwrap_err();
             assert!(refused.starts_with(&format!("no runtime for {handler:?} is configured")), "{refused}");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_are_as_old_as_you_like_and_never_newer() {
+    fn guests_may_be_older_and_never_newer() {
         let fits = |isolation: Isolation, image| isolation.fit(NODE, &Platform::windows(image)).is_some();
         let any = Isolation::Hypervisor { build: None };
         assert!(fits(any, 14393) && fits(any, 17763) && fits(any, 20348) && !fits(any, 26100));

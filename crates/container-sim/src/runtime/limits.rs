@@ -1,4 +1,4 @@
-//! What a container may use, as CRI asks for it, and who holds it to that.
+//! Limits of containers: what CRI requests, and what enforces it.
 
 use anyhow::Result;
 use k8s_cri::v1;
@@ -12,7 +12,7 @@ use crate::shim::Limits;
 /// Annotation of CRI's container status with the limits that nothing enforces.
 pub const UNENFORCED: &str = "mullion.io/unenforced-limits";
 
-/// Who holds a container to a limit.
+/// What enforces a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Holder {
@@ -23,7 +23,7 @@ pub(crate) enum Holder {
     Cgroup,
     /// Bounds on processes' private memory, kept to what is left of the sum: allocations fail.
     Allocations,
-    /// Nobody: the limit is remembered and reported.
+    /// Nothing: the limit is remembered and reported.
     Nobody,
 }
 
@@ -38,7 +38,7 @@ impl Holder {
     }
 }
 
-/// Who holds a container to what.
+/// What enforces the limits of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holders {
     pub memory: Holder,
@@ -64,7 +64,7 @@ pub(super) fn positive(number: i64) -> Option<u64> {
     u64::try_from(number).ok().filter(|number| *number > 0)
 }
 
-/// Makes what can be made for a container to keep to `amounts`.
+/// Enforces `amounts` as far as the machine allows.
 pub(super) fn set(cgroups: &Cgroups, system: &dyn System, id: &str, amounts: Amounts) -> Result<(Limits, Holders)> {
     let holder = |wanted: bool, available: bool| match (wanted, available) {
         (false, _) => Holder::Unlimited,
@@ -81,15 +81,15 @@ pub(super) fn set(cgroups: &Cgroups, system: &dyn System, id: &str, amounts: Amo
     Ok((Limits { data, cgroups: cgroups.set(id, by_cgroup)? }, holders))
 }
 
-/// Takes over what an update names; what it leaves out (zero or empty) stays, as in containerd.
+/// Merges an update; fields that it leaves out (zero or empty) stay, as in containerd.
 pub(super) fn merge(known: &mut v1::LinuxContainerResources, update: v1::LinuxContainerResources) {
-    let pick = |known: &mut i64, new: i64| *known = if new == 0 { *known } else { new };
-    pick(&mut known.cpu_period, update.cpu_period);
-    pick(&mut known.cpu_quota, update.cpu_quota);
-    pick(&mut known.cpu_shares, update.cpu_shares);
-    pick(&mut known.memory_limit_in_bytes, update.memory_limit_in_bytes);
-    pick(&mut known.memory_swap_limit_in_bytes, update.memory_swap_limit_in_bytes);
-    pick(&mut known.oom_score_adj, update.oom_score_adj);
+    let update_number = |known: &mut i64, new: i64| *known = if new == 0 { *known } else { new };
+    update_number(&mut known.cpu_period, update.cpu_period);
+    update_number(&mut known.cpu_quota, update.cpu_quota);
+    update_number(&mut known.cpu_shares, update.cpu_shares);
+    update_number(&mut known.memory_limit_in_bytes, update.memory_limit_in_bytes);
+    update_number(&mut known.memory_swap_limit_in_bytes, update.memory_swap_limit_in_bytes);
+    update_number(&mut known.oom_score_adj, update.oom_score_adj);
     for (known, new) in [(&mut known.cpuset_cpus, update.cpuset_cpus), (&mut known.cpuset_mems, update.cpuset_mems)] {
         if !new.is_empty() {
             *known = new;
@@ -101,7 +101,7 @@ pub(super) fn merge(known: &mut v1::LinuxContainerResources, update: v1::LinuxCo
     known.unified.extend(update.unified);
 }
 
-/// Holds processes that run to limits. One that ends meanwhile needs none.
+/// Applies limits to running processes. One that ends meanwhile needs none.
 pub(super) fn bind(limits: &Limits, pids: &[i32]) {
     for pid in pids {
         for dir in &limits.cgroups {

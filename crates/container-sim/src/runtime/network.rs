@@ -57,7 +57,7 @@ impl Network {
 
     /// Why pods cannot be connected yet, if so: there is no network configuration.
     pub(crate) fn not_ready(&self) -> Option<String> {
-        self.cni.network().err().map(|error| super::spoken::in_words_of_nodes(error.to_string()))
+        self.cni.network().err().map(|error| super::node_paths::replace(error.to_string()))
     }
 
     /// Lets plug-ins free what belongs to none of these sandboxes: addresses and endpoints that were left when somebody

@@ -1,4 +1,4 @@
-//! What is written down about sandboxes and containers, so that a runtime that starts again knows them.
+//! Records of sandboxes and containers on disk, which a restarted runtime reads.
 //!
 //! `cri/sandboxes/ID/sandbox.json`, and below it `containers/ID/container.json`. What shims know better (start and end
 //! of a container) lies beside in files of theirs.
@@ -50,7 +50,7 @@ pub(crate) struct ContainerRecord {
     pub stop_signal: i32,
     /// In the node's own form.
     pub log_path: String,
-    /// Who holds it to its limits.
+    /// What enforces its limits.
     #[serde(default)]
     pub holders: Holders,
     #[serde(skip)]
@@ -117,7 +117,7 @@ impl Records {
         write_json(&self.container_dir(&record.sandbox, &record.id).join("exit.json"), exit)
     }
 
-    /// Everything that is written down. What cannot be read is told and left alone.
+    /// All records. What cannot be read is logged and left alone.
     pub(crate) fn load(&self) -> Result<(Vec<SandboxRecord>, Vec<ContainerRecord>)> {
         let mut sandboxes = Vec::new();
         let mut containers = Vec::new();

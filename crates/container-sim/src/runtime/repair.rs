@@ -54,7 +54,7 @@ enum Looked {
 }
 
 impl Runtime {
-    /// Starts the task on a Windows node.
+    /// Starts the task that repairs networks on a Windows node.
     pub(super) fn keep_networks(self: &Arc<Self>) {
         if let Some(watch) = self.network.watch() {
             let work = follow(Arc::downgrade(self), watch.listen());

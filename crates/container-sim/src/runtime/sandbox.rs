@@ -22,7 +22,7 @@ impl Runtime {
     pub(super) async fn run_sandbox(&self, request: v1::RunPodSandboxRequest) -> Result<String, Status> {
         let config = request.config.ok_or_else(|| Status::invalid_argument("sandbox config is missing"))?;
         let metadata = config.metadata.clone().ok_or_else(|| Status::invalid_argument("sandbox config must include metadata"))?;
-        // Whoever asks for what is not there hears it now, not when the first container is made.
+        // An unknown handler is refused now, not when the first container is made.
         Isolation::asked(self.config.os, &request.runtime_handler, &config.annotations).map_err(Status::unknown)?;
         self.system.check_sandbox(&config).map_err(|error| Status::unknown(format!("failed to start sandbox: {error}")))?;
         let host_network = is_host_network(&config).map_err(Status::invalid_argument)?;
@@ -89,7 +89,7 @@ impl Runtime {
         write_json(&dir.join("shim.json"), &spec)?;
         record.shim_pid = shim::start(&dir).await?.pid;
         self.records.write_sandbox(&record)?;
-        let shim = Shim::connect(&dir, &record.id, self.told.clone()).await?;
+        let shim = Shim::connect(&dir, &record.id, self.notices.clone()).await?;
         Ok((record, shim))
     }
 
@@ -112,7 +112,7 @@ impl Runtime {
             return Ok(());
         }
         if let Some(shim) = shim {
-            // All at once: each of them is told, then each is waited for.
+            // All at once: each of them is killed, then each is waited for.
             let killed = running.iter().map(async |container| {
                 if shim.signal(container, nix::libc::SIGKILL).await.is_ok() {
                     self.ended(container, KILL).await;
@@ -161,7 +161,7 @@ impl Runtime {
     }
 }
 
-/// Ends a shim that nobody could speak to. What has its number now may be another process.
+/// Ends a shim that does not answer. Another process may have its number by now.
 fn end_shim(pid: i32, dir: &Path) {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let is_it = command.split(|byte| *byte == 0).any(|argument| argument == dir.as_os_str().as_encoded_bytes());

@@ -1,4 +1,4 @@
-//! CRI on the wire: requests in, answers out, nothing decided.
+//! CRI's gRPC services: unpack requests, call the runtime, pack answers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn ok<T>(answer: T) -> Answer<T> {
     Ok(Response::new(answer))
 }
 
-/// A part of CRI that is still missing.
+/// A call of CRI that is not implemented.
 fn missing<T>(what: &str) -> Answer<T> {
     Err(Status::unimplemented(format!("this version of the simulated runtime cannot {what}")))
 }

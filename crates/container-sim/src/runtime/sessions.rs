@@ -1,4 +1,4 @@
-//! Programs that run beside a container's own, clients attached to it, and ways into a pod's network.
+//! Exec, attach and port-forward: second programs, attached clients, connections into a pod's network.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use crate::shim::{AttachRequest, ExecRequest, Exit, Handed, Request};
 /// for the rest of it. containerd cuts each stream at 16 MiB, which then does not arrive.
 const EXEC_SYNC_OUTPUT: usize = 16 * 1024 * 1024 - 64 * 1024;
 
-/// How long ExecSync listens after the program's end to others who hold its output open.
+/// How long ExecSync reads on after the program's end while other processes hold its output open.
 const DRAIN: Duration = Duration::from_secs(2);
 
 impl Runtime {
@@ -42,7 +42,7 @@ impl Runtime {
         with_terminal(handed, want).and_then(|handed| session(link, handed)).map_err(|error| failed(&error))
     }
 
-    /// Leads to a running container's own streams.
+    /// Attaches to a running container's own streams.
     pub(crate) async fn open_attach(&self, container: &str, want: Want) -> Result<Session, Status> {
         let (id, dir) = self.running(container)?;
         let request = AttachRequest { id, stdin: want.stdin, stdout: want.stdout, stderr: want.stderr };
@@ -77,7 +77,7 @@ impl Runtime {
         for address in addresses {
             match dial(path.clone(), address).await {
                 Ok(stream) => return Ok(stream),
-                // The first one is what a user expects to be told of.
+                // The first one is what a user expects to see.
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
@@ -136,7 +136,7 @@ async fn read(output: Option<Output>, into: &mut Vec<u8>, room: &AtomicUsize) {
     }
 }
 
-/// Nobody waits any more: on a timeout, and when the client is gone.
+/// Kills the program when the request ends: on a timeout, and when the client is gone.
 struct KillOnDrop(SessionControl);
 
 impl Drop for KillOnDrop {

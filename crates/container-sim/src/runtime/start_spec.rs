@@ -1,4 +1,4 @@
-//! From a CRI request and an image to what a shim executes.
+//! Start specification: translates a CRI request and an image for the shim.
 
 use anyhow::Result;
 use images::Image;

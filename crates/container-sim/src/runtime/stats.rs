@@ -1,4 +1,4 @@
-//! What containers use, read from `/proc`: there are no cgroups for ordinary users to ask.
+//! Resource usage of containers, read from `/proc`: ordinary users have no cgroups to read.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -180,7 +180,7 @@ fn sum(stats: &[v1::ContainerStats], of: impl Fn(&v1::ContainerStats) -> Option<
     value(stats.iter().filter_map(of).sum())
 }
 
-/// What a sandbox uses.
+/// Resource usage of a sandbox.
 pub(super) struct SandboxUsage {
     timestamp: i64,
     containers: Vec<v1::ContainerStats>,
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_usage_is_seen() {
+    fn usage_of_this_process_is_read() {
         let pid = i32::try_from(std::process::id()).unwrap();
         let usage = Usage::of(pid);
         assert!(usage.resident > 1 << 20 && usage.private > 0 && usage.processes >= 1, "{usage:?}");

@@ -1,4 +1,4 @@
-//! State in CRI's messages.
+//! CRI's status and list messages.
 
 use std::collections::HashMap;
 

@@ -15,9 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::serve::SOCKET;
 use super::{Exit, Handed, Message, Request, Started};
 
-/// What a shim tells unasked.
+/// A notice that a shim sends by itself.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum Notice {
     /// A container ended.
     Exited { sandbox: String, id: String, exit: Exit },
     /// The shim is gone, and with it all its containers.
@@ -53,7 +53,7 @@ impl Shim {
     ///
     /// # Errors
     /// When nobody listens: the shim is gone.
-    pub(crate) async fn connect(dir: &Path, sandbox: &str, told: mpsc::UnboundedSender<Told>) -> Result<Self> {
+    pub(crate) async fn connect(dir: &Path, sandbox: &str, notices: mpsc::UnboundedSender<Notice>) -> Result<Self> {
         let (directory, path) = short(dir)?;
         let stream = UnixStream::connect(path).await.with_context(|| format!("no shim listens in {}", dir.display()))?;
         drop(directory);
@@ -66,18 +66,18 @@ impl Shim {
             while let Ok(Some(line)) = lines.next_line().await {
                 match serde_json::from_str(&line) {
                     Ok(Message::Exited { id, exit }) => {
-                        let _ = told.send(Told::Exited { sandbox: sandbox.clone(), id, exit });
+                        let _ = notices.send(Notice::Exited { sandbox: sandbox.clone(), id, exit });
                     }
                     Ok(answer) => {
                         if let Some(asker) = locked(&answers).pop_front() {
                             let _ = asker.send(answer);
                         }
                     }
-                    Err(error) => tracing::warn!(sandbox, %error, "a shim said something unknown"),
+                    Err(error) => tracing::warn!(sandbox, %error, "unknown message of a shim"),
                 }
             }
             locked(&answers).clear();
-            let _ = told.send(Told::Gone { sandbox });
+            let _ = notices.send(Notice::Gone { sandbox });
         });
         let reader = Arc::new(AbortOnDrop(reader));
         Ok(Self { writer: Arc::new(tokio::sync::Mutex::new(writer)), waiting, _reader: reader })
@@ -100,7 +100,7 @@ impl Shim {
         }
     }
 
-    /// For what a shim answers at once, if it lives.
+    /// A request that a living shim answers at once.
     async fn ask_quickly(&self, request: &Request) -> Result<Message> {
         tokio::time::timeout(QUICK, self.ask(request)).await.context("the sandbox's shim does not answer")?
     }
@@ -123,12 +123,12 @@ impl Shim {
         self.ask_quickly(&Request::Reopen { id: id.to_owned() }).await.map(|_| ())
     }
 
-    /// Asks for a sign of life.
+    /// Checks that the shim answers.
     pub(crate) async fn ping(&self) -> Result<()> {
         self.ask_quickly(&Request::Ping).await.map(|_| ())
     }
 
-    /// Ends the shim and everything in it. Not hearing an answer is the answer.
+    /// Ends the shim and everything in it. It does not answer.
     pub(crate) async fn shutdown(&self) {
         let _ = self.ask_quickly(&Request::Shutdown).await;
     }
@@ -172,7 +172,7 @@ impl Link {
         loop {
             if let Some(end) = self.input.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = self.input.drain(..=end).collect();
-                return serde_json::from_slice(&line).context("the sandbox's shim said something unknown");
+                return serde_json::from_slice(&line).context("unknown message of the sandbox's shim");
             }
             self.stream.readable().await.context(GONE)?;
             let mut buffer = [0u8; 4096];

@@ -1,4 +1,4 @@
-//! One connection to a shim, from the shim's side.
+//! A connection to the shim, on the shim's side.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -24,11 +24,11 @@ pub(super) struct Connection {
 /// What a connection is for.
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// The runtime's: it hears of every container.
+    /// The runtime's: it is notified of every container.
     Runtime,
     /// One second program's.
     Program,
-    /// A client's who is attached to this container.
+    /// A client's that is attached to this container.
     Attached(String),
 }
 
@@ -68,12 +68,12 @@ impl Connection {
         Some(self.input.drain(..=end).collect())
     }
 
-    pub(super) fn say(&mut self, message: &Message) -> Result<(), Gone> {
+    pub(super) fn send(&mut self, message: &Message) -> Result<(), Gone> {
         self.output.extend(encoded(message));
         self.flush()
     }
 
-    /// Says that a session has begun, with its descriptors. To be said first on a connection: descriptors travel with
+    /// Sends the begin of a session with its descriptors. The first message on a connection: descriptors travel with
     /// the bytes they are sent with.
     pub(super) fn hand_over(&mut self, what: Vec<(Handed, OwnedFd)>) -> Result<(), Gone> {
         let (kinds, fds): (Vec<Handed>, Vec<OwnedFd>) = what.into_iter().unzip();

@@ -1,4 +1,4 @@
-//! Pid 1 of a pod whose containers share their processes, as `pause` is elsewhere: it buries what has lost its parent, and is there.
+//! Pid 1 of a pod whose containers share their processes, like `pause`: it reaps orphans.
 //!
 //! Containers see this process, and with `SYS_PTRACE` one of them can do in it whatever it could do itself. So it has an empty root, no
 //! descriptors, no capabilities and no way to any.
@@ -33,7 +33,7 @@ pub(super) fn main() -> ExitCode {
         Ok(signals) => {
             // The end of the report says: ready.
             drop(report);
-            match bury(&signals) {
+            match reap(&signals) {
                 Ok(never) => match never {},
                 Err(_) => ExitCode::FAILURE,
             }
@@ -87,8 +87,8 @@ fn root(place: &str) -> Result<()> {
     Ok(std::env::set_current_dir("/")?)
 }
 
-/// Waits for what has lost its parent, for ever: the sandbox's end is the end of this process.
-fn bury(signals: &SigSet) -> Result<Infallible> {
+/// Reaps orphans for ever: the sandbox's end is the end of this process.
+fn reap(signals: &SigSet) -> Result<Infallible> {
     loop {
         signals.wait()?;
         while !matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(_)) {}

@@ -1,4 +1,4 @@
-//! Stage 3: becomes a container.
+//! Stage 3: makes the container's root and becomes its first program.
 
 use std::fs::File;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Stage 1, and the runtime's side of it.
+//! Stage 1: enters the pod's namespaces and starts stage 2; and how the runtime starts it.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ pub(crate) struct Launched {
 /// Starts a shim for the sandbox directory `dir`, which holds `shim.json`, and waits until it listens.
 ///
 /// # Errors
-/// With what the shim said.
+/// With the last line of the shim's log.
 pub(crate) async fn start(dir: &Path) -> Result<Launched> {
     let log = dir.join("shim.log");
     let stderr = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -35,18 +35,18 @@ pub(crate) async fn start(dir: &Path) -> Result<Launched> {
         .stderr(stderr)
         .spawn()
         .context("cannot start the sandbox's shim")?;
-    let mut said = String::new();
+    let mut output = String::new();
     if let Some(mut stdout) = child.stdout.take() {
         // Ends when `launch` and `serve` have both let go of it.
-        tokio::io::AsyncReadExt::read_to_string(&mut stdout, &mut said).await.context("cannot hear the sandbox's shim")?;
+        tokio::io::AsyncReadExt::read_to_string(&mut stdout, &mut output).await.context("cannot read from the sandbox's shim")?;
     }
     child.wait().await.context("cannot wait for the sandbox's shim")?;
-    let pid = said.lines().find_map(|line| line.strip_prefix("pid ")).and_then(|pid| pid.parse().ok());
+    let pid = output.lines().find_map(|line| line.strip_prefix("pid ")).and_then(|pid| pid.parse().ok());
     match pid {
-        Some(pid) if said.lines().any(|line| line == "ready") => Ok(Launched { pid }),
+        Some(pid) if output.lines().any(|line| line == "ready") => Ok(Launched { pid }),
         _ => {
             let reason = std::fs::read_to_string(&log).unwrap_or_default();
-            let reason = reason.lines().last().unwrap_or("it said nothing");
+            let reason = reason.lines().last().unwrap_or("it printed nothing");
             bail!("the sandbox's shim did not start: {reason}")
         }
     }

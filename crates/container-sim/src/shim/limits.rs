@@ -1,4 +1,4 @@
-//! Limits as stage 3 takes them upon itself.
+//! Limits that stage 3 applies to itself before the program starts.
 //!
 //! A Windows job answers too large an allocation with failure: here every process has its bound on private memory
 //! (`RLIMIT_DATA`), the nearest that Linux has for users without rights; for the sum of a container's programs the shim moves

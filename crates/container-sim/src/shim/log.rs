@@ -64,8 +64,8 @@ impl Cutter {
 pub struct LogWriter {
     place: Option<(HostRoot, PodPath)>,
     file: Option<File>,
-    /// Whether a failed write was told; a full disk must not fill the shim's own log too.
-    told: bool,
+    /// Whether a failed write was logged; a full disk must not fill the shim's own log too.
+    is_logged: bool,
 }
 
 impl LogWriter {
@@ -74,7 +74,7 @@ impl LogWriter {
     /// # Errors
     /// When the file cannot be opened.
     pub fn open(place: Option<(HostRoot, PodPath)>) -> Result<Self, host::HostError> {
-        let mut writer = Self { place, file: None, told: false };
+        let mut writer = Self { place, file: None, is_logged: false };
         writer.reopen()?;
         Ok(writer)
     }
@@ -93,16 +93,16 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes whole lines. A program must not stop because its log cannot be written, so failures are told once and
+    /// Writes whole lines. A program must not stop because its log cannot be written, so failures are logged once and
     /// then ignored.
     pub fn write(&mut self, lines: &[u8]) {
         let Some(file) = &mut self.file else { return };
         let result: io::Result<()> = file.write_all(lines);
         match result {
-            Ok(()) => self.told = false,
-            Err(error) if !self.told => {
+            Ok(()) => self.is_logged = false,
+            Err(error) if !self.is_logged => {
                 eprintln!("shim: cannot write a container log, its output is lost meanwhile: {error}");
-                self.told = true;
+                self.is_logged = true;
             }
             Err(_) => {}
         }
@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_however_they_arrive() {
+    fn lines_are_whole_in_any_chunks() {
         let whole = "2026-01-02T03:04:05.600000000Z stdout F one\n2026-01-02T03:04:05.600000000Z stdout F \n";
         assert_eq!(cut(&[b"one\n\n"]), whole);
         assert_eq!(cut(&[b"o", b"n", b"e\n", b"\n"]), whole);
     }
 
     #[test]
-    fn an_unfinished_line_is_a_part() {
+    fn unfinished_line_is_a_part() {
         assert_eq!(cut(&[b"end"]), "2026-01-02T03:04:05.600000000Z stdout P end\n");
         assert_eq!(cut(&[]), "");
     }
@@ -152,7 +152,7 @@ mod tests {
     proptest::proptest! {
         /// Whatever the chunks, the text that comes out is the text that went in.
         #[test]
-        fn nothing_is_lost(chunks in proptest::collection::vec(proptest::collection::vec(proptest::num::u8::ANY, 0..9000), 0..8)) {
+        fn text_is_kept_in_any_chunks(chunks in proptest::collection::vec(proptest::collection::vec(proptest::num::u8::ANY, 0..9000), 0..8)) {
             let time: jiff::Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
             let mut cutter = Cutter::new("stderr");
             let mut out = Vec::new();

@@ -1,7 +1,7 @@
-//! A container's output on its way from pipes or a terminal to its log, and to whoever is attached.
+//! Copies a container's output from pipes or a terminal to its log and to attached clients.
 //!
-//! Somebody attached who does not read makes the program wait, as with containerd: nothing is lost, and nothing piles up
-//! here. With the end of their connection they are forgotten.
+//! An attached client that does not read makes the program wait, as with containerd: nothing is lost, and nothing piles up
+//! here. The end of its connection detaches it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,13 +14,13 @@ use super::log::{Cutter, LogWriter};
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) name: &'static str,
-    /// None after its end, while somebody attached still has to read.
+    /// None after its end, while an attached client still has to read.
     file: Option<File>,
     cutter: Cutter,
     taps: Vec<Tap>,
 }
 
-/// Somebody attached.
+/// An attached client.
 #[derive(Debug)]
 struct Tap {
     connection: u64,
@@ -28,10 +28,10 @@ struct Tap {
     waiting: VecDeque<u8>,
 }
 
-/// Most that is read from one stream before others get their turn.
+/// Most bytes that are read from one stream before others get their turn.
 const TURN: usize = 256 * 1024;
 
-/// What may wait for one reader before the program waits too.
+/// Bytes that may wait for one client before the program waits too.
 const ROOM: usize = 64 * 1024;
 
 impl Stream {
@@ -44,12 +44,12 @@ impl Stream {
         self.taps.push(Tap { connection, file: File::from(fd), waiting: VecDeque::new() });
     }
 
-    /// Forgets who came by a connection.
+    /// Detaches the client of a connection.
     pub(super) fn detach(&mut self, connection: u64) {
         self.taps.retain(|tap| tap.connection != connection);
     }
 
-    /// What to wait for: input, unless somebody is behind, and room at those who are.
+    /// Descriptors to wait for: input, unless a client is behind, and the clients that are.
     pub(super) fn sources(&self) -> (Option<BorrowedFd<'_>>, impl Iterator<Item = BorrowedFd<'_>>) {
         let behind = self.taps.iter().any(|tap| tap.waiting.len() >= ROOM);
         let input = self.file.as_ref().filter(|_| !behind).map(AsFd::as_fd);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_behind_makes_the_program_wait_and_loses_nothing() {
+    fn slow_client_makes_the_program_wait_and_loses_nothing() {
         let (input, mut program) = pipe();
         let mut log = LogWriter::open(None).unwrap();
         let mut stream = Stream::new(nonblocking(input.into()).unwrap(), "stdout");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_is_forgotten() {
+    fn gone_client_is_detached() {
         let (input, mut program) = pipe();
         let mut log = LogWriter::open(None).unwrap();
         let mut stream = Stream::new(nonblocking(input.into()).unwrap(), "stdout");

@@ -1,4 +1,4 @@
-//! What a process that becomes a container's program tells the shim before it does.
+//! Report of a process to the shim before it becomes a container's program.
 //!
 //! A socket that keeps message boundaries and is closed on exec: its end without a failure says that the program runs.
 
@@ -43,14 +43,14 @@ impl Report {
         fdpass::send(&self.0, TERMINAL, &[master]).context("cannot hand over the terminal")
     }
 
-    /// Says whom the program will run as.
+    /// Reports the user that the program runs as.
     pub(super) fn user(&self, user: &Identity) {
         let mut message = USER.to_vec();
         message.extend(serde_json::to_vec(user).unwrap_or_default());
         let _ = fdpass::send(&self.0, &message, &[]);
     }
 
-    /// Says that this process goes on as another child of the shim, by its number there.
+    /// Reports that this process goes on as another child of the shim, by its number there.
     pub(super) fn moved(&self, pid: u32) -> Result<()> {
         fdpass::send(&self.0, &[MOVED, pid.to_string().as_bytes()].concat(), &[]).context("cannot tell the shim of a process")
     }
@@ -60,7 +60,7 @@ impl Report {
         fdpass::send(&self.0, MOUNTS, &[namespace]).context("cannot hand over a mount namespace")
     }
 
-    /// Says why there will be no program.
+    /// Reports why there will be no program.
     pub(super) fn failed(&self, reason: &str) {
         let mut message = FAILED.to_vec();
         message.extend(reason.bytes().take(LONGEST - FAILED.len()));
@@ -73,11 +73,11 @@ impl Report {
 pub(super) struct Reader {
     socket: OwnedFd,
     outcome: Outcome,
-    /// The process as which the one that was started goes on, until somebody asks.
+    /// The process as which the one that was started goes on, until [`Self::moved`] takes it.
     moved: Option<Pid>,
 }
 
-/// How it went.
+/// Result of a start.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub terminal: Option<OwnedFd>,
@@ -109,7 +109,7 @@ pub(super) fn inherited(variable: &str) -> Result<OwnedFd> {
 }
 
 impl Reader {
-    /// Reads what was said; the outcome once that is all.
+    /// Reads the report; the outcome once it is complete.
     pub(super) fn read(&mut self) -> Option<Outcome> {
         let mut buffer = vec![0; LONGEST];
         loop {
@@ -117,11 +117,11 @@ impl Reader {
                 Ok((0, _)) => break,
                 Ok((length, fds)) => match buffer[..length].strip_prefix(MOVED) {
                     Some(number) => self.moved = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok()).map(Pid::from_raw),
-                    None => self.outcome.hear(&buffer[..length], fds),
+                    None => self.outcome.add(&buffer[..length], fds),
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(error) => {
-                    self.outcome.reason = Some(format!("cannot hear the container's first process: {error}"));
+                    self.outcome.reason = Some(format!("cannot read the report of the container's first process: {error}"));
                     break;
                 }
             }
@@ -129,14 +129,14 @@ impl Reader {
         Some(std::mem::take(&mut self.outcome))
     }
 
-    /// The process as which the one that was started goes on, if [`Self::read`] has heard so since the last time.
+    /// The process as which the one that was started goes on, if [`Self::read`] has read so since the last time.
     pub(super) fn moved(&mut self) -> Option<Pid> {
         self.moved.take()
     }
 }
 
 impl Outcome {
-    fn hear(&mut self, message: &[u8], fds: Vec<OwnedFd>) {
+    fn add(&mut self, message: &[u8], fds: Vec<OwnedFd>) {
         if message == TERMINAL {
             self.terminal = fds.into_iter().next();
         } else if message == MOUNTS {

@@ -1,4 +1,4 @@
-//! A container's root: put together in a mount namespace of its own, then made the only one there is.
+//! Root of a container: made in a mount namespace of its own, then entered by pivot_root.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Filters of system calls: profiles as OCI writes them, made into programs for the kernel.
+//! Seccomp filters: OCI profiles, compiled to programs of the kernel.
 //!
 //! The runtime's default profile refuses what Docker's documentation lists as significant, unless a capability that the
 //! container has brings it along; containerd's allows a long list and refuses the rest, newer calls among it.
@@ -11,7 +11,7 @@ use rustix::thread::CapabilitySet;
 use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
 use serde::{Deserialize, Serialize};
 
-/// What a container asks for.
+/// The filter that a container requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Seccomp {

@@ -1,4 +1,4 @@
-//! What a program in a container may do.
+//! User, groups and capabilities of a container's program.
 
 use anyhow::{Context as _, Result, bail};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -21,7 +21,7 @@ const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::AUDIT_WRITE);
 
-/// Whom a program runs as.
+/// User that a program runs as.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) uid: u32,
@@ -131,7 +131,7 @@ fn capability(name: &str) -> Result<CapabilitySet> {
 /// Gives up everything the container shall not have. Irreversible.
 pub(super) fn drop_privileges(security: &Security, user: &User) -> Result<()> {
     let kept = capabilities(security)?;
-    // Who keeps to `no_new_privs` may be bound last of all; others only while they have CAP_SYS_ADMIN.
+    // With `no_new_privs` the filter may come last; without, it takes CAP_SYS_ADMIN.
     if !security.no_new_privs {
         security.seccomp.apply(kept)?;
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_tell_who_exists() {
+    fn id_maps_are_read() {
         assert!(is_mapped(0, "0 1000 1\n") && !is_mapped(1, "0 1000 1\n"));
         assert!(is_mapped(1, "0 1000 1\n1 100000 65536\n") && is_mapped(4_294_967_294, "0 0 4294967295\n"));
     }

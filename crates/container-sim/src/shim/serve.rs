@@ -1,4 +1,4 @@
-//! Stage 2: pid 1 of the sandbox.
+//! Stage 2: pid 1 of the sandbox, one poll loop over requests, output and exits.
 
 mod memory;
 mod sessions;
@@ -86,7 +86,7 @@ struct Container {
     terminal: Option<OwnedFd>,
     /// Whether it has an input at all.
     stdin_wanted: bool,
-    /// Whether the first to attach takes the input with them.
+    /// Whether the input ends with the first client.
     stdin_once: bool,
     starting: Option<Starting>,
     exited: bool,
@@ -141,7 +141,7 @@ impl Server {
                         }
                     }
                     Source::Connection(number) => {
-                        if self.converse(number) {
+                        if self.serve_connection(number) {
                             return Ok(());
                         }
                     }
@@ -187,7 +187,7 @@ impl Server {
                 polled.push(PollFd::new(report.as_fd(), PollFlags::POLLIN));
             }
         }
-        match poll(&mut polled, self.patience()) {
+        match poll(&mut polled, self.longest_wait()) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno).context("cannot wait for events"),
         }
@@ -195,8 +195,8 @@ impl Server {
         Ok(ready.map(|(source, _)| source).collect())
     }
 
-    /// How long nothing may happen: limits on sums are looked after meanwhile.
-    fn patience(&self) -> PollTimeout {
+    /// Longest wait for events: limits on sums are checked in between.
+    fn longest_wait(&self) -> PollTimeout {
         let limited = |container: &Container| !container.exited && container.memory.as_ref().is_some_and(memory::Memory::is_limited);
         if self.containers.values().any(limited) { PollTimeout::try_from(memory::INTERVAL).unwrap_or(PollTimeout::NONE) } else { PollTimeout::NONE }
     }
@@ -236,11 +236,11 @@ impl Server {
             self.pod = None;
             return;
         }
-        self.hear();
+        self.read_reports();
         if let Some(number) = self.programs.iter().find(|(_, program)| program.pid == pid).map(|(number, _)| *number) {
             if let Some(program) = self.programs.remove(&number) {
                 exit.code = program.watch.code().unwrap_or(exit.code);
-                self.say(number, &Message::Exited { id: program.container, exit });
+                self.send(number, &Message::Exited { id: program.container, exit });
             }
             return;
         }
@@ -264,19 +264,19 @@ impl Server {
         if let Err(error) = write_json(&path, &exit) {
             eprintln!("shim: {error:#}");
         }
-        let hears = |connection: &Connection| match &connection.purpose {
+        let is_notified = |connection: &Connection| match &connection.purpose {
             Purpose::Runtime => true,
             Purpose::Attached(container) => *container == id,
             Purpose::Program => false,
         };
-        let numbers: Vec<u64> = self.connections.iter().filter(|(_, connection)| hears(connection)).map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> = self.connections.iter().filter(|(_, connection)| is_notified(connection)).map(|(number, _)| *number).collect();
         for number in numbers {
-            self.say(number, &Message::Exited { id: id.clone(), exit: exit.clone() });
+            self.send(number, &Message::Exited { id: id.clone(), exit: exit.clone() });
         }
     }
 
-    /// Hears what starting programs have told: as which process they go on, that they run, or why not.
-    fn hear(&mut self) {
+    /// Reads the reports of starting programs: as which process they go on, that they run, or why not.
+    fn read_reports(&mut self) {
         let starting = self.containers.iter().filter(|(_, container)| container.starting.is_some());
         for id in starting.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.started(&id);
@@ -295,7 +295,7 @@ impl Server {
     }
 
     /// Serves one connection. Returns whether the sandbox has to end.
-    fn converse(&mut self, number: u64) -> bool {
+    fn serve_connection(&mut self, number: u64) -> bool {
         let Some(connection) = self.connections.get_mut(&number) else { return false };
         let open = connection.flush().is_ok() && connection.read().is_ok();
         while let Some(line) = self.connections.get_mut(&number).and_then(Connection::line) {
@@ -317,8 +317,8 @@ impl Server {
             };
             match answered {
                 Ok(None) => {}
-                Ok(Some(answer)) => self.say(number, &answer),
-                Err(error) => self.say(number, &Message::Failed(format!("{error:#}"))),
+                Ok(Some(answer)) => self.send(number, &answer),
+                Err(error) => self.send(number, &Message::Failed(format!("{error:#}"))),
             }
         }
         if !open {
@@ -354,9 +354,9 @@ impl Server {
         Ok(Message::Done)
     }
 
-    fn say(&mut self, number: u64, message: &Message) {
+    fn send(&mut self, number: u64, message: &Message) {
         if let Some(connection) = self.connections.get_mut(&number)
-            && let Err(Gone) = connection.say(message)
+            && let Err(Gone) = connection.send(message)
         {
             self.hang_up(number);
         }

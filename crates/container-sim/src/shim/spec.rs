@@ -1,6 +1,6 @@
-//! What the runtime writes for the stages: plain types, in files of the sandbox's directory.
+//! Specifications of sandboxes and containers: plain types that the runtime writes and the stages read.
 //!
-//! How a root is made and used says `root`, how a program starts says `program`.
+//! `root` holds the behaviour of each root, `program` that of each program.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ pub(crate) struct StartSpec {
     pub security: Security,
     #[serde(default)]
     pub limits: Limits,
-    /// Whom a Windows program runs as, as the pod or the image says it; empty: ContainerAdministrator.
+    /// Account of a Windows program, as the pod or the image names it; empty: ContainerAdministrator.
     #[serde(default)]
     pub account: String,
 }

@@ -1,4 +1,4 @@
-//! Starting stage 3 from the shim: pid namespace, standard streams, report.
+//! Starts stage 3 from the shim: pid namespace, standard streams, report.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
@@ -159,18 +159,18 @@ impl Entry {
         let Self { place, alone } = self;
         setns(&place.pids, CloneFlags::CLONE_NEWPID).context("cannot enter the container's pid namespace: it has ended")?;
         drop(place);
-        let (mut told, mut tell) = std::io::pipe().context("cannot make a pipe")?;
+        let (mut reader, mut writer) = std::io::pipe().context("cannot make a pipe")?;
         match alone.fork().context("cannot fork")? {
             Forked::Child => {
-                drop(tell);
+                drop(writer);
                 // Until the shim can know of this process; if it cannot, there shall be none.
-                if told.read_exact(&mut [0]).is_err() {
+                if reader.read_exact(&mut [0]).is_err() {
                     std::process::exit(1);
                 }
                 Ok(())
             }
             Forked::Parent(pid) => {
-                let moved = report.moved(pid).and_then(|()| Ok(tell.write_all(&[1])?));
+                let moved = report.moved(pid).and_then(|()| Ok(writer.write_all(&[1])?));
                 std::process::exit(i32::from(moved.is_err()))
             }
         }

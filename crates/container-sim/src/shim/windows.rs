@@ -1,4 +1,4 @@
-//! Containers in which Windows programs run: their root, and how programs are started and watched there.
+//! Windows programs in containers: their root, start and exit codes.
 //!
 //! The root is small: `/prefix` is the Windows that programs see (an overlay; drive C is `/prefix/drive_c`), `/usr` holds
 //! Wine, `/c` and the like lead stand-ins to the drives, `/tmp` takes Wine's own socket. The rest of the machine is gone.

@@ -1,6 +1,6 @@
-//! What the runtime and a shim say to each other: lines of JSON over the sandbox's socket.
+//! Messages between the runtime and a shim: lines of JSON over the sandbox's socket.
 //!
-//! A connection is either the runtime's own (requests in order, exits told at any time), or it belongs to one session:
+//! A connection is either the runtime's own (requests in order, exits are sent at any time), or it belongs to one session:
 //! its first request is [`Request::Exec`] or [`Request::Attach`], the answer [`Message::Opened`] carries the session's
 //! descriptors (SCM_RIGHTS), and [`Message::Exited`] comes last. Either side may be of another version of this program
 //! after an update, so members are added, never changed.
@@ -17,7 +17,7 @@ pub(crate) enum Request {
     Signal { id: String, signal: i32 },
     /// Opens the log again.
     Reopen { id: String },
-    /// Asks for a sign of life.
+    /// Checks that the shim answers.
     Ping,
     /// Kills every container and ends.
     Shutdown,
@@ -49,7 +49,7 @@ pub(crate) struct AttachRequest {
     pub stderr: bool,
 }
 
-/// What a shim says. Answers come in the order of the requests of a connection; exits at any time.
+/// A message of a shim. Answers come in the order of the requests of a connection; exits at any time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Message {
@@ -85,12 +85,12 @@ pub struct Started {
     pub pid: i32,
     /// Nanoseconds since 1970.
     pub at: i64,
-    /// Whom a Linux program runs as.
+    /// User that a Linux program runs as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Identity>,
 }
 
-/// Whom a program runs as.
+/// User that a program runs as.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Identity {
     /// User.
@@ -113,7 +113,7 @@ pub struct Exit {
     /// Whether the kernel killed one of its processes for lack of memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom: bool,
-    /// Why, where the code does not say it.
+    /// Reason, where the code does not show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! A program's streams to a client's, until one of the two has ended.
+//! Connects a program's streams with a client's until one of the two ends.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::session::{self, Session, SessionControl, Want};
 
 /// How long output is waited for after the program's end, while a child of it holds its output open.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long a program may go on without its client, having been told by the ends of its streams.
+/// How long a program may go on after its client is gone and its streams have ended.
 const ALONE: Duration = Duration::from_secs(5);
 
-/// Whose streams.
+/// The program whose streams are connected.
 pub(super) enum Program {
     /// A new program's.
     Exec { container: String, argv: Vec<String> },
@@ -22,7 +22,7 @@ pub(super) enum Program {
     Attach { container: String },
 }
 
-/// Runs the program for the client and tells it how that ended.
+/// Runs the program for the client and reports its end.
 pub(super) async fn run(runtime: &Runtime, program: Program, want: Want, tty: bool, streams: Streams) {
     let (opened, what) = match &program {
         Program::Exec { container, argv } => (runtime.open_exec(container, argv.clone(), tty, want).await, "error executing command in container"),
@@ -34,7 +34,7 @@ pub(super) async fn run(runtime: &Runtime, program: Program, want: Want, tty: bo
     };
     let (streams, exit) = connect(session, streams, matches!(program, Program::Exec { .. })).await;
     let outcome = match (exit, program) {
-        // Nobody is there to be told.
+        // The client is gone.
         (None, _) => return,
         (Some(Err(error)), _) => Outcome::Failed(format!("{what}: {error:#}")),
         // How the container ended is in the pod's status.

@@ -1,11 +1,11 @@
-//! What URLs stand for, each once and for a minute.
+//! Tokens of streaming URLs, each valid once and for a minute.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const LIFE: Duration = Duration::from_secs(60);
-/// Requests that may wait to be taken up (upstream's `maxInFlight`).
+/// Requests that may wait for their connection (upstream's `maxInFlight`).
 const MOST: usize = 1000;
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_once_and_for_a_minute() {
+    fn token_is_valid_once_and_for_a_minute() {
         let (tokens, now) = (Tokens::default(), Instant::now());
         let token = tokens.insert_at(7, now).unwrap();
         assert_eq!(tokens.take_at("other", now), None);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_nobody_takes_up_make_room() {
+    fn expired_tokens_make_room() {
         let (tokens, now) = (Tokens::default(), Instant::now());
         assert!((0..MOST).all(|n| tokens.insert_at(n, now).is_some()));
         assert_eq!(tokens.insert_at(0, now), None);

@@ -1,4 +1,4 @@
-//! The memory limit of a Windows container, which binds the sum of its programs, as a job object's does.
+//! Memory limit of a Windows container: binds the sum of its programs, like a job object's.
 //!
 //! Linux offers users without rights a bound for each process only (`RLIMIT_DATA`: private memory that can be written, which
 //! is what Windows calls committed). Here each program's bound is moved to what it has and what the limit leaves of it all.
@@ -20,7 +20,7 @@ pub(super) const INTERVAL: Duration = Duration::from_millis(100);
 /// Committed memory of a program that is Wine's and not its own.
 const OF_WINE: u64 = 16 << 20;
 
-/// What a first process needs for its few words, whatever is left.
+/// What a first process needs for itself, whatever is left.
 const OF_INIT: u64 = 4 << 20;
 
 /// Wine's own processes, by the names the kernel has for them (15 bytes): on Windows they are the system's.
@@ -97,7 +97,7 @@ impl Memory {
         self.programs = found.iter().filter(|process| process.role == Role::Program).count();
         for (pid, bound) in plan(limit, &found) {
             let maximum = getrlimit(Resource::Data).maximum;
-            // Who has ended meanwhile needs no bound.
+            // A process that has ended meanwhile needs no bound.
             let _ = prlimit(Pid::from_raw(pid), Resource::Data, Rlimit { current: bound, maximum });
         }
     }

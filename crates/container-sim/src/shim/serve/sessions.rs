@@ -34,7 +34,7 @@ impl Server {
         Ok(())
     }
 
-    /// Looks whether a second program runs, or has said why not.
+    /// Reads the report of a second program: it runs, or why not.
     pub(super) fn program_started(&mut self, number: u64) {
         let Some(program) = self.programs.get_mut(&number) else { return };
         let Some((report, ends)) = &mut program.starting else { return };
@@ -44,8 +44,8 @@ impl Server {
         let ends = std::mem::take(ends);
         program.starting = None;
         if let Some(reason) = outcome.reason {
-            // It stays known until it has ended, without anybody to tell.
-            self.say(number, &Message::Failed(reason));
+            // It stays known until it has ended, without a connection.
+            self.send(number, &Message::Failed(reason));
             self.connections.remove(&number);
             return;
         }
@@ -54,13 +54,13 @@ impl Server {
         handed.extend(parts.into_iter().filter_map(|(kind, fd)| fd.map(|fd| (kind, fd))));
         match outcome.terminal.map(nonblocking) {
             Some(Ok(terminal)) => handed.push((Handed::Terminal, terminal)),
-            Some(Err(error)) => return self.say(number, &Message::Failed(format!("{error:#}"))),
+            Some(Err(error)) => return self.send(number, &Message::Failed(format!("{error:#}"))),
             None => {}
         }
         self.hand_over(number, handed);
     }
 
-    /// Leads a client to a running container's streams.
+    /// Attaches a client to a running container's streams.
     pub(super) fn attach(&mut self, request: &AttachRequest, number: u64) -> Result<()> {
         self.take_connection(number, Purpose::Attached(request.id.clone()))?;
         self.running(&request.id)?;

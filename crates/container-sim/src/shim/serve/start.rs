@@ -72,7 +72,7 @@ impl Server {
         Place::copy(&pod.pidfd, &pod.mounts)
     }
 
-    /// Looks whether a starting container has executed its program, or has said why not.
+    /// Reads the report of a starting container: its program runs, or why not.
     pub(super) fn started(&mut self, id: &str) {
         let dir = self.container_dir(id);
         let Some(container) = self.containers.get_mut(id) else { return };
@@ -107,7 +107,7 @@ impl Server {
                 Message::Failed(reason)
             }
         };
-        self.say(connection, &answer);
+        self.send(connection, &answer);
     }
 }
 

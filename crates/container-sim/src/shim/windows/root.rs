@@ -1,4 +1,4 @@
-//! The root of a Wine container, before it is entered.
+//! Root of a container in which Wine runs.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -1,4 +1,4 @@
-//! Starting a Windows program and staying beside it.
+//! Starts a Windows program and waits for its end.
 //!
 //! This process, which is pid 1 of the container for its first program, starts Wine with `mullion-init.exe`, which starts
 //! the program and tells of it through a pipe: a Linux exit status has 8 bits, a Windows exit code 32. Orders go the other
@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
-use guest::windows::wire::{self, Order, Report as Told};
+use guest::windows::wire::{self, Order, Report as InitReport};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -80,7 +80,7 @@ struct Running {
     /// Kept open: Wine opens it by name, at a time of its own choosing.
     _theirs: PipeWriter,
     /// What has been read of a line.
-    heard: Vec<u8>,
+    unread: Vec<u8>,
     line: String,
 }
 
@@ -133,7 +133,7 @@ impl Running {
         nix::unistd::dup2_stdin(&null)?;
         nix::unistd::dup2_stdout(&null)?;
         nix::unistd::dup2_stderr(&null)?;
-        Ok(Self { wine, order, reports, signals, _theirs: theirs, heard: Vec::new(), line: line.to_owned() })
+        Ok(Self { wine, order, reports, signals, _theirs: theirs, unread: Vec::new(), line: line.to_owned() })
     }
 
     /// Until the program's end. The report ends when the program runs.
@@ -142,16 +142,16 @@ impl Running {
         loop {
             let gone = self.wait();
             // What it has said before its end is still to be read.
-            for told in self.hear() {
-                match told {
-                    Told::Started => report = None,
-                    Told::Failed(code) => {
+            for message in self.messages() {
+                match message {
+                    InitReport::Started => report = None,
+                    InitReport::Failed(code) => {
                         if let Some(report) = report.take() {
                             report.failed(&refused(&self.line, code));
                         }
                         return ExitCode::from(127);
                     }
-                    Told::Exited(code) => {
+                    InitReport::Exited(code) => {
                         let _ = place.0.write_all_at(&code.to_le_bytes(), 0);
                         return ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX));
                     }
@@ -201,17 +201,17 @@ impl Running {
         }
     }
 
-    fn hear(&mut self) -> Vec<Told> {
+    fn messages(&mut self) -> Vec<InitReport> {
         let mut buffer = [0; 256];
         while let Ok(count @ 1..) = self.reports.read(&mut buffer) {
-            self.heard.extend_from_slice(&buffer[..count]);
+            self.unread.extend_from_slice(&buffer[..count]);
         }
-        let mut told = Vec::new();
-        while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.heard.drain(..=end).collect();
-            told.extend(std::str::from_utf8(&line).ok().and_then(|line| Told::decode(line.trim_end())));
+        let mut messages = Vec::new();
+        while let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.unread.drain(..=end).collect();
+            messages.extend(std::str::from_utf8(&line).ok().and_then(|line| InitReport::decode(line.trim_end())));
         }
-        told
+        messages
     }
 }
 
@@ -244,18 +244,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_program_is_said_as_windows_says_it() {
-        let said = refused(r#""C:\no such.exe" x"#, 2);
+    fn missing_program_has_windows_message() {
+        let message = refused(r#""C:\no such.exe" x"#, 2);
         assert!(
-            said.starts_with("hcs::System::CreateProcess: failure in a Windows system call: The system cannot find the file specified. (0x2)"),
-            "{said}"
+            message.starts_with("hcs::System::CreateProcess: failure in a Windows system call: The system cannot find the file specified. (0x2)"),
+            "{message}"
         );
-        assert!(said.contains(r#""C:\\no such.exe""#) && said.contains("Path"), "{said}");
+        assert!(message.contains(r#""C:\\no such.exe""#) && message.contains("Path"), "{message}");
         assert!(refused("a", 87).contains("error 87 (0x57)"));
     }
 
     #[test]
-    fn whole_exit_codes_arrive() {
+    fn exit_codes_have_32_bits() {
         let mut command = Command::new("true");
         let (watch, theirs) = Watch::hand_down(&mut command).unwrap();
         assert_eq!(watch.code(), None);

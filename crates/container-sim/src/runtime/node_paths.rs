@@ -1,5 +1,6 @@
-//! What a Windows node's runtime calls files in messages. They lie in directories of the machine that runs the lab; whoever reads a pod's events
-//! knows the node's drives alone.
+//! Messages of Windows nodes: replaces paths of the machine by paths of the node.
+//!
+//! The files of a node lie in directories of the machine that runs the lab; a reader of a pod's events knows the node's drives only.
 
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
@@ -7,11 +8,11 @@ use std::sync::{PoisonError, RwLock};
 use crate::Config;
 use crate::shim::HostDirs;
 
-/// Directories of this machine, longest first, and what the nodes that have them call them.
+/// Directories of this machine, longest first, and their names on the nodes.
 static KNOWN: RwLock<Vec<(String, String)>> = RwLock::new(Vec::new());
 
-/// Notes the directories of a node. A Linux node's paths are said as they are.
-pub(super) fn learn(config: &Config) {
+/// Registers the directories of a node. Paths of Linux nodes are not replaced.
+pub(super) fn register(config: &Config) {
     if !config.os.is_windows() {
         return;
     }
@@ -35,8 +36,8 @@ pub(super) fn learn(config: &Config) {
     known.sort_by_key(|(dir, _)| std::cmp::Reverse(dir.len()));
 }
 
-/// The text with the node's names for the directories that it names.
-pub(super) fn in_words_of_nodes(text: String) -> String {
+/// The text with the node's names of registered directories.
+pub(super) fn replace(text: String) -> String {
     translate(text, &KNOWN.read().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -52,12 +53,12 @@ fn translate(mut text: String, known: &[(String, String)]) -> String {
             }
             let below = rest.find([' ', '"', '\'', ':', ',', ';', ')', '\n']).map_or(rest, |end| &rest[..end]);
             let end = start + dir.len() + below.len();
-            let said = match below.strip_prefix('/') {
+            let named = match below.strip_prefix('/') {
                 Some(guid) if name == "compartment" => format!("{name} {guid}"),
                 _ => format!("{name}{}", below.replace('/', "\\")),
             };
-            text.replace_range(start..end, &said);
-            from = start + said.len();
+            text.replace_range(start..end, &named);
+            from = start + named.len();
         }
     }
     text
@@ -76,7 +77,7 @@ mod tests {
             ("/tmp/c/hosts/win01", "the runtime's state"),
         ]
         .map(|(dir, name)| (dir.to_owned(), name.to_owned()));
-        for (text, said) in [
+        for (text, expected) in [
             ("cannot make /tmp/c/hosts/win01/c/var/log/pods/x: File exists", r"cannot make C:\var\log\pods\x: File exists"),
             (
                 "no network configuration in /tmp/c/hosts/win01/cni/conf: none",
@@ -86,7 +87,7 @@ mod tests {
             ("cannot read /tmp/c/hosts/win01/cri/a/shim.json", r"cannot read the runtime's state\cri\a\shim.json"),
             ("of another node: /tmp/c/hosts/win012/c", "of another node: /tmp/c/hosts/win012/c"),
         ] {
-            assert_eq!(translate(text.to_owned(), &known), said);
+            assert_eq!(translate(text.to_owned(), &known), expected);
         }
     }
 }
