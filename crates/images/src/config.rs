@@ -1,4 +1,4 @@
-//! The parts of an OCI image configuration that a runtime needs (`image-spec/config.md`).
+//! OCI image configuration: the parts that a runtime needs (`image-spec/config.md`).
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -1,4 +1,4 @@
-//! Removing layers that no image and no container of any cluster uses.
+//! Garbage collection: removes layers that no image and no container of any cluster uses.
 //!
 //! Every store that opens the cache leaves a note there with the place of its index. A layer is garbage when it occurs in
 //! none of these indexes and in no container's `start.json` beside them. Whoever is unpacking holds the cache's lock
@@ -26,10 +26,10 @@ impl Store {
         replace(&note, self.state.as_os_str().as_bytes()).map_err(io_error("write", &note))
     }
 
-    /// As [`Store::collect_garbage`], of the cache `cache`, for whoever removed a whole cluster.
+    /// As [`Store::collect_garbage`], of the cache `cache`, after the removal of a whole cluster.
     ///
     /// # Errors
-    /// When it cannot be told what is in use.
+    /// When the layers in use cannot be read.
     pub fn collect_garbage_of(cache: &Path) -> Result<usize, ImageError> {
         if !cache.join("users").is_dir() || !cache.join("layers").is_dir() {
             return Ok(0);
@@ -41,7 +41,7 @@ impl Store {
     /// Removes what is garbage; returns how many layers that were. Nothing while another process unpacks.
     ///
     /// # Errors
-    /// When it cannot be told what is in use.
+    /// When the layers in use cannot be read.
     pub fn collect_garbage(&self) -> Result<usize, ImageError> {
         let (path, lock) = self.cache_lock()?;
         match lock.try_lock() {

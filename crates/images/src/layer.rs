@@ -1,4 +1,4 @@
-//! Unpacking one layer into a directory of its own.
+//! Unpacks one layer into a directory of its own.
 //!
 //! Every write goes through a handle of that directory (`openat2`), so links inside a layer cannot lead out: in layers of
 //! Linux the directory is their root (`RESOLVE_IN_ROOT`, as containerd has it), in layers of Windows no member lies below

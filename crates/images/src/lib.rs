@@ -1,7 +1,7 @@
-//! Images of a node: layers in a cache shared by all clusters, references in the node's own directory.
+//! Image store of a node: layers in a cache shared by all clusters, references in the node's own directory.
 //!
 //! [`Store`] works from any process: the command line loads an archive while the runtime runs. Both lock the node's
-//! index (`index.json`, replaced as a whole) and read it afresh at every call, so neither has to tell the other.
+//! index (`index.json`, replaced as a whole) and read it afresh at every call, so neither has to notify the other.
 //!
 //! Cache: `layers/DIFFID/` holds an unpacked layer, made in a temporary directory and renamed into place when its
 //! digests held. Nothing else is believed to be complete.
@@ -178,7 +178,7 @@ struct Index {
 /// Version of `index.json`.
 const FORMAT: u32 = 1;
 
-/// What [`Store::load`] may be told.
+/// Options of [`Store::load`].
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Name for an archive that has none, or instead of its own; only for archives with one image.
@@ -189,7 +189,7 @@ pub struct LoadOptions {
     pub hypervisor: bool,
 }
 
-/// What [`Store::pull`] may be told.
+/// Options of [`Store::pull`].
 pub struct PullOptions<'a> {
     /// Whether stand-ins may answer for images that need a real Windows.
     pub stand_ins: bool,
@@ -248,7 +248,7 @@ impl Store {
         self.load_with(archive, options, &|_| {})
     }
 
-    /// As [`Store::load`], telling how far it is: in bytes of layers as they lie in the archive.
+    /// As [`Store::load`], with progress in bytes of layers as they lie in the archive.
     ///
     /// # Errors
     /// As [`Store::load`].
@@ -262,7 +262,7 @@ impl Store {
         let chosen = self.choose(archive, &found, options.hypervisor)?;
         let blobs = chosen.iter().flat_map(|image| &image.layers).filter(|blob| !blob.base);
         let (total, done) = (blobs.map(|blob| opened.size(blob)).sum(), std::cell::Cell::new(0));
-        // Told when the next layer begins: what came before is unpacked.
+        // Reported when the next layer begins: those before are unpacked.
         let size = |blob: &LayerBlob| {
             progress(Progress { done: done.get(), total });
             done.set(done.get() + opened.size(blob));
@@ -346,7 +346,7 @@ impl Store {
             true
         })?;
         if removed {
-            // The image is gone whether or not its layers could be told from others'.
+            // The image is gone whether or not its layers could be removed.
             match self.collect_garbage() {
                 Ok(count) => tracing::debug!(count, "removed layers"),
                 Err(error) => tracing::warn!(error = format!("{:#}", anyhow::anyhow!(error)), "cannot remove layers that nobody uses"),
@@ -355,7 +355,7 @@ impl Store {
         Ok(removed)
     }
 
-    /// Gives an image one more name, which leaves whoever had it. Returns the image, if there is one.
+    /// Gives an image one more name, which any other image loses. Returns the image, if there is one.
     ///
     /// # Errors
     /// When the name is wrong, or the index cannot be read or written.
@@ -388,8 +388,8 @@ impl Store {
         })
     }
 
-    /// What `PullImage` does. An image that was loaded, or stands in, is current while it runs here; one that was pulled is
-    /// while its registry has no other, or cannot be asked. Then come stand-ins, where they are allowed, and registries.
+    /// Pulls an image for `PullImage`. An image that was loaded, or a stand-in, is current while it runs here; a pulled one is
+    /// while its registry has no other, or cannot be reached. Then come stand-ins, where they are allowed, and registries.
     ///
     /// # Errors
     /// In containerd's words.
@@ -487,7 +487,7 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds an image; its names leave whoever had them. An image that loses its last name stays, known by its id.
+/// Adds an image; other images lose its names. An image that loses its last name stays, known by its id.
 fn insert(index: &mut Index, mut image: Image) {
     for other in &mut index.images {
         other.tags.retain(|tag| !image.tags.contains(tag));

@@ -1,4 +1,4 @@
-//! Which of an image's variants a node runs.
+//! Platform match: selects the variant of an image for a node.
 
 use std::fmt;
 
@@ -116,7 +116,7 @@ fn describe(node: NodeOs) -> String {
     }
 }
 
-/// Whether a variant runs, and how well it fits: [`Platform::fit`] or another way of keeping pods apart.
+/// Whether a variant runs, and how well it fits: [`Platform::fit`] or that of another isolation.
 pub type Fit<'a> = &'a (dyn Fn(&Platform) -> Option<u32> + Sync);
 
 /// The best variant for a node.
@@ -136,7 +136,7 @@ pub fn choose<'a, T>(image: &str, node: NodeOs, variants: &'a [T], platform: imp
 mod tests {
     use super::*;
 
-    fn pick(node: NodeOs, builds: &[u32]) -> Result<Option<u32>, String> {
+    fn choose_build(node: NodeOs, builds: &[u32]) -> Result<Option<u32>, String> {
         let variants: Vec<Platform> = builds.iter().map(|build| Platform::windows(*build)).collect();
         choose("x", node, &variants, |platform| platform, &|platform| platform.fit(node)).map(Platform::build).map_err(|error| error.to_string())
     }
@@ -144,10 +144,10 @@ mod tests {
     #[test]
     fn windows_builds_follow_containerds_matcher() {
         let node = |build| NodeOs::Windows { build };
-        assert_eq!(pick(node(20348), &[17763, 20348]), Ok(Some(20348)));
-        assert_eq!(pick(node(26100), &[17763, 20348]), Ok(Some(20348)));
-        assert_eq!(pick(node(17763), &[17763, 20348]), Ok(Some(17763)));
-        let refused = pick(node(20348), &[16299]).unwrap_err();
+        assert_eq!(choose_build(node(20348), &[17763, 20348]), Ok(Some(20348)));
+        assert_eq!(choose_build(node(26100), &[17763, 20348]), Ok(Some(20348)));
+        assert_eq!(choose_build(node(17763), &[17763, 20348]), Ok(Some(17763)));
+        let refused = choose_build(node(20348), &[16299]).unwrap_err();
         assert!(refused.starts_with("no match for platform in manifest: not found"), "{refused}");
         assert!(refused.contains("10.0.16299") && refused.contains("10.0.20348") && refused.contains("ltsc2022"), "{refused}");
     }
@@ -161,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn the_other_system_is_refused_with_a_selector() {
-        let refused = pick(NodeOs::Linux, &[20348]).unwrap_err();
+    fn other_system_is_refused_with_a_node_selector() {
+        let refused = choose_build(NodeOs::Linux, &[20348]).unwrap_err();
         assert!(refused.contains("nodeSelector kubernetes.io/os: windows"), "{refused}");
         let variants = [Platform::linux(), Platform::windows(20348)];
         assert_eq!(choose("x", NodeOs::Linux, &variants, |platform| platform, &|platform| platform.fit(NodeOs::Linux)).unwrap().os, "linux");

@@ -1,4 +1,4 @@
-//! Pulling images from registries.
+//! Pulls images from registries.
 //!
 //! A reference is resolved at its mirrors and then at the registry itself; the variant for the node is chosen; layers that
 //! are not unpacked yet are fetched into `ingest/` of the cache, each checked against its digest and continued where an

@@ -1,7 +1,7 @@
-//! The catalogue of stand-ins: images that cannot run without Windows, for which small programs of ours answer, and
+//! Catalogue of stand-ins: images that cannot run without Windows, for which small programs of ours answer, and
 //! bases of Windows itself, for which Wine does.
 //!
-//! Whatever comes from here says so: in its labels, in CRI annotations and in its verbose info.
+//! Every image from the catalogue is marked: in its labels, in CRI annotations and in its verbose info.
 
 use kube_rules::{NodeOs, WINDOWS_RELEASES, image_build};
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ impl StandIn {
     }
 }
 
-/// What the label says of a base image of Windows, for which Wine's own files and programs stand.
+/// The label of a base image of Windows, for which Wine's own files and programs stand.
 pub const WINE: &str = "wine";
 
 struct Entry {

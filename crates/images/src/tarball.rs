@@ -1,4 +1,4 @@
-//! Reading tar archives that nobody vouches for.
+//! Reads untrusted tar archives.
 //!
 //! Long names, PAX records, sizes and counts are bounded before anything is kept in memory, names never leave the
 //! root, and forms that would need interpretation beyond that (sparse files, size overrides) are refused.

@@ -1,4 +1,4 @@
-//! Loading and refusing archives.
+//! Tests of the store: archives that are loaded, and archives that are refused.
 
 mod windows;
 

@@ -1,4 +1,4 @@
-//! Unpacking an image's layers into the cache, each once.
+//! Unpacks an image's layers into the cache, each once.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,7 +20,7 @@ pub(super) struct Source<'a> {
     pub open: &'a dyn Fn(&LayerBlob) -> Result<Opened, ImageError>,
 }
 
-/// Held while layers are unpacked and not yet in an index, so that nobody takes them for garbage.
+/// Held while layers are unpacked and not yet in an index, so that they are not collected as garbage.
 pub(super) struct InUse(#[expect(dead_code, reason = "closing it gives the lock back")] File);
 
 impl Store {

@@ -1,4 +1,4 @@
-//! Zstandard as layers have it: frames one after another, some of which hold nothing for us (zstd:chunked keeps its table of contents in one).
+//! Zstandard decoder of layers: frames one after another, some of them to be skipped (zstd:chunked keeps its table of contents in one).
 
 use std::io::{self, BufRead, BufReader, Read};
 

@@ -1,4 +1,4 @@
-//! Talking to one registry about one repository: HTTP, redirects, tokens (`distribution-spec`, and docker's token
+//! Client of one repository of a registry: HTTP, redirects, tokens (`distribution-spec`, and docker's token
 //! authentication).
 
 use std::time::Duration;

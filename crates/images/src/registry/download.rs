@@ -1,4 +1,4 @@
-//! Fetching blobs into files: checked, and continued where an earlier attempt ended.
+//! Downloads blobs into files: checked, and resumed where an earlier attempt ended.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};

@@ -1,4 +1,4 @@
-//! Which registries there are, and who asks them.
+//! Settings of registries: mirrors, insecure hosts, credentials.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -201,7 +201,7 @@ async fn the_variant_is_pulled_through_tokens_redirects_and_breaks() {
 }
 
 #[tokio::test]
-async fn what_is_here_is_not_fetched_again_unless_the_tag_moved() {
+async fn present_image_is_fetched_again_only_when_its_tag_moved() {
     let registry = Registry::start(list(), Mood::default()).await;
     let name = format!("{}/team/demo:1", registry.host);
     let fixture = Fixture::new(NODE);
@@ -220,7 +220,7 @@ async fn what_is_here_is_not_fetched_again_unless_the_tag_moved() {
 }
 
 #[tokio::test]
-async fn refusals_are_worded_as_containerds() {
+async fn refusals_have_containerds_words() {
     let registry = Registry::start(list(), Mood { token: true, password: true, ..Mood::default() }).await;
     let name = |tag: &str| format!("{}/team/demo:{tag}", registry.host);
     let fixture = Fixture::new(NODE);
@@ -248,7 +248,7 @@ async fn refusals_are_worded_as_containerds() {
 }
 
 #[tokio::test]
-async fn mirrors_are_asked_first_and_told_no_secret() {
+async fn mirrors_come_first_and_receive_no_credentials() {
     let mirror = Registry::start(list(), Mood { token: true, ..Mood::default() }).await;
     let registries = Registries { mirrors: vec![format!("example.com=http://{}", mirror.host).parse().unwrap()], insecure: Vec::new() };
     let fixture = Fixture::new(NODE);

@@ -1,7 +1,7 @@
-//! Reading registry hives (`regf` files) that nobody vouches for.
+//! Reads untrusted registry hives (`regf` files).
 //!
-//! What layers of Windows images hold in `Hives/` are differencing hives: a key or value may say that the one below it
-//! is gone ([`Semantics`]). The format is that of M. Suhanov's "Windows registry file format specification" and its
+//! What layers of Windows images hold in `Hives/` are differencing hives: a key or value may remove the one below it
+//! ([`Semantics`]). The format is that of M. Suhanov's "Windows registry file format specification" and its
 //! parser `yarp`; every offset is checked, and no cell can be read more often than the file has room for cells.
 
 use std::char::{REPLACEMENT_CHARACTER, decode_utf16};
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_and_lies_are_refused() {
+    fn circular_and_inconsistent_hives_are_refused() {
         let file = build::hive(&sample());
         assert!(parse(&file[..200]).is_err() && parse(b"").is_err() && parse(&[0; 5000]).is_err());
         // A root that contains itself.

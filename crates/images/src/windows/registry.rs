@@ -1,4 +1,4 @@
-//! Applying the registry of an image's layers to Wine's: text files in which a section is a key.
+//! Applies the registry of an image's layers to Wine's registry files, text in which a section is a key.
 //!
 //! `system.reg` holds `HKEY_LOCAL_MACHINE`, `user.reg` the user's own. What Wine needs to be itself stays as it is: the
 //! version that the node's build decides, and the services that Wine brings.
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn without_layers_it_stays_as_it_is() {
+    fn registry_without_layers_is_unchanged() {
         let (ours, theirs) = (merged(Which::User, vec![]), WINE);
         let sorted = |text: &str| {
             let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_add_change_and_remove() {
+    fn layers_add_change_and_remove_keys() {
         let sub = key("sub", Semantics::Merge, &[("A", Some("2")), ("", None), ("new\"", Some("x"))], vec![]);
         let text = merged(Which::Software, vec![key("HERE", Semantics::Merge, &[], vec![sub])]);
         assert!(text.contains("\"A\"=hex(1):32,00,00,00\n") && text.contains("\"new\\\"\"=hex(1):78,00,00,00"), "{text}");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_wine_needs_stays() {
+    fn keys_that_wine_needs_stay() {
         let version = key("CurrentVersion", Semantics::Tombstone, &[("CurrentBuild", Some("1"))], vec![]);
         let version = key("Microsoft", Semantics::Merge, &[], vec![key("Windows NT", Semantics::SupersedeTree, &[], vec![version])]);
         assert!(merged(Which::Software, vec![version]).contains("\"CurrentBuild\"=\"20348\""));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn rendered_registry_is_read_again() {
         let value = Value { name: "q\"\\é\u{1F600}".into(), kind: 4, data: Some(vec![1, 0, 0, 0]) };
         let line = line_of(&value, value.data.as_deref().unwrap_or_default());
         assert!(line.ends_with("=dword:00000001"), "{line}");

@@ -1,4 +1,4 @@
-//! One spelling a name: Windows takes `FOO` and `foo` for the same file, overlayfs does not. A layer's names are folded
+//! Spelling of names: Windows takes `FOO` and `foo` for the same file, overlayfs does not. A layer's names are folded
 //! to the spelling that the layers below it use, and within a layer to the first that comes.
 
 use std::collections::HashMap;
