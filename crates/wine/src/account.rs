@@ -1,4 +1,4 @@
-//! The accounts of Windows containers: `runAsUserName` of pods, `USER` of images.
+//! Accounts of Windows containers: `runAsUserName` of pods, `USER` of images.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Account {
-    /// `ContainerAdministrator`: whoever is not named otherwise.
+    /// `ContainerAdministrator`: the default.
     #[default]
     Administrator,
     /// `ContainerUser`: no administrator.

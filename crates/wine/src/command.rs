@@ -1,4 +1,4 @@
-//! Command lines as Windows has them: one text, which each program takes apart itself.
+//! Windows command lines: one text, which each program parses itself.
 
 /// One argument, so quoted that `CommandLineToArgvW` and the C library read it back.
 pub fn quote(argument: &str) -> String {
@@ -159,7 +159,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_they_are(argv in proptest::collection::vec(r#"[a \\"\t%&ä]{0,8}"#, 1..5)) {
+        fn any_arguments_are_read_back(argv in proptest::collection::vec(r#"[a \\"\t%&ä]{0,8}"#, 1..5)) {
             proptest::prop_assert_eq!(parse(&join(&argv)), argv);
         }
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_behind_do_are_blocks_for_wine() {
+    fn at_sign_before_a_block_is_left_out_for_wine() {
         for (line, wanted) in [
             ("cmd /c \"for %i in (1 2) do @(echo a && echo b)\"", "cmd /c \"for %i in (1 2) do (echo a && echo b)\""),
             ("CMD.EXE /S /C for /L %i in (1,0,2) DO  @ (ver & ping x)", "CMD.EXE /S /C for /L %i in (1,0,2) DO   (ver & ping x)"),

@@ -1,4 +1,4 @@
-//! Where a command line's program lies, as CreateProcess looks for it; only to judge the file before it is started.
+//! Finds the program of a command line, as CreateProcess does, to check the file before it is started.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -8,7 +8,7 @@ use guest::Drives;
 
 use super::{command, needs, pe};
 
-/// Why the program of a command line cannot run, if that can be told. `drives` are the container's.
+/// Why the program of a command line cannot run, if that is known. `drives` are the container's.
 pub fn unfit(drives: &Drives, line: &str, cwd: &str, path: &str) -> Option<String> {
     let program = command::program(line);
     let (found, place) = candidates(program, cwd, path).into_iter().find_map(|name| {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_looked_for_as_windows_does() {
+    fn programs_are_searched_in_windows_order() {
         let names = |program| candidates(program, r"C:\app", r"C:\tools\;D:\x");
         assert_eq!(names("go"), [r"C:\windows\system32\go.exe", r"C:\app\go.exe", r"C:\windows\go.exe", r"C:\tools\go.exe", r"D:\x\go.exe"]);
         assert_eq!(names("bin/go.exe"), [r"C:\app\bin\go.exe"]);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_judged_where_they_lie() {
+    fn program_files_are_checked() {
         let dir = tempfile::tempdir().unwrap();
         let system = dir.path().join("c/Windows/System32");
         std::fs::create_dir_all(&system).unwrap();
@@ -71,11 +71,11 @@ mod tests {
         std::fs::write(dir.path().join("c/app/w3wp.exe"), "MZ").unwrap();
         std::fs::write(dir.path().join("c/app/run.cmd"), "echo hello\n").unwrap();
         let drives = Drives::new(dir.path());
-        let judged = |line: &str| unfit(&drives, line, r"C:\APP", "");
-        let said = judged("tool -x").unwrap();
-        assert!(said.starts_with(r"C:\APP\tool.exe cannot run") && said.contains("not a Windows executable"), "{said}");
-        assert!(judged(r#""C:\app\W3WP.exe""#).unwrap().contains("part of IIS"));
-        assert_eq!(judged("run.cmd"), None);
-        assert_eq!(judged("missing.exe"), None, "that is Windows' to say");
+        let check = |line: &str| unfit(&drives, line, r"C:\APP", "");
+        let message = check("tool -x").unwrap();
+        assert!(message.starts_with(r"C:\APP\tool.exe cannot run") && message.contains("not a Windows executable"), "{message}");
+        assert!(check(r#""C:\app\W3WP.exe""#).unwrap().contains("part of IIS"));
+        assert_eq!(check("run.cmd"), None);
+        assert_eq!(check("missing.exe"), None, "Windows reports it");
     }
 }

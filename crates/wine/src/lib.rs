@@ -1,4 +1,4 @@
-//! Windows programs: what runs them (Wine, and a template of a Windows that all containers share) and how they are named.
+//! Windows programs on Linux: Wine, the Windows template that all containers share, accounts and command lines.
 //!
 //! A container's drive C is an overlay: its own files over the image's layers, over the registry of the node's build,
 //! over the template. container-sim's shim mounts it and starts programs in it.

@@ -1,5 +1,5 @@
-//! Copies of Wine's own modules, in the cache, that are mounted over the machine's in containers. Two habits of Wine's are
-//! not in them:
+//! Patched copies of Wine's modules, in the cache, which are mounted over the machine's in containers. They leave out two habits
+//! of Wine:
 //!
 //! - Before a thread runs, Wine fills 960 KiB of its stack with zeros (`signal_start_thread` of
 //!   `dlls/ntdll/signal_x86_64.c`, for copy protections that look there). The kernel gives zeros anyway, but now every page
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(differs, [9 + 4, 9 + 5], "-0xf0000 and -0x1000 differ in two bytes");
         assert_eq!(changed[9 + 3..9 + 7], [0x00, 0xf0, 0xff, 0xff]);
         assert_eq!(lean(&[0x90; 64]), None, "another Wine");
-        assert_eq!(lean(&[FILL, FILL].concat()), None, "nobody knows which");
+        assert_eq!(lean(&[FILL, FILL].concat()), None, "ambiguous");
     }
 
     #[test]

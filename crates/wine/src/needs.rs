@@ -1,7 +1,6 @@
-//! Programs that cannot run under Wine, known by name: said before they fail in words of their own.
+//! Programs known not to run under Wine, by name.
 //!
-//! Asked when a container is made (so that its creation is refused), and of the file that a command line turns out to
-//! mean when it is started.
+//! Checked when a container is made, so that its creation is refused, and again for the file of the command line when it starts.
 
 /// Why a program of that file name cannot run here, and what to do instead.
 pub fn known(file: &str) -> Option<&'static str> {
@@ -26,18 +25,17 @@ pub fn refusal(argv: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
 
     #[test]
-    fn what_is_known_not_to_run_is_named() {
-        let said = |words: &[&str]| refusal(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+    fn known_programs_are_refused() {
+        let refusal = |words: &[&str]| super::refusal(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
         assert!(
-            said(&[r"C:\ServiceMonitor.exe", "w3svc"])
+            refusal(&[r"C:\ServiceMonitor.exe", "w3svc"])
                 .unwrap()
                 .starts_with(r"C:\ServiceMonitor.exe cannot run on a simulated node: it is part of IIS")
         );
-        assert!(said(&["PowerShell", "-Command", "ls"]).unwrap().contains(".NET Framework"));
-        assert_eq!(said(&["cmd.exe"]), None);
-        assert_eq!(said(&[]), None);
+        assert!(refusal(&["PowerShell", "-Command", "ls"]).unwrap().contains(".NET Framework"));
+        assert_eq!(refusal(&["cmd.exe"]), None);
+        assert_eq!(refusal(&[]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a program's file says of itself before it is started: whether Wine on this machine can run it, or why not.
+//! PE headers: whether Wine on this machine can run a program's file, or why not.
 
 use thiserror::Error;
 
@@ -47,7 +47,7 @@ impl Bytes<'_> {
     }
 }
 
-/// Judges a program by the beginning of its file ([`HEAD`] bytes of it are enough).
+/// Checks a program by the beginning of its file ([`HEAD`] bytes of it are enough).
 ///
 /// # Errors
 /// With the reason why it cannot run.
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_say_what_they_are() {
+    fn headers_are_classified() {
         assert_eq!(check(&program(0x8664, 0x20b, 0x22, 3, 0)), Ok(()));
         assert_eq!(check(&program(0x8664, 0x20b, 0x22, 2, 0)), Ok(()), "with windows");
         assert_eq!(check(&program(0x014c, 0x10b, 0x102, 3, 0)), Err(Unfit::Machine("32-bit x86")));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cut_is_too_early() {
+    fn truncated_headers_are_refused() {
         let whole = program(0x8664, 0x20b, 0x22, 3, 0);
         for length in 0..whole.len() {
             let judged = check(&whole[..length]);
@@ -141,7 +141,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn headers_of_any_kind_are_judged(noise in proptest::collection::vec(proptest::num::u8::ANY, 0..400), at in 0_u32..500) {
+        fn any_header_is_checked_without_panic(noise in proptest::collection::vec(proptest::num::u8::ANY, 0..400), at in 0_u32..500) {
             let mut bytes = b"MZ".to_vec();
             bytes.resize(0x3c, 0);
             bytes.extend(at.to_le_bytes());

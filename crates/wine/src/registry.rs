@@ -1,4 +1,4 @@
-//! The registry of a build: the template's, with what images bring, and with the version that programs shall find.
+//! Registry of a Windows build: the template's, with the changes of layers and with the build's version.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -113,14 +113,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_are_the_accounts() {
+    fn folders_belong_to_the_account() {
         let text = "\"AppData\"=\"C:\\\\users\\\\ContainerAdministrator\\\\AppData\"\n";
         assert_eq!(owned(text, Account::User), "\"AppData\"=\"C:\\\\users\\\\ContainerUser\\\\AppData\"\n");
         assert_eq!(owned(text, Account::System), "\"AppData\"=\"C:\\\\windows\\\\system32\\\\config\\\\systemprofile\\\\AppData\"\n");
     }
 
     #[test]
-    fn the_version_is_the_builds() {
+    fn version_is_that_of_the_build() {
         let text = "WINE REGISTRY Version 2\n\n[Software\\\\Microsoft\\\\Windows NT\\\\CurrentVersion] 1795242720\n#time=1dd\n\"CurrentBuild\"=\"20348\"\n\
                     \"CurrentBuildNumber\"=\"20348\"\n\"CurrentVersion\"=\"10.0\"\n\n[Software\\\\Other] 1\n\"CurrentBuild\"=\"1\"\n";
         let changed = versioned(text, 17763);

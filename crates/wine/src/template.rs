@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_tells_programs_apart() {
+    fn versions_differ_by_programs() {
         let programs = |init: &'static [u8]| Programs::embedded([init, b"tools", b"dll", b"shell"]);
         assert_eq!(programs(b"a").version(), programs(b"a").version());
         assert_ne!(programs(b"a").version(), programs(b"b").version());
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_outdated_templates_are_told_apart() {
+    fn missing_and_outdated_templates_are_distinguished() {
         let dir = tempfile::tempdir().unwrap();
         let template = dir.path().join(NAME);
         assert_eq!(find(dir.path(), None), Err(Missing::Template(template.clone())));
