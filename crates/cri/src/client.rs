@@ -1,4 +1,4 @@
-//! The calls.
+//! Client: one method for each call of CRI.
 
 use std::future::Future;
 use std::sync::Arc;

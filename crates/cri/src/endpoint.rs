@@ -1,4 +1,4 @@
-//! Where a runtime listens.
+//! Endpoint of a runtime: unix socket, named pipe or TCP address.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Why a call failed, in the terms a node agent acts on.
+//! Errors of calls, by what a node agent does about them.
 
 use std::time::Duration;
 

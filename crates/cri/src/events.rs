@@ -1,4 +1,4 @@
-//! Following what happens to containers without asking again and again.
+//! Container events: a stream that reconnects, instead of polling.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The client against a socket nobody listens on, a runtime that lacks calls, and one that is slow.
+//! Tests of the client against a socket without listener, a runtime that lacks calls, and one that is slow.
 
 use std::path::Path;
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn pull(name: &str) -> v1::PullImageRequest {
 }
 
 #[tokio::test]
-async fn errors_say_what_can_be_done() {
+async fn errors_name_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("cri");
     let client = client(&socket);
@@ -77,7 +77,7 @@ async fn errors_say_what_can_be_done() {
 }
 
 #[tokio::test]
-async fn a_runtime_without_events_is_told_once() {
+async fn missing_events_are_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("cri");
     let mut events = client(&socket).events();

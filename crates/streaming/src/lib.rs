@@ -1,5 +1,5 @@
-//! The wires of `exec`, `attach` and `port-forward`, both ends of each: what kubectl, the API server, the node agent and the
-//! container runtime say to each other once an HTTP/1.1 connection has been upgraded.
+//! Wire protocols of `exec`, `attach` and `port-forward`, both ends: between kubectl, the API server, the node agent and the
+//! container runtime, once an HTTP/1.1 connection has been upgraded.
 //!
 //! | module | what it does |
 //! | --- | --- |

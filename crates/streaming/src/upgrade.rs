@@ -1,4 +1,4 @@
-//! HTTP/1.1 connections that become something else: who asks for what, the answers, and both ends of passing one through.
+//! HTTP/1.1 upgrades: requests, answers, and passing an upgraded connection through.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE};
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_for_upgrades_are_told_from_others() {
+    fn upgrade_requests_are_recognised() {
         assert_eq!(wanted(&headers(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")])), Some(Wire::Spdy));
         assert_eq!(wanted(&headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")])), Some(Wire::WebSocket));
         assert_eq!(wanted(&headers(&[("upgrade", "websocket")])), None);

@@ -235,7 +235,7 @@ async fn nonsense_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_peer_that_only_asks_is_left() {
+async fn peer_that_never_reads_answers_is_dropped() {
     let (a, b) = duplex(1 << 20);
     let server = Connection::new(b, Role::Server, Limits::default());
     let (mut from_server, mut to_server) = tokio::io::split(a);

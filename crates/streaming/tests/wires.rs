@@ -158,7 +158,7 @@ async fn a_program_over_websocket() {
 }
 
 #[tokio::test]
-async fn the_oldest_protocols_get_words() {
+async fn oldest_protocols_get_the_error_as_text() {
     let refuses = async |streams: Streams| streams.finish(&Outcome::Failed("no such program".into())).await;
     for protocol in ["channel.k8s.io", ""] {
         let address = program(ALL, refuses).await;
@@ -318,7 +318,7 @@ async fn many_connections_share_one_forwarding() {
 }
 
 #[tokio::test]
-async fn a_port_that_nobody_serves_is_told() {
+async fn refused_ports_are_reported() {
     let (address, _) = forwards().await;
     let connection = spdy(address, &[portforward::PROTOCOL]).await;
     let (mut error, mut data) = tokio::try_join!(connection.open(headers("error", 0, 81)), connection.open(headers("data", 0, 81))).unwrap();

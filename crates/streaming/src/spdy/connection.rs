@@ -1,4 +1,4 @@
-//! A connection with its streams.
+//! SPDY connection: streams, flow control, pings.
 //!
 //! Tasks: a reader, which takes frames apart and fills the streams' buffers, and a writer, which alone compresses headers
 //! and writes. They and the streams meet in one [`Inner`] behind a lock that is held for moments only.

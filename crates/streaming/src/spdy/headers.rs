@@ -1,4 +1,4 @@
-//! Header blocks: names and values, compressed with one zlib stream a direction for the life of a connection
+//! SPDY header blocks: names and values, compressed with one zlib stream a direction for the life of a connection
 //! (SPDY Protocol - Draft 3.1, §2.6.10).
 
 use bytes::{Buf, Bytes};
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dictionary_is_the_one_that_everybody_has() {
+    fn dictionary_is_that_of_the_draft() {
         let (mut a, mut b) = (1u32, 0u32);
         for byte in dictionary() {
             a = (a + u32::from(byte)) % 65521;

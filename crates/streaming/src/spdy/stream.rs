@@ -1,4 +1,4 @@
-//! One stream of a connection: two halves that live independently.
+//! SPDY stream: two independent halves.
 
 use std::io;
 use std::pin::Pin;
