@@ -1,4 +1,4 @@
-//! Resolving names the way a pod's system resolver would: hosts file, search list, servers in order.
+//! DNS resolver like a pod's system resolver: hosts file, search list, servers in order.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::{ErrorKind, Read as _, Write as _};

@@ -25,7 +25,6 @@ pub fn refusal(argv: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-
     #[test]
     fn known_programs_are_refused() {
         let refusal = |words: &[&str]| super::refusal(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! `/fetch?url=…`: a request made from inside the pod, so that others can see what the pod sees.
+//! `/fetch?url=…`: sends a request from inside the pod and returns the answer.
 
 use std::net::IpAddr;
 use std::time::Duration;

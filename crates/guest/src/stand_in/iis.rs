@@ -1,4 +1,4 @@
-//! The stand-in of IIS: an HTTP/1.1 server that answers where IIS would, and says that it is not IIS.
+//! Stand-in of IIS: an HTTP/1.1 server on IIS's port whose pages say that it is not IIS.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

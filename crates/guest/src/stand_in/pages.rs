@@ -1,4 +1,4 @@
-//! What the stand-in of IIS answers, as functions of the request.
+//! Responses of the stand-in of IIS, as functions of the request.
 
 use std::io;
 use std::path::Path;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_front_page_says_what_it_is() {
+    fn start_page_says_that_it_is_a_stand_in() {
         let page = front("a<b>", Product::Iis);
         let text = String::from_utf8(page.body.to_vec()).unwrap();
         assert!(text.contains("IIS") && text.contains("Mullion") && text.contains("stand-in") && text.contains("a&lt;b&gt;"));

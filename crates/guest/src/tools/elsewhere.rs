@@ -1,4 +1,4 @@
-//! In the place of Windows' calls where there is no Windows: the tools are built there for their tests only.
+//! Placeholders for Windows' calls on other systems, where the tools are built for their tests only.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

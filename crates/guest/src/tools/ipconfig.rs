@@ -98,7 +98,7 @@ mod tests {
     use crate::tools::network::tests::pod;
 
     #[test]
-    fn everything_is_said_of_a_pod() {
+    fn all_details_of_a_pod_are_printed() {
         let text = report(&pod(), true);
         let lines: Vec<&str> = text.split("\r\n").collect();
         for wanted in [

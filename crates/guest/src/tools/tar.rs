@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked() {
+    fn packed_files_are_unpacked() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         std::fs::create_dir_all(path("from/sub/empty")).unwrap();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leaves_the_directory() {
+    fn members_stay_below_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let inner = dir.path().join("inner");
         std::fs::create_dir(&inner).unwrap();

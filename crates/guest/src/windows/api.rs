@@ -1,4 +1,4 @@
-//! The few calls of Windows that the tools need and std does not have.
+//! Windows calls that the tools need and std lacks.
 #![allow(unsafe_code, reason = "echo requests, console events and named events have no safe form in std")]
 
 use std::ffi::OsStr;

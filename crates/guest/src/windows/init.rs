@@ -1,7 +1,7 @@
-//! `mullion-init.exe ORDER REPORTS`: starts a container's program, waits for it, tells how it went and what its whole exit
-//! code is, and passes the wish to stop on to every program of the container.
+//! `mullion-init.exe ORDER REPORTS`: starts a container's program, waits for it, reports its start and its 32-bit exit
+//! code, and passes a stop request on to every program of the container.
 //!
-//! The wish arrives as Ctrl-C (SIGINT to this process, which Wine turns into that) with a mark in the order file; a Ctrl-C
+//! The request arrives as Ctrl-C (SIGINT to this process, which Wine turns into that) with a mark in the order file; a Ctrl-C
 //! without the mark was typed at the container's terminal and is the program's own business.
 #![allow(unsafe_code, reason = "starting a process with an exact command line, jobs and remote threads have no safe form in std")]
 

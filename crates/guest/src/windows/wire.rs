@@ -1,4 +1,4 @@
-//! Between a container's Linux side and `mullion-init.exe`, which starts its Windows program.
+//! Protocol between a container's Linux side and `mullion-init.exe`, which starts its Windows program.
 //!
 //! The order is a file that both can write: one byte that says whether to stop, then texts that each end with NUL. What
 //! comes back are lines in a pipe. Neither holds anything that a program of the container must not see.
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_and_reports_come_back_as_they_were() {
+    fn orders_and_reports_are_decoded_as_encoded() {
         let order = Order {
             command_line: r#"cmd /S /C "echo ä & exit 300""#.to_owned(),
             cwd: r"C:\app".to_owned(),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_order_is_refused() {
+    fn malformed_orders_are_refused() {
         for wrong in [&b""[..], b"-", b"-cmd", b"-cmd\0", b"-cmd\0C:\\\0NOVALUE\0", b"-\xff\0x\0"] {
             assert_eq!(Order::decode(wrong), Err(NotAnOrder), "{wrong:?}");
         }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nul_cannot_smuggle_anything_in() {
+    fn nul_is_left_out_of_texts() {
         let order = Order { command_line: "a\0EVIL=1".to_owned(), cwd: "C:".to_owned(), ..Order::default() };
         assert_eq!(Order::decode(&order.encode()).unwrap().command_line, "aEVIL=1");
     }

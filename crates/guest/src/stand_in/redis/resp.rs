@@ -1,4 +1,4 @@
-//! The wire format of Redis, without any I/O: bytes in, requests out; replies to bytes.
+//! RESP codec: bytes to requests, replies to bytes; no I/O.
 
 /// Longest line without an end, and longest inline command.
 const MAX_LINE: usize = 64 << 10;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_in_redis_words() {
+    fn malformed_requests_are_refused_in_redis_words() {
         for (bytes, text) in [
             (&b"*x\r\n"[..], "invalid multibulk length"),
             (b"*99999999\r\n", "invalid multibulk length"),

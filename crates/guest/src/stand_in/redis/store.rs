@@ -1,4 +1,4 @@
-//! The commands, as a function of what is stored, the request and the time.
+//! Redis commands, as a function of the store, the request and the time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns() {
+    fn patterns_match_like_redis() {
         for (pattern, text, fits) in [("*", "", true), ("a*c", "abbc", true), ("a*c", "abb", false), ("h?llo", "hallo", true), (r"\*", "x", false)] {
             assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), fits, "{pattern} {text}");
         }

@@ -1,4 +1,4 @@
-//! curl's command line.
+//! Command line of `curl`.
 
 use std::path::PathBuf;
 use std::time::Duration;

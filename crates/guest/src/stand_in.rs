@@ -1,4 +1,4 @@
-//! The stand-ins that answer for images which need a real Windows.
+//! Stand-ins: small servers that answer for images which need a real Windows.
 //!
 //! container-sim calls [`run`] inside a container, as its only program: the file system's root then holds one directory
 //! per drive (`/c` is `C:\`), and nothing of the machine outside is in sight.
@@ -44,7 +44,7 @@ impl FromStr for StandIn {
     }
 }
 
-/// What a stand-in is told.
+/// Options of a stand-in.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Which program.

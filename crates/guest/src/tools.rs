@@ -1,5 +1,5 @@
-//! The command-line tools that Windows has and Wine has not, or not whole; and `powershell`, which only says that it is not
-//! there. One executable is all of them, by the name it is called.
+//! Command-line tools of Windows that Wine lacks or has in part; and `powershell`, which only says that it is missing. One
+//! executable is all of them, by the name it is called.
 
 mod curl;
 #[cfg(not(windows))]

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_has_curls_codes() {
+    fn failures_have_curls_exit_codes() {
         for (args, code) in [
             (&["-s", "http://127.0.0.1:1/"][..], 7),
             (&["-s", "https://127.0.0.1/"], 1),

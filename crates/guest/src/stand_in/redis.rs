@@ -1,4 +1,4 @@
-//! The stand-in of Redis: strings, counters and expiry over RESP, in memory.
+//! Stand-in of Redis: strings, counters and expiry over RESP, in memory.
 
 mod resp;
 mod store;
