@@ -8,7 +8,7 @@
 //!
 //! What is simulated and what is not: namespaces, mounts, networks, signals, logs and exit codes are real. A Windows
 //! node's containers are stand-ins, labelled as such (`mullion.io/stand-in`). Limits hold where the machine allows it
-//! (`runtime::limits` says by whom); those that nobody enforces are reported (`mullion.io/unenforced-limits`).
+//! (`runtime::limits`); those that nothing enforces are reported (`mullion.io/unenforced-limits`).
 #![cfg(target_os = "linux")]
 
 mod config;

@@ -156,7 +156,7 @@ impl Runtime {
             if record.shim_pid == 0
                 && let Some(unfinished) = shim.take()
             {
-                // The runtime ended while it made this sandbox, whose addresses nobody knows: the kubelet makes another.
+                // The runtime ended while it made this sandbox, whose addresses are lost: the kubelet makes another.
                 unfinished.shutdown().await;
             }
             tracing::info!(sandbox = record.id, alive = shim.is_some(), "found a sandbox");
@@ -211,7 +211,7 @@ impl Runtime {
             let mut state = self.state();
             let Some(known) = state.sandboxes.get_mut(sandbox) else { return };
             known.shim = None;
-            // Whoever holds the sandbox's turn is about to stop it.
+            // The operation that holds the sandbox's turn is about to stop it.
             if !known.record.stopped && known.turn.try_lock().is_ok() {
                 tracing::warn!(sandbox, "the sandbox's shim is gone");
             }
@@ -283,7 +283,7 @@ impl Runtime {
     }
 }
 
-/// The end of a container that nobody saw: containerd's code for that.
+/// The end of a container whose exit code is lost: containerd's code for that.
 fn lost() -> Exit {
     Exit {
         code: 255,

@@ -46,7 +46,7 @@ pub(crate) struct Session {
 #[derive(Debug)]
 pub(crate) struct Input(pipe::Sender);
 
-/// The other end of a program's output. A terminal that nobody holds any more reads as an end, not as an error.
+/// The other end of a program's output. A terminal whose other end is closed reads as an end, not as an error.
 #[derive(Debug)]
 pub(crate) struct Output(pipe::Receiver);
 

@@ -47,7 +47,7 @@ impl Server {
     pub(crate) async fn start(runtime: Arc<Runtime>) -> Result<Self> {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen on the loopback for exec, attach and port-forward")?;
-        let address = listener.local_addr().context("cannot tell the streaming server's address")?;
+        let address = listener.local_addr().context("cannot read the streaming server's address")?;
         let tokens = Arc::new(Tokens::default());
         tokio::spawn(accept(runtime, listener, Arc::clone(&tokens)));
         Ok(Self { address, tokens })

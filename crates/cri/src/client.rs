@@ -149,7 +149,7 @@ calls! {
     runtime.status = "Status"(StatusRequest) -> v1::StatusResponse = whole;
     /// What the runtime wants its client to know, such as the cgroup driver.
     runtime.runtime_config = "RuntimeConfig"(RuntimeConfigRequest) -> v1::RuntimeConfigResponse = whole;
-    /// Tells the runtime the node's pod CIDR.
+    /// Passes the node's pod CIDR to the runtime.
     runtime.update_runtime_config = "UpdateRuntimeConfig"(UpdateRuntimeConfigRequest) -> ();
     /// Makes and starts a pod's sandbox; the answer is its id.
     runtime.run_pod_sandbox = "RunPodSandbox"(RunPodSandboxRequest) -> String = pod_sandbox_id;

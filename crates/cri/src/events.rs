@@ -12,7 +12,7 @@ use crate::{Client, Kind};
 pub enum Notice {
     /// Something happened to a container or sandbox. The message carries the pod's state at that moment.
     Event(Box<v1::ContainerEventResponse>),
-    /// Events begin (again): whatever happened before was not told. List now.
+    /// Events begin (again): earlier events are lost. List now.
     Relist,
     /// Events stopped; they are tried again by themselves. List at intervals until the next [`Notice::Relist`].
     Lost {
@@ -43,7 +43,7 @@ impl Events {
         Self { notices, task }
     }
 
-    /// The next notice; `None` once events are known to be unsupported and that was told.
+    /// The next notice; `None` once events are known to be unsupported and that was reported.
     pub async fn next(&mut self) -> Option<Notice> {
         self.notices.recv().await
     }

@@ -282,7 +282,7 @@ impl Archive {
         Ok(Found { names: parse_names(image.repo_tags.iter().flatten()), manifest: None, id, config, layers })
     }
 
-    /// The layer uncompressed, as a stream; [`Checked::finish`] tells whether the digests held.
+    /// The layer uncompressed, as a stream; [`Checked::finish`] checks the digests.
     ///
     /// # Errors
     /// When the archive does not hold the layer.
@@ -454,7 +454,7 @@ pub fn digest_of(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
-/// How a blob is compressed, told by its first bytes: media types lie more often.
+/// Compression of a blob, by its first bytes: media types are wrong more often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compression {
     None,

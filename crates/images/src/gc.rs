@@ -1,7 +1,7 @@
 //! Garbage collection: removes layers that no image and no container of any cluster uses.
 //!
 //! Every store that opens the cache leaves a note there with the place of its index. A layer is garbage when it occurs in
-//! none of these indexes and in no container's `start.json` beside them. Whoever is unpacking holds the cache's lock
+//! none of these indexes and in no container's `start.json` beside them. A process that unpacks holds the cache's lock
 //! shared; then nothing is removed, and the next removal of an image tries again.
 
 use std::collections::HashSet;
@@ -68,7 +68,7 @@ impl Store {
         Ok(removed)
     }
 
-    /// Removes what was fetched in part and nobody came back for within a day.
+    /// Removes partial downloads that were not resumed within a day.
     fn forget_transfers(&self) {
         for entry in std::fs::read_dir(self.cache.join("ingest")).into_iter().flatten().flatten() {
             let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());

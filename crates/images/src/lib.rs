@@ -215,7 +215,7 @@ impl Store {
     pub fn open(state: &Path, cache: &Path, os: NodeOs) -> Result<Self, ImageError> {
         use std::os::unix::fs::DirBuilderExt;
         for dir in [state, cache, &cache.join("layers"), &cache.join("users")] {
-            // Layers may hold set-uid files: nobody else may run them.
+            // Layers may hold set-uid files: no other user may run them.
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("make directory", dir))?;
         }
         let template = cache.with_file_name(wine::template::NAME);
@@ -334,7 +334,7 @@ impl Store {
         Ok(find(&self.read()?.images, name).cloned())
     }
 
-    /// Removes the image that a name, a digest or an id means, with all its names, and the layers that nobody else uses.
+    /// Removes the image that a name, a digest or an id means, with all its names, and the layers that nothing else uses.
     /// Returns whether there was one.
     ///
     /// # Errors
@@ -349,7 +349,7 @@ impl Store {
             // The image is gone whether or not its layers could be removed.
             match self.collect_garbage() {
                 Ok(count) => tracing::debug!(count, "removed layers"),
-                Err(error) => tracing::warn!(error = format!("{:#}", anyhow::anyhow!(error)), "cannot remove layers that nobody uses"),
+                Err(error) => tracing::warn!(error = format!("{:#}", anyhow::anyhow!(error)), "cannot remove unused layers"),
             }
         }
         Ok(removed)

@@ -42,7 +42,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What [`Store::fetch`] may be told.
+/// Options of [`Store::fetch`].
 pub struct FetchOptions<'a> {
     /// How registries are reached.
     pub registries: &'a Registries,
@@ -52,7 +52,7 @@ pub struct FetchOptions<'a> {
     pub fit: Fit<'a>,
     /// Bounds of what is unpacked.
     pub limits: Limits,
-    /// Told as bytes come.
+    /// Called as bytes arrive.
     pub progress: &'a (dyn Fn(Progress) + Sync),
 }
 

@@ -92,7 +92,7 @@ pub struct Offer {
     pub platforms: Vec<Platform>,
 }
 
-/// What the catalogue has under a reference. `None`: no such repository, or a tag nobody published.
+/// What the catalogue has under a reference. `None`: no such repository, or a tag that was never published.
 pub fn offer(reference: &Reference) -> Option<Offer> {
     let entry = CATALOGUE.iter().find(|entry| entry.name == reference.familiar())?;
     let tag = reference.tag.as_deref().unwrap_or("latest");

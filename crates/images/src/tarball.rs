@@ -189,7 +189,7 @@ fn walk<R: Read, E: From<TarError>>(entries: Entries<'_, R>, limits: Limits, mut
     Ok(())
 }
 
-/// What extension headers said about the member that follows them.
+/// Contents of the extension headers before a member.
 #[derive(Default)]
 struct Pending {
     path: Option<Vec<u8>>,

@@ -10,7 +10,7 @@
 //! | [`portforward`] | connections to a pod's ports over SPDY |
 //!
 //! Peers are foreign: what they can make this side hold is limited in each module, and a peer that does not read or write
-//! delays nobody but itself.
+//! delays only itself.
 
 pub mod portforward;
 pub mod remotecommand;

@@ -40,7 +40,7 @@ pub fn is_tunnel(headers: &HeaderMap) -> bool {
         && upgrade::values(headers, &http::header::SEC_WEBSOCKET_PROTOCOL).iter().any(|own| own == TUNNEL)
 }
 
-/// Serves a client until it leaves. `dial` connects to a port; its error is told to the client after `error forwarding port PORT to `.
+/// Serves a client until it leaves. `dial` connects to a port; its error is sent to the client after `error forwarding port PORT to `.
 pub async fn serve<I, F, C>(io: I, pod: &str, dial: F)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -148,10 +148,10 @@ enum Ending {
 }
 
 impl Streams {
-    /// Tells the client how it ended, after everything that was written, and waits until it has read that.
+    /// Sends the outcome to the client, after everything that was written, and waits until it has read that.
     pub async fn finish(self, outcome: &Outcome) {
         let bytes = outcome.to_bytes(self.protocol);
-        // Ends of outputs come first, and nobody reads input any more.
+        // Ends of outputs come first, and input is not read any more.
         drop((self.stdin, self.stdout, self.stderr, self.sizes));
         match self.ending {
             Ending::Spdy { connection, mut error, silent } => {
@@ -261,7 +261,7 @@ impl Accepted {
         let output = |wanted: bool, channel| wanted.then(|| Box::new(channels.writer(channel)) as Output);
         let stdout = output(self.wanted.stdout, STDOUT);
         let stderr = output(self.wanted.stderr && !self.wanted.tty, STDERR);
-        // Tells the client that it is connected.
+        // Confirms the connection to the client.
         let first = if stdout.is_some() {
             STDOUT
         } else if stderr.is_some() {
@@ -402,7 +402,7 @@ impl Remote {
         Ok(Self { connection, error, stdin, stdout, stderr, resize })
     }
 
-    /// Passes a client's streams on to the server until it says how it ended, and tells the client.
+    /// Passes a client's streams on to the server until it sends the outcome, and passes that on to the client.
     pub async fn bridge(self, mut client: Streams) {
         let Remote { connection, error, stdin, stdout, stderr, resize } = self;
         let gone = client.gone.clone();

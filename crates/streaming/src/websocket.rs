@@ -178,7 +178,7 @@ impl Channels {
         let mut message = BytesMut::with_capacity(1 + bytes.len());
         message.put_u8(channel);
         message.put_slice(bytes);
-        // Fails when the client is gone, which `gone` tells.
+        // Fails when the client is gone, which `gone` signals.
         let _ = self.messages.send(Message::Binary(message.freeze())).await;
     }
 
@@ -259,7 +259,7 @@ async fn write<I: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Writes to one channel. Its end is told to nobody: the protocol has no word for it.
+/// Writes to one channel. Its end is not sent: the protocol has no message for it.
 pub struct ChannelWriter {
     channel: u8,
     sender: PollSender<Message>,

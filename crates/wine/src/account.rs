@@ -22,7 +22,7 @@ pub enum Account {
 const CONTAINER: &str = "User Manager";
 const SYSTEM: &str = "NT AUTHORITY";
 
-/// Each with its domain and the names that it is known by; the first is what programs are told.
+/// Each with its domain and the names that it is known by; programs see the first.
 const ACCOUNTS: &[(Account, &str, &[&str])] = &[
     (Account::Administrator, CONTAINER, &["ContainerAdministrator"]),
     (Account::User, CONTAINER, &["ContainerUser"]),

@@ -115,7 +115,7 @@ fn keep(dir: &Path, modules: &[(String, Vec<u8>)]) -> Result<()> {
         std::fs::File::create(inner.join(name))?.write_all(content)?;
     }
     match std::fs::rename(&inner, dir) {
-        // Somebody else has made the same.
+        // Another process has made the same.
         Err(_) if dir.is_dir() => Ok(()),
         other => Ok(other?),
     }

@@ -49,7 +49,7 @@ pub(super) fn make(target: &Path, template: &Path, build: u32, mut changed: Vec<
         std::fs::File::create(inner.join(file))?.write_all(text.as_bytes())?;
     }
     match std::fs::rename(&inner, target) {
-        // Somebody else has made the same.
+        // Another process has made the same.
         Err(_) if target.is_dir() => Ok(()),
         other => other.with_context(|| format!("cannot make {}", target.display())),
     }

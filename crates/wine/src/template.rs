@@ -29,7 +29,7 @@ pub enum Missing {
     /// Wine is not installed.
     #[error("this machine has no Wine; install it (Debian: apt-get install wine64), then run `mullion template`")]
     Wine,
-    /// Nobody has made the template yet.
+    /// The template does not exist yet.
     #[error("there is no Windows template at {}; make it with `mullion template`", .0.display())]
     Template(PathBuf),
     /// Another Mullion made it, or Wine was updated since.
@@ -133,14 +133,14 @@ impl Template {
         Self { dir: layers.parent().unwrap_or(layers).to_owned(), version, held: Mutex::default() }
     }
 
-    /// The template's directory, which nobody removes from now on.
+    /// The template's directory, which is not removed from now on.
     pub fn find(&self) -> Result<PathBuf, Missing> {
         let template = find(&self.dir, self.version.as_deref())?;
         let stamp = template.join(STAMP);
         let inode = std::fs::metadata(&stamp).map(|metadata| metadata.ino()).unwrap_or_default();
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.iter().all(|(known, _)| *known != inode) {
-            // A read-only template of somebody else's is not removed by us either.
+            // A read-only template of another user is not removed by us either.
             if let Ok(Some(lock)) = FileLock::try_share(&stamp) {
                 held.push((inode, lock));
             }

@@ -2,7 +2,7 @@
 //! version 2 below the nearest group above it that may have children with limits (those with processes of their own may
 //! not), such as a slice of the user's own service manager.
 //!
-//! One flat group per limited container and controller, `mullion-NODE-CONTAINER`; NODE tells ours from those of other
+//! One flat group per limited container and controller, `mullion-NODE-CONTAINER`; NODE separates ours from those of other
 //! runtimes, and what a runtime that was killed left behind goes when the next one starts.
 
 use std::io;
@@ -170,7 +170,7 @@ impl Parent {
 
 fn memory_files(unified: bool, amounts: Amounts) -> Vec<(&'static str, String)> {
     let Some(bytes) = amounts.memory else { return Vec::new() };
-    // Kubernetes gives containers no swap unless a node is told to.
+    // Kubernetes gives containers no swap unless a node is configured to.
     if unified { vec![("memory.max", bytes.to_string()), (SWAP, "0".to_owned())] } else { vec![("memory.limit_in_bytes", bytes.to_string())] }
 }
 

@@ -77,7 +77,7 @@ impl Runtime {
         let of = |guid: Guid| known.iter().filter(|(_, (own, _))| *own == guid).map(|(id, _)| id.clone()).collect();
         if let News::Event(event) = news {
             match namespace_of(event) {
-                Concerns::Nobody => return Some(Vec::new()),
+                Concerns::Nothing => return Some(Vec::new()),
                 Concerns::Namespace(guid) => return Some(of(guid)),
                 Concerns::All => {}
             }
@@ -147,7 +147,7 @@ impl Runtime {
         Some((sandbox.record.clone(), guid))
     }
 
-    /// Notes what is wrong with a sandbox's network, and tells it.
+    /// Records what is wrong with a sandbox's network, and sends an event.
     fn set_trouble(&self, record: &SandboxRecord, trouble: Option<Trouble>) {
         let kind = {
             let mut state = self.state();
@@ -183,7 +183,7 @@ impl Runtime {
 
 /// Which namespace an event is about.
 enum Concerns {
-    Nobody,
+    Nothing,
     Namespace(Guid),
     All,
 }
@@ -195,7 +195,7 @@ fn namespace_of(event: &Event) -> Concerns {
         Event::NAMESPACE_DELETE => guid(&data["ID"]),
         Event::ENDPOINT_DETACHED => guid(&data["Data"]["Namespace"]),
         Event::NETWORK_DELETE => None,
-        _ => return Concerns::Nobody,
+        _ => return Concerns::Nothing,
     };
     namespace.map_or(Concerns::All, Concerns::Namespace)
 }

@@ -178,7 +178,7 @@ fn is_host_ipc(config: &v1::PodSandboxConfig) -> bool {
     namespace_options(config).is_some_and(|options| options.ipc() == v1::NamespaceMode::Node)
 }
 
-/// Refuses kernel settings that are not the pod's own, whoever asks for them.
+/// Refuses kernel settings that are not the pod's own.
 fn check_sysctls(config: &v1::PodSandboxConfig, host_network: bool) -> Result<(), String> {
     let host = sysctl::HostNamespaces { network: host_network, ipc: is_host_ipc(config) };
     let mut names: Vec<&String> = config.linux.iter().flat_map(|linux| linux.sysctls.keys()).collect();

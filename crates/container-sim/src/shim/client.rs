@@ -52,7 +52,7 @@ impl Shim {
     /// Connects to the shim of the sandbox in `dir`.
     ///
     /// # Errors
-    /// When nobody listens: the shim is gone.
+    /// When there is no listener: the shim is gone.
     pub(crate) async fn connect(dir: &Path, sandbox: &str, notices: mpsc::UnboundedSender<Notice>) -> Result<Self> {
         let (directory, path) = short(dir)?;
         let stream = UnixStream::connect(path).await.with_context(|| format!("no shim listens in {}", dir.display()))?;

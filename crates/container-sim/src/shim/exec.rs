@@ -2,7 +2,7 @@
 //!
 //! The process starts in the network, IPC and UTS namespaces of the shim, which are the pod's. What it has to know of the container it reads
 //! before it enters; nothing is read from inside but users and the program itself. The container's mounts come first and its pid namespace
-//! last ([`Entry`]): nobody in the container ever sees a process that sees the node.
+//! last ([`Entry`]): no process of the container ever sees a process that sees the node.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -91,10 +91,10 @@ pub(super) fn main(dir: &Path) -> Result<()> {
 /// Name of the variable with the descriptor of the node's mount namespace.
 const HOME: &str = "MULLION_SHIM_HOME";
 
-/// Mounts this program read-only in a mount namespace that nobody else sees, and returns its path there and the way back.
+/// Mounts this program read-only in a private mount namespace, and returns its path there and the way back.
 ///
 /// Processes in containers can reach the file of a program that runs beside them (`/proc/PID/exe`), and so far as users go
-/// it may be theirs to write: it is the user's who started the lab. Whoever reaches it through this mount cannot.
+/// it may be theirs to write: it belongs to the user who started the lab. Through this mount it cannot be written.
 fn protect_program(dir: &Path) -> Result<(PathBuf, OwnedFd)> {
     let home = OwnedFd::from(File::open("/proc/self/ns/mnt").context("cannot open the mount namespace")?);
     let program = std::fs::read_link(SELF).context("cannot find this program")?;

@@ -39,7 +39,7 @@ impl Limits {
         setrlimit(Resource::Data, self.data_bound()).context("cannot limit memory")
     }
 
-    /// The bound on private memory. The hard one stays open: nobody in a user namespace could raise it again for an update.
+    /// The bound on private memory. The hard one stays open: no process in a user namespace could raise it again for an update.
     pub(crate) fn data_bound(&self) -> Rlimit {
         Rlimit { current: self.data, maximum: getrlimit(Resource::Data).maximum }
     }

@@ -76,8 +76,8 @@ impl Ready {
     }
 }
 
-/// Closes whatever this process was given besides its standard streams and `keep`: nothing of the lab reaches a
-/// container, whatever whoever started us left open.
+/// Closes all descriptors but the standard streams and `keep`: nothing of the lab reaches a container, whatever the
+/// process that started this one left open.
 pub(super) fn close_others(keep: &[i32]) -> Result<()> {
     let mut open = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd").context("cannot list descriptors")? {

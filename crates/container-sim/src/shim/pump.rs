@@ -83,7 +83,7 @@ impl Stream {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break true,
-                // A terminal says EIO once nobody has its other end open.
+                // A terminal returns EIO once its other end is closed.
                 Err(_) => break false,
             }
         };
@@ -135,7 +135,7 @@ mod tests {
         let (mut reader, tap) = pipe();
         stream.attach(1, tap.into());
         let mut written = 0;
-        // Until the program's pipe is full, since nobody reads.
+        // Until the program's pipe is full, since the client does not read.
         loop {
             match program.write(&[b'x'; 4096]) {
                 Ok(count) => written += count,

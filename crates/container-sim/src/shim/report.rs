@@ -52,7 +52,7 @@ impl Report {
 
     /// Reports that this process goes on as another child of the shim, by its number there.
     pub(super) fn moved(&self, pid: u32) -> Result<()> {
-        fdpass::send(&self.0, &[MOVED, pid.to_string().as_bytes()].concat(), &[]).context("cannot tell the shim of a process")
+        fdpass::send(&self.0, &[MOVED, pid.to_string().as_bytes()].concat(), &[]).context("cannot report a process to the shim")
     }
 
     /// Hands over a mount namespace.

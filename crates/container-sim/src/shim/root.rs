@@ -210,7 +210,7 @@ pub(super) fn system_mounts(inside: &HostRoot, spec: &StartSpec, proc: Option<Ow
     }
     let sys = directory(inside, "/sys")?;
     let readonly = if spec.security.privileged { quiet } else { quiet | MsFlags::MS_RDONLY };
-    // sysfs belongs to the network namespace's owner, which for the node's own network may be somebody else.
+    // sysfs belongs to the network namespace's owner, which for the node's own network may be another one.
     if mount(Some("sysfs"), &fd_path(&sys), Some("sysfs"), readonly, NONE).is_err() {
         mount(Some("tmpfs"), &fd_path(&sys), Some("tmpfs"), readonly, Some("mode=755,size=4k")).context("cannot mount /sys")?;
     }
@@ -292,14 +292,14 @@ fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&
 /// What has just been mounted at `target`: the handle `place` lies below the new mount.
 fn top(inside: &HostRoot, target: &PodPath, place: &Resolved) -> Result<Resolved> {
     if target.components().is_empty() {
-        // A whole drive, whose directory nobody but this process has seen yet.
+        // A whole drive, whose directory only this process has seen yet.
         let handle = File::open(&place.path).with_context(|| format!("cannot open {}", place.path.display()))?;
         return Ok(Resolved { path: place.path.clone(), kind: place.kind, handle });
     }
     Ok(inside.resolve(target)?)
 }
 
-/// Mounts an image's files where nobody can write them.
+/// Mounts an image's files read-only.
 fn image_volume(layers_dir: &Path, layers: &[String], target: &Path) -> Result<()> {
     std::fs::create_dir_all(layers_dir.join("empty"))?;
     // An overlay without a writable layer wants two at least.
@@ -328,7 +328,7 @@ const NAMESPACED: &[&str] = &[
     "kernel/shmmni",
 ];
 
-/// Switches of the machine, whoever asks.
+/// Switches of the machine, protected in privileged containers too.
 const MACHINES: &[&str] = &["/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"];
 
 /// Hides and protects what runc hides and protects. A privileged container sees everything; what belongs to the machine and not to the pod it
@@ -396,4 +396,27 @@ pub(super) fn remount_readonly(path: &Path) -> Result<()> {
 fn fd_path(object: &Resolved) -> PathBuf {
     let handle: &File = &object.handle;
     PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shim::WineRoot;
+
+    #[test]
+    fn second_programs_are_of_the_roots_kind() {
+        let layers = RootSpec::Layers { layers_dir: "/layers".into(), layers: Vec::new() };
+        let wine = RootSpec::Wine(WineRoot { lowers: Vec::new(), modules: Vec::new(), resolver: None });
+        let words = ["echo", "a b"];
+        assert!(matches!(layers.second_program(&words, "/x"), Ok(Program::Exec { argv, cwd }) if argv == words && cwd == "/x"));
+        assert!(matches!(wine.second_program(&words, ""), Ok(Program::Windows { line, .. }) if line == r#"echo "a b""#));
+        let refused = RootSpec::Drives.second_program(&words, "").unwrap_err().to_string();
+        assert!(refused.contains("holds no Windows programs to run: install Wine"), "{refused}");
+    }
+
+    #[test]
+    fn only_roots_without_programs_may_share_the_shims_processes() {
+        let layers = RootSpec::Layers { layers_dir: "/layers".into(), layers: Vec::new() };
+        assert!(layers.runs_programs() && !RootSpec::Drives.runs_programs());
+    }
 }

@@ -333,7 +333,7 @@ impl Server {
         for stream in self.containers.values_mut().flat_map(|container| &mut container.streams) {
             stream.detach(number);
         }
-        // A program that runs goes on, as with upstream's runtimes; one that nobody waits for any more does not begin.
+        // A program that runs goes on, as with upstream's runtimes; one that no client waits for any more does not begin.
         if self.programs.get(&number).is_some_and(|program| program.starting.is_some()) {
             self.kill(number);
         }

@@ -112,7 +112,7 @@ pub(super) fn hold(pid: Pid) -> Result<OwnedFd> {
 
 /// The way of a process into the pid namespace of its container, from outside of which it has been started.
 ///
-/// Whoever shares that namespace can ask for the files of each process in it, by `/proc/PID/root` and `/proc/PID/fd`. So the process first
+/// Every process of that namespace can reach the files of each process in it, by `/proc/PID/root` and `/proc/PID/fd`. So the process first
 /// enters the container's mounts and closes what it does not need, and only then puts its copy into the namespace and ends.
 #[derive(Debug)]
 pub(super) struct Entry {

@@ -109,7 +109,7 @@ impl Client {
         };
         let connector = builder.https_or_http().enable_http1().wrap_connector(connector);
         let http = HttpClient::builder(TokioExecutor::new()).build(connector);
-        // A mirror is not told the credentials of the registry.
+        // A mirror does not receive the credentials of the registry.
         let credentials = if endpoint.origin { credentials.clone() } else { Credentials::Anonymous };
         let authorization = match &credentials {
             Credentials::Bearer(token) => Some(header(&format!("Bearer {token}"))?),

@@ -24,12 +24,12 @@ pub(super) struct Blob {
     pub size: u64,
 }
 
-/// Fetches a blob into `dir`; returns the file. `progress` is told the bytes as they come.
+/// Fetches a blob into `dir`; returns the file. `progress` is called with the bytes as they arrive.
 pub(super) async fn fetch(client: &mut Client, blob: &Blob, dir: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<PathBuf, RegistryError> {
     let path = dir.join(blob.digest.replace(':', "-"));
     let disk = |error: io::Error| RegistryError::Content(format!("cannot write {}: {error}", path.display()));
     let mut file = File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(disk)?;
-    // Whoever fetches the same blob is waited for: what they have, we have.
+    // Another process may be fetching the same blob: its result is ours too.
     while let Err(error) = file.try_lock() {
         match error {
             std::fs::TryLockError::WouldBlock => tokio::time::sleep(Duration::from_millis(200)).await,

@@ -55,7 +55,7 @@ impl fmt::Display for Mirror {
 pub(super) struct Endpoint {
     /// `https://registry-1.docker.io`
     pub url: String,
-    /// Whether it is the registry itself: only that is told who asks.
+    /// Whether it is the registry itself: only that receives credentials.
     pub origin: bool,
 }
 
@@ -84,7 +84,7 @@ fn is_loopback(domain: &str) -> bool {
 /// Who asks a registry.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Credentials {
-    /// Nobody in particular.
+    /// Anonymous.
     #[default]
     Anonymous,
     /// A user.

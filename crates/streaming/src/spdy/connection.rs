@@ -435,7 +435,7 @@ impl Reader {
             inner.streams.insert(id, state);
             Stream::new(&self.shared, id, headers)
         };
-        // Nobody listens any more: the drop refuses.
+        // There is no listener any more: the drop refuses.
         let _ = self.incoming.send(Incoming::new(stream)).await;
     }
 
@@ -485,7 +485,7 @@ impl Reader {
         }
         let mut back = None;
         if state.receiver_gone {
-            // Nobody reads it, and the peer need not wait.
+            // It is not read, and the peer need not wait.
             state.receive_window += length as i64;
             back = (counts && length > 0).then_some(length as u32);
         } else if length > 0 {
@@ -557,7 +557,7 @@ impl Reader {
     fn more_room(&self, id: u32, delta: u32) {
         let mut inner = self.shared.lock();
         inner.peer_counts = true;
-        // More than 2^31 is an error of the peer's that harms nobody.
+        // More than 2^31 is an error of the peer without harm.
         if id == 0 {
             inner.session_window = inner.session_window.saturating_add(delta.into());
             inner.streams.values_mut().for_each(State::wake);

@@ -186,7 +186,7 @@ impl Decoder {
     }
 }
 
-/// A control frame from its body; None for a type that nobody knows.
+/// A control frame from its body; None for an unknown type.
 fn control(kind: u16, flags: u8, mut body: Bytes) -> Result<Option<Frame>, FrameError> {
     let malformed = FrameError::Malformed { kind, length: body.len() };
     let least = match kind {

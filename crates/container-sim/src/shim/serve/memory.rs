@@ -162,7 +162,7 @@ mod tests {
         let two = [process(3, Role::Program, 76), process(4, Role::Program, 12)];
         assert_eq!(plan(100 * MIB, &two), [(3, Some(116 * MIB)), (4, Some(56 * MIB))]);
         let beyond = [process(1, Role::Init, 18), process(3, Role::Program, 86), process(4, Role::Program, 66)];
-        assert_eq!(plan(100 * MIB, &beyond), [(1, Some(22 * MIB)), (3, Some(86 * MIB)), (4, Some(66 * MIB))], "nobody gets more");
+        assert_eq!(plan(100 * MIB, &beyond), [(1, Some(22 * MIB)), (3, Some(86 * MIB)), (4, Some(66 * MIB))], "no process gets more");
     }
 
     #[test]

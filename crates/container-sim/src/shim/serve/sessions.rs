@@ -121,7 +121,7 @@ impl Server {
 }
 
 impl Container {
-    /// A way to the container's input: nobody else's any more where the first to come takes it (`stdinOnce`), none where
+    /// A descriptor of the container's input: the only one where the first client takes it (`stdinOnce`), none where
     /// the container has no input.
     fn input(&mut self) -> Result<Option<OwnedFd>> {
         let copied = "cannot copy the input's descriptor";

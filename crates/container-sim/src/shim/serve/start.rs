@@ -137,7 +137,7 @@ impl Container {
     }
 }
 
-/// A process's id as the lab's `/proc` shows it. The kernel translates it for whoever holds a pidfd.
+/// A process's id as the lab's `/proc` shows it. The kernel translates it for the holder of a pidfd.
 pub(super) fn lab_pid(pidfd: &OwnedFd) -> Option<i32> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok())

@@ -1,7 +1,7 @@
 //! Starts a Windows program and waits for its end.
 //!
 //! This process, which is pid 1 of the container for its first program, starts Wine with `mullion-init.exe`, which starts
-//! the program and tells of it through a pipe: a Linux exit status has 8 bits, a Windows exit code 32. Orders go the other
+//! the program and reports through a pipe: a Linux exit status has 8 bits, a Windows exit code 32. Orders go the other
 //! way through a file that has no name. When pid 1 ends, the kernel ends whatever else Wine has started.
 
 use std::fs::File;
@@ -141,7 +141,7 @@ impl Running {
         let mut report = Some(report);
         loop {
             let gone = self.wait();
-            // What it has said before its end is still to be read.
+            // Messages from before its end are still to be read.
             for message in self.messages() {
                 match message {
                     InitReport::Started => report = None,
@@ -215,7 +215,7 @@ impl Running {
     }
 }
 
-/// Wine prefers its own programs of system32 to the template's unless it is told not to.
+/// Wine prefers its own programs of system32 to the template's unless overrides forbid it.
 fn overrides() -> String {
     let ours = guest::tools::INSTALLED.iter().filter(|name| !name.contains('/')).map(|name| format!(",{name}.exe"));
     format!("mscoree,mshtml=;explorer.exe{}=n", ours.collect::<String>())
@@ -234,9 +234,9 @@ fn refused(line: &str, code: u32) -> String {
         _ => ("", ""),
     };
     let text = text.replace("%1", program);
-    let said = if text.is_empty() { format!("error {code}") } else { text };
+    let reason = if text.is_empty() { format!("error {code}") } else { text };
     let hint = if hint.is_empty() { String::new() } else { format!(" (program {program:?}: {hint})") };
-    format!("hcs::System::CreateProcess: failure in a Windows system call: {said} ({code:#x}){hint}")
+    format!("hcs::System::CreateProcess: failure in a Windows system call: {reason} ({code:#x}){hint}")
 }
 
 #[cfg(test)]
