@@ -7,7 +7,7 @@ use hcn::document::{EndpointPolicyType, NetworkFlags, NetworkPolicyType};
 use hcn::{EndpointPolicy, Guid, HostComputeNamespace, HostComputeNetwork, Kind, NamespaceType, NetworkPolicy, NetworkType, Protocol};
 use ipnet::IpNet;
 
-use crate::fact::{Distribution, Fact, Forwarding, Seen, Selector, Vip, bridge_name, uplink_bridge};
+use crate::fact::{Distribution, Fact, Forwarding, Hop, Link, Rule, Seen, Selector, Vip, bridge_name, uplink_bridge};
 use crate::mac::Mac;
 use crate::model::{is_external, is_nat};
 use crate::state::{Change, Endpoint, Object, State};
@@ -157,34 +157,44 @@ fn bridge_of(id: &Guid, network: &HostComputeNetwork) -> String {
 
 fn network_facts(id: &Guid, network: &HostComputeNetwork, switches: &Switches, facts: &mut BTreeSet<Fact>) {
     let bridge = bridge_of(id, network);
-    facts.insert(Fact::Bridge { name: bridge.clone(), forwarding: forwarding(&network.network_type) });
+    facts.insert(Fact::Link(Link::Bridge { name: bridge.clone(), forwarding: forwarding(&network.network_type) }));
     if switches.block_other_protocols && network.network_type != NetworkType::Transparent {
-        facts.insert(Fact::Closed { bridge: bridge.clone() });
+        facts.insert(Fact::Rule(Rule::Closed { bridge: bridge.clone() }));
     }
     if network.network_type == NetworkType::Transparent {
-        facts.insert(Fact::Uplink { bridge });
+        facts.insert(Fact::Link(Link::Uplink { bridge }));
     } else {
-        facts.insert(Fact::BridgeMac { bridge: bridge.clone(), mac: overlay::router(network).unwrap_or_else(|| own_mac(id)) });
+        facts.insert(Fact::Link(Link::BridgeMac { bridge: bridge.clone(), mac: overlay::router(network).unwrap_or_else(|| own_mac(id)) }));
         // A private network has no host port, so the host has no address there.
         if network.network_type != NetworkType::Private {
             gateway_facts(&bridge, network, facts);
         }
         match network.network_type {
             NetworkType::L2Bridge | NetworkType::L2Tunnel if switches.host_needs_route => {
-                facts.insert(Fact::Guarded { bridge: bridge.clone() });
+                facts.insert(Fact::Rule(Rule::Guarded { bridge: bridge.clone() }));
             }
             _ => {}
         }
         if network.network_type == NetworkType::L2Tunnel {
-            facts.extend([Fact::Fabric, Fact::ToFabric { bridge }]);
+            facts.extend([Fact::Link(Link::Fabric), Fact::Rule(Rule::ToFabric { bridge })]);
         }
     }
     if is_nat(&network.network_type) {
-        facts.extend(network.subnets().filter_map(|subnet| prefix(&subnet.ip_address_prefix)).map(Fact::Masquerade));
+        facts.extend(network.subnets().filter_map(|subnet| prefix(&subnet.ip_address_prefix)).map(|prefix| Rule::Masquerade(prefix).into()));
         name_server_facts(network, facts);
     }
     overlay::network_facts(id, network, switches, facts);
     access::set_facts(id, network, facts);
+}
+
+/// An address of the host on a bridge; rules know it too.
+fn bridge_address(bridge: &str, address: IpNet) -> [Fact; 2] {
+    [Link::BridgeAddress { bridge: bridge.to_owned(), address }.into(), Rule::HostAddress(address.addr()).into()]
+}
+
+/// A next hop; rules find its address by its mark.
+fn next_hop(hop: Hop) -> [Fact; 2] {
+    [Link::Hop(hop).into(), Rule::HopAddress(hop).into()]
 }
 
 /// A bridge's own MAC is fixed, or it would follow the bridge's ports and pods would lose their gateway.
@@ -199,7 +209,7 @@ fn gateway_facts(bridge: &str, network: &HostComputeNetwork, facts: &mut BTreeSe
             && prefix.addr().is_ipv4() == gateway.is_ipv4()
             && let Ok(address) = IpNet::new(gateway, prefix.prefix_len())
         {
-            facts.insert(Fact::BridgeAddress { bridge: bridge.to_owned(), address });
+            facts.extend(bridge_address(bridge, address));
         }
     }
 }
@@ -229,9 +239,9 @@ fn single(vip: Vip, address: IpAddr, port: u16, host: bool, facts: &mut BTreeSet
         kept: false,
         mux: false,
     };
-    facts.insert(Fact::Selector(selector));
-    facts.insert(Fact::Backend { vip, slot: 0, address, port });
-    facts.insert(Fact::Vip { vip, selector });
+    facts.insert(Fact::Rule(Rule::Selector(selector)));
+    facts.insert(Fact::Rule(Rule::Backend { vip, slot: 0, address, port }));
+    facts.insert(Fact::Rule(Rule::Vip { vip, selector }));
 }
 
 /// The protocols that a VIP can have.

@@ -1,9 +1,10 @@
-//! The kernel of a simulated host: network namespaces, bridges, veth pairs and tunnels by netlink; address translation and access rules by
+//! Kernel of a simulated host: network namespaces, bridges, veth pairs and tunnels by netlink; address translation and access rules by
 //! nf_tables.
 //!
 //! What it makes, and how it knows its own: bridges `hns…`, tunnels `hvx…`, ports `ep…`, tables `hns…`, files named by GUIDs in the
-//! compartments' directory, routing rules of priorities 100, 200 and 201 with the tables that they name. A plan is links first, then rules
-//! inside compartments, then one nf_tables transaction for the host's rules; when a step is refused, the steps before it are undone in reverse.
+//! compartments' directory, routing rules of priorities 100, 200 and 201 with the tables that they name. Each kind of
+//! facts has an adapter: `compartments`, `links` (with `ports`, `hops` and `uplink`), `access` for the rules inside compartments, and `rules` for
+//! the host's. [`crate::fact::order`] has the order in which a plan is applied.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -17,18 +18,17 @@ use linux_sys::netlink::Rtnl;
 use linux_sys::ns::NetNs;
 use nft::{Engine, Nft};
 
-use crate::fact::{Fact, Plan};
+use crate::fact::{Fact, Plan, Step};
 use crate::kernel::{Kernel, KernelError};
 
 mod access;
+mod compartments;
 mod hops;
 mod links;
 mod ports;
 mod rules;
 mod tunnels;
 mod uplink;
-
-use links::is_link;
 
 /// The host's kernel.
 pub struct LinuxKernel {
@@ -99,34 +99,34 @@ impl LinuxKernel {
         self
     }
 
-    /// Does the links and the compartments' rules of a plan; what was done stands in `done`, in order, also on an error.
-    fn change_links<'a>(&self, plan: &'a Plan, done: &mut Vec<(bool, &'a Fact)>) -> Result<(), KernelError> {
-        let here = |fact: &&Fact| is_link(fact) || access::inside(fact).is_some();
-        for fact in plan.remove.iter().filter(here) {
-            self.undo_one(fact).map_err(|error| refused(format_args!("- {fact}"), error))?;
-            done.push((false, fact));
-        }
-        for fact in plan.add.iter().filter(here) {
-            self.do_one(fact).map_err(|error| refused(format_args!("+ {fact}"), error))?;
-            done.push((true, fact));
+    /// Takes the steps of a plan that precede its transaction; what was done is in `done`, in order, also on an error.
+    fn take_steps<'a>(&self, plan: &'a Plan, done: &mut Vec<Step<'a>>) -> Result<(), KernelError> {
+        for step in plan.steps() {
+            self.take(step).map_err(|error| refused(step, error))?;
+            done.push(step);
         }
         Ok(())
     }
 
-    fn do_one(&self, fact: &Fact) -> io::Result<()> {
-        access::inside(fact).map_or_else(|| self.make(fact), |list| self.make_inside(list))
-    }
-
-    fn undo_one(&self, fact: &Fact) -> io::Result<()> {
-        access::inside(fact).map_or_else(|| self.unmake(fact), |list| self.unmake_inside(list))
+    /// Takes one step.
+    fn take(&self, step: Step<'_>) -> io::Result<()> {
+        match step {
+            Step::Add(Fact::Compartment(id)) => self.make_compartment(id),
+            Step::Add(Fact::Link(link)) => self.make(link),
+            Step::Add(Fact::Firewall(list)) => self.make_inside(list),
+            Step::Remove(Fact::Compartment(id)) => self.remove_compartment(id),
+            Step::Remove(Fact::Link(link)) => self.unmake(link),
+            Step::Remove(Fact::Firewall(list)) => self.unmake_inside(list),
+            // The transaction changes the host's rules.
+            Step::Add(Fact::Rule(_)) | Step::Remove(Fact::Rule(_)) => Ok(()),
+        }
     }
 
     /// Undoes what was done. Its own failures are logged: the caller has an error to report already.
-    fn undo(&self, done: &[(bool, &Fact)]) {
-        for (made, fact) in done.iter().rev() {
-            let undone = if *made { self.undo_one(fact) } else { self.do_one(fact) };
-            if let Err(error) = undone {
-                tracing::error!(%error, %fact, "a refused plan could not be undone");
+    fn undo(&self, done: &[Step<'_>]) {
+        for step in done.iter().rev() {
+            if let Err(error) = self.take(step.inverse()) {
+                tracing::error!(%error, %step, "a refused plan could not be undone");
             }
         }
     }
@@ -168,9 +168,15 @@ impl Kernel for LinuxKernel {
 
     fn reconcile(&mut self, facts: &BTreeSet<Fact>) -> Result<(), KernelError> {
         self.prepare_host().map_err(|error| refused("preparing the host to forward", error))?;
-        self.reconcile_links(facts).map_err(|(action, error)| refused(action, error))?;
-        for list in facts.iter().filter_map(access::inside) {
-            self.make_inside(list).map_err(|error| refused(list, error))?;
+        let named = |(action, error)| refused(action, error);
+        let existing = self.remove_stray_links(facts).map_err(named)?;
+        self.remove_stray_compartments(facts).map_err(|error| refused("stray compartments", error))?;
+        self.make_compartments(facts).map_err(named)?;
+        self.make_links(facts, &existing).map_err(named)?;
+        for fact in facts {
+            if let Fact::Firewall(list) = fact {
+                self.make_inside(list).map_err(|error| refused(list, error))?;
+            }
         }
         self.fingerprint = rules::reconcile(&self.engine, facts).map_err(|error| refused("writing the tables of rules", error))?;
         Ok(())
@@ -179,7 +185,7 @@ impl Kernel for LinuxKernel {
     fn apply(&mut self, plan: &Plan) -> Result<(), KernelError> {
         let mut done = Vec::new();
         let changed = self
-            .change_links(plan, &mut done)
+            .take_steps(plan, &mut done)
             .and_then(|()| rules::change(&self.engine, plan, self.fingerprint).map_err(|error| refused("changing the tables of rules", error)));
         match changed {
             Ok(fingerprint) => {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use hcn::document::*;
 use hcn::{Args, Function, Guid, HResult, Handle, HnsVersion, HostNetwork, Kind};
 use hns_sim::Simulator;
-use hns_sim::fact::{Fact, Plan};
+use hns_sim::fact::{Fact, Plan, Rule};
 use hns_sim::kernel::{Kernel, KernelError};
 use hns_sim::latency::mix;
 use hns_sim::state::{Change, State};
@@ -385,7 +385,7 @@ fn pods_follow_the_gateway_endpoint() {
     session
         .call(Function::Modify(Kind::Namespace), Args { handle: open(Kind::Namespace, space), settings: Some(&added), ..Args::default() })
         .unwrap();
-    let by_host = || facts.lock().unwrap().iter().any(|fact| matches!(fact, Fact::HostPath { .. }));
+    let by_host = || facts.lock().unwrap().iter().any(|fact| matches!(fact, Fact::Rule(Rule::HostPath { .. })));
     let same = || *facts.lock().unwrap() == simulator.facts();
     create(Kind::Endpoint, gateway, endpoint("10.0.0.2"));
     assert!(same() && !by_host());

@@ -7,7 +7,7 @@ use hcn::{Direction, EndpointPolicy, Guid, HostComputeNetwork, NetworkPolicy};
 use ipnet::IpNet;
 
 use super::{forwarding, merged, prefix};
-use crate::fact::{Access, AccessList, AccessRule, Fact, Forwarding, Place, Port, stable_hash};
+use crate::fact::{Access, AccessList, AccessRule, Fact, Forwarding, Place, Port, Rule, stable_hash};
 use crate::state::Endpoint;
 use crate::switches::Switches;
 
@@ -48,8 +48,8 @@ pub(super) fn set_facts(id: &Guid, network: &HostComputeNetwork, facts: &mut BTr
     for set in sets(network) {
         let name = set_name(id, &set.id);
         let members = members(&set, network, 0);
-        facts.extend(merged(members.iter().map(String::as_str)).into_iter().map(|prefix| Fact::Member { set: name.clone(), prefix }));
-        facts.insert(Fact::Set(name));
+        facts.extend(merged(members.iter().map(String::as_str)).into_iter().map(|prefix| Fact::Rule(Rule::Member { set: name.clone(), prefix })));
+        facts.insert(Fact::Rule(Rule::Set(name)));
     }
 }
 
@@ -96,7 +96,8 @@ pub(super) fn facts(endpoint: &Endpoint, network: &HostComputeNetwork, port: &Po
             let counts = |rule: &AccessRule| rule.action == Access::Block || inbound && place == Place::Switch && rule.opens();
             if levels.iter().flatten().any(counts) {
                 let addresses = port.addresses.iter().map(IpNet::addr).collect();
-                facts.insert(Fact::Access(AccessList { port: port.name.clone(), place, inbound, addresses, tiers: levels }));
+                let list = AccessList { port: port.name.clone(), place, inbound, addresses, tiers: levels };
+                facts.insert(if list.place == Place::Switch { Fact::Rule(Rule::Access(list)) } else { Fact::Firewall(list) });
             }
         }
     }

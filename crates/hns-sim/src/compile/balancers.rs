@@ -7,8 +7,8 @@ use hcn::document::{DistributionType, PortMappingFlags};
 use hcn::{LoadBalancerFlags, LoadBalancerPortMapping, NetworkType};
 
 use super::endpoints::class_of;
-use super::host_address;
-use crate::fact::{Distribution, Fact, Hop, Seen, Selector};
+use super::{host_address, next_hop};
+use crate::fact::{Distribution, Fact, Hop, Link, Rule, Seen, Selector};
 use crate::state::{Balancer, State};
 use crate::switches::Switches;
 
@@ -42,18 +42,18 @@ pub(super) fn facts(balancer: &Balancer, state: &State, switches: &Switches, fac
             kept,
             mux: mux && !kept,
         };
-        facts.insert(Fact::Selector(selector));
+        facts.insert(Fact::Rule(Rule::Selector(selector)));
         for (slot, address) in (0..count).zip(&backends) {
-            facts.insert(Fact::Backend { vip, slot, address: *address, port: mapping.internal_port });
+            facts.insert(Fact::Rule(Rule::Backend { vip, slot, address: *address, port: mapping.internal_port }));
             if kept {
                 let hop = Hop { address: *address, neighbour: false };
-                facts.extend([Fact::Hop(hop), Fact::KeptBackend { vip, slot, hop }]);
+                facts.extend(next_hop(hop).into_iter().chain([Rule::KeptBackend { vip, slot, hop }.into()]));
             }
         }
         if kept {
-            facts.extend([Fact::Hops { ipv6 }, Fact::Kept { ipv6 }]);
+            facts.extend([Fact::Link(Link::Hops { ipv6 }), Fact::Rule(Rule::Kept { ipv6 })]);
         }
-        facts.insert(Fact::Vip { vip, selector });
+        facts.insert(Fact::Rule(Rule::Vip { vip, selector }));
     }
 }
 
@@ -76,7 +76,7 @@ fn seen(balancer: &Balancer, host: Option<IpAddr>, switches: &Switches, ipv6: bo
     let own = balancer.document.source_vip.parse::<IpAddr>().ok().filter(|address| address.is_ipv6() == ipv6);
     let Some(address) = own.or(host) else { return Seen::Link };
     let class = class_of(address, &[], &[]);
-    facts.insert(Fact::Source { class, address });
+    facts.insert(Fact::Rule(Rule::Source { class, address }));
     Seen::Class(class)
 }
 

@@ -7,8 +7,8 @@ use hcn::document::{EncapOverhead, EndpointPolicyType, InterfaceParameters, L4Pr
 use hcn::{EndpointPolicy, Guid, HostComputeEndpoint, HostComputeNetwork, NatFlags, NetworkType, OutBoundNat};
 use ipnet::IpNet;
 
-use super::{access, awaits_compartment, bridge_of, forwarding, host_address, management, merged, overlay, prefix, single};
-use crate::fact::{Fact, Hop, NatClass, ONLY_DESTINATIONS, Port, Vip, port_name, stable_hash};
+use super::{access, awaits_compartment, bridge_address, bridge_of, forwarding, host_address, management, merged, next_hop, overlay, prefix, single};
+use crate::fact::{Fact, Hop, Link, NatClass, ONLY_DESTINATIONS, Port, Rule, Vip, port_name, stable_hash};
 use crate::state::{Endpoint, State};
 use crate::switches::Switches;
 
@@ -22,7 +22,7 @@ pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork
     let bridge = bridge_of(&endpoint.document.host_compute_network, network);
     let addresses: Vec<IpNet> = endpoint.all_addresses().collect();
     if endpoint.on_host {
-        facts.extend(addresses.iter().map(|address| Fact::BridgeAddress { bridge: bridge.clone(), address: *address }));
+        facts.extend(addresses.iter().flat_map(|address| bridge_address(&bridge, *address)));
         return;
     }
     let (Some(interface), Some(mac)) = (&endpoint.interface, endpoint.mac()) else { return };
@@ -43,7 +43,7 @@ pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork
     };
     if network.network_type != NetworkType::Transparent {
         for address in &port.addresses {
-            facts.insert(Fact::Neighbour { link: bridge.clone(), address: address.addr(), mac });
+            facts.insert(Fact::Link(Link::Neighbour { link: bridge.clone(), address: address.addr(), mac }));
         }
         outbound_facts(endpoint, network, state, &port.addresses, facts);
         port_mapping_facts(endpoint, &port.addresses, facts);
@@ -55,12 +55,12 @@ pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork
         access::facts(endpoint, network, &port, switches, facts);
     }
     if endpoint.defects.blocked {
-        facts.insert(Fact::Blocked { port: port.name.clone() });
+        facts.insert(Fact::Link(Link::Blocked { port: port.name.clone() }));
     }
     if let Some(Qos { maximum_outgoing_bandwidth_in_bytes: bytes @ 1.., .. }) = settings(endpoint, &EndpointPolicyType::Qos) {
-        facts.insert(Fact::Rate { compartment: port.compartment, interface: port.interface.clone(), bytes });
+        facts.insert(Fact::Link(Link::Rate { compartment: port.compartment, interface: port.interface.clone(), bytes }));
     }
-    facts.insert(Fact::Port(port));
+    facts.insert(Fact::Link(Link::Port(port)));
 }
 
 fn routes(endpoint: &Endpoint) -> Vec<(IpNet, IpAddr, u16)> {
@@ -112,11 +112,11 @@ fn translation_facts(nat: &OutBoundNat, network: &HostComputeNetwork, state: &St
             continue;
         }
         let class = class_of(source, &exceptions, &listed);
-        facts.insert(Fact::Source { class, address: source });
-        facts.extend(exceptions.into_iter().map(|destination| Fact::Exception { class, destination }));
-        facts.extend(listed.into_iter().map(|destination| Fact::Destination { class, destination }));
+        facts.insert(Fact::Rule(Rule::Source { class, address: source }));
+        facts.extend(exceptions.into_iter().map(|destination| Fact::Rule(Rule::Exception { class, destination })));
+        facts.extend(listed.into_iter().map(|destination| Fact::Rule(Rule::Destination { class, destination })));
         let addresses = addresses.iter().map(IpNet::addr).filter(|address| address.is_ipv6() == ipv6);
-        facts.extend(addresses.map(|address| Fact::Outbound { address, class }));
+        facts.extend(addresses.map(|address| Fact::Rule(Rule::Outbound { address, class })));
     }
 }
 
@@ -158,16 +158,16 @@ fn route_facts(id: &Guid, endpoint: &Endpoint, port: &Port, state: &State, facts
     }
     for destination in merged(paths.iter().map(String::as_str)) {
         let addresses = port.addresses.iter().map(IpNet::addr).filter(|address| address.is_ipv4() == destination.addr().is_ipv4());
-        facts.extend(addresses.map(|address| Fact::HostPath { address, destination }));
+        facts.extend(addresses.map(|address| Fact::Rule(Rule::HostPath { address, destination })));
     }
     for (destination, address) in &hops {
         let Some(hop) = address.map(|address| Hop { address, neighbour: true }) else { continue };
         for destination in without(*destination, &hops.keys().copied().collect::<Vec<_>>()) {
             let of_family = port.addresses.iter().map(IpNet::addr).filter(|address| address.is_ipv4() == hop.address.is_ipv4());
-            facts.extend(of_family.map(|address| Fact::PodHop { address, destination, hop }));
+            facts.extend(of_family.map(|address| Fact::Rule(Rule::PodHop { address, destination, hop })));
         }
         let ipv6 = hop.address.is_ipv6();
-        facts.extend([Fact::Hops { ipv6 }, Fact::Hop(hop), Fact::PodHops { ipv6 }]);
+        facts.extend(next_hop(hop).into_iter().chain([Link::Hops { ipv6 }.into(), Rule::PodHops { ipv6 }.into()]));
     }
 }
 
@@ -191,7 +191,7 @@ fn proxy_facts(endpoint: &Endpoint, network: &HostComputeNetwork, addresses: &[I
     let exceptions = merged(proxy.exception_list.iter().map(String::as_str));
     for address in addresses.iter().map(IpNet::addr).filter(|address| address.is_ipv4() == to.is_ipv4()) {
         let of_family = exceptions.iter().filter(|net| net.addr().is_ipv4() == to.is_ipv4());
-        facts.extend(of_family.map(|destination| Fact::Unproxied { address, destination: *destination }));
-        facts.insert(Fact::Proxied { address, protocol: proxy.protocol, destination, proxy: (to, port) });
+        facts.extend(of_family.map(|destination| Fact::Rule(Rule::Unproxied { address, destination: *destination })));
+        facts.insert(Fact::Rule(Rule::Proxied { address, protocol: proxy.protocol, destination, proxy: (to, port) }));
     }
 }

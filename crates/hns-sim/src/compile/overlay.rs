@@ -8,7 +8,7 @@ use hcn::{Guid, HostComputeNetwork, NetworkPolicy, NetworkType};
 use ipnet::IpNet;
 
 use super::{bridge_of, management, prefix};
-use crate::fact::{Fact, tunnel_name};
+use crate::fact::{Fact, Link, Rule, tunnel_name};
 use crate::mac::Mac;
 use crate::state::Endpoint;
 use crate::switches::Switches;
@@ -47,12 +47,12 @@ pub(super) fn network_facts(id: &Guid, network: &HostComputeNetwork, switches: &
     let bridge = bridge_of(id, network);
     let host_route = network.policies.iter().any(|policy| policy.policy_type == NetworkPolicyType::HostRoute);
     if switches.host_needs_route && !host_route {
-        facts.insert(Fact::Hostless { bridge: bridge.clone() });
+        facts.insert(Fact::Rule(Rule::Hostless { bridge: bridge.clone() }));
     }
-    facts.insert(Fact::OverlayLink { link: bridge });
-    facts.extend(network.subnets().filter_map(|subnet| prefix(&subnet.ip_address_prefix)).map(Fact::OverlayPrefix));
+    facts.insert(Fact::Rule(Rule::OverlayLink { link: bridge }));
+    facts.extend(network.subnets().filter_map(|subnet| prefix(&subnet.ip_address_prefix)).map(|prefix| Rule::OverlayPrefix(prefix).into()));
     let Some(Tunnel { name, vni, port, local, mac }) = tunnel_of(id, network) else { return };
-    facts.insert(Fact::OverlayLink { link: name.clone() });
+    facts.insert(Fact::Rule(Rule::OverlayLink { link: name.clone() }));
     let mut known = BTreeSet::new();
     for route in network.policies.iter().filter_map(NetworkPolicy::as_remote_subnet_route) {
         let (Some(prefix), Ok(host), Ok(mac)) =
@@ -66,11 +66,12 @@ pub(super) fn network_facts(id: &Guid, network: &HostComputeNetwork, switches: &
         }
         let router = prefix.network();
         let segment = Some(route.isolation_id).filter(|id| *id != vni && *id != 0);
-        facts.insert(Fact::Peer { tunnel: name.clone(), mac, host, vni: segment });
-        facts.insert(Fact::Neighbour { link: name.clone(), address: router, mac });
-        facts.insert(Fact::Route { tunnel: name.clone(), prefix, router: Some(router) });
+        facts.insert(Fact::Link(Link::Peer { tunnel: name.clone(), mac, host, vni: segment }));
+        facts.insert(Fact::Link(Link::Neighbour { link: name.clone(), address: router, mac }));
+        facts.insert(Fact::Link(Link::Route { tunnel: name.clone(), prefix, router: Some(router) }));
     }
-    facts.insert(Fact::Tunnel { name, vni, port, local, mac });
+    facts.insert(Fact::Rule(Rule::TunnelLink { tunnel: name.clone() }));
+    facts.insert(Fact::Link(Link::Tunnel { name, vni, port, local, mac }));
 }
 
 /// A remote endpoint is a way to another host. What is on this host needs none, and on other types of network the fabric has the ways.
@@ -80,10 +81,10 @@ pub(super) fn remote_facts(endpoint: &Endpoint, network: &HostComputeNetwork, fa
     let (Some(host), Some(mac)) = (provider.filter(|host| *host != IpAddr::from(tunnel.local)), endpoint.mac()) else { return };
     let Tunnel { name, .. } = tunnel;
     for address in endpoint.addresses().map(|address| IpAddr::from(address.addr())) {
-        facts.insert(Fact::Neighbour { link: name.clone(), address, mac });
-        facts.insert(Fact::Route { tunnel: name.clone(), prefix: IpNet::from(address), router: None });
+        facts.insert(Fact::Link(Link::Neighbour { link: name.clone(), address, mac }));
+        facts.insert(Fact::Link(Link::Route { tunnel: name.clone(), prefix: IpNet::from(address), router: None }));
     }
-    facts.insert(Fact::Peer { tunnel: name, mac, host, vni: None });
+    facts.insert(Fact::Link(Link::Peer { tunnel: name, mac, host, vni: None }));
 }
 
 /// The MACs by which other hosts know a local endpoint: its own, and the one that kube-proxy gives to remote endpoints.
@@ -93,5 +94,5 @@ pub(super) fn local_facts(endpoint: &Endpoint, network: &HostComputeNetwork, fac
         let [a, b, c, d] = address.addr().octets();
         Mac([0x02, 0x11, a, b, c, d])
     });
-    facts.extend(known.chain(endpoint.mac()).map(|mac| Fact::TunnelMac { tunnel: tunnel.name.clone(), mac }));
+    facts.extend(known.chain(endpoint.mac()).map(|mac| Fact::Rule(Rule::TunnelMac { tunnel: tunnel.name.clone(), mac })));
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Access, AccessList, AccessRule, Distribution, Fact, Forwarding, Hop, Place, Plan, Port, Seen, Selector, Vip};
+use super::{Access, AccessList, AccessRule, Distribution, Fact, Forwarding, Hop, Link, Place, Plan, Port, Rule, Seen, Selector, Step, Vip};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -13,6 +13,15 @@ impl fmt::Display for Plan {
             writeln!(f, "+ {fact}")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remove(fact) => write!(f, "- {fact}"),
+            Self::Add(fact) => write!(f, "+ {fact}"),
+        }
     }
 }
 
@@ -132,6 +141,17 @@ impl fmt::Display for AccessRule {
 impl fmt::Display for Fact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Compartment(id) => write!(f, "compartment {id}"),
+            Self::Link(link) => link.fmt(f),
+            Self::Firewall(list) => list.fmt(f),
+            Self::Rule(rule) => rule.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::Bridge { name, forwarding: Forwarding::Routed } => write!(f, "bridge {name}, routed"),
             Self::Bridge { name, forwarding: Forwarding::Switched } => write!(f, "bridge {name}, switched"),
             Self::BridgeMac { bridge, mac } => write!(f, "bridge {bridge} is {mac}"),
@@ -139,7 +159,6 @@ impl fmt::Display for Fact {
             Self::Fabric => f.write_str("a way to the fabric"),
             Self::Tunnel { name, vni, port, local, mac } => write!(f, "tunnel {name}: segment {vni}, UDP {port}, from {local}, router {mac}"),
             Self::BridgeAddress { bridge, address } => write!(f, "address {address} on {bridge}"),
-            Self::Compartment(id) => write!(f, "compartment {id}"),
             Self::Port(port) => port.fmt(f),
             Self::Blocked { port } => write!(f, "{port} passes nothing"),
             Self::Rate { compartment, interface, bytes } => write!(f, "{interface} in compartment {compartment} sends {bytes} bytes a second"),
@@ -150,6 +169,13 @@ impl fmt::Display for Fact {
             Self::Route { tunnel, prefix, router: Some(router) } => write!(f, "route {prefix} by {tunnel} via {router}"),
             Self::Hops { ipv6 } => write!(f, "hops of {}", family(*ipv6)),
             Self::Hop(hop) => write!(f, "hop {hop} is mark {:#x}", hop.mark()),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::Guarded { bridge } => write!(f, "{bridge} reaches the host on host paths alone"),
             Self::Closed { bridge } => write!(f, "{bridge} takes in TCP, UDP, ICMP and IGMP"),
             Self::Hostless { bridge } => write!(f, "{bridge} and the host are apart"),
@@ -179,6 +205,9 @@ impl fmt::Display for Fact {
             }
             Self::KeptBackend { vip, slot, hop } => write!(f, "backend {slot} of {vip} is by hop {hop}"),
             Self::Vip { vip, selector } => write!(f, "vip {vip} selects {selector}"),
+            Self::TunnelLink { tunnel } => write!(f, "{tunnel} is an overlay's tunnel"),
+            Self::HostAddress(address) => write!(f, "{address} is the host's"),
+            Self::HopAddress(hop) => write!(f, "mark {:#x} is hop {hop}", hop.mark()),
         }
     }
 }

@@ -10,15 +10,7 @@ use nft::{Batch, Chain, ChainType, CmpOp, Desired, Element, Engine, Expr, Family
 
 use super::LinuxKernel;
 use super::rules::{ACCESS_IN, ACCESS_OUT, FAMILIES, Slots, Tables, always_pass, family_of, spec};
-use crate::fact::{Access, AccessList, AccessRule, Fact, Place};
-
-/// The list of a fact whose rules are inside a compartment.
-pub(super) fn inside(fact: &Fact) -> Option<&AccessList> {
-    match fact {
-        Fact::Access(list) if list.place != Place::Switch => Some(list),
-        _ => None,
-    }
-}
+use crate::fact::{Access, AccessList, AccessRule, Place};
 
 fn direction(list: &AccessList) -> &'static str {
     if list.inbound { "in" } else { "out" }

@@ -9,7 +9,7 @@ use linux_sys::netlink::{Route, RouteKind, Rule};
 
 use super::LinuxKernel;
 use super::links::gone_is_fine;
-use crate::fact::{Fact, Hop};
+use crate::fact::{Fact, Hop, Link};
 
 /// Places of rules: the gate, the hops behind it, and the main table's (linux/fib_rules.h), where the gate leads to.
 const GATE: u32 = 200;
@@ -79,8 +79,8 @@ impl LinuxKernel {
         for ipv6 in [false, true] {
             for rule in self.rtnl.rules_of(ipv6)? {
                 let wanted = facts.iter().any(|fact| match fact {
-                    Fact::Hop(hop) => rule_of(*hop) == rule,
-                    Fact::Hops { ipv6 } => gate(*ipv6) == rule,
+                    Fact::Link(Link::Hop(hop)) => rule_of(*hop) == rule,
+                    Fact::Link(Link::Hops { ipv6 }) => gate(*ipv6) == rule,
                     _ => false,
                 });
                 match rule.priority {

@@ -1,17 +1,15 @@
-//! Links, addresses, neighbours, tunnels and compartments.
+//! Adapter of links: bridges, tunnels, their addresses, neighbours and routes.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
-use hcn::Guid;
 use ipnet::IpNet;
-use linux_sys::netlink::{self, Link, Route, Vxlan};
-use linux_sys::ns::NetNs;
+use linux_sys::netlink::{self, Route, Vxlan};
 use linux_sys::sysctl;
 
 use super::LinuxKernel;
-use crate::fact::{Fact, Forwarding, uplink_bridge};
+use crate::fact::{Fact, Forwarding, Link, uplink_bridge};
 use crate::mac::Mac;
 
 /// The prefixes of our links' names.
@@ -68,58 +66,52 @@ impl LinuxKernel {
         Ok(index)
     }
 
-    pub(super) fn compartment(&self, id: &Guid) -> std::path::PathBuf {
-        self.netns_dir.join(id.to_string())
-    }
-
     /// Makes a fact about links hold.
-    pub(super) fn make(&self, fact: &Fact) -> io::Result<()> {
-        match fact {
-            Fact::Bridge { name, forwarding } => self.make_bridge(name, *forwarding),
-            Fact::BridgeMac { bridge, mac } => Ok(self.rtnl.set_mac(self.index(bridge)?, mac.0)?),
-            Fact::Uplink { bridge } => self.enslave_uplink(bridge),
-            Fact::Fabric => self.make_fabric(),
-            Fact::Tunnel { name, vni, port, local, mac } => self.make_tunnel(name, *vni, *port, *local, *mac),
-            Fact::BridgeAddress { bridge, address } => Ok(self.rtnl.add_addr(self.index(bridge)?, *address)?),
-            Fact::Compartment(id) => NetNs::create_at(&self.compartment(id)).map(drop),
-            Fact::Port(port) => self.make_port(port).inspect_err(|_| {
+    pub(super) fn make(&self, link: &Link) -> io::Result<()> {
+        match link {
+            Link::Bridge { name, forwarding } => self.make_bridge(name, *forwarding),
+            Link::BridgeMac { bridge, mac } => Ok(self.rtnl.set_mac(self.index(bridge)?, mac.0)?),
+            Link::Uplink { bridge } => self.enslave_uplink(bridge),
+            Link::Fabric => self.make_fabric(),
+            Link::Tunnel { name, vni, port, local, mac } => self.make_tunnel(name, *vni, *port, *local, *mac),
+            Link::BridgeAddress { bridge, address } => Ok(self.rtnl.add_addr(self.index(bridge)?, *address)?),
+            Link::Port(port) => self.make_port(port).inspect_err(|_| {
                 // A half-made port would be in the way of the next attempt.
-                if let Err(error) = self.unmake(fact) {
+                if let Err(error) = self.unmake(link) {
                     tracing::warn!(%error, port = port.name, "a half-made port stays");
                 }
             }),
-            Fact::Blocked { port } => self.block_port(port, true),
-            Fact::Rate { compartment, interface, bytes } => self.bound(compartment, interface, *bytes),
-            Fact::Neighbour { link, address, mac } => Ok(self.rtnl.add_neigh(self.index(link)?, *address, mac.0)?),
-            Fact::Peer { tunnel, mac, host, vni } => Ok(self.rtnl.add_fdb(self.index(tunnel)?, mac.0, Some(*host), *vni)?),
-            Fact::Hops { ipv6 } => self.make_gate(*ipv6),
-            Fact::Hop(hop) => self.make_hop(*hop),
-            Fact::Route { tunnel, prefix, router } => Ok(self.rtnl.replace_route(&through(self.index(tunnel)?, *prefix, *router))?),
-            _ => Ok(()),
+            Link::Blocked { port } => self.block_port(port, true),
+            Link::Rate { compartment, interface, bytes } => self.bound(compartment, interface, *bytes),
+            Link::Neighbour { link, address, mac } => Ok(self.rtnl.add_neigh(self.index(link)?, *address, mac.0)?),
+            Link::Peer { tunnel, mac, host, vni } => Ok(self.rtnl.add_fdb(self.index(tunnel)?, mac.0, Some(*host), *vni)?),
+            Link::Hops { ipv6 } => self.make_gate(*ipv6),
+            Link::Hop(hop) => self.make_hop(*hop),
+            Link::Route { tunnel, prefix, router } => Ok(self.rtnl.replace_route(&through(self.index(tunnel)?, *prefix, *router))?),
         }
     }
 
-    /// Makes a fact about links hold no longer. What is gone already is fine.
-    pub(super) fn unmake(&self, fact: &Fact) -> io::Result<()> {
-        match fact {
-            Fact::Bridge { name, .. } => self.delete_link(name),
-            Fact::Tunnel { name, .. } => self.delete_tunnel(name),
-            Fact::Port(port) => self.delete_link(&port.name),
-            Fact::Rate { compartment, interface, .. } => self.unbound(compartment, interface),
-            Fact::Blocked { port } => match self.block_port(port, false) {
+    /// Makes a fact about links no longer hold. What is gone already is fine.
+    pub(super) fn unmake(&self, link: &Link) -> io::Result<()> {
+        match link {
+            Link::Bridge { name, .. } => self.delete_link(name),
+            Link::Tunnel { name, .. } => self.delete_tunnel(name),
+            Link::Port(port) => self.delete_link(&port.name),
+            Link::Rate { compartment, interface, .. } => self.unbound(compartment, interface),
+            Link::Blocked { port } => match self.block_port(port, false) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 other => other,
             },
-            Fact::Uplink { bridge } => self.release_uplink(bridge),
-            Fact::Fabric => self.unmake_fabric(),
-            Fact::BridgeAddress { bridge, address } => self.on_link(bridge, |index| self.rtnl.del_addr(index, *address)),
-            Fact::Neighbour { link, address, .. } => self.on_link(link, |index| self.rtnl.del_neigh(index, *address)),
-            Fact::Peer { tunnel, mac, host, vni } => self.on_link(tunnel, |index| self.rtnl.del_fdb(index, mac.0, Some(*host), *vni)),
-            Fact::Route { tunnel, prefix, router } => self.on_link(tunnel, |index| self.rtnl.del_route(&through(index, *prefix, *router))),
-            Fact::Hops { ipv6 } => self.unmake_gate(*ipv6),
-            Fact::Hop(hop) => self.unmake_hop(*hop),
-            Fact::Compartment(id) => NetNs::remove_at(&self.compartment(id)),
-            _ => Ok(()),
+            Link::Uplink { bridge } => self.release_uplink(bridge),
+            Link::Fabric => self.unmake_fabric(),
+            Link::BridgeAddress { bridge, address } => self.on_link(bridge, |index| self.rtnl.del_addr(index, *address)),
+            Link::Neighbour { link, address, .. } => self.on_link(link, |index| self.rtnl.del_neigh(index, *address)),
+            Link::Peer { tunnel, mac, host, vni } => self.on_link(tunnel, |index| self.rtnl.del_fdb(index, mac.0, Some(*host), *vni)),
+            Link::Route { tunnel, prefix, router } => self.on_link(tunnel, |index| self.rtnl.del_route(&through(index, *prefix, *router))),
+            Link::Hops { ipv6 } => self.unmake_gate(*ipv6),
+            Link::Hop(hop) => self.unmake_hop(*hop),
+            // A bridge's MAC goes with the bridge.
+            Link::BridgeMac { .. } => Ok(()),
         }
     }
 
@@ -196,29 +188,35 @@ impl LinuxKernel {
         }))
     }
 
-    /// Removes links, addresses and compartments that are ours and not among `facts`, then makes what is missing.
-    pub(super) fn reconcile_links(&self, facts: &BTreeSet<Fact>) -> Result<(), (String, io::Error)> {
+    /// Removes links and addresses that are ours and not among `facts`. Returns our links that were there.
+    pub(super) fn remove_stray_links(&self, facts: &BTreeSet<Fact>) -> Result<Vec<netlink::Link>, (String, io::Error)> {
         self.known.borrow_mut().clear();
         let listed = self.rtnl.links().map_err(|error| ("listing links".to_owned(), error.into()))?;
-        let existing: Vec<Link> = listed.into_iter().filter(|link| is_ours(&link.name)).collect();
+        let existing: Vec<netlink::Link> = listed.into_iter().filter(|link| is_ours(&link.name)).collect();
         self.remove_strays(facts, &existing)?;
-        for fact in facts.iter().filter(|fact| is_link(fact)) {
-            let made = match fact {
+        Ok(existing)
+    }
+
+    /// Makes the links among `facts`, of which some are `existing`.
+    pub(super) fn make_links(&self, facts: &BTreeSet<Fact>, existing: &[netlink::Link]) -> Result<(), (String, io::Error)> {
+        for link in facts.iter().filter_map(Fact::link) {
+            let made = match link {
                 // A port that exists carries a pod's traffic: it stays as it is.
-                Fact::Port(port) if existing.iter().any(|link| link.name == port.name) => Ok(()),
-                fact => self.make(fact),
+                Link::Port(port) if existing.iter().any(|device| device.name == port.name) => Ok(()),
+                link => self.make(link),
             };
-            made.map_err(|error| (fact.to_string(), error))?;
+            made.map_err(|error| (link.to_string(), error))?;
         }
         Ok(())
     }
 
-    fn remove_strays(&self, facts: &BTreeSet<Fact>, existing: &[Link]) -> Result<(), (String, io::Error)> {
+    fn remove_strays(&self, facts: &BTreeSet<Fact>, existing: &[netlink::Link]) -> Result<(), (String, io::Error)> {
         let wanted: BTreeSet<&str> = facts
             .iter()
-            .filter_map(|fact| match fact {
-                Fact::Bridge { name, .. } | Fact::Tunnel { name, .. } => Some(name.as_str()),
-                Fact::Port(port) => Some(port.name.as_str()),
+            .filter_map(Fact::link)
+            .filter_map(|link| match link {
+                Link::Bridge { name, .. } | Link::Tunnel { name, .. } => Some(name.as_str()),
+                Link::Port(port) => Some(port.name.as_str()),
                 _ => None,
             })
             .collect();
@@ -233,17 +231,16 @@ impl LinuxKernel {
                 self.remove_stray_ways(facts, link).map_err(failed)?;
             }
         }
-        if !facts.contains(&Fact::Fabric) {
+        if !facts.contains(&Fact::Link(Link::Fabric)) {
             self.unmake_fabric().map_err(|error| ("the way to the fabric".to_owned(), error))?;
         }
-        self.remove_stray_hops(facts).map_err(|error| ("stray hops".to_owned(), error))?;
-        self.remove_stray_compartments(facts).map_err(|error| ("stray compartments".to_owned(), error))
+        self.remove_stray_hops(facts).map_err(|error| ("stray hops".to_owned(), error))
     }
 
-    fn remove_stray_addresses(&self, facts: &BTreeSet<Fact>, link: &Link) -> io::Result<()> {
+    fn remove_stray_addresses(&self, facts: &BTreeSet<Fact>, link: &netlink::Link) -> io::Result<()> {
         for address in self.rtnl.addrs(link.index)? {
             let kernels = matches!(address, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
-            if !kernels && !facts.contains(&Fact::BridgeAddress { bridge: link.name.clone(), address }) {
+            if !kernels && !facts.contains(&Fact::Link(Link::BridgeAddress { bridge: link.name.clone(), address })) {
                 gone_is_fine(self.rtnl.del_addr(link.index, address))?;
             }
         }
@@ -251,60 +248,27 @@ impl LinuxKernel {
     }
 
     /// Removes routes, neighbours and peers of a tunnel without a fact.
-    fn remove_stray_ways(&self, facts: &BTreeSet<Fact>, link: &Link) -> io::Result<()> {
+    fn remove_stray_ways(&self, facts: &BTreeSet<Fact>, link: &netlink::Link) -> io::Result<()> {
         let tunnel = || link.name.clone();
         for route in self.rtnl.routes()?.into_iter().filter(|route| route.oif == Some(link.index) && route.dst.addr().is_ipv4()) {
-            if !facts.contains(&Fact::Route { tunnel: tunnel(), prefix: route.dst, router: route.via }) {
+            if !facts.contains(&Fact::Link(Link::Route { tunnel: tunnel(), prefix: route.dst, router: route.via })) {
                 gone_is_fine(self.rtnl.del_route(&route))?;
             }
         }
         for neighbour in self.rtnl.neighbours(link.index)?.into_iter().filter(|neighbour| neighbour.permanent) {
             let Some(mac) = neighbour.mac else { continue };
-            if !facts.contains(&Fact::Neighbour { link: tunnel(), address: neighbour.ip, mac: Mac(mac) }) {
+            if !facts.contains(&Fact::Link(Link::Neighbour { link: tunnel(), address: neighbour.ip, mac: Mac(mac) })) {
                 gone_is_fine(self.rtnl.del_neigh(link.index, neighbour.ip))?;
             }
         }
         for entry in self.rtnl.fdb(link.index)? {
             let Some(host) = entry.dst else { continue };
-            if !facts.contains(&Fact::Peer { tunnel: tunnel(), mac: Mac(entry.mac), host, vni: entry.vni }) {
+            if !facts.contains(&Fact::Link(Link::Peer { tunnel: tunnel(), mac: Mac(entry.mac), host, vni: entry.vni })) {
                 gone_is_fine(self.rtnl.del_fdb(link.index, entry.mac, Some(host), entry.vni))?;
             }
         }
         Ok(())
     }
-
-    fn remove_stray_compartments(&self, facts: &BTreeSet<Fact>) -> io::Result<()> {
-        for entry in std::fs::read_dir(&self.netns_dir)? {
-            let entry = entry?;
-            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<Guid>().ok()) else { continue };
-            if !facts.contains(&Fact::Compartment(id)) {
-                NetNs::remove_at(&entry.path())?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether a fact is about links rather than rules.
-pub(super) fn is_link(fact: &Fact) -> bool {
-    matches!(
-        fact,
-        Fact::Bridge { .. }
-            | Fact::BridgeMac { .. }
-            | Fact::Uplink { .. }
-            | Fact::Fabric
-            | Fact::Tunnel { .. }
-            | Fact::BridgeAddress { .. }
-            | Fact::Compartment(_)
-            | Fact::Port(_)
-            | Fact::Blocked { .. }
-            | Fact::Rate { .. }
-            | Fact::Neighbour { .. }
-            | Fact::Peer { .. }
-            | Fact::Route { .. }
-            | Fact::Hops { .. }
-            | Fact::Hop(_)
-    )
 }
 
 /// What shall go may be gone.

@@ -18,9 +18,8 @@ use std::io;
 use nft::{Batch, Chain, ChainType, Desired, Element, Engine, Family, Hook, Key, Nft, Table, Verdict};
 
 use super::access::{render_list, render_set};
-use super::links::is_link;
 use super::tunnels;
-use crate::fact::{Fact, Place, Plan, Selector};
+use crate::fact::{Fact, Plan, Rule, Selector};
 
 mod chains;
 mod elements;
@@ -60,9 +59,8 @@ impl Default for Fingerprint {
 }
 
 impl Fingerprint {
-    fn with<'a>(self, facts: impl IntoIterator<Item = &'a Fact>) -> Self {
-        let in_tables = facts.into_iter().filter(|fact| is_in_tables(fact));
-        Self(in_tables.fold(self.0, |sum, fact| sum ^ wide_hash(&fact.to_string())))
+    fn with<'a>(self, rules: impl IntoIterator<Item = &'a Rule>) -> Self {
+        Self(rules.into_iter().fold(self.0, |sum, rule| sum ^ wide_hash(&rule.to_string())))
     }
 
     fn element(self) -> Element {
@@ -82,7 +80,7 @@ fn wide_hash(text: &str) -> u64 {
 /// Makes the tables what the facts say. Tables with the right fingerprint are not touched, since even an empty change can lose the first packet
 /// of a connection. Else what differs is written, in one transaction where the kernel takes it at once.
 pub fn reconcile(engine: &Engine, facts: &BTreeSet<Fact>) -> io::Result<Fingerprint> {
-    let fingerprint = Fingerprint::default().with(facts);
+    let fingerprint = Fingerprint::default().with(facts.iter().filter_map(Fact::rule));
     let found = Fingerprint::read(engine.nft());
     if found == [fingerprint.element()] {
         return Ok(fingerprint);
@@ -94,7 +92,7 @@ pub fn reconcile(engine: &Engine, facts: &BTreeSet<Fact>) -> io::Result<Fingerpr
         engine.nft().commit(&batch)?;
     }
     let mut tables = Tables::fixed();
-    tables.render(facts);
+    tables.render(facts.iter().filter_map(Fact::rule));
     engine.reconcile(tables.into())?;
     let mut batch = Batch::new();
     batch.add_elements(&table(Family::Ip), FINGERPRINT, &[fingerprint.element()]);
@@ -104,20 +102,15 @@ pub fn reconcile(engine: &Engine, facts: &BTreeSet<Fact>) -> io::Result<Fingerpr
 
 /// Makes a plan's changes in one transaction. Returns the tables' fingerprint afterwards.
 pub fn change(engine: &Engine, plan: &Plan, fingerprint: Fingerprint) -> io::Result<Fingerprint> {
-    let after = fingerprint.with(plan.remove.iter().chain(&plan.add));
+    let after = fingerprint.with(plan.removed_rules().chain(plan.added_rules()));
     let part = |facts: &[Fact], fingerprint: Fingerprint| {
         let mut part = Tables::default();
-        part.render(facts);
+        part.render(facts.iter().filter_map(Fact::rule));
         part.element(Family::Ip, FINGERPRINT, fingerprint.element());
         part.into()
     };
     engine.apply_at_once(nft::Plan::between(part(&plan.remove, fingerprint), part(&plan.add, after)))?;
     Ok(after)
-}
-
-/// Whether a fact means something in the tables.
-fn is_in_tables(fact: &Fact) -> bool {
-    !is_link(fact) || matches!(fact, Fact::BridgeAddress { .. } | Fact::Hop(_) | Fact::Tunnel { .. })
 }
 
 /// The tables that facts mean, or a part of them.
@@ -158,18 +151,18 @@ impl Tables {
         set.push(element);
     }
 
-    fn render<'a>(&mut self, facts: impl IntoIterator<Item = &'a Fact>) {
-        for fact in facts.into_iter().filter(|fact| is_in_tables(fact)) {
-            for (family, set, element) in elements(fact) {
+    fn render<'a>(&mut self, rules: impl IntoIterator<Item = &'a Rule>) {
+        for rule in rules {
+            for (family, set, element) in elements(rule) {
                 self.element(family, &set, element);
             }
-            match fact {
-                Fact::Selector(selector) => self.selector(*selector),
-                Fact::Set(name) => render_set(self, name),
-                Fact::Access(list) if list.place == Place::Switch => render_list(self, list),
-                Fact::ToFabric { bridge } => self.fabric_marks(bridge),
-                Fact::Kept { ipv6 } => hops::render_kept(self.of(family(*ipv6)), family(*ipv6)),
-                Fact::PodHops { ipv6 } => hops::render_pod_hops(self.of(family(*ipv6)), family(*ipv6)),
+            match rule {
+                Rule::Selector(selector) => self.selector(*selector),
+                Rule::Set(name) => render_set(self, name),
+                Rule::Access(list) => render_list(self, list),
+                Rule::ToFabric { bridge } => self.fabric_marks(bridge),
+                Rule::Kept { ipv6 } => hops::render_kept(self.of(family(*ipv6)), family(*ipv6)),
+                Rule::PodHops { ipv6 } => hops::render_pod_hops(self.of(family(*ipv6)), family(*ipv6)),
                 _ => {}
             }
         }

@@ -11,10 +11,10 @@ use crate::switches::Switches;
 
 /// Changes that are in the state and not yet in the kernel.
 pub struct Transaction {
-    /// What they mean for the kernel.
+    /// What brings the kernel to them.
     pub plan: Plan,
     undo: Vec<Change>,
-    meant: Vec<(BTreeSet<Fact>, BTreeSet<Fact>)>,
+    compiled: Vec<(BTreeSet<Fact>, BTreeSet<Fact>)>,
 }
 
 impl Transaction {
@@ -45,32 +45,15 @@ impl Transaction {
         let after: Vec<_> = (touched[..changed].iter().map(|object| known(last.get(object).copied().flatten(), &object.1, state)))
             .chain(touched[changed..].iter().map(|(kind, id)| read(*kind, id, state)))
             .collect();
-        let meant: Vec<_> = before.into_iter().zip(after).collect();
-        Self { plan: plan(shared, &meant), undo, meant }
+        let compiled: Vec<_> = before.into_iter().zip(after).collect();
+        Self { plan: shared.replace(&compiled), undo, compiled }
     }
 
     /// Takes the changes back.
     pub fn roll_back(self, state: &mut State, shared: &mut Shared) {
-        for (before, after) in self.meant.iter().rev() {
+        for (before, after) in self.compiled.iter().rev() {
             shared.commit(after, before);
         }
         self.undo.into_iter().rev().for_each(|change| state.apply(change));
-    }
-}
-
-/// What the difference of facts means for the kernel; notes the shared ones.
-fn plan(shared: &mut Shared, meant: &[(BTreeSet<Fact>, BTreeSet<Fact>)]) -> Plan {
-    let (mut remove, mut add) = (BTreeSet::new(), BTreeSet::new());
-    for (before, after) in meant {
-        let plan = shared.plan(before, after);
-        shared.commit(before, after);
-        remove.extend(plan.remove);
-        add.extend(plan.add);
-    }
-    // What one object gives up and another takes over stays.
-    let kept: BTreeSet<Fact> = remove.intersection(&add).cloned().collect();
-    Plan {
-        remove: remove.into_iter().rev().filter(|fact| !kept.contains(fact)).collect(),
-        add: add.into_iter().filter(|fact| !kept.contains(fact)).collect(),
     }
 }

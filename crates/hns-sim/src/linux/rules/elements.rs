@@ -1,4 +1,4 @@
-//! Sets and maps, and the elements that facts are.
+//! Sets and maps, and the elements that rules are.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use nft::{DataType, Desired, Element, Family, Key, SetSpec};
 use super::FAMILIES;
 use super::chains::*;
 use super::hops::{HOPS, KEPT_BACKENDS, KEPT_SOURCES, POD_HOPS};
-use crate::fact::{BALANCED, Fact, NatClass, ONLY_DESTINATIONS, Seen, Selector, Vip};
+use crate::fact::{BALANCED, NatClass, ONLY_DESTINATIONS, Rule, Seen, Selector, Vip};
 use crate::linux::tunnels;
 
 /// The fixed sets and maps, but for the fingerprint.
@@ -105,44 +105,44 @@ fn address(address: IpAddr) -> Key {
     Key::new().ip(address)
 }
 
-/// The sets of a fact and its elements there.
-pub(super) fn elements(fact: &Fact) -> Vec<(Family, String, Element)> {
+/// The sets of a rule and its elements there.
+pub(super) fn elements(rule: &Rule) -> Vec<(Family, String, Element)> {
     let named = |set: &str, link: &str| FAMILIES.map(|family| (family, set.to_owned(), Element::new(Key::new().ifname(link)))).into();
-    let (family, set, element) = match fact {
-        Fact::Guarded { bridge } => return named(GUARDED, bridge),
-        Fact::Closed { bridge } => return named(CLOSED, bridge),
-        Fact::Hostless { bridge } => return named(HOSTLESS, bridge),
-        Fact::OverlayLink { link } => return named(OVERLAY_LINKS, link),
-        Fact::Tunnel { name, .. } => return named(TUNNELS, name),
-        Fact::TunnelMac { tunnel, mac } => (Family::Netdev, tunnels::MACS, Element::new(Key::new().ifname(tunnel).mac(mac.0))),
-        Fact::BridgeAddress { address: own, .. } => (family_of(own.addr()), HOST_ADDRESSES, Element::new(address(own.addr()))),
-        Fact::HostPath { address: pod, destination } => (family_of(*pod), HOST_PATHS, area(destination, || address(*pod))),
-        Fact::OverlayPrefix(prefix) => (family_of(prefix.addr()), OVERLAY_PREFIXES, Element::net(*prefix)),
-        Fact::Masquerade(prefix) => (family_of(prefix.addr()), MASQUERADED, Element::net(*prefix)),
-        Fact::Source { class, address: source } => (family_of(*source), SOURCES, Element::new(mark_key(*class)).data(address(*source))),
-        Fact::Exception { class, destination } => (family_of(destination.addr()), EXCEPTIONS, class_and_net(*class, destination)),
-        Fact::Destination { class, destination } => (family_of(destination.addr()), DESTINATIONS, class_and_net(*class, destination)),
-        Fact::Outbound { address: pod, class } => {
+    let (family, set, element) = match rule {
+        Rule::Guarded { bridge } => return named(GUARDED, bridge),
+        Rule::Closed { bridge } => return named(CLOSED, bridge),
+        Rule::Hostless { bridge } => return named(HOSTLESS, bridge),
+        Rule::OverlayLink { link } => return named(OVERLAY_LINKS, link),
+        Rule::TunnelLink { tunnel } => return named(TUNNELS, tunnel),
+        Rule::TunnelMac { tunnel, mac } => (Family::Netdev, tunnels::MACS, Element::new(Key::new().ifname(tunnel).mac(mac.0))),
+        Rule::HostAddress(own) => (family_of(*own), HOST_ADDRESSES, Element::new(address(*own))),
+        Rule::HostPath { address: pod, destination } => (family_of(*pod), HOST_PATHS, area(destination, || address(*pod))),
+        Rule::OverlayPrefix(prefix) => (family_of(prefix.addr()), OVERLAY_PREFIXES, Element::net(*prefix)),
+        Rule::Masquerade(prefix) => (family_of(prefix.addr()), MASQUERADED, Element::net(*prefix)),
+        Rule::Source { class, address: source } => (family_of(*source), SOURCES, Element::new(mark_key(*class)).data(address(*source))),
+        Rule::Exception { class, destination } => (family_of(destination.addr()), EXCEPTIONS, class_and_net(*class, destination)),
+        Rule::Destination { class, destination } => (family_of(destination.addr()), DESTINATIONS, class_and_net(*class, destination)),
+        Rule::Outbound { address: pod, class } => {
             let map = if class & ONLY_DESTINATIONS == 0 { OUTBOUND } else { OUTBOUND_TO };
             (family_of(*pod), map, Element::new(address(*pod)).data(mark_key(*class)))
         }
-        Fact::Unproxied { address: pod, destination } => (family_of(*pod), UNPROXIED, area(destination, || address(*pod))),
-        Fact::Proxied { address: pod, protocol, destination, proxy: (to, port) } => {
+        Rule::Unproxied { address: pod, destination } => (family_of(*pod), UNPROXIED, area(destination, || address(*pod))),
+        Rule::Proxied { address: pod, protocol, destination, proxy: (to, port) } => {
             let element = area(destination, || address(*pod).proto(number(*protocol)));
             (family_of(*pod), PROXIED, element.data(address(*to).port(*port)))
         }
-        Fact::Member { set, prefix } => return vec![(family_of(prefix.addr()), set.clone(), Element::net(*prefix))],
-        Fact::Backend { vip: frontend, slot, address: to, port } => {
+        Rule::Member { set, prefix } => return vec![(family_of(prefix.addr()), set.clone(), Element::net(*prefix))],
+        Rule::Backend { vip: frontend, slot, address: to, port } => {
             let key = frontend_key(frontend).mark(u32::from(*slot));
             (family_of(frontend.address), BACKENDS, Element::new(key).data(address(*to).port(*port)))
         }
-        Fact::Vip { vip: frontend, selector: pick } => return frontend_elements(frontend, *pick),
-        Fact::KeptBackend { vip: frontend, slot, hop } => {
+        Rule::Vip { vip: frontend, selector: pick } => return frontend_elements(frontend, *pick),
+        Rule::KeptBackend { vip: frontend, slot, hop } => {
             let key = frontend_key(frontend).mark(u32::from(*slot));
             (family_of(frontend.address), KEPT_BACKENDS, Element::new(key).data(mark_key(hop.mark())))
         }
-        Fact::Hop(hop) => (family_of(hop.address), HOPS, Element::new(mark_key(hop.mark())).data(address(hop.address))),
-        Fact::PodHop { address: pod, destination, hop } => {
+        Rule::HopAddress(hop) => (family_of(hop.address), HOPS, Element::new(mark_key(hop.mark())).data(address(hop.address))),
+        Rule::PodHop { address: pod, destination, hop } => {
             (family_of(*pod), POD_HOPS, area(destination, || address(*pod)).data(mark_key(hop.mark())))
         }
         _ => return Vec::new(),
