@@ -31,13 +31,13 @@ pub use engine::{ActiveFault, Called, Faults};
 pub use kinds::{FaultKind, Hits, KINDS, Value, kind};
 pub(crate) use session::{Call, ClientSession, FaultySession, Service, incident};
 
-/// A fault: what happens to which calls.
+/// A fault, with the calls that it hits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fault {
     /// A name of [`KINDS`].
     pub name: String,
-    /// The function's exported name, `*` stands for any text; none is what the name says.
+    /// The function's exported name, `*` stands for any text; none is the default of the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
     /// The object's id; none is every object.
@@ -49,7 +49,7 @@ pub struct Fault {
     /// How long it waits; of a restart, how long the service is away; of what shows up late or goes for a while, how long that takes.
     #[serde(skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
-    /// What the call answers; none is what the name says.
+    /// What the call answers; none is the default of the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hresult: Option<HResult>,
     /// For `hns-restart`: how it ends.
@@ -58,7 +58,7 @@ pub struct Fault {
     /// How likely a call that it names is hit; none is always.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
-    /// How many calls it still hits; none is what the name says.
+    /// How many calls it still hits; none is the default of the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<Count>,
     /// How many calls that it names it lets pass first.
@@ -89,12 +89,12 @@ pub fn is_function(call: &str) -> Result<(), String> {
 }
 
 impl Fault {
-    /// A fault of that name with what the name says.
+    /// A fault of that name with its defaults.
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// What the name means; an error says what is wrong with the fault.
+    /// The kind of the fault; an error explains what is wrong with it.
     pub fn check(&self) -> Result<&'static FaultKind, String> {
         let kind = kind(&self.name).ok_or_else(|| format!("there is no fault {:?}: use one of {}", self.name, like(&self.name).join(", ")))?;
         let name = kind.name;
@@ -134,7 +134,7 @@ impl Fault {
         Ok(kind)
     }
 
-    /// The fault with the count that its name says, where it has none.
+    /// The fault with the default count of its name, where it has none.
     pub fn settled(mut self) -> Self {
         if self.count.is_none() && kind(&self.name).is_some_and(|kind| kind.hits == Hits::Once) {
             self.count = Some(Count::Calls(1));

@@ -3,8 +3,8 @@
 //! A call goes through [`model`] (documents, rules, errors: pure), which stages changes of the [`state`]; [`compile`] turns each object into
 //! the [`fact`]s that the kernel must hold; the difference is a plan that prints; a [`kernel`] makes it true. The kernel of a simulated host
 //! is [`linux`]; [`kernel::NoKernel`] is the model alone. [`faults`] decorate the sessions of clients, [`latency`] makes calls take time,
-//! [`calls`] counts and logs them, and the admin socket ([`admin`]) is where tests and people reach all that. docs/fidelity.md lists the evidence for each
-//! behaviour.
+//! [`calls`] counts and logs them, and the [`admin`] socket is where tests and people reach all that. docs/fidelity.md lists the evidence
+//! for each behaviour.
 
 pub mod admin;
 pub mod calls;

@@ -160,12 +160,12 @@ impl Simulator {
         lock(&self.inner.controls)
     }
 
-    /// A copy of what the service keeps.
+    /// A copy of the state.
     pub fn state(&self) -> State {
         self.with_state(State::clone)
     }
 
-    /// Reads what the service keeps, without a copy. No call is answered meanwhile.
+    /// Reads the state without a copy. Calls wait meanwhile.
     pub fn with_state<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         read(&lock(&self.inner.core).state)
     }

@@ -2,7 +2,7 @@
 
 use hcn::HResult;
 
-/// Whether `name` is what `pattern` says; `*` stands for any text.
+/// Whether `name` matches `pattern`; `*` stands for any text.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,

@@ -156,7 +156,7 @@ pub struct Port {
     pub overhead: u16,
 }
 
-/// Where packets are sent whatever their destination: their mark says so.
+/// Next hop of packets that carry its mark, whatever their destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hop {
     /// Its address.

@@ -8,7 +8,7 @@ use super::{Fault, FaultKind};
 use crate::model::Tampering;
 use crate::restart::Loss;
 
-/// What a fault does.
+/// Action of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The call waits.
@@ -25,7 +25,7 @@ pub enum Action {
     Twice,
     /// An endpoint is attached without a virtual adapter.
     Partial,
-    /// What the call makes, or the fault's object, is not what its document says.
+    /// What the call makes, or the fault's object, differs from its document.
     Defect(Defect),
     /// The host's adapter is without its addresses and routes once the call has succeeded.
     Outage(Outage),
@@ -50,7 +50,7 @@ pub enum Shown {
     LinkLocalAddress,
 }
 
-/// What is wrong with an object although its document is right.
+/// Defect of an object that its document does not show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// An endpoint's access rules have no effect.
@@ -72,7 +72,8 @@ impl Defect {
     }
 }
 
-/// What comes back to the host's adapter after a while. All of it does when the host reboots, and when the faults are cleared.
+/// Loss of the uplink's addresses and routes, by what comes back after a while. Everything comes back when the host reboots, and when the
+/// faults are cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outage {
     /// Its addresses and its routes.
@@ -83,7 +84,7 @@ pub enum Outage {
     LosesAddresses,
 }
 
-/// What happens to the service beside the call.
+/// Event of the service beside the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incident {
     /// It restarts; the call fails.

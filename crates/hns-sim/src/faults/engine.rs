@@ -8,7 +8,7 @@ use crate::latency::mix;
 use crate::model::Tampering;
 use crate::restart::Loss;
 
-/// What the engine knows of a call.
+/// A call as the engine sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Called<'a> {
     /// The function.
@@ -42,7 +42,7 @@ pub struct Faults {
 }
 
 impl ActiveFault {
-    /// Counts a call that the fault names, and says whether it is hit.
+    /// Counts a call that the fault names. Returns whether the fault hits it.
     fn hits(&mut self, seed: u64) -> bool {
         self.seen += 1;
         if self.seen <= u64::from(self.fault.skip) || self.fault.count == Some(Count::Calls(0)) {
@@ -82,7 +82,7 @@ impl Faults {
         Ok(self.last)
     }
 
-    /// What the newest fault does without waiting for a call: where it is of one object, and no call is said, it happens to that object now.
+    /// Effect of the newest fault that does not wait for a call: a fault of one object that names no call hits the object at once.
     pub fn at_once(&mut self) -> Option<(Incident, Fault)> {
         let seed = self.seed;
         let active = self.active.last_mut()?;

@@ -7,7 +7,7 @@ use hcn::HResult;
 use super::{Action, Defect, Incident, Loss, Outage, Shown};
 use crate::model::Tampering;
 
-/// What a fault's name means.
+/// Kind of a fault, by its name.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultKind {
     /// The name.
@@ -16,17 +16,17 @@ pub struct FaultKind {
     pub action: Action,
     /// How many calls it hits unless the fault has a count.
     pub hits: Hits,
-    /// The functions it hits unless the fault says otherwise, apart by blanks; empty is every function.
+    /// The functions it hits unless the fault names others, separated by blanks; empty is every function.
     pub calls: &'static str,
-    /// What the call answers unless the fault says otherwise.
+    /// Code of the call unless the fault has one.
     pub hresult: Option<HResult>,
-    /// How long the call waits unless the fault says otherwise.
+    /// How long the call waits unless the fault has a delay.
     pub delay_ms: u64,
-    /// What it does, in words.
+    /// Effect, in words.
     pub what: &'static str,
-    /// What is then seen, and where.
+    /// Symptoms, and where they show.
     pub seen: &'static str,
-    /// Where it was reported.
+    /// Source of the report.
     pub evidence: &'static str,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Hits {
     }
 }
 
-/// What VALUE of `NAME=VALUE` means.
+/// Meaning of VALUE in `NAME=VALUE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// There is none.
@@ -62,7 +62,7 @@ pub enum Value {
 }
 
 impl FaultKind {
-    /// What VALUE means.
+    /// Meaning of VALUE.
     pub fn value(&self) -> Value {
         match self.action {
             Action::Delay | Action::Defect(Defect::Compartment) | Action::Outage(Outage::Passing | Outage::LosesRoutes) => Value::Duration,
@@ -93,7 +93,7 @@ impl FaultKind {
         if self.default_value().is_some() { format!("{}[={word}]", self.name) } else { format!("{}={word}", self.name) }
     }
 
-    /// How it is written and what VALUE means, in a sentence.
+    /// Form and meaning of VALUE, in a sentence.
     pub fn usage(&self) -> String {
         let meaning = match self.value() {
             Value::None => return format!("write {}: it has no VALUE", self.name),
@@ -687,7 +687,7 @@ pub const KINDS: &[FaultKind] = &[
     },
 ];
 
-/// What a name means.
+/// The kind of that name.
 pub fn kind(name: &str) -> Option<&'static FaultKind> {
     KINDS.iter().find(|kind| kind.name == name)
 }
