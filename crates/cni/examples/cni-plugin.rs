@@ -1,4 +1,4 @@
-//! The plug-ins as a program of their own: link or copy it under a plug-in's name into a CNI directory.
+//! Standalone program with every CNI plug-in: link or copy it under a plug-in's name into a CNI directory.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -264,8 +264,8 @@ fn add_default_routes(result: &mut AddResult) {
 /// Addresses and routes of the pod's end.
 fn configure(request: &Request, inside: &Rtnl, result: &AddResult) -> Result<Link, CniError> {
     let link = must_find(inside, &request.ifname)?;
-    let wanted = request.config.runtime_config()?.mac.or_else(|| request.args.get("MAC").cloned());
-    if let Some(mac) = wanted {
+    let desired = request.config.runtime_config()?.mac.or_else(|| request.args.get("MAC").cloned());
+    if let Some(mac) = desired {
         inside.set_mac(link.index, parse_mac(&mac)?).map_err(net)?;
     }
     for ip in &result.ips {
@@ -353,7 +353,7 @@ fn check(request: &Request) -> Result<(), CniError> {
         return Err(drift(format!("{} lost its address {}", request.ifname, lost.address)));
     }
     let routes = inside.routes().map_err(net)?;
-    if let Some(lost) = expected.routes.iter().find(|wanted| !routes.iter().any(|r| r.dst == wanted.dst)) {
+    if let Some(lost) = expected.routes.iter().find(|desired| !routes.iter().any(|r| r.dst == desired.dst)) {
         return Err(drift(format!("{} lost its route to {}", request.ifname, lost.dst)));
     }
     let host = Rtnl::open().map_err(net)?;

@@ -1,4 +1,4 @@
-//! The plug-in's side: what `CNI_*` variables and standard input ask for, and the answer on standard output.
+//! Plug-in side of CNI: the request from `CNI_*` variables and standard input, and the answer on standard output.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -16,14 +16,14 @@ fn version_needs_no_input() {
 }
 
 #[test]
-fn without_a_command_it_introduces_itself() {
+fn plugin_without_a_command_prints_its_name() {
     let outcome = run("bridge", &|_| None, &b""[..]);
     assert!(outcome.success && outcome.stdout.is_empty());
     assert!(outcome.stderr.contains("1.1.0"));
 }
 
 #[test]
-fn bad_calls_get_the_specifications_codes() {
+fn bad_requests_get_the_specifications_codes() {
     let ids = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "c1"), ("CNI_NETNS", "/ns"), ("CNI_IFNAME", "eth0")];
     let with = |key: &'static str, value: &'static str| {
         let mut env = ids.to_vec();

@@ -1,4 +1,4 @@
-//! The caller's side: what a container runtime does with the network configurations of a host.
+//! Runtime side of CNI: ADD, DEL, CHECK, GC and STATUS with a host's network configurations.
 //!
 //! Mirrors libcni: plug-ins of a list run one after the other with `prevResult`, capabilities decide what of the
 //! runtime's arguments a plug-in sees, and each ADD is remembered so that CHECK and DEL get its configuration and

@@ -74,7 +74,7 @@ fn host_local(dir: &Path) -> Value {
 }
 
 #[tokio::test]
-async fn our_own_plugin_is_run_by_name() {
+async fn own_plugin_is_run_by_name() {
     let ipam = tempfile::tempdir().unwrap();
     let host = Host::new(&host_local(ipam.path()));
     let result = host.runtime.add(&attachment("a")).await.unwrap();
@@ -103,7 +103,7 @@ async fn errors_of_plugins_carry_their_code_and_leave_nothing() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_chain_runs_forward_and_back_with_what_each_may_see() {
+async fn chain_runs_forward_and_back_with_what_each_may_see() {
     let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
         {"type": "first", "capabilities": {"portMappings": true}, "extra": 7}, {"type": "second", "capabilities": {"dns": true}}]});
     let host = Host::new(&list);
@@ -136,7 +136,7 @@ async fn a_chain_runs_forward_and_back_with_what_each_may_see() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_failed_chain_is_undone_and_names_the_plugin() {
+async fn failed_chain_is_undone_and_names_the_plugin() {
     let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "first"}, {"type": "second"}]});
     let host = Host::new(&list);
     host.install("first", r#"{"cniVersion":"1.0.0"}"#, 0);
@@ -149,7 +149,7 @@ async fn a_failed_chain_is_undone_and_names_the_plugin() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_plugin_that_hangs_is_stopped() {
+async fn plugin_that_hangs_is_stopped() {
     use std::os::unix::fs::PermissionsExt;
     let mut host = Host::new(&json!({"cniVersion": "1.0.0", "name": "pods", "type": "slow"}));
     let path = host.dir.path().join("bin/slow");
@@ -161,7 +161,7 @@ async fn a_plugin_that_hangs_is_stopped() {
 }
 
 #[tokio::test]
-async fn without_configuration_add_says_so_and_del_succeeds() {
+async fn add_fails_and_del_succeeds_without_configuration() {
     let host = Host::new(&json!({}));
     for broken in ["", "{", r#"{"name": "n"}"#] {
         fs::write(host.dir.path().join("net.d/10-test.conflist"), broken).unwrap();
@@ -175,7 +175,7 @@ async fn without_configuration_add_says_so_and_del_succeeds() {
 }
 
 #[tokio::test]
-async fn the_first_usable_configuration_by_name_is_the_one() {
+async fn first_usable_configuration_by_name_is_used() {
     let ipam = tempfile::tempdir().unwrap();
     let host = Host::new(&host_local(ipam.path()));
     fs::write(host.dir.path().join("net.d/00-broken.conf"), "{").unwrap();

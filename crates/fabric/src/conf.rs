@@ -154,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn pods_reach_themselves_unless_somebody_says_no() {
+    fn loopback_dsr_is_written_only_where_it_is_set() {
         let written = |loopback_dsr| windows(&Inputs { loopback_dsr, ..inputs() })["plugins"][0].get("loopbackDSR").cloned();
         assert_eq!((written(true), written(false)), (Some(json!(true)), None));
     }
 
     #[test]
-    fn is_written_once_and_whole() {
+    fn configuration_is_written_once_and_whole() {
         let dir = tempfile::tempdir().unwrap();
         let sub = dir.path().join("net.d");
         assert!(write(&sub, &windows(&inputs())).unwrap());

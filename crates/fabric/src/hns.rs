@@ -10,7 +10,7 @@ pub const OWNER: &str = "mullion";
 
 /// What the network must be.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct Desired {
     /// The network's id: ours alone can have it.
     pub network_id: Guid,
     /// The network.
@@ -21,7 +21,7 @@ pub struct Wanted {
     pub endpoint: HostComputeEndpoint,
 }
 
-impl Wanted {
+impl Desired {
     /// An L2Bridge network `name` on `adapter` with this node's pod CIDR; `.1` is its gateway, which HNS keeps, and
     /// `.2` the host.
     pub fn new(cluster_uid: &str, name: &str, adapter: &str, pod_cidr: IpNet) -> Self {
@@ -96,32 +96,32 @@ fn failed(what: impl Into<String>) -> impl FnOnce(HcnError) -> HnsError {
     move |source| HnsError::Call { what, source }
 }
 
-/// Decides from the network of the wanted name (pure).
-pub fn plan(existing: Option<&HostComputeNetwork>, wanted: &Wanted) -> Result<NetworkStep, HnsError> {
+/// Decides from the network of the desired name (pure).
+pub fn plan(existing: Option<&HostComputeNetwork>, desired: &Desired) -> Result<NetworkStep, HnsError> {
     let Some(existing) = existing else { return Ok(NetworkStep::Create) };
-    if existing.id != wanted.network_id && !renamed(existing) {
+    if existing.id != desired.network_id && !renamed(existing) {
         return Err(HnsError::Foreign { name: existing.name.clone(), id: existing.id, owner: existing.owner.clone() });
     }
     let prefix = |network: &HostComputeNetwork| network.subnets().next().and_then(Subnet::prefix);
     let show = |prefix: Option<IpNet>| prefix.map_or_else(|| "none".to_owned(), |p| p.to_string());
-    if existing.network_type != wanted.network.network_type {
+    if existing.network_type != desired.network.network_type {
         return Ok(NetworkStep::Recreate { why: format!("its type is {}", existing.network_type) });
     }
-    if prefix(existing) != prefix(&wanted.network) {
-        return Ok(NetworkStep::Recreate { why: format!("its subnet is {}, not {}", show(prefix(existing)), show(prefix(&wanted.network))) });
+    if prefix(existing) != prefix(&desired.network) {
+        return Ok(NetworkStep::Recreate { why: format!("its subnet is {}, not {}", show(prefix(existing)), show(prefix(&desired.network))) });
     }
     Ok(NetworkStep::Keep)
 }
 
-/// Makes the network and the host's endpoint what is wanted. `before_change` runs before the first write: until all of
+/// Makes the network and the host's endpoint what is desired. `before_change` runs before the first write: until all of
 /// it is done, no pod should be attached. True when something was written.
-pub async fn ensure(client: &HcnClient, wanted: &Wanted, before_change: impl FnOnce()) -> Result<bool, HnsError> {
-    let name = &wanted.network.name;
+pub async fn ensure(client: &HcnClient, desired: &Desired, before_change: impl FnOnce()) -> Result<bool, HnsError> {
+    let name = &desired.network.name;
     let existing = client.network_by_name(name).await.map_err(failed(format!("look up HNS network {name:?}")))?;
-    let step = plan(existing.as_ref(), wanted)?;
-    let network_id = existing.as_ref().map_or(wanted.network_id, |network| network.id);
-    let host_endpoint = client.endpoint(&wanted.endpoint_id).await.map_err(failed(format!("read endpoint {}", wanted.endpoint.name)))?;
-    let endpoint_step = plan_endpoint(host_endpoint.as_ref(), network_id, wanted);
+    let step = plan(existing.as_ref(), desired)?;
+    let network_id = existing.as_ref().map_or(desired.network_id, |network| network.id);
+    let host_endpoint = client.endpoint(&desired.endpoint_id).await.map_err(failed(format!("read endpoint {}", desired.endpoint.name)))?;
+    let endpoint_step = plan_endpoint(host_endpoint.as_ref(), network_id, desired);
     if step == NetworkStep::Keep && endpoint_step == EndpointStep::Keep {
         return Ok(false);
     }
@@ -131,13 +131,13 @@ pub async fn ensure(client: &HcnClient, wanted: &Wanted, before_change: impl FnO
         client.delete_network(&network_id).await.map_err(failed(format!("delete HNS network {name:?}")))?;
     }
     if step != NetworkStep::Keep {
-        client.create_network(wanted.network_id, &wanted.network).await.map_err(failed(format!("create HNS network {name:?}")))?;
+        client.create_network(desired.network_id, &desired.network).await.map_err(failed(format!("create HNS network {name:?}")))?;
         tracing::info!(network = name, "created the HNS network");
     }
     // A network takes its endpoints along.
     let gone = matches!(step, NetworkStep::Recreate { .. });
-    let network_id = if step == NetworkStep::Keep { network_id } else { wanted.network_id };
-    make_endpoint(client, network_id, wanted, if gone { EndpointStep::Create } else { endpoint_step }).await?;
+    let network_id = if step == NetworkStep::Keep { network_id } else { desired.network_id };
+    make_endpoint(client, network_id, desired, if gone { EndpointStep::Create } else { endpoint_step }).await?;
     Ok(true)
 }
 
@@ -150,81 +150,81 @@ enum EndpointStep {
     Recreate,
 }
 
-fn plan_endpoint(existing: Option<&HostComputeEndpoint>, network: Guid, wanted: &Wanted) -> EndpointStep {
+fn plan_endpoint(existing: Option<&HostComputeEndpoint>, network: Guid, desired: &Desired) -> EndpointStep {
     let Some(existing) = existing else { return EndpointStep::Create };
-    if existing.host_compute_network != network || existing.ip() != wanted.endpoint.ip() {
+    if existing.host_compute_network != network || existing.ip() != desired.endpoint.ip() {
         return EndpointStep::Recreate;
     }
     let attached = matches!(existing.state, EndpointState::ATTACHED | EndpointState::ATTACHED_SHARING);
     if attached { EndpointStep::Keep } else { EndpointStep::Attach }
 }
 
-async fn make_endpoint(client: &HcnClient, network: Guid, wanted: &Wanted, step: EndpointStep) -> Result<(), HnsError> {
-    let name = &wanted.endpoint.name;
+async fn make_endpoint(client: &HcnClient, network: Guid, desired: &Desired, step: EndpointStep) -> Result<(), HnsError> {
+    let name = &desired.endpoint.name;
     if step == EndpointStep::Keep {
         return Ok(());
     }
     if step == EndpointStep::Recreate {
-        client.delete_endpoint(&wanted.endpoint_id).await.map_err(failed(format!("delete endpoint {name}")))?;
+        client.delete_endpoint(&desired.endpoint_id).await.map_err(failed(format!("delete endpoint {name}")))?;
     }
     if step != EndpointStep::Attach {
-        let created = client.create_endpoint(&network, wanted.endpoint_id, &wanted.endpoint).await;
+        let created = client.create_endpoint(&network, desired.endpoint_id, &desired.endpoint).await;
         created.map_err(failed(format!("create the host's endpoint {name}")))?;
     }
-    client.attach_endpoint_to_host(&wanted.endpoint_id).await.map_err(failed(format!("attach endpoint {name} to the host")))
+    client.attach_endpoint_to_host(&desired.endpoint_id).await.map_err(failed(format!("attach endpoint {name} to the host")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn wanted() -> Wanted {
-        Wanted::new("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap())
+    fn desired() -> Desired {
+        Desired::new("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap())
     }
 
     fn existing(change: impl FnOnce(&mut HostComputeNetwork)) -> HostComputeNetwork {
-        let mut network = wanted().network;
-        network.id = wanted().network_id;
+        let mut network = desired().network;
+        network.id = desired().network_id;
         change(&mut network);
         network
     }
 
     #[test]
     fn documents_follow_win_bridges_conventions() {
-        insta::assert_json_snapshot!("network", wanted().network);
-        insta::assert_json_snapshot!("endpoint", wanted().endpoint);
+        insta::assert_json_snapshot!("network", desired().network);
+        insta::assert_json_snapshot!("endpoint", desired().endpoint);
     }
 
     #[test]
-    fn decides_from_what_is_there() {
-        assert_eq!(plan(None, &wanted()).unwrap(), NetworkStep::Create);
-        assert_eq!(plan(Some(&existing(|_| {})), &wanted()).unwrap(), NetworkStep::Keep);
+    fn step_follows_the_observed_network() {
+        assert_eq!(plan(None, &desired()).unwrap(), NetworkStep::Create);
+        assert_eq!(plan(Some(&existing(|_| {})), &desired()).unwrap(), NetworkStep::Keep);
         let moved = existing(|n| n.ipams[0].subnets[0].ip_address_prefix = "192.168.7.0/24".into());
-        assert_eq!(plan(Some(&moved), &wanted()).unwrap(), NetworkStep::Recreate { why: "its subnet is 192.168.7.0/24, not 192.168.1.0/24".into() });
+        assert_eq!(plan(Some(&moved), &desired()).unwrap(), NetworkStep::Recreate { why: "its subnet is 192.168.7.0/24, not 192.168.1.0/24".into() });
         let overlay = existing(|n| n.network_type = NetworkType::Overlay);
-        assert!(matches!(plan(Some(&overlay), &wanted()).unwrap(), NetworkStep::Recreate { .. }));
+        assert!(matches!(plan(Some(&overlay), &desired()).unwrap(), NetworkStep::Recreate { .. }));
     }
 
     #[test]
-    fn a_network_of_ours_under_an_id_of_the_service_is_kept_or_replaced() {
+    fn own_network_under_an_id_of_the_service_is_kept_or_replaced() {
         let renamed = existing(|n| n.id = Guid::random());
-        assert_eq!(plan(Some(&renamed), &wanted()).unwrap(), NetworkStep::Keep);
+        assert_eq!(plan(Some(&renamed), &desired()).unwrap(), NetworkStep::Keep);
         let moved = existing(|n| {
             n.id = Guid::random();
             n.ipams[0].subnets[0].ip_address_prefix = "192.168.7.0/24".into();
         });
-        assert!(matches!(plan(Some(&moved), &wanted()).unwrap(), NetworkStep::Recreate { .. }));
+        assert!(matches!(plan(Some(&moved), &desired()).unwrap(), NetworkStep::Recreate { .. }));
         let other_cluster = existing(|n| n.id = owned_id("other", "network", "mullion"));
-        assert!(matches!(plan(Some(&other_cluster), &wanted()), Err(HnsError::Foreign { .. })));
+        assert!(matches!(plan(Some(&other_cluster), &desired()), Err(HnsError::Foreign { .. })));
     }
 
     #[test]
-    fn refuses_what_is_not_ours_with_a_way_out() {
+    fn foreign_network_is_refused_with_a_way_out() {
         let foreign = existing(|n| {
             n.id = Guid::random();
             n.owner = "docker".into();
         });
-        let text = plan(Some(&foreign), &wanted()).unwrap_err().to_string();
+        let text = plan(Some(&foreign), &desired()).unwrap_err().to_string();
         assert!(text.contains("not ours") && text.contains("docker") && text.contains("choose another name"), "{text}");
     }
 
@@ -236,22 +236,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn makes_the_network_once_and_repairs_the_host_endpoint() {
+    async fn network_is_made_once_and_the_host_endpoint_is_repaired() {
         let client = simulated();
         let mut hidden = 0;
-        assert!(ensure(&client, &wanted(), || hidden += 1).await.unwrap());
-        assert!(!ensure(&client, &wanted(), || hidden += 1).await.unwrap(), "a second pass writes nothing");
+        assert!(ensure(&client, &desired(), || hidden += 1).await.unwrap());
+        assert!(!ensure(&client, &desired(), || hidden += 1).await.unwrap(), "a second pass writes nothing");
         assert_eq!(hidden, 1);
-        let endpoint = client.endpoint(&wanted().endpoint_id).await.unwrap().unwrap();
+        let endpoint = client.endpoint(&desired().endpoint_id).await.unwrap().unwrap();
         assert_eq!((endpoint.ip(), endpoint.state), (Some("192.168.1.2".parse().unwrap()), EndpointState::ATTACHED));
-        client.delete_endpoint(&wanted().endpoint_id).await.unwrap();
-        assert!(ensure(&client, &wanted(), || hidden += 1).await.unwrap());
-        assert!(client.endpoint(&wanted().endpoint_id).await.unwrap().is_some());
+        client.delete_endpoint(&desired().endpoint_id).await.unwrap();
+        assert!(ensure(&client, &desired(), || hidden += 1).await.unwrap());
+        assert!(client.endpoint(&desired().endpoint_id).await.unwrap().is_some());
         assert_eq!(hidden, 2, "without the host's endpoint pods have no gateway");
-        let moved = Wanted::new("uid", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
+        let moved = Desired::new("uid", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
         assert!(ensure(&client, &moved, || hidden += 1).await.unwrap());
         assert_eq!(client.endpoint(&moved.endpoint_id).await.unwrap().unwrap().ip(), Some("192.168.9.2".parse().unwrap()));
-        let other_cluster = Wanted::new("other", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
+        let other_cluster = Desired::new("other", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
         assert!(matches!(ensure(&client, &other_cluster, || hidden += 1).await, Err(HnsError::Foreign { .. })));
         assert_eq!(hidden, 3, "what is refused changes nothing");
     }

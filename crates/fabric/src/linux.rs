@@ -1,4 +1,4 @@
-//! What a Linux node needs beside its bridge: forwarding, and its own address on packets that leave the pod network.
+//! Pod network of a Linux node beside its bridge: forwarding and masquerading.
 
 use std::io;
 

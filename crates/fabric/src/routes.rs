@@ -1,4 +1,4 @@
-//! Which routes this host must have, and what must change (pure).
+//! Plan of the routes on this host (pure).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,8 +64,8 @@ impl fmt::Display for Plan {
 
 /// The next hop of every peer's pod CIDR, by destination, and why some are left out. Peers that do not have their CIDR
 /// or address yet are no problem: they will.
-pub fn wanted(own: &str, nodes: &BTreeMap<String, NodeRow>, cluster_cidr: IpNet) -> (BTreeMap<IpNet, (IpAddr, String)>, Vec<String>) {
-    let mut wanted: BTreeMap<IpNet, (IpAddr, String)> = BTreeMap::new();
+pub fn desired(own: &str, nodes: &BTreeMap<String, NodeRow>, cluster_cidr: IpNet) -> (BTreeMap<IpNet, (IpAddr, String)>, Vec<String>) {
+    let mut desired: BTreeMap<IpNet, (IpAddr, String)> = BTreeMap::new();
     let mut problems = Vec::new();
     let mut taken: Vec<(IpNet, &str)> = Vec::new();
     let own_first = nodes.get_key_value(own).into_iter().chain(nodes.iter().filter(|(name, _)| *name != own));
@@ -84,22 +84,22 @@ pub fn wanted(own: &str, nodes: &BTreeMap<String, NodeRow>, cluster_cidr: IpNet)
             }
             taken.push((cidr, name));
             if let Some(address) = row.address.filter(|_| name != own) {
-                wanted.insert(cidr, (address, name.clone()));
+                desired.insert(cidr, (address, name.clone()));
             }
         }
     }
-    (wanted, problems)
+    (desired, problems)
 }
 
-/// Compares what is wanted with the routing table. Routes without our mark are never changed: one that already does
-/// what is wanted is enough, one that contradicts it is reported.
+/// Compares what is desired with the routing table. Routes without our mark are never changed: one that already does
+/// what is desired is enough, one that contradicts it is reported.
 pub fn plan(own: &str, nodes: &BTreeMap<String, NodeRow>, cluster_cidr: IpNet, observed: &[HostRoute]) -> Plan {
-    let (wanted, problems) = wanted(own, nodes, cluster_cidr);
+    let (desired, problems) = desired(own, nodes, cluster_cidr);
     let mut plan = Plan { steps: Vec::new(), problems };
-    for route in observed.iter().filter(|route| route.ours && !wanted.contains_key(&route.dst)) {
+    for route in observed.iter().filter(|route| route.ours && !desired.contains_key(&route.dst)) {
         plan.steps.push(Step::Delete { route: route.clone() });
     }
-    for (dst, (via, node)) in wanted {
+    for (dst, (via, node)) in desired {
         let route = HostRoute { dst, via: Some(via), oif: 0, metric: 0, ours: true };
         let mut present = observed.iter().filter(|o| o.dst == dst);
         if present.clone().any(|o| o.via == Some(via)) {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn adds_replaces_and_deletes_only_what_is_ours() {
+    fn plan_adds_replaces_and_deletes_only_own_routes() {
         let nodes = nodes(&[
             ("a", "192.168.0.0/24", "10.240.0.11"),
             ("b", "192.168.1.0/24", "10.240.0.12"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_when_it_is_right() {
+    fn plan_is_empty_when_routes_are_right() {
         let nodes = nodes(&[("a", "192.168.0.0/24", "10.240.0.11"), ("b", "192.168.1.0/24", "10.240.0.12")]);
         assert_eq!(planned(&nodes, &[route("192.168.1.0/24", "10.240.0.12", true)]), "");
         let leftover = [route("192.168.1.0/24", "10.240.0.12", true), route("192.168.1.0/24", "10.240.0.13", true)];

@@ -1,4 +1,4 @@
-//! What the fabric keeps of Nodes.
+//! Rows of Nodes: the fields that the fabric uses.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The loop: Nodes in; routes, network and configuration out; drift repaired by a periodic pass.
+//! Reconcile loop: Nodes in; routes, network and configuration out; a periodic pass repairs drift.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -141,7 +141,7 @@ impl Fabric {
     /// Waits until the network or the host's endpoint may be gone.
     async fn lost(&self, news: &mut Option<Listener>) {
         let Some(news) = news else { return std::future::pending().await };
-        let host = hns::Wanted::endpoint_id(&self.config.cluster_uid, &self.config.network_name).to_string();
+        let host = hns::Desired::endpoint_id(&self.config.cluster_uid, &self.config.network_name).to_string();
         loop {
             match news.next().await {
                 News::All => return,
@@ -231,13 +231,13 @@ impl Fabric {
         };
         let document = match &config.pod_network {
             PodNetwork::Windows { hcn, adapter, .. } => {
-                let wanted = hns::Wanted::new(&config.cluster_uid, &config.network_name, adapter, pod_cidr);
+                let desired = hns::Desired::new(&config.cluster_uid, &config.network_name, adapter, pod_cidr);
                 let hide = || {
                     if let Err(error) = conf::remove(&config.cni_conf_dir) {
                         tracing::warn!("{}", chain(&error));
                     }
                 };
-                hns::ensure(hcn, &wanted, hide).await.map_err(|e| chain(&e))?;
+                hns::ensure(hcn, &desired, hide).await.map_err(|e| chain(&e))?;
                 conf::windows(&inputs)
             }
             #[cfg(target_os = "linux")]

@@ -139,7 +139,7 @@ async fn whole(simulator: &Simulator, what: &str) {
 }
 
 #[tokio::test]
-async fn what_hns_loses_comes_back_without_waiting_for_the_periodic_pass() {
+async fn lost_hns_objects_are_repaired_without_waiting_for_the_periodic_pass() {
     let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
     let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
     let hcn = HcnClient::new(simulator.session());
@@ -158,7 +158,7 @@ async fn what_hns_loses_comes_back_without_waiting_for_the_periodic_pass() {
     let network = hcn.network_ids().await.unwrap()[0];
     hcn.delete_network(&network).await.unwrap();
     whole(&simulator, "a deleted network comes back").await;
-    hcn.delete_endpoint(&hns::Wanted::endpoint_id("uid", "mullion")).await.unwrap();
+    hcn.delete_endpoint(&hns::Desired::endpoint_id("uid", "mullion")).await.unwrap();
     whole(&simulator, "a deleted host endpoint comes back").await;
     simulator.restart(hns_sim::admin::Restart { wipe: true, ..Default::default() }).unwrap();
     whole(&simulator, "everything comes back").await;
@@ -173,7 +173,7 @@ async fn what_hns_loses_comes_back_without_waiting_for_the_periodic_pass() {
 }
 
 #[tokio::test]
-async fn a_windows_node_gets_routes_then_network_then_configuration() {
+async fn windows_node_gets_routes_then_network_then_configuration() {
     let simulator = Simulator::new(
         Box::new(NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true }),
         Switches::of(HnsVersion::new(13, 3)),

@@ -1,4 +1,4 @@
-//! What a case works with: a client, identifiers and subnets of its own, and the removal of whatever it made.
+//! Test bench of a case: a client, identifiers and subnets of its own, and the removal of the objects that it made.
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr};

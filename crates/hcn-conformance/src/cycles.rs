@@ -1,4 +1,4 @@
-//! Life cycles: what a change of one object does to others, and who is told.
+//! Life cycles: how a change of one object affects others, and its notifications.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Documents: what was written comes back, in both shapes, with the service's defaults.
+//! Documents: they read back as written, in both shapes, with the service's defaults.
 
 use serde_json::{Value, json};
 

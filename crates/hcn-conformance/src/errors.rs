@@ -1,4 +1,4 @@
-//! Errors: what is refused, with which code and record, and that a refusal changes nothing.
+//! Errors: refused calls, their codes and records, and that a refusal changes nothing.
 
 use serde_json::{Value, json};
 

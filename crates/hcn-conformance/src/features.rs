@@ -1,4 +1,4 @@
-//! Features: what a version has it has, and what it has not it refuses or ignores as clients know it.
+//! Features: a version does what it claims, and refuses or ignores the rest as clients know it.
 
 use std::net::IpAddr;
 

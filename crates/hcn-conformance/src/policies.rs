@@ -1,4 +1,4 @@
-//! Policies: added, removed, replaced, and what refers to what.
+//! Policies: adding, removing, replacing, and references.
 
 use serde::Serialize;
 use serde_json::json;

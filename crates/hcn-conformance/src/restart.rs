@@ -1,4 +1,4 @@
-//! Restart: what a clean restart of the service keeps, and what dies with it.
+//! Restart: the objects that survive a clean restart of the service, and those that do not.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -23,7 +23,7 @@ struct Target {
     context: usize,
 }
 
-/// Who is called, and by which thread at the moment.
+/// The registered callback, and the thread that calls it now.
 struct Line {
     target: Mutex<Option<Target>>,
     calling: Mutex<Option<ThreadId>>,

@@ -1,4 +1,4 @@
-//! The functions for the service inside a virtual machine. No simulated host has one: nothing is reserved, and nothing can be.
+//! The functions for the service inside a virtual machine. No simulated host has one: reservations are refused.
 #![allow(non_snake_case)]
 
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! Strings across the border: NUL-terminated UTF-16, allocated for callers who free it with `CoTaskMemFree`.
+//! Strings for C callers: NUL-terminated UTF-16, allocated for callers who free it with `CoTaskMemFree`.
 
 /// A string of the caller.
 pub type Text = *const u16;

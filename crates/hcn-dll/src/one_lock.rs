@@ -48,12 +48,12 @@ pub fn start(settings: &str) -> Result<Box<dyn HostNetwork>, String> {
 fn report(lock: &OneLock, file: &str) {
     // The lock was made a moment ago.
     let begin = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut told = Tally::default();
+    let mut reported = Tally::default();
     loop {
         let tally = lock.tally();
         let line = format!("{} {} {}\n", tally.writes, tally.reads, (begin + tally.last_write).as_millis());
-        if tally != told && std::fs::write(file, line).is_ok() {
-            told = tally;
+        if tally != reported && std::fs::write(file, line).is_ok() {
+            reported = tally;
         }
         std::thread::sleep(Duration::from_millis(100));
     }

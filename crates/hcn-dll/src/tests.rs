@@ -69,7 +69,7 @@ fn take(text: *mut u16) -> Option<String> {
 }
 
 #[test]
-fn calls_cross_as_c_callers_make_them() {
+fn exports_serve_c_callers() {
     service();
     let id: Guid = "c08cb7b8-9b3c-408e-8e30-5e16a3aeb444".parse().unwrap();
     let raw = RawGuid::from(id);
@@ -100,7 +100,7 @@ fn calls_cross_as_c_callers_make_them() {
 }
 
 #[test]
-fn a_guid_crosses_in_windows_own_layout() {
+fn guid_crosses_in_the_windows_layout() {
     let id: Guid = "c08cb7b8-9b3c-408e-8e30-5e16a3aeb444".parse().unwrap();
     assert_eq!(Guid::from(&RawGuid::from(id)), id);
 }
@@ -114,7 +114,7 @@ unsafe extern "system" fn hear(event_type: u32, context: *mut c_void, status: i3
 }
 
 #[test]
-fn events_reach_a_callback_until_it_is_taken_back() {
+fn events_reach_a_callback_until_it_is_unregistered() {
     let echo = service();
     let (sender, receiver) = mpsc::channel::<(u32, i32, Option<String>)>();
     let mut registration = std::ptr::null_mut();

@@ -1,4 +1,4 @@
-//! What a version of the service can do.
+//! Features of HNS by version.
 
 use std::fmt;
 

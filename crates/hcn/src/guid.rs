@@ -1,4 +1,4 @@
-//! Object identifiers of HNS, and the identifiers a cluster gives to what it owns.
+//! Object identifiers of HNS, and the identifiers of the objects that a cluster owns.
 
 use std::fmt;
 use std::str::FromStr;

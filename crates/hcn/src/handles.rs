@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn of_racing_closers_one_closes_the_handle() {
+    fn racing_closers_close_a_handle_once() {
         for _ in 0..200 {
             let closes = AtomicUsize::new(0);
             let handles = Handles::default();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_in_use_is_closed_when_the_use_ends() {
+    fn handle_in_use_is_closed_when_the_use_ends() {
         let closes = AtomicUsize::new(0);
         let handles = Handles::default();
         let handle = handles.keep(Kind::Network, Open(&closes));

@@ -1,4 +1,4 @@
-//! How a document is declared once: its members, their wire names, and what reading and writing them means.
+//! Macros that declare a document once: its members, their wire names, and how they are read and written.
 
 /// Declares a JSON document.
 ///

@@ -1,4 +1,4 @@
-//! Lists of HNS objects for people: a table, or the documents as JSON.
+//! Lists of HNS objects: a table, or the documents as JSON.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Watches a Host Networking Service for its clients: whether it answers, and what changed.
+//! Watch of a Host Networking Service: its health and its changes.
 //!
 //! One task registers for notifications, registers again after each disconnect, and probes the service with two small calls. Users get
 //! [`News`] over a bounded channel and [`Health`] over a watch channel. A user that falls behind, a new registration, and an object that
@@ -34,7 +34,7 @@ pub struct Timing {
     pub slow: Duration,
     /// A probe without an answer for that long makes the service down.
     pub hung: Duration,
-    /// How often users compare everything, whatever is heard.
+    /// How often users compare everything, with or without notifications.
     pub full_pass: Duration,
 }
 
@@ -83,10 +83,10 @@ impl Health {
     }
 }
 
-/// What a user of the watch is told.
+/// News for a user of the watch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// The service said that something happened.
+    /// A notification of the service.
     Event(Event),
     /// Anything may have changed: compare everything.
     All,
@@ -114,7 +114,7 @@ impl Drop for AbortOnDrop {
 pub struct Listener {
     news: broadcast::Receiver<News>,
     watch: Watch,
-    /// Whether nothing was told yet.
+    /// Whether no news was read yet.
     fresh: bool,
 }
 
@@ -141,8 +141,8 @@ impl Listener {
 impl Watch {
     /// Watches the service behind `client`. Needs a tokio runtime.
     pub fn start(client: HcnClient, timing: Timing) -> Self {
-        let (news, (told, health)) = (broadcast::Sender::new(EVENTS), watch::channel(Health::Unknown));
-        let task = Task { client, timing, news: news.clone(), health: told, seen: BTreeSet::new(), failing_since: None };
+        let (news, (reported, health)) = (broadcast::Sender::new(EVENTS), watch::channel(Health::Unknown));
+        let task = Task { client, timing, news: news.clone(), health: reported, seen: BTreeSet::new(), failing_since: None };
         let alive = Arc::new(AbortOnDrop(tokio::spawn(task.run()).abort_handle()));
         Self { news, health, _alive: alive }
     }
@@ -171,8 +171,8 @@ struct Task {
 impl Task {
     async fn run(mut self) {
         loop {
-            let (tell, mut events) = mpsc::unbounded_channel();
-            match self.register(tell).await {
+            let (sender, mut events) = mpsc::unbounded_channel();
+            match self.register(sender).await {
                 Ok(registration) => {
                     self.follow(&mut events).await;
                     drop(registration);
@@ -186,11 +186,11 @@ impl Task {
         }
     }
 
-    async fn register(&mut self, tell: mpsc::UnboundedSender<Event>) -> Result<Subscription, HcnError> {
+    async fn register(&mut self, sender: mpsc::UnboundedSender<Event>) -> Result<Subscription, HcnError> {
         let client = self.client.clone();
         let sink: crate::port::EventSink = Arc::new(move |event| {
             // The task has moved on to another registration.
-            let _ = tell.send(event);
+            let _ = sender.send(event);
         });
         self.timed("HcnRegisterServiceCallback", async move { client.subscribe(sink).await }).await
     }

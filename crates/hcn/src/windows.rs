@@ -1,4 +1,4 @@
-//! The one place that calls computenetwork.dll (and vmcompute.dll's `HNSCall`).
+//! The port over computenetwork.dll (and vmcompute.dll's `HNSCall`); no other module calls them.
 //!
 //! Both are loaded from system32 at run time, and each export when it is first needed: the DLL is absent or partial before Windows Server 2019.
 //! Strings and handles that the DLL gives are owned here and freed once.

@@ -106,8 +106,8 @@ fn reach_each_other(node: &Node) {
 }
 
 #[test]
-fn the_result_describes_what_was_made() {
-    in_lab("bridge::tests::the_result_describes_what_was_made", || {
+fn result_describes_interfaces_and_addresses() {
+    in_lab("bridge::tests::result_describes_interfaces_and_addresses", || {
         let node = Node::new();
         let mut conf = node.conf();
         conf["mtu"] = json!(1400);
@@ -130,8 +130,8 @@ fn the_result_describes_what_was_made() {
 }
 
 #[test]
-fn del_takes_everything_back_and_may_be_repeated() {
-    in_lab("bridge::tests::del_takes_everything_back_and_may_be_repeated", || {
+fn del_removes_everything_and_may_be_repeated() {
+    in_lab("bridge::tests::del_removes_everything_and_may_be_repeated", || {
         let node = Node::new();
         let reserved = || {
             std::fs::read_dir(node.dir.path().join("ipam/pods"))
@@ -155,8 +155,8 @@ fn del_takes_everything_back_and_may_be_repeated() {
 }
 
 #[test]
-fn a_failed_add_leaves_nothing() {
-    in_lab("bridge::tests::a_failed_add_leaves_nothing", || {
+fn failed_add_leaves_nothing() {
+    in_lab("bridge::tests::failed_add_leaves_nothing", || {
         let node = Node::new();
         NetNs::create_at(&node.netns_path("a")).unwrap();
         let mut conf = node.conf();
@@ -175,8 +175,8 @@ fn a_failed_add_leaves_nothing() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name() {
-    in_lab("bridge::tests::what_is_not_supported_is_refused_by_name", || {
+fn unsupported_options_are_refused_by_name() {
+    in_lab("bridge::tests::unsupported_options_are_refused_by_name", || {
         let node = Node::new();
         for (key, value, text) in [
             ("vlan", json!(7), "does not support vlan"),

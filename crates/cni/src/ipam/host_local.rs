@@ -48,8 +48,8 @@ fn add(config: &Config, store: &Store, owner: store::Owner<'_>) -> Result<AddRes
     let mut requested = config.requested.clone();
     let mut result = AddResult { routes: config.routes.clone(), dns: config.dns.clone(), ..AddResult::default() };
     for (index, set) in config.ranges.iter().enumerate() {
-        let wanted = requested.iter().position(|ip| set.holds(*ip)).map(|at| requested.remove(at));
-        let allocated = allocate(&locked, set, index, owner, wanted);
+        let desired = requested.iter().position(|ip| set.holds(*ip)).map(|at| requested.remove(at));
+        let allocated = allocate(&locked, set, index, owner, desired);
         match allocated {
             Ok(ip) => result.ips.push(ip),
             Err(mut error) => {
@@ -67,23 +67,23 @@ fn add(config: &Config, store: &Store, owner: store::Owner<'_>) -> Result<AddRes
     Ok(result)
 }
 
-fn allocate(store: &store::Locked<'_>, set: &RangeSet, index: usize, owner: store::Owner<'_>, wanted: Option<IpAddr>) -> Result<IpConfig, CniError> {
+fn allocate(store: &store::Locked<'_>, set: &RangeSet, index: usize, owner: store::Owner<'_>, desired: Option<IpAddr>) -> Result<IpConfig, CniError> {
     let answer = |ip: IpAddr, range: &range::Range| IpConfig { address: range.with_prefix(ip), gateway: Some(range.gateway), interface: None };
     let held = store.held_by(owner)?;
     if let Some((ip, range)) = held.iter().find_map(|ip| Some((*ip, set.range_of(*ip)?)))
-        && wanted.is_none_or(|wanted| wanted == ip)
+        && desired.is_none_or(|desired| desired == ip)
     {
         return Ok(answer(ip, range));
     }
-    if let Some(wanted) = wanted {
-        let range = set.range_of(wanted).ok_or_else(|| CniError::config(format!("requested ip {wanted} is in no range")))?;
-        if wanted == range.gateway {
-            return Err(CniError::config(format!("requested ip {wanted} is subnet's gateway")));
+    if let Some(desired) = desired {
+        let range = set.range_of(desired).ok_or_else(|| CniError::config(format!("requested ip {desired} is in no range")))?;
+        if desired == range.gateway {
+            return Err(CniError::config(format!("requested ip {desired} is subnet's gateway")));
         }
-        if !store.reserve(wanted, owner, index)? {
-            return Err(CniError::new(code::EXHAUSTED, format!("requested IP address {wanted} is not available in range set {set}")));
+        if !store.reserve(desired, owner, index)? {
+            return Err(CniError::new(code::EXHAUSTED, format!("requested IP address {desired} is not available in range set {set}")));
         }
-        return Ok(answer(wanted, range));
+        return Ok(answer(desired, range));
     }
     for (ip, range) in set.from(store.last_reserved(index)) {
         if store.reserve(ip, owner, index)? {

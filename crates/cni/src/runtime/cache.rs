@@ -1,4 +1,4 @@
-//! Remembered attachments, in libcni's files and format: `CACHE/results/NETWORK-CONTAINER-INTERFACE`.
+//! Cache of attachments, in libcni's files and format: `CACHE/results/NETWORK-CONTAINER-INTERFACE`.
 
 use std::fs;
 use std::io;
@@ -113,8 +113,8 @@ fn entries_ending(cache_dir: &Path, suffix: &str) -> Result<Vec<Entry>, RuntimeE
     };
     let mut entries = Vec::new();
     for path in files.filter_map(|f| Some(f.ok()?.path())) {
-        let wanted = path.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('.') && n.to_string_lossy().ends_with(suffix));
-        if !wanted {
+        let desired = path.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('.') && n.to_string_lossy().ends_with(suffix));
+        if !desired {
             continue;
         }
         match read(&path) {

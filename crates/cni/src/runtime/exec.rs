@@ -1,4 +1,4 @@
-//! Running one plug-in once: its program, its environment, its streams.
+//! Execution of one plug-in: its program, its environment, its streams.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -89,7 +89,7 @@ pub struct RuntimeConfig {
 /// Unknown keys are kept and tolerated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PluginConfig {
-    /// Version of the configuration, and of the result that is wanted.
+    /// Version of the configuration, and of the result that is desired.
     pub cni_version: SpecVersion,
     /// The network's name.
     pub name: String,

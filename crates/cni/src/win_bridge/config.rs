@@ -29,7 +29,7 @@ pub(super) struct Config {
 #[derive(Clone, Debug, Default)]
 struct Masquerade {
     /// `ipMasq`.
-    wanted: bool,
+    desired: bool,
     /// `ipMasqNetwork`: what is not translated.
     network: Option<IpNet>,
 }
@@ -83,7 +83,7 @@ impl Config {
             .chain(keys.hcn_policy_args)
             .filter_map(|value| policy(&value))
             .collect();
-        let masquerade = Masquerade { wanted: keys.ip_masq, network: network.transpose()? };
+        let masquerade = Masquerade { desired: keys.ip_masq, network: network.transpose()? };
         let skip_attach_check = keys.skip_attach_check;
         Ok(Self { policies, dns, loopback_dsr: keys.loopback_dsr, skip_attach_check, masquerade, port_mappings: runtime.port_mappings })
     }
@@ -118,7 +118,7 @@ impl Config {
         let own = || network.subnets().next().and_then(hcn::Subnet::prefix).or(address.map(|a| a.trunc()));
         let exception = match self.masquerade.network {
             Some(given) => Some(given),
-            None if self.masquerade.wanted && !has_nat => own(),
+            None if self.masquerade.desired && !has_nat => own(),
             None => None,
         };
         let Some(exception) = exception else { return };

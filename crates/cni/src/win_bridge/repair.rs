@@ -36,16 +36,16 @@ fn is_ours(endpoint: &HostComputeEndpoint) -> bool {
     endpoint.owner == OWNER && endpoint.id == owned_id(&endpoint.host_compute_network.to_string(), "endpoint", &endpoint.name)
 }
 
-/// Decides for an endpoint of that name, which should be on `network` in `namespace` (pure). `wanted` is what ADD reported, where the runtime
+/// Decides for an endpoint of that name, which should be on `network` in `namespace` (pure). `desired` is what ADD reported, where the runtime
 /// remembers it.
 fn plan(
     network: &HostComputeNetwork,
     namespace: Guid,
     name: &str,
     endpoint: Option<&HostComputeEndpoint>,
-    wanted: Option<&AddResult>,
+    desired: Option<&AddResult>,
 ) -> Result<Step, CniError> {
-    let address = wanted.and_then(AddResult::primary_ip);
+    let address = desired.and_then(AddResult::primary_ip);
     let prefix = network.subnets().next().and_then(hcn::Subnet::prefix);
     if let (Some(address), Some(prefix)) = (address, prefix)
         && !prefix.contains(&address)
@@ -75,7 +75,7 @@ fn plan(
 pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Result<(), CniError> {
     let namespace = namespace_id(request)?;
     let name = endpoint_name(request);
-    let wanted = request.config.prev_result()?;
+    let desired = request.config.prev_result()?;
     // The namespace first: without it nothing can be repaired, whether or not there is a network.
     let known: Option<HostComputeNamespace> = client.get(&namespace).map_err(|e| hns(format_args!("read namespace {namespace}"), &e))?;
     if known.is_none() {
@@ -85,7 +85,7 @@ pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Resu
     let endpoint = find_endpoint(client, &name)?;
     // An address that was given to somebody else must not be taken back.
     ipam::delegate(request, Command::Check)?;
-    let step = plan(&network, namespace, &name, endpoint.as_ref(), wanted.as_ref())?;
+    let step = plan(&network, namespace, &name, endpoint.as_ref(), desired.as_ref())?;
     if step == Step::Keep {
         return Ok(());
     }
@@ -96,9 +96,9 @@ pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Resu
             if let (Step::Recreate, Some(old)) = (step, endpoint) {
                 delete_endpoint(client, &old)?;
             }
-            let mut again = config.endpoint(&name, &network, wanted.as_ref());
+            let mut again = config.endpoint(&name, &network, desired.as_ref());
             again.mac_address =
-                wanted.iter().flat_map(|result| &result.interfaces).find(|i| i.name == name).map(|i| i.mac.clone()).unwrap_or_default();
+                desired.iter().flat_map(|result| &result.interfaces).find(|i| i.name == name).map(|i| i.mac.clone()).unwrap_or_default();
             create(client, namespace, &network, &again, config).map(drop)
         }
     }

@@ -115,7 +115,7 @@ fn add_makes_upstreams_endpoint_and_a_whole_result() {
 }
 
 #[test]
-fn a_repeated_add_changes_nothing_and_calls_no_ipam() {
+fn repeated_add_changes_nothing_and_calls_no_ipam() {
     let host = Host::new();
     let namespace = host.make_namespace().to_string();
     let first = host.call(Command::Add, "def", &namespace, host.conf()).unwrap();
@@ -127,7 +127,7 @@ fn a_repeated_add_changes_nothing_and_calls_no_ipam() {
 }
 
 #[test]
-fn an_endpoint_of_a_vanished_network_is_replaced() {
+fn endpoint_of_a_vanished_network_is_replaced() {
     let host = Host::new();
     let namespace = host.make_namespace().to_string();
     let other = host.make_network("other", NetworkType::L2Bridge);
@@ -139,7 +139,7 @@ fn an_endpoint_of_a_vanished_network_is_replaced() {
 }
 
 #[test]
-fn a_failed_add_leaves_nothing() {
+fn failed_add_leaves_nothing() {
     let host = Host::new();
     let error = host.call(Command::Add, "def", &Guid::random().to_string(), host.conf()).unwrap_err();
     assert_eq!(error.code, code::HOST_NETWORK);
@@ -160,7 +160,7 @@ fn del_is_idempotent_and_tolerates_a_vanished_namespace() {
 }
 
 #[test]
-fn an_address_is_freed_only_when_its_endpoint_is_gone() {
+fn address_is_freed_only_when_its_endpoint_is_gone() {
     let host = Host::new();
     let namespace = host.make_namespace().to_string();
     host.call(Command::Add, "def", &namespace, host.conf()).unwrap();
@@ -177,7 +177,7 @@ fn an_address_is_freed_only_when_its_endpoint_is_gone() {
 
 /// HNS says that it attached the endpoint, and did not: ADD must not say so too.
 #[test]
-fn an_endpoint_without_an_adapter_or_a_namespace_is_no_success() {
+fn add_fails_for_an_endpoint_without_adapter_or_namespace() {
     for (fault, words) in [("ep-stuck", "in state 1 (created), without a network adapter"), ("ep-attach-loop,count=1", "in no namespace")] {
         let host = Host::new();
         let namespace = host.make_namespace().to_string();
@@ -195,7 +195,7 @@ fn an_endpoint_without_an_adapter_or_a_namespace_is_no_success() {
 
 /// A compartment that is not there yet is no defect: the runtime waits for it.
 #[test]
-fn a_late_compartment_and_a_waived_check_are_success() {
+fn add_succeeds_with_a_late_compartment_or_a_waived_check() {
     let host = Host::new();
     host.simulator.add_fault("ns-late-compartment=60m".parse().unwrap()).unwrap();
     let late = host.make_namespace().to_string();
@@ -234,7 +234,7 @@ fn attached(host: &Host, id: &str) -> (Guid, Value, HostComputeEndpoint) {
 }
 
 #[test]
-fn check_makes_a_lost_endpoint_again_with_its_id_address_and_mac() {
+fn check_recreates_a_lost_endpoint_with_its_id_address_and_mac() {
     let host = Host::new();
     let (namespace, conf, made) = attached(&host, "def");
     host.client.delete::<HostComputeEndpoint>(&made.id).unwrap();
@@ -306,7 +306,7 @@ fn gc_removes_our_endpoints_of_dead_sandboxes() {
 }
 
 #[test]
-fn the_network_must_be_there_and_of_the_right_type() {
+fn network_must_exist_and_have_the_right_type() {
     let host = Host::new();
     let namespace = host.make_namespace().to_string();
     let mut missing = host.conf();
@@ -362,7 +362,7 @@ fn loopback_dsr_is_a_policy_of_its_own() {
 }
 
 #[test]
-fn the_conf_of_the_2017_scripts_works() {
+fn configuration_of_the_2017_scripts_works() {
     let host = Host::new();
     let conf = json!({"cniVersion": "0.2.0", "name": "pods", "type": "wincni.exe", "master": "Ethernet",
         "ipam": {"environment": "azure", "subnet": "10.10.187.64/26", "routes": [{"GW": "10.10.187.66"}]},

@@ -34,8 +34,8 @@ impl HcnClient {
 
     /// The network of that name.
     pub async fn network_by_name(&self, name: &str) -> Result<Option<HostComputeNetwork>, HcnError> {
-        let wanted = name.to_owned();
-        self.typed(|| format!("reading network {name}"), move |client| client.get_by_name(&wanted)).await
+        let owned = name.to_owned();
+        self.typed(|| format!("reading network {name}"), move |client| client.get_by_name(&owned)).await
     }
 
     /// Creates a network with that id and reads it back.
@@ -75,8 +75,8 @@ impl HcnClient {
 
     /// The first endpoint of that name.
     pub async fn endpoint_by_name(&self, name: &str) -> Result<Option<HostComputeEndpoint>, HcnError> {
-        let wanted = name.to_owned();
-        self.typed(|| format!("reading endpoint {name}"), move |client| client.get_by_name(&wanted)).await
+        let owned = name.to_owned();
+        self.typed(|| format!("reading endpoint {name}"), move |client| client.get_by_name(&owned)).await
     }
 
     /// Creates an endpoint on `network` with that id and reads it back.

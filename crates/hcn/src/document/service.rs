@@ -1,4 +1,4 @@
-//! What the service says beside documents: error records, notifications, answers of `HNSCall`, counters and addresses of endpoints.
+//! Other documents of the service: error records, notifications, answers of `HNSCall`, counters and addresses of endpoints.
 
 use serde_json::Value;
 

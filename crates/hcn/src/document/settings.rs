@@ -1,4 +1,4 @@
-//! What policies are set to, by type. A policy's `Type` says which of these its `Settings` are.
+//! Settings of policies, by type. A policy's `Type` says which of these its `Settings` are.
 
 use serde_json::Value;
 

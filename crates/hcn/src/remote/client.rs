@@ -93,11 +93,11 @@ fn read_answers(mut reader: Stream, connection: &Weak<Connection>) {
         let frame = read_frame::<Answer>(&mut reader);
         let Some(connection) = connection.upgrade() else { return };
         match frame {
-            Ok(Some(Answer { event: Some(event), .. })) => connection.tell(&event),
+            Ok(Some(Answer { event: Some(event), .. })) => connection.notify(&event),
             Ok(Some(answer)) => {
                 let waiter = answer.id.and_then(|id| lock(&connection.state).waiting.remove(&id));
                 if let Some(waiter) = waiter {
-                    // The caller may have given up; the answer is then nobody's.
+                    // The caller may have given up; the answer is then dropped.
                     let _ = waiter.send(answer);
                 }
             }
@@ -113,7 +113,7 @@ fn read_answers(mut reader: Stream, connection: &Weak<Connection>) {
 }
 
 impl Connection {
-    fn tell(&self, event: &Event) {
+    fn notify(&self, event: &Event) {
         let sinks: Vec<EventSink> = lock(&self.state).sinks.values().cloned().collect();
         for sink in sinks {
             sink(event.clone());

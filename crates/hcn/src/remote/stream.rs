@@ -96,7 +96,7 @@ impl Stream {
 
     /// Ends the connection for every descriptor of it.
     pub fn shutdown(&self) {
-        // A connection that is gone already is what was wanted.
+        // A connection that is gone already needs no shutdown.
         let _ = match self {
             #[cfg(unix)]
             Self::Unix(stream) => stream.shutdown(std::net::Shutdown::Both),

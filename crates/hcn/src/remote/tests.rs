@@ -68,7 +68,7 @@ fn server(echo: &Arc<Echo>, count: usize) -> String {
     std::thread::spawn(move || {
         for _ in 0..count {
             let stream = listener.accept().unwrap();
-            // A refused peer may be gone before it is told.
+            // A refused peer may be gone before it is answered.
             let _ = serve_connection(stream, &session, Some("secret"));
         }
     });
@@ -76,7 +76,7 @@ fn server(echo: &Arc<Echo>, count: usize) -> String {
 }
 
 #[test]
-fn calls_handles_and_errors_cross() {
+fn calls_handles_and_errors_cross_the_socket() {
     let echo = Arc::new(Echo::default());
     let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
     let args = Args { id: Some(Guid::NIL), settings: Some("{\"ü\":1}"), ..Args::default() };
@@ -93,7 +93,7 @@ fn calls_handles_and_errors_cross() {
 }
 
 #[test]
-fn a_wrong_token_is_refused_and_a_lost_service_is_told() {
+fn wrong_token_is_refused_and_missing_service_is_an_error() {
     let echo = Arc::new(Echo::default());
     let address = server(&echo, 2);
     let remote = RemoteHcn::with_token(&address, Some("guess".into())).unwrap();
@@ -106,7 +106,7 @@ fn a_wrong_token_is_refused_and_a_lost_service_is_told() {
 }
 
 #[test]
-fn an_empty_token_opens_nothing() {
+fn empty_token_is_refused() {
     let echo = Arc::new(Echo::default());
     let listener = Address::Tcp("127.0.0.1:0".into()).listen().unwrap();
     let address = format!("tcp:{}", listener.tcp_address().unwrap());
@@ -124,7 +124,7 @@ fn an_empty_token_opens_nothing() {
 }
 
 #[test]
-fn events_cross_and_the_end_of_the_service_is_one() {
+fn events_cross_and_lost_connection_is_a_disconnect_event() {
     let echo = Arc::new(Echo::default());
     let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
     let (sender, receiver) = mpsc::channel();
@@ -228,7 +228,7 @@ fn session_learns_of_a_peer_that_is_gone_while_its_call_hangs() {
         until("the call hangs", || echo.calls.load(Ordering::Relaxed) == 1);
         remote.disconnect();
         assert_eq!(hung.join().unwrap().unwrap_err().hresult, HResult::RPC_CALL_FAILED);
-        until("the session is told", || echo.disconnected.load(Ordering::SeqCst));
+        until("the session learns of it", || echo.disconnected.load(Ordering::SeqCst));
     });
     echo.release();
 }

@@ -9,7 +9,7 @@ const ANSWERS: u8 = 0;
 const FAILS: u8 = 1;
 const HANGS: u8 = 2;
 
-/// A service that answers, fails or hangs, as it is told.
+/// A service that answers, fails or hangs, by its mode.
 #[derive(Default)]
 struct Service {
     mode: AtomicU8,
@@ -25,7 +25,7 @@ impl Service {
         self.released.1.notify_all();
     }
 
-    fn tell(&self, event_type: u32) {
+    fn notify(&self, event_type: u32) {
         let sinks = self.sinks.lock().unwrap();
         sinks.iter().for_each(|sink| sink(Event { event_type, status: HResult::OK, data: None }));
     }
@@ -76,8 +76,8 @@ fn start(timing: Timing) -> (Arc<Service>, Watch) {
     (service.clone(), Watch::start(HcnClient::new(service), timing))
 }
 
-async fn becomes(health: &mut watch::Receiver<Health>, what: &str, wanted: impl Fn(&Health) -> bool) -> Health {
-    let seen = tokio::time::timeout(PATIENCE, health.wait_for(|health| wanted(health))).await;
+async fn becomes(health: &mut watch::Receiver<Health>, what: &str, holds: impl Fn(&Health) -> bool) -> Health {
+    let seen = tokio::time::timeout(PATIENCE, health.wait_for(|health| holds(health))).await;
     seen.unwrap_or_else(|_| panic!("not {what}")).unwrap().clone()
 }
 
@@ -85,7 +85,7 @@ async fn next(listener: &mut Listener) -> News {
     tokio::time::timeout(PATIENCE, listener.next()).await.expect("news")
 }
 
-/// A listener that was told of itself and of the first registration.
+/// A listener that has read the news of its start and of the first registration.
 async fn settled(watch: &Watch) -> Listener {
     let mut listener = watch.listen();
     for _ in 0..2 {
@@ -95,7 +95,7 @@ async fn settled(watch: &Watch) -> Listener {
 }
 
 #[tokio::test]
-async fn tells_slow_from_down_and_recovers_by_itself() {
+async fn watch_distinguishes_slow_from_down_and_recovers() {
     let (service, watch) = start(FAST);
     let mut health = watch.health();
     becomes(&mut health, "answering", Health::is_answering).await;
@@ -114,7 +114,7 @@ async fn tells_slow_from_down_and_recovers_by_itself() {
 }
 
 #[tokio::test]
-async fn a_short_restart_is_not_down_and_everything_is_compared_after_it() {
+async fn short_restart_is_not_down_and_everything_is_compared_after_it() {
     let (service, watch) = start(Timing { grace: Duration::from_secs(3600), ..FAST });
     let mut listener = settled(&watch).await;
     let mut health = watch.health();
@@ -125,12 +125,12 @@ async fn a_short_restart_is_not_down_and_everything_is_compared_after_it() {
     service.set(ANSWERS);
     assert_eq!(next(&mut listener).await, News::All);
     becomes(&mut health, "answering", Health::is_answering).await;
-    service.tell(Event::NETWORK_DELETE);
+    service.notify(Event::NETWORK_DELETE);
     assert!(matches!(next(&mut listener).await, News::Event(event) if event.event_type == Event::NETWORK_DELETE), "registered again");
 }
 
 #[tokio::test]
-async fn what_vanishes_without_a_notification_is_noticed() {
+async fn object_that_vanishes_without_notification_is_noticed() {
     let (service, watch) = start(FAST);
     let mut listener = settled(&watch).await;
     let id = Guid::random();
@@ -142,10 +142,10 @@ async fn what_vanishes_without_a_notification_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_listener_that_falls_behind_compares_everything() {
+async fn listener_that_falls_behind_compares_everything() {
     let (service, watch) = start(Timing { probe: Duration::from_secs(3600), ..FAST });
     let mut listener = settled(&watch).await;
-    (0..2 * EVENTS).for_each(|_| service.tell(Event::NAMESPACE_CREATE));
+    (0..2 * EVENTS).for_each(|_| service.notify(Event::NAMESPACE_CREATE));
     // The watch passes them on in turns; nobody reads meanwhile.
     for _ in 0..EVENTS {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! What a request asks of host-local.
+//! Configuration of host-local.
 
 use std::fs;
 use std::net::IpAddr;

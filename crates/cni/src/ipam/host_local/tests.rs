@@ -31,7 +31,7 @@ fn add_one(id: &str, ipam: &Value) -> Result<String, CniError> {
 }
 
 #[test]
-fn hands_out_round_robin_in_upstreams_files() {
+fn addresses_are_allocated_round_robin_in_upstreams_files() {
     let dir = tempfile::tempdir().unwrap();
     let conf = ipam(dir.path(), json!([[{"subnet": "10.10.187.64/26", "rangeStart": "10.10.187.67"}]]));
     assert_eq!(add_one("X", &conf).unwrap(), "10.10.187.67/26");
@@ -46,7 +46,7 @@ fn hands_out_round_robin_in_upstreams_files() {
 }
 
 #[test]
-fn a_repeated_add_gets_the_same_address() {
+fn repeated_add_gets_the_same_address() {
     let dir = tempfile::tempdir().unwrap();
     let conf = ipam(dir.path(), json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]]));
     let first = handle(&request(Command::Add, "a", conf.clone())).unwrap().unwrap();
@@ -70,7 +70,7 @@ fn exhaustion_names_the_range_and_leaves_nothing() {
 }
 
 #[test]
-fn reads_the_flat_form_of_any_case_and_upstreams_old_files() {
+fn configuration_of_the_flat_form_and_old_files_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let conf = json!({"Type": "host-local", "DataDir": dir.path(), "Subnet": "10.1.0.0/24", "RangeStart": "10.1.0.9", "Gateway": "10.1.0.9",
         "Routes": [{"Dst": "0.0.0.0/0", "GW": "10.1.0.9"}]});
@@ -100,7 +100,7 @@ fn requested_addresses_must_be_usable() {
 }
 
 #[test]
-fn gc_frees_what_nobody_holds() {
+fn gc_frees_addresses_without_owner() {
     let dir = tempfile::tempdir().unwrap();
     let conf = ipam(dir.path(), json!([[{"subnet": "10.1.0.0/24"}]]));
     for id in ["a", "b", "c"] {
