@@ -1,22 +1,35 @@
-//! Pure rules about pods and nodes that the node agent, the API server and the linter share:
-//! operating systems and Windows builds, image names and their match, OS admission, kernel settings, quantities, environment
-//! expansion, path forms and QoS classes. No I/O, no clock.
+//! Rules of Kubernetes that the node agent, the scheduler, the controllers and the API server must apply alike.
+//!
+//! About pods and nodes: resource requests, taints and tolerations, node affinity, label and field selectors, host ports, readiness, OS
+//! admission. About what a pod says: image names and Windows builds, kernel settings, quantities, environment expansion, path forms and QoS
+//! classes. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
 
 pub mod admission;
 pub mod expand;
+pub mod host_ports;
 pub mod image;
+pub mod node_affinity;
 pub mod os;
 pub mod path;
 pub mod qos;
 pub mod quantity;
+pub mod readiness;
 pub mod reference;
+pub mod requests;
+pub mod selector;
 pub mod sysctl;
+pub mod taints;
 
 pub use admission::{Refusal, admit_os};
 pub use expand::expand;
+pub use host_ports::{HostPort, host_ports};
 pub use image::{BuildMismatch, image_build, match_build, match_image};
+pub use node_affinity::{NodeSelector, NodeTerm, RequiredNodeAffinity};
 pub use os::{NodeOs, WINDOWS_RELEASES, WindowsRelease, release};
 pub use path::{PathError, PodPath, container_path};
 pub use qos::qos_class;
 pub use quantity::{Quantity, QuantityError};
+pub use readiness::{is_node_ready, is_pod_ready, is_status_ready};
 pub use reference::{Reference, ReferenceError};
+pub use requests::{Amounts, Resources, pod_requests};
+pub use selector::{FieldSelector, Labels, Selector, SelectorError};

@@ -2,37 +2,45 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use crate::quantity::Quantity;
 
+/// The resources that decide the class.
+pub const RESOURCES: [&str; 2] = ["cpu", "memory"];
+
+/// Request and limit of each of [`RESOURCES`], of a container or of a pod as a whole.
+pub type Bounds = [(Option<Quantity>, Option<Quantity>); 2];
+
 /// `Guaranteed`, `Burstable` or `BestEffort`. Pod-level resources, where present, decide alone.
 pub fn qos_class(spec: &PodSpec) -> &'static str {
-    if let Some(r) = &spec.resources
-        && (r.requests.is_some() || r.limits.is_some())
-    {
-        return classify([(r.requests.as_ref(), r.limits.as_ref())].into_iter());
+    let bounds = |resources: Option<&ResourceRequirements>| {
+        RESOURCES.map(|name| {
+            let amount = |map: Option<&BTreeMap<String, ApiQuantity>>| Quantity::parse(&map?.get(name)?.0).ok();
+            (amount(resources.and_then(|all| all.requests.as_ref())), amount(resources.and_then(|all| all.limits.as_ref())))
+        })
+    };
+    let pod_level = spec.resources.as_ref().filter(|all| all.requests.is_some() || all.limits.is_some());
+    if let Some(resources) = pod_level {
+        return qos_class_of([bounds(Some(resources))].into_iter());
     }
-    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    classify(all.map(|c: &Container| {
-        let r = c.resources.as_ref();
-        (r.and_then(|r| r.requests.as_ref()), r.and_then(|r| r.limits.as_ref()))
-    }))
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    qos_class_of(containers.map(|container| bounds(container.resources.as_ref())))
 }
 
-type Amounts<'a> = Option<&'a BTreeMap<String, ApiQuantity>>;
-
-fn classify<'a>(all: impl Iterator<Item = (Amounts<'a>, Amounts<'a>)>) -> &'static str {
+/// The class of a pod with these bounds: of all its containers and init containers, or of the pod as a whole where it has pod-level
+/// resources. Amounts of zero count as missing.
+pub fn qos_class_of(all: impl Iterator<Item = Bounds>) -> &'static str {
     let mut anything = false;
     let mut guaranteed = true;
-    for (requests, limits) in all {
-        for name in ["cpu", "memory"] {
-            let request = amount(requests, name);
-            let limit = amount(limits, name);
+    for bounds in all {
+        for (request, limit) in bounds {
+            let given = |amount: Option<Quantity>| amount.filter(|amount| !amount.is_zero());
+            let (request, limit) = (given(request), given(limit));
             anything |= request.is_some() || limit.is_some();
             // Defaulting copies limits to missing requests, so equal or absent both pass.
-            guaranteed &= limit.is_some() && request.is_none_or(|r| Some(r) == limit);
+            guaranteed &= limit.is_some() && request.is_none_or(|request| Some(request) == limit);
         }
     }
     match (anything, guaranteed) {
@@ -40,11 +48,6 @@ fn classify<'a>(all: impl Iterator<Item = (Amounts<'a>, Amounts<'a>)>) -> &'stat
         (true, true) => "Guaranteed",
         (true, false) => "Burstable",
     }
-}
-
-fn amount(map: Amounts<'_>, name: &str) -> Option<Quantity> {
-    let q = Quantity::parse(&map?.get(name)?.0).ok()?;
-    (!q.is_zero()).then_some(q)
 }
 
 #[cfg(test)]
@@ -69,5 +72,16 @@ mod tests {
         assert_eq!(class(&[limits]), "Guaranteed");
         assert_eq!(class(&[cpu]), "Burstable");
         assert_eq!(class(&[full, json!({})]), "Burstable");
+    }
+
+    #[test]
+    fn pod_level_resources_decide_alone() {
+        let full = json!({"cpu": "1", "memory": "1Gi"});
+        let pod = |resources: serde_json::Value| {
+            qos_class(&serde_json::from_value(json!({"containers": [{"name": "c"}], "resources": resources})).unwrap())
+        };
+        assert_eq!(pod(json!({"requests": full, "limits": full})), "Guaranteed");
+        assert_eq!(pod(json!({"requests": full})), "Burstable");
+        assert_eq!(pod(json!({})), "BestEffort");
     }
 }

@@ -1,0 +1,203 @@
+//! Resource requests of pods, and whether they fit on a node
+//! (upstream: `component-helpers/resource` `PodRequests`, scheduler plug-in NodeResourcesFit).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
+use crate::quantity::Quantity;
+
+/// Quantities by resource name.
+pub type Amounts = BTreeMap<String, Quantity>;
+
+/// Whole numbers by resource name, as scheduling counts them: cpu in thousandths, everything else in units, each rounded up.
+pub type Resources = BTreeMap<String, i64>;
+
+/// Quantities of an API object. The API server refuses quantities that cannot be parsed; one that gets here is left out.
+pub fn amounts(quantities: &BTreeMap<String, ApiQuantity>) -> Amounts {
+    quantities.iter().filter_map(|(name, quantity)| Some((name.clone(), Quantity::parse(&quantity.0).ok()?))).collect()
+}
+
+/// Counts an amount of a resource: cpu in thousandths, everything else in units, rounded up.
+pub fn count(name: &str, quantity: Quantity) -> i64 {
+    if name == "cpu" { quantity.milli_value() } else { quantity.value() }
+}
+
+/// Counts all amounts.
+pub fn counts(amounts: &Amounts) -> Resources {
+    amounts.iter().map(|(name, quantity)| (name.clone(), count(name, *quantity))).collect()
+}
+
+/// What a container requests. A resource with a limit alone is requested up to its limit, as API defaulting has it.
+pub fn container_requests(container: &Container) -> Amounts {
+    let Some(resources) = &container.resources else { return Amounts::new() };
+    let mut requests = resources.limits.as_ref().map(amounts).unwrap_or_default();
+    requests.extend(resources.requests.as_ref().map(amounts).unwrap_or_default());
+    requests
+}
+
+/// What a pod requests of its node: its containers together with its sidecars, or more while an init container needs more; pod-level
+/// requests for cpu, memory and huge pages replace the sum; overhead comes on top.
+pub fn pod_requests(spec: &PodSpec) -> Amounts {
+    let mut total = Amounts::new();
+    for container in &spec.containers {
+        add(&mut total, &container_requests(container));
+    }
+    let (mut sidecars, mut init) = (Amounts::new(), Amounts::new());
+    for container in spec.init_containers.iter().flatten() {
+        let mut requests = container_requests(container);
+        if container.restart_policy.as_deref() == Some("Always") {
+            add(&mut total, &requests);
+            add(&mut sidecars, &requests);
+            raise(&mut init, &sidecars);
+        } else {
+            add(&mut requests, &sidecars);
+            raise(&mut init, &requests);
+        }
+    }
+    raise(&mut total, &init);
+    let pod_level = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()).map(amounts).unwrap_or_default();
+    total.extend(pod_level.into_iter().filter(|(name, _)| is_pod_level(name)));
+    add(&mut total, &spec.overhead.as_ref().map(amounts).unwrap_or_default());
+    total
+}
+
+/// Upstream: `IsSupportedPodLevelResource`.
+fn is_pod_level(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
+}
+
+fn add(total: &mut Amounts, more: &Amounts) {
+    for (name, quantity) in more {
+        let sum = total.get(name).map_or(*quantity, |present| *present + *quantity);
+        total.insert(name.clone(), sum);
+    }
+}
+
+fn raise(total: &mut Amounts, least: &Amounts) {
+    for (name, quantity) in least {
+        if total.get(name).is_none_or(|present| present < quantity) {
+            total.insert(name.clone(), *quantity);
+        }
+    }
+}
+
+/// A resource of which a node has too little left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortage {
+    /// The resource.
+    pub name: String,
+    /// What the pod requests.
+    pub requested: i64,
+    /// What other pods have requested.
+    pub used: i64,
+    /// What the node has for pods.
+    pub allocatable: i64,
+}
+
+/// Resources of which a node has too little left for a pod, in upstream's order: cpu, memory, ephemeral-storage, then the others by name.
+/// Requests of zero always fit.
+pub fn shortages(requests: &Resources, used: &Resources, allocatable: &Resources) -> Vec<Shortage> {
+    let of = |resources: &Resources, name: &str| resources.get(name).copied().unwrap_or_default();
+    let mut lacking: Vec<Shortage> = requests
+        .iter()
+        .filter(|(_, requested)| **requested > 0)
+        .map(|(name, requested)| Shortage { name: name.clone(), requested: *requested, used: of(used, name), allocatable: of(allocatable, name) })
+        .filter(|one| one.used.saturating_add(one.requested) > one.allocatable)
+        .collect();
+    let rank = |name: &str| ["cpu", "memory", "ephemeral-storage"].iter().position(|one| *one == name).unwrap_or(usize::MAX);
+    lacking.sort_by_key(|one| rank(&one.name));
+    lacking
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn container(cpu: &str, memory: &str, sidecar: bool) -> Value {
+        let mut container = json!({"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}});
+        if sidecar {
+            container["restartPolicy"] = "Always".into();
+        }
+        container
+    }
+
+    fn requests(spec: Value) -> Amounts {
+        pod_requests(&serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn requests_are_upstream_s_sums() {
+        for (what, containers, init, expected) in [
+            ("sum of the containers", vec![container("1", "1Gi", false), container("500m", "1Gi", false)], vec![], (1500, 2 << 30)),
+            (
+                "largest init container",
+                vec![container("1", "1Gi", false)],
+                vec![container("2", "1Mi", false), container("1", "3Gi", false)],
+                (2000, 3 << 30),
+            ),
+            (
+                "sidecars run beside both",
+                vec![container("1", "1Gi", false)],
+                vec![container("1", "1Gi", true), container("3", "1Mi", false)],
+                (4000, 2 << 30),
+            ),
+            (
+                "a sidecar after an init container does not count for it",
+                vec![container("1", "1Gi", false)],
+                vec![container("3", "1Mi", false), container("1", "1Gi", true)],
+                (3000, 2 << 30),
+            ),
+        ] {
+            let requests = counts(&requests(json!({"containers": containers, "initContainers": init})));
+            assert_eq!((requests["cpu"], requests["memory"]), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn overhead_comes_on_top() {
+        let total = requests(json!({"containers": [container("1", "1Gi", false)], "overhead": {"cpu": "250m"}}));
+        assert_eq!(total["cpu"].to_string(), "1250m");
+    }
+
+    #[test]
+    fn pod_level_requests_replace_the_sum() {
+        // Even where the sum is larger: upstream sets, it does not raise. Other resources have no pod level.
+        let total = requests(json!({"containers": [container("2", "1Gi", false)], "overhead": {"cpu": "100m"},
+            "resources": {"requests": {"cpu": "1", "ephemeral-storage": "1Gi"}, "limits": {"memory": "8Gi"}}}));
+        assert_eq!(total["cpu"].to_string(), "1100m");
+        assert_eq!(total["memory"].to_string(), "1Gi", "pod-level limits are no requests here; API defaulting makes them such");
+        assert!(!total.contains_key("ephemeral-storage"));
+    }
+
+    #[test]
+    fn requests_default_to_limits() {
+        let total =
+            requests(json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}}]}));
+        assert_eq!((total["cpu"].to_string(), total["memory"].to_string()), ("1".into(), "1Gi".into()));
+    }
+
+    #[test]
+    fn sums_are_rounded_once() {
+        let half = |amount: &str| json!({"name": "c", "resources": {"requests": {"cpu": amount}}});
+        assert_eq!(counts(&requests(json!({"containers": [half("500u"), half("500u")]})))["cpu"], 1);
+    }
+
+    #[test]
+    fn shortages_are_in_upstream_s_order() {
+        let all = |list: &[(&str, i64)]| list.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect::<Resources>();
+        let names = |requests: &[(&str, i64)], used: &[(&str, i64)], allocatable: &[(&str, i64)]| -> Vec<String> {
+            shortages(&all(requests), &all(used), &all(allocatable)).into_iter().map(|one| one.name).collect()
+        };
+        let node = [("cpu", 2000), ("memory", 100), ("ephemeral-storage", 100)];
+        assert!(names(&[("cpu", 1500), ("memory", 100)], &[("cpu", 500)], &node).is_empty());
+        assert_eq!(names(&[("cpu", 1501)], &[("cpu", 500)], &node), ["cpu"]);
+        assert_eq!(
+            names(&[("a/gpu", 1), ("cpu", 9000), ("ephemeral-storage", 101), ("memory", 101)], &[], &node),
+            ["cpu", "memory", "ephemeral-storage", "a/gpu"]
+        );
+        assert!(names(&[("a/gpu", 0), ("cpu", 0)], &[("cpu", 9000)], &node).is_empty(), "requests of zero fit an overcommitted node");
+    }
+}
