@@ -30,9 +30,9 @@ use crate::{
     ownership::{self, Claim},
     pods::{self, Failure, Flight, PodControl, Workload},
     runner::{Next, Queue},
-    selector::Selector,
     view::{PodRow, Views, controller_reference},
 };
+use kube_rules::Selector;
 use plan::{Input, Plan, plan};
 use rows::{DaemonRow, DaemonView, RevisionRow};
 

@@ -20,7 +20,6 @@ mod pods;
 mod replicaset;
 mod runner;
 mod scheduler;
-mod selector;
 mod service_accounts;
 mod storage;
 #[cfg(test)]

@@ -32,7 +32,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runner::{Next, Queue};
 use cache::Cache;
-pub(crate) use place::{covers, tolerates};
 use preempt::{Budget, Sacrifice};
 use rows::{NodeRow, PodRow};
 use volumes::{Progress, Step};

@@ -16,11 +16,8 @@ use k8s_openapi::{
 };
 use kube::Api;
 
-use crate::{
-    deployment::RsRow,
-    endpoints::SliceRow,
-    selector::{Labels, Selector},
-};
+use crate::{deployment::RsRow, endpoints::SliceRow};
+use kube_rules::{Labels, Selector, readiness};
 
 /// The controller of an object, from its owner references.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,7 +116,7 @@ impl PodRow {
         let spec = pod.spec.clone().unwrap_or_default();
         let status = pod.status.clone().unwrap_or_default();
         let meta = &pod.metadata;
-        let ready = status.conditions.iter().flatten().find(|one| one.type_ == "Ready" && one.status == "True");
+        let ready = readiness::ready(status.conditions.iter().flatten());
         let containers = status.container_statuses.iter().flatten();
         let cost = meta.annotations.as_ref().and_then(|all| all.get("controller.kubernetes.io/pod-deletion-cost"));
         let ports = spec.containers.iter().flat_map(|one| one.ports.iter().flatten()).map(|port| ContainerPort {
@@ -219,6 +216,16 @@ pub(crate) struct NodeCondition {
     pub heartbeat: Option<Timestamp>,
 }
 
+impl readiness::Condition for NodeCondition {
+    fn kind(&self) -> &str {
+        &self.type_
+    }
+
+    fn status(&self) -> &str {
+        &self.status
+    }
+}
+
 /// What the controllers need of a Node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NodeRow {
@@ -252,7 +259,7 @@ impl NodeRow {
 
     /// The status of a condition, if the node has it.
     pub fn condition(&self, type_: &str) -> Option<&NodeCondition> {
-        self.conditions.iter().find(|one| one.type_ == type_)
+        readiness::find(&self.conditions, type_)
     }
 }
 

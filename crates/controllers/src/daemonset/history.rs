@@ -20,9 +20,9 @@ use super::{
 };
 use crate::{
     ownership::{self, Claim},
-    selector::Selector,
     view::controller_reference,
 };
+use kube_rules::Selector;
 
 /// What to do about the revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]

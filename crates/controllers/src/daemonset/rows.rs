@@ -3,7 +3,7 @@
 use k8s_openapi::{
     api::{
         apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus},
-        core::v1::{PodTemplateSpec, Toleration},
+        core::v1::{PodTemplateSpec, Taint, Toleration},
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
@@ -12,10 +12,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     deployment::{scaled, template_hash},
-    scheduler::tolerates,
-    selector::{Labels, NodeTerm, Selector},
     view::{Controller, NodeRow, controller_of},
 };
+use kube_rules::{Labels, RequiredNodeAffinity, Selector, taints};
 
 /// The label that tells which revision a pod, or a ControllerRevision, is of.
 pub(crate) const HASH_LABEL: &str = "controller-revision-hash";
@@ -136,8 +135,7 @@ pub(super) struct DaemonView {
     pub generation: i64,
     pub deleting: bool,
     pub node_name: Option<String>,
-    pub node_selector: Selector,
-    pub required: Option<Vec<NodeTerm>>,
+    pub node_affinity: RequiredNodeAffinity,
     pub tolerations: Vec<Toleration>,
     pub strategy: Strategy,
     pub min_ready_seconds: i32,
@@ -148,7 +146,7 @@ pub(super) struct DaemonView {
 impl DaemonView {
     pub fn new(set: &DaemonSet, spec: &DaemonSetSpec) -> Self {
         let pod = spec.template.spec.clone().unwrap_or_default();
-        let affinity = pod.affinity.and_then(|all| all.node_affinity).and_then(|one| one.required_during_scheduling_ignored_during_execution);
+        let node_affinity = RequiredNodeAffinity::new(&pod);
         let mut tolerations = pod.tolerations.unwrap_or_default();
         tolerations.extend(default_tolerations(pod.host_network.unwrap_or_default()));
         Self {
@@ -156,8 +154,7 @@ impl DaemonView {
             generation: set.metadata.generation.unwrap_or_default(),
             deleting: set.metadata.deletion_timestamp.is_some(),
             node_name: pod.node_name.filter(|name| !name.is_empty()),
-            node_selector: pod.node_selector.as_ref().map(Selector::from_labels).unwrap_or_default(),
-            required: affinity.map(|selector| selector.node_selector_terms.iter().map(NodeTerm::new).collect()),
+            node_affinity,
             tolerations,
             strategy: strategy(spec),
             min_ready_seconds: spec.min_ready_seconds.unwrap_or_default(),
@@ -169,13 +166,12 @@ impl DaemonView {
     /// Whether a pod should be made for this node, and whether one that is there may stay (upstream: `NodeShouldRunDaemonPod`).
     pub fn fate(&self, name: &str, node: &NodeRow) -> Fate {
         let named = self.node_name.as_ref().is_none_or(|wanted| wanted == name);
-        let required = self.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(name, &node.labels)));
-        if !named || !required || !self.node_selector.matches(&node.labels) {
+        if !named || !self.node_affinity.matches(name, &node.labels) {
             return Fate { run: false, stay: false };
         }
-        let repels = |effect: &str| node.taints.iter().any(|taint| taint.effect == effect && !tolerates(&self.tolerations, taint));
-        // The mark of a cordon may be missing while the field is set; DaemonSets tolerate it either way.
-        Fate { run: !repels("NoSchedule") && !repels("NoExecute"), stay: !repels("NoExecute") }
+        let tolerated = |counts: fn(&Taint) -> bool| taints::find_untolerated(&node.taints, &self.tolerations, counts).is_none();
+        // The taint of a cordon may be missing while the field is set; DaemonSets tolerate it either way.
+        Fate { run: tolerated(taints::prevents_scheduling), stay: tolerated(taints::evicts) }
     }
 
     /// Whether a pod is of the present template.

@@ -27,9 +27,9 @@ use super::{
 use crate::{
     ownership::{self, Claim},
     runner::Next,
-    selector::Selector,
     view::controller_reference,
 };
+use kube_rules::Selector;
 
 /// One pass over one Deployment.
 pub(super) async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
@@ -158,7 +158,7 @@ impl Pass<'_> {
         self.context.events.event(&self.deployment.object_ref(&()), type_, reason, None, message);
     }
 
-    fn replica_set(&self, name: &str, hash: &str, replicas: i32, annotations: crate::selector::Labels) -> ReplicaSet {
+    fn replica_set(&self, name: &str, hash: &str, replicas: i32, annotations: kube_rules::Labels) -> ReplicaSet {
         let meta = &self.deployment.metadata;
         let owner = controller_reference("apps/v1", "Deployment", meta.name.as_deref().unwrap_or_default(), meta.uid.as_deref().unwrap_or_default());
         let mut template: PodTemplateSpec = self.spec.template.clone();

@@ -9,7 +9,7 @@ use super::{
     rows::{DESIRED_REPLICAS, DeploymentView, HASH_LABEL, MAX_REPLICAS, REVISION, REVISION_HISTORY, RsRow, Strategy},
     status::{self, Progress},
 };
-use crate::selector::Labels;
+use kube_rules::Labels;
 
 /// Annotations that stay with the object they were written on.
 const NOT_COPIED: [&str; 6] = [

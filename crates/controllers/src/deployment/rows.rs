@@ -10,10 +10,8 @@ use k8s_openapi::{
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::{
-    selector::{Labels, Selector},
-    view::{Controller, controller_of},
-};
+use crate::view::{Controller, controller_of};
+use kube_rules::{Labels, Selector};
 
 /// The label that tells the ReplicaSets of one Deployment apart.
 pub(crate) const HASH_LABEL: &str = "pod-template-hash";

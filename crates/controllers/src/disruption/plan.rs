@@ -11,7 +11,8 @@ use k8s_openapi::{
     },
 };
 
-use crate::{deployment::scaled, selector::Selector, view::PodRow};
+use crate::{deployment::scaled, view::PodRow};
+use kube_rules::Selector;
 
 /// How long an evicted pod may take until its deletion shows (upstream: `DeletionTimeout`).
 const DELETION: SignedDuration = SignedDuration::from_secs(120);

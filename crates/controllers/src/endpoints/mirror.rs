@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     runner::{Next, Queue},
-    selector::Labels,
     view::Views,
 };
+use kube_rules::Labels;
 
 /// Who wants no mirror says so by this label.
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";

@@ -5,10 +5,10 @@ use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::util::intstr::IntOr
 use super::*;
 use crate::{
     endpoints::rows,
-    selector::Labels,
     testing::pod,
     view::{ContainerPort, PodRow, ServicePortRow, ServiceRow},
 };
+use kube_rules::Labels;
 
 fn service(change: impl FnOnce(&mut ServiceRow)) -> ServiceRow {
     let mut row = ServiceRow::new(&Service::default());

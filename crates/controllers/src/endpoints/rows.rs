@@ -11,10 +11,8 @@ use k8s_openapi::{
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 
-use crate::{
-    selector::Labels,
-    view::{PodRow, ServicePortRow, ServiceRow, controller_of, controller_reference},
-};
+use crate::view::{PodRow, ServicePortRow, ServiceRow, controller_of, controller_reference};
+use kube_rules::Labels;
 
 pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";

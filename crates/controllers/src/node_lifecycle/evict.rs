@@ -10,12 +10,12 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
+use kube_rules::taints;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     runner::{Next, Queue},
-    scheduler::covers,
     view::{PodRow, Views},
 };
 
@@ -33,7 +33,7 @@ pub(super) async fn run(client: Client, views: Views, events: EventRecorder, shu
     let (keys, nodes) = (queue.clone(), views.nodes.clone());
     views.pods.subscribe(move |change| {
         let Some(pod) = change.new.filter(|pod| !pod.node.is_empty()) else { return };
-        let tainted = nodes.get(Key::cluster(&pod.node)).is_some_and(|node| node.taints.iter().any(|taint| taint.effect == "NoExecute"));
+        let tainted = nodes.get(Key::cluster(&pod.node)).is_some_and(|node| node.taints.iter().any(taints::evicts));
         if tainted {
             keys.add(change.key.clone());
         }
@@ -42,7 +42,7 @@ pub(super) async fn run(client: Client, views: Views, events: EventRecorder, shu
     views.nodes.subscribe(move |change| {
         let Some(node) = change.new else { return };
         let same = change.old.is_some_and(|old| old.taints == node.taints);
-        if !same && node.taints.iter().any(|taint| taint.effect == "NoExecute") {
+        if !same && node.taints.iter().any(taints::evicts) {
             keys.extend(pods.snapshot().into_iter().filter(|(_, pod)| pod.node == change.key.name).map(|(key, _)| key));
         }
     });
@@ -58,11 +58,11 @@ enum Leave {
 }
 
 /// When a pod with these tolerations leaves a node with these taints; tolerated time counts from the newest taint, or from `started`.
-fn leave(taints: &[Taint], tolerations: &[Toleration], started: Timestamp) -> Leave {
+fn leave(all: &[Taint], tolerations: &[Toleration], started: Timestamp) -> Leave {
     let mut earliest: Option<Option<i64>> = None;
     let mut since = started;
-    for taint in taints.iter().filter(|taint| taint.effect == "NoExecute") {
-        let mut fitting = tolerations.iter().filter(|one| covers(one, taint)).peekable();
+    for taint in all.iter().filter(|taint| taints::evicts(taint)) {
+        let mut fitting = tolerations.iter().filter(|one| taints::tolerates(one, taint)).peekable();
         if fitting.peek().is_none() {
             return Leave::At(started);
         }

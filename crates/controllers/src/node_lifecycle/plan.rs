@@ -3,6 +3,7 @@
 use std::fmt;
 
 use k8s_openapi::api::core::v1::Taint;
+use kube_rules::readiness;
 
 use crate::view::NodeRow;
 
@@ -57,7 +58,7 @@ impl fmt::Display for Plan {
 
 /// Whether the node says that it is ready.
 pub(super) fn is_ready(node: &NodeRow) -> bool {
-    node.condition("Ready").is_some_and(|one| one.status == "True")
+    readiness::ready(&node.conditions).is_some()
 }
 
 /// Whether nobody knows how the node is.
@@ -93,7 +94,7 @@ pub(super) fn taints(node: &NodeRow, any_ready: bool) -> Option<Vec<Taint>> {
     }
     // When every node is gone it is rather us who cannot see: nobody is driven out.
     wanted.retain(|(_, effect)| any_ready || *effect != NO_EXECUTE);
-    let pressed = PRESSURES.iter().filter(|(type_, _)| node.condition(type_).is_some_and(|one| one.status == "True"));
+    let pressed = PRESSURES.iter().filter(|(type_, _)| readiness::is_true(&node.conditions, type_));
     wanted.extend(pressed.map(|(_, key)| (*key, NO_SCHEDULE)));
     if node.unschedulable {
         wanted.push((CORDONED, NO_SCHEDULE));

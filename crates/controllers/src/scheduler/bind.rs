@@ -23,7 +23,8 @@ use super::{
     rows::PodRow,
     volumes::{self, Step},
 };
-use crate::{runner::Next, selector::Selector, storage};
+use crate::{runner::Next, storage};
+use kube_rules::Selector;
 
 fn reference(key: &Key, pod: &PodRow) -> ObjectReference {
     ObjectReference {
@@ -40,7 +41,7 @@ fn budget(budget: &PodDisruptionBudget) -> Budget {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     Budget {
         ns: budget.metadata.namespace.clone().unwrap_or_default(),
-        selector: selector.map_or_else(Selector::nothing, Selector::new),
+        selector: Selector::optional(selector),
         allowed: budget.status.as_ref().and_then(|status| status.disruptions_allowed).unwrap_or_default().into(),
     }
 }

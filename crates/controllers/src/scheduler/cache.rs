@@ -7,7 +7,9 @@ use std::{
 
 use cluster::Key;
 
-use super::rows::{HostPort, NodeRow, PodRow, Resources};
+use kube_rules::{HostPort, Resources};
+
+use super::rows::{NodeRow, PodRow};
 
 /// What the pods of a node use.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -11,7 +11,7 @@ use super::{
     rows::{NodeRow, PodRow},
     world::Spaces,
 };
-use crate::selector::{Labels, Selector};
+use kube_rules::{Labels, Selector};
 
 /// A term of a required affinity or anti-affinity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Term {
         }
         let spaces = term.namespace_selector.as_ref().map(Selector::new);
         // No selector at all matches no pod.
-        let selector = term.label_selector.as_ref().map_or_else(Selector::nothing, Selector::new);
+        let selector = Selector::optional(term.label_selector.as_ref());
         Self { selector, namespaces, spaces, topology: term.topology_key.clone() }
     }
 
@@ -65,7 +65,7 @@ impl Spread {
     }
 
     fn new(constraint: &TopologySpreadConstraint, labels: &Labels) -> Self {
-        let selector = constraint.label_selector.as_ref().map_or_else(Selector::nothing, Selector::new);
+        let selector = Selector::optional(constraint.label_selector.as_ref());
         let keys = constraint.match_label_keys.iter().flatten();
         let same: Labels = keys.filter_map(|key| labels.get(key).map(|value| (key.clone(), value.clone()))).collect();
         Self {

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use k8s_openapi::api::core::v1::{Taint, Toleration};
+use k8s_openapi::api::core::v1::Taint;
+use kube_rules::{requests, taints};
 
 use super::{
     cache::Usage,
@@ -157,7 +158,7 @@ fn judge(
 fn filter(pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) -> Option<Refusal> {
     let hopeless = |reason: &str| Some(Refusal::hopeless(reason));
     let cordon = Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Default::default() };
-    if node.unschedulable && !tolerates(&pod.tolerations, &cordon) {
+    if node.unschedulable && !taints::is_tolerated(&cordon, &pod.tolerations) {
         return hopeless("node(s) were unschedulable");
     }
     if is_repelled(pod, node) {
@@ -174,14 +175,12 @@ fn filter(pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) -> Option<Ref
 
 /// Whether a taint of the node keeps the pod away.
 pub(super) fn is_repelled(pod: &PodRow, node: &NodeRow) -> bool {
-    let firm = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
-    node.taints.iter().filter(firm).any(|taint| !tolerates(&pod.tolerations, taint))
+    taints::find_untolerated(&node.taints, &pod.tolerations, taints::prevents_scheduling).is_some()
 }
 
 /// Whether the node is one that the pod asks for.
 pub(super) fn suits(pod: &PodRow, name: &str, node: &NodeRow) -> bool {
-    let required = pod.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(name, &node.labels)));
-    required && pod.selector.matches(&node.labels)
+    pod.node_affinity.matches(name, &node.labels)
 }
 
 /// Whether the node's resources suffice; every lacking one is a reason.
@@ -192,33 +191,11 @@ fn fit(pod: &PodRow, node: &NodeRow, usage: &Usage) -> Option<Refusal> {
         reasons.push("Too many pods".to_owned());
         curable &= most > 0;
     }
-    for (name, amount) in pod.requests.iter().filter(|(_, amount)| **amount > 0) {
-        let allocatable = node.allocatable.get(name).copied().unwrap_or_default();
-        if usage.requests.get(name).copied().unwrap_or_default().saturating_add(*amount) > allocatable {
-            reasons.push(format!("Insufficient {name}"));
-            curable &= *amount <= allocatable;
-        }
+    for shortage in requests::shortages(&pod.requests, &usage.requests, &node.allocatable) {
+        reasons.push(format!("Insufficient {}", shortage.name));
+        curable &= shortage.requested <= shortage.allocatable;
     }
     (!reasons.is_empty()).then_some(Refusal { reasons, curable })
-}
-
-/// Whether one of `tolerations` covers `taint`.
-pub(crate) fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
-    tolerations.iter().any(|one| covers(one, taint))
-}
-
-/// Whether a toleration covers a taint (upstream: `Toleration.ToleratesTaint`).
-pub(crate) fn covers(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let key = toleration.key.as_deref().unwrap_or_default();
-    let value = || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
-    (effect.is_empty() || effect == taint.effect)
-        && (key.is_empty() || key == taint.key)
-        && match toleration.operator.as_deref().unwrap_or("Equal") {
-            "Exists" => true,
-            "Equal" | "" => !key.is_empty() && value(),
-            _ => false,
-        }
 }
 
 /// Upstream's weights of the default plug-ins.
@@ -253,7 +230,7 @@ fn score(pod: &PodRow, neighbours: &Neighbours, nodes: &[(&str, &NodeRow, &Usage
 
 #[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
 fn unpreferred_taints(pod: &PodRow, node: &NodeRow) -> f64 {
-    node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule" && !tolerates(&pod.tolerations, taint)).count() as f64
+    node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule" && !taints::is_tolerated(taint, &pod.tolerations)).count() as f64
 }
 
 fn preference(pod: &PodRow, name: &str, node: &NodeRow) -> f64 {

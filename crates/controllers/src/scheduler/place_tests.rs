@@ -1,13 +1,11 @@
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration};
 
 use super::*;
-use crate::{
-    scheduler::{cache::Cache, rows::HostPort},
-    selector::{Labels, NodeTerm, Selector},
-};
+use crate::scheduler::cache::Cache;
 use cluster::Key;
+use kube_rules::{HostPort, Labels, NodeTerm, Selector};
 use std::sync::Arc;
 
 fn pod(change: impl FnOnce(&mut PodRow)) -> PodRow {
@@ -51,13 +49,13 @@ fn on(os: &str) -> Selector {
 
 #[test]
 fn why_no_node_fits() {
-    let windows = |row: &mut PodRow| row.selector = on("windows");
+    let windows = |row: &mut PodRow| row.node_affinity.selector = on("windows");
     let request = |name: &str, amount: i64| BTreeMap::from([(name.to_owned(), amount)]);
     let cases: Vec<(Cache, PodRow, &str)> = vec![
         (Cache::default(), pod(|_| {}), "no nodes available to schedule pods"),
         (
             three(),
-            pod(|row| row.selector = on("plan9")),
+            pod(|row| row.node_affinity.selector = on("plan9")),
             "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, \
              preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
         ),
@@ -125,8 +123,8 @@ fn where_a_pod_goes() {
         })
     };
     let cases: Vec<(&str, Cache, PodRow, &str)> = vec![
-        ("the node of its system", three(), pod(|row| row.selector = on("linux")), "lin01"),
-        ("a required term", three(), pod(|row| row.required = Some(vec![term("kubernetes.io/os", "NotIn", "linux")])), "win01"),
+        ("the node of its system", three(), pod(|row| row.node_affinity.selector = on("linux")), "lin01"),
+        ("a required term", three(), pod(|row| row.node_affinity.required = Some(vec![term("kubernetes.io/os", "NotIn", "linux")].into())), "win01"),
         ("a preferred term", three(), pod(|row| row.preferred = vec![(10, term("kubernetes.io/os", "In", "windows"))]), "win01"),
         (
             "the emptier node",
@@ -135,7 +133,7 @@ fn where_a_pod_goes() {
                 cache.assume(&Key::new("a", "x"), &pod(|_| {}), "win01");
                 cache
             },
-            pod(|row| row.selector = on("windows")),
+            pod(|row| row.node_affinity.selector = on("windows")),
             "win02",
         ),
         (
@@ -174,29 +172,4 @@ fn siblings_are_spread_even_over_unequal_nodes() {
         cache.assume(&Key::new("a", format!("web-{index}")), &web, &node);
     }
     assert_eq!(cache.nodes().map(|(_, _, usage)| usage.pods).collect::<Vec<_>>(), [3, 3]);
-}
-
-#[test]
-fn tolerations() {
-    let full = |key: &str, operator: &str, value: &str, effect: &str| Toleration {
-        key: Some(key.into()),
-        operator: Some(operator.into()),
-        value: Some(value.into()),
-        effect: Some(effect.into()),
-        toleration_seconds: None,
-    };
-    let taint = Taint { key: "os".into(), value: Some("windows".into()), effect: "NoSchedule".into(), time_added: None };
-    for (toleration, expected) in [
-        (full("os", "Equal", "windows", "NoSchedule"), true),
-        (full("os", "Equal", "windows", ""), true),
-        (full("os", "", "windows", "NoSchedule"), true),
-        (full("os", "Equal", "linux", "NoSchedule"), false),
-        (full("os", "Exists", "", "NoExecute"), false),
-        (full("os", "Exists", "", ""), true),
-        (full("", "Exists", "", ""), true),
-        (full("", "Equal", "windows", ""), false),
-        (full("other", "Exists", "", ""), false),
-    ] {
-        assert_eq!(covers(&toleration, &taint), expected, "{toleration:?}");
-    }
 }

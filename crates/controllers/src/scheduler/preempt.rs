@@ -12,7 +12,7 @@ use super::{
     volumes::Volumes,
     world::World,
 };
-use crate::selector::Selector;
+use kube_rules::Selector;
 
 /// The most nodes that are looked at for one pod (upstream: `minCandidateNodesAbsolute`).
 const CANDIDATES: usize = 100;

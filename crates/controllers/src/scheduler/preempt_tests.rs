@@ -1,10 +1,9 @@
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::*;
-use crate::{
-    scheduler::{place::place, rows::HostPort},
-    selector::Labels,
-};
+use crate::scheduler::place::place;
+use kube_rules::HostPort;
+use kube_rules::Labels;
 
 fn pod(priority: i32, cpu: i64) -> PodRow {
     let mut row = PodRow::new(&Pod::default());
@@ -71,7 +70,7 @@ fn budgets_are_kept_where_that_is_possible() {
 
 #[test]
 fn a_port_is_made_free() {
-    let port = HostPort { address: String::new(), protocol: "TCP".into(), port: 80 };
+    let port = HostPort { address: "0.0.0.0".into(), protocol: "TCP".into(), port: 80 };
     let mut holder = pod(1, 1);
     holder.node = "n1".into();
     holder.ports = vec![port.clone()];

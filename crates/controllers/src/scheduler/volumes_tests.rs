@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::*;
 use crate::{
     scheduler::{cache::Cache, place::place},
-    selector::NodeTerm,
     storage::testing::{claim, class, volume},
     view::PodClaim,
 };
+use kube_rules::{NodeSelector, NodeTerm};
 
 fn pod(claims: &[&str]) -> PodRow {
     let mut row = PodRow::new(&Pod::default());
@@ -23,9 +23,9 @@ fn node(name: &str) -> NodeRow {
     row
 }
 
-fn on(host: &str) -> Option<Vec<NodeTerm>> {
+fn on(host: &str) -> Option<NodeSelector> {
     let hostname = NodeSelectorRequirement { key: "host".into(), operator: "In".into(), values: Some(vec![host.into()]) };
-    Some(vec![NodeTerm::new(&NodeSelectorTerm { match_expressions: Some(vec![hostname]), match_fields: None })])
+    Some(vec![NodeTerm::new(&NodeSelectorTerm { match_expressions: Some(vec![hostname]), match_fields: None })].into())
 }
 
 fn storage(claims: Vec<(&str, ClaimRow)>, volumes: Vec<(Key, Arc<VolumeRow>)>) -> World {

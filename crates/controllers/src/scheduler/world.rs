@@ -10,10 +10,8 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 
 use super::rows::PodRow;
-use crate::{
-    selector::Labels,
-    storage::rows::{ClaimRow, ClassRow, StorageViews, VolumeRow},
-};
+use crate::storage::rows::{ClaimRow, ClassRow, StorageViews, VolumeRow};
+use kube_rules::Labels;
 
 /// Labels of namespaces.
 pub(super) type Spaces = BTreeMap<String, Arc<Labels>>;

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use cluster::Key;
 
 use super::rows::{ClaimRow, VolumeRow};
-use crate::selector::Labels;
+use kube_rules::Labels;
 
 /// A volume and its name.
 pub(crate) type Named = (Key, Arc<VolumeRow>);
@@ -63,19 +63,17 @@ mod tests {
     use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
     use super::*;
-    use crate::{
-        selector::NodeTerm,
-        storage::{
-            rows::ClaimRef,
-            testing::{claim, volume},
-        },
+    use crate::storage::{
+        rows::ClaimRef,
+        testing::{claim, volume},
     };
+    use kube_rules::NodeTerm;
 
     #[test]
     fn the_volume_that_suits_best() {
         let on_win01 = || {
             let hostname = NodeSelectorRequirement { key: "host".into(), operator: "In".into(), values: Some(vec!["win01".into()]) };
-            Some(vec![NodeTerm::new(&NodeSelectorTerm { match_expressions: Some(vec![hostname]), match_fields: None })])
+            Some(vec![NodeTerm::new(&NodeSelectorTerm { match_expressions: Some(vec![hostname]), match_fields: None })].into())
         };
         let reserved = |name: &str, uid: &str| Some(ClaimRef { key: Key::new("a", name), uid: uid.into() });
         let (win01, win02) = (Labels::from([("host".into(), "win01".into())]), Labels::from([("host".into(), "win02".into())]));
@@ -103,7 +101,7 @@ mod tests {
             }),
         ];
         let gold = Selector::from_labels(&Labels::from([("tier".into(), "gold".into())]));
-        use crate::selector::Selector;
+        use kube_rules::Selector;
         let none = HashSet::new();
         for (what, name, row, place, expected) in [
             ("the smallest that is large enough", "data", claim(|row| row.size = 5), Place::Anywhere, Some("fits")),

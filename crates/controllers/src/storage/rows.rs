@@ -11,9 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 use kube::Api;
-use kube_rules::Quantity;
-
-use crate::selector::{Labels, NodeTerm, Selector};
+use kube_rules::{Labels, NodeSelector, Quantity, Selector};
 
 /// A claim whose binding is complete says so by this annotation.
 pub(crate) const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -119,7 +117,7 @@ pub(crate) struct VolumeRow {
     pub capacity: BTreeMap<String, ApiQuantity>,
     pub policy: String,
     /// None: every node reaches it.
-    pub affinity: Option<Vec<NodeTerm>>,
+    pub affinity: Option<NodeSelector>,
     pub claim: Option<ClaimRef>,
     pub by_controller: bool,
     pub provisioned_by: Option<String>,
@@ -151,7 +149,7 @@ impl VolumeRow {
             size: storage_size(&capacity),
             capacity,
             policy: spec.persistent_volume_reclaim_policy.unwrap_or_else(|| "Retain".to_owned()),
-            affinity: affinity.map(|selector| selector.node_selector_terms.iter().map(NodeTerm::new).collect()),
+            affinity: affinity.as_ref().map(NodeSelector::new),
             claim,
             by_controller: annotation(BOUND_BY_CONTROLLER).is_some(),
             provisioned_by: annotation(PROVISIONED_BY),
@@ -161,9 +159,9 @@ impl VolumeRow {
         }
     }
 
-    /// Whether a node with these labels reaches it (terms about names match nothing, as upstream has it).
+    /// Whether a node with these labels reaches it.
     pub fn reaches(&self, labels: &Labels) -> bool {
-        self.affinity.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches("", labels)))
+        self.affinity.as_ref().is_none_or(|affinity| affinity.matches_volume(labels))
     }
 
     /// Whether it is reserved for, or bound to, this claim.
