@@ -18,12 +18,12 @@ use crate::config::Config;
 use crate::cri_config::NodeSide;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
-use crate::pod::resources::Amounts;
 use crate::services;
 use crate::sources::Sources;
 use crate::statuses::Statuses;
 use crate::tokens::TokenCache;
 use crate::worker::{self, Note};
+use kube_rules::Amounts;
 
 /// Shared by all workers.
 pub(crate) struct Agent {

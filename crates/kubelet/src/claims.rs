@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use kube::Api;
 
-use crate::pod::admit::matches_terms;
+use crate::pod::admit::reaches_volume;
 
 /// A claimed volume of this node.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,7 +97,7 @@ fn place(volume: &PersistentVolume, node: Option<&Node>) -> Result<Claimed, Stri
     let name = volume.metadata.name.clone().unwrap_or_default();
     let spec = volume.spec.clone().unwrap_or_default();
     if let (Some(node), Some(required)) = (node, spec.node_affinity.as_ref().and_then(|a| a.required.as_ref()))
-        && !matches_terms(required, node)
+        && !reaches_volume(required, node)
     {
         return Err(format!("MountVolume.NodeAffinity check failed for volume {name:?} : no matching NodeSelectorTerms"));
     }

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector};
-use kube_rules::{Quantity, expand};
+use kube_rules::{Amounts, Quantity, expand};
 
-use crate::pod::resources::Amounts;
 use crate::sources::{Fetched, Kind};
 
 /// What a container's environment is made of.

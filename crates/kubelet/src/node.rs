@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, ObjectReferenc
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube_rules::Quantity;
+use kube_rules::{Amounts, Quantity, is_status_ready};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -22,7 +22,6 @@ use crate::cri_config::NodeSide;
 use crate::eviction::Threshold;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
-use crate::pod::resources::Amounts;
 use crate::services;
 
 /// Status goes to the API at least this often.
@@ -344,7 +343,7 @@ impl NodeKeeper {
     pub(crate) async fn keep(mut self, registered: Node) {
         let mut last = serde_json::to_value(registered.status.unwrap_or_default()).unwrap_or_default();
         let mut reported = tokio::time::Instant::now();
-        let mut was_ready = ready(&last);
+        let mut was_ready = is_status_ready(&last);
         let mut host_network = self.health.borrow().host_network.clone();
         let mut backoff = cluster::Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
         loop {
@@ -353,7 +352,7 @@ impl NodeKeeper {
             let missing = self.lists.missing().len();
             let now = self.compute(&old).await;
             // The life-cycle controller writes Unknown when it has not heard from us for long.
-            let overruled = node.is_some() && ready(&serde_json::to_value(&old).unwrap_or_default()) != ready(&last);
+            let overruled = node.is_some() && is_status_ready(&serde_json::to_value(&old).unwrap_or_default()) != is_status_ready(&last);
             if overruled || differs(&now, &last) || reported.elapsed() >= REPORT {
                 match self.patch_status(&now).await {
                     Ok(_) => {
@@ -388,7 +387,7 @@ impl NodeKeeper {
     }
 
     fn announce(&self, status: &Value, was_ready: &mut bool) {
-        let is = ready(status);
+        let is = is_status_ready(status);
         if is == *was_ready {
             return;
         }
@@ -412,11 +411,6 @@ impl NodeKeeper {
             self.event(type_, reason_now, message);
         }
     }
-}
-
-fn ready(status: &Value) -> bool {
-    let mut conditions = status["conditions"].as_array().into_iter().flatten();
-    conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
 #[cfg(test)]
@@ -483,7 +477,7 @@ mod tests {
         let f = facts();
         let at = |s: i64| Timestamp::from_second(1_700_000_000 + s).unwrap();
         let first = f.status(&health(false), &[], false, &NodeStatus::default(), at(0));
-        assert!(!ready(&first));
+        assert!(!is_status_ready(&first));
         let mut old: NodeStatus = serde_json::from_value(first.clone()).unwrap();
         old.conditions.as_mut().unwrap().push(NodeCondition { type_: "NetworkUnavailable".into(), status: "False".into(), ..Default::default() });
         let again = f.status(&health(false), &[], false, &old, at(5));
@@ -492,7 +486,7 @@ mod tests {
         assert_eq!(ready_of(&again)["message"], "container runtime network not ready: x");
         assert!(again["conditions"].as_array().unwrap().iter().any(|c| c["type"] == "NetworkUnavailable"));
         let later = f.status(&health(true), &[], false, &old, at(9));
-        assert!(ready(&later) && differs(&later, &again));
+        assert!(is_status_ready(&later) && differs(&later, &again));
         assert_eq!(ready_of(&later)["lastTransitionTime"], "2023-11-14T22:13:29Z");
         let beat = f.status(&health(true), &[], false, &serde_json::from_value(later.clone()).unwrap(), at(19));
         assert!(!differs(&beat, &later), "a heartbeat alone is no change");

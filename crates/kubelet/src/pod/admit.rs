@@ -1,11 +1,8 @@
 //! Whether this node takes a pod (upstream lifecycle/predicate.go and its handlers).
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
-use kube_rules::{NodeOs, Quantity, Refusal, admit_os, sysctl};
-
-use super::resources::{Amounts, pod_requests};
+use k8s_openapi::api::core::v1::{Node, NodeSelector, Pod, Taint};
+use kube_rules::requests::{self, Shortage};
+use kube_rules::{Amounts, HostPort, Labels, NodeOs, Refusal, RequiredNodeAffinity, Resources, admit_os, pod_requests, sysctl, taints};
 
 /// The node as admission sees it.
 pub(crate) struct NodeView<'a> {
@@ -45,130 +42,69 @@ fn resources<'a>(pod: &Pod, allocatable: &Amounts, others: impl Iterator<Item = 
     let count = others.clone().count() as i64;
     let capacity = allocatable.get("pods").map_or(110, |q| q.value());
     if count + 1 > capacity {
-        return Err(insufficient("pods", Quantity::from_units(1), Quantity::from_units(count), Quantity::from_units(capacity)));
+        return Err(insufficient(&Shortage { name: "pods".into(), requested: 1, used: count, allocatable: capacity }));
     }
-    for (name, request) in pod_requests(pod) {
-        if request.is_zero() {
-            continue;
-        }
-        let used: Quantity = others.clone().filter_map(|p| pod_requests(p).get(&name).copied()).sum();
-        let capacity = allocatable.get(&name).copied().unwrap_or(Quantity::ZERO);
-        if used + request > capacity {
-            return Err(insufficient(&name, request, used, capacity));
-        }
+    let requests = |pod: &Pod| pod.spec.as_ref().map(|spec| requests::counts(&pod_requests(spec))).unwrap_or_default();
+    let mut used = Resources::new();
+    for (name, amount) in others.flat_map(requests) {
+        let sum = used.entry(name).or_default();
+        *sum = sum.saturating_add(amount);
     }
-    Ok(())
+    match requests::shortages(&requests(pod), &used, &requests::counts(allocatable)).first() {
+        Some(shortage) => Err(insufficient(shortage)),
+        None => Ok(()),
+    }
 }
 
-fn insufficient(name: &str, request: Quantity, used: Quantity, capacity: Quantity) -> Refusal {
-    let number = |q: Quantity| {
-        if name == "cpu" { q.milli_value() } else { q.value() }
-    };
-    let reason = match name {
+fn insufficient(shortage: &Shortage) -> Refusal {
+    let Shortage { name, requested, used, allocatable } = shortage;
+    let reason = match name.as_str() {
         "cpu" => "OutOfcpu",
         "memory" => "OutOfmemory",
         "pods" => "OutOfpods",
         "ephemeral-storage" => "OutOfephemeral-storage",
         _ => "UnexpectedAdmissionError",
     };
-    Refusal {
-        reason,
-        message: format!(
-            "Node didn't have enough resource: {name}, requested: {}, used: {}, capacity: {}",
-            number(request),
-            number(used),
-            number(capacity)
-        ),
-    }
+    let message = format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {allocatable}");
+    Refusal { reason, message }
 }
 
-/// Host ports of a pod as (protocol, address, port); a host-network pod's ports are all on the host.
-fn ports(pod: &Pod) -> impl Iterator<Item = (String, String, i32)> + '_ {
-    pod.spec.iter().flat_map(|s| &s.containers).flat_map(|c| c.ports.iter().flatten()).filter_map(|p| {
-        let port = p.host_port.filter(|p| *p > 0)?;
-        let address = p.host_ip.clone().filter(|a| !a.is_empty()).unwrap_or_else(|| "0.0.0.0".into());
-        Some((p.protocol.clone().unwrap_or_else(|| "TCP".into()), address, port))
-    })
-}
-
-fn host_ports<'a>(pod: &Pod, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
-    let any = |a: &str| a == "0.0.0.0" || a == "::";
-    for (protocol, address, port) in ports(pod) {
-        let clash = others.clone().flat_map(ports).any(|(p, a, n)| p == protocol && n == port && (a == address || any(&a) || any(&address)));
-        if clash {
-            return Err(Refusal {
-                reason: "NodePorts",
-                message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".into(),
-            });
-        }
+fn host_ports<'a>(pod: &Pod, others: impl Iterator<Item = &'a Pod>) -> Result<(), Refusal> {
+    let ports = |pod: &'a Pod| pod.spec.iter().flat_map(kube_rules::host_ports);
+    let own: Vec<HostPort> = pod.spec.iter().flat_map(kube_rules::host_ports).collect();
+    if own.is_empty() || !others.flat_map(ports).any(|taken| own.iter().any(|port| port.conflicts_with(&taken))) {
+        return Ok(());
     }
-    Ok(())
+    Err(Refusal { reason: "NodePorts", message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".into() })
 }
 
 /// nodeSelector and required node affinity.
 pub(crate) fn matches_node(pod: &Pod, node: &Node) -> bool {
-    let Some(spec) = &pod.spec else { return true };
-    let empty = BTreeMap::new();
-    let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
-    if !spec.node_selector.iter().flatten().all(|(k, v)| labels.get(k) == Some(v)) {
-        return false;
-    }
-    let required =
-        spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref()).and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|r| matches_terms(r, node))
-}
-
-/// Whether one of the selector's terms fits the node.
-pub(crate) fn matches_terms(selector: &NodeSelector, node: &Node) -> bool {
-    let empty = BTreeMap::new();
-    let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
     let name = node.metadata.name.as_deref().unwrap_or_default();
-    selector.node_selector_terms.iter().any(|t| term(t, labels, name))
+    pod.spec.as_ref().is_none_or(|spec| RequiredNodeAffinity::new(spec).matches(name, labels(node)))
 }
 
-fn term(t: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> bool {
-    let expressions = t.match_expressions.iter().flatten();
-    let fields = t.match_fields.iter().flatten();
-    if expressions.clone().next().is_none() && fields.clone().next().is_none() {
-        return false;
-    }
-    expressions.clone().all(|e| requirement(e, labels.get(&e.key).map(String::as_str)))
-        && fields.clone().all(|f| f.key == "metadata.name" && requirement(f, Some(name)))
+/// Whether the node affinity of a volume lets this node use it.
+pub(crate) fn reaches_volume(selector: &NodeSelector, node: &Node) -> bool {
+    kube_rules::NodeSelector::new(selector).matches_volume(labels(node))
 }
 
-fn requirement(r: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let listed = || value.is_some_and(|v| r.values.iter().flatten().any(|x| x == v));
-    let number = || Some((value?.parse::<i64>().ok()?, r.values.as_ref()?.first()?.parse::<i64>().ok()?));
-    match r.operator.as_str() {
-        "In" => listed(),
-        "NotIn" => !listed(),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => number().is_some_and(|(a, b)| a > b),
-        "Lt" => number().is_some_and(|(a, b)| a < b),
-        _ => false,
-    }
+fn labels(node: &Node) -> &Labels {
+    static NONE: Labels = Labels::new();
+    node.metadata.labels.as_ref().unwrap_or(&NONE)
 }
 
 /// The first NoExecute taint the pod does not tolerate.
 fn untolerated<'a>(pod: &Pod, node: &'a Node) -> Option<&'a Taint> {
-    let tolerations: Vec<&Toleration> = pod.spec.iter().flat_map(|s| s.tolerations.iter().flatten()).collect();
-    let taints = node.spec.as_ref()?.taints.as_ref()?;
-    taints.iter().filter(|t| t.effect == "NoExecute").find(|t| !tolerations.iter().any(|o| tolerates(o, t)))
-}
-
-fn tolerates(o: &Toleration, t: &Taint) -> bool {
-    let effect = o.effect.as_deref().unwrap_or_default();
-    let key = o.key.as_deref().unwrap_or_default();
-    let exists = o.operator.as_deref() == Some("Exists");
-    (effect.is_empty() || effect == t.effect)
-        && (key == t.key || (key.is_empty() && exists))
-        && (exists || o.value.as_deref().unwrap_or_default() == t.value.as_deref().unwrap_or_default())
+    let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
+    let all = node.spec.as_ref()?.taints.as_ref()?;
+    taints::find_untolerated(all, tolerations, taints::evicts)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube_rules::Quantity;
     use serde_json::json;
 
     fn pod(spec: serde_json::Value) -> Pod {

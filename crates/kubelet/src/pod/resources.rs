@@ -1,68 +1,8 @@
-//! Requests of a pod and what they become at the runtime.
-
-use std::collections::BTreeMap;
+//! Resources of containers as the runtime takes them.
 
 use k8s_cri::v1::{LinuxContainerResources, WindowsContainerResources};
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use k8s_openapi::api::core::v1::{Container, PodSpec};
 use kube_rules::Quantity;
-
-/// Amounts by resource name.
-pub(crate) type Amounts = BTreeMap<String, Quantity>;
-
-fn amounts(map: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
-    map.into_iter().flatten().filter_map(|(k, q)| Some((k.clone(), Quantity::parse(&q.0).ok()?))).collect()
-}
-
-fn requests_of(r: Option<&ResourceRequirements>) -> Amounts {
-    let mut out = amounts(r.and_then(|r| r.limits.as_ref()));
-    out.extend(amounts(r.and_then(|r| r.requests.as_ref())));
-    out
-}
-
-fn add(into: &mut Amounts, more: &Amounts) {
-    for (name, q) in more {
-        let sum = into.get(name).copied().unwrap_or(Quantity::ZERO) + *q;
-        into.insert(name.clone(), sum);
-    }
-}
-
-fn raise(into: &mut Amounts, other: &Amounts) {
-    for (name, q) in other {
-        if into.get(name).is_none_or(|have| have < q) {
-            into.insert(name.clone(), *q);
-        }
-    }
-}
-
-/// What a pod asks of the node: containers and sidecars together, or the largest moment of the
-/// init phase, and overhead (upstream component-helpers resource.PodRequests).
-pub(crate) fn pod_requests(pod: &Pod) -> Amounts {
-    let Some(spec) = &pod.spec else {
-        return Amounts::new();
-    };
-    let mut total = Amounts::new();
-    for c in &spec.containers {
-        add(&mut total, &requests_of(c.resources.as_ref()));
-    }
-    let mut sidecars = Amounts::new();
-    let mut peak = Amounts::new();
-    for c in spec.init_containers.iter().flatten() {
-        let mut moment = requests_of(c.resources.as_ref());
-        if c.restart_policy.as_deref() == Some("Always") {
-            add(&mut sidecars, &moment);
-            add(&mut total, &moment);
-            moment = sidecars.clone();
-        } else {
-            add(&mut moment, &sidecars);
-        }
-        raise(&mut peak, &moment);
-    }
-    raise(&mut total, &peak);
-    raise(&mut total, &requests_of(spec.resources.as_ref()));
-    add(&mut total, &amounts(spec.overhead.as_ref()));
-    total
-}
 
 /// A container's limit or request of `cpu` or `memory`, None when absent or zero.
 fn amount(c: &Container, limits: bool, name: &str) -> Option<Quantity> {
@@ -113,31 +53,11 @@ pub(crate) fn windows(c: &Container, node_cpu_millis: i64) -> WindowsContainerRe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
     fn pod(spec: serde_json::Value) -> Pod {
         serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap()
-    }
-
-    fn cpu(c: &str, always: bool) -> serde_json::Value {
-        let mut v = json!({"name": "c", "resources": {"requests": {"cpu": c}}});
-        if always {
-            v["restartPolicy"] = "Always".into();
-        }
-        v
-    }
-
-    #[test]
-    fn requests() {
-        for (spec, want) in [
-            (json!({"containers": [cpu("1", false), cpu("500m", false)]}), "1500m"),
-            (json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false)]}), "3"),
-            (json!({"containers": [cpu("1", false)], "initContainers": [cpu("2", true), cpu("3", false)]}), "5"),
-            (json!({"containers": [cpu("1", false)], "initContainers": [cpu("3", false), cpu("1", true)]}), "3"),
-            (json!({"containers": [cpu("1", false)], "overhead": {"cpu": "250m"}}), "1250m"),
-        ] {
-            assert_eq!(pod_requests(&pod(spec.clone()))["cpu"].to_string(), want, "{spec}");
-        }
     }
 
     #[test]
