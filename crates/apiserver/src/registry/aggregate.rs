@@ -50,7 +50,7 @@ fn plan(roles: &[Value]) -> Vec<(String, Vec<Value>)> {
     aggregating
         .filter_map(|(role, selectors)| {
             let mut rules: Vec<Value> = Vec::new();
-            for selector in selectors.iter().filter_map(LabelSelector::from_value) {
+            for selector in selectors.iter().map(LabelSelector::from_value) {
                 let selected = roles.iter().filter(|other| object::name(other) != object::name(role) && selector.matches(other));
                 for rule in selected.flat_map(|other| object::list(other, &["rules"])) {
                     if !rules.contains(rule) {

@@ -1,8 +1,9 @@
 //! Pods: grace of a deletion, QoS class (pkg/registry/core/pod/strategy.go, pkg/apis/core/v1/helper/qos).
 
 use crate::object;
+use kube_rules::Quantity;
+use kube_rules::qos::{RESOURCES, qos_class_of};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 const DEFAULT_GRACE: i64 = 30;
 
@@ -26,36 +27,17 @@ pub(super) fn initial_status(pod: &Value) -> Value {
 
 /// `ComputePodQOS`.
 fn qos_class(pod: &Value) -> &'static str {
-    const RESOURCES: [&str; 2] = ["cpu", "memory"];
-    let (mut requests, mut limits) = (BTreeMap::<&str, Vec<&Value>>::new(), BTreeMap::<&str, Vec<&Value>>::new());
-    let mut guaranteed = true;
+    let amount = |resources: Option<&Value>, list: &str, name: &str| {
+        let quantity = object::lookup(resources?, &[list, name])?;
+        quantity.as_str().map_or_else(|| Quantity::parse(&quantity.to_string()), Quantity::parse).ok()
+    };
+    let bounds = |resources: Option<&Value>| RESOURCES.map(|name| (amount(resources, "requests", name), amount(resources, "limits", name)));
+    let given = |resources: &&Value| ["requests", "limits"].iter().any(|list| object::lookup(resources, &[list]).is_some());
+    if let Some(pod_level) = object::lookup(pod, &["spec", "resources"]).filter(given) {
+        return qos_class_of([bounds(Some(pod_level))].into_iter());
+    }
     let containers = object::list(pod, &["spec", "containers"]).iter().chain(object::list(pod, &["spec", "initContainers"]));
-    for container in containers {
-        let mut limited = 0;
-        for resource in RESOURCES {
-            if let Some(quantity) = object::lookup(container, &["resources", "requests", resource]).filter(|quantity| !is_zero(quantity)) {
-                requests.entry(resource).or_default().push(quantity);
-            }
-            if let Some(quantity) = object::lookup(container, &["resources", "limits", resource]).filter(|quantity| !is_zero(quantity)) {
-                limits.entry(resource).or_default().push(quantity);
-                limited += 1;
-            }
-        }
-        guaranteed &= limited == RESOURCES.len();
-    }
-    if requests.is_empty() && limits.is_empty() {
-        "BestEffort"
-    } else if guaranteed && requests == limits {
-        "Guaranteed"
-    } else {
-        "Burstable"
-    }
-}
-
-fn is_zero(quantity: &Value) -> bool {
-    let text = quantity.as_str().map_or_else(|| quantity.to_string(), str::to_string);
-    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
-    digits.parse::<f64>().is_ok_and(|number| number == 0.0)
+    qos_class_of(containers.map(|container| bounds(object::lookup(container, &["resources"]))))
 }
 
 #[cfg(test)]
@@ -74,6 +56,10 @@ mod tests {
         let full = json!({"cpu": "1", "memory": "1Gi"});
         assert_eq!(qos_class(&pod(json!({"requests": full, "limits": full}))), "Guaranteed");
         assert_eq!(qos_class(&pod(json!({"requests": {"cpu": "1"}, "limits": full}))), "Burstable");
+        let pod_level = json!({"spec": {"resources": {"requests": full, "limits": full}, "containers": [{"name": "a"}]}});
+        assert_eq!(qos_class(&pod_level), "Guaranteed", "pod-level resources decide alone");
+        let equal = json!({"requests": {"cpu": "1000m", "memory": "1024Mi"}, "limits": full});
+        assert_eq!(qos_class(&pod(equal)), "Guaranteed", "quantities are compared, not their texts");
     }
 
     #[test]

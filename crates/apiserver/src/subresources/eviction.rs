@@ -10,6 +10,7 @@ use crate::selectors::LabelSelector;
 use crate::server::Api;
 use crate::status::ApiError;
 use crate::{admission, registry};
+use kube_rules::is_status_ready;
 use serde_json::{Map, Value, json};
 
 /// Tries when the pod or its budget changes meanwhile.
@@ -72,7 +73,7 @@ async fn ask_budget(api: &Api, context: &WriteContext, pod: &Value) -> Result<bo
             return Err(ApiError::new(500, "", why));
         }
     };
-    if !is_ready(pod) && is_free_when_unready(budget) {
+    if !is_status_ready(&pod["status"]) && is_free_when_unready(budget) {
         return Ok(true);
     }
     let take = |budget: &mut Value| take_disruption(kind, budget, object::name(pod));
@@ -87,12 +88,8 @@ async fn ask_budget(api: &Api, context: &WriteContext, pod: &Value) -> Result<bo
 }
 
 fn covers(budget: &Value, pod: &Value) -> bool {
-    let selector = object::lookup(budget, &["spec", "selector"]).and_then(LabelSelector::from_value);
+    let selector = object::lookup(budget, &["spec", "selector"]).map(LabelSelector::from_value);
     selector.is_some_and(|selector| !selector.is_empty() && selector.matches(pod))
-}
-
-fn is_ready(pod: &Value) -> bool {
-    object::list(pod, &["status", "conditions"]).iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
 /// A pod that is not ready counts as unhealthy already.

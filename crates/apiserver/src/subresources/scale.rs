@@ -6,6 +6,7 @@ use crate::object;
 use crate::patch;
 use crate::registry::update::Target;
 use crate::registry::{Part, WriteContext};
+use crate::selectors::LabelSelector;
 use crate::server::Api;
 use crate::status::ApiError;
 use serde_json::{Value, json};
@@ -65,21 +66,7 @@ fn scale_of(object: &Value) -> Value {
 
 /// A LabelSelector as a query string would write it, sorted as `metav1.FormatLabelSelector`.
 fn selector_text(object: &Value) -> String {
-    let labels = object::lookup(object, &["spec", "selector", "matchLabels"]).and_then(Value::as_object);
-    let equal = labels.into_iter().flatten().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
-    let expressions = object::list(object, &["spec", "selector", "matchExpressions"]).iter().map(|expression| {
-        let key = object::text(expression, &["key"]);
-        let values: Vec<&str> = object::list(expression, &["values"]).iter().filter_map(Value::as_str).collect();
-        match object::text(expression, &["operator"]) {
-            "Exists" => key.to_string(),
-            "DoesNotExist" => format!("!{key}"),
-            "NotIn" => format!("{key} notin ({})", values.join(",")),
-            _ => format!("{key} in ({})", values.join(",")),
-        }
-    });
-    let mut terms: Vec<String> = equal.chain(expressions).collect();
-    terms.sort();
-    terms.join(",")
+    object::lookup(object, &["spec", "selector"]).map(|selector| LabelSelector::from_value(selector).to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]

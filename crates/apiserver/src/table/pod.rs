@@ -3,6 +3,7 @@
 use super::text::{get, get_or, human_duration, integer, list, since, time};
 use super::{AGE, NAME, Printer, text as column, wide};
 use jiff::Timestamp;
+use kube_rules::readiness;
 use serde_json::{Value, json};
 
 pub const PRINTER: Printer = Printer {
@@ -61,7 +62,7 @@ fn readiness_gates(pod: &Value) -> String {
 }
 
 fn has_condition(pod: &Value, kind: &str) -> bool {
-    list(pod, "/status/conditions").iter().any(|condition| get(condition, "/type") == kind && get(condition, "/status") == "True")
+    readiness::is_true(list(pod, "/status/conditions"), kind)
 }
 
 /// What the first columns say.

@@ -1,5 +1,6 @@
 //! How upstream's printers put values into words.
 
+use crate::selectors::LabelSelector;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -76,27 +77,7 @@ pub fn labels(object: &Value, pointer: &str) -> String {
 /// A label selector as `a=b,c in (d,e),!f`; `<none>` when it selects nothing or everything.
 pub fn selector(object: &Value, pointer: &str) -> String {
     let Some(selector) = object.pointer(pointer) else { return "<none>".into() };
-    let mut parts: Vec<(String, String)> = selector["matchLabels"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| (key.clone(), format!("{key}={}", value.as_str().unwrap_or_default())))
-        .collect();
-    for requirement in list(selector, "/matchExpressions") {
-        let key = get(requirement, "/key");
-        let mut values: Vec<&str> = list(requirement, "/values").iter().filter_map(Value::as_str).collect();
-        values.sort_unstable();
-        let values = values.join(",");
-        let text = match get(requirement, "/operator") {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "DoesNotExist" => format!("!{key}"),
-            _ => key.to_string(),
-        };
-        parts.push((key.to_string(), text));
-    }
-    parts.sort();
-    or_none(parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(","))
+    or_none(LabelSelector::from_value(selector).to_string())
 }
 
 /// The text, or `<none>` for an empty one.

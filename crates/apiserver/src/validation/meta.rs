@@ -3,6 +3,7 @@
 use super::field::{Errors, Field};
 use super::names;
 use crate::kinds::KindInfo;
+use crate::selectors::LabelSelector;
 
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
@@ -150,18 +151,5 @@ pub fn selector(field: &Field, errors: &mut Errors) {
 
 /// Whether a valid label selector selects an object with these labels.
 pub fn selects(selector: &Field, labels: &Field) -> bool {
-    let label = |key: &str| labels.value.get(key).and_then(serde_json::Value::as_str);
-    let equal = selector.get("matchLabels").members().all(|(key, value)| label(key) == value.as_str());
-    let expressions = selector.get("matchExpressions").items();
-    equal
-        && expressions.iter().all(|requirement| {
-            let found = label(requirement.get("key").text());
-            let listed = || requirement.get("values").items().iter().any(|value| Some(value.text()) == found);
-            match requirement.get("operator").text() {
-                "In" => found.is_some() && listed(),
-                "NotIn" => found.is_none() || !listed(),
-                "Exists" => found.is_some(),
-                _ => found.is_none(),
-            }
-        })
+    LabelSelector::from_value(selector.value).matches_labels(Some(labels.value))
 }

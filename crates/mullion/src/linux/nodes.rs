@@ -11,11 +11,7 @@ use kube::Api;
 use kube::api::ListParams;
 use tokio_util::sync::CancellationToken;
 
-/// Whether a Node's condition Ready is True.
-pub fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
+pub use kube_rules::is_node_ready as is_ready;
 
 /// The Nodes there are.
 pub fn list(kubeconfig: &Path) -> Result<Vec<Node>> {
