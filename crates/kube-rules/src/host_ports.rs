@@ -14,6 +14,12 @@ pub struct HostPort {
 }
 
 impl HostPort {
+    /// A host port; an empty address stands for all addresses, an empty protocol for TCP (upstream: `HostPortInfo.sanitize`).
+    pub fn new(address: &str, protocol: &str, port: i32) -> Self {
+        let given = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
+        Self { address: given(address, ALL_ADDRESSES), protocol: given(protocol, "TCP"), port }
+    }
+
     /// Whether both cannot be on one node.
     pub fn conflicts_with(&self, other: &Self) -> bool {
         let any = |address: &str| address == ALL_ADDRESSES;
@@ -28,11 +34,8 @@ pub fn host_ports(spec: &PodSpec) -> impl Iterator<Item = HostPort> {
     let sidecars = spec.init_containers.iter().flatten().filter(|container| container.restart_policy.as_deref() == Some("Always"));
     let ports = sidecars.chain(&spec.containers).flat_map(|container| container.ports.iter().flatten());
     ports.filter_map(|port| {
-        Some(HostPort {
-            address: port.host_ip.clone().filter(|address| !address.is_empty()).unwrap_or_else(|| ALL_ADDRESSES.to_owned()),
-            protocol: port.protocol.clone().filter(|protocol| !protocol.is_empty()).unwrap_or_else(|| "TCP".to_owned()),
-            port: port.host_port.filter(|port| *port > 0)?,
-        })
+        let number = port.host_port.filter(|port| *port > 0)?;
+        Some(HostPort::new(port.host_ip.as_deref().unwrap_or_default(), port.protocol.as_deref().unwrap_or_default(), number))
     })
 }
 
@@ -43,8 +46,8 @@ mod tests {
 
     #[test]
     fn host_ports_conflict_unless_their_addresses_differ() {
-        let port = |address: &str, protocol: &str| HostPort { address: address.into(), protocol: protocol.into(), port: 80 };
-        assert!(port("0.0.0.0", "TCP").conflicts_with(&port("10.0.0.1", "TCP")));
+        let port = |address: &str, protocol: &str| HostPort::new(address, protocol, 80);
+        assert!(port("", "TCP").conflicts_with(&port("10.0.0.1", "")));
         assert!(port("10.0.0.1", "TCP").conflicts_with(&port("10.0.0.1", "TCP")));
         assert!(!port("10.0.0.2", "TCP").conflicts_with(&port("10.0.0.1", "TCP")));
         assert!(!port("0.0.0.0", "UDP").conflicts_with(&port("0.0.0.0", "TCP")));

@@ -94,11 +94,11 @@ fn why_no_node_fits() {
         (
             {
                 let mut cache = cluster(vec![("win01", node("windows", |_| {}))]);
-                let port = HostPort { address: String::new(), protocol: "TCP".into(), port: 80 };
+                let port = HostPort::new("", "TCP", 80);
                 cache.assume(&Key::new("a", "b"), &pod(|row| row.ports = vec![port]), "win01");
                 cache
             },
-            pod(|row| row.ports = vec![HostPort { address: "10.0.0.1".into(), protocol: "TCP".into(), port: 80 }]),
+            pod(|row| row.ports = vec![HostPort::new("10.0.0.1", "TCP", 80)]),
             "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. no new claims to deallocate, \
              preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.",
         ),

@@ -70,7 +70,7 @@ fn budgets_are_kept_where_that_is_possible() {
 
 #[test]
 fn a_port_is_made_free() {
-    let port = HostPort { address: "0.0.0.0".into(), protocol: "TCP".into(), port: 80 };
+    let port = HostPort::new("", "TCP", 80);
     let mut holder = pod(1, 1);
     holder.node = "n1".into();
     holder.ports = vec![port.clone()];
