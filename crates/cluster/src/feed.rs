@@ -1,4 +1,4 @@
-//! Watches whose rows their owner keeps.
+//! Feeds: watches whose rows their owner keeps.
 //!
 //! An [`Informer`](crate::Informer) keeps a table of rows by name. An owner that files rows in its own way would hold everything twice; it
 //! is a [`Keeper`] and follows a [`Feed`].
@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use crate::{
     Key, Selection,
-    informer::AbortOnDrop,
-    reflect::{self, Target},
+    hub::{self, Attachment},
+    reflect::Target,
 };
 
 /// Whoever keeps the rows of a feed.
@@ -31,11 +31,11 @@ pub trait Keeper<R>: Send + Sync + 'static {
     fn end(&self) -> bool;
 }
 
-/// A watch. It ends with this value.
+/// A reader of a watch. It ends with this value.
 pub struct Feed {
     changed: watch::Receiver<u64>,
     synced: watch::Receiver<bool>,
-    _task: AbortOnDrop,
+    _attachment: Attachment,
 }
 
 impl fmt::Debug for Feed {
@@ -50,14 +50,14 @@ impl Feed {
     /// Panics outside a tokio runtime.
     pub fn start<K, R>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R> + Send + Sync + 'static, keeper: impl Keeper<R>) -> Self
     where
-        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
         R: Send + 'static,
     {
         let (version, changed) = watch::channel(0);
         let (listed, synced) = watch::channel(false);
         let target = Arc::new(Kept { keeper, changed: version, synced: listed, different: watch::Sender::new(false) });
-        let task = tokio::spawn(reflect::run(api, selection, row, target)).abort_handle();
-        Self { changed, synced, _task: AbortOnDrop(task) }
+        let attachment = hub::read(api, &selection, row, target);
+        Self { changed, synced, _attachment: attachment }
     }
 
     /// Fires after rows changed (and once when the first list arrived). Level-triggered: many changes may be one wake-up, the number

@@ -126,7 +126,7 @@ async fn the_watch_ends_with_its_feed() {
     let client = fake_client(|_| Reply::watch(vec![bookmark()], true));
     let feed = Feed::start(Api::<ConfigMap>::all(client), Selection::all(), value, Shared::default());
     feed.synced().await;
-    let task = feed._task.0.clone();
+    let task = feed._attachment.task();
     drop(feed);
     tokio::time::timeout(LIMIT, async {
         while !task.is_finished() {

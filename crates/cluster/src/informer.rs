@@ -1,8 +1,8 @@
-//! Informers: a list and a watch, kept as compact rows.
+//! Informers: tables of compact rows, kept by a list and a watch.
 //!
 //! Flow: streaming list (one watch that begins with the present objects; a server that cannot do that is asked page by page instead), then
-//! watch; after an error back off and resume; after 410, or from a server whose revisions are behind ours, list again and compare. The loop
-//! is in `reflect`.
+//! watch; after an error back off and resume; after 410, or from a server whose revisions are behind ours, list again and compare. The watch
+//! is one of the hub (`hub`), shared with other readers of the same server; its loop is in `reflect`.
 //! Guarantees: rows are swapped in at the end of a list, so nobody sees half a list; `changed` and the handler fire only for rows that
 //! really differ; the newest state always wins (a wake-up carries no data).
 //! Assumptions: the handler is quick and does not call back into the same informer's handler.
@@ -14,16 +14,18 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api, Resource,
     runtime::watcher::{self, InitialListStrategy},
 };
 use serde::de::DeserializeOwned;
-use tokio::{sync::watch, task::AbortHandle};
+use tokio::sync::watch;
 
 use crate::{
     ApiServer,
-    reflect::{self, Target},
+    hub::{self, Attachment},
+    reflect::Target,
 };
 
 /// Objects per page where the server cannot stream a list.
@@ -75,7 +77,7 @@ pub struct Selection {
     pub labels: Option<String>,
     /// Field selector, as `kubectl --field-selector` takes it.
     pub fields: Option<String>,
-    /// What is known of the server. Informers with the same value share it.
+    /// The server, and its watches: readers with the same value share them.
     pub server: ApiServer,
 }
 
@@ -95,7 +97,7 @@ impl Selection {
         Self { fields: Some(selector.into()), ..Self::default() }
     }
 
-    /// The same objects, of a server that other informers watch too.
+    /// The same objects, from the watches of this server.
     #[must_use]
     pub fn of(self, server: &ApiServer) -> Self {
         Self { server: server.clone(), ..self }
@@ -135,24 +137,15 @@ struct Shared<R> {
     handlers: RwLock<Vec<Handler<R>>>,
 }
 
-/// A task that ends with this.
-pub(crate) struct AbortOnDrop(pub AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// A live table of compact rows. Clones share the table; the watch ends when the last clone is dropped.
+/// A live table of compact rows. Clones share the table; the watch ends with the last clone of its last reader.
 pub struct Informer<R> {
     shared: Arc<Shared<R>>,
-    task: Arc<AbortOnDrop>,
+    pub(crate) attachment: Arc<Attachment>,
 }
 
 impl<R> Clone for Informer<R> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), task: self.task.clone() }
+        Self { shared: self.shared.clone(), attachment: self.attachment.clone() }
     }
 }
 
@@ -168,7 +161,7 @@ impl<R: PartialEq + Send + Sync + 'static> Informer<R> {
     /// Panics outside a tokio runtime.
     pub fn start<K>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R> + Send + Sync + 'static) -> Self
     where
-        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
     {
         Self::start_shared(api, selection, row, Shared::new(Vec::new()))
     }
@@ -182,18 +175,33 @@ impl<R: PartialEq + Send + Sync + 'static> Informer<R> {
         handler: impl Fn(Change<'_, R>) + Send + Sync + 'static,
     ) -> Self
     where
-        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
     {
         Self::start_shared(api, selection, row, Shared::new(vec![Arc::new(handler)]))
     }
 
+    /// Like [`Informer::start_with_handler`], for rows of metadata alone: a watch of whole objects serves it too.
+    pub fn start_metadata<K>(
+        api: Api<K>,
+        selection: Selection,
+        row: impl Fn(&ObjectMeta) -> Option<R> + Send + Sync + 'static,
+        handler: impl Fn(Change<'_, R>) + Send + Sync + 'static,
+    ) -> Self
+    where
+        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+    {
+        let shared = Arc::new(Shared::new(vec![Arc::new(handler)]));
+        let attachment = Arc::new(hub::read_metadata(api, &selection, row, shared.clone()));
+        Self { shared, attachment }
+    }
+
     fn start_shared<K>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R> + Send + Sync + 'static, shared: Shared<R>) -> Self
     where
-        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+        K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
     {
         let shared = Arc::new(shared);
-        let task = tokio::spawn(reflect::run(api, selection, row, shared.clone())).abort_handle();
-        Self { shared, task: Arc::new(AbortOnDrop(task)) }
+        let attachment = Arc::new(hub::read(api, &selection, row, shared.clone()));
+        Self { shared, attachment }
     }
 }
 

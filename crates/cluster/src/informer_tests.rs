@@ -126,7 +126,7 @@ async fn dropping_the_last_clone_ends_the_watch() {
     let client = fake_client(|_| Reply::watch(vec![bookmark(1)], true));
     let informer = Informer::start(Api::<ConfigMap>::all(client), Selection::all(), value);
     informer.synced().await;
-    let task = informer.task.0.clone();
+    let task = informer.attachment.task();
     let clone = informer.clone();
     drop(informer);
     tokio::task::yield_now().await;

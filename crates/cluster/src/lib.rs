@@ -1,13 +1,15 @@
 //! The node's and controllers' view of the API: informers with compact rows, events, leases.
 //!
 //! Inputs: a kubeconfig ([`client_from_kubeconfig`]) or any tower service that answers API requests (`kube::Client::new`).
-//! Guarantees: an [`Informer`] keeps only the rows its owner asked for, never whole objects; nothing here blocks its caller;
+//! Guarantees: one watch per kind and [`ApiServer`] value serves all informers and feeds; an [`Informer`] keeps only the rows its owner
+//! asked for, never whole objects; nothing here blocks its caller;
 //! every loop backs off with jitter and starts again after a lost connection.
 //! What it does not do: it decides nothing about the cluster; the crates above it do.
 
 mod client;
 mod events;
 mod feed;
+mod hub;
 mod informer;
 mod lease;
 mod reflect;

@@ -1,4 +1,4 @@
-//! The loop behind an informer: it lists, watches and lists again, and says what stops it.
+//! The loop of one watch of the hub: it lists, watches, lists again, and reports what stops it.
 //!
 //! A list is streamed (a watch that begins with the present objects and marks their end by a bookmark), which costs the server least.
 //! Servers that cannot do it answer in different ways, and each of them leads to a list page by page and a plain watch:
@@ -11,8 +11,8 @@
 //! | gate on, etcd before 3.4.31 or 3.5.13 | 200, and an ERROR event (500 InternalError: "… the required storage feature RequestWatchProgress is disabled") |
 //! | gate on, resource without a watch cache (1.27 to 1.29) | 422 Invalid, as an answer or as an ERROR event |
 //!
-//! Refusals of these kinds hold for the server, and all informers of an [`ApiServer`] learn of them. Any other failure is tried three
-//! times; then this informer alone lists page by page, as client-go does.
+//! Refusals of these kinds hold for the server, and all watches of an [`ApiServer`] learn of them. Any other failure is tried three
+//! times; then this watch alone lists page by page, as client-go does.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -27,10 +27,11 @@ use tokio::time::Instant;
 
 use crate::{
     ApiServer, Backoff,
+    hub::{Object, Watch},
     informer::{Key, Selection},
 };
 
-/// Where the rows of a watch go.
+/// Where the rows of one reader of a watch go.
 pub(crate) trait Target<R>: Send + Sync + 'static {
     /// A list begins, or begins anew.
     fn begin(&self);
@@ -67,8 +68,8 @@ enum Remember {
     Never,
 }
 
-/// Keeps `target` up to date, for ever.
-pub(crate) async fn run<K, R>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R>, target: Arc<impl Target<R>>)
+/// Keeps the readers of `watch` up to date, for ever.
+pub(crate) async fn run<K>(api: Api<K>, selection: Selection, watch: Arc<Watch>)
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
 {
@@ -79,8 +80,7 @@ where
         backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(10)),
         trouble: Trouble::default(),
         suspicion: None,
-        row,
-        target,
+        watch,
     };
     let mut pages = false;
     loop {
@@ -105,15 +105,14 @@ where
     }
 }
 
-struct Reflector<F, T> {
+struct Reflector {
     server: ApiServer,
     resource: String,
     backoff: Backoff,
     trouble: Trouble,
     /// Why the server seems not to stream lists.
     suspicion: Option<String>,
-    row: F,
-    target: Arc<T>,
+    watch: Arc<Watch>,
 }
 
 /// What goes on within one stream of events.
@@ -128,21 +127,21 @@ struct Listing {
     attempts: u32,
 }
 
-impl<F, T> Reflector<F, T> {
+impl Reflector {
     /// Takes events until the list has to be had in another way.
-    async fn follow<K, R>(&mut self, stream: impl Stream<Item = watcher::Result<Event<K>>>, streaming: bool) -> End
-    where
-        K: Resource + 'static,
-        F: Fn(&K) -> Option<R>,
-        T: Target<R>,
-    {
+    async fn follow<K: Resource + 'static>(&mut self, stream: impl Stream<Item = watcher::Result<Event<K>>>, streaming: bool) -> End {
         pin_mut!(stream);
         let mut listing = Listing { underway: true, times: None, failed: false, attempts: 0 };
-        let server = self.server.clone();
+        let (server, watch) = (self.server.clone(), self.watch.clone());
+        // A reader that joins sees the list begin, or waits for the next one.
+        let joined = watch.reader_waits();
+        pin_mut!(joined);
+        let mut begun = false;
         loop {
             let event = if streaming && listing.underway {
                 tokio::select! {
                     biased;
+                    () = &mut joined, if begun => return End::Again,
                     event = stream.next() => event,
                     () = server.refused() => return End::Pages { reason: "another watch found it out".into(), remember: Remember::Never },
                     waited = silence(&server, listing.times) => {
@@ -152,12 +151,17 @@ impl<F, T> Reflector<F, T> {
                     }
                 }
             } else {
-                stream.next().await
+                tokio::select! {
+                    biased;
+                    () = &mut joined, if begun => return End::Again,
+                    event = stream.next() => event,
+                }
             };
+            begun |= matches!(event, Some(Ok(Event::Init)));
             let end = match event {
                 None => Some(End::Again),
                 Some(Ok(event)) => self.take(event, &mut listing, streaming).await,
-                Some(Err(error)) => self.failed::<R>(&error, &mut listing, streaming).await,
+                Some(Err(error)) => self.failed(&error, &mut listing, streaming).await,
             };
             if let Some(end) = end {
                 return end;
@@ -165,60 +169,50 @@ impl<F, T> Reflector<F, T> {
         }
     }
 
-    async fn take<K, R>(&mut self, event: Event<K>, listing: &mut Listing, streaming: bool) -> Option<End>
-    where
-        K: Resource,
-        F: Fn(&K) -> Option<R>,
-        T: Target<R>,
-    {
+    async fn take<K: Resource + 'static>(&mut self, event: Event<K>, listing: &mut Listing, streaming: bool) -> Option<End> {
         let now = Instant::now();
         match event {
             Event::Init => {
                 // A stream that begins anew ended before the list did.
                 let ended = streaming && listing.underway && listing.times.is_some() && !listing.failed;
                 listing.failed = false;
-                self.target.begin();
+                self.watch.begin();
                 listing.underway = true;
                 listing.times = Some((now, now));
                 if ended {
                     let reason = format!("the watch of {} ended before the list did", self.resource);
-                    return self.unsuccessful::<R>(&reason, None, listing).await;
+                    return self.unsuccessful(&reason, None, listing).await;
                 }
             }
             Event::InitApply(object) => {
                 if let Some((_, last)) = &mut listing.times {
                     *last = now;
                 }
-                if let Some(row) = (self.row)(&object) {
-                    self.target.listed(Key::of(&object), row);
-                }
+                self.watch.listed(Object::new(&object));
             }
             Event::InitDone => {
                 listing.underway = false;
                 listing.times = None;
                 listing.attempts = 0;
-                self.well::<R>();
-                self.target.end();
+                self.well();
+                self.watch.end();
                 if let Some(reason) = self.suspicion.take() {
                     self.server.refuse(&self.resource, &reason);
                 }
             }
             Event::Apply(object) => {
-                self.well::<R>();
-                self.target.set(Key::of(&object), (self.row)(&object));
+                self.well();
+                self.watch.set(Object::new(&object));
             }
             Event::Delete(object) => {
-                self.well::<R>();
-                self.target.set(Key::of(&object), None);
+                self.well();
+                self.watch.removed(Object::new(&object));
             }
         }
         None
     }
 
-    async fn failed<R>(&mut self, error: &watcher::Error, listing: &mut Listing, streaming: bool) -> Option<End>
-    where
-        T: Target<R>,
-    {
+    async fn failed(&mut self, error: &watcher::Error, listing: &mut Listing, streaming: bool) -> Option<End> {
         let status = status(error);
         let listed = streaming && listing.underway;
         if let Some(status) = status.filter(|status| listed && refuses_streaming(status)) {
@@ -235,33 +229,27 @@ impl<F, T> Reflector<F, T> {
         let may_pass = answered && status.is_none_or(|status| !matches!(status.code, 401 | 403 | 404 | 410 | 429 | 503));
         let reason = error.to_string();
         if may_pass {
-            return self.unsuccessful::<R>(&reason, status, listing).await;
+            return self.unsuccessful(&reason, status, listing).await;
         }
-        self.pause::<R>(&reason, status).await;
+        self.pause(&reason, status).await;
         // Going on where we were would be refused for ever: list again and compare.
         again.then_some(End::Again)
     }
 
     /// A streamed list that came to nothing is tried again, and after some attempts had in another way.
-    async fn unsuccessful<R>(&mut self, reason: &str, status: Option<&Status>, listing: &mut Listing) -> Option<End>
-    where
-        T: Target<R>,
-    {
+    async fn unsuccessful(&mut self, reason: &str, status: Option<&Status>, listing: &mut Listing) -> Option<End> {
         listing.attempts += 1;
-        self.pause::<R>(reason, status).await;
+        self.pause(reason, status).await;
         (listing.attempts >= ATTEMPTS).then(|| End::Pages { reason: reason.to_owned(), remember: Remember::Never })
     }
 
     /// Counts and reports a failure, and waits.
-    async fn pause<R>(&mut self, reason: &str, status: Option<&Status>)
-    where
-        T: Target<R>,
-    {
+    async fn pause(&mut self, reason: &str, status: Option<&Status>) {
         self.server.count_failure(&self.resource);
         if !self.trouble.lasts() {
             self.backoff.reset();
         }
-        self.target.trouble(Some(reason));
+        self.watch.trouble(Some(reason));
         let delay = self.backoff.next_delay();
         match self.trouble.failed(Instant::now(), status.is_some_and(|status| matches!(status.code, 401 | 403 | 404))) {
             Some(since) => {
@@ -274,12 +262,9 @@ impl<F, T> Reflector<F, T> {
         tokio::time::sleep(delay).await;
     }
 
-    fn well<R>(&mut self)
-    where
-        T: Target<R>,
-    {
+    fn well(&mut self) {
         self.backoff.reset();
-        self.target.trouble(None);
+        self.watch.trouble(None);
         if self.trouble.over() {
             tracing::info!(resource = self.resource, "the watch of {} works again", self.resource);
         }

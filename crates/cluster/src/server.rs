@@ -1,4 +1,4 @@
-//! What the informers of one API server share: whether it streams lists, and how their watches go.
+//! One API server: its watches, whether it streams lists, and counts of failures.
 
 use std::{
     collections::BTreeMap,
@@ -9,13 +9,16 @@ use std::{
 
 use tokio::sync::watch;
 
+use crate::hub::Hub;
+
 /// How long a server may send nothing while it streams a list. client-go warns after the same time.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long a streamed list may take. A server that takes `sendInitialEvents` for nothing sends changes, and never the list's end.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// One API server, as informers know it. Clones are the same server. Give each informer of a server the same value
-/// ([`Selection::of`](crate::Selection::of)): what one finds out spares the others the attempt.
+/// One API server, with the watches that this process has there. Clones are the same server. Give each informer and feed of a server the
+/// same value ([`Selection::of`](crate::Selection::of)): they share watches, and what one finds out spares the others the attempt. A
+/// watch is opened with the client of one of its readers, so their clients must be allowed to read the same objects.
 #[derive(Clone, Debug)]
 pub struct ApiServer(Arc<State>);
 
@@ -23,6 +26,7 @@ pub struct ApiServer(Arc<State>);
 struct State {
     refuses: watch::Sender<bool>,
     watches: Mutex<BTreeMap<String, Watches>>,
+    hub: Hub,
     silence: Duration,
     longest: Duration,
 }
@@ -52,12 +56,21 @@ impl Eq for ApiServer {}
 
 impl ApiServer {
     pub(crate) fn with_limits(silence: Duration, longest: Duration) -> Self {
-        Self(Arc::new(State { refuses: watch::Sender::new(false), watches: Mutex::default(), silence, longest }))
+        Self(Arc::new(State { refuses: watch::Sender::new(false), watches: Mutex::default(), hub: Hub::default(), silence, longest }))
     }
 
     /// Whether lists are streamed: it was not found yet that the server refuses.
     pub fn streams_lists(&self) -> bool {
         !*self.0.refuses.borrow()
+    }
+
+    /// Path and selection of each open watch, such as `/api/v1/nodes metadata.name=win01`.
+    pub fn open_watches(&self) -> Vec<String> {
+        self.0.hub.open()
+    }
+
+    pub(crate) fn hub(&self) -> &Hub {
+        &self.0.hub
     }
 
     /// Counts by resource, such as `pods`.
