@@ -71,8 +71,9 @@ impl Context {
 
 /// Runs the controller until `shutdown`.
 pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
-    let sets = Informer::start(Api::<DaemonSet>::all(client.clone()), Selection::all(), |set| Some(DaemonRow::new(set)));
-    let revisions = Informer::start(Api::<ControllerRevision>::all(client.clone()), Selection::all(), |revision| Some(RevisionRow::new(revision)));
+    let sets = Informer::start(Api::<DaemonSet>::all(client.clone()), Selection::all().of(&views.api), |set| Some(DaemonRow::new(set)));
+    let revisions =
+        Informer::start(Api::<ControllerRevision>::all(client.clone()), Selection::all().of(&views.api), |revision| Some(RevisionRow::new(revision)));
     tokio::select! {
         () = async { tokio::join!(sets.synced(), revisions.synced()); } => {}
         () = shutdown.cancelled() => return,

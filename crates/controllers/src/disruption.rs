@@ -37,7 +37,8 @@ struct Context {
 
 /// Runs the controller until `shutdown`.
 pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
-    let budgets = Informer::start(Api::<PodDisruptionBudget>::all(client.clone()), Selection::all(), |budget| Some(BudgetRow::new(budget)));
+    let budgets =
+        Informer::start(Api::<PodDisruptionBudget>::all(client.clone()), Selection::all().of(&views.api), |budget| Some(BudgetRow::new(budget)));
     tokio::select! {
         () = budgets.synced() => {}
         () = shutdown.cancelled() => return,

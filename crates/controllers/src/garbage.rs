@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use cluster::{Backoff, Client, Informer, Key, Selection, is_conflict, is_not_found};
+use cluster::{ApiServer, Backoff, Client, Informer, Key, Selection, is_conflict, is_not_found};
 use futures::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
@@ -44,6 +44,7 @@ type Followed = HashMap<Arc<Kind>, Informer<Row>>;
 
 struct Context {
     client: Client,
+    api: ApiServer,
     kinds: Mutex<Followed>,
     graph: Arc<Mutex<Graph>>,
     queue: Queue<String>,
@@ -54,19 +55,19 @@ fn locked(graph: &Mutex<Graph>) -> MutexGuard<'_, Graph> {
 }
 
 /// Runs the controller until `shutdown`.
-pub(crate) async fn run(client: Client, shutdown: CancellationToken) {
+pub(crate) async fn run(client: Client, api: ApiServer, shutdown: CancellationToken) {
     let kinds = tokio::select! {
         kinds = kinds(&client) => kinds,
         () = shutdown.cancelled() => return,
     };
     let (queue, graph) = (Queue::<String>::default(), Arc::new(Mutex::new(Graph::default())));
-    let informers: Followed = kinds.iter().map(|kind| (kind.clone(), follow(&client, kind, &graph, &queue))).collect();
+    let informers: Followed = kinds.iter().map(|kind| (kind.clone(), follow(&client, &api, kind, &graph, &queue))).collect();
     tokio::select! {
         _ = join_all(informers.values().map(Informer::synced)) => {}
         () = shutdown.cancelled() => return,
     }
     queue.extend(locked(&graph).complete());
-    let context = Arc::new(Context { client, kinds: Mutex::new(informers), graph, queue: queue.clone() });
+    let context = Arc::new(Context { client, api, kinds: Mutex::new(informers), graph, queue: queue.clone() });
     tokio::select! {
         () = queue.run("garbagecollector", 16, shutdown, |uid| sync(context.clone(), uid)) => {}
         () = refresh(&context) => {}
@@ -89,7 +90,7 @@ async fn refresh(context: &Context) {
                 stays
             });
             let new = present.into_iter().filter(|kind| !followed.contains_key(kind)).collect::<Vec<_>>();
-            let started = new.into_iter().map(|kind| (kind.clone(), follow(&context.client, &kind, &context.graph, &context.queue)));
+            let started = new.into_iter().map(|kind| (kind.clone(), follow(&context.client, &context.api, &kind, &context.graph, &context.queue)));
             let started: Vec<_> = started.collect();
             followed.extend(started.iter().cloned());
             started
@@ -116,18 +117,13 @@ async fn kinds(client: &Client) -> Vec<Arc<Kind>> {
     }
 }
 
-fn follow(client: &Client, kind: &Arc<Kind>, graph: &Arc<Mutex<Graph>>, queue: &Queue<String>) -> Informer<Row> {
+fn follow(client: &Client, server: &ApiServer, kind: &Arc<Kind>, graph: &Arc<Mutex<Graph>>, queue: &Queue<String>) -> Informer<Row> {
     let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), &kind.resource);
     let (kind, graph, queue) = (kind.clone(), graph.clone(), queue.clone());
-    Informer::start_with_handler(
-        api,
-        Selection::all(),
-        |object| Row::new(&object.metadata),
-        move |change| {
-            let place = Place { kind: kind.clone(), key: change.key.clone() };
-            queue.extend(locked(&graph).change(&place, change.old, change.new));
-        },
-    )
+    Informer::start_metadata(api, Selection::all().of(server), Row::new, move |change| {
+        let place = Place { kind: kind.clone(), key: change.key.clone() };
+        queue.extend(locked(&graph).change(&place, change.old, change.new));
+    })
 }
 
 async fn sync(context: Arc<Context>, uid: String) -> anyhow::Result<Next> {

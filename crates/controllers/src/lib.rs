@@ -1,8 +1,8 @@
 //! The embedded scheduler and controllers.
 //!
 //! Each controller is one loop of the same shape ([`runner`]): informers name keys, a key's work observes, plans (pure, table-tested,
-//! printable), applies and reports. Tasks: one informer per kind in [`view`], one loop per controller, the garbage collector's informers.
-//! Inputs: an API client, nothing else. Guarantees: any of them may be stopped at any point and started again; nothing is kept but in the
+//! printable), applies and reports. Tasks: one watch per kind (of the given [`cluster::ApiServer`], shared with other parts of the process),
+//! one loop per controller. Inputs: an API client and the watches, nothing else. Guarantees: any of them may be stopped at any point and started again; nothing is kept but in the
 //! API. [`run`] runs the controllers, [`run_scheduler`] the scheduler; both until they are told to stop.
 
 mod daemonset;
@@ -28,7 +28,7 @@ mod view;
 
 use std::{sync::Arc, time::Duration};
 
-use cluster::Client;
+use cluster::{ApiServer, Client};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,8 @@ pub use storage::local::LocalVolumes;
 /// What the controllers need to know of their cluster.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// The watches, shared with the other parts of this process.
+    pub api: ApiServer,
     /// Addresses of all pods.
     pub cluster_cidr: ipnet::Ipv4Net,
     /// Prefix length of each node's share of them.
@@ -65,7 +67,7 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) {
 
 /// Like [`run`], with other timing than upstream's.
 pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: CancellationToken) {
-    let views = view::Views::start(&client);
+    let views = view::Views::start(&client, &config.api);
     tokio::select! {
         () = views.synced() => {}
         () = shutdown.cancelled() => return,
@@ -85,7 +87,7 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
     tasks.spawn(node_lifecycle::run(client.clone(), views.clone(), timing.node_grace, shutdown.clone()));
     tasks.spawn(namespaces::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(pod_gc::run(client.clone(), views, shutdown.clone()));
-    tasks.spawn(garbage::run(client, shutdown));
+    tasks.spawn(garbage::run(client, config.api, shutdown));
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             tracing::error!(%error, "a controller ended");
@@ -93,14 +95,14 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
     }
 }
 
-/// Runs the scheduler until `shutdown`.
-pub async fn run_scheduler(client: Client, shutdown: CancellationToken) {
-    scheduler::run(client, shutdown).await;
+/// Runs the scheduler until `shutdown`, on the watches of `api`.
+pub async fn run_scheduler(client: Client, api: ApiServer, shutdown: CancellationToken) {
+    scheduler::run(client, &api, shutdown).await;
 }
 
 /// Publishes the storage class `mullion-local` and makes its volumes on `disks` until `shutdown`.
-pub async fn run_local_volumes(client: Client, disks: Arc<dyn LocalVolumes>, shutdown: CancellationToken) {
-    storage::local::run(client, disks, shutdown).await;
+pub async fn run_local_volumes(client: Client, api: ApiServer, disks: Arc<dyn LocalVolumes>, shutdown: CancellationToken) {
+    storage::local::run(client, &api, disks, shutdown).await;
 }
 
 /// The server's own words for a refusal, else what the client says.

@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use cluster::{Backoff, Client, EventRecorder, Informer, Key, Selection};
+use cluster::{ApiServer, Backoff, Client, EventRecorder, Informer, Key, Selection};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use tokio::time::Instant;
@@ -94,10 +94,10 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 /// Runs the scheduler until `shutdown`.
-pub async fn run(client: Client, shutdown: CancellationToken) {
-    let pods = Informer::start(Api::<Pod>::all(client.clone()), Selection::all(), |pod| Some(PodRow::new(pod)));
-    let nodes = Informer::start(Api::<Node>::all(client.clone()), Selection::all(), |node| Some(NodeRow::new(node)));
-    let sources = Sources::start(&client);
+pub async fn run(client: Client, api: &ApiServer, shutdown: CancellationToken) {
+    let pods = Informer::start(Api::<Pod>::all(client.clone()), Selection::all().of(api), |pod| Some(PodRow::new(pod)));
+    let nodes = Informer::start(Api::<Node>::all(client.clone()), Selection::all().of(api), |node| Some(NodeRow::new(node)));
+    let sources = Sources::start(&client, api);
     tokio::select! {
         () = async { tokio::join!(pods.synced(), nodes.synced(), sources.spaces.synced()); } => {}
         () = shutdown.cancelled() => return,

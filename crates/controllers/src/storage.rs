@@ -52,7 +52,7 @@ struct Context {
 
 /// Runs the controllers until `shutdown`.
 pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
-    let storage = StorageViews::start(&client);
+    let storage = StorageViews::start(&client, &views.api);
     tokio::select! {
         () = storage.synced() => {}
         () = shutdown.cancelled() => return,

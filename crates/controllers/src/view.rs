@@ -1,6 +1,6 @@
 //! What the controllers keep of the objects they share: compact rows, and the informers that hold them.
 
-use cluster::{Client, Informer, Key, Selection};
+use cluster::{ApiServer, Client, Informer, Key, Selection};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -282,6 +282,8 @@ pub(crate) struct NamespaceRow {
 /// The informers that several controllers share.
 #[derive(Clone)]
 pub(crate) struct Views {
+    /// For readers of further kinds.
+    pub api: ApiServer,
     pub pods: Informer<PodRow>,
     pub nodes: Informer<NodeRow>,
     pub services: Informer<ServiceRow>,
@@ -299,9 +301,10 @@ pub(crate) struct Views {
 
 impl Views {
     /// Starts all informers.
-    pub fn start(client: &Client) -> Self {
-        let all = Selection::all;
+    pub fn start(client: &Client, api: &ApiServer) -> Self {
+        let all = || Selection::all().of(api);
         Self {
+            api: api.clone(),
             pods: Informer::start(Api::<Pod>::all(client.clone()), all(), |pod| Some(PodRow::new(pod))),
             nodes: Informer::start(Api::<Node>::all(client.clone()), all(), |node| Some(NodeRow::new(node))),
             services: Informer::start(Api::<Service>::all(client.clone()), all(), |service| Some(ServiceRow::new(service))),
@@ -309,11 +312,13 @@ impl Views {
             deployments: Informer::start(Api::<Deployment>::all(client.clone()), all(), deployment_row),
             replica_sets: Informer::start(Api::<ReplicaSet>::all(client.clone()), all(), |set| Some(RsRow::new(set))),
             namespaces: Informer::start(Api::<Namespace>::all(client.clone()), all(), namespace_row),
-            leases: Informer::start(Api::<Lease>::namespaced(client.clone(), "kube-node-lease"), all(), |lease| {
+            leases: Informer::start(Api::<Lease>::all(client.clone()), Selection::fields("metadata.namespace=kube-node-lease").of(api), |lease| {
                 Some(lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0))
             }),
-            service_accounts: Informer::start(Api::<ServiceAccount>::all(client.clone()), Selection::fields("metadata.name=default"), |_| Some(())),
-            root_cas: Informer::start(Api::<ConfigMap>::all(client.clone()), Selection::fields("metadata.name=kube-root-ca.crt"), |map| {
+            service_accounts: Informer::start(Api::<ServiceAccount>::all(client.clone()), Selection::fields("metadata.name=default").of(api), |_| {
+                Some(())
+            }),
+            root_cas: Informer::start(Api::<ConfigMap>::all(client.clone()), Selection::fields("metadata.name=kube-root-ca.crt").of(api), |map| {
                 Some(map.data.as_ref().and_then(|data| data.get("ca.crt")).cloned())
             }),
         }

@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use cluster::{Client, Informer, Key, Selection};
+use cluster::{ApiServer, Client, Informer, Key, Selection};
 use k8s_openapi::api::{
     core::v1::{Namespace, Service},
     discovery::v1::EndpointSlice,
@@ -51,9 +51,11 @@ pub enum Error {
     },
 }
 
-/// What the server needs besides an API client.
+/// Settings of the server besides its API client.
 #[derive(Debug)]
 pub struct Config {
+    /// The watches, shared with the other parts of this process.
+    pub api: ApiServer,
     /// Where questions come in.
     pub udp: UdpSocket,
     /// Where questions come in that need large answers.
@@ -73,7 +75,7 @@ type Shared = Arc<RwLock<Names>>;
 pub async fn run(client: Client, config: Config) -> Result<(), Error> {
     let names = Names::new(&config.domain).map_err(|source| Error::Domain { domain: config.domain.clone(), source })?;
     let names: Shared = Arc::new(RwLock::new(names));
-    let informers = follow(&client, &names);
+    let informers = follow(&client, &config.api, &names);
     let resolver = Arc::new(server::Resolver::new(names, config.upstream));
     let served = tokio::select! {
         error = server::udp(config.udp, resolver.clone()) => Err(Error::Serve { transport: "UDP", source: error }),
@@ -90,10 +92,10 @@ struct Informers {
 }
 
 /// Keeps the names true.
-fn follow(client: &Client, names: &Shared) -> Informers {
-    let services = Informer::start(Api::<Service>::all(client.clone()), Selection::all(), |service| Some(ServiceRow::new(service)));
-    let slices = Informer::start(Api::<EndpointSlice>::all(client.clone()), Selection::labels(rows::SERVICE_NAME), SliceRow::new);
-    let namespaces = Informer::start(Api::<Namespace>::all(client.clone()), Selection::all(), |_| Some(()));
+fn follow(client: &Client, api: &ApiServer, names: &Shared) -> Informers {
+    let services = Informer::start(Api::<Service>::all(client.clone()), Selection::all().of(api), |service| Some(ServiceRow::new(service)));
+    let slices = Informer::start(Api::<EndpointSlice>::all(client.clone()), Selection::labels(rows::SERVICE_NAME).of(api), SliceRow::new);
+    let namespaces = Informer::start(Api::<Namespace>::all(client.clone()), Selection::all().of(api), |_| Some(()));
 
     let (table, all_services, all_slices) = (names.clone(), services.clone(), slices.clone());
     let rebuild = Arc::new(move |key: &Key| {

@@ -94,7 +94,7 @@ struct Context {
 
 /// Runs the controller until `shutdown`.
 pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
-    let endpoints = Informer::start(Api::<Endpoints>::all(client.clone()), Selection::all(), Row::new);
+    let endpoints = Informer::start(Api::<Endpoints>::all(client.clone()), Selection::all().of(&views.api), Row::new);
     tokio::select! {
         () = endpoints.synced() => {}
         () = shutdown.cancelled() => return,

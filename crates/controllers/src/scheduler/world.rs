@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use cluster::{Client, Informer, Key, Selection};
+use cluster::{ApiServer, Client, Informer, Key, Selection};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 
@@ -25,9 +25,12 @@ pub(super) struct Sources {
 
 impl Sources {
     /// Starts them.
-    pub fn start(client: &Client) -> Self {
+    pub fn start(client: &Client, api: &ApiServer) -> Self {
         let labels = |namespace: &Namespace| Some(namespace.metadata.labels.clone().unwrap_or_default());
-        Self { storage: StorageViews::start(client), spaces: Informer::start(Api::<Namespace>::all(client.clone()), Selection::all(), labels) }
+        Self {
+            storage: StorageViews::start(client, api),
+            spaces: Informer::start(Api::<Namespace>::all(client.clone()), Selection::all().of(api), labels),
+        }
     }
 }
 

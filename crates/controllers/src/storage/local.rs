@@ -9,7 +9,7 @@
 use std::{fmt, io, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use cluster::{Backoff, Client, EventRecorder, EventType, Informer, Key, Selection, is_conflict, is_not_found, update_with_retry};
+use cluster::{ApiServer, Backoff, Client, EventRecorder, EventType, Informer, Key, Selection, is_conflict, is_not_found, update_with_retry};
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
     storage::v1::StorageClass,
@@ -78,9 +78,9 @@ struct Context {
 }
 
 /// Runs until `shutdown`.
-pub(crate) async fn run(client: Client, disks: Arc<dyn LocalVolumes>, shutdown: CancellationToken) {
-    let storage = StorageViews::start(&client);
-    let nodes = Informer::start(Api::<Node>::all(client.clone()), Selection::all(), |node| Some(NodeRow::new(node)));
+pub(crate) async fn run(client: Client, api: &ApiServer, disks: Arc<dyn LocalVolumes>, shutdown: CancellationToken) {
+    let storage = StorageViews::start(&client, api);
+    let nodes = Informer::start(Api::<Node>::all(client.clone()), Selection::all().of(api), |node| Some(NodeRow::new(node)));
     let ready = async {
         publish_class(&client).await;
         tokio::join!(storage.synced(), nodes.synced());

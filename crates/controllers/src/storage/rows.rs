@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cluster::{Client, Informer, Key, Selection};
+use cluster::{ApiServer, Client, Informer, Key, Selection};
 use k8s_openapi::{
     api::{
         core::v1::{PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm},
@@ -219,8 +219,8 @@ pub(crate) struct StorageViews {
 
 impl StorageViews {
     /// Starts all three.
-    pub fn start(client: &Client) -> Self {
-        let all = Selection::all;
+    pub fn start(client: &Client, api: &ApiServer) -> Self {
+        let all = || Selection::all().of(api);
         Self {
             claims: Informer::start(Api::<PersistentVolumeClaim>::all(client.clone()), all(), |claim| Some(ClaimRow::new(claim))),
             volumes: Informer::start(Api::<PersistentVolume>::all(client.clone()), all(), |volume| Some(VolumeRow::new(volume))),

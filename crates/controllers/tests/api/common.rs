@@ -7,7 +7,7 @@ use std::{
 };
 
 use apiserver::{Identity, Server};
-use cluster::{Informer, Selection};
+use cluster::{ApiServer, Informer, Selection};
 use controllers::{LocalVolumes, Timing};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{
@@ -19,6 +19,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::watches::{Counted, OpenWatches};
 
 /// The disks of all nodes: `ROOT/NODE/VOLUME`.
 struct Disks(std::path::PathBuf);
@@ -45,6 +47,10 @@ impl LocalVolumes for Disks {
 /// The cluster; everything ends with it.
 pub struct Cluster {
     server: Server,
+    /// The watches of the controllers and the scheduler.
+    api: ApiServer,
+    /// The same, as the API server sees them.
+    open: OpenWatches,
     shutdown: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
     /// The controllers and the scheduler.
@@ -65,28 +71,39 @@ impl Cluster {
         let dir = tempfile::tempdir().unwrap();
         let server = apiserver::start(config(&dir)).await.unwrap();
         let shutdown = CancellationToken::new();
-        let mut cluster = Self { server, shutdown, tasks: Vec::new(), control: Vec::new(), timing, _dir: dir };
+        let mut cluster = Self {
+            server,
+            api: ApiServer::default(),
+            open: OpenWatches::default(),
+            shutdown,
+            tasks: Vec::new(),
+            control: Vec::new(),
+            timing,
+            _dir: dir,
+        };
         cluster.start_control();
         cluster
     }
 
     /// Starts the controllers and the scheduler.
     pub fn start_control(&mut self) {
+        self.api = ApiServer::default();
         let config = controllers::Config {
+            api: self.api.clone(),
             cluster_cidr: "192.168.0.0/16".parse().unwrap(),
             node_mask: 24,
             root_ca_pem: "-----BEGIN CERTIFICATE-----\n".into(),
         };
-        let client = self.client("system:kube-controller-manager");
+        let client = self.component("system:kube-controller-manager");
         self.control.push(tokio::spawn(controllers::run_with(client, config, self.timing, self.shutdown.clone())));
-        let client = self.client("system:kube-scheduler");
-        self.control.push(tokio::spawn(controllers::run_scheduler(client, self.shutdown.clone())));
+        let client = self.component("system:kube-scheduler");
+        self.control.push(tokio::spawn(controllers::run_scheduler(client, self.api.clone(), self.shutdown.clone())));
     }
 
     /// Publishes the class `mullion-local`, whose volumes are directories below `disks`.
     pub fn start_local_volumes(&mut self, disks: std::path::PathBuf) {
-        let client = self.client("system:kube-controller-manager");
-        self.control.push(tokio::spawn(controllers::run_local_volumes(client, Arc::new(Disks(disks)), self.shutdown.clone())));
+        let client = self.component("system:kube-controller-manager");
+        self.control.push(tokio::spawn(controllers::run_local_volumes(client, self.api.clone(), Arc::new(Disks(disks)), self.shutdown.clone())));
     }
 
     /// Ends the controllers and the scheduler in the midst of whatever they do.
@@ -101,6 +118,22 @@ impl Cluster {
     fn client(&self, user: &str) -> Client {
         let groups = if user == "admin" { vec!["system:masters".into()] } else { Vec::new() };
         Client::new(self.server.in_process(Identity { user: user.into(), groups }), "default")
+    }
+
+    /// A client of a part of the control plane, whose open watches are counted.
+    pub fn component(&self, user: &str) -> Client {
+        let server = self.server.in_process(Identity { user: user.into(), groups: Vec::new() });
+        Client::new(Counted { server, open: self.open.clone() }, "default")
+    }
+
+    /// The watches of the control plane, as its parts share them.
+    pub fn watches(&self) -> &ApiServer {
+        &self.api
+    }
+
+    /// Open watches of the control plane by path, as the API server sees them.
+    pub fn open_watches(&self) -> &OpenWatches {
+        &self.open
     }
 
     /// A client that may do anything.

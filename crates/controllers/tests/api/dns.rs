@@ -2,23 +2,31 @@
 
 use std::net::SocketAddr;
 
+use cluster::ApiServer;
 use hickory_proto::{
     op::{Message, Query},
     rr::{Name, RecordType},
 };
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::api::{DeleteParams, ListParams};
+use kube::{
+    Client,
+    api::{DeleteParams, ListParams},
+};
 use serde_json::json;
 use tokio::net::{TcpListener, UdpSocket};
 
 use crate::common::{Cluster, create, deployment, eventually, object};
 
 async fn serve(cluster: &Cluster) -> SocketAddr {
+    serve_as(cluster.admin(), &ApiServer::default()).await
+}
+
+/// Starts the DNS server with this client, on these watches.
+pub async fn serve_as(client: Client, api: &ApiServer) -> SocketAddr {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();
     let udp = UdpSocket::bind(address).await.unwrap();
-    let config = ::dns::Config { udp, tcp, domain: "cluster.local".into(), upstream: None };
-    let client = cluster.admin();
+    let config = ::dns::Config { api: api.clone(), udp, tcp, domain: "cluster.local".into(), upstream: None };
     tokio::spawn(async move { ::dns::run(client, config).await.unwrap() });
     address
 }

@@ -7,4 +7,5 @@ mod deletion;
 mod dns;
 mod nodes;
 mod storage;
+mod watches;
 mod workloads;

@@ -39,17 +39,24 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     };
     publish_dns(&client("system:mullion:control-plane", &["system:masters"]), &args).await.context("publishing the cluster's DNS failed")?;
 
-    let dns = dns_config(&args).await?;
+    // One watch per kind for all parts below.
+    let api = cluster::ApiServer::default();
+    let dns = dns_config(&args, &api).await?;
     lab::notify::ready("").context("telling the supervisor failed")?;
     let manager = || client("system:kube-controller-manager", &[]);
-    let controllers = controllers::Config { cluster_cidr: args.cluster_cidr, node_mask: args.node_mask, root_ca_pem: read(&args.pki_dir, "ca.crt")? };
+    let controllers = controllers::Config {
+        api: api.clone(),
+        cluster_cidr: args.cluster_cidr,
+        node_mask: args.node_mask,
+        root_ca_pem: read(&args.pki_dir, "ca.crt")?,
+    };
     tokio::select! {
         () = controllers::run(manager(), controllers, shutdown.clone()) => {}
-        () = controllers::run_local_volumes(manager(), Arc::new(Disks::new(args.hosts_dir.clone())), shutdown.clone()) => {}
-        () = controllers::run_scheduler(client("system:kube-scheduler", &[]), shutdown.clone()) => {}
+        () = controllers::run_local_volumes(manager(), api.clone(), Arc::new(Disks::new(args.hosts_dir.clone())), shutdown.clone()) => {}
+        () = controllers::run_scheduler(client("system:kube-scheduler", &[]), api.clone(), shutdown.clone()) => {}
         end = dns::run(client("system:kube-dns", &[]), dns) => end.context("the cluster's DNS ended")?,
-        end = pod_routes(manager(), &args) => end.context("keeping routes to pods ended")?,
-        end = node_ports::run(manager(), args.ports_socket.clone()) => end.context("the node-port relay ended")?,
+        end = pod_routes(manager(), &api, &args) => end.context("keeping routes to pods ended")?,
+        end = node_ports::run(manager(), &api, args.ports_socket.clone()) => end.context("the node-port relay ended")?,
         () = crate::told_to_end() => {}
     }
     shutdown.cancel();
@@ -92,10 +99,11 @@ async fn start_server(args: &ControlPlaneArgs) -> Result<Server> {
     apiserver::start(config).await.context("starting the API server failed")
 }
 
-async fn dns_config(args: &ControlPlaneArgs) -> Result<dns::Config> {
+async fn dns_config(args: &ControlPlaneArgs, api: &cluster::ApiServer) -> Result<dns::Config> {
     let at = SocketAddr::from((args.address, 53));
     let failed = || format!("the cluster's DNS cannot listen on {at}");
     Ok(dns::Config {
+        api: api.clone(),
         udp: tokio::net::UdpSocket::bind(at).await.with_context(failed)?,
         tcp: tokio::net::TcpListener::bind(at).await.with_context(failed)?,
         domain: args.cluster_domain.clone(),
@@ -104,10 +112,10 @@ async fn dns_config(args: &ControlPlaneArgs) -> Result<dns::Config> {
 }
 
 /// Keeps routes to the pods of all nodes: Windows pods reach this host by their own addresses.
-async fn pod_routes(client: Client, args: &ControlPlaneArgs) -> Result<()> {
+async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlaneArgs) -> Result<()> {
     let config = fabric::Config {
         client,
-        api: cluster::ApiServer::default(),
+        api: api.clone(),
         node_name: "cp".to_owned(),
         cluster_uid: String::new(), // marks what is made in HNS; here nothing is
         routes: Arc::new(host::LinuxRoutes::open().context("opening the routing table failed")?),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cluster::{EventRecorder, EventType, Informer, Key, Selection};
+use cluster::{ApiServer, EventRecorder, EventType, Informer, Key, Selection};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
@@ -95,11 +95,11 @@ fn choose(nodes: &BTreeMap<String, Arc<NodeRow>>, hosts: &BTreeSet<String>) -> V
 }
 
 /// Relays node ports until the relay ends.
-pub async fn run(client: Client, socket: PathBuf) -> Result<()> {
+pub async fn run(client: Client, api: &ApiServer, socket: PathBuf) -> Result<()> {
     let views = Arc::new(Views {
-        services: Informer::start(Api::<Service>::all(client.clone()), Selection::all(), ports),
-        slices: Informer::start(Api::<EndpointSlice>::all(client.clone()), Selection::all(), SliceRow::of),
-        nodes: Informer::start(Api::<Node>::all(client.clone()), Selection::all(), NodeRow::of),
+        services: Informer::start(Api::<Service>::all(client.clone()), Selection::all().of(api), ports),
+        slices: Informer::start(Api::<EndpointSlice>::all(client.clone()), Selection::all().of(api), SliceRow::of),
+        nodes: Informer::start(Api::<Node>::all(client.clone()), Selection::all().of(api), NodeRow::of),
     });
     let recorder = EventRecorder::new(client, "mullion", "cp");
     let (wanted, wants) = watch::channel(BTreeSet::new());
