@@ -32,21 +32,26 @@ pub fn qos_class(spec: &PodSpec) -> &'static str {
 /// The class of a pod with these bounds: of all its containers and init containers, or of the pod as a whole where it has pod-level
 /// resources. Amounts of zero count as missing.
 pub fn qos_class_of(all: impl Iterator<Item = Bounds>) -> &'static str {
-    let mut anything = false;
+    let mut requests: [Option<Quantity>; 2] = [None; 2];
+    let mut limits = requests;
     let mut guaranteed = true;
+    let add = |sum: &mut Option<Quantity>, amount: Option<Quantity>| {
+        if let Some(amount) = amount {
+            *sum = Some(sum.map_or(amount, |sum| sum + amount));
+        }
+    };
     for bounds in all {
-        for (request, limit) in bounds {
+        for (index, (request, limit)) in bounds.into_iter().enumerate() {
             let given = |amount: Option<Quantity>| amount.filter(|amount| !amount.is_zero());
-            let (request, limit) = (given(request), given(limit));
-            anything |= request.is_some() || limit.is_some();
-            // Defaulting copies limits to missing requests, so equal or absent both pass.
-            guaranteed &= limit.is_some() && request.is_none_or(|request| Some(request) == limit);
+            guaranteed &= given(limit).is_some();
+            add(&mut requests[index], given(request));
+            add(&mut limits[index], given(limit));
         }
     }
-    match (anything, guaranteed) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
+    match (requests == [None; 2] && limits == [None; 2], guaranteed && requests == limits) {
+        (true, _) => "BestEffort",
+        (_, true) => "Guaranteed",
+        _ => "Burstable",
     }
 }
 
@@ -69,7 +74,9 @@ mod tests {
         assert_eq!(class(&[json!({})]), "BestEffort");
         assert_eq!(class(&[zero]), "BestEffort");
         assert_eq!(class(std::slice::from_ref(&full)), "Guaranteed");
-        assert_eq!(class(&[limits]), "Guaranteed");
+        // As upstream: API defaulting has made requests of limits where there are none, and only equal sums are guaranteed.
+        assert_eq!(class(&[limits]), "Burstable");
+        assert_eq!(class(&[json!({"requests": {"cpu": "1"}, "limits": {"cpu": "1", "memory": "1Gi"}})]), "Burstable");
         assert_eq!(class(&[cpu]), "Burstable");
         assert_eq!(class(&[full, json!({})]), "Burstable");
     }
