@@ -28,7 +28,7 @@ const QUEUE: usize = 1000;
 /// Attempts for one Event (upstream: `maxTriesPerEvent`).
 const ATTEMPTS: u32 = 12;
 
-/// What kind of news an Event is.
+/// Type of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
     /// Things go as they should.

@@ -19,7 +19,7 @@ use crate::{
     reflect::Target,
 };
 
-/// Whoever keeps the rows of a feed.
+/// Owner of the rows of a feed.
 pub trait Keeper<R>: Send + Sync + 'static {
     /// A list begins, or begins anew after a failure.
     fn begin(&self);

@@ -97,7 +97,7 @@ async fn rows_go_to_their_keeper_and_only_differences_wake() {
 }
 
 #[tokio::test]
-async fn what_a_later_list_lacks_goes_at_its_end() {
+async fn rows_missing_in_a_later_list_are_removed_at_its_end() {
     let calls = AtomicUsize::new(0);
     let client = fake_client(move |_| match calls.fetch_add(1, Ordering::SeqCst) {
         0 => Reply::watch(

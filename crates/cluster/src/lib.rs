@@ -4,7 +4,7 @@
 //! Guarantees: one watch per kind and [`ApiServer`] value serves all informers and feeds; an [`Informer`] keeps only the rows its owner
 //! asked for, never whole objects; nothing here blocks its caller;
 //! every loop backs off with jitter and starts again after a lost connection.
-//! What it does not do: it decides nothing about the cluster; the crates above it do.
+//! Not covered: it decides nothing about the cluster; the crates above it do.
 
 mod client;
 mod events;
@@ -35,18 +35,18 @@ pub enum Error {
     /// The kubeconfig could not be read or parsed. Retrying does not help until the file changes.
     #[error("reading kubeconfig {path:?} failed: check that the file exists and holds clusters, users and a current-context")]
     Kubeconfig {
-        /// Which file.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// What the reader said.
+        /// The error of the parser.
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
     /// The kubeconfig names certificates or keys that cannot be used.
     #[error("making an API client from {path:?} failed: check the certificates and keys it names")]
     Client {
-        /// Which file.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// What the client library said.
+        /// The error of the client library.
         #[source]
         source: Box<kube::Error>,
     },
@@ -57,7 +57,7 @@ pub enum Error {
         operation: &'static str,
         /// Kind and name of the object.
         object: String,
-        /// What the server or the transport said.
+        /// The answer of the server or the error of the transport.
         #[source]
         source: Box<kube::Error>,
     },

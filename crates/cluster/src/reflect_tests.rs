@@ -128,7 +128,7 @@ async fn a_refusal_within_the_watch_is_taken_for_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_the_parameter_for_nothing_is_listed_and_watched() {
+async fn server_that_ignores_the_parameter_is_listed_and_watched() {
     // A plain watch from 0: what there is, changes, bookmarks; the list's end never comes.
     let plain = |request: &Seen| {
         let kind = kind_of(request);
@@ -139,7 +139,7 @@ async fn a_server_that_takes_the_parameter_for_nothing_is_listed_and_watched() {
 }
 
 #[tokio::test]
-async fn informers_that_wait_for_the_end_of_a_list_learn_from_the_first_that_is_told() {
+async fn informers_that_wait_for_the_end_of_a_list_learn_from_the_first_refusal() {
     let refused = Arc::new(Mutex::new(false));
     let turn = refused.clone();
     let (client, requests) = server(move |request| match kind_of(request) {
@@ -163,7 +163,7 @@ async fn informers_that_wait_for_the_end_of_a_list_learn_from_the_first_that_is_
 }
 
 #[tokio::test]
-async fn errors_that_may_pass_lead_to_a_list_but_not_to_a_verdict() {
+async fn transient_errors_lead_to_a_list_but_are_not_remembered() {
     let status = json!({"kind": "Status", "status": "Failure", "message": "etcdserver: leader changed", "reason": "InternalError", "code": 500});
     let (client, requests) = server(move |_| Reply::watch(vec![event("ERROR", status.clone())], false)).await;
     let known = ApiServer::default();
@@ -185,7 +185,7 @@ async fn a_watch_that_fails_and_stays_open_is_left() {
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_before_its_list_is_not_asked_for_without_end() {
+async fn watch_that_ends_before_its_list_is_retried_a_few_times() {
     let (client, requests) = server(|request| Reply::watch(vec![event("ADDED", object(kind_of(request), "one", 1))], false)).await;
     let informer = Informer::start(Api::<ConfigMap>::all(client), Selection::all(), |_| Some(()));
     followed(&informer).await;
@@ -193,7 +193,7 @@ async fn a_watch_that_ends_before_its_list_is_not_asked_for_without_end() {
 }
 
 #[tokio::test]
-async fn failures_are_counted_and_say_why_the_table_is_old() {
+async fn failures_are_counted_and_reported_as_trouble() {
     let forbidden = Arc::new(Mutex::new(true));
     let now = forbidden.clone();
     let client = fake_server(move |request| {

@@ -10,7 +10,7 @@ use http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
 
-/// What a test sees of a request.
+/// A request, as a test sees it.
 pub(crate) struct Seen {
     pub method: String,
     pub path: String,
@@ -18,7 +18,7 @@ pub(crate) struct Seen {
     pub body: Value,
 }
 
-/// What a test answers: a status code, and the bodies' lines (one line ends the answer; several are a watch that then stays open).
+/// A test's answer: a status code, and the bodies' lines (one line ends the answer; several are a watch that then stays open).
 pub(crate) struct Reply {
     code: u16,
     lines: Vec<Value>,

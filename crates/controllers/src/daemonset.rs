@@ -1,9 +1,9 @@
-//! DaemonSets: one pod on each node that suits, and their revisions.
+//! DaemonSets: one pod on each matching node, and their revisions.
 //!
 //! Inputs: DaemonSets (read anew each time), ControllerRevisions, pods, nodes. Outputs: pods tied to a node by affinity (the scheduler binds
 //! them), ControllerRevisions, status, Events. Mirrors `pkg/controller/daemon` (daemon_controller.go, update.go).
 //! Guarantees: never two creations for one decision ([`pods::Flight`]); an update takes away no more pods than its strategy allows.
-//! What it does not do: rolling back (kubectl does it by writing an old template).
+//! Not covered: rolling back (kubectl does it by writing an old template).
 
 mod history;
 mod plan;
@@ -173,7 +173,7 @@ async fn claim(context: &Context, key: &Key, set: &DaemonSet, selector: &Selecto
                 mine.push((name.name, pod));
             }
             Claim::Release => ownership::release(&api, &name.name, &pod.uid, uid).await?,
-            Claim::Stranger => {}
+            Claim::Foreign => {}
         }
     }
     Ok(mine)

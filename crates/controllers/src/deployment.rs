@@ -1,10 +1,10 @@
-//! Deployments: keeps each one's ReplicaSets as its strategy, history limit and pause want them, and reports progress.
+//! Deployments: keeps each one's ReplicaSets as its strategy, history limit and pause demand, and reports progress.
 //!
 //! Inputs: the Deployment (read anew each time), the ReplicaSets and, for Recreate, the pods of its namespace. Outputs: ReplicaSets, the
 //! revision annotation, status and Events. Mirrors `pkg/controller/deployment` (sync.go, rolling.go, recreate.go, progress.go).
 //! Guarantees: a ReplicaSet is written only over the version the plan was made from; its name follows from the template, so a second
 //! attempt finds the first one's result.
-//! What it does not do: rolling back (kubectl does it by writing an old template).
+//! Not covered: rolling back (kubectl does it by writing an old template).
 
 mod apply;
 mod plan;
@@ -23,7 +23,7 @@ use crate::{
 
 pub(crate) use rows::{RsRow, scaled, template_hash};
 
-/// What one pass needs.
+/// Context of a pass.
 struct Context {
     client: Client,
     views: Views,

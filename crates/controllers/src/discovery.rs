@@ -1,4 +1,4 @@
-//! Which kinds the API serves, for the controllers that deal with all of them.
+//! Discovery of the kinds that the API serves, for controllers that handle all of them.
 
 use kube::{Client, api::ApiResource};
 

@@ -1,9 +1,9 @@
-//! Disruption budgets: says how many pods of each may be evicted now.
+//! Disruption budgets: computes how many pods of each may be evicted now.
 //!
 //! Inputs: PodDisruptionBudgets, pods and, for shares, what their controllers want. Outputs: the budgets' status, which the API server asks
 //! at each eviction. Mirrors `pkg/controller/disruption`.
 //! Guarantees: the status is written over the version it was counted from, so that no eviction in between is forgotten; while the numbers
-//! are unknown nobody may go.
+//! are unknown no disruption is allowed.
 
 mod plan;
 

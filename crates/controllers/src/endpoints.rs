@@ -1,4 +1,4 @@
-//! EndpointSlices (and, for old clients, Endpoints): which pods are behind each Service.
+//! EndpointSlices of each Service (and Endpoints, for old clients).
 //!
 //! Inputs: Services with a selector, pods, nodes; Endpoints that someone wrote for a Service without one ([`mirror`]). Outputs:
 //! EndpointSlices managed by `endpointslice-controller.k8s.io` or `endpointslicemirroring-controller.k8s.io`, and one Endpoints object a

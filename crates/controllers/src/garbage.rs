@@ -2,7 +2,7 @@
 //!
 //! Inputs: the metadata of every kind the API serves (asked again and again, since kinds may come and go). Outputs: deletions, owner references, finalizers. Mirrors
 //! `pkg/controller/garbagecollector`.
-//! Guarantees: nothing is removed on hearsay: before an object goes, it and each owner that seems to be missing are read from the API, and
+//! Guarantees: nothing is removed from cached state alone: before an object goes, it and each owner that seems to be missing are read from the API, and
 //! the deletion names the uid and version that were read. An owner of a kind that is not served counts as present.
 
 mod graph;
@@ -99,7 +99,7 @@ async fn refresh(context: &Context) {
             continue;
         }
         join_all(came.iter().map(|(_, informer)| informer.synced())).await;
-        // Owners of a kind nobody knew counted as present.
+        // Owners of an unknown kind counted as present.
         context.queue.extend(locked(&context.graph).complete());
     }
 }
@@ -129,7 +129,7 @@ fn follow(client: &Client, server: &ApiServer, kind: &Arc<Kind>, graph: &Arc<Mut
 async fn sync(context: Arc<Context>, uid: String) -> anyhow::Result<Next> {
     let Some(place) = locked(&context.graph).place(&uid) else { return Ok(Next::Change) };
     let api = api(&context.client, &place.kind.resource, &place.key.ns, place.kind.namespaced);
-    // What the informer knows may be old; what is done follows from the object as it is.
+    // The informer's row may be old; the action follows from the object as it is.
     let Some(live) = api.get_metadata_opt(&place.key.name).await.with_context(|| format!("reading {place}"))? else {
         return Ok(Next::Change);
     };

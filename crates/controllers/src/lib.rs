@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use storage::local::LocalVolumes;
 
-/// What the controllers need to know of their cluster.
+/// Settings of the controllers.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The watches, shared with the other parts of this process.

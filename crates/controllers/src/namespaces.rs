@@ -1,4 +1,4 @@
-//! Deletion of namespaces: removes everything in one that is being deleted, then lets it go.
+//! Deletion of namespaces: removes everything in one that is being deleted, then its finalizer.
 //!
 //! Inputs: namespaces, discovery. Outputs: deletions, the namespace's finalizers and conditions. Mirrors `pkg/controller/namespace`.
 //! Guarantees: a namespace goes only when a look at every kind found nothing left in it.
@@ -66,7 +66,7 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
     Ok(Next::Within(LOOK_AGAIN))
 }
 
-/// What is left of one kind in a namespace.
+/// Remaining objects of one kind in a namespace.
 #[derive(Debug, PartialEq, Eq)]
 struct Remains {
     kind: String,
@@ -75,7 +75,7 @@ struct Remains {
     finalizers: Vec<(String, usize)>,
 }
 
-/// Deletes all objects of a kind in a namespace and says what is left.
+/// Deletes all objects of a kind in a namespace and returns the remaining ones.
 async fn empty(context: &Context, namespace: &str, kind: &Kind) -> anyhow::Result<Option<Remains>> {
     let api: Api<DynamicObject> = Api::namespaced_with(context.client.clone(), namespace, &kind.resource);
     let failed = || format!("emptying {} of {}", namespace, kind.resource.plural);
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_remains_is_told_in_upstreams_words() {
+    fn remaining_objects_are_reported_in_upstreams_words() {
         let left = [
             Remains { kind: "pods.".into(), count: 2, finalizers: vec![("example.com/hold".into(), 1)] },
             Remains { kind: "deployments.apps".into(), count: 1, finalizers: vec![("example.com/hold".into(), 1)] },

@@ -1,4 +1,4 @@
-//! Pod addresses: gives each node its share of the cluster's range.
+//! Node IPAM: assigns each node its pod CIDR from the cluster's range.
 //!
 //! Inputs: nodes. Outputs: `spec.podCIDR(s)`. Mirrors `pkg/controller/nodeipam` (range allocator).
 //! Guarantees: a node keeps the range it has; no two nodes get overlapping ones; the lowest free one is given.

@@ -1,4 +1,4 @@
-//! The life cycle of nodes: notices those that fall silent, keeps the taints that follow from conditions, and evicts pods that do not
+//! Node life cycle: detects nodes without heartbeat, keeps the taints that follow from conditions, and evicts pods that do not
 //! tolerate them.
 //!
 //! Inputs: nodes, their Leases, pods. Outputs: node conditions and taints, pod conditions, deletions, Events. Mirrors

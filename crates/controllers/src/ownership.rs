@@ -1,4 +1,4 @@
-//! Who controls an object, and changing that (upstream: `pkg/controller/controller_ref_manager.go`).
+//! Controller references: claim, adopt and release objects (upstream: `pkg/controller/controller_ref_manager.go`).
 
 use std::fmt;
 
@@ -13,17 +13,17 @@ use serde_json::json;
 
 use crate::view::Controller;
 
-/// What a controller should do about an object it found.
+/// Result of a claim on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// It is ours already.
     Mine,
-    /// It is nobody's and matches.
+    /// It has no controller and matches.
     Adopt,
     /// It is ours but matches no longer.
     Release,
     /// It is none of our business.
-    Stranger,
+    Foreign,
 }
 
 /// `owner` controls the object now; ours is `uid`; `leaving`: the object or we are being deleted, so nothing is adopted or released.
@@ -33,14 +33,14 @@ pub(crate) fn claim(owner: Option<&Controller>, uid: &str, matches: bool, leavin
             if matches {
                 Claim::Mine
             } else if leaving {
-                Claim::Stranger
+                Claim::Foreign
             } else {
                 Claim::Release
             }
         }
-        Some(_) => Claim::Stranger,
+        Some(_) => Claim::Foreign,
         None if matches && !leaving => Claim::Adopt,
-        None => Claim::Stranger,
+        None => Claim::Foreign,
     }
 }
 
@@ -84,11 +84,11 @@ mod tests {
             (Some(&ours), true, false, Claim::Mine),
             (Some(&ours), true, true, Claim::Mine),
             (Some(&ours), false, false, Claim::Release),
-            (Some(&ours), false, true, Claim::Stranger),
-            (Some(&theirs), true, false, Claim::Stranger),
+            (Some(&ours), false, true, Claim::Foreign),
+            (Some(&theirs), true, false, Claim::Foreign),
             (None, true, false, Claim::Adopt),
-            (None, true, true, Claim::Stranger),
-            (None, false, false, Claim::Stranger),
+            (None, true, true, Claim::Foreign),
+            (None, false, false, Claim::Foreign),
         ] {
             assert_eq!(claim(owner, "me", matches, leaving), expected, "{owner:?} {matches} {leaving}");
         }

@@ -1,4 +1,4 @@
-//! Removes pods that nobody else will: those of nodes that are gone, those deleted before they got a node, and too many ended ones.
+//! Pod garbage collection: pods of missing nodes, pods deleted before they got a node, and finished pods beyond the limit.
 //!
 //! Inputs: pods, nodes. Outputs: deletions. Mirrors `pkg/controller/podgc`.
 //! Guarantees: a node has to be missing for 40 s before its pods go, in the API itself and not only in our view.
@@ -148,7 +148,7 @@ mod tests {
     use crate::testing::pod;
 
     #[test]
-    fn who_goes() {
+    fn orphaned_unplaced_and_surplus_pods_are_removed() {
         let row = |name: &str, change: fn(&mut PodRow)| {
             let (name, row) = pod(name, change);
             (Key::new("a", name), row)
@@ -169,7 +169,7 @@ mod tests {
             row("dropped", |row| row.deleting = true),
         ];
         let gone = HashSet::from(["gone".to_owned()]);
-        let told: Vec<String> = plan(&pods, &gone, 1).iter().map(|(key, reason)| format!("{} {reason:?}", key.name)).collect();
-        assert_eq!(told, ["old Ended", "middle Ended", "orphan Orphaned", "dropped NeverPlaced"]);
+        let removed: Vec<String> = plan(&pods, &gone, 1).iter().map(|(key, reason)| format!("{} {reason:?}", key.name)).collect();
+        assert_eq!(removed, ["old Ended", "middle Ended", "orphan Orphaned", "dropped NeverPlaced"]);
     }
 }

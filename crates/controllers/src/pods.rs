@@ -1,4 +1,4 @@
-//! Making and deleting the pods of a workload (upstream: `RealPodControl` and `slowStartBatch` of `pkg/controller`).
+//! Creates and deletes the pods of a workload (upstream: `RealPodControl` and `slowStartBatch` of `pkg/controller`).
 //!
 //! Guarantees: what was written but not yet seen ([`Flight`]) is remembered; creations start slowly (1, 2, 4, …) so that a template that
 //! cannot work costs one refused request; every write is an Event of the workload.
@@ -40,7 +40,7 @@ pub(crate) struct PodControl {
 /// The workload whose pods are written.
 pub(crate) struct Workload<'a> {
     pub key: &'a Key,
-    /// What Events are about.
+    /// The object of its Events.
     pub object: &'a ObjectReference,
 }
 
@@ -71,7 +71,7 @@ impl PodControl {
                 Ok(())
             }
             Err(error) => {
-                // Nothing can be made in a namespace that goes away, and nobody needs to hear of it.
+                // Nothing can be created in a namespace that is being deleted; that is no error.
                 if !crate::is_namespace_terminating(&error) {
                     let message = format!("Error creating: {}", crate::refusal(&error));
                     self.events.event(workload.object, EventType::Warning, "FailedCreate", None, message);

@@ -1,4 +1,4 @@
-//! ReplicaSets: keeps as many pods of the template as asked for, and counts them.
+//! ReplicaSets: keeps the desired number of pods of a template, and counts them.
 //!
 //! Inputs: ReplicaSets, pods. Outputs: pods, status, Events. Mirrors `pkg/controller/replicaset` and `controller_utils.go`.
 //! Guarantees: never creates or deletes twice for one decision, since what was written but not yet seen ([`pods::Flight`]) counts as
@@ -108,7 +108,7 @@ async fn claim(context: &Context, key: &Key, set: &RsRow) -> anyhow::Result<Vec<
                 mine.push((name.name, pod));
             }
             Claim::Release => ownership::release(&pods, &name.name, &pod.uid, &set.uid).await?,
-            Claim::Adopt | Claim::Stranger => {}
+            Claim::Adopt | Claim::Foreign => {}
         }
     }
     Ok(mine)

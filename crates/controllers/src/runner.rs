@@ -1,4 +1,4 @@
-//! The one loop of every controller: a queue of keys, each worked on by at most one task at a time.
+//! Work queue of every controller: keys, each processed by at most one task at a time.
 //!
 //! Guarantees: a key added while it is worked on runs once more afterwards; a key that fails comes back with growing delays of its own;
 //! adding a key never waits. A key carries no data: the work reads the newest state when it starts.
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 const FIRST_DELAY: Duration = Duration::from_millis(5);
 const LAST_DELAY: Duration = Duration::from_secs(10);
 
-/// What a key can be.
+/// Bounds of a key.
 pub(crate) trait QueueKey: Clone + Eq + Hash + Ord + fmt::Debug + Send + 'static {}
 impl<K: Clone + Eq + Hash + Ord + fmt::Debug + Send + 'static> QueueKey for K {}
 
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_may_ask_to_be_repeated() {
+    async fn work_is_repeated_on_request() {
         let queue = Queue::<u32>::default();
         queue.add_after(7, Duration::from_millis(1));
         let stop = CancellationToken::new();

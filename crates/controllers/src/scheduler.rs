@@ -6,7 +6,7 @@
 //! by owner), InterPodAffinity and DefaultPreemption.
 //! Guarantees: a decision counts at once, before its binding is written, so that no node and no volume is given away twice; a pod that fits
 //! nowhere is looked at again when something changes that it may have waited for, the more important ones first.
-//! What it does not do: image locality, more than one profile.
+//! Not covered: image locality, more than one profile.
 
 mod bind;
 mod cache;
@@ -191,7 +191,7 @@ async fn schedule(scheduler: Arc<Scheduler>, key: Key) -> anyhow::Result<Next> {
     }
 }
 
-/// What happens to a pod now.
+/// Next step for a pod.
 #[derive(Debug)]
 enum Decision {
     /// It has its place, which is being written.
@@ -211,7 +211,7 @@ enum Decision {
 fn decide(state: &mut State, sources: &Sources, key: &Key, pod: &PodRow) -> Decision {
     let held = state.preempting.get(key).cloned();
     if held.is_some() {
-        // The place is held only so that nobody else takes it; the pod itself is judged afresh.
+        // The place is reserved so that no other pod takes it; the pod itself is filtered again.
         state.cache.forget(key);
     }
     if state.cache.has(key) {
@@ -249,7 +249,7 @@ fn decide(state: &mut State, sources: &Sources, key: &Key, pod: &PodRow) -> Deci
     }
 }
 
-/// What less important pods have to do so that a pod gets a place.
+/// State of the preemption for a pod.
 #[derive(Debug)]
 enum Room {
     /// There is a place after all, or the pod has one.
@@ -264,7 +264,7 @@ enum Room {
     },
 }
 
-/// Chooses who makes room; the place is held at once.
+/// Selects the victims of a preemption; the place is reserved at once.
 fn make_room(state: &mut State, sources: &Sources, key: &Key, pod: &PodRow, budgets: &[Budget]) -> Room {
     if state.cache.has(key) {
         return Room::Found;

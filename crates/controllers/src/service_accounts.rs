@@ -46,7 +46,7 @@ pub(crate) async fn run(client: Client, views: Views, root_ca_pem: String, shutd
     queue.run("serviceaccount", 8, shutdown, |namespace| sync(context.clone(), namespace)).await;
 }
 
-/// What a namespace lacks.
+/// Objects missing in a namespace.
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
     CreateAccount,
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_namespace_lacks() {
+    fn missing_objects_of_a_namespace_are_planned() {
         assert_eq!(plan(false, None, "ca"), [Action::CreateAccount, Action::CreateRootCa]);
         assert_eq!(plan(true, Some(Some("old")), "ca"), [Action::CorrectRootCa]);
         assert_eq!(plan(true, Some(None), "ca"), [Action::CorrectRootCa]);

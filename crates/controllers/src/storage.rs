@@ -1,11 +1,11 @@
-//! Claims and volumes: binds claims to volumes, says what became of both, and keeps both while they are in use.
+//! Claims and volumes: binds claims to volumes, writes the status of both, and protects both while they are in use.
 //!
 //! Inputs: claims, volumes, storage classes, pods. Outputs: bindings on both sides, phases, finalizers, Events; requests to whoever makes
 //! volumes of a class ([`local`] is one of them). Mirrors `pkg/controller/volume/persistentvolume`, `pvcprotection`, `pvprotection` and
 //! `ephemeral`.
 //! Guarantees: every step of a binding is written over the version it was decided from, and a half-written binding is completed; a volume
 //! is released only after its claim was looked for in the API itself.
-//! What it does not do: recycling, deleting volumes that nobody made, growing claims.
+//! It does not recycle volumes, delete volumes without a provisioner, or expand claims.
 
 mod ephemeral;
 pub(crate) mod local;
@@ -36,7 +36,7 @@ use crate::{
 use plan::{Action, ClaimInput, for_claim, for_volume};
 use rows::{BIND_COMPLETED, BOUND_BY_CONTROLLER, ClaimRow, PROVISIONER, StorageViews, VolumeRow};
 
-/// What a pass is about.
+/// Key of a pass.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Work {
     Claim(Key),
@@ -97,7 +97,7 @@ fn watch(views: &Views, storage: &StorageViews, queue: &Queue<Work>) {
     });
     let (keys, claims) = (queue.clone(), storage.claims.clone());
     views.pods.subscribe(move |change| {
-        // Which pods wait for a claim is part of what is told about it.
+        // The events about a claim name the pods that wait for it.
         if change.old.is_some() && change.new.is_some_and(|pod| pod.node.is_empty()) {
             return;
         }
@@ -154,13 +154,13 @@ impl Context {
                 Action::Ask { provisioner } => self.ask(claim, provisioner).await,
                 Action::Release { volume } => self.release(volume).await,
                 Action::Unbind { volume, keep_name } => self.unbind(volume, *keep_name).await,
-                Action::Tell { type_, reason, message } => {
+                Action::Report { type_, reason, message } => {
                     self.events.event(object, *type_, reason, None, message.as_str());
                     Ok(())
                 }
             };
             match done {
-                // It changed or went meanwhile: the informer will tell, and what follows would be out of date.
+                // It changed or is gone: the informer enqueues it again, and later steps would use old state.
                 Err(error) if is_not_found(&error) || is_conflict(&error) => return Ok(Next::Change),
                 other => other.with_context(|| format!("{action}"))?,
             }

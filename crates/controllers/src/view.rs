@@ -1,4 +1,4 @@
-//! What the controllers keep of the objects they share: compact rows, and the informers that hold them.
+//! Shared informers of the controllers, and their compact rows.
 
 use cluster::{ApiServer, Client, Informer, Key, Selection};
 use jiff::Timestamp;
@@ -53,7 +53,7 @@ pub(crate) struct ContainerPort {
     pub port: i32,
 }
 
-/// What the controllers need of a pod.
+/// Row of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PodRow {
     pub uid: String,
@@ -168,7 +168,7 @@ pub(crate) struct ServicePortRow {
     pub target: Option<IntOrString>,
 }
 
-/// What the controllers need of a Service.
+/// Row of a Service.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServiceRow {
     pub uid: String,
@@ -226,7 +226,7 @@ impl readiness::Condition for NodeCondition {
     }
 }
 
-/// What the controllers need of a Node.
+/// Row of a Node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NodeRow {
     pub uid: String,
@@ -263,7 +263,7 @@ impl NodeRow {
     }
 }
 
-/// What the Deployment controller watches of a Deployment; the work itself reads the newest object.
+/// Row of a Deployment; the work itself reads the newest object.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DeploymentRow {
     pub uid: String,
@@ -272,7 +272,7 @@ pub(crate) struct DeploymentRow {
     pub replicas: i32,
 }
 
-/// What the controllers need of a Namespace.
+/// Row of a Namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceRow {
     pub deleting: bool,

@@ -1,4 +1,4 @@
-//! From a packet to its answer: pure. Names outside the cluster are left to the caller.
+//! Answers to DNS packets: pure. Names outside the cluster are left to the caller.
 
 use std::net::IpAddr;
 
@@ -19,20 +19,20 @@ const ALIASES: usize = 8;
 /// The largest UDP answer we give whatever the client says: what passes without fragments everywhere.
 const LARGEST_UDP: u16 = 1232;
 
-/// What to do about a packet.
+/// Actions for a packet.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// Send this.
     Reply(Box<Message>),
-    /// Someone else may know this; the message is the answer if nobody does.
+    /// Ask the upstream server; the message is the answer if there is none.
     Foreign(Box<Message>),
-    /// An alias leads out of the cluster: the second message asks where it ends. The first is the answer if nobody knows.
+    /// An alias leads out of the cluster: the second message asks the upstream server for its target. The first is the answer if there is none.
     Further(Box<Message>, Box<Message>),
     /// Say nothing.
     Silence,
 }
 
-/// What differs from question to question besides the packet.
+/// Per-question settings besides the packet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     /// The zone's serial number.

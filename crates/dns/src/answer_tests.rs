@@ -84,7 +84,7 @@ fn questions_and_answers() {
 }
 
 #[test]
-fn the_question_comes_back_as_it_was_asked() {
+fn question_is_repeated_unchanged() {
     let request = ask("WeB.sHop.svc.cluster.local.", RecordType::A);
     let Outcome::Reply(reply) = answer(&request.to_vec().unwrap(), &names(), NOW) else { panic!("no reply") };
     assert!(reply.queries[0].name.eq_case(&request.queries[0].name));
@@ -93,7 +93,7 @@ fn the_question_comes_back_as_it_was_asked() {
 }
 
 #[test]
-fn addresses_take_turns() {
+fn addresses_rotate() {
     let request = ask("many.shop.svc.cluster.local.", RecordType::A).to_vec().unwrap();
     let first = |turn| {
         let Outcome::Reply(reply) = answer(&request, &names(), Moment { turn, ..NOW }) else { panic!("no reply") };
@@ -128,7 +128,7 @@ fn impossible_questions() {
 }
 
 #[test]
-fn what_is_too_long_for_udp_is_cut() {
+fn answers_too_long_for_udp_are_truncated() {
     let mut request = ask("many.shop.svc.cluster.local.", RecordType::A);
     for (payload, largest) in [(None, 512), (Some(700), 700), (Some(9000), 1232)] {
         if let Some(payload) = payload {

@@ -1,4 +1,4 @@
-//! Questions about names outside the cluster, passed on to another server as they are.
+//! Forwarding of questions about names outside the cluster to an upstream server, unchanged.
 
 use std::{io, net::SocketAddr, time::Duration};
 

@@ -4,7 +4,7 @@
 //! [`names::Names`] (pure); [`answer`] turns a question into an answer (pure); [`server`] speaks UDP and TCP.
 //! It answers what the specification for Kubernetes DNS 1.1.0 and CoreDNS's `kubernetes` plug-in (with `pods insecure`, TTL 5) answer.
 //! Guarantees: an answer never waits for the API; malformed packets cost a FORMERR or nothing, never more.
-//! What it does not do: zone transfers, caching, DNSSEC. Names outside the cluster go to an upstream server if there is one, else REFUSED.
+//! Not covered: zone transfers, caching, DNSSEC. Names outside the cluster go to an upstream server if there is one, else REFUSED.
 
 mod answer;
 mod forward;
@@ -34,9 +34,9 @@ pub enum Error {
     /// The cluster's domain is no domain name.
     #[error("{domain:?} is no domain name for a cluster: use one such as cluster.local")]
     Domain {
-        /// What was given.
+        /// The given text.
         domain: String,
-        /// What is wrong with it.
+        /// The reason.
         #[source]
         source: ZoneError,
     },
@@ -45,7 +45,7 @@ pub enum Error {
     Serve {
         /// "UDP".
         transport: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },

@@ -1,4 +1,4 @@
-//! The cluster's names: a pure table, changed one Service at a time.
+//! Table of the cluster's DNS names: pure, changed one Service at a time.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -11,7 +11,7 @@ use hickory_proto::{ProtoError, rr::Name};
 
 use crate::rows::{Endpoint, Port, ServiceRow, SliceRow, Target};
 
-/// What is wrong with a cluster's domain.
+/// Why a text is no cluster domain.
 #[derive(Debug, thiserror::Error)]
 pub enum ZoneError {
     /// It does not follow the rules for names.
@@ -39,7 +39,7 @@ pub(crate) enum Data {
     Server(Name),
 }
 
-/// What is known about a name.
+/// Result of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// The name exists; these are all its records, of any type, perhaps none.
@@ -136,7 +136,7 @@ impl Names {
         }
     }
 
-    /// What is known about `name`, in any case.
+    /// Looks up `name`, case-insensitively.
     pub fn lookup(&self, name: &Name) -> Lookup {
         let name = text(&name.to_lowercase());
         let inside = name == self.suffix || name.strip_suffix(&self.suffix).is_some_and(|rest| rest.ends_with('.'));

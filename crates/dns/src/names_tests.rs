@@ -77,7 +77,7 @@ fn every_form_of_name() {
 }
 
 #[test]
-fn a_service_that_goes_takes_its_names_along() {
+fn names_of_a_deleted_service_are_removed() {
     let mut names = table();
     let web = names.owned[&Key::new("shop", "web")].clone();
     for service in ["web", "db", "old"] {

@@ -1,4 +1,4 @@
-//! What DNS keeps of Services and EndpointSlices.
+//! Rows of Services and EndpointSlices for DNS.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ pub(crate) struct Port {
     pub number: u16,
 }
 
-/// What a Service's name stands for.
+/// Target of a Service's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Its own addresses.
@@ -26,7 +26,7 @@ pub(crate) enum Target {
     Alias(String),
 }
 
-/// What DNS needs of a Service.
+/// Row of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServiceRow {
     pub target: Target,
@@ -57,7 +57,7 @@ pub(crate) struct Endpoint {
     pub hostname: Option<String>,
 }
 
-/// What DNS needs of an EndpointSlice.
+/// Row of an EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SliceRow {
     pub service: String,

@@ -1,4 +1,4 @@
-//! UDP and TCP.
+//! DNS server over UDP and TCP.
 
 use std::{
     convert::Infallible,
@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Questions that wait for the upstream server at once.
 const FORWARDED: usize = 200;
 
-/// What it takes to answer.
+/// Names and upstream of the server.
 pub(crate) struct Resolver {
     names: Shared,
     upstream: Option<SocketAddr>,
@@ -137,7 +137,7 @@ async fn send(socket: &UdpSocket, bytes: &[u8], client: SocketAddr) {
     }
 }
 
-/// Answers connections for ever. Nobody proves who they are to a name server: the oldest connection makes room for the newest.
+/// Serves connections for ever. Clients of a name server are not authenticated: the newest connection replaces the oldest.
 pub(crate) async fn tcp(listener: TcpListener, resolver: Arc<Resolver>) -> Infallible {
     let serve = move |stream, client, place| {
         let resolver = resolver.clone();

@@ -79,14 +79,14 @@ async fn an_alias_is_followed_out_of_the_cluster() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_is_not_there_is_a_failure() {
+async fn missing_upstream_is_answered_with_servfail() {
     let gone = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let server = serve("cluster.local", Some(gone)).await;
     assert_eq!(over_udp(server, "example.com.").await.metadata.response_code, ResponseCode::ServFail);
 }
 
 #[tokio::test]
-async fn idle_connections_keep_nobody_out() {
+async fn idle_connections_do_not_block_others() {
     let server = serve("cluster.local", None).await;
     let mut held = Vec::new();
     for _ in 0..2 * LIMITS.connections {

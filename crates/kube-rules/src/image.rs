@@ -1,4 +1,4 @@
-//! Which Windows images run on which Windows hosts, under process isolation.
+//! Match of Windows image builds and Windows host builds, under process isolation.
 
 use crate::os::{NodeOs, WINDOWS_RELEASES, describe_build, release};
 

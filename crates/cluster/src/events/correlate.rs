@@ -1,4 +1,4 @@
-//! What to do with the next Event: pure, after `client-go/tools/record/events_cache.go`.
+//! Event aggregation and rate limits: pure, after `client-go/tools/record/events_cache.go`.
 
 use std::collections::{HashMap, VecDeque};
 

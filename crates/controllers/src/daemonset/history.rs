@@ -1,4 +1,4 @@
-//! The ControllerRevisions of a DaemonSet: what `kubectl rollout history` shows and `rollout undo` goes back to.
+//! ControllerRevisions of a DaemonSet, for `kubectl rollout history` and `rollout undo`.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -24,7 +24,7 @@ use crate::{
 };
 use kube_rules::Selector;
 
-/// What to do about the revisions.
+/// Actions for the revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     /// The present template has no revision yet.
@@ -82,7 +82,7 @@ pub(super) async fn claim(context: &Context, key: &Key, set: &DaemonSet, selecto
                 mine.push((*row).clone());
             }
             Claim::Release => ownership::release(&api, &name.name, &row.uid, uid).await?,
-            Claim::Stranger => {}
+            Claim::Foreign => {}
         }
     }
     Ok(mine)

@@ -1,4 +1,4 @@
-//! Random rollouts over random nodes: availability never falls below what the strategy allows by our doing, and every rollout ends.
+//! Random rollouts over random nodes: the controller never takes more availability than the strategy allows, and every rollout ends.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,9 +22,9 @@ use proptest::{
 use super::*;
 use crate::{daemonset::rows::HASH_LABEL, testing::pod};
 
-/// What happens around the controller.
+/// Changes around the controller.
 #[derive(Debug, Clone, Copy)]
-enum Deed {
+enum Step {
     /// The pods on a node become ready.
     Ready(u8),
     /// They stop being ready.
@@ -38,16 +38,16 @@ enum Deed {
     Pass,
 }
 
-fn deeds() -> impl proptest::strategy::Strategy<Value = Vec<Deed>> {
-    let deed = prop_oneof![
-        3 => (0u8..6).prop_map(Deed::Ready),
-        1 => (0u8..6).prop_map(Deed::Unready),
-        1 => (0u8..6).prop_map(Deed::Fail),
-        3 => (0u8..6).prop_map(Deed::Gone),
-        1 => Just(Deed::Update),
-        6 => Just(Deed::Pass),
+fn actions() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
+    let action = prop_oneof![
+        3 => (0u8..6).prop_map(Step::Ready),
+        1 => (0u8..6).prop_map(Step::Unready),
+        1 => (0u8..6).prop_map(Step::Fail),
+        3 => (0u8..6).prop_map(Step::Gone),
+        1 => Just(Step::Update),
+        6 => Just(Step::Pass),
     ];
-    proptest::collection::vec(deed, 1..60)
+    proptest::collection::vec(action, 1..60)
 }
 
 struct Model {
@@ -72,24 +72,24 @@ impl Model {
         self.pods.values_mut().filter(move |pod| pod.node == format!("n{node}"))
     }
 
-    fn act(&mut self, deed: Deed) -> Result<(), TestCaseError> {
-        match deed {
-            Deed::Ready(node) => self.on(node).filter(|pod| !pod.is_finished()).for_each(|pod| pod.ready = Some(Timestamp::UNIX_EPOCH)),
-            Deed::Unready(node) => self.on(node).for_each(|pod| pod.ready = None),
-            Deed::Fail(node) => {
+    fn act(&mut self, action: Step) -> Result<(), TestCaseError> {
+        match action {
+            Step::Ready(node) => self.on(node).filter(|pod| !pod.is_finished()).for_each(|pod| pod.ready = Some(Timestamp::UNIX_EPOCH)),
+            Step::Unready(node) => self.on(node).for_each(|pod| pod.ready = None),
+            Step::Fail(node) => {
                 if let Some(pod) = self.on(node).next() {
                     pod.ready = None;
                     "Failed".clone_into(&mut pod.phase);
                 }
             }
-            Deed::Gone(node) => self.pods.retain(|_, pod| !(pod.deleting && pod.node == format!("n{node}"))),
-            Deed::Update => self.template += 1,
-            Deed::Pass => return self.pass().map(|_| ()),
+            Step::Gone(node) => self.pods.retain(|_, pod| !(pod.deleting && pod.node == format!("n{node}"))),
+            Step::Update => self.template += 1,
+            Step::Pass => return self.pass().map(|_| ()),
         }
         Ok(())
     }
 
-    /// How many nodes have an available pod that nobody deletes.
+    /// How many nodes have an available pod that is not being deleted.
     fn served(&self) -> usize {
         let available = self.pods.values().filter(|pod| pod.ready.is_some() && !pod.deleting);
         available.map(|pod| pod.node.as_str()).collect::<BTreeSet<_>>().len()
@@ -137,18 +137,18 @@ impl Model {
 
 proptest! {
     #[test]
-    fn every_rollout_keeps_its_promise_and_ends(nodes in 1u8..6, unavailable in 0i32..4, surge in 0i32..4, deeds in deeds()) {
+    fn every_rollout_keeps_its_promise_and_ends(nodes in 1u8..6, unavailable in 0i32..4, surge in 0i32..4, actions in actions()) {
         let mut model = Model::new(nodes, unavailable, if unavailable == 0 { surge } else { 0 });
-        for deed in deeds {
-            model.act(deed)?;
+        for action in actions {
+            model.act(action)?;
         }
         // From here on everything works.
         let mut rounds = 0;
         let mut busy = true;
         while busy {
             for node in 0..nodes {
-                model.act(Deed::Gone(node))?;
-                model.act(Deed::Ready(node))?;
+                model.act(Step::Gone(node))?;
+                model.act(Step::Ready(node))?;
             }
             busy = model.pass()?;
             rounds += 1;

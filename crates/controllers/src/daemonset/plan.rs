@@ -1,4 +1,4 @@
-//! What to do about one DaemonSet's pods: pure.
+//! Plan for the pods of one DaemonSet: pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -117,7 +117,7 @@ fn by_node<'a>(input: &Input<'a>) -> BTreeMap<&'a str, Pods<'a>> {
     all
 }
 
-/// Pods that wait for a node that is gone: nobody else will ever remove them.
+/// Pods that wait for a node that is gone: no other controller removes them.
 fn strays(input: &Input<'_>, by_node: &BTreeMap<&str, Pods<'_>>) -> Vec<String> {
     let exists = |node: &str| input.nodes.iter().any(|(name, _)| name == node);
     let lost = by_node.iter().filter(|(node, _)| !exists(node)).flat_map(|(_, pods)| pods.iter());

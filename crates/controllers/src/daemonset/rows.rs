@@ -1,4 +1,4 @@
-//! What the DaemonSet controller knows of DaemonSets and their revisions.
+//! Rows of DaemonSets and their revisions.
 
 use k8s_openapi::{
     api::{
@@ -16,13 +16,13 @@ use crate::{
 };
 use kube_rules::{Labels, RequiredNodeAffinity, Selector, taints};
 
-/// The label that tells which revision a pod, or a ControllerRevision, is of.
+/// Label with the revision of a pod or of a ControllerRevision.
 pub(crate) const HASH_LABEL: &str = "controller-revision-hash";
 /// The template's generation, from the days of `extensions/v1beta1`; pods carry it where the DaemonSet does.
 const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
 const GENERATION_LABEL: &str = "pod-template-generation";
 
-/// What the controller watches of a DaemonSet; the work itself reads the newest object.
+/// Row of a DaemonSet; the work itself reads the newest object.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DaemonRow {
     pub version: String,
@@ -38,7 +38,7 @@ impl DaemonRow {
     }
 }
 
-/// What the controller keeps of a ControllerRevision.
+/// Row of a ControllerRevision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RevisionRow {
     pub name: String,
@@ -181,7 +181,7 @@ impl DaemonView {
     }
 }
 
-/// What a DaemonSet wants of one node.
+/// Whether a DaemonSet runs and keeps a pod on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fate {
     pub run: bool,
@@ -201,7 +201,7 @@ fn strategy(spec: &DaemonSetSpec) -> Strategy {
     Strategy::Rolling { unavailable: rolling.max_unavailable.unwrap_or(IntOrString::Int(1)), surge: rolling.max_surge.unwrap_or(IntOrString::Int(0)) }
 }
 
-/// What every pod of a DaemonSet tolerates (upstream: `daemon/util.AddOrUpdateDaemonPodTolerations`).
+/// Tolerations of every pod of a DaemonSet (upstream: `daemon/util.AddOrUpdateDaemonPodTolerations`).
 fn default_tolerations(host_network: bool) -> Vec<Toleration> {
     let exists = |key: &str, effect: &str| Toleration {
         key: Some(format!("node.kubernetes.io/{key}")),

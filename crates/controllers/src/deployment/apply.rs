@@ -1,4 +1,4 @@
-//! Reads one Deployment, plans, and carries the plan out.
+//! Reads one Deployment, plans, and applies the plan.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ async fn claim(context: &Context, key: &Key, view: &DeploymentView, selector: &S
                 ownership::release(&sets, &name.name, &set.uid, &view.uid).await?;
                 claimed = true;
             }
-            Claim::Stranger => {}
+            Claim::Foreign => {}
         }
     }
     Ok((mine, claimed))

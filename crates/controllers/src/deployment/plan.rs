@@ -1,4 +1,4 @@
-//! What to do about one Deployment: pure. It works on its own copy of the ReplicaSets, so that later steps see what earlier ones decided.
+//! Plan for one Deployment: pure. It works on its own copy of the ReplicaSets, so that later steps see what earlier ones decided.
 
 use std::{cmp::Reverse, fmt, time::Duration};
 
@@ -73,7 +73,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What to do about `deployment`, whose ReplicaSets are `sets`; `old_pods` counts pods of old ReplicaSets that still run (for Recreate).
+/// Actions for `deployment`, whose ReplicaSets are `sets`; `old_pods` counts pods of old ReplicaSets that still run (for Recreate).
 pub(super) fn plan(deployment: &DeploymentView, sets: Vec<RsRow>, old_pods: usize, now: Timestamp) -> Plan {
     let mut rollout = Rollout::new(deployment, sets);
     let progress = if deployment.deleting {

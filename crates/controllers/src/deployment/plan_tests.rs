@@ -109,7 +109,7 @@ fn a_first_rollout() {
 }
 
 #[test]
-fn a_rolling_update_never_lacks_a_pod() {
+fn rolling_update_never_misses_a_pod() {
     let mut world = World::new(deployment(|_| {}));
     world.settle();
     world.view.template = "two".into();
@@ -201,7 +201,7 @@ fn a_paused_deployment_scales_but_does_not_roll() {
 }
 
 #[test]
-fn history_beyond_the_limit_goes() {
+fn history_beyond_the_limit_is_deleted() {
     let mut world = World::new(deployment(|view| view.history_limit = Some(1)));
     for template in ["one", "two", "three"] {
         world.view.template = template.into();

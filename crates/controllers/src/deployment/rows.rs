@@ -1,4 +1,4 @@
-//! What the Deployment controller knows of Deployments and ReplicaSets.
+//! Rows of Deployments and ReplicaSets.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -24,7 +24,7 @@ pub(crate) const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-repl
 /// The most pods the Deployment could have had then.
 pub(crate) const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 
-/// What the controllers need of a ReplicaSet.
+/// Row of a ReplicaSet.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RsRow {
     pub name: String,

@@ -10,7 +10,7 @@ use k8s_openapi::{
 
 use super::rows::{DeploymentView, RsRow};
 
-/// What the `Progressing` condition should follow.
+/// Input of the `Progressing` condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Leave it as it is, pause apart.

@@ -1,4 +1,4 @@
-//! How many pods of a disruption budget may go now: pure.
+//! Allowed disruptions of one budget: pure.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ pub(super) enum Demand {
     Nothing,
 }
 
-/// What is kept of a PodDisruptionBudget.
+/// Row of a PodDisruptionBudget.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct BudgetRow {
     pub uid: String,
@@ -60,7 +60,7 @@ impl BudgetRow {
     }
 }
 
-/// What a plan is made from.
+/// Input of a plan.
 pub(super) struct Input<'a> {
     pub budget: &'a BudgetRow,
     /// The pods that the budget selects, by name.
@@ -70,7 +70,7 @@ pub(super) struct Input<'a> {
     pub now: Timestamp,
 }
 
-/// What to write, and when to look again although nothing changed.
+/// Status to write, and when to process the budget again without a change.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
     pub status: PodDisruptionBudgetStatus,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_may_go() {
+    fn disruptions_allowed_by_budget() {
         let none = Err("found no controllers".to_owned());
         for (what, demand, pods, scale, expected) in [
             ("two must stay", Demand::AtLeast(IntOrString::Int(2)), pods(3, 0), &none, (3, 2, 1, 3)),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_goes_while_the_numbers_are_unknown() {
+    fn no_disruption_is_allowed_while_counts_are_unknown() {
         let demand = Demand::MissingAtMost(IntOrString::Int(1));
         let why = "daemonsets does not implement the scale subresource";
         let status = plan(&Input { budget: &budget(demand), pods: &pods(2, 0), scale: &Err(why.to_owned()), now: at(100) }).status;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evicted_pod_is_not_healthy_until_it_has_had_its_time() {
+    fn evicted_pod_is_unhealthy_until_it_is_deleted_or_times_out() {
         let mut row = budget(Demand::AtLeast(IntOrString::Int(1)));
         row.status.disrupted_pods = Some([("web-0".to_owned(), Time(at(50))), ("gone".to_owned(), Time(at(50)))].into());
         let soon = plan(&Input { budget: &row, pods: &pods(2, 0), scale: &Ok(2), now: at(100) });

@@ -1,4 +1,4 @@
-//! Endpoints that someone wrote by hand for a Service without a selector, as EndpointSlices (upstream: `endpointslicemirroring`).
+//! EndpointSlices that mirror hand-written Endpoints of a Service without a selector (upstream: `endpointslicemirroring`).
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 /// The most addresses of one subset that are mirrored (upstream: `--mirroring-max-endpoints-per-subset`).
 const MOST: usize = 1000;
 
-/// What is kept of Endpoints that may be mirrored.
+/// Row of Endpoints that may be mirrored.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     uid: String,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mirrored() {
+    fn hand_written_endpoints_are_mirrored() {
         let found = row(json!({"uid": "u"})).unwrap();
         let actions = plan::plan(&Key::new("a", "db"), &Source::endpoints(&Key::new("a", "db"), "u", &found.labels), &found.groups, &[]);
         let told: Vec<String> = actions.iter().map(|action| action.to_string().split_once(": ").unwrap().1.to_owned()).collect();

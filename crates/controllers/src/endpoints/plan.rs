@@ -1,4 +1,4 @@
-//! Which EndpointSlices to create, change and delete for one Service: pure.
+//! Plan for the EndpointSlices of one Service: create, change, delete. Pure.
 
 use std::{collections::HashSet, fmt, sync::Arc};
 
@@ -39,7 +39,7 @@ fn describe(member: &Member) -> String {
     format!("{}{state}", member.address)
 }
 
-/// Brings the slices there are to what is desired, moving as few endpoints as possible.
+/// Changes the existing slices to the desired endpoints, moving as few endpoints as possible.
 pub(super) fn plan(key: &Key, source: &Source, desired: &[Group], slices: &[(Key, Arc<SliceRow>)]) -> Vec<Action> {
     let mut actions = Vec::new();
     let mut kept: HashSet<&str> = HashSet::new();

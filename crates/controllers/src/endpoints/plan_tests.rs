@@ -35,7 +35,7 @@ fn web(name: &str, last: u32, change: impl FnOnce(&mut PodRow)) -> (Key, Arc<Pod
     (Key::new("shop", name), row)
 }
 
-/// Plans, applies to a table of slices, and says what was done.
+/// Plans, applies to a table of slices, and returns the actions.
 fn round(service: &ServiceRow, pods: &[(Key, Arc<PodRow>)], slices: &mut BTreeMap<Key, Arc<SliceRow>>) -> Vec<String> {
     let key = Key::new("shop", "web");
     let desired = rows::desired(&key, service, pods, |_| None);
@@ -75,7 +75,7 @@ fn from_no_pod_to_some_and_back() {
 }
 
 #[test]
-fn the_members_say_what_upstream_says() {
+fn endpoints_have_upstreams_conditions() {
     let headless = service(|row| {
         row.publish_not_ready = true;
         row.headless = true;

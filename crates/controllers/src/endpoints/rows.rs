@@ -1,4 +1,4 @@
-//! Endpoints of a Service as values, from pods and to and from EndpointSlices.
+//! Endpoints of a Service as values, converted from pods and from and to EndpointSlices.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -43,7 +43,7 @@ pub(super) struct Member {
     pub uid: String,
 }
 
-/// What a slice says.
+/// Content of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slice {
     pub family: String,
@@ -88,7 +88,7 @@ fn managed(mut labels: Labels, manager: &str, key: &Key) -> Labels {
     labels
 }
 
-/// What the controllers keep of an EndpointSlice of their own.
+/// Row of an EndpointSlice of their own.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SliceRow {
     pub service: String,

@@ -1,4 +1,4 @@
-//! Who owns whom: pure.
+//! Graph of owners and dependents: pure.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,7 +23,7 @@ pub(super) struct Owner {
     pub blocks: bool,
 }
 
-/// What the collector keeps of any object.
+/// Row of an object of any kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
     pub uid: String,
@@ -86,7 +86,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// An object changed: says whom to look at.
+    /// Applies a changed object; returns the uids to process.
     pub fn change(&mut self, place: &Place, old: Option<&Arc<Row>>, new: Option<&Arc<Row>>) -> Vec<String> {
         let mut affected = Vec::new();
         if let Some(old) = old {
@@ -107,7 +107,7 @@ impl Graph {
         if self.complete { affected } else { Vec::new() }
     }
 
-    /// Every kind has been listed: says whom to look at.
+    /// Every kind has been listed; returns the uids to process.
     pub fn complete(&mut self) -> Vec<String> {
         self.complete = true;
         self.objects.values().map(|(_, row)| row).filter(|row| self.needs_a_look(row)).map(|row| row.uid.clone()).collect()
@@ -157,7 +157,7 @@ impl Graph {
         self.objects.get(uid).map(|(place, _)| place.clone())
     }
 
-    /// What is known of an object.
+    /// The row of an object.
     pub fn row(&self, uid: &str) -> Option<Arc<Row>> {
         self.objects.get(uid).map(|(_, row)| row.clone())
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_change_concerns() {
+    fn changes_enqueue_affected_objects() {
         let mut graph = Graph::default();
         let (parent, child, stray) = (row("parent", &[]), row("child", &["parent"]), row("stray", &["nobody"]));
         for object in [&child, &stray, &parent] {

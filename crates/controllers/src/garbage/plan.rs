@@ -1,4 +1,4 @@
-//! What to do about one object: pure.
+//! Plan for one object: pure.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(super) enum Seen {
     Absent,
 }
 
-/// What a deletion does with dependents.
+/// Deletion policy for dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Policy {
     Background,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_an_object() {
+    fn objects_are_deleted_released_or_kept() {
         let row = |deleting, foreground, orphan| Row { uid: "x".into(), owners: vec![], deleting, foreground, orphan };
         let plain = row(false, false, false);
         use Seen::{Absent, Present, Waiting};

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_pod_leaves() {
+    fn pods_leave_when_their_toleration_ends() {
         let taint = |key: &str, added: i64| Taint { key: key.into(), effect: "NoExecute".into(), time_added: Some(Time(at(added))), value: None };
         let tolerate = |key: &str, seconds: Option<i64>| Toleration {
             key: Some(key.into()),

@@ -1,4 +1,4 @@
-//! What to do about one node: pure.
+//! Plan for one node: pure.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ const PRESSURES: [(&str, &str); 4] = [
     ("PIDPressure", "node.kubernetes.io/pid-pressure"),
     ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
 ];
-/// What becomes unknown when the node agent is silent.
+/// Conditions that become Unknown when the node agent is silent.
 const HEARD_FROM_AGENT: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 /// Everything to do now.
@@ -61,12 +61,12 @@ pub(super) fn is_ready(node: &NodeRow) -> bool {
     readiness::ready(&node.conditions).is_some()
 }
 
-/// Whether nobody knows how the node is.
+/// Whether the node's readiness is Unknown.
 pub(super) fn is_unknown(node: &NodeRow) -> bool {
     node.condition("Ready").is_some_and(|one| one.status == "Unknown")
 }
 
-/// What follows from a node's state; `expired`: it was silent for longer than its grace; `any_ready`: some node of the cluster is ready.
+/// Plan for a node; `expired`: it was silent for longer than its grace; `any_ready`: some node of the cluster is ready.
 pub(super) fn plan(node: &NodeRow, expired: bool, any_ready: bool) -> Plan {
     let known = |type_: &&&str| match node.condition(type_) {
         Some(condition) => condition.status != "Unknown",
@@ -89,10 +89,10 @@ pub(super) fn taints(node: &NodeRow, any_ready: bool) -> Option<Vec<Taint>> {
         Some("True") => {}
         Some("Unknown") => wanted.extend([(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]),
         Some(_) => wanted.extend([(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)]),
-        // Nothing was heard yet: nobody shall be sent there, and nobody is there.
+        // No heartbeat yet: no pod is scheduled there, and none runs there.
         None => wanted.push((NOT_READY, NO_SCHEDULE)),
     }
-    // When every node is gone it is rather us who cannot see: nobody is driven out.
+    // When no node is ready, the fault is more likely ours: no pod is evicted.
     wanted.retain(|(_, effect)| any_ready || *effect != NO_EXECUTE);
     let pressed = PRESSURES.iter().filter(|(type_, _)| readiness::is_true(&node.conditions, type_));
     wanted.extend(pressed.map(|(_, key)| (*key, NO_SCHEDULE)));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_a_node() {
+    fn conditions_decide_taints_and_pods() {
         for (what, node, expired, any_ready, expected) in [
             ("a new node", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), false, true, ""),
             ("a node without its first taint", node(&[], &[], false), false, true, "taints: node.kubernetes.io/not-ready:NoSchedule"),

@@ -1,4 +1,4 @@
-//! What was written but not yet seen: pods created and deleted, by uid (upstream's expectations, without their timeouts blocking a key).
+//! Pods created and deleted but not yet seen in the watch, by uid (upstream's expectations, without their timeouts blocking a key).
 
 use std::{
     collections::HashMap,
@@ -63,7 +63,7 @@ impl Flight {
         writes.deleted.retain(|_, owner| owner != key);
     }
 
-    /// What the pods in the informer's list (`listed`) do not show of our writes.
+    /// Our writes that the informer's pods (`listed`) do not show yet.
     pub fn observe<'a>(&self, key: &Key, listed: impl Iterator<Item = &'a str>) -> Observed {
         let mut writes = self.writes();
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! What to do about one ReplicaSet: pure.
+//! Plan for one ReplicaSet: pure.
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Which pods go first when there are too many (upstream: `controller_utils.go` `ActivePodsWithRanks`).
+//! Order in which surplus pods are deleted (upstream: `controller_utils.go` `ActivePodsWithRanks`).
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_upstream() {
+    fn surplus_pods_are_ranked_as_upstream() {
         let ready = |name: &str, node: &str, at: i64| {
             pod(name, |row| {
                 row.node = node.into();

@@ -1,4 +1,4 @@
-//! Writes the scheduler's decisions: volumes first, then the pod's node; or why there is none.
+//! Writes the scheduler's decisions: volumes first, then the pod's node, or the reason why no node fits.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Looks how far the volumes are of a pod whose node is chosen.
+    /// Checks the volumes of a pod whose node is chosen.
     pub(super) async fn follow_up(&self, key: &Key, pod: &PodRow, waiting: &Waiting) -> anyhow::Result<Next> {
         let progress = {
             let state = locked(&self.state);
@@ -193,7 +193,7 @@ impl Scheduler {
             }
             Err(error) => {
                 self.give_up(key, pod);
-                // Someone bound, replaced or deleted it: the informer will tell.
+                // Someone bound, replaced or deleted it: the informer reports it.
                 if is_not_found(&error) || is_conflict(&error) {
                     Ok(Next::Change)
                 } else {

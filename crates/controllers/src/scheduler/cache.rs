@@ -1,4 +1,4 @@
-//! What is on each node, including decisions that are not written yet.
+//! Cache of the pods on each node, including decisions that are not written yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,7 +11,7 @@ use kube_rules::{HostPort, Resources};
 
 use super::rows::{NodeRow, PodRow};
 
-/// What the pods of a node use.
+/// Usage of a node by its pods.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Usage {
     pub pods: i64,
@@ -25,7 +25,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// What these pods use together.
+    /// Sum of these pods.
     pub fn of<'a>(pods: impl Iterator<Item = &'a Arc<PodRow>>) -> Self {
         let mut usage = Self::default();
         for pod in pods {
@@ -48,7 +48,7 @@ impl Usage {
     }
 }
 
-/// A node and what is on it.
+/// A node and its pods.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeState {
     /// None: pods name a node that does not exist.
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_decision_counts_until_it_is_refuted() {
+    fn assumed_pod_counts_until_the_watch_contradicts_it() {
         let (mut cache, key) = (Cache::default(), Key::new("a", "web"));
         cache.set_node("win01", Some(Arc::new(NodeRow::new(&Node::default()))));
         let pending = Arc::new(PodRow::new(&Pod::default()));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_a_node_that_is_gone_are_remembered_for_its_return() {
+    fn pods_of_a_deleted_node_count_when_it_returns() {
         let mut cache = Cache::default();
         let bound = Arc::new(PodRow { node: "win01".into(), ..PodRow::new(&Pod::default()) });
         cache.set_pod(&Key::new("a", "web"), Some(&bound));

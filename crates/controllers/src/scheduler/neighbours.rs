@@ -1,4 +1,4 @@
-//! Rules about other pods: affinity, anti-affinity and spread constraints, what they demand and what they prefer. Pure (upstream: plug-ins
+//! Rules about other pods: affinity, anti-affinity and spread constraints, required and preferred. Pure (upstream: plug-ins
 //! InterPodAffinity and PodTopologySpread).
 
 use std::collections::{HashMap, HashSet};
@@ -132,7 +132,7 @@ impl Rules {
 /// Pods by the value of one topology label.
 type Domains = HashMap<String, i64>;
 
-/// What matters of all placed pods to one pod that is to be placed.
+/// Counts of placed pods by topology domain, for one pod that is to be placed.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     near: Vec<Domains>,

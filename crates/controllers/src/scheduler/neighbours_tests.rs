@@ -30,17 +30,17 @@ fn cluster(nodes: &[(&str, &str)]) -> Cache {
 
 /// Places pods one after the other; a refusal ends the list with its first reason.
 fn places(cache: &mut Cache, pods: &[PodRow]) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut placed_on = Vec::new();
     for (index, pod) in pods.iter().enumerate() {
         match place(pod, &World::default(), cache.nodes()).map(|(node, _)| node) {
             Ok(node) => {
-                cache.assume(&Key::new("shop", format!("p{}-{index}", told.len())), pod, &node);
-                told.push(node);
+                cache.assume(&Key::new("shop", format!("p{}-{index}", placed_on.len())), pod, &node);
+                placed_on.push(node);
             }
-            Err(why) => told.push(why.to_string().split(". no new").next().unwrap().to_owned()),
+            Err(why) => placed_on.push(why.to_string().split(". no new").next().unwrap().to_owned()),
         }
     }
-    told
+    placed_on
 }
 
 fn term(app: &str, key: &str) -> Value {
@@ -52,35 +52,35 @@ fn rule(kind: &str, app: &str, key: &str) -> Value {
 }
 
 #[test]
-fn apart_means_one_a_node() {
+fn anti_affinity_by_hostname_allows_one_pod_per_node() {
     let mut cache = cluster(&[("a", ""), ("b", "")]);
     let web = pod("web", rule("podAntiAffinity", "web", "kubernetes.io/hostname"));
-    let told = places(&mut cache, &[web.clone(), web.clone(), web]);
-    assert_eq!(told, ["a", "b", "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules"]);
+    let placed_on = places(&mut cache, &[web.clone(), web.clone(), web]);
+    assert_eq!(placed_on, ["a", "b", "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules"]);
 }
 
 #[test]
 fn placed_pods_keep_others_away() {
     let mut cache = cluster(&[("a", "")]);
-    let told = places(&mut cache, &[pod("shy", rule("podAntiAffinity", "web", "kubernetes.io/hostname")), pod("web", json!({}))]);
-    assert_eq!(told, ["a", "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules"]);
+    let placed_on = places(&mut cache, &[pod("shy", rule("podAntiAffinity", "web", "kubernetes.io/hostname")), pod("web", json!({}))]);
+    assert_eq!(placed_on, ["a", "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules"]);
 }
 
 #[test]
-fn near_follows_and_the_first_of_its_kind_is_free() {
+fn affinity_follows_and_the_first_pod_satisfies_itself() {
     let mut cache = cluster(&[("a", "one"), ("b", "two"), ("c", "two")]);
     let lonely = pod("web", rule("podAffinity", "db", "zone"));
     assert_eq!(places(&mut cache, &[lonely]), ["0/3 nodes are available: 3 node(s) didn't match pod affinity rules"]);
     let mut cache = cluster(&[("a", "one"), ("b", "two"), ("c", "two")]);
     let db = json!({"nodeSelector": {"kubernetes.io/hostname": "c"}});
     let web = pod("web", rule("podAffinity", "db", "zone"));
-    let told = places(&mut cache, &[pod("db", db), web.clone(), web]);
-    assert_eq!(told[0], "c");
-    assert!(told[1..].iter().all(|node| node != "a"), "{told:?}");
+    let placed_on = places(&mut cache, &[pod("db", db), web.clone(), web]);
+    assert_eq!(placed_on[0], "c");
+    assert!(placed_on[1..].iter().all(|node| node != "a"), "{placed_on:?}");
     let mut cache = cluster(&[("a", "one"), ("b", "two")]);
     let herd = pod("web", rule("podAffinity", "web", "kubernetes.io/hostname"));
-    let told = places(&mut cache, &[herd.clone(), herd.clone(), herd]);
-    assert!(told.iter().all(|node| *node == told[0]), "{told:?}");
+    let placed_on = places(&mut cache, &[herd.clone(), herd.clone(), herd]);
+    assert!(placed_on.iter().all(|node| *node == placed_on[0]), "{placed_on:?}");
 }
 
 #[test]
@@ -95,34 +95,34 @@ fn hard_spread_constraints() {
     };
     let mut cache = cluster(&[("a", "one"), ("b", "one"), ("c", "two")]);
     let web = pod("web", rule(None));
-    let told = places(&mut cache, &[web.clone(), web.clone(), web.clone(), web]);
-    assert_eq!(told.iter().filter(|node| *node == "c").count(), 2, "{told:?}");
+    let placed_on = places(&mut cache, &[web.clone(), web.clone(), web.clone(), web]);
+    assert_eq!(placed_on.iter().filter(|node| *node == "c").count(), 2, "{placed_on:?}");
     let mut cache = cluster(&[("a", "one"), ("b", "")]);
     let web = pod("web", rule(Some(2)));
-    let told = places(&mut cache, &[web.clone(), web]);
-    assert_eq!(told[0], "a");
+    let placed_on = places(&mut cache, &[web.clone(), web]);
+    assert_eq!(placed_on[0], "a");
     let why = "0/2 nodes are available: 1 node(s) didn't match pod topology spread constraints, \
                1 node(s) didn't match pod topology spread constraints (missing required label)";
-    assert_eq!(told[1], why);
+    assert_eq!(placed_on[1], why);
     let mut cache = cluster(&[("a", "one"), ("b", "two")]);
     let soft = json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "none", "whenUnsatisfiable": "ScheduleAnyway"}]});
     assert_eq!(places(&mut cache, &[pod("web", soft)]), ["a"]);
 }
 
 #[test]
-fn what_pods_prefer_of_others() {
+fn preferred_affinity_and_anti_affinity_are_scored() {
     let prefer = |kind: &str, app: &str| {
         let term = json!({"weight": 50, "podAffinityTerm": {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}});
         json!({"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}})
     };
     let on = |app: &str, node: &str| pod(app, json!({"nodeSelector": {"kubernetes.io/hostname": node}}));
     let nodes = [("a", "one"), ("b", "two"), ("c", "two")];
-    let told = places(&mut cluster(&nodes), &[on("db", "c"), pod("web", prefer("podAffinity", "db"))]);
-    assert_eq!(told, ["c", "b"], "the zone of its friend, and there the emptier node");
-    let told = places(&mut cluster(&nodes), &[on("noise", "a"), on("noise", "b"), pod("web", prefer("podAntiAffinity", "noise"))]);
-    assert_eq!(told[2], "c", "one noisy pod in each zone: the emptiest node");
-    let told = places(&mut cluster(&nodes), &[on("noise", "b"), pod("web", prefer("podAntiAffinity", "noise"))]);
-    assert_eq!(told[1], "a", "away from it");
+    let placed_on = places(&mut cluster(&nodes), &[on("db", "c"), pod("web", prefer("podAffinity", "db"))]);
+    assert_eq!(placed_on, ["c", "b"], "the zone of its friend, and there the emptier node");
+    let placed_on = places(&mut cluster(&nodes), &[on("noise", "a"), on("noise", "b"), pod("web", prefer("podAntiAffinity", "noise"))]);
+    assert_eq!(placed_on[2], "c", "one noisy pod in each zone: the emptiest node");
+    let placed_on = places(&mut cluster(&nodes), &[on("noise", "b"), pod("web", prefer("podAntiAffinity", "noise"))]);
+    assert_eq!(placed_on[1], "a", "away from it");
     let shy = pod("shy", json!({"nodeSelector": {"kubernetes.io/hostname": "b"}, "affinity": prefer("podAntiAffinity", "web")["affinity"]}));
     assert_eq!(places(&mut cluster(&nodes), &[shy, pod("web", json!({}))])[1], "a", "it is wanted away");
 }
@@ -132,12 +132,12 @@ fn soft_spread_constraints() {
     let constraint =
         json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "web"}}});
     let web = pod("web", json!({"topologySpreadConstraints": [constraint]}));
-    let told = places(&mut cluster(&[("a", "one"), ("b", "one"), ("c", "two")]), &[web.clone(), web.clone(), web.clone(), web]);
-    assert_eq!(told.iter().filter(|node| *node == "c").count(), 2, "{told:?}");
+    let placed_on = places(&mut cluster(&[("a", "one"), ("b", "one"), ("c", "two")]), &[web.clone(), web.clone(), web.clone(), web]);
+    assert_eq!(placed_on.iter().filter(|node| *node == "c").count(), 2, "{placed_on:?}");
 }
 
 #[test]
-fn neighbours_in_namespaces_with_a_label() {
+fn affinity_selects_namespaces_by_label() {
     let term = json!([{
         "labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname", "namespaceSelector": {"matchLabels": {"team": "data"}},
     }]);
@@ -154,7 +154,7 @@ fn neighbours_in_namespaces_with_a_label() {
 }
 
 #[test]
-fn which_nodes_a_spread_counts() {
+fn spread_counts_nodes_by_its_inclusion_policies() {
     let web = |policies: Value| {
         let mut constraint =
             json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}});

@@ -1,4 +1,4 @@
-//! Which node a pod goes to, or why none: pure.
+//! Placement: filters and scores nodes for one pod. Pure.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -97,7 +97,7 @@ fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
     parts.join(", ")
 }
 
-/// The best node for `pod`, whose claims are among `world`, and what to write for them there.
+/// The best node for `pod`, whose claims are among `world`, and the writes that its claims need there.
 pub(super) fn place<'a>(
     pod: &PodRow,
     world: &World,
@@ -118,7 +118,7 @@ pub(super) fn place<'a>(
         }
     }
     let scores = score(pod, &neighbours, &fitting);
-    // Among equals the emptier node, then the first by name, so that a decision can be told from the cluster's state.
+    // Among equals the emptier node, then the first by name, so that the same state of the cluster gives the same decision.
     let best = fitting
         .iter()
         .zip(scores)
@@ -183,7 +183,7 @@ pub(super) fn suits(pod: &PodRow, name: &str, node: &NodeRow) -> bool {
     pod.node_affinity.matches(name, &node.labels)
 }
 
-/// Whether the node's resources suffice; every lacking one is a reason.
+/// Whether the node's resources suffice; each shortage is a reason.
 fn fit(pod: &PodRow, node: &NodeRow, usage: &Usage) -> Option<Refusal> {
     let (mut reasons, mut curable) = (Vec::new(), true);
     let most = node.allocatable.get("pods").copied().unwrap_or_default();

@@ -48,7 +48,7 @@ fn on(os: &str) -> Selector {
 }
 
 #[test]
-fn why_no_node_fits() {
+fn refusals_are_reported_in_upstreams_words() {
     let windows = |row: &mut PodRow| row.node_affinity.selector = on("windows");
     let request = |name: &str, amount: i64| BTreeMap::from([(name.to_owned(), amount)]);
     let cases: Vec<(Cache, PodRow, &str)> = vec![
@@ -115,7 +115,7 @@ fn why_no_node_fits() {
 }
 
 #[test]
-fn where_a_pod_goes() {
+fn pods_go_to_the_best_node() {
     let term = |key: &str, operator: &str, value: &str| {
         NodeTerm::new(&NodeSelectorTerm {
             match_expressions: Some(vec![NodeSelectorRequirement { key: key.into(), operator: operator.into(), values: Some(vec![value.into()]) }]),

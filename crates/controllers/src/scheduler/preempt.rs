@@ -1,4 +1,4 @@
-//! Which pods make room for a more important one: pure (upstream: `pkg/scheduler/framework/preemption`, plug-in DefaultPreemption).
+//! Preemption: selects the pods that make room for one of higher priority. Pure (upstream: `pkg/scheduler/framework/preemption`, plug-in DefaultPreemption).
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -102,7 +102,7 @@ impl Trial<'_> {
     }
 }
 
-/// Pods whose going breaks a budget, and the others; each budget bears as many as it allows.
+/// Pods whose deletion breaks a budget, and the others; each budget allows as many as its status says.
 fn split(pods: Vec<Member>, budgets: &[Budget]) -> (Vec<Member>, Vec<Member>) {
     let mut left: Vec<i64> = budgets.iter().map(|budget| budget.allowed).collect();
     pods.into_iter().partition(|(key, row)| {

@@ -33,7 +33,7 @@ fn cluster(nodes: &[(&str, &[Row<'_>])]) -> Cache {
     cache
 }
 
-fn who_goes(pod: &PodRow, cache: &Cache, budgets: &[Budget]) -> String {
+fn orphaned_unplaced_and_surplus_pods_are_removed(pod: &PodRow, cache: &Cache, budgets: &[Budget]) -> String {
     let storage = World::default();
     let unfit = place(pod, &storage, cache.nodes()).unwrap_err();
     sacrifice(pod, &storage, cache, budgets, &unfit).map_or("nobody".to_owned(), |found| {
@@ -43,7 +43,7 @@ fn who_goes(pod: &PodRow, cache: &Cache, budgets: &[Budget]) -> String {
 }
 
 #[test]
-fn the_least_important_make_room() {
+fn pods_of_lowest_priority_make_room() {
     for (what, nodes, cpu, expected) in [
         ("one is enough", &[("n1", &[("low", 1, 2), ("mid", 5, 2)][..])][..], 2, "low from n1"),
         ("both are needed", &[("n1", &[("low", 1, 2), ("mid", 5, 2)])], 4, "mid low from n1"),
@@ -53,23 +53,23 @@ fn the_least_important_make_room() {
         ("the node where fewer go", &[("n1", &[("a", 1, 2), ("b", 1, 2)]), ("n2", &[("c", 1, 4)])], 4, "c from n2"),
         ("only as many as needed", &[("n1", &[("a", 1, 1), ("b", 1, 1), ("c", 1, 2)])], 2, "c from n1"),
     ] {
-        assert_eq!(who_goes(&pod(10, cpu), &cluster(nodes), &[]), expected, "{what}");
+        assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&pod(10, cpu), &cluster(nodes), &[]), expected, "{what}");
     }
 }
 
 #[test]
-fn budgets_are_kept_where_that_is_possible() {
+fn budgets_are_honoured_where_possible() {
     let budget =
         |app: &str, allowed| Budget { ns: "a".into(), selector: Selector::from_labels(&Labels::from([("app".into(), app.into())])), allowed };
     let nodes = cluster(&[("n1", &[("guarded", 1, 4)]), ("n2", &[("free", 5, 4)])]);
-    assert_eq!(who_goes(&pod(10, 4), &nodes, &[budget("guarded", 0)]), "free from n2");
-    assert_eq!(who_goes(&pod(10, 4), &nodes, &[budget("guarded", 1)]), "guarded from n1", "it may spare one");
+    assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&pod(10, 4), &nodes, &[budget("guarded", 0)]), "free from n2");
+    assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&pod(10, 4), &nodes, &[budget("guarded", 1)]), "guarded from n1", "it may spare one");
     let one = cluster(&[("n1", &[("guarded", 1, 2), ("free", 5, 2)])]);
-    assert_eq!(who_goes(&pod(10, 2), &one, &[budget("guarded", 0)]), "free from n1", "on one node as well");
+    assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&pod(10, 2), &one, &[budget("guarded", 0)]), "free from n1", "on one node as well");
 }
 
 #[test]
-fn a_port_is_made_free() {
+fn preemption_frees_a_host_port() {
     let port = HostPort::new("", "TCP", 80);
     let mut holder = pod(1, 1);
     holder.node = "n1".into();
@@ -78,5 +78,5 @@ fn a_port_is_made_free() {
     cache.set_pod(&Key::new("a", "holder"), Some(&Arc::new(holder)));
     let mut wants = pod(10, 1);
     wants.ports = vec![port];
-    assert_eq!(who_goes(&wants, &cache, &[]), "holder from n1");
+    assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&wants, &cache, &[]), "holder from n1");
 }

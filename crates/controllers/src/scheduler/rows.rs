@@ -1,4 +1,4 @@
-//! What the scheduler keeps of pods and nodes.
+//! Rows of pods and nodes for the scheduler.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec, Taint, Toleration};
@@ -7,11 +7,11 @@ use super::neighbours::Rules;
 use crate::view::{PodClaim, claims_of, controller_of};
 use kube_rules::{HostPort, Labels, NodeTerm, RequiredNodeAffinity, Resources, host_ports, pod_requests, requests};
 
-/// What a pod without requests counts as when nodes are compared (upstream: `schedutil.DefaultMilliCPURequest`, `DefaultMemoryRequest`).
+/// Requests that a pod without requests counts with when nodes are scored (upstream: `schedutil.DefaultMilliCPURequest`, `DefaultMemoryRequest`).
 const DEFAULT_CPU: i64 = 100;
 const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
-/// What the scheduler needs of a pod.
+/// Row of a pod, for the scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PodRow {
     pub ns: String,
@@ -81,7 +81,7 @@ impl PodRow {
     }
 }
 
-/// What the scheduler needs of a node.
+/// Row of a node, for the scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct NodeRow {
     pub labels: Labels,

@@ -16,7 +16,7 @@ use crate::storage::{
     rows::{ClaimRow, VolumeRow},
 };
 
-/// What to write before the pod can be bound.
+/// A write that comes before the binding of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     /// Give the claim this volume.
@@ -26,7 +26,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// The volume that is given away, and to whom.
+    /// The volume that is assigned, and its claim.
     pub fn given(&self) -> Option<(String, Key)> {
         match self {
             Self::Give { claim, volume } => Some((volume.clone(), claim.clone())),
@@ -118,7 +118,7 @@ impl<'a> Volumes<'a> {
         (!reasons.is_empty()).then(|| Refusal::all_hopeless(&reasons))
     }
 
-    /// What to write if the pod goes to this node; none if a claim cannot be served there.
+    /// Writes for the claims if the pod goes to this node; none if a claim cannot be served there.
     pub fn steps(&self, name: &str, node: &NodeRow) -> Option<Vec<Step>> {
         let Some(world) = self.world else { return Some(Vec::new()) };
         let mut steps = Vec::new();
@@ -151,7 +151,7 @@ impl<'a> Volumes<'a> {
     }
 }
 
-/// How far the claims of a pod are whose node is chosen.
+/// Binding progress of the claims of a pod whose node is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Done,

@@ -52,7 +52,7 @@ fn of_class(name: &str) -> ClaimRow {
 }
 
 #[test]
-fn what_no_node_can_help() {
+fn claims_that_no_node_can_satisfy_are_refused() {
     let storage = storage(
         vec![
             ("immediate", claim(|_| {})),
@@ -84,7 +84,7 @@ fn what_no_node_can_help() {
 }
 
 #[test]
-fn what_a_node_offers() {
+fn nodes_are_filtered_by_claims_and_volumes() {
     let local = |name: &str, host: &str, class: &str| {
         let class = class.to_owned();
         let affinity = on(host);
@@ -160,7 +160,7 @@ fn a_volume_that_was_given_away_is_not_given_twice() {
 }
 
 #[test]
-fn how_far_the_claims_are() {
+fn binding_progress_of_claims() {
     let win01 = node("win01");
     let selected = |host: &str| {
         let host = host.to_owned();

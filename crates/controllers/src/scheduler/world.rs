@@ -1,4 +1,4 @@
-//! What there is besides pods and nodes, as one decision sees it.
+//! Storage and namespaces, as one scheduling decision sees them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,7 +34,7 @@ impl Sources {
     }
 }
 
-/// What there is of storage and namespaces, and what the scheduler gave away before it is written.
+/// Storage and namespaces, and the volumes that the scheduler assigned but has not written yet.
 #[derive(Debug, Default)]
 pub(super) struct World {
     pub claims: BTreeMap<Key, Arc<ClaimRow>>,
@@ -46,7 +46,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// What matters for this pod; storage only if it has claims.
+    /// The part that concerns this pod; storage only if it has claims.
     pub fn of(pod: &PodRow, sources: &Sources, given: &HashMap<String, Key>) -> Self {
         let spaces = sources.spaces.snapshot().into_iter().map(|(key, labels)| (key.name, labels)).collect();
         if pod.claims.is_empty() {

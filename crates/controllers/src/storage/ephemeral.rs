@@ -1,4 +1,4 @@
-//! Makes the claims that pods bring along: one a volume, which goes with its pod (upstream: `pkg/controller/volume/ephemeral`).
+//! Claims of ephemeral volumes: one per volume, deleted with its pod (upstream: `pkg/controller/volume/ephemeral`).
 
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_brings_its_claims_along() {
+    fn ephemeral_volumes_become_claims_of_their_pod() {
         let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"accessModes": ["ReadWriteOnce"]}});
         let volumes = json!([{"name": "cache", "ephemeral": {"volumeClaimTemplate": template}}, {"name": "tmp", "emptyDir": {}}]);
         let pod: Pod = serde_json::from_value(json!({

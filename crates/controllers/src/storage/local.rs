@@ -41,17 +41,17 @@ pub trait LocalVolumes: Send + Sync + 'static {
     /// Makes `path`, in the node's own form, on `node`. A directory that is there already is fine.
     ///
     /// # Errors
-    /// What the system said, or that the node cannot be reached.
+    /// The error of the operating system, or that the node cannot be reached.
     fn create(&self, node: &str, path: &str) -> io::Result<()>;
 
     /// Removes `path` on `node` with all that is in it. Nothing being there is fine.
     ///
     /// # Errors
-    /// What the system said, or that the node cannot be reached.
+    /// The error of the operating system, or that the node cannot be reached.
     fn remove(&self, node: &str, path: &str) -> io::Result<()>;
 }
 
-/// What is kept of a Node.
+/// Row of a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NodeRow {
     windows: bool,
@@ -153,7 +153,7 @@ fn directory(windows: bool, volume: &str) -> String {
     if windows { format!(r"C:\var\lib\mullion\volumes\{volume}") } else { format!("/var/lib/mullion/volumes/{volume}") }
 }
 
-/// What to do about a claim.
+/// Actions for a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Provision {
     /// Nothing, or not our business.
@@ -177,7 +177,7 @@ impl fmt::Display for Provision {
     }
 }
 
-/// What a claim needs of us; `exists` says whether a node is there.
+/// Action for a claim of our class; `exists` tells whether a node exists.
 fn provision(claim: &ClaimRow, class: Option<&ClassRow>, exists: impl Fn(&str) -> bool) -> Provision {
     let Some(class) = class.filter(|class| class.provisioner == PROVISIONER) else { return Provision::Leave };
     if claim.deleting || !claim.volume.is_empty() || claim.provisioner.as_deref() != Some(PROVISIONER) {
@@ -201,7 +201,7 @@ fn provision(claim: &ClaimRow, class: Option<&ClassRow>, exists: impl Fn(&str) -
     }
 }
 
-/// What to do about a volume of ours.
+/// Actions for a volume of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Removal {
     Leave,
@@ -313,7 +313,7 @@ impl Context {
             self.events.event(&object, EventType::Warning, "VolumeFailedDelete", None, message.as_str());
             message
         };
-        // The annotation may be anybody's text: only a node that exists is a place.
+        // The annotation may hold any text: only an existing node counts.
         if self.nodes.get(Key::cluster(node)).is_none() {
             fail("there is no such node; it will be done when the node is back");
             return Ok(Next::Change);
@@ -379,7 +379,7 @@ mod tests {
     use crate::storage::testing::{claim, class, volume};
 
     #[test]
-    fn what_a_claim_gets() {
+    fn claims_get_local_volumes() {
         let asked = |change: fn(&mut ClaimRow)| {
             claim(|row| {
                 row.provisioner = Some(PROVISIONER.into());
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_volume_goes() {
+    fn local_volumes_are_removed_after_their_claim() {
         for (phase, policy, deleting, expected) in [
             ("Bound", "Delete", false, Removal::Leave),
             ("Bound", "Delete", true, Removal::Leave),

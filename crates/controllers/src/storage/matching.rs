@@ -1,4 +1,4 @@
-//! Which volume suits a claim: pure (upstream: `component-helpers/storage/volume` `FindMatchingVolume`, `checkVolumeSatisfyClaim`).
+//! Matching of volumes to claims: pure (upstream: `component-helpers/storage/volume` `FindMatchingVolume`, `checkVolumeSatisfyClaim`).
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -70,7 +70,7 @@ mod tests {
     use kube_rules::NodeTerm;
 
     #[test]
-    fn the_volume_that_suits_best() {
+    fn smallest_matching_volume_is_found() {
         let on_win01 = || {
             let hostname = NodeSelectorRequirement { key: "host".into(), operator: "In".into(), values: Some(vec!["win01".into()]) };
             Some(vec![NodeTerm::new(&NodeSelectorTerm { match_expressions: Some(vec![hostname]), match_fields: None })].into())
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_named_volume_does_not_suit() {
+    fn mismatch_of_a_named_volume_is_reported() {
         for (row, expected) in [
             (claim(|_| {}), None),
             (claim(|row| row.size = 1000), Some("requested PV is too small")),

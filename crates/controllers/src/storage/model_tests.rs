@@ -1,4 +1,4 @@
-//! Random clusters of claims and volumes: whatever users do, and wherever a pass breaks off, everything settles and nothing is bound twice.
+//! Random clusters of claims and volumes: whatever users do, and wherever a pass fails, everything settles and nothing is bound twice.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -14,9 +14,9 @@ use crate::storage::{
     testing::{claim, volume},
 };
 
-/// What a user does.
+/// Actions of users.
 #[derive(Debug, Clone)]
-enum Deed {
+enum Step {
     Claim {
         name: u8,
         size: i64,
@@ -34,20 +34,20 @@ enum Deed {
     Passes(u8),
 }
 
-fn deeds() -> impl Strategy<Value = Vec<Deed>> {
-    let deed = prop_oneof![
-        (0u8..5, 1i64..20, proptest::option::of(0u8..5)).prop_map(|(name, size, names)| Deed::Claim { name, size, names }),
-        (0u8..5, 1i64..20, proptest::option::of(0u8..5), any::<bool>()).prop_map(|(name, size, reserved, recycles)| Deed::Volume {
+fn actions() -> impl Strategy<Value = Vec<Step>> {
+    let action = prop_oneof![
+        (0u8..5, 1i64..20, proptest::option::of(0u8..5)).prop_map(|(name, size, names)| Step::Claim { name, size, names }),
+        (0u8..5, 1i64..20, proptest::option::of(0u8..5), any::<bool>()).prop_map(|(name, size, reserved, recycles)| Step::Volume {
             name,
             size,
             reserved,
             recycles
         }),
-        (0u8..5).prop_map(Deed::DropClaim),
-        (0u8..5).prop_map(Deed::DropVolume),
-        (0u8..5).prop_map(Deed::Passes),
+        (0u8..5).prop_map(Step::DropClaim),
+        (0u8..5).prop_map(Step::DropVolume),
+        (0u8..5).prop_map(Step::Passes),
     ];
-    proptest::collection::vec(deed, 1..25)
+    proptest::collection::vec(action, 1..25)
 }
 
 #[derive(Debug, Default)]
@@ -65,11 +65,11 @@ impl Model {
         self.volumes.iter().map(|(name, row)| (Key::cluster(name), Arc::new(row.clone()))).collect()
     }
 
-    fn act(&mut self, deed: &Deed) {
+    fn act(&mut self, action: &Step) {
         self.born += 1;
         let born = self.born;
-        match deed {
-            Deed::Claim { name, size, names } => {
+        match action {
+            Step::Claim { name, size, names } => {
                 let row = claim(|row| {
                     row.uid = format!("uid-{born}");
                     row.size = *size;
@@ -77,7 +77,7 @@ impl Model {
                 });
                 self.claims.entry(Key::new("a", format!("c{name}"))).or_insert(row);
             }
-            Deed::Volume { name, size, reserved, recycles } => {
+            Step::Volume { name, size, reserved, recycles } => {
                 let (key, row) = volume(&format!("v{name}"), |row| {
                     row.uid = format!("uid-{born}");
                     row.size = *size;
@@ -86,12 +86,12 @@ impl Model {
                 });
                 self.volumes.entry(key.name).or_insert_with(|| (*row).clone());
             }
-            Deed::DropClaim(name) => drop(self.claims.remove(&Key::new("a", format!("c{name}")))),
-            Deed::DropVolume(name) => {
+            Step::DropClaim(name) => drop(self.claims.remove(&Key::new("a", format!("c{name}")))),
+            Step::DropVolume(name) => {
                 self.volumes.remove(&format!("v{name}"));
                 self.dropped.insert(format!("v{name}"));
             }
-            Deed::Passes(steps) => {
+            Step::Passes(steps) => {
                 self.pass(usize::from(*steps));
             }
         }
@@ -117,7 +117,7 @@ impl Model {
         wrote
     }
 
-    /// What the API holds after an action.
+    /// Applies an action to the API double.
     fn apply(&mut self, key: &Key, action: &Action) -> bool {
         match action {
             Action::Reserve { volume, by_controller } => {
@@ -148,7 +148,7 @@ impl Model {
                 (*phase).clone_into(&mut row.phase);
                 row.granted = granted.unwrap_or_default();
             }
-            Action::Ask { .. } | Action::Tell { .. } => return false,
+            Action::Ask { .. } | Action::Report { .. } => return false,
         }
         true
     }
@@ -179,10 +179,10 @@ impl Model {
 
 proptest! {
     #[test]
-    fn everything_settles_and_nothing_is_bound_twice(deeds in deeds()) {
+    fn everything_settles_and_nothing_is_bound_twice(actions in actions()) {
         let mut model = Model::default();
-        for deed in &deeds {
-            model.act(deed);
+        for action in &actions {
+            model.act(action);
         }
         let mut passes = 0;
         while model.pass(usize::MAX) {

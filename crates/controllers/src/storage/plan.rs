@@ -1,4 +1,4 @@
-//! What to do about one claim, or one volume: pure (upstream: `pkg/controller/volume/persistentvolume/pv_controller.go`).
+//! Plan for one claim or one volume: pure (upstream: `pkg/controller/volume/persistentvolume/pv_controller.go`).
 
 use std::{collections::HashSet, fmt, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Note on a volume whose it is.
+    /// Write the claim reference to a volume.
     Reserve { volume: String, by_controller: bool },
     /// Write a volume's phase.
     VolumePhase { volume: String, phase: &'static str, message: String },
@@ -24,10 +24,10 @@ pub(super) enum Action {
     Ask { provisioner: String },
     /// The volume's claim is gone: the volume is free of it, but not for others.
     Release { volume: String },
-    /// The volume belongs to nobody any more.
+    /// Mark the volume Released.
     Unbind { volume: String, keep_name: bool },
-    /// Tell the author of the claim or volume.
-    Tell { type_: EventType, reason: &'static str, message: String },
+    /// Record an Event for the author of the claim or volume.
+    Report { type_: EventType, reason: &'static str, message: String },
 }
 
 impl fmt::Display for Action {
@@ -40,16 +40,16 @@ impl fmt::Display for Action {
             Self::Ask { provisioner } => write!(f, "ask {provisioner}"),
             Self::Release { volume } => write!(f, "release {volume}"),
             Self::Unbind { volume, .. } => write!(f, "unbind {volume}"),
-            Self::Tell { reason, message, .. } => write!(f, "tell {reason}: {message}"),
+            Self::Report { reason, message, .. } => write!(f, "report {reason}: {message}"),
         }
     }
 }
 
 fn tell(type_: EventType, reason: &'static str, message: impl Into<String>) -> Action {
-    Action::Tell { type_, reason, message: message.into() }
+    Action::Report { type_, reason, message: message.into() }
 }
 
-/// What a claim's plan is made from.
+/// Input of a claim's plan.
 pub(super) struct ClaimInput<'a> {
     pub key: &'a Key,
     pub claim: &'a ClaimRow,
@@ -60,7 +60,7 @@ pub(super) struct ClaimInput<'a> {
     pub waiting_pods: &'a [String],
 }
 
-/// What to do about one claim (`syncClaim`).
+/// Plan for one claim (`syncClaim`).
 pub(super) fn for_claim(input: &ClaimInput<'_>) -> Vec<Action> {
     if input.claim.bind_completed { input.bound() } else { input.unbound() }
 }
@@ -176,7 +176,7 @@ impl ClaimInput<'_> {
     }
 }
 
-/// What to do about one volume (`syncVolume`); `claim` is the one it names, if there is one of that name.
+/// Plan for one volume (`syncVolume`); `claim` is the one it names, if there is one of that name.
 pub(super) fn for_volume(name: &str, volume: &VolumeRow, claim: Option<&ClaimRow>) -> Vec<Action> {
     let phase = |phase: &'static str| match volume.phase == phase {
         true => Vec::new(),
@@ -197,7 +197,7 @@ pub(super) fn for_volume(name: &str, volume: &VolumeRow, claim: Option<&ClaimRow
     }
 }
 
-/// What becomes of a volume whose claim is gone.
+/// Plan for a volume whose claim is gone.
 fn released(name: &str, volume: &VolumeRow) -> Vec<Action> {
     match volume.phase.as_str() {
         "Failed" => return Vec::new(),

@@ -21,7 +21,7 @@ fn plan(claim: &ClaimRow, volumes: &[Named], class: Option<Arc<ClassRow>>, pods:
 fn a_claim_without_a_volume() {
     let of_class = |name: &str| claim(|row| row.class = name.to_owned());
     let local = || Some(class("mullion.io/local", true));
-    let external = "tell ExternalProvisioning: Waiting for a volume to be created either by the external provisioner 'mullion.io/local' or manually by \
+    let external = "report ExternalProvisioning: Waiting for a volume to be created either by the external provisioner 'mullion.io/local' or manually by \
                     the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.";
     for (what, row, volumes, class, pods, expected) in [
         (
@@ -30,19 +30,19 @@ fn a_claim_without_a_volume() {
             vec![],
             None,
             &[][..],
-            &["tell FailedBinding: no persistent volumes available for this claim and no storage class is set"][..],
+            &["report FailedBinding: no persistent volumes available for this claim and no storage class is set"][..],
         ),
         ("something suits", claim(|_| {}), vec![volume("v", |_| {})], None, &[], &["reserve v", "v is Bound", "name v", "the claim is Bound"]),
-        ("no such class", of_class("fast"), vec![], None, &[], &["tell ProvisioningFailed: storageclass.storage.k8s.io \"fast\" not found"]),
+        ("no such class", of_class("fast"), vec![], None, &[], &["report ProvisioningFailed: storageclass.storage.k8s.io \"fast\" not found"]),
         (
             "a class that waits for a pod",
             of_class("local"),
             vec![volume("v", |row| row.class = "local".into())],
             local(),
             &[],
-            &["tell WaitForFirstConsumer: waiting for first consumer to be created before binding"],
+            &["report WaitForFirstConsumer: waiting for first consumer to be created before binding"],
         ),
-        ("a pod is there", of_class("local"), vec![], local(), &["web"], &["tell WaitForPodScheduled: waiting for pod web to be scheduled"]),
+        ("a pod is there", of_class("local"), vec![], local(), &["web"], &["report WaitForPodScheduled: waiting for pod web to be scheduled"]),
         (
             "the scheduler chose a node",
             claim(|row| {
@@ -74,7 +74,7 @@ fn a_claim_without_a_volume() {
             vec![],
             Some(class("kubernetes.io/gce-pd", false)),
             &[],
-            &["tell ProvisioningFailed: no volume plugin matched name: kubernetes.io/gce-pd"],
+            &["report ProvisioningFailed: no volume plugin matched name: kubernetes.io/gce-pd"],
         ),
     ] {
         assert_eq!(plan(&row, &volumes, class, pods), expected, "{what}");
@@ -94,7 +94,7 @@ fn a_claim_that_names_its_volume() {
                 row.size = 99;
             }),
             vec![volume("v", |_| {})],
-            &["tell VolumeMismatch: Cannot bind to requested volume \"v\": requested PV is too small"],
+            &["report VolumeMismatch: Cannot bind to requested volume \"v\": requested PV is too small"],
         ),
         (
             "it is reserved for the claim",
@@ -106,7 +106,7 @@ fn a_claim_that_names_its_volume() {
             "it is another's",
             named(),
             vec![volume("v", |row| row.claim = owned("other", "x"))],
-            &["tell FailedBinding: volume \"v\" already bound to a different claim."],
+            &["report FailedBinding: volume \"v\" already bound to a different claim."],
         ),
     ] {
         assert_eq!(plan(&row, &volumes, None, &[]), expected, "{what}");
@@ -136,19 +136,19 @@ fn a_bound_claim() {
             "its volume is gone",
             bound(|_| {}),
             vec![],
-            &["the claim is Lost", "tell ClaimLost: Bound claim has lost its PersistentVolume. Data on the volume is lost!"],
+            &["the claim is Lost", "report ClaimLost: Bound claim has lost its PersistentVolume. Data on the volume is lost!"],
         ),
         (
             "it lost the volume's name",
             bound(|row| row.volume.clear()),
             vec![mine()],
-            &["the claim is Lost", "tell ClaimLost: Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"],
+            &["the claim is Lost", "report ClaimLost: Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"],
         ),
         (
             "the volume is another's",
             bound(|_| {}),
             vec![volume("v", |row| row.claim = owned("other", "x"))],
-            &["the claim is Lost", "tell ClaimMisbound: Two claims are bound to the same volume, this one is bound incorrectly"],
+            &["the claim is Lost", "report ClaimMisbound: Two claims are bound to the same volume, this one is bound incorrectly"],
         ),
         ("the volume forgot it", bound(|_| {}), vec![volume("v", |_| {})], &["reserve v", "v is Bound"]),
     ] {
@@ -190,9 +190,9 @@ fn volumes() {
             "nobody can remove it",
             gone("Delete", false),
             None,
-            &["v is Failed", "tell VolumeFailedDelete: error getting deleter volume plugin for volume \"v\": no deletable volume plugin matched"],
+            &["v is Failed", "report VolumeFailedDelete: error getting deleter volume plugin for volume \"v\": no deletable volume plugin matched"],
         ),
-        ("nobody recycles", gone("Recycle", false), None, &["v is Failed", "tell VolumeFailedRecycle: No recycler plugin found for the volume!"]),
+        ("nobody recycles", gone("Recycle", false), None, &["v is Failed", "report VolumeFailedRecycle: No recycler plugin found for the volume!"]),
         ("its claim went elsewhere", mine(|row| row.by_controller = true), its(|row| row.volume = "w".into()), &["unbind v"]),
     ] {
         assert_eq!(text(&for_volume("v", &row, claim.as_ref())), expected, "{what}");

@@ -1,4 +1,4 @@
-//! Keeps claims while pods use them and volumes while they are bound, by finalizers (upstream: `pvcprotection`, `pvprotection`).
+//! Protects claims that pods use and volumes that are bound, by finalizers (upstream: `pvcprotection`, `pvprotection`).
 
 use std::{fmt, sync::Arc};
 
@@ -57,7 +57,7 @@ fn is_protected(volume: &VolumeRow) -> bool {
     volume.finalizers.iter().any(|one| one == VOLUME_PROTECTION)
 }
 
-/// What to do about a finalizer: present objects have it, objects on their way lose it once they are free.
+/// Actions for a finalizer: present objects have it, objects on their way lose it once they are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Keep,
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_use_stays() {
+    fn objects_in_use_keep_their_finalizer() {
         for (deleting, protected, in_use, expected) in [
             (false, false, false, Step::Add),
             (false, true, false, Step::Keep),

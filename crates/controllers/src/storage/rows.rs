@@ -1,4 +1,4 @@
-//! What is kept of claims, volumes and storage classes; shared by the controllers, the provisioner and the scheduler.
+//! Rows of claims, volumes and storage classes, for the controllers, the provisioner and the scheduler.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use k8s_openapi::{
 use kube::Api;
 use kube_rules::{Labels, NodeSelector, Quantity, Selector};
 
-/// A claim whose binding is complete says so by this annotation.
+/// Annotation of a claim whose binding is complete.
 pub(crate) const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// What was bound by a controller, and not by its author, says so by this annotation.
+/// Annotation of a claim or volume that a controller bound, and not its author.
 pub(crate) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Who made a volume.
 pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -31,7 +31,7 @@ pub(crate) const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
 /// Holds a volume while it is bound.
 pub(crate) const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
 
-/// What is kept of a PersistentVolumeClaim.
+/// Row of a PersistentVolumeClaim.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ClaimRow {
     pub uid: String,
@@ -102,7 +102,7 @@ pub(crate) struct ClaimRef {
     pub uid: String,
 }
 
-/// What is kept of a PersistentVolume.
+/// Row of a PersistentVolume.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct VolumeRow {
     pub uid: String,
@@ -170,7 +170,7 @@ impl VolumeRow {
     }
 }
 
-/// What is kept of a StorageClass.
+/// Row of a StorageClass.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ClassRow {
     pub provisioner: String,
@@ -195,7 +195,7 @@ impl ClassRow {
         }
     }
 
-    /// Whether anybody makes volumes of this class.
+    /// Whether the class has a provisioner.
     pub fn provisions(&self) -> bool {
         !matches!(self.provisioner.as_str(), "" | "kubernetes.io/no-provisioner")
     }
