@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::metrics::CallCounter;
 use crate::table::{Table, VipKey};
 
-/// A VIP that could not be made what the table says; it is retried.
+/// A VIP that could not be programmed; it is retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Which one.

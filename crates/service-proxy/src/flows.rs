@@ -1,4 +1,4 @@
-//! Connections that last, for tests of what must not cut them.
+//! Long-lived connections, for tests of changes that must not cut them.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use linux_sys::ns::NetNs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Says what it hears to every connection, on a thread of its own.
+/// Echoes every connection, on a thread of its own.
 pub(crate) fn echo(listener: TcpListener) {
     raise_limits();
     listener.set_nonblocking(true).unwrap();

@@ -1,4 +1,4 @@
-//! Servers at `healthCheckNodePort`: what load balancers ask to learn whether this node serves a Service.
+//! Health check servers at `healthCheckNodePort`: load balancers learn whether this node serves a Service.
 //!
 //! The answer is upstream's: 200 while at least one ready endpoint is here and the proxy does its work, else 503; the number of
 //! endpoints as weight. A changed number reaches the next question; a listener stays while its port does.
@@ -116,7 +116,7 @@ async fn serve(listener: TcpListener, service: Key, endpoints: Arc<AtomicUsize>,
         tokio::spawn(async move {
             let connection =
                 http1::Builder::new().timer(TokioTimer::new()).header_read_timeout(PATIENCE).serve_connection(TokioIo::new(stream), reply);
-            // Who asks wrongly or goes away hears nothing; there is nobody else to tell.
+            // An invalid request or a closed connection concerns only its client.
             let _ = connection.await;
         });
     }

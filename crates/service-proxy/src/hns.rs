@@ -1,9 +1,10 @@
 //! The backend for Windows: load balancers and remote endpoints of the Host Networking Service.
 //!
-//! Flow: the table's changes and the service's drift put VIPs into a queue ([`engine`], pure), most important first;
-//! each is planned against a mirror ([`plan`], pure) and its operations run on a few blocking threads ([`calls`]).
+//! Flow: the table's changes and the service's drift put VIPs into a queue ([`scheduler`], pure), most important first;
+//! each is planned against a mirror ([`plan`], pure), its steps are made calls ([`apply`]), which run on a few blocking threads
+//! ([`calls`]). [`discovery`] enumerates what the service has; the [`engine`] composes all of them.
 //! Guarantees: a change costs its own calls and lists nothing; ids are UUIDv5 of the cluster and the VIP, so nothing is
-//! looked up before it is deleted, and after a restart our objects are told from others', which are never touched; an error
+//! looked up before it is deleted, and after a restart our objects are recognised; foreign ones are never touched; an error
 //! proves nothing; what failed is tried again and is never counted as done; load balancers are written before endpoints go.
 //! Drift: the service's notifications, ids compared every few seconds, and one load balancer after the other read again.
 //! Not seen: rules that the switch lost behind an intact object. Source of values: kube-proxy's `pkg/proxy/winkernel`.
@@ -39,7 +40,7 @@ pub use document::{load_balancer_id, vip_key};
 pub use engine::{Engine, Token};
 pub use gap::Gap;
 
-/// What this backend is told.
+/// Settings of this backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Name of the HNS network whose endpoints are backends.
@@ -50,7 +51,7 @@ pub struct Settings {
     pub modify: bool,
     /// The address that backends see where direct server return is off; overlays need one.
     pub source_vip: Option<IpAddr>,
-    /// Addresses of this node; none takes the network's own word.
+    /// Addresses of this node; without any, the network's management address.
     pub node_ips: Vec<IpAddr>,
     /// The MAC of this node's adapter; overlays need it.
     pub host_mac: Option<String>,

@@ -1,4 +1,4 @@
-//! The newest rows by Service, and which Services changed.
+//! Newest rows by Service, and the set of changed Services.
 //!
 //! The watches of Services and EndpointSlices put their rows here and keep none themselves. There are many rows: names of namespaces stand
 //! here once, and the Service of a slice is found by the slice's name.
@@ -211,7 +211,7 @@ fn begins_with(slice: &str, service: &str) -> bool {
 pub struct SharedInputs(Arc<Mutex<Inputs>>);
 
 impl SharedInputs {
-    /// The inputs, while nobody else has them.
+    /// Locks the inputs.
     pub fn lock(&self) -> MutexGuard<'_, Inputs> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

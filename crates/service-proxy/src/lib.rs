@@ -3,7 +3,7 @@
 //! itself on any system.
 //!
 //! Flow: watches feed [`Inputs`], which keep the rows and remember what changed; [`vips`] derives a Service's VIPs (pure);
-//! [`Table`] merges them and says what differs; the backend plans against its mirror of the host (pure) and applies.
+//! [`Table`] merges them and returns the differences; the [`backend`] plans against its mirror of the host (pure) and applies.
 //! Guarantees: a change touches only its Service; failures are retried with back-off and never counted as done;
 //! a periodic full pass compares with the host itself; what is not ours is never touched; nothing is wiped at start.
 

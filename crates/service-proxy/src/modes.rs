@@ -58,7 +58,7 @@ pub(crate) struct Places {
     pub pods: Vec<Pod>,
 }
 
-/// A node with a proxy, and what the API says to it.
+/// A node with a proxy, and the objects of the API.
 pub(crate) struct World<S> {
     proxy: S,
     places: Places,
@@ -260,7 +260,7 @@ fn settle(rtnl: &Rtnl) {
     links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
 }
 
-/// Tells each connection `NAME:PORT`, then what it hears; tells each datagram `NAME`.
+/// Sends `NAME:PORT` to each connection, then echoes it; answers each datagram with `NAME`.
 fn answer_at(ns: &NetNs, ip: IpAddr, name: &'static str) {
     for port in [8080, 9090] {
         let listener = ns.run(|| TcpListener::bind((ip, port)).unwrap()).unwrap();

@@ -33,7 +33,7 @@ pub use settings::{Pods, Settings};
 pub struct Nftables {
     settings: Settings,
     kernel: Option<Kernel>,
-    /// Why flows of UDP cannot be forgotten, once it was said.
+    /// Why flows of UDP cannot be removed, once it was logged.
     unforgettable: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Where node ports listen (pure).
+//! Addresses on which node ports listen (pure).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -16,7 +16,7 @@ pub enum NodePorts {
 }
 
 impl NodePorts {
-    /// The addresses, given the node's own and all of the host. Of loopback only 127.0.0.1 can be one: the kernel routes
+    /// Selects the addresses from the node's own and all of the host. Of loopback only 127.0.0.1 can be one: the kernel routes
     /// ::1 nowhere, and of link-local addresses nobody outside says which link.
     pub fn select(&self, node_ips: &[IpAddr], host: &[IpAddr]) -> Vec<IpAddr> {
         let mut selected: Vec<IpAddr> = match self {

@@ -1,4 +1,4 @@
-//! What the proxy keeps of Services, EndpointSlices and its Node.
+//! Rows: the fields that the proxy keeps of Services, EndpointSlices and its Node.
 
 use std::net::IpAddr;
 
@@ -94,7 +94,7 @@ pub struct EndpointRow {
 /// For which nodes an endpoint is meant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeHint {
-    /// Nothing is said.
+    /// There is no hint.
     #[default]
     None,
     /// This one.
@@ -158,7 +158,7 @@ fn addresses<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAddr> {
     exact(ips)
 }
 
-/// What is no network lets nobody in.
+/// A range that is no network admits no client.
 fn networks(texts: &[String]) -> Vec<IpNet> {
     let mut nets: Vec<IpNet> = texts.iter().filter_map(|text| text.trim().parse::<IpNet>().ok()).map(|net| net.trunc()).collect();
     nets.sort();

@@ -29,7 +29,7 @@ pub enum BackendConfig {
     Hcn {
         /// The service.
         client: HcnClient,
-        /// What it is told.
+        /// Its settings.
         settings: crate::hns::Settings,
     },
     /// nftables in this process's network namespace.
@@ -45,7 +45,7 @@ pub struct Config {
     pub client: Client,
     /// What is known of that API server; shared by all parts of a node.
     pub api: ApiServer,
-    /// This node's name, which tells local endpoints.
+    /// This node's name: endpoints on it are local.
     pub node_name: String,
     /// The cluster's identity (UID of namespace `kube-system`), which marks what is ours.
     pub cluster_uid: String,
@@ -53,18 +53,18 @@ pub struct Config {
     pub backend: BackendConfig,
     /// How often the whole table is compared with the host; a change that waits for twice as long is a sign of ill health.
     pub full_pass: Duration,
-    /// What decides about every Service alike; the Node object fills in what is open.
+    /// The node policy; the Node object fills in missing values.
     pub policy: NodePolicy,
     /// Answer at `healthCheckNodePort`.
     pub health_checks: bool,
-    /// Where to tell how far it is.
+    /// Where the status goes.
     pub status: Option<watch::Sender<Status>>,
-    /// What is measured.
+    /// The metrics.
     pub metrics: Metrics,
 }
 
 impl Config {
-    /// What must be said; everything else as upstream has it.
+    /// The required values; everything else as upstream has it.
     pub fn new(client: Client, node_name: impl Into<String>, cluster_uid: impl Into<String>, backend: BackendConfig) -> Self {
         Self {
             client,
@@ -81,7 +81,7 @@ impl Config {
     }
 }
 
-/// How far the proxy is.
+/// Status of the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Services and slices were read and every VIP was tried once.
@@ -90,7 +90,7 @@ pub struct Status {
     pub vips: usize,
     /// How far the backend is with them.
     pub progress: Progress,
-    /// How long what waits will take, as it goes now.
+    /// Estimated time until converged.
     pub eta: Option<Duration>,
     /// Since when something waits and nothing gets done.
     pub stuck_since: Option<Instant>,
@@ -109,7 +109,7 @@ impl Status {
         self.ready && self.missing() == 0 && self.progress.unavailable.is_none()
     }
 
-    /// Whether every VIP was tried and the host's service answers. What the host refuses is tried again and told, and holds
+    /// Whether every VIP was tried and the host's service answers. What the host refuses is tried again and reported, and holds
     /// up nothing else.
     pub fn is_ready(&self) -> bool {
         self.ready && self.progress.unavailable.is_none()
@@ -191,7 +191,7 @@ impl Rows {
     }
 }
 
-/// How fast work goes, and whether it goes.
+/// Speed of the work, and whether it makes progress.
 struct Pace {
     /// Since when something waits.
     busy_since: Option<Instant>,
@@ -369,7 +369,7 @@ impl<B: Backend> Loop<B> {
         self.answer_health();
     }
 
-    /// Has the health checks of Services answered.
+    /// Starts and stops health check servers as the table has them.
     fn answer_health(&mut self) {
         let Some(servers) = &mut self.health else { return };
         let failures = servers.sync(self.table.health_checks());

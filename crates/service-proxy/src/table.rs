@@ -1,4 +1,4 @@
-//! The backend-neutral table: what listens where, and who answers.
+//! The backend-neutral table: VIPs, their backends and their rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -121,7 +121,7 @@ pub enum Kind {
     ExternalIp,
     /// `status.loadBalancer.ingress`
     LoadBalancer,
-    /// A load balancer's question, at its own address, how this node is: the node itself answers, on the key's port.
+    /// The health check that a load balancer sends to its own address: the node itself answers, on the key's port.
     /// Only where [`NodePolicy::forwarded_health_port`](crate::NodePolicy) asks for it.
     HealthCheck,
 }
@@ -129,13 +129,13 @@ pub enum Kind {
 /// What happens to packets when no backend may take them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unserved {
-    /// The client is told at once: nobody serves this anywhere.
+    /// The client is refused at once: there is no backend anywhere.
     Reject,
-    /// Silence: others serve it, but the traffic policy keeps this node out.
+    /// Packets are dropped: other nodes serve it, but the traffic policy excludes this node.
     Drop,
 }
 
-/// One that answers.
+/// A backend of a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend {
     /// Its address.
@@ -159,14 +159,14 @@ impl fmt::Display for Backend {
 /// Backends, sorted and without repetition; VIPs that have the same share them.
 pub type Backends = Arc<[Backend]>;
 
-/// A VIP: who answers, and under which rules.
+/// A VIP: its backends and its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vip {
     /// `NAMESPACE/SERVICE:PORT`, for people.
     pub service: Arc<str>,
     /// Where it comes from.
     pub kind: Kind,
-    /// Who answers; traffic policy, topology hints and conditions are already applied.
+    /// Its backends; traffic policy, topology hints and conditions are already applied.
     pub backends: Backends,
     /// With external traffic policy `Local`: who answers clients inside the cluster, who may use every backend.
     pub inside: Option<Backends>,
@@ -174,7 +174,7 @@ pub struct Vip {
     pub keep_client: bool,
     /// Session affinity by client address, with its timeout in seconds.
     pub affinity: Option<u32>,
-    /// Who may come (`loadBalancerSourceRanges`); absent is everybody. Others get silence.
+    /// Clients that are admitted (`loadBalancerSourceRanges`); absent admits all. Packets of others are dropped.
     pub sources: Option<Arc<[IpNet]>>,
     /// Annotation `preserve-destination` of Windows: backends, local ones only, see the VIP's own address.
     pub preserve_destination: bool,
@@ -234,7 +234,7 @@ impl fmt::Display for Vip {
     }
 }
 
-/// What a load balancer may ask this node at `healthCheckNodePort`.
+/// The health check of a Service at `healthCheckNodePort`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The port.
@@ -243,7 +243,7 @@ pub struct HealthCheck {
     pub endpoints: usize,
 }
 
-/// Everything that one Service wants of this node.
+/// Everything that one Service needs of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredVips {
     /// Its VIPs.
@@ -290,7 +290,7 @@ fn name_of(service: &Key) -> Name {
     format!("{}{BETWEEN}{}", service.ns, service.name).into()
 }
 
-/// Who wants a VIP, and how.
+/// A Service's claim to a VIP.
 type Claim = (Name, Arc<Vip>);
 
 /// Every VIP of this node. Where two Services claim one, the first by name has it until it gives it up.
@@ -302,7 +302,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Replaces what one Service wants (nothing when it is gone) and returns what differs, in the order of keys.
+    /// Replaces the VIPs of one Service (none when it is gone) and returns the differences, in the order of keys.
     pub fn set_service(&mut self, service: &Key, desired: impl Into<DesiredVips>) -> Vec<Change> {
         let desired: DesiredVips = desired.into();
         match desired.health_check {

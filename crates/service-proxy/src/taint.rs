@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::run::Status;
 
-/// While it is on, it is said this often how long it will stay.
-const TELL: Duration = Duration::from_secs(5);
+/// While it is on, the remaining time is logged this often.
+const REPORT: Duration = Duration::from_secs(5);
 
 /// A taint that this proxy puts on its Node and takes off again: `KEY[=VALUE][:NoSchedule|PreferNoSchedule]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,16 +35,16 @@ impl FromStr for StartupTaint {
 
 impl StartupTaint {
     /// Keeps it on the Node until `status` says that every VIP was tried, so that one refused for good keeps no pod away;
-    /// tells how long that will take. It is left alone from then on, whatever fails later: pods run there.
+    /// reports how long that will take. It is left alone from then on, whatever fails later: pods run there.
     pub async fn hold(self, client: Client, node: String, mut status: watch::Receiver<Status>) {
-        let teller = Teller { recorder: EventRecorder::new(client.clone(), "kube-proxy", &node), node: node.clone() };
+        let reporter = Reporter { recorder: EventRecorder::new(client.clone(), "kube-proxy", &node), node: node.clone() };
         let api = Api::<Node>::all(client);
         let progress = status.clone();
         let served = tokio::select! {
             served = status.wait_for(Status::is_ready) => served.is_ok(),
             () = async {
                 self.change(&api, &node, true).await;
-                teller.tell_until_the_end(&self.0.key, progress).await;
+                reporter.report_until_the_end(&self.0.key, progress).await;
             } => return,
         };
         if !served {
@@ -52,7 +52,7 @@ impl StartupTaint {
         }
         self.change(&api, &node, false).await;
         tracing::info!(taint = self.0.key, "every Service is served; the start-up taint is off");
-        teller.event("ServicesServed", &format!("Every Service is served; taint {} is off", self.0.key));
+        reporter.event("ServicesServed", &format!("Every Service is served; taint {} is off", self.0.key));
     }
 
     /// Puts it on or takes it off, however long that takes.
@@ -75,26 +75,26 @@ impl StartupTaint {
     }
 }
 
-/// Tells the log and the Node's events.
-struct Teller {
+/// Reports to the log and as events of the Node.
+struct Reporter {
     recorder: EventRecorder,
     node: String,
 }
 
-impl Teller {
+impl Reporter {
     /// Ends with the proxy alone.
-    async fn tell_until_the_end(&self, key: &str, mut status: watch::Receiver<Status>) {
-        let mut told: Option<Instant> = None;
+    async fn report_until_the_end(&self, key: &str, mut status: watch::Receiver<Status>) {
+        let mut reported: Option<Instant> = None;
         loop {
             let (missing, eta) = {
                 let status = status.borrow_and_update();
                 (status.missing(), status.eta)
             };
-            if let Some(eta) = eta.filter(|_| told.is_none_or(|at| at.elapsed() >= TELL)) {
+            if let Some(eta) = eta.filter(|_| reported.is_none_or(|at| at.elapsed() >= REPORT)) {
                 let seconds = eta.as_secs_f64().ceil();
                 let text = format!("{missing} VIPs of Services are not served yet, which will take about {seconds} s; taint {key} stays until then");
                 tracing::info!("{text}");
-                if told.replace(Instant::now()).is_none() {
+                if reported.replace(Instant::now()).is_none() {
                     self.event("ServicesPending", &text);
                 }
             }

@@ -1,4 +1,4 @@
-//! The backend for any system: this process listens where Services are, and carries bytes itself.
+//! The backend for any system: this process listens on VIPs and relays bytes itself.
 //!
 //! A Service's addresses are put on an interface of this host while it is served, by calls of the system, and taken away
 //! with its last connection. TCP is relayed, on Linux by splice, so that bytes never enter this process; datagrams go over a
@@ -31,7 +31,7 @@ use addresses::{Lease, Pool};
 use relay::Relays;
 use selector::{BackendSelector, Inside};
 
-/// What the backend needs to know of the node and of the configuration.
+/// Settings of the backend: the node and the configuration.
 pub struct Settings {
     /// Where addresses of Services are put; without one, only node ports and addresses that the host has are served.
     pub interface: Option<Arc<dyn Addresses>>,
@@ -144,7 +144,7 @@ impl Userspace {
         Ok(outcome)
     }
 
-    /// Has the host refuse where nobody serves; where silence is asked for, the host has no such address.
+    /// Has the host refuse VIPs without backends; where packets are to be dropped, the host has no such address.
     fn refuse(&mut self, key: VipKey, vip: Option<&Arc<Vip>>, outcome: &mut Outcome) {
         let refused = vip.is_some_and(|vip| vip.kind != Kind::HealthCheck && vip.unserved == Unserved::Reject);
         match key.address {

@@ -1,4 +1,4 @@
-//! From one Service and its slices to its VIPs: ports, traffic policies, topology, and which endpoints may answer.
+//! VIPs of one Service: ports, traffic policies, topology, and selection of endpoints (pure).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,12 +10,12 @@ use ipnet::IpNet;
 use crate::rows::{NodeHint, ServicePort, ServiceRow, SliceRow};
 use crate::table::{Backend, Backends, DesiredVips, HealthCheck, IpFamily, Kind, Protocol, Unserved, Vip, VipAddress, VipKey};
 
-/// What decides about every Service alike: facts of this node, and configuration.
+/// The node policy, which applies to every Service: facts of this node, and configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePolicy {
     /// The zone of this node, for topology hints.
     pub zone: Option<String>,
-    /// The addresses of this node: who may come from them may come from a load balancer's address too, which a node
+    /// The addresses of this node: source ranges that admit them admit a load balancer's address too, which a node
     /// that talks to itself has as its source.
     pub node_ips: Vec<IpAddr>,
     /// Load balancers ask at their own address how this node is, and HNS forwards that: on this port where the Service
@@ -23,7 +23,7 @@ pub struct NodePolicy {
     pub forwarded_health_port: Option<u16>,
 }
 
-/// What one Service wants of this node.
+/// The VIPs and the health check of one Service on this node.
 pub fn desired_vips(service: &Key, row: &ServiceRow, slices: &[Arc<SliceRow>], policy: &NodePolicy) -> DesiredVips {
     let mut vips = Vec::new();
     for port in &row.ports {
@@ -113,7 +113,7 @@ impl PortVips<'_> {
         }
     }
 
-    /// Who may come to a load balancer's address. Ranges of the other family only restrict nobody of this one, as upstream.
+    /// Clients that a load balancer's address admits. Ranges of the other family do not restrict this one, as upstream.
     fn sources(&self, address: IpAddr) -> Option<Arc<[IpNet]>> {
         let ranges = self.row.sources.as_ref()?;
         let mut ours: Vec<IpNet> = ranges.iter().copied().filter(|net| IpFamily::of(net.addr()) == self.family).collect();
@@ -137,15 +137,15 @@ struct Chosen {
     here: Backends,
 }
 
-/// What the slices say of one address and port.
+/// One address and port of the slices.
 #[derive(Clone, Copy, PartialEq)]
 struct Endpoint {
     ready: bool,
-    /// Does not get new connections, but answers until it ends.
-    fading: bool,
+    /// Gets no new connections, but answers until it ends.
+    serving_terminating: bool,
     local: bool,
     node: NodeHint,
-    /// Whether it is meant for this node's zone; absent where nothing is said.
+    /// Whether it is meant for this node's zone; absent without a hint.
     zone: Option<bool>,
 }
 
@@ -161,7 +161,7 @@ impl Endpoints {
                 for row in slice.endpoints.iter().filter(|e| IpFamily::of(e.address) == family) {
                     let endpoint = Endpoint {
                         ready: row.ready,
-                        fading: row.serving && row.terminating,
+                        serving_terminating: row.serving && row.terminating,
                         local: row.local,
                         node: row.nodes,
                         zone: (row.zones != 0).then(|| zone.is_some_and(|zone| slice.is_for_zone(row, zone))),
@@ -177,16 +177,16 @@ impl Endpoints {
         Self(map)
     }
 
-    /// The ready ones where topology wants them; when nobody is ready, those that still serve while they terminate.
+    /// The ready ones that topology admits; when none is ready, those that still serve while they terminate.
     fn choose(&self) -> Chosen {
         let select = |rule: &dyn Fn(&Endpoint) -> bool| -> Backends {
             let chosen = self.0.iter().filter(|(_, e)| rule(e));
             chosen.map(|(&(address, port), e)| Backend { address, port, local: e.local }).collect()
         };
-        let or_fading = |ready: Backends, fading: &dyn Fn(&Endpoint) -> bool| if ready.is_empty() { select(fading) } else { ready };
+        let or_terminating = |ready: Backends, terminating: &dyn Fn(&Endpoint) -> bool| if ready.is_empty() { select(terminating) } else { ready };
         let near = self.nearness();
-        let everyone = or_fading(select(&|e| e.ready && near.admits(e)), &|e| e.fading);
-        let here = or_fading(select(&|e| e.ready && e.local), &|e| e.fading && e.local);
+        let everyone = or_terminating(select(&|e| e.ready && near.admits(e)), &|e| e.serving_terminating);
+        let here = or_terminating(select(&|e| e.ready && e.local), &|e| e.serving_terminating && e.local);
         let here = if here == everyone { everyone.clone() } else { here };
         Chosen { everyone, here }
     }

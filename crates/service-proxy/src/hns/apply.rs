@@ -22,7 +22,7 @@ pub struct Work {
     pub current: Option<Step>,
     /// The table or the mirror changed meanwhile: plan again.
     pub again: bool,
-    /// HNS says that the VIP is taken: by whom?
+    /// HNS reports that the VIP is taken: its message.
     pub taken: Option<String>,
     /// It was read once already because the VIP was taken.
     was_taken: bool,
@@ -308,7 +308,7 @@ impl Applier {
                 self.writes += 1;
                 effects.deleted = Some(id);
             }
-            // It may be there or not: the next enumeration says.
+            // It may exist or not: the next enumeration shows it.
             Err(failure) => {
                 let stamp = view.write_stamp();
                 if let Some(remote) = work.removing.take() {
@@ -330,7 +330,7 @@ struct RefusedPut<'a> {
     text: &'a str,
 }
 
-/// HNS said that the endpoint exists: so it does, or another one of its address does.
+/// HNS reported that the endpoint exists: so it does, or another one with its address does.
 fn endpoint_read(view: &mut View, work: &mut Work, id: Guid, document: Option<&HostComputeEndpoint>, effects: &mut Effects) {
     match document {
         Some(document) => {

@@ -68,7 +68,7 @@ impl Call {
     }
 }
 
-/// What an operation answered.
+/// The answer of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// It is done.
@@ -86,7 +86,7 @@ pub enum Answer {
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallError {
-    /// What the service said.
+    /// The service's answer.
     pub error: HcnError,
     /// The old load balancer was deleted before the new one failed.
     pub deleted: bool,
@@ -232,7 +232,7 @@ impl Operation<'_> {
         let client = hcn::blocking::Client::new(self.port.clone());
         let network = client.get_by_name::<HostComputeNetwork>(name)?;
         let features = client.features()?;
-        // Handles may be dead: whoever asks again has reason to.
+        // Handles may be dead: a second question has a cause.
         *lock(&self.calls.network) = None;
         Ok(Answer::Network(network.map(Box::new), features))
     }

@@ -39,7 +39,7 @@ impl Rules {
 pub struct NetworkContext {
     /// Its id.
     pub id: Guid,
-    /// It is an overlay: addresses need to say behind which host they are.
+    /// It is an overlay: addresses carry their host's.
     pub overlay: bool,
     /// Addresses of this node.
     pub node_ips: Vec<IpAddr>,
@@ -63,7 +63,10 @@ pub enum NetworkError {
 }
 
 impl NetworkContext {
-    /// Reads the network. The error says what the settings lack.
+    /// Reads the network.
+    ///
+    /// # Errors
+    /// The settings lack something that this network needs.
     pub fn of(network: &HostComputeNetwork, settings: &Settings) -> Result<Self, NetworkError> {
         let overlay = network.network_type == NetworkType::Overlay;
         if overlay && settings.source_vip.is_none() {
@@ -102,7 +105,7 @@ impl NetworkContext {
     }
 }
 
-/// The id of the load balancer for `key`: the same after every restart, so ours are told from others'.
+/// The id of the load balancer for `key`: the same after every restart, so that ours are recognised.
 pub fn load_balancer_id(cluster_uid: &str, key: &VipKey) -> Guid {
     successor_id(cluster_uid, key, 0)
 }
@@ -133,7 +136,7 @@ pub fn is_orphaned(error: &HcnError) -> bool {
 pub enum Remote {
     /// A backend on another host.
     Backend(IpAddr),
-    /// A ClusterIP of an overlay: pods find nobody there unless it exists.
+    /// A ClusterIP of an overlay: pods reach it only when it exists.
     ServiceVip(IpAddr),
     /// The source of translated traffic of an overlay; it is on this host.
     SourceVip(IpAddr),

@@ -8,7 +8,7 @@ use super::document::Rules;
 use crate::backend::Refusal;
 use crate::table::{Kind, Vip};
 
-/// The affinity timeout that the API fills in: nobody asked for it.
+/// The affinity timeout that the API fills in: the Service does not ask for it.
 const DEFAULT_TIMEOUT: u32 = 10_800;
 
 /// Something that the service cannot do.

@@ -1,5 +1,5 @@
-//! What we believe is in the Host Networking Service, by id: filled by cheap enumerations and single reads, kept by what
-//! our own writes answered. What is not known is said to be unknown; it is never taken for absent.
+//! Mirror of the Host Networking Service by id: filled by cheap enumerations and single reads, kept by what
+//! our own writes answered. Unknown is a state of its own and never counts as absent.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use hcn::{Guid, HostComputeEndpoint, HostComputeLoadBalancer};
 use super::document::{Remote, Shape, vip_key};
 use crate::table::{IpFamily, Protocol, VipAddress, VipKey};
 
-/// The VIP of load balancers that are in nobody's way: no Service can have it.
+/// The VIP of foreign load balancers that conflict with none of ours: no Service can have it.
 const NOWHERE: VipKey = VipKey { address: VipAddress::Node(IpFamily::V4), protocol: Protocol::Sctp, port: 0 };
 
 /// An endpoint of the network.
@@ -21,18 +21,18 @@ pub enum Endpoint {
     Local(Box<[IpAddr]>),
     /// We made it.
     Ours(Remote),
-    /// Somebody else's entry for an address elsewhere: usable, never deleted.
+    /// A foreign remote endpoint: usable, never deleted.
     Foreign(Box<[IpAddr]>),
 }
 
 /// A load balancer of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BalancerState {
-    /// It is there, or may be; what it says must be read. It may name these endpoints.
+    /// It exists, or may; its content must be read. It may name these endpoints.
     Unread(Box<[Guid]>),
-    /// It is there and says this.
+    /// It exists with this content.
     Known(Shape),
-    /// It is there and says this, but names endpoints that died: it must be written, whatever it should say.
+    /// It exists with this content, but names endpoints that are gone: it must be written in any case.
     Stale(Shape),
 }
 
@@ -63,7 +63,7 @@ struct Named {
     uses: u32,
 }
 
-/// The part of the service that concerns us. Trees, for they have no more room than what there is needs.
+/// The part of the service that concerns us. Trees, since they take no more memory than their entries need.
 #[derive(Debug, Default)]
 pub struct Mirror {
     endpoints: BTreeMap<Guid, Named>,
@@ -74,7 +74,7 @@ pub struct Mirror {
     /// Load balancers of which nothing is known, not even what they name.
     blind: usize,
     keys: BTreeMap<Guid, VipKey>,
-    /// Load balancers of others; those not read yet have no VIP here.
+    /// Foreign load balancers; those not read yet have no VIP here.
     foreign_balancers: BTreeMap<Guid, Option<VipKey>>,
     unread_foreign: usize,
     service_vips: BTreeMap<VipKey, Guid>,
@@ -107,7 +107,7 @@ impl Mirror {
         self.at(address, |endpoint| matches!(endpoint, Endpoint::Local(_)))
     }
 
-    /// Somebody else's entry for `address`.
+    /// The foreign remote endpoint at `address`.
     pub fn foreign(&self, address: IpAddr) -> Option<Guid> {
         self.at(address, |endpoint| matches!(endpoint, Endpoint::Foreign(_)))
     }
@@ -139,7 +139,7 @@ impl Mirror {
         self.endpoints.insert(id, Named { what, stamp, uses });
     }
 
-    /// Notes what reading an endpoint said. `root` is the name of the host's own.
+    /// Records a read endpoint. `root` is the name of the host's own.
     pub fn read_endpoint(&mut self, cluster_uid: &str, root: &str, document: &HostComputeEndpoint, stamp: Stamp) {
         let addresses: Box<[IpAddr]> = document.ip_configurations.iter().filter_map(|c| c.ip_address.parse().ok()).collect();
         let what = match Remote::of(cluster_uid, document) {
@@ -153,7 +153,7 @@ impl Mirror {
         }
     }
 
-    /// Notes that an endpoint is gone; says what it was.
+    /// Records that an endpoint is gone; returns what it was.
     pub fn remove_endpoint(&mut self, id: &Guid) -> Option<Endpoint> {
         let entry = self.endpoints.remove(id)?;
         if entry.uses > 0 {
@@ -237,7 +237,7 @@ impl Mirror {
         }
     }
 
-    /// What a load balancer says is in doubt: a call's effect is not known, or the service came back. It may name `also` by now.
+    /// The content of a load balancer is unknown: a call's effect is not known, or the service came back. It may name `also` now.
     pub fn doubt(&mut self, id: Guid, key: VipKey, also: &[Guid], stamp: Stamp) {
         let mut named: Vec<Guid> = self.balancer(&key).map(|held| held.endpoints().to_vec()).unwrap_or_default();
         named.extend_from_slice(also);
@@ -246,7 +246,7 @@ impl Mirror {
         self.put(id, key, BalancerState::Unread(named.into()), stamp);
     }
 
-    /// An endpoint died: every load balancer that names it must be written. Returns their VIPs.
+    /// An endpoint is gone: every load balancer that names it must be written. Returns their VIPs.
     pub fn invalidate(&mut self, endpoint: &Guid) -> Vec<VipKey> {
         let mut invalidated = Vec::new();
         for (key, entry) in &mut self.balancers {
@@ -261,24 +261,24 @@ impl Mirror {
         invalidated
     }
 
-    /// Notes a load balancer whose origin is not known, and its VIP once it was read.
+    /// Records a load balancer whose owner is not known, and its VIP once it was read.
     pub fn put_foreign(&mut self, id: Guid, key: Option<VipKey>) {
         self.remove_foreign(&id);
         self.unread_foreign += usize::from(key.is_none());
         self.foreign_balancers.insert(id, key);
     }
 
-    /// Whether the origin of load balancer `id` is not known, or a stranger's.
+    /// Whether load balancer `id` is foreign, or its owner not known yet.
     pub fn is_foreign(&self, id: &Guid) -> bool {
         self.foreign_balancers.contains_key(id)
     }
 
-    /// Whether there are load balancers of which it is not known whose they are.
+    /// Whether there are load balancers whose owner is not known yet.
     pub fn has_unread_foreign(&self) -> bool {
         self.unread_foreign > 0
     }
 
-    /// Takes the load balancer `id`, if nobody has read it, for that of the VIP whose id it is.
+    /// Counts the load balancer `id`, if it was not read yet, as that of the VIP whose id it has.
     pub fn claim(&mut self, id: Guid, key: VipKey, stamp: Stamp) {
         if self.foreign_balancers.get(&id).is_some_and(Option::is_none) {
             self.remove_foreign(&id);
@@ -286,17 +286,17 @@ impl Mirror {
         }
     }
 
-    /// The load balancer of a stranger that has this VIP.
+    /// The foreign load balancer that has this VIP.
     pub fn foreign_at(&self, key: &VipKey) -> Option<Guid> {
         self.foreign_balancers.iter().find(|(_, at)| at.as_ref() == Some(key)).map(|(id, _)| *id)
     }
 
-    /// Notes a load balancer that nobody can delete.
+    /// Records a load balancer that cannot be deleted.
     pub fn leave(&mut self, id: Guid) {
         self.put_foreign(id, Some(NOWHERE));
     }
 
-    /// Notes what reading a load balancer of unknown origin said. Returns its VIP when it is ours after all, by `own`, the id that ours has.
+    /// Records a read load balancer of unknown owner. Returns its VIP when it is ours after all, by `own`, the id that ours has.
     pub fn read_foreign(&mut self, own: Option<Guid>, document: &HostComputeLoadBalancer, stamp: Stamp) -> Option<VipKey> {
         let key = vip_key(document);
         if let Some(key) = key.filter(|_| own == Some(document.id)) {
@@ -309,7 +309,7 @@ impl Mirror {
         None
     }
 
-    /// Notes that a stranger's load balancer is gone; returns the VIP that it had.
+    /// Records that a foreign load balancer is gone; returns the VIP that it had.
     pub fn remove_foreign(&mut self, id: &Guid) -> Option<VipKey> {
         let key = self.foreign_balancers.remove(id)?;
         self.unread_foreign -= usize::from(key.is_none());

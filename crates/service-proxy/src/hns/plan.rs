@@ -1,4 +1,4 @@
-//! What one VIP needs of the Host Networking Service (pure): from the table and the mirror to calls in their order.
+//! Plan for one VIP (pure): from the table and the mirror to steps in their order.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,9 +24,9 @@ pub enum Put {
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Reads what a load balancer says.
+    /// Reads a load balancer.
     Read,
-    /// Reads an endpoint that is said to exist.
+    /// Reads an endpoint that HNS reports as existing.
     ReadEndpoint {
         /// Its id.
         id: Guid,
@@ -49,12 +49,12 @@ pub enum Step {
     Delete,
 }
 
-/// What a VIP needs, in the order in which it must happen, and what it will lack.
+/// The steps for a VIP in their order, and what it will lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The operations.
     pub steps: Vec<Step>,
-    /// Local pods without an endpoint: CNI makes it, and tells nobody.
+    /// Local pods without an endpoint: CNI creates it without a notification.
     pub missing_endpoints: Vec<IpAddr>,
     /// Endpoints are still being read, and one that is needed may be among them.
     pub wait: bool,

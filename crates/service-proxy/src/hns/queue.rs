@@ -1,4 +1,4 @@
-//! What is to be looked at, most important first, each once; what failed comes back after a while.
+//! Work queue, ordered by priority: each item is in it once, and failed items come back after a delay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,18 +8,18 @@ use tokio::time::Instant;
 
 use crate::table::VipKey;
 
-/// Something to look at.
+/// An item of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Item {
-    /// A VIP: is its load balancer what the table says?
+    /// Compares a VIP's load balancer with the table.
     Vip(VipKey),
-    /// An endpoint that was enumerated: whose is it?
+    /// Reads an enumerated endpoint to find its owner.
     Endpoint(Guid),
-    /// An endpoint of ours that nothing names any more.
+    /// Deletes an endpoint of ours that nothing names.
     Unused(Guid),
-    /// A load balancer that was enumerated: whose is it?
+    /// Reads an enumerated load balancer to find its owner.
     ForeignBalancer(Guid),
-    /// A load balancer of ours: does it still say what it said?
+    /// Reads a load balancer of ours and compares it with the mirror.
     Verify(VipKey),
 }
 
@@ -30,12 +30,12 @@ impl Item {
     }
 }
 
-/// How important something is; the smallest comes first.
+/// Priority of an item; the smallest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     /// Cluster DNS and the API server.
     Urgent,
-    /// What other decisions wait for.
+    /// Reads that other decisions wait for.
     Known,
     /// VIPs with backends on this node.
     Local,
@@ -71,7 +71,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Puts something in, or forward when it is in already.
+    /// Queues an item, or moves it forward when it is queued already.
     pub fn push(&mut self, item: Item, lane: Lane) {
         if let Some((due, _)) = self.take_due(&item) {
             self.later.remove(&(due, item));
@@ -86,7 +86,7 @@ impl Queue {
         self.ready.insert((lane, self.number, item));
     }
 
-    /// Takes the most important.
+    /// Takes the most important item.
     pub fn pop(&mut self) -> Option<Item> {
         let (_, _, item) = self.ready.pop_first()?;
         self.places.remove(&item);
@@ -100,7 +100,7 @@ impl Queue {
         due
     }
 
-    /// Has something come back after a while, unless it is in anyhow.
+    /// Has an item come back after a delay, unless it is queued.
     pub fn retry(&mut self, item: Item, lane: Lane, now: Instant) {
         let attempts = self.attempts.entry(item).or_default();
         let delay = QUICKEST.saturating_mul(1 << (*attempts).min(16)).min(SLOWEST);
@@ -115,7 +115,7 @@ impl Queue {
         }
     }
 
-    /// Something succeeded: its next failure is its first.
+    /// An item succeeded: its next failure counts as its first.
     pub fn settle(&mut self, item: &Item) {
         self.attempts.remove(item);
     }
@@ -130,7 +130,7 @@ impl Queue {
         }
     }
 
-    /// Brings back everything now: what it failed by may be over.
+    /// Brings back everything now: the cause of its failure may be gone.
     pub fn wake_all(&mut self) {
         for (_, item) in std::mem::take(&mut self.later) {
             if let Some((_, lane)) = self.take_due(&item) {
@@ -139,22 +139,22 @@ impl Queue {
         }
     }
 
-    /// When something comes back.
+    /// When the next failed item comes back.
     pub fn next_due(&self) -> Option<Instant> {
         self.later.first().map(|(due, _)| *due)
     }
 
-    /// Whether something can be taken now.
+    /// Whether an item can be taken now.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Whether `item` is in, or comes back.
+    /// Whether `item` is queued or comes back.
     pub fn contains(&self, item: &Item) -> bool {
         self.places.contains_key(item) || self.due.contains_key(item)
     }
 
-    /// How many VIPs are in or come back.
+    /// How many VIPs are queued or come back.
     pub fn vips(&self) -> usize {
         self.vips
     }

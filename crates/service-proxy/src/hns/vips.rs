@@ -95,7 +95,7 @@ impl Vips {
         take(&mut self.awaiting_look)
     }
 
-    /// Nothing is waited for any more: everything was read anew.
+    /// No VIP waits any more: everything was read again.
     pub fn forget_waiting(&mut self) {
         self.reading.clear();
         self.awaiting_look.clear();

@@ -1,4 +1,4 @@
-//! What must hold in each mode that claims it.
+//! Scenarios that every proxy mode runs: features of Services, tried with packets.
 
 use parity::proved;
 

@@ -1,4 +1,4 @@
-//! What the backend needs to know of the node and of the configuration (pure).
+//! Settings of the nftables backend: the node and the configuration (pure).
 
 use std::net::IpAddr;
 
@@ -7,14 +7,14 @@ use ipnet::IpNet;
 use crate::node_ports::NodePorts;
 use crate::table::IpFamily;
 
-/// What the backend needs to know of the node and of the configuration.
+/// Settings of the backend.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The node's own addresses, the primary one of each family first.
     pub node_ips: Vec<IpAddr>,
     /// On which of the host's addresses node ports listen.
     pub node_ports: NodePorts,
-    /// How pods are told from other clients.
+    /// How pods are distinguished from other clients.
     pub pods: Pods,
     /// Every client of a ClusterIP gets this node's address, not outsiders alone.
     pub masquerade_all: bool,
@@ -31,10 +31,10 @@ impl Settings {
     }
 }
 
-/// How pods of this node are told from other clients (`detectLocal`).
+/// How pods of this node are distinguished from other clients (`detectLocal`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pods {
-    /// They are not: nobody counts as one.
+    /// They are not: no client counts as a pod.
     Unknown,
     /// By their addresses: at most one network of each IP version.
     Nets(Vec<IpNet>),

@@ -1,4 +1,4 @@
-//! What the table says in each case that Services and EndpointSlices can make, as text.
+//! The table as text, for each case of Services and EndpointSlices.
 
 use std::sync::Arc;
 

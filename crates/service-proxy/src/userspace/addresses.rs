@@ -1,4 +1,4 @@
-//! Addresses of Services on an interface of this host, as long as anybody needs them.
+//! Addresses of Services on an interface of this host, held by leases.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;

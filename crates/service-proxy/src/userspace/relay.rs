@@ -1,4 +1,4 @@
-//! Bytes from one connection to another and back.
+//! Relay of bytes between two connections.
 
 #[cfg(target_os = "linux")]
 mod splice;

@@ -1,4 +1,4 @@
-//! Who answers a client (pure).
+//! Backend selector: rotation, session affinity and admission of clients (pure).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::table::{Backend, Unserved, Vip};
 /// Most clients of one VIP that are remembered.
 const MOST_CLIENTS: usize = 65_536;
 
-/// How clients inside the cluster are told from others.
+/// How clients inside the cluster are distinguished from others.
 #[derive(Clone, Debug, Default)]
 pub struct Inside {
     /// Every pod's address lies in these.
@@ -28,18 +28,18 @@ impl Inside {
     }
 }
 
-/// What becomes of a client.
+/// What happens to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// This one answers.
     Backend(Backend),
-    /// Nobody does, and the client is told.
+    /// No backend answers, and the client is refused.
     Refuse,
-    /// The client is not to hear anything.
+    /// The client gets no answer.
     Ignore,
 }
 
-/// Picks backends of one VIP: in turn, but for clients that stick.
+/// Selects backends of one VIP: in turn, but for clients that stick.
 #[derive(Debug)]
 pub struct BackendSelector {
     vip: Arc<Vip>,

@@ -1,4 +1,4 @@
-//! Connections of TCP.
+//! TCP listeners and connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

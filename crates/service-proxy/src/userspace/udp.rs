@@ -1,4 +1,4 @@
-//! Datagrams: each client has a socket of its own towards its backend, so that answers find their way back.
+//! UDP: each client has a socket of its own towards its backend, so that answers find their way back.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! What lies between a client and the API server: it can be cut, stand still, and end in the middle of a list.
+//! A connection between client and API server that can be cut, stalled, and ended in the middle of a list.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! The start-up taint: on the Node until everything is programmed, with word of how long that takes.
+//! The start-up taint: on the Node until everything is programmed, with the remaining time as event.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! No Service is lost and none comes back, whatever happens to watches; and what says nothing new costs nothing.
+//! Watches that break lose no Service and bring none back; events without changes cost nothing.
 
 use serde_json::json;
 

@@ -119,7 +119,7 @@ impl Turn<'_> {
         }
     }
 
-    /// An endpoint died: load balancers that name it are written anew, with the endpoint that takes its place.
+    /// An endpoint is gone: load balancers that name it are written again, with its replacement.
     pub(super) fn endpoint_gone(&mut self, id: &Guid) {
         let view = &mut self.engine.view;
         view.write_stamp();

@@ -1,4 +1,4 @@
-//! How many calls things cost, counted by the simulated service; closes count.
+//! Budgets of HNS calls, counted by the simulated service; closes count.
 
 use super::*;
 

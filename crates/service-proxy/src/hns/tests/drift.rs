@@ -1,4 +1,4 @@
-//! What happens behind the proxy's back: found in time, repaired in order, and nothing else is touched.
+//! Foreign changes and restarts of HNS: found in time, repaired in order, and nothing else is touched.
 
 use hns_sim::admin::{Restart, RestartMode};
 use hns_sim::latency::mix;

@@ -1,4 +1,4 @@
-//! With real packets on each type of network that kube-proxy serves: who answers, whom backends see, and that restarts change nothing.
+//! Real packets on each type of network that kube-proxy serves: which backend answers, which client it sees, and that restarts change nothing.
 //!
 //! A LAN of two Windows nodes (.11 and .12) and a host outside of the cluster (.50). The proxy serves node .11. Pods are as fabric has them
 //! made, with `loopbackDSR`.

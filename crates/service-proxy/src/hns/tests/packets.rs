@@ -1,4 +1,4 @@
-//! With real packets: the simulated service over this kernel.
+//! Real packets through the simulated service over this kernel.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Packets for each feature beyond plain ClusterIPs and node ports.
+//! Packet tests of each feature beyond plain ClusterIPs and node ports.
 
 use linux_sys::conntrack::{self, Conntrack};
 use nft::{Chain, ChainType, Family, Hook, Table as NftTable, rule};

@@ -1,4 +1,4 @@
-//! By splice: from a socket into a pipe, and from there into the other socket, so that bytes never enter this process.
+//! Relay by splice: from a socket into a pipe, and from there into the other socket, so that bytes never enter this process.
 //!
 //! The event loop carries thousands of connections, and each has a pipe only while bytes are on their way. A connection that
 //! carries much in a short time gets a thread until it pauses: bytes cost so little that being woken through the event loop
