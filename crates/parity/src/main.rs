@@ -17,7 +17,7 @@ fn run(verb: &str, file: &Path) -> Result<(), String> {
         "check" => match page::differences(&there, &proved) {
             lines if lines.is_empty() => Ok(()),
             lines => Err(format!(
-                "docs/service-proxy.md (-) differs from what the tests proved (+); `make docs-tables` writes it anew:\n{}",
+                "docs/service-proxy.md (-) differs from what the tests proved (+); `make docs-tables` writes it again:\n{}",
                 lines.join("\n")
             )),
         },

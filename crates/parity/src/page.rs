@@ -109,9 +109,12 @@ mod tests {
         let row = FEATURES.iter().find(|row| row.cells.iter().all(|cell| matches!(cell, Cell::Yes))).unwrap().name;
         let before = filled(EMPTY, &Proofs::default()).unwrap();
         let after = filled(&before, &Proofs([(Mode::Nftables, row.to_owned())].into())).unwrap();
-        let told = differences(&before, &after);
-        assert!(told.len() == 2 && told[0].ends_with(&format!("| {UNPROVED} | {UNPROVED} | {UNPROVED} |")), "{told:?}");
-        assert!(told[1].starts_with(&format!("+ | {row} |")) && told[1].ends_with(&format!("| {UNPROVED} | yes | {UNPROVED} |")), "{told:?}");
+        let reported = differences(&before, &after);
+        assert!(reported.len() == 2 && reported[0].ends_with(&format!("| {UNPROVED} | {UNPROVED} | {UNPROVED} |")), "{reported:?}");
+        assert!(
+            reported[1].starts_with(&format!("+ | {row} |")) && reported[1].ends_with(&format!("| {UNPROVED} | yes | {UNPROVED} |")),
+            "{reported:?}"
+        );
         assert_eq!((differences(&after, &after).len(), differences("a\nb", "b\na").len()), (0, 1));
     }
 

@@ -168,7 +168,7 @@ impl Remote {
         }
     }
 
-    /// Its id. An address that moves behind another host, or a network that is made anew, is another endpoint.
+    /// Its id. An address that moves behind another host, or a recreated network, makes another endpoint.
     pub fn id(&self, cluster_uid: &str, network: &NetworkContext) -> Guid {
         owned(cluster_uid, self, &network.id, self.provider(network))
     }

@@ -379,7 +379,7 @@ impl Turn<'_> {
                 if needed || !view.mirror.is_unused(&id) || scheduler.is_held(&id) || scheduler.leave_to_user(id) {
                     return None;
                 }
-                // An item that needs it from now on waits, and makes it anew.
+                // An item that needs it from now on waits, and creates it again.
                 if let Some(Endpoint::Ours(remote)) = view.mirror.remove_endpoint(&id) {
                     running.work.removing = Some(remote);
                 }

@@ -161,7 +161,7 @@ impl Host {
         ips
     }
 
-    /// What was called since the log was last begun anew.
+    /// The calls since the log was last reset.
     fn calls(&self) -> Vec<LoggedCall> {
         self.simulator.controls().calls.select(&CallFilter::default()).into_iter().cloned().collect()
     }

@@ -119,7 +119,7 @@ impl Lab {
         self.proxy.sync(&self.table, &dirty, false).unwrap().writes
     }
 
-    /// Every pod serves on TCP 8080 what it is called and whom it sees.
+    /// Every pod answers on TCP 8080 with its name and the client's address.
     fn serve(&self) {
         for (n, pod) in self.pods.iter().enumerate() {
             serve(pod, n);
@@ -347,7 +347,7 @@ fn a_thousand_connections_outlive_what_happens_to_others() {
         assert_eq!(flows.alive(), 1000, "damage is repaired");
         lab.proxy = proxy();
         lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap();
-        assert_eq!(flows.alive(), 1000, "the proxy starts anew");
+        assert_eq!(flows.alive(), 1000, "the proxy restarts");
         assert!(lab.set("others", vec![]) > 0);
         assert_eq!(flows.alive(), 1000, "Services go");
     });

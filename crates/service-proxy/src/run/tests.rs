@@ -144,7 +144,7 @@ async fn health_follows_pending_work_not_attempts() {
     assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
     assert!(failing.stuck_since.is_some() && failing.is_healthy(Duration::from_secs(30)), "it waits, but not for long yet");
     assert!(!failing.is_healthy(Duration::ZERO));
-    // Whoever wrote the Service hears of it when it lasts.
+    // The Service gets an event when it lasts.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(11)).await;
     tokio::time::resume();
@@ -165,7 +165,7 @@ async fn lost_client_address_is_an_event_of_the_requesting_service() {
         json!({"metadata": {"name": "web", "namespace": "default", "resourceVersion": "1"},
             "spec": {"type": "NodePort", "externalTrafficPolicy": policy, "clusterIP": "10.96.0.7", "ports": [{"port": 80, "nodePort": 30080}]}})
     };
-    for (version, policy, told) in
+    for (version, policy, reported) in
         [(HnsVersion::new(10, 0), "Local", true), (HnsVersion::new(10, 0), "Cluster", false), (HnsVersion::new(13, 3), "Local", false)]
     {
         let (host, mut api) = (Host::of(version).await, Api::new());
@@ -180,10 +180,10 @@ async fn lost_client_address_is_an_event_of_the_requesting_service() {
         api.send(SLICES, "ADDED", local);
         api.listed();
         seen.wait_for(|status| status.is_converged() && status.vips == 2).await.unwrap();
-        let patience = Duration::from_secs(if told { 15 } else { 1 });
+        let patience = Duration::from_secs(if reported { 15 } else { 1 });
         let event = tokio::time::timeout(patience, api.events.recv()).await.ok().flatten();
         let event = event.map(|event| (event["reason"].clone(), event["involvedObject"]["name"].clone(), event["message"].to_string()));
-        assert_eq!(event.is_some(), told, "HNS {version}, {policy}: {event:?}");
+        assert_eq!(event.is_some(), reported, "HNS {version}, {policy}: {event:?}");
         if let Some((reason, service, message)) = event {
             assert_eq!((reason, service), (json!("NoClientAddress"), json!("web")));
             assert!(message.contains("externalTrafficPolicy Local"), "{message}");
@@ -206,12 +206,12 @@ async fn loop_waits_for_both_lists_follows_the_api_and_repairs_drift() {
     assert!(hcn.load_balancers().await.unwrap().is_empty(), "half a list is no list");
     api.listed();
     until(&hcn, &[("10.96.0.7:80/tcp", 1)]).await;
-    let told = tokio::time::timeout(Duration::from_millis(2_500), seen.wait_for(|status| status.is_converged() && status.vips == 1)).await;
-    told.expect("that everything is done is told at once, not with the next look").unwrap();
+    let reported = tokio::time::timeout(Duration::from_millis(2_500), seen.wait_for(|status| status.is_converged() && status.vips == 1)).await;
+    reported.expect("convergence is reported at once, not with the next enumeration").unwrap();
     api.send(SLICES, "MODIFIED", slice(2, &["192.168.2.3", "192.168.2.4"]));
     let took = until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
     assert!(took < Duration::from_secs(5), "an event is acted on at once, not at the next full pass: {took:?}");
-    // Somebody takes it away behind our back.
+    // Another program deletes it.
     let id = hcn.load_balancers().await.unwrap()[0].id;
     hcn.delete_load_balancer(&id).await.unwrap();
     until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
@@ -295,7 +295,7 @@ fn each_mode_answers_at_the_health_check_node_port() {
     parity::Mode::ALL.into_iter().for_each(|mode| parity::proved(mode, &["healthCheckNodePort"]));
 }
 
-/// The same in user space, where another program has the address: what waits is told, and nothing counts as synced until it is served.
+/// The same in user space, where another program has the address: pending VIPs are reported, and nothing counts as synced until it is served.
 #[cfg(target_os = "linux")]
 #[test]
 fn userspace_is_not_synced_while_a_vip_fails() {
@@ -322,8 +322,8 @@ fn userspace_is_not_synced_while_a_vip_fails() {
             api.send(SERVICES, "ADDED", service);
             api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
             api.listed();
-            let told = seen.wait_for(|status| status.ready && !status.progress.failing.is_empty());
-            let failing = tokio::time::timeout(Duration::from_secs(60), told).await.expect("that it is told").unwrap().clone();
+            let reported = seen.wait_for(|status| status.ready && !status.progress.failing.is_empty());
+            let failing = tokio::time::timeout(Duration::from_secs(60), reported).await.expect("a report of it").unwrap().clone();
             assert_eq!((failing.progress.failing.len(), failing.vips), (1, 2), "{failing:?}");
             assert!(std::net::TcpStream::connect("127.0.0.7:80").is_ok(), "the ClusterIP is served");
             assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");

@@ -336,7 +336,7 @@ fn node_row_has_zone_addresses_and_deletion() {
     assert!(of(json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}})).leaving);
 }
 
-/// Random events, one at a time, against everything computed anew.
+/// Random events, one at a time, against a table computed from scratch.
 mod model {
     use std::collections::{BTreeMap, BTreeSet};
 

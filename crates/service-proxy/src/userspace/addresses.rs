@@ -154,7 +154,7 @@ mod tests {
         drop(first);
         assert_eq!(there(), [a, b]);
         interface.0.lock().unwrap().remove(&a);
-        assert_eq!((pool.repair().unwrap(), there()), (1, vec![a, b]), "taken away by somebody else");
+        assert_eq!((pool.repair().unwrap(), there()), (1, vec![a, b]), "taken away by another program");
         drop((second, foreign));
         assert_eq!(there(), [b]);
         let _held = pool.lease(a).unwrap();

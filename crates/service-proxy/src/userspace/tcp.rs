@@ -32,7 +32,7 @@ pub fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
 /// What a client has not acknowledged yet when its connection ends needs the address a little longer.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Takes connections and has each relayed, for ever. The lease comes first, to go last: clients that wait are told with it.
+/// Takes connections and has each relayed, for ever. The lease comes first, to go last: waiting clients learn of the end through it.
 pub async fn serve(lease: Option<Arc<Lease>>, listener: TcpListener, service: Arc<Service>, shared: Arc<Shared>) {
     loop {
         match listener.accept().await {
@@ -63,7 +63,7 @@ pub async fn serve(lease: Option<Arc<Lease>>, listener: TcpListener, service: Ar
 
 async fn relay(client: TcpStream, peer: SocketAddr, service: &Service, shared: &Shared) {
     let Some(backend) = dial(peer, service, shared).await else {
-        // Nobody answers: the client is told, as if nobody listened.
+        // No backend answers: the client is refused, as without a listener.
         let _ = client.set_zero_linger();
         return;
     };

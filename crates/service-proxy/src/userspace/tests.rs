@@ -116,7 +116,7 @@ fn ask(to: &str) -> String {
     talk().unwrap_or_else(|error| error.kind().to_string())
 }
 
-/// Waits until nobody takes connections at these any more: listeners end a moment after they are told to.
+/// Waits until nothing listens here any more: listeners end a moment after they are asked to.
 fn settle(all: &[&str]) {
     for at in all {
         let start = Instant::now();
@@ -138,7 +138,7 @@ fn connections_are_relayed_both_ways_and_addresses_follow_services() {
         assert_eq!(there(), ["10.240.0.11", "10.96.0.1", "fd00:96::1"]);
         let mut answers = [ask("10.96.0.1:80"), ask("10.96.0.1:80")];
         answers.sort();
-        assert_eq!(answers, ["a-hello.", "b-hello."], "the end of what a client says is told, the answer comes back");
+        assert_eq!(answers, ["a-hello.", "b-hello."], "the end of a client's data is passed on, the answer comes back");
         // The kernel routes to a new address of IPv6 a moment after it took it.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!([ask("[fd00:96::1]:80"), ask("10.240.0.11:30080"), ask("127.0.0.1:30080")], ["a-hello.", "b-hello.", "b-hello."]);
@@ -177,7 +177,7 @@ fn dead_backends_are_skipped_and_unserved_vips_report_why() {
         assert_eq!(ask("10.96.0.1:80"), "connection reset");
         let guarded = Vip { sources: Some(["192.0.2.0/24".parse().unwrap()].into()), ..vip(&[server("a")]) };
         lab.set("web", vec![(key("10.96.0.1", 80), guarded)]);
-        assert_eq!(ask("10.96.0.1:80"), "connection reset", "a stranger");
+        assert_eq!(ask("10.96.0.1:80"), "connection reset", "a foreign client");
         let _taken = TcpListener::bind("10.240.0.11:30080").unwrap();
         let sctp = VipKey { protocol: Protocol::Sctp, ..key("10.96.0.1", 80) };
         let reasons = lab.set("odd", vec![(sctp, vip(&[dead])), (key("node", 30080), vip(&[dead]))]).failures;

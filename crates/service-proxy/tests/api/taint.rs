@@ -34,8 +34,8 @@ async fn startup_taint_keeps_pods_away_until_everything_is_programmed() {
     let held = tokio::spawn(taint.clone().hold(world.link.client(), NODE.to_owned(), status.clone()));
     world.until_true("the taint", async || taints(&world).await == ["other:NoSchedule", "mullion.io/services:NoSchedule"]).await;
     // Sixty writes of 15 ms: it is said that some of them are left, and for how long.
-    let told = status.wait_for(|status| status.eta.is_some_and(|eta| !eta.is_zero())).await.unwrap().clone();
-    assert!(told.missing() > 0 && told.eta.unwrap() < Duration::from_secs(60), "{told:?}");
+    let reported = status.wait_for(|status| status.eta.is_some_and(|eta| !eta.is_zero())).await.unwrap().clone();
+    assert!(reported.missing() > 0 && reported.eta.unwrap() < Duration::from_secs(60), "{reported:?}");
     assert!(world.seen().await.len() < 30 && taints(&world).await.len() == 2);
     world.until_true("all of them", async || world.seen().await.len() == 30).await;
     tokio::time::timeout(Duration::from_millis(1_500), held).await.expect("it is taken off at once").unwrap();

@@ -12,7 +12,7 @@ use crate::hns::document::{NetworkContext, NetworkError};
 use crate::hns::mirror::Drift;
 use crate::table::VipAddress;
 
-/// More new ids than this are told apart by what the table predicts; fewer are simply read.
+/// More new ids than this are identified by what the table predicts; fewer are simply read.
 const FEW: usize = 32;
 
 impl Turn<'_> {

@@ -81,7 +81,7 @@ async fn objects_lost_in_a_restart_are_recreated_dns_and_api_server_first() {
     parity::proved(parity::Hns, &["#110674"]);
 }
 
-/// A crash loses all load balancers and half of the endpoints; what is left of them is told from what is new.
+/// A crash loses all load balancers and half of the endpoints; what is left of them is distinguished from what is new.
 #[tokio::test]
 async fn hns_crash_leaves_no_dangling_reference_and_no_duplicate() {
     let host = Host::new(OLD).await;
@@ -97,7 +97,7 @@ async fn hns_crash_leaves_no_dangling_reference_and_no_duplicate() {
     assert!(seen.iter().all(|line| !line.contains("dangling")), "{seen:?}");
     assert_eq!(host.remotes().await.len(), 41);
     let lost = host.client.endpoint(&pod).await.unwrap().is_none();
-    assert_eq!(!proxy.hns.engine().failing().is_empty(), lost, "a pod that lost its endpoint is told, one that has it is served");
+    assert_eq!(!proxy.hns.engine().failing().is_empty(), lost, "a pod that lost its endpoint is reported, one that has it is served");
     parity::proved(parity::Hns, &["Load balancers of HNS keep ids of endpoints that are gone"]);
 }
 
@@ -120,7 +120,7 @@ async fn objects_changed_by_a_restart_are_read_and_repaired() {
     parity::proved(parity::Hns, &["Windows-Containers#19"]);
 }
 
-/// The service answers nothing, and nobody is told that it restarted.
+/// The service answers nothing, and no notification says that it restarted.
 #[tokio::test]
 async fn silent_outage_is_detected_by_polling() {
     let host = Host::new(NEW).await;
@@ -214,7 +214,7 @@ fn serving(host: &Host) -> Vec<String> {
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-/// A verify finds what ids cannot tell: a load balancer of ours that somebody rewrote.
+/// A verify finds what ids cannot show: a load balancer of ours that another program rewrote.
 #[tokio::test]
 async fn foreign_change_of_a_load_balancer_is_found_by_verification() {
     let host = Host::new(NEW).await;

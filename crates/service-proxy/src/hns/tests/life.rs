@@ -54,7 +54,7 @@ async fn restart_adopts_objects_and_removes_only_our_leftovers() {
     third.web(&[("192.168.2.3", 80, false)]);
     third.rest().await;
     assert_eq!(host.seen().await, ["10.9.9.9:80/tcp -> 192.168.4.5", "10.96.0.1:80/tcp -> 192.168.2.3"]);
-    assert_eq!(host.remotes().await, ["192.168.2.3", "192.168.2.99"], "a stranger's entry is not ours to take");
+    assert_eq!(host.remotes().await, ["192.168.2.3", "192.168.2.99"], "a foreign endpoint is not ours to remove");
     parity::proved(parity::Hns, &["The start wipes what others made", "A restart changes nothing that is right"]);
 }
 

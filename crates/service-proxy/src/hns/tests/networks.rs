@@ -153,7 +153,7 @@ fn open(dir: &Path, namespace: &Guid) -> NetNs {
     NetNs::open(&dir.join(namespace.to_string())).unwrap()
 }
 
-/// Says to everybody who connects to port 8080 who it is, and whom it sees.
+/// Answers each connection to port 8080 with its own name and the client's address.
 fn serve(ns: &NetNs, name: &'static str) {
     let listener = ns.run(|| TcpListener::bind("0.0.0.0:8080").unwrap()).unwrap();
     std::thread::spawn(move || {
@@ -254,7 +254,7 @@ async fn served(network_type: NetworkType) {
     let sticky = world.judge("at first", true);
     let mut proxy = world.one.proxy(proxy.table);
     proxy.rest().await;
-    assert_eq!(proxy.hns.engine().writes(), 0, "a proxy that starts anew adopts all of it");
+    assert_eq!(proxy.hns.engine().writes(), 0, "a restarted proxy adopts all of it");
     assert_eq!(world.judge("after the proxy's restart", true), sticky, "the client stays where it was");
     world.one.simulator.restart(Restart { away_ms: 100, ..Restart::default() }).unwrap();
     proxy.until("the service to be away", |engine| !engine.is_up()).await;
@@ -288,9 +288,9 @@ async fn translated(network_type: NetworkType, version: HnsVersion) {
     proxy.rest().await;
     let direct = version == OLD;
     world.judge("with direct server return where HNS has it", direct);
-    let told = |key: &VipKey| proxy.hns.engine().gaps().get(key).map(|gaps| gaps.iter().map(Gap::name).collect::<Vec<_>>());
-    assert_eq!(told(&key(None, 30081)), (!direct).then(|| vec!["NoClientAddress"]));
-    assert_eq!(told(&key(None, 30080)), None, "with policy Cluster nobody asked for it");
+    let reported = |key: &VipKey| proxy.hns.engine().gaps().get(key).map(|gaps| gaps.iter().map(Gap::name).collect::<Vec<_>>());
+    assert_eq!(reported(&key(None, 30081)), (!direct).then(|| vec!["NoClientAddress"]));
+    assert_eq!(reported(&key(None, 30080)), None, "policy Cluster does not ask for it");
 }
 
 #[test]

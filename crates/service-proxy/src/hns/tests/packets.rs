@@ -148,7 +148,7 @@ async fn services_answer() {
     assert_eq!(ask(&b, "10.96.0.1:80"), "local", "a pod reaches itself through its Service");
     assert_eq!(ask(&a, "10.96.0.4:80"), "alone");
     assert_eq!(ask(&alone, "10.96.0.4:80"), "connection timed out", "without the loopback policy it does not");
-    assert!(proxy.hns.engine().without_loopback().is_some(), "that is told once");
+    assert!(proxy.hns.engine().without_loopback().is_some(), "it is reported once");
     assert_eq!(ask(&a, "10.96.0.2:80"), "remote");
     assert_eq!(ask(&a, "10.96.0.3:443"), "remote", "a backend off the pod network, as the API server is");
     assert_eq!(ask(&lab.peer, "10.240.0.12:30080"), "local", "by node port from another node");
@@ -174,10 +174,10 @@ struct Asking {
 impl Asking {
     fn begin(ns: &Arc<NetNs>, to: &'static str, answer: &'static str) -> Self {
         let ended = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let (told, ns) = (ended.clone(), ns.clone());
+        let (stop, ns) = (ended.clone(), ns.clone());
         let thread = std::thread::spawn(move || {
             let (mut asked, mut failed) = (0, Vec::new());
-            while !told.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 asked += 1;
                 let heard = ask(&ns, to);
                 if heard != answer {
@@ -237,7 +237,7 @@ async fn others_change() {
     assert_eq!(flows.alive(), 1000, "one is lost and comes back");
     let mut proxy = lab.proxy(proxy.table);
     proxy.rest().await;
-    assert_eq!(flows.alive(), 1000, "the proxy starts anew");
+    assert_eq!(flows.alive(), 1000, "the proxy restarts");
     lab.simulator.restart(Restart { away_ms: 300, ..Restart::default() }).unwrap();
     proxy.until("the service to be away", |engine| !engine.is_up()).await;
     proxy.until("the service", |engine| engine.is_up() && engine.is_idle()).await;

@@ -296,7 +296,7 @@ fn sctp_reaches_its_backend_and_is_refused_without_one() {
         let refused = lab.pods[0].run(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap()).unwrap();
         let icmp: Vec<&str> = refused.lines().filter(|line| line.starts_with("Icmp:")).collect();
         let at = icmp[0].split(' ').position(|name| name == "InDestUnreachs").unwrap();
-        assert_eq!(icmp[1].split(' ').nth(at), Some("1"), "the client is told");
+        assert_eq!(icmp[1].split(' ').nth(at), Some("1"), "the client is refused");
     });
     parity::proved(parity::Nftables, &["SCTP"]);
 }

@@ -71,7 +71,7 @@ impl Relays {
     }
 }
 
-/// One direction. What is true of it is here at every moment: whoever carries it may stop anywhere, and another goes on.
+/// One direction. Its whole state is here at every moment, so that another thread can go on wherever one stops.
 #[derive(Default)]
 struct Lane {
     pipe: Option<Pipe>,
@@ -253,7 +253,7 @@ fn alone(ends: &[std::net::TcpStream; 2], lanes: &mut [Lane; 2], relays: &Relays
             let (at, event) = if lane.inside > 0 { (1 - from, PollFlags::OUT) } else { (from, PollFlags::IN) };
             waits[at].1 |= event;
         }
-        // Of one that nobody waits for nothing may be heard: its end would be told over and over.
+        // An end that no task waits for must not stay registered: it would be reported over and over.
         let mut asked: Vec<PollFd<'_>> = waits.into_iter().filter(|(_, on)| !on.is_empty()).map(|(fd, on)| PollFd::new(fd, on)).collect();
         match poll(&mut asked, Some(&PAUSE)) {
             Ok(0) => break,

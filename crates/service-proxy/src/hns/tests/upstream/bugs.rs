@@ -28,7 +28,7 @@ async fn backend_changes_leave_no_stale_load_balancer() {
     parity::proved(parity::Hns, &["#112836"]);
 }
 
-/// §3.2.11: ports of one Service share the health check's VIP; whoever lost its backends took it from the others.
+/// §3.2.11: ports of one Service share the health check's VIP; a port without backends took it from the others.
 #[tokio::test]
 async fn ports_share_a_health_check_until_the_last_is_gone() {
     let mut case = Case::bridge(OLD).await;

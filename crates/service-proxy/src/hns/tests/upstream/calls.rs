@@ -37,7 +37,7 @@ async fn endpoint_is_found_by_id_by_each_address_and_by_name() {
     let known = case.proxy.hns.engine().mirror();
     assert_eq!(["192.168.4.4", "fd00:4::4"].map(|ip| known.local(ip.parse().unwrap())), [Some(pod); 2]);
     let root = known.local("192.168.4.3".parse().unwrap());
-    assert!(root.is_some() && known.root() == root, "the host's own is told by its name");
+    assert!(root.is_some() && known.root() == root, "the host's own is known by its name");
     let Answer::Endpoint(Some(read)) = calls(&case.host).make(&Call::ReadEndpoint(pod)).unwrap() else { panic!("no endpoint") };
     assert_eq!((read.id, read.name.as_str(), read.ip_configurations.len()), (pod, "pod", 2));
     parity::proved(parity::Hns, &["TestGetAllEndpointsByNetwork", "TestGetEndpointByID", "TestGetEndpointByIpAddressAndName"]);

@@ -19,7 +19,7 @@ async fn sctp_is_sent_to_hns() {
 
 #[tokio::test]
 async fn session_affinity_is_set_where_hns_supports_it_and_reported_otherwise() {
-    for (version, distribution, told) in
+    for (version, distribution, reported) in
         [(HnsVersion::new(11, 0), DistributionType::PER_CONNECTION, &["NoSessionAffinity"][..]), (OLD, DistributionType::SOURCE_IP, &[])]
     {
         let mut case = Case::bridge(version).await;
@@ -29,7 +29,7 @@ async fn session_affinity_is_set_where_hns_supports_it_and_reported_otherwise() 
         for (key, balancer) in balancers {
             assert_eq!(balancer.port_mappings[0].distribution_type, distribution, "HNS {version}, {key}");
             let gaps = case.proxy.hns.engine().gaps().get(&key);
-            assert_eq!(gaps.map(|gaps| gaps.iter().map(Gap::name).collect()).unwrap_or(Vec::new()), told, "HNS {version}, {key}");
+            assert_eq!(gaps.map(|gaps| gaps.iter().map(Gap::name).collect()).unwrap_or(Vec::new()), reported, "HNS {version}, {key}");
         }
     }
     parity::proved(parity::Hns, &["Session affinity"]);
