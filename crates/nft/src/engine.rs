@@ -24,7 +24,7 @@ pub struct Engine {
 /// What the engine did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Elements that went or came; one whose data changed counts twice.
+    /// Elements that went or came ([`Plan::element_count`]).
     pub elements: usize,
     /// Transactions; none when everything was as desired.
     pub transactions: usize,

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Bytes, Data, Element};
+use super::Element;
 
 /// An element of a set or map as its user holds it: [`Element`], or something smaller where there are very many.
 pub trait Entry: Clone {
@@ -36,32 +36,6 @@ impl Entry for Element {
 
     fn same_data(&self, other: &Self) -> bool {
         self.data == other.data
-    }
-}
-
-/// Key and data of a map of values, or a key without data of a set. Not for verdicts or intervals. A key or value that is longer
-/// than its place reads as an empty one.
-impl<const K: usize, const D: usize> Entry for (Bytes<K>, Bytes<D>) {
-    fn read(element: Element) -> Self {
-        let data = match &element.data {
-            Some(Data::Value(data)) => Bytes::of(data).unwrap_or(Bytes::EMPTY),
-            _ => Bytes::EMPTY,
-        };
-        (Bytes::of(&element.key).unwrap_or(Bytes::EMPTY), data)
-    }
-
-    fn element(&self) -> Element {
-        let (key, data) = self;
-        let element = Element::new(key.to_vec());
-        if data.is_empty() { element } else { element.data(Data::Value(data.to_vec())) }
-    }
-
-    fn cmp_key(&self, other: &Self) -> Ordering {
-        self.0[..].cmp(&other.0[..])
-    }
-
-    fn same_data(&self, other: &Self) -> bool {
-        self.1 == other.1
     }
 }
 

@@ -24,7 +24,6 @@
 #![cfg(target_os = "linux")]
 
 mod batch;
-mod bytes;
 mod desired;
 mod dump;
 mod engine;
@@ -42,7 +41,6 @@ use std::sync::{Mutex, PoisonError};
 use nix::sys::socket::SockProtocol;
 
 pub use batch::Batch;
-pub use bytes::Bytes;
 pub use desired::{Desired, DesiredSet};
 pub use dump::{ChainInfo, RuleInfo, SetInfo};
 pub use engine::{Engine, Report};

@@ -17,7 +17,7 @@ use std::fmt;
 
 use super::desired::{DesiredChain, DesiredSet};
 use super::observed::{Observed, ObservedChain, ObservedSet};
-use super::{Batch, Chain, Desired, Element, ElementChange, Entry, NftError, Rule, RuleInfo, SetSpec, Table};
+use super::{Batch, Chain, Desired, Element, ElementChange, Entry, MapData, NftError, Rule, RuleInfo, SetSpec, Table};
 
 /// Elements of one operation.
 const CHUNK: usize = 512;
@@ -69,6 +69,7 @@ struct SetChange<E> {
     rank: u8,
     with_rules: bool,
     interval: bool,
+    verdicts: bool,
     change: ElementChange<E>,
 }
 
@@ -151,8 +152,9 @@ impl<E: Entry> TablePlan<E> {
     /// With what changes in one set.
     pub fn elements(&mut self, set: &DesiredSet<E>, change: ElementChange<E>) {
         if !change.is_empty() {
-            let SetSpec { name, interval, .. } = &set.spec;
-            self.elements.push(SetChange { set: name.clone(), rank: set.rank, with_rules: set.with_rules, interval: *interval, change });
+            let SetSpec { name, interval, data, .. } = &set.spec;
+            let verdicts = *data == Some(MapData::Verdict);
+            self.elements.push(SetChange { set: name.clone(), rank: set.rank, with_rules: set.with_rules, interval: *interval, verdicts, change });
         }
     }
 
@@ -308,9 +310,9 @@ impl<E: Entry> Plan<E> {
         self.tables.is_empty()
     }
 
-    /// How many elements go and come; one whose data changes counts twice.
+    /// How many elements go and come; one whose data changes counts twice. Maps to verdicts do not count: they are part of the rules.
     pub fn element_count(&self) -> usize {
-        self.tables.iter().flat_map(|table| &table.elements).map(|set| set.change.len()).sum()
+        self.tables.iter().flat_map(|table| &table.elements).filter(|set| !set.verdicts).map(|set| set.change.len()).sum()
     }
 
     /// Hands each unit of operations to `each`, in order.

@@ -108,6 +108,27 @@ impl Role {
     pub const FIXED: [Self; 8] =
         [Self::Frontends, Self::Inside, Self::Slots, Self::Guarded, Self::Rejected, Self::Dropped, Self::ClusterIps, Self::Hairpins];
 
+    /// The order in which sets gain and lose elements ([`nft::DesiredSet::rank`]).
+    pub fn rank(self) -> u8 {
+        match self {
+            Self::Frontends => 0,
+            Self::Inside => 1,
+            Self::Slots => 2,
+            Self::Guarded => 3,
+            Self::Rejected => 4,
+            Self::Dropped => 5,
+            Self::ClusterIps => 6,
+            Self::Hairpins => 7,
+            Self::Sticky(_) => 8,
+            Self::Allowed(_) => 9,
+        }
+    }
+
+    /// Whether it comes with the first VIP that needs it.
+    pub fn is_optional(self) -> bool {
+        matches!(self, Self::Sticky(_) | Self::Allowed(_))
+    }
+
     /// In one family.
     pub fn of(self, family: IpFamily) -> Set {
         Set { role: self, family }
@@ -144,16 +165,6 @@ impl Set {
             Role::Allowed(bits) => return format!("allowed{suffix}-{bits}"),
         };
         format!("{name}{suffix}")
-    }
-
-    /// The set of that name, when it is one of ours.
-    pub fn from_name(name: &str) -> Option<Self> {
-        let numbered = |family: IpFamily| {
-            let after = |word: &str| name.strip_prefix(word)?.strip_prefix(suffix(family))?.strip_prefix('-')?.parse::<u32>().ok();
-            let role = after("sticky").map(Role::Sticky).or_else(|| Some(Role::Allowed(after("allowed")?.try_into().ok()?)))?;
-            Some(role.of(family))
-        };
-        Self::fixed().find(|set| set.name() == name).or_else(|| IpFamily::ALL.into_iter().find_map(numbered))
     }
 
     /// Whether elements of several VIPs may be equal.
@@ -372,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_read_back_and_sets_are_known_by_their_names() {
+    fn classes_read_back() {
         for masquerade in [Masquerade::Never, Masquerade::Outsiders, Masquerade::Always] {
             for inside in [false, true] {
                 let class = Class { count: 4095, masquerade, inside, affinity: 86_400 };
@@ -386,10 +397,5 @@ mod tests {
             (class.chain(IpFamily::V4), class.chain(IpFamily::V6)),
             ("pick-3-masq-outsiders-sticky-60".into(), "pick6-3-masq-outsiders-sticky-60".into())
         );
-        let numbered = IpFamily::ALL.into_iter().flat_map(|family| [Role::Sticky(60), Role::Allowed(24)].map(|role| role.of(family)));
-        for set in Set::fixed().chain(numbered) {
-            assert_eq!(Set::from_name(&set.name()), Some(set));
-        }
-        assert_eq!(Set::from_name("affinity-60"), None);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use linux_sys::conntrack::{self, Conntrack, Flow};
-use nft::{Batch, Data, Element, Nft, NftError};
+use nft::{Data, Desired, Engine, NftError, Plan};
 
 use super::elements::{Ground, Role, Set, elements};
 use super::layout::{Names, table};
@@ -52,12 +52,12 @@ pub fn flows(answerers: &Answerers) -> Result<usize, String> {
 }
 
 /// Takes away clients that stick to a backend which is none (any more) of their VIP's, so that they get another one.
-pub fn clients(nft: &Nft, sticky: &BTreeSet<Set>, wanted: &Table, ground: &Ground) -> Result<usize, NftError> {
+pub fn clients(engine: &Engine, sticky: &BTreeSet<Set>, wanted: &Table, ground: &Ground) -> Result<usize, NftError> {
     let mut count = 0;
     for set in sticky {
         let Role::Sticky(seconds) = set.role else { continue };
         let map = Names(set.family).affinity(seconds);
-        let there = nft.elements(&table(), &map)?;
+        let there = engine.nft().elements(&table(), &map)?;
         if there.is_empty() {
             continue;
         }
@@ -68,12 +68,12 @@ pub fn clients(nft: &Nft, sticky: &BTreeSet<Set>, wanted: &Table, ground: &Groun
             if targets.get(vip).is_some_and(|targets| targets.contains(target)) {
                 continue;
             }
-            let mut batch = Batch::new();
-            batch.del_elements(&table(), &map, &[Element::new(client.key.clone())]);
-            match nft.commit(&batch) {
+            let mut gone = Desired::new(table());
+            gone.used_set(Names(set.family).clients(seconds)).push(client);
+            match engine.apply(Plan::between(vec![gone], vec![])) {
                 // It ended by itself meanwhile.
                 Err(error) if error.is_not_found() => {}
-                other => other.map(|()| count += 1)?,
+                other => other.map(|_| count += 1)?,
             }
         }
     }

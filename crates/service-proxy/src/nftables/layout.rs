@@ -1,21 +1,20 @@
 //! The table's chains, sets and rules: what does not depend on any Service.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nft::{
-    Batch, Chain, ChainType, CmpOp, CtKey, DataType, DynsetOp, Element, Expr, Family, FibFlags, FibResult, Hook, MetaKey, PayloadBase, RejectKind,
-    Rule, SetSpec, Table, Verdict, ct_state, ct_status, loopback_guard, rule,
+    Chain, ChainType, CmpOp, CtKey, DataType, Desired, DesiredSet, DynsetOp, Expr, Family, FibFlags, FibResult, Hook, MetaKey, PayloadBase,
+    RejectKind, Rule, SetSpec, Table, ct_state, ct_status, loopback_guard, rule,
 };
 
 use super::elements::{Class, INSIDE_SLOTS, Masquerade, Role, Set, suffix};
 use super::settings::{Pods, Settings};
+use super::state::Row;
 use crate::table::IpFamily;
 
 /// The table's name.
 pub const TABLE: &str = "mullion-proxy";
-/// Raised whenever rules or sets change, so that another version's table is made anew.
-const VERSION: u32 = 3;
 /// Most clients that stick to a backend at once, by timeout.
 const STICKY: u32 = 65_536;
 
@@ -59,6 +58,18 @@ impl Names {
     /// The map of clients that stick to a backend for `seconds`.
     pub fn affinity(self, seconds: u32) -> String {
         format!("{}-{seconds}", self.of("affinity"))
+    }
+
+    /// From class to its chain.
+    fn classes_spec(self) -> SetSpec {
+        SetSpec::vmap(self.classes(), [DataType::ClassId])
+    }
+
+    /// The map of clients that stick to a backend for `seconds`, in the kernel's form.
+    pub fn clients(self, seconds: u32) -> SetSpec {
+        use DataType::{InetProto, InetService};
+        let key = [self.address(), self.address(), InetProto, InetService];
+        SetSpec::map(self.affinity(seconds), key, [self.address(), InetService]).dynamic(STICKY, Some(Duration::from_secs(seconds.into())))
     }
 
     fn nft(self) -> Family {
@@ -126,7 +137,7 @@ impl Names {
 }
 
 /// The rules of the table for one configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub struct Layout {
     pods: Pods,
     mark: u32,
@@ -141,21 +152,13 @@ impl Layout {
         Self { pods: settings.pods.clone(), mark: settings.masquerade_mark, masquerade_leaving: settings.masquerade_leaving, localhost }
     }
 
-    /// A chain without rules, whose name tells version and configuration of the table.
-    fn stamp(&self) -> String {
-        let mut hasher = DefaultHasher::new();
-        (VERSION, self).hash(&mut hasher);
-        format!("layout-{:016x}", hasher.finish())
-    }
-
     /// The chains with their rules, but for those that come with VIPs.
-    pub fn chains(&self) -> Vec<(Chain, Vec<Rule>)> {
+    fn chains(&self) -> Vec<(Chain, Vec<Rule>)> {
         let both = |chain: &str| IpFamily::ALL.map(|family| rule().nfproto(Names(family).nft()).jump(Names(family).of(chain)));
         let new = |chain: &str| IpFamily::ALL.map(|family| rule().ct_state(ct_state::NEW).nfproto(Names(family).nft()).jump(Names(family).of(chain)));
         let nat = |name: &str, hook: Hook, at: i32, to: &str| (Chain::base(name, ChainType::Nat, hook, at), both(to).to_vec());
         let filter = |name: &str, hook: Hook| (Chain::base(name, ChainType::Filter, hook, 0), new("unserved").to_vec());
-        let mut chains = vec![(Chain::regular(self.stamp()), vec![])];
-        chains.extend(IpFamily::ALL.into_iter().flat_map(|family| self.family_chains(Names(family))));
+        let mut chains: Vec<(Chain, Vec<Rule>)> = IpFamily::ALL.into_iter().flat_map(|family| self.family_chains(Names(family))).collect();
         chains.extend([
             nat("prerouting", Hook::Prerouting, -100, "dispatch"),
             nat("output", Hook::Output, -100, "dispatch"),
@@ -222,39 +225,27 @@ impl Layout {
         rules
     }
 
-    /// Makes the table anew, without elements.
-    pub fn build(&self, batch: &mut Batch) {
-        let table = table();
-        batch.destroy_table(&table).add_table(&table);
+    /// The table without elements of Services: with the chains of `classes`, and the `optional` sets with the rules that read them.
+    pub fn desired(&self, classes: &BTreeSet<(IpFamily, Class)>, optional: &BTreeSet<Set>) -> Desired<Row> {
+        let mut desired = Desired::new(table());
+        for set in Set::fixed().chain(optional.iter().copied()) {
+            declare(&mut desired, set);
+        }
         for family in IpFamily::ALL {
-            let names = Names(family);
-            for role in Role::FIXED {
-                batch.add_set(&table, &names.spec(role));
-            }
-            batch.add_set(&table, &SetSpec::vmap(names.classes(), [DataType::ClassId]));
-            batch.add_chain(&table, &Chain::regular(names.learn())).add_chain(&table, &Chain::regular(names.guard()));
+            desired.set(Names(family).classes_spec()).rank(CLASSES);
         }
-        let chains = self.chains();
-        for (chain, _) in &chains {
-            batch.add_chain(&table, chain);
+        for (chain, rules) in self.chains() {
+            desired.chain(chain, rules);
         }
-        for (chain, rules) in chains {
-            for rule in rules {
-                batch.add_rule(&table, &chain.name, rule);
-            }
-        }
+        optional_rules(&mut desired, optional);
+        classes.iter().for_each(|(family, class)| self.add_class(&mut desired, *family, *class));
+        desired
     }
 
-    /// Adds the chain of a class, which may be there.
-    pub fn add_class(&self, batch: &mut Batch, family: IpFamily, class: Class) {
-        let table = table();
-        let chain = class.chain(family);
-        batch.add_chain(&table, &Chain::regular(&chain)).flush_chain(&table, &chain);
-        for rule in self.class_rules(Names(family), class) {
-            batch.add_rule(&table, &chain, rule);
-        }
-        let element = Element::new(class.data().to_vec()).data(Verdict::Goto(chain));
-        batch.add_elements(&table, &Names(family).classes(), &[element]);
+    /// The chain of a class, and the element that leads to it.
+    pub fn add_class(&self, desired: &mut Desired<Row>, family: IpFamily, class: Class) {
+        desired.chain(Chain::regular(class.chain(family)), self.class_rules(Names(family), class));
+        desired.used_set(Names(family).classes_spec()).rank(CLASSES).push(Row::Class(family, class));
     }
 
     fn class_rules(&self, names: Names, class: Class) -> Vec<Rule> {
@@ -277,26 +268,46 @@ impl Layout {
         rules.push(to_target(vip.expr(random), names.set(Role::Slots), next + 1));
         rules
     }
+}
 
-    /// Adds a set that comes with the first VIP that needs it, and the rule that reads it. The set may be there, the
-    /// rule must not.
-    pub fn add_optional(&self, batch: &mut Batch, set: Set) {
-        let names = Names(set.family);
-        batch.add_set(&table(), &names.spec(set.role));
-        match set.role {
-            Role::Sticky(seconds) => add_affinity(batch, names, seconds),
-            Role::Allowed(bits) => {
-                let (vip, next) = names.load_front(names.rule(), 0);
-                let source = names.load_saddr(vip, next);
-                let masked = match mask(names, bits) {
-                    Some(mask) => source.expr(Expr::Bitwise { from: next, to: next, xor: vec![0; mask.len()], mask }),
-                    None => source,
-                };
-                batch.add_rule(&table(), &names.guard(), masked.lookup(set.name(), 0).goto(names.serve()).comment(set.name()));
-            }
-            _ => {}
-        }
+/// Classes gain elements first and lose them last.
+const CLASSES: u8 = u8::MAX;
+
+/// The elements of a set of Services.
+pub fn rows(desired: &mut Desired<Row>, set: Set) -> &mut DesiredSet<Row> {
+    desired.used_set(Names(set.family).spec(set.role)).rank(set.role.rank())
+}
+
+/// A set of Services, without elements.
+pub fn declare(desired: &mut Desired<Row>, set: Set) {
+    let names = Names(set.family);
+    desired.set(names.spec(set.role)).rank(set.role.rank());
+    if let Role::Sticky(seconds) = set.role {
+        // Packets make its elements.
+        desired.set(names.clients(seconds)).unmanaged();
     }
+}
+
+/// The chains whose rules read the `optional` sets.
+pub fn optional_rules(desired: &mut Desired<Row>, optional: &BTreeSet<Set>) {
+    for names in IpFamily::ALL.map(Names) {
+        let own = || optional.iter().filter(|set| set.family == names.0);
+        let learn = own().filter_map(|set| if let Role::Sticky(seconds) = set.role { Some(learn_rule(names, seconds)) } else { None });
+        let allowed = own().filter_map(|set| if let Role::Allowed(bits) = set.role { Some(allow_rule(names, bits)) } else { None });
+        desired.chain(Chain::regular(names.learn()), learn).chain(Chain::regular(names.guard()), allowed);
+    }
+}
+
+/// Leads clients of a guarded VIP on that are in one of its networks of so many bits.
+fn allow_rule(names: Names, bits: u8) -> Rule {
+    let set = names.set(Role::Allowed(bits));
+    let (vip, next) = names.load_front(names.rule(), 0);
+    let source = names.load_saddr(vip, next);
+    let masked = match mask(names, bits) {
+        Some(mask) => source.expr(Expr::Bitwise { from: next, to: next, xor: vec![0; mask.len()], mask }),
+        None => source,
+    };
+    masked.lookup(&*set, 0).goto(names.serve()).comment(set)
 }
 
 /// Comes from an address of this host.
@@ -330,13 +341,8 @@ fn unserved(names: Names) -> Vec<Rule> {
     ]
 }
 
-/// The map of clients that stick for `seconds`, and the rule that notes a client once its backend is known.
-fn add_affinity(batch: &mut Batch, names: Names, seconds: u32) {
-    use DataType::{InetProto, InetService};
-    let table = table();
-    let key = [names.address(), names.address(), InetProto, InetService];
-    let clients = SetSpec::map(names.affinity(seconds), key, [names.address(), InetService]);
-    batch.add_set(&table, &clients.dynamic(STICKY, Some(Duration::from_secs(seconds.into()))));
+/// Notes a client that sticks for `seconds` once its backend is known.
+fn learn_rule(names: Names, seconds: u32) -> Rule {
     let (source, destination) = match names.0 {
         IpFamily::V4 => (CtKey::SrcIp, CtKey::DstIp),
         IpFamily::V6 => (CtKey::SrcIp6, CtKey::DstIp6),
@@ -350,7 +356,7 @@ fn add_affinity(batch: &mut Batch, names: Names, seconds: u32) {
     let note = Expr::Dynset { set: names.affinity(seconds), op: DynsetOp::Update, key: 0, data: Some(target), timeout: None };
     let port = Expr::Payload { base: PayloadBase::Transport, offset: 2, len: 2, reg: target + names.width() };
     let noted = names.load_daddr(client, target).expr(port).expr(note);
-    batch.add_rule(&table, &names.learn(), noted.comment(names.set(Role::Sticky(seconds))));
+    noted.comment(names.set(Role::Sticky(seconds)))
 }
 
 #[cfg(test)]

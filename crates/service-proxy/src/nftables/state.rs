@@ -1,8 +1,11 @@
 //! What was programmed, and what must change in the kernel (pure).
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+use nft::{Data, Element, ElementChange, Entry, Verdict};
 
 use super::elements::{Bytes, Class, ElementData, ElementKey, Ground, Item, Role, Set, elements};
 use crate::table::{IpFamily, Table, Vip, VipAddress, VipKey};
@@ -20,17 +23,14 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// From what is in `set` to what should be. Both in the order of keys, without repetition.
-    pub fn compare(&mut self, set: Set, observed: &Content, wanted: Content) {
-        let there = |list: &Content, item: &(ElementKey, ElementData)| list.binary_search(item).is_ok();
-        let remove: Content = observed.iter().filter(|item| !there(&wanted, item)).copied().collect();
-        let mut add = wanted;
-        add.retain(|item| !there(observed, item));
-        if !remove.is_empty() {
-            self.remove.insert(set, remove);
-        }
-        if !add.is_empty() {
-            self.add.insert(set, add);
+    /// From what is in `set` to what should be.
+    pub fn compare(&mut self, set: Set, observed: Content, desired: Content) {
+        let rows = |content: Content| content.into_iter().map(Row::from).collect();
+        let ElementChange { remove, add } = ElementChange::between(rows(observed), rows(desired));
+        for (list, sets) in [(remove, &mut self.remove), (add, &mut self.add)] {
+            if !list.is_empty() {
+                sets.insert(set, list.into_iter().map(|row| (row.key(), row.data())).collect());
+            }
         }
     }
 
@@ -43,11 +43,79 @@ impl Delta {
     pub fn len(&self) -> usize {
         self.remove.values().chain(self.add.values()).map(Vec::len).sum()
     }
+}
 
-    /// The classes that added elements name.
-    pub fn classes(&self) -> BTreeSet<(IpFamily, Class)> {
-        let named = self.add.iter().filter(|(set, _)| matches!(set.role, Role::Frontends | Role::Inside));
-        named.flat_map(|(set, items)| items.iter().filter_map(|(_, data)| Some((set.family, Class::from_data(data)?)))).collect()
+/// The classes that elements name.
+pub fn classes(content: &BTreeMap<Set, Content>) -> BTreeSet<(IpFamily, Class)> {
+    let named = content.iter().filter(|(set, _)| matches!(set.role, Role::Frontends | Role::Inside));
+    named.flat_map(|(set, items)| items.iter().filter_map(|(_, data)| Some((set.family, Class::from_data(data)?)))).collect()
+}
+
+/// An element as the engine compares it.
+#[derive(Clone, Copy, Debug)]
+pub enum Row {
+    /// Of a set, or a map of values.
+    Data(ElementKey, ElementData),
+    /// Of the map of classes: leads to the class's chain.
+    Class(IpFamily, Class),
+    /// Of the map of classes, but leads elsewhere.
+    Foreign(ElementKey),
+}
+
+impl From<(ElementKey, ElementData)> for Row {
+    fn from((key, data): (ElementKey, ElementData)) -> Self {
+        Self::Data(key, data)
+    }
+}
+
+impl Row {
+    fn key(&self) -> ElementKey {
+        match self {
+            Self::Data(key, _) | Self::Foreign(key) => *key,
+            Self::Class(_, class) => ElementKey::of(&class.data()).unwrap_or(ElementKey::EMPTY),
+        }
+    }
+
+    fn data(&self) -> ElementData {
+        if let Self::Data(_, data) = self { *data } else { ElementData::EMPTY }
+    }
+}
+
+impl Entry for Row {
+    /// The kernel has fixed lengths for keys and data of each of our sets, and all of them fit.
+    fn read(element: Element) -> Self {
+        let key = ElementKey::of(&element.key).unwrap_or(ElementKey::EMPTY);
+        match &element.data {
+            Some(Data::Value(data)) => Self::Data(key, ElementData::of(data).unwrap_or(ElementData::EMPTY)),
+            Some(Data::Verdict(Verdict::Goto(chain))) => {
+                let class = Class::from_data(&key);
+                let found = class.and_then(|class| IpFamily::ALL.into_iter().find(|family| class.chain(*family) == *chain).zip(Some(class)));
+                found.map_or(Self::Foreign(key), |(family, class)| Self::Class(family, class))
+            }
+            Some(Data::Verdict(_)) => Self::Foreign(key),
+            None => Self::Data(key, ElementData::EMPTY),
+        }
+    }
+
+    fn element(&self) -> Element {
+        let element = Element::new(self.key().to_vec());
+        match self {
+            Self::Data(_, data) if !data.is_empty() => element.data(Data::Value(data.to_vec())),
+            Self::Class(family, class) => element.data(Verdict::Goto(class.chain(*family))),
+            _ => element,
+        }
+    }
+
+    fn cmp_key(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+
+    fn same_data(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Data(_, a), Self::Data(_, b)) => a == b,
+            (Self::Class(a, _), Self::Class(b, _)) => a == b,
+            _ => false,
+        }
     }
 }
 
@@ -119,11 +187,10 @@ impl Programmed {
                 }
             }
         }
-        let (old, mut new) = (by_set(old), by_set(new));
+        let (mut old, mut new) = (by_set(old), by_set(new));
         let mut delta = Delta::default();
         for set in old.keys().chain(new.keys()).copied().collect::<BTreeSet<_>>() {
-            let nothing = Content::new();
-            delta.compare(set, old.get(&set).unwrap_or(&nothing), new.remove(&set).unwrap_or_default());
+            delta.compare(set, old.remove(&set).unwrap_or_default(), new.remove(&set).unwrap_or_default());
         }
         delta
     }

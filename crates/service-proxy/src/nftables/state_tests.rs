@@ -72,7 +72,7 @@ fn a_full_pass_takes_out_what_is_foreign_to_the_table() {
     let data = |n: u8| ElementData::of(&[n]).unwrap();
     let mut delta = Delta::default();
     let set = Role::Frontends.of(IpFamily::V4);
-    delta.compare(set, &vec![(key(1), data(7)), (key(2), data(1)), (key(3), data(1))], vec![(key(2), data(1)), (key(3), data(2)), (key(4), data(1))]);
+    delta.compare(set, vec![(key(1), data(7)), (key(2), data(1)), (key(3), data(1))], vec![(key(2), data(1)), (key(3), data(2)), (key(4), data(1))]);
     assert_eq!(delta.remove[&set], [(key(1), data(7)), (key(3), data(1))], "changed data is removed and added");
     assert_eq!(delta.add[&set], [(key(3), data(2)), (key(4), data(1))]);
     assert_eq!(delta.len(), 4);
