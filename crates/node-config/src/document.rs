@@ -7,6 +7,8 @@ use serde::Serialize;
 use serde::de::{Deserialize as _, DeserializeOwned};
 use serde_json::{Map, Value};
 
+use crate::duration::GoDuration;
+
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -244,6 +246,11 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
+/// Whether a member whose default this is holds a duration.
+fn is_duration(default: &Value) -> bool {
+    default.as_str().is_some_and(|text| text.parse::<GoDuration>().is_ok())
+}
+
 struct Reader<T> {
     config: T,
     /// The default document: which members exist, and of what type.
@@ -287,7 +294,11 @@ impl<T: Document> Reader<T> {
     }
 
     fn member_given(&mut self, target: &str, path: &str, shape: Value, value: &Value) -> Result<(), ConfigError> {
-        if T::ZERO_IS_DEFAULT.contains(&target) && value.as_i64() == Some(0) {
+        if T::ZERO_IS_DEFAULT.contains(&target) && (value.as_f64() == Some(0.0) || value == "0") {
+            return Ok(());
+        }
+        // A zero duration stands for the default, however it is written.
+        if is_duration(&shape) && value.as_str().is_some_and(|text| text.parse() == Ok(GoDuration::default())) {
             return Ok(());
         }
         match (&shape, value) {

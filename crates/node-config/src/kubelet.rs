@@ -98,11 +98,15 @@ impl Document for KubeletConfiguration {
         ignored::reason(path)
     }
 
-    fn complete(&mut self, _: &dyn Fn(&str) -> bool, warnings: &mut Vec<String>) {
+    fn complete(&mut self, is_given: &dyn Fn(&str) -> bool, warnings: &mut Vec<String>) {
         for signal in self.eviction_hard.0.keys().filter(|signal| !EvictionHard::SIGNALS.contains(&signal.as_str())) {
             warnings.push(format!("evictionHard: {signal} has no effect: there are {}", EvictionHard::SIGNALS.join(" and ")));
         }
         self.eviction_hard.0.retain(|signal, _| EvictionHard::SIGNALS.contains(&signal.as_str()));
+        if is_given("evictionHard") && self.eviction_hard.0.is_empty() {
+            // An empty object would stand for the defaults.
+            self.eviction_hard.0.insert(EvictionHard::SIGNALS[0].to_owned(), "0".to_owned());
+        }
         let unknown = |gate: &&String| !FEATURE_GATES.iter().any(|(known, _)| known == gate);
         for gate in self.feature_gates.keys().filter(unknown) {
             warnings.push(format!("featureGates.{gate} has no effect: there is {}", known_gates()));

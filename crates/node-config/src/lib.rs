@@ -21,6 +21,8 @@ pub mod kube_proxy;
 pub mod kubelet;
 pub mod node;
 pub mod node_spec;
+#[cfg(test)]
+mod round_trip_tests;
 mod values;
 
 pub use document::{ConfigError, Document, Parsed};

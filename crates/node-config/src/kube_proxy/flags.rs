@@ -191,6 +191,8 @@ pub struct Options {
     pub config: KubeProxyConfiguration,
     /// Flags that have no place in it.
     pub flags: CommandFlags,
+    /// Whether node ports are asked for at localhost (`--iptables-localhost-nodeports`, `iptables.localhostNodePorts`).
+    pub localhost_node_ports: bool,
     /// Options without effect, with the reason, each once.
     pub warnings: Vec<String>,
 }
@@ -206,6 +208,7 @@ impl Options {
         let path = given.iter().find(|(flag, _)| flag.name == "config").map(|(_, path)| path.as_str()).filter(|path| !path.is_empty());
         if let Some(path) = path {
             let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+            options.localhost_node_ports = asks_for_localhost(&text);
             let parsed = document::read_text(&text).map_err(|error| ConfigError::File { path: path.to_owned(), source: Box::new(error) })?;
             (options.config, options.warnings) = (parsed.config, parsed.warnings);
         }
@@ -234,6 +237,10 @@ impl Options {
         match (flag.used, flag.path) {
             (true, "") => document::set_text(&mut self.flags, flag.name, value, &name),
             (true, path) => document::set_text(&mut self.config, path, value, &name),
+            (false, _) if flag.name == "iptables-localhost-nodeports" => {
+                self.localhost_node_ports = value == "true";
+                Ok(())
+            }
             // Nobody reads it; a switch is checked all the same.
             (false, _) if flag.kind == Switch && value.parse::<bool>().is_err() => {
                 Err(ConfigError::Value { name, value: value.to_owned(), reason: "write true or false".to_owned() })
@@ -256,6 +263,12 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// Whether a file asks for node ports at localhost: the reader of its members only warns of that.
+fn asks_for_localhost(text: &str) -> bool {
+    let documents = document::split(text).unwrap_or_default();
+    documents.first().is_some_and(|document| document["iptables"]["localhostNodePorts"] == true)
 }
 
 /// The flags of a command line and their values, each flag once: lists are joined, else the last value counts.
