@@ -1,4 +1,4 @@
-//! What can go wrong with a lab, each with its exit code and way out.
+//! Errors of a lab, each with its exit code and way out.
 
 use std::path::PathBuf;
 use std::{fmt, io};

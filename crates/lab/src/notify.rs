@@ -1,4 +1,4 @@
-//! How a supervised process says that it is ready.
+//! Readiness message of a supervised process.
 
 use std::fs::File;
 use std::io::{self, Write};

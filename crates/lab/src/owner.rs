@@ -1,4 +1,4 @@
-//! Whose the files of a lab are on the real host, and what the lab sees of them.
+//! Owners of a lab's files on the real host, and what the lab sees of them.
 //!
 //! An ordinary user's lab is that user outside, and everything stays as it is. The machine's root is nobody in a lab that root starts: its
 //! users are 65,536 users without rights. They get the cluster's files, and find them where root has them, even below directories that

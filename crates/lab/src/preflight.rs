@@ -1,4 +1,4 @@
-//! What must hold before anything is touched.
+//! Checks of the machine before a lab is started.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};

@@ -1,4 +1,4 @@
-//! What supervisor and init say to each other, and what `status` prints: JSON, one value a message.
+//! Messages between supervisor and init, and the document of `status`: JSON, one value per message.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The supervisor's side, on the real host: starts init, knows what runs, holds ports, stops.
+//! The supervisor, on the real host: starts init, keeps the state of processes, holds ports, stops.
 //!
 //! Threads: one reads init's events, one serves [`Dirs::control_socket`], one serves
 //! [`Dirs::ports_socket`]; the caller waits in [`Lab::wait_event`]. None of them polls.

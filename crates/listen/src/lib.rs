@@ -1,7 +1,7 @@
 //! TCP servers within bounds: the accept loop and the HTTPS connections of the API server, the kubelet's server and DNS over TCP.
 //!
 //! Guarantees: a listener holds no more than [`Limits::connections`], and no more than [`Limits::per_peer`] of one address; when there is no
-//! room, the connection that has been a stranger for longest makes room for the new one, so that idle connections keep nobody out; a
+//! room, the connection that has been unauthenticated for longest makes room for the new one, so that idle connections keep nobody out; a
 //! connection that says nothing ends.
 
 mod https;

@@ -1,4 +1,4 @@
-//! Who holds a place at a listener, and who gives theirs up.
+//! Connection slots of a listener: who holds one, and which connection is closed for a new one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,12 +23,12 @@ struct State {
     held: HashMap<u64, IpAddr>,
     per_peer: HashMap<IpAddr, usize>,
     /// Connections that may be closed to make room.
-    strangers: BTreeMap<u64, (IpAddr, CancellationToken)>,
+    unauthenticated: BTreeMap<u64, (IpAddr, CancellationToken)>,
 }
 
 impl State {
     fn release(&mut self, id: u64) {
-        self.strangers.remove(&id);
+        self.unauthenticated.remove(&id);
         let Some(peer) = self.held.remove(&id) else { return };
         if let Some(count) = self.per_peer.get_mut(&peer) {
             *count -= 1;
@@ -38,9 +38,9 @@ impl State {
         }
     }
 
-    /// Closes the oldest stranger (of a peer, when one is given); false when there is none.
+    /// Closes the oldest unauthenticated connection (of a peer, when one is given); false when there is none.
     fn evict(&mut self, of: Option<IpAddr>) -> bool {
-        let oldest = self.strangers.iter().find(|(_, (peer, _))| of.is_none_or(|of| of == *peer)).map(|(id, (_, token))| (*id, token.clone()));
+        let oldest = self.unauthenticated.iter().find(|(_, (peer, _))| of.is_none_or(|of| of == *peer)).map(|(id, (_, token))| (*id, token.clone()));
         let Some((id, token)) = oldest else { return false };
         token.cancel();
         self.release(id);
@@ -72,7 +72,7 @@ impl Places {
         state.held.insert(id, peer);
         *state.per_peer.entry(peer).or_default() += 1;
         let evicted = CancellationToken::new();
-        state.strangers.insert(id, (peer, evicted.clone()));
+        state.unauthenticated.insert(id, (peer, evicted.clone()));
         Some(Place(Arc::new(Held { places: self.clone(), id, evicted, known: AtomicBool::new(false) })))
     }
 }
@@ -100,7 +100,7 @@ impl Place {
     /// The peer has proved who it is: its connection is not closed for others any more.
     pub fn keep(&self) {
         if !self.0.known.swap(true, Ordering::Relaxed) {
-            self.0.places.state().strangers.remove(&self.0.id);
+            self.0.places.state().unauthenticated.remove(&self.0.id);
         }
     }
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_stranger_makes_room() {
+    fn oldest_unauthenticated_connection_makes_room() {
         let places = Places::new(3, 2);
         let (a, b) = (places.take(peer(1)).unwrap(), places.take(peer(1)).unwrap());
         let c = places.take(peer(1)).unwrap();
@@ -161,7 +161,7 @@ mod tests {
             assert!(is_evicted(a.as_ref().unwrap()));
             drop((a, b, c));
             let state = places.state();
-            assert!(state.held.is_empty() && state.per_peer.is_empty() && state.strangers.is_empty());
+            assert!(state.held.is_empty() && state.per_peer.is_empty() && state.unauthenticated.is_empty());
         }
     }
 

@@ -1,3 +1,5 @@
+//! Tests of the file tree of a node.
+
 use super::*;
 
 const WIN: NodeOs = NodeOs::Windows { build: 20348 };

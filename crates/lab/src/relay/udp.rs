@@ -1,4 +1,4 @@
-//! UDP: a session for each client, which ends when it is idle.
+//! UDP relay: one session per client, which ends when it is idle.
 
 use std::collections::HashMap;
 use std::io;
