@@ -105,6 +105,8 @@ pub struct Config {
     pub resolver: Resolver,
     /// `v1.36.2+mullion.0.1.0`.
     pub version: String,
+    /// KubeletConfiguration as a document, for `/configz`.
+    pub configuration: serde_json::Value,
     /// The health of the Host Networking Service, which the Node reports; None where there is none.
     pub host_network: Option<watch::Receiver<hcn::watch::Health>>,
     /// The server on :10250; None leaves it out.

@@ -235,11 +235,12 @@ async fn take_pods(agent: Arc<Agent>, changes: mpsc::UnboundedReceiver<PodChange
     agent.dispatch(changes).await;
 }
 
-/// The part of a KubeletConfiguration that describes this agent.
+/// The configuration that the agent was given, with the values in effect.
 fn configz(config: &Config) -> serde_json::Value {
-    json!({"kubeletconfig": {
-        "kind": "KubeletConfiguration",
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    let mut document = config.configuration.clone();
+    document["kind"] = "KubeletConfiguration".into();
+    document["apiVersion"] = "kubelet.config.k8s.io/v1beta1".into();
+    let in_effect = json!({
         "clusterDNS": config.cluster_dns,
         "clusterDomain": config.cluster_domain,
         "maxPods": config.capacity.pods,
@@ -252,5 +253,9 @@ fn configz(config: &Config) -> serde_json::Value {
         "nodeStatusReportFrequency": "5m0s",
         "nodeLeaseDurationSeconds": 40,
         "syncFrequency": "1m0s",
-    }})
+    });
+    if let serde_json::Value::Object(members) = in_effect {
+        members.into_iter().for_each(|(name, value)| document[name] = value);
+    }
+    json!({"kubeletconfig": document})
 }

@@ -337,7 +337,9 @@ async fn the_server_answers_those_who_may() {
     assert_eq!(world.get("/containerLogs/default/nope/c", admin, None).await.0, 404);
     assert_eq!(world.get(&format!("{logs}?previous=true"), admin, None).await.0, 400);
     assert!(world.get("/pods", admin, None).await.1.contains("\"kind\":\"PodList\""));
-    assert!(world.get("/configz", admin, None).await.1.contains("kubeletconfig"));
+    let configz: serde_json::Value = serde_json::from_str(&world.get("/configz", admin, None).await.1).unwrap();
+    let configz = &configz["kubeletconfig"];
+    assert_eq!((&configz["port"], &configz["maxPods"]), (&10250.into(), &20.into()), "what was given, and what is in effect");
     assert_eq!(world.get("/healthz", admin, None).await, (200, "ok".into()));
     assert!(world.get("/metrics", admin, None).await.1.contains("kubelet_running_pods 1"));
     assert_eq!(world.get("/nope", admin, None).await.0, 404);

@@ -1,13 +1,13 @@
-//! What can be typed.
+//! Command-line definitions.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use host::NodeOs;
 use ipnet::IpNet;
-
-use crate::feature_gates::FeatureGates;
+use node_config::kubelet::{EvictionHard, FeatureGates};
+use node_config::{ConfigError, NetworkList, NetworkName, NodeConfig, Parsed, node};
 
 /// Windows nodes for Kubernetes, in one binary.
 #[derive(Debug, Parser)]
@@ -17,7 +17,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What to be.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the node: node agent, service proxy and pod network in one process
@@ -51,101 +51,188 @@ pub enum Part {
     Fabric,
 }
 
-/// What a node is told.
-#[derive(Clone, Debug, Args)]
+impl From<Part> for node::Part {
+    fn from(part: Part) -> Self {
+        match part {
+            Part::Kubelet => Self::Kubelet,
+            Part::Proxy => Self::Proxy,
+            Part::Fabric => Self::Fabric,
+        }
+    }
+}
+
+/// `mullion node`. A flag counts more than the file of `--config`, the file more than the default.
+#[derive(Clone, Debug, Default, Args)]
 pub struct NodeArgs {
+    /// Configuration file: NodeConfiguration, KubeletConfiguration and KubeProxyConfiguration, each at most once; flags count more
+    #[arg(long)]
+    pub config: Option<PathBuf>,
     /// Kubeconfig with the node's identity
-    #[arg(long)]
-    pub kubeconfig: PathBuf,
+    #[arg(long, required_unless_present = "config")]
+    pub kubeconfig: Option<String>,
     /// Name of the Node (default: the host's name in lower case)
-    #[arg(long)]
-    pub hostname_override: String,
+    #[arg(long, required_unless_present = "config")]
+    pub hostname_override: Option<String>,
     /// Address of the node that others reach it at
+    #[arg(long, required_unless_present = "config")]
+    pub node_ip: Option<IpAddr>,
+    /// What the node runs: linux, windows or windows:BUILD [default: that of this machine]
     #[arg(long)]
-    pub node_ip: IpAddr,
-    /// What the node runs: linux, windows or windows:BUILD
-    #[arg(long, default_value_t = default_os())]
-    pub os: NodeOs,
+    pub os: Option<NodeOs>,
     /// Directory that is the root of the node's files; on Windows one per drive, as C=DIR
-    #[arg(long = "root", required = true)]
+    #[arg(long = "root", required_unless_present = "config")]
     pub roots: Vec<String>,
     /// Container runtime: unix:///PATH, npipe:////./pipe/NAME or tcp://HOST:PORT
+    #[arg(long, required_unless_present = "config")]
+    pub container_runtime_endpoint: Option<String>,
+    /// Host Compute Network service of a Windows node, unix:PATH or tcp:HOST:PORT (default: the variable MULLION_HCN, else the system's DLL)
     #[arg(long)]
-    pub container_runtime_endpoint: String,
-    /// Host Compute Network service of a Windows node, unix:PATH or tcp:HOST:PORT (default: the system's DLL)
-    #[arg(long, env = "MULLION_HCN")]
     pub hcn: Option<String>,
-    /// Name of the adapter that carries the pod network of a Windows node
-    #[arg(long, default_value = "Ethernet")]
-    pub adapter: String,
-    /// Whether pods of a Windows node reach themselves through their Services (loopbackDSR of win-bridge)
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
-    pub loopback_dsr: bool,
+    /// Name of the adapter that carries the pod network of a Windows node [default: Ethernet]
+    #[arg(long)]
+    pub adapter: Option<String>,
+    /// Whether pods of a Windows node reach themselves through their Services (loopbackDSR of win-bridge) [default: true]
+    #[arg(long, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub loopback_dsr: Option<bool>,
     /// Every pod's address lies here
-    #[arg(long)]
-    pub cluster_cidr: IpNet,
+    #[arg(long, required_unless_present = "config")]
+    pub cluster_cidr: Option<IpNet>,
     /// Every ClusterIP lies here
-    #[arg(long)]
-    pub service_cidr: IpNet,
+    #[arg(long, required_unless_present = "config")]
+    pub service_cidr: Option<IpNet>,
     /// The network of the nodes
-    #[arg(long)]
-    pub lan: IpNet,
+    #[arg(long, required_unless_present = "config")]
+    pub lan: Option<IpNet>,
     /// Cluster DNS server
+    #[arg(long, required_unless_present = "config")]
+    pub cluster_dns: Option<IpAddr>,
+    /// Cluster domain [default: cluster.local]
     #[arg(long)]
-    pub cluster_dns: IpAddr,
-    /// Cluster domain
-    #[arg(long, default_value = "cluster.local")]
-    pub cluster_domain: String,
+    pub cluster_domain: Option<String>,
     /// Where the CNI configuration goes
-    #[arg(long)]
-    pub cni_conf_dir: PathBuf,
+    #[arg(long, required_unless_present = "config")]
+    pub cni_conf_dir: Option<String>,
     /// Where host-local address management keeps its reservations
     #[arg(long)]
-    pub ipam_dir: Option<PathBuf>,
+    pub ipam_dir: Option<String>,
     /// Serving certificate of the node agent, PEM
-    #[arg(long)]
-    pub tls_cert_file: PathBuf,
+    #[arg(long, required_unless_present = "config")]
+    pub tls_cert_file: Option<String>,
     /// Its key, PEM
-    #[arg(long)]
-    pub tls_private_key_file: PathBuf,
+    #[arg(long, required_unless_present = "config")]
+    pub tls_private_key_file: Option<String>,
     /// Client certificates of this authority are believed, PEM
+    #[arg(long, required_unless_present = "config")]
+    pub client_ca_file: Option<String>,
+    /// Port of the node agent's server [default: 10250]
     #[arg(long)]
-    pub client_ca_file: PathBuf,
-    /// Port of the node agent's server
-    #[arg(long, default_value_t = 10250)]
-    pub port: u16,
-    /// CPUs that the node declares
-    #[arg(long, default_value = "8")]
-    pub cpu: String,
-    /// Memory that the node declares
-    #[arg(long, default_value = "16Gi")]
-    pub memory: String,
-    /// Most pods on the node
-    #[arg(long, default_value_t = 110)]
-    pub max_pods: u32,
+    pub port: Option<u16>,
+    /// CPUs that the node declares [default: 8]
+    #[arg(long)]
+    pub cpu: Option<String>,
+    /// Memory that the node declares [default: 16Gi]
+    #[arg(long)]
+    pub memory: Option<String>,
+    /// Most pods on the node [default: 110]
+    #[arg(long)]
+    pub max_pods: Option<u32>,
     /// Identity of the machine, for a simulated host (default: the real one's)
-    #[arg(long, requires = "boot_id")]
+    #[arg(long)]
     pub machine_id: Option<String>,
     /// Identity of this boot, for a simulated host
     #[arg(long)]
     pub boot_id: Option<String>,
     /// Switches by upstream's names, as HyperVContainer=true
-    #[arg(long, default_value_t)]
-    pub feature_gates: FeatureGates,
+    #[arg(long)]
+    pub feature_gates: Option<FeatureGates>,
     /// What has to stay free, as memory.available<100Mi,nodefs.available<10%; below the latter the node says DiskPressure
-    #[arg(long, default_value_t)]
-    pub eviction_hard: kubelet::EvictionHard,
-    /// Size from which on a container's log is rotated
-    #[arg(long, default_value = "10Mi")]
-    pub container_log_max_size: String,
-    /// Log files a container keeps, the current one included
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
-    pub container_log_max_files: u32,
+    /// [default: memory.available<100Mi,nodefs.available<10%]
+    #[arg(long, value_parser = eviction_hard)]
+    pub eviction_hard: Option<EvictionHard>,
+    /// Size from which on a container's log is rotated [default: 10Mi]
+    #[arg(long)]
+    pub container_log_max_size: Option<String>,
+    /// Log files a container keeps, the current one included [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..))]
+    pub container_log_max_files: Option<u32>,
     /// Leave a part out
     #[arg(long)]
     pub without: Vec<Part>,
 }
 
-fn default_os() -> NodeOs {
-    if cfg!(windows) { NodeOs::Windows { build: 20348 } } else { NodeOs::Linux }
+/// Thresholds that the node agent understands.
+fn eviction_hard(text: &str) -> Result<EvictionHard, String> {
+    text.parse::<kubelet::EvictionHard>()?;
+    text.parse()
 }
+
+impl NodeArgs {
+    /// The configuration that flags, file and defaults make, with remarks on the file.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is wrong.
+    pub fn into_config(self) -> Result<Parsed<NodeConfig>, ConfigError> {
+        let mut parsed =
+            self.config.as_deref().map(read).transpose()?.unwrap_or_else(|| Parsed { config: NodeConfig::default(), warnings: Vec::new() });
+        self.apply(&mut parsed.config);
+        Ok(parsed)
+    }
+
+    /// Puts the flags that were given into a configuration. Each field is named, so that a new one cannot be forgotten.
+    fn apply(self, to: &mut NodeConfig) {
+        fn set<T>(place: &mut T, given: Option<T>) {
+            if let Some(given) = given {
+                *place = given;
+            }
+        }
+        fn some<T>(place: &mut Option<T>, given: Option<T>) {
+            *place = given.or(place.take());
+        }
+        fn list<T>(place: &mut Vec<T>, given: Vec<T>) {
+            if !given.is_empty() {
+                *place = given;
+            }
+        }
+        let NodeConfig { node, kubelet: agent, kube_proxy: proxy } = to;
+        let Self { config: _, kubeconfig, hostname_override, node_ip, os, roots, container_runtime_endpoint, hcn, adapter, loopback_dsr, .. } = self;
+        set(&mut node.kubeconfig, kubeconfig);
+        set(&mut node.node_name, hostname_override);
+        some(&mut node.node_ip, node_ip);
+        set(&mut node.os, os);
+        list(&mut node.roots, roots);
+        set(&mut agent.container_runtime_endpoint, container_runtime_endpoint);
+        set(&mut node.hcn, hcn);
+        set(&mut node.adapter, adapter);
+        set(&mut node.loopback_dsr, loopback_dsr);
+        set(&mut proxy.cluster_cidr, self.cluster_cidr.map(|net| NetworkList(vec![NetworkName::Net(net)])));
+        some(&mut node.service_cidr, self.service_cidr);
+        some(&mut node.lan, self.lan);
+        set(&mut agent.cluster_dns, self.cluster_dns.map(|ip| vec![ip]));
+        set(&mut agent.cluster_domain, self.cluster_domain);
+        set(&mut node.cni_conf_dir, self.cni_conf_dir);
+        set(&mut node.ipam_dir, self.ipam_dir);
+        set(&mut agent.tls_cert_file, self.tls_cert_file);
+        set(&mut agent.tls_private_key_file, self.tls_private_key_file);
+        set(&mut agent.authentication.x509.client_ca_file, self.client_ca_file);
+        set(&mut agent.port, self.port);
+        set(&mut node.cpu, self.cpu);
+        set(&mut node.memory, self.memory);
+        set(&mut agent.max_pods, self.max_pods);
+        set(&mut node.machine_id, self.machine_id);
+        set(&mut node.boot_id, self.boot_id);
+        agent.feature_gates.extend(self.feature_gates.unwrap_or_default().0);
+        set(&mut agent.eviction_hard, self.eviction_hard);
+        set(&mut agent.container_log_max_size, self.container_log_max_size);
+        set(&mut agent.container_log_max_files, self.container_log_max_files);
+        list(&mut node.without, self.without.into_iter().map(Part::into).collect());
+    }
+}
+
+fn read(path: &Path) -> Result<Parsed<NodeConfig>, ConfigError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: name.clone(), source })?;
+    NodeConfig::read(&text).map_err(|error| ConfigError::File { path: name, source: Box::new(error) })
+}
+
+#[cfg(test)]
+mod tests;

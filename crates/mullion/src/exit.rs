@@ -1,5 +1,4 @@
-//! Exit codes, and how a failure is told: one line on standard error and, where a command was asked for JSON, a document on standard
-//! output.
+//! Exit codes, and reports of failures: one line on standard error and, with `-o json`, a document on standard output.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -55,7 +54,6 @@ const REASONS: [(u8, &str); 18] = [
 
 impl Failure {
     /// A failure with a code of its own.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only the commands of one-machine clusters have codes of their own"))]
     pub fn new(code: u8, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
     }
@@ -98,7 +96,7 @@ pub fn wants_json(args: &[OsString]) -> bool {
     args.iter().any(joined) || args.windows(2).any(|pair| matches!(pair[0], "-o" | "--output") && pair[1] == "json")
 }
 
-/// Tells a failure, and turns the result into the exit code.
+/// Reports a failure, and turns the result into the exit code.
 pub fn report(result: Result<(), Failure>, as_json: bool) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -113,13 +111,13 @@ pub fn report(result: Result<(), Failure>, as_json: bool) -> ExitCode {
     }
 }
 
-/// Without characters that would change the terminal: names and reasons may come from files of strangers.
+/// Without characters that would change the terminal: names and reasons may come from foreign files.
 fn printable(text: &str) -> String {
     let escaped = |c: char| if c.is_control() && c != '\n' { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(escaped).collect()
 }
 
-/// Tells what clap has to say: help and version are no failures.
+/// Reports what clap found: help and version are no failures.
 pub fn report_usage(error: &clap::Error, as_json: bool) -> ExitCode {
     // A closed pipe changes nothing.
     drop(error.print());

@@ -1,4 +1,4 @@
-//! `mullion hns`: a look into a Host Networking Service, its judge, and, where it is simulated, what can be done to it.
+//! `mullion hns`: inspect a Host Networking Service, judge it, and control a simulated one.
 
 mod conformance;
 #[cfg(target_os = "linux")]
@@ -142,7 +142,7 @@ pub fn check_switches(nodes: &[node_config::node_spec::NodeSpec]) -> Result<(), 
 /// The Windows nodes that run.
 #[cfg(target_os = "linux")]
 fn running(dir: &crate::linux::cli::DirArgs) -> Result<Vec<String>, Failure> {
-    let dirs = crate::app::up::dirs(dir)?;
+    let dirs = crate::linux::cluster::dirs(dir)?;
     let nodes = dirs.socket("", "hcn").parent().map(nodes_in).unwrap_or_default();
     if nodes.is_empty() {
         let dir = dirs.dir.display();
@@ -154,7 +154,7 @@ fn running(dir: &crate::linux::cli::DirArgs) -> Result<Vec<String>, Failure> {
 /// A socket of a node's service.
 #[cfg(target_os = "linux")]
 fn socket(node: &str, suffix: &str, dir: &crate::linux::cli::DirArgs) -> Result<std::path::PathBuf, Failure> {
-    let dirs = crate::app::up::dirs(dir)?;
+    let dirs = crate::linux::cluster::dirs(dir)?;
     let socket = dirs.socket(node, suffix);
     if !socket.exists() {
         let nodes = socket.parent().map(nodes_in).unwrap_or_default();

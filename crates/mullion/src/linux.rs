@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod delete;
 pub mod detach;
 pub mod disks;
+pub mod down;
 pub mod image;
 pub mod keys;
 mod limitations;
@@ -13,6 +14,7 @@ pub mod node_ports;
 pub mod nodes;
 pub mod processes;
 pub mod progress;
+pub mod ready;
 mod simulated_host;
 pub mod status;
 pub mod support;
@@ -26,7 +28,7 @@ use cli::Command;
 pub fn main(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(args) => up::up(&args),
-        Command::Down(args) => up::down(&args),
+        Command::Down(args) => down::down(&args),
         Command::Status(args) => status::main(&args),
         Command::SupportBundle(args) => support::main(&args),
         Command::Logs(args) => logs::main(&args),

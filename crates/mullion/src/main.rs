@@ -6,9 +6,7 @@
 mod app;
 mod cli;
 mod exit;
-mod feature_gates;
 mod hns;
-mod kube_proxy;
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -24,17 +22,17 @@ fn main() -> ExitCode {
     if cni::is_own_plugin(name) {
         return cni::plugin_main(name);
     }
-    if kube_proxy::is_own_name(name) {
-        return exit::report(kube_proxy::main(args), false);
+    if app::kube_proxy::is_own_name(name) {
+        return exit::report(app::kube_proxy::main(args), false);
     }
     // Before any thread exists: these make namespaces. And they run in every pod, so nothing else is paid for.
     #[cfg(target_os = "linux")]
     match args.next().as_deref() {
         Some("shim") => return container_sim::shim_main(args),
         Some("guest") => return guest::main(args),
-        Some("lab-outside") => return app::up::keep_outside(args),
+        Some("lab-outside") => return lab::outside::keeper(args),
         Some("lab-probe") => return linux::support::probe(args),
-        Some("lab-init") => return app::up::init(args.next().unwrap_or_default().as_ref()),
+        Some("lab-init") => return lab::init::main(args.next().unwrap_or_default().as_ref()),
         _ => {}
     }
     let as_json = exit::wants_json(&std::env::args_os().skip(1).collect::<Vec<_>>());
@@ -48,7 +46,7 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
     match command {
         cli::Command::Node(args) => app::node::main(args),
         cli::Command::Hns(args) => hns::main(&args),
-        cli::Command::KubeProxy(args) => kube_proxy::main(args.flags),
+        cli::Command::KubeProxy(args) => app::kube_proxy::main(args.flags),
         #[cfg(target_os = "linux")]
         cli::Command::Linux(command) => linux::main(command),
     }

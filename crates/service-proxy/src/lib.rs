@@ -8,6 +8,7 @@
 //! a periodic full pass compares with the host itself; what is not ours is never touched; nothing is wiped at start.
 
 pub mod backend;
+mod endpoints;
 mod failures;
 #[cfg(all(test, target_os = "linux"))]
 mod flows;
@@ -20,6 +21,7 @@ mod modes;
 #[cfg(target_os = "linux")]
 pub mod nftables;
 mod node_ports;
+pub mod options;
 mod rows;
 mod run;
 mod table;
@@ -28,6 +30,7 @@ pub mod userspace;
 mod vips;
 
 pub use backend::{Failure, Outcome, Progress, Refusal};
+pub use endpoints::{Endpoints, ListenError};
 pub use health::{HealthServers, Healthy};
 pub use inputs::Inputs;
 pub use metrics::Metrics;

@@ -130,6 +130,7 @@ impl World {
             version: "v1.36.2+mullion.0.1.0".into(),
             server: Some(ServerConfig { listener, cert_pem: pair.cert_pem, key_pem: pair.key_pem, client_ca_pem: self.ca.cert_pem().into() }),
             healthz: None,
+            configuration: serde_json::json!({"port": 10250, "maxPods": 1}),
             host_network: self.host_network.clone(),
         };
         let stop = CancellationToken::new();

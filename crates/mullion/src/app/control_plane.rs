@@ -1,4 +1,4 @@
-//! `mullion control-plane`: API server, controllers, scheduler, DNS and the node-port relay in one process on LAN host `cp`.
+//! Wiring of `mullion control-plane`: API server, controllers, scheduler, DNS and the node-port relay in one process on LAN host `cp`.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! `mullion node`: node agent, service proxy and pod network of one node in one process, over one API client.
+//! Wiring of `mullion node`: node agent, service proxy and pod network of one node in one process, over one API client.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,15 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::{ListParams, ObjectList};
 use kube::core::PartialObjectMeta;
+use node_config::node::{Complete, Part};
+use node_config::{KubeProxyConfiguration, KubeletConfiguration, document};
+use service_proxy::Endpoints;
+use service_proxy::options::{self, Mode};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{NodeArgs, Part};
-use crate::exit::Failure;
+use crate::cli::NodeArgs;
+use crate::exit::{Failure, USAGE};
 
 /// The version that nodes and the API server report: upstream's whose behaviour is followed, and ours after the plus.
 pub const VERSION: &str = concat!("v1.36.2+mullion.", env!("CARGO_PKG_VERSION"));
@@ -31,34 +36,40 @@ pub const FULL_PASS: Duration = Duration::from_secs(30);
 
 /// Runs a node until it is told to end; pods stay.
 pub fn main(args: Box<NodeArgs>) -> Result<(), Failure> {
+    let parsed = args.into_config().map_err(|error| Failure::new(USAGE, error))?;
+    let config = parsed.config.complete(NETWORK).map_err(|error| Failure::new(USAGE, error))?;
     crate::init_logs();
-    crate::agent_runtime()?.block_on(run(*args)).map_err(Failure::from)
+    parsed.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    crate::agent_runtime()?.block_on(run(&config)).map_err(Failure::from)
 }
 
-async fn run(args: NodeArgs) -> Result<()> {
+/// The node, in the order of its start: API client, watch of HNS, node agent; beside it the cluster's identity, fabric and proxy.
+async fn run(config: &Complete) -> Result<()> {
     cluster::install_crypto_provider();
-    let client = cluster::client_from_kubeconfig(&args.kubeconfig).await?;
+    let node = &config.config.node;
+    let runs = |part: Part| !node.without.contains(&part);
+    let client = cluster::client_from_kubeconfig(node.kubeconfig.as_ref()).await?;
     let api = ApiServer::default();
     let shutdown = CancellationToken::new();
     // One client and one watch for all parts: they share the bound on calls, and agree on whether HNS answers.
-    let hcn = match args.os {
-        NodeOs::Windows { .. } => Some(hcn_client(&args)?),
+    let hcn = match node.os {
+        NodeOs::Windows { .. } => Some(hcn_client(config)?),
         NodeOs::Linux => None,
     };
-    let watched = [Part::Kubelet, Part::Fabric].iter().any(|part| !args.without.contains(part));
+    let watched = runs(Part::Kubelet) || runs(Part::Fabric);
     let watch = hcn.clone().filter(|_| watched).map(|client| Watch::start(client, Timing::default()));
     let agent = async {
-        if args.without.contains(&Part::Kubelet) {
+        if !runs(Part::Kubelet) {
             shutdown.cancelled().await;
             return Ok(());
         }
-        let config = kubelet::Config { host_network: watch.as_ref().map(Watch::health), ..kubelet_config(&args, client.clone(), &api)? };
-        kubelet::run(config, shutdown.clone()).await.context("the node agent ended")
+        let agent = kubelet::Config { host_network: watch.as_ref().map(Watch::health), ..kubelet_config(config, client.clone(), &api)? };
+        kubelet::run(agent, shutdown.clone()).await.context("the node agent ended")
     };
-    let network = network(&args, client.clone(), &api, hcn, watch.as_ref(), &shutdown);
+    let network = network(config, client.clone(), &api, hcn, watch.as_ref(), &shutdown);
     let end = async {
         crate::told_to_end().await;
-        tracing::info!(node = args.hostname_override, "ending; pods stay");
+        tracing::info!(node = node.node_name, "ending; pods stay");
         shutdown.cancel();
     };
     let work = async { tokio::try_join!(agent, network).map(|_| ()) };
@@ -71,32 +82,31 @@ async fn run(args: NodeArgs) -> Result<()> {
 
 /// Proxy and fabric: both mark what is theirs with the cluster's identity.
 async fn network(
-    args: &NodeArgs,
+    config: &Complete,
     client: kube::Client,
     api: &ApiServer,
     hcn: Option<HcnClient>,
     watch: Option<&Watch>,
     shutdown: &CancellationToken,
 ) -> Result<()> {
+    let node = &config.config.node;
     let cluster_uid = tokio::select! {
         uid = cluster_uid(&client) => uid,
         () = shutdown.cancelled() => return Ok(()),
     };
-    tracing::info!(node = args.hostname_override, cluster = cluster_uid, "the API server answers");
+    tracing::info!(node = node.node_name, cluster = cluster_uid, "the API server answers");
     let fabric = async {
-        if !args.without.contains(&Part::Fabric) {
-            let config = fabric_config(args, client.clone(), &cluster_uid, hcn.clone())?;
-            let config = fabric::Config { api: api.clone(), news: watch.map(Watch::listen), ..config };
-            fabric::run(config, shutdown.clone().cancelled_owned()).await;
+        if !node.without.contains(&Part::Fabric) {
+            let fabric = fabric_config(config, client.clone(), &cluster_uid, hcn.clone())?;
+            let fabric = fabric::Config { api: api.clone(), news: watch.map(Watch::listen), ..fabric };
+            fabric::run(fabric, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
     };
     let proxy = async {
-        if !args.without.contains(&Part::Proxy) {
-            let (status, metrics) = crate::kube_proxy::tell_for_node(args).await?;
-            let config = proxy_config(args, client.clone(), &cluster_uid, hcn.clone())?;
-            let config = service_proxy::Config { api: api.clone(), status: Some(status), metrics, ..config };
-            service_proxy::run(config, shutdown.clone().cancelled_owned()).await;
+        if !node.without.contains(&Part::Proxy) {
+            let proxy = proxy_config(config, client.clone(), &cluster_uid, hcn.clone()).await?;
+            service_proxy::run(service_proxy::Config { api: api.clone(), ..proxy }, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
     };
@@ -104,10 +114,10 @@ async fn network(
 }
 
 /// The client of this node's HNS.
-fn hcn_client(args: &NodeArgs) -> Result<HcnClient> {
-    Ok(match &args.hcn {
-        Some(address) => HcnClient::connect(address)?,
-        None => HcnClient::from_env()?,
+fn hcn_client(config: &Complete) -> Result<HcnClient> {
+    Ok(match config.config.node.hcn.as_str() {
+        "" => HcnClient::from_env()?,
+        address => HcnClient::connect(address)?,
     })
 }
 
@@ -128,26 +138,27 @@ async fn cluster_uid(client: &kube::Client) -> String {
     }
 }
 
-fn fabric_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<fabric::Config> {
+fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<fabric::Config> {
+    let (node, kubelet) = (&config.config.node, &config.config.kubelet);
     let pod_network = match hcn {
-        Some(hcn) => fabric::PodNetwork::Windows { hcn, adapter: args.adapter.clone(), loopback_dsr: args.loopback_dsr },
+        Some(hcn) => fabric::PodNetwork::Windows { hcn, adapter: node.adapter.clone(), loopback_dsr: node.loopback_dsr },
         None => linux_pod_network()?,
     };
     Ok(fabric::Config {
         client,
         api: ApiServer::default(),
-        node_name: args.hostname_override.clone(),
+        node_name: node.node_name.clone(),
         cluster_uid: cluster_uid.to_owned(),
         routes: routes()?,
         pod_network,
         network_name: NETWORK.to_owned(),
-        cluster_cidr: args.cluster_cidr,
-        service_cidr: args.service_cidr,
-        lan: args.lan,
-        dns_ip: args.cluster_dns,
-        cluster_domain: args.cluster_domain.clone(),
-        cni_conf_dir: args.cni_conf_dir.clone(),
-        ipam_dir: args.ipam_dir.clone(),
+        cluster_cidr: config.cluster_cidr,
+        service_cidr: config.service_cidr,
+        lan: config.lan,
+        dns_ip: config.cluster_dns,
+        cluster_domain: kubelet.cluster_domain.clone(),
+        cni_conf_dir: node.cni_conf_dir.clone().into(),
+        ipam_dir: Some(node.ipam_dir.as_str()).filter(|dir| !dir.is_empty()).map(PathBuf::from),
         full_pass: FULL_PASS,
         set_condition: false,
         news: None,
@@ -155,15 +166,31 @@ fn fabric_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: 
     })
 }
 
-fn proxy_config(args: &NodeArgs, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<service_proxy::Config> {
-    let backend = match hcn {
-        Some(client) => {
-            let settings = service_proxy::hns::Settings { node_ips: vec![args.node_ip], ..service_proxy::hns::Settings::new(NETWORK) };
-            service_proxy::BackendConfig::Hcn { client, settings }
+/// The proxy's configuration; its endpoints are served from here on.
+async fn proxy_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<service_proxy::Config> {
+    let proxy = &config.config.kube_proxy;
+    let mode = Mode::of(proxy, hcn.is_some())?;
+    let proxy = options::in_effect(proxy.clone(), mode, None);
+    let status = watch::Sender::new(service_proxy::Status::default());
+    let endpoints = Endpoints::new(proxy.clone(), mode, status.subscribe());
+    endpoints.serve().await?;
+    let node_ips = vec![config.node_ip];
+    let backend = match (mode, hcn) {
+        (Mode::Kernel, Some(client)) => {
+            options::hns_gaps(&proxy, false).iter().for_each(|gap| tracing::warn!("{gap}"));
+            service_proxy::BackendConfig::Hcn { client, settings: options::hns(&proxy, &node_ips, None)? }
         }
-        None => linux_proxy(args)?,
+        (Mode::Kernel, None) => bail!("mode kernelspace needs a Windows node: use nftables or userspace"),
+        (Mode::Nftables, _) => linux_proxy(&proxy, &node_ips)?,
+        (Mode::Userspace, _) => service_proxy::BackendConfig::Userspace(options::userspace(&proxy, &node_ips, None)?),
     };
-    Ok(service_proxy::Config { full_pass: FULL_PASS, ..service_proxy::Config::new(client, &args.hostname_override, cluster_uid, backend) })
+    Ok(service_proxy::Config {
+        full_pass: proxy.sync_period.0.max(Duration::from_secs(1)),
+        status: Some(status),
+        metrics: endpoints.metrics.clone(),
+        policy: service_proxy::NodePolicy { forwarded_health_port: options::forwarded_health_port(&proxy), ..service_proxy::NodePolicy::default() },
+        ..service_proxy::Config::new(client, &config.config.node.node_name, cluster_uid, backend)
+    })
 }
 
 #[cfg(target_os = "linux")]
@@ -187,57 +214,65 @@ fn linux_pod_network() -> Result<fabric::PodNetwork> {
 }
 
 #[cfg(target_os = "linux")]
-fn linux_proxy(args: &NodeArgs) -> Result<service_proxy::BackendConfig> {
-    use service_proxy::nftables::{Pods, Settings};
-    let settings = Settings { masquerade_leaving: true, ..Settings::new(vec![args.node_ip], Pods::Nets(vec![args.cluster_cidr])) };
-    Ok(service_proxy::BackendConfig::Nftables(settings))
+fn linux_proxy(config: &KubeProxyConfiguration, node_ips: &[IpAddr]) -> Result<service_proxy::BackendConfig> {
+    let settings = options::nftables(config, &service_proxy::NodeRow::default(), node_ips);
+    Ok(service_proxy::BackendConfig::Nftables(service_proxy::nftables::Settings { masquerade_leaving: true, ..settings }))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn linux_proxy(_: &NodeArgs) -> Result<service_proxy::BackendConfig> {
+fn linux_proxy(_: &KubeProxyConfiguration, _: &[IpAddr]) -> Result<service_proxy::BackendConfig> {
     bail!("--os linux needs a Linux machine")
 }
 
-fn kubelet_config(args: &NodeArgs, client: kube::Client, api: &ApiServer) -> Result<kubelet::Config> {
-    let listener = TcpListener::bind((args.node_ip, args.port)).with_context(|| {
-        format!("the node agent cannot listen on {}:{}: end what uses the port or choose another --port", args.node_ip, args.port)
-    })?;
-    let healthz = TcpListener::bind((Ipv4Addr::LOCALHOST, 10248))
-        .context("the node agent cannot listen on 127.0.0.1:10248: end the other node agent of this machine")?;
-    let read = |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("reading {} failed", path.display()));
-    let facts = match (&args.machine_id, &args.boot_id) {
-        (Some(machine), Some(boot)) => HostFacts::simulated(args.os, machine, boot),
-        _ => HostFacts::read(),
+fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> Result<kubelet::Config> {
+    let (node, kubelet) = (&config.config.node, &config.config.kubelet);
+    let (node_ip, port) = (config.node_ip, kubelet.port);
+    let listener = TcpListener::bind((node_ip, port))
+        .with_context(|| format!("the node agent cannot listen on {node_ip}:{port}: end what uses the port or choose another --port"))?;
+    let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("reading {path} failed"));
+    let facts = match (node.machine_id.as_str(), node.boot_id.as_str()) {
+        ("", _) | (_, "") => HostFacts::read(),
+        (machine, boot) => HostFacts::simulated(node.os, machine, boot),
     };
     Ok(kubelet::Config {
         client,
         api: api.clone(),
-        node_name: args.hostname_override.clone(),
-        os: args.os,
-        node_ips: vec![args.node_ip],
-        cri_endpoint: args.container_runtime_endpoint.clone(),
-        root: Arc::new(host_root(args.os, &args.roots)?),
+        node_name: node.node_name.clone(),
+        os: node.os,
+        node_ips: vec![node_ip],
+        cri_endpoint: kubelet.container_runtime_endpoint.clone(),
+        root: Arc::new(host_root(node.os, &node.roots)?),
         root_dir: "/var/lib/kubelet".to_owned(),
         facts,
-        capacity: capacity(args)?,
+        capacity: capacity(config)?,
         labels: BTreeMap::new(),
         taints: Vec::new(),
-        hyper_v_container: args.feature_gates.hyper_v_container(),
-        eviction_hard: args.eviction_hard,
-        logs: log_rotation(args)?,
-        cluster_dns: vec![args.cluster_dns],
-        cluster_domain: args.cluster_domain.clone(),
-        resolver: kubelet::Resolver { servers: vec![host_dns(args.cluster_dns)], ..kubelet::Resolver::default() },
+        hyper_v_container: kubelet.feature_gates.get("HyperVContainer") == Some(&true),
+        eviction_hard: kubelet.eviction_hard.to_string().parse().map_err(anyhow::Error::msg).context("evictionHard")?,
+        logs: log_rotation(config)?,
+        cluster_dns: kubelet.cluster_dns.clone(),
+        cluster_domain: kubelet.cluster_domain.clone(),
+        resolver: kubelet::Resolver { servers: vec![host_dns(config.cluster_dns)], ..kubelet::Resolver::default() },
         version: VERSION.to_owned(),
+        configuration: document::to_document(kubelet),
         server: Some(kubelet::ServerConfig {
             listener,
-            cert_pem: read(&args.tls_cert_file)?,
-            key_pem: read(&args.tls_private_key_file)?,
-            client_ca_pem: read(&args.client_ca_file)?,
+            cert_pem: read(&kubelet.tls_cert_file)?,
+            key_pem: read(&kubelet.tls_private_key_file)?,
+            client_ca_pem: read(&kubelet.authentication.x509.client_ca_file)?,
         }),
-        healthz: Some(healthz),
+        healthz: healthz(kubelet)?,
         host_network: None,
     })
+}
+
+/// The socket of plain health checks; port 0 is none, as upstream.
+fn healthz(kubelet: &KubeletConfiguration) -> Result<Option<TcpListener>> {
+    if kubelet.healthz_port == 0 {
+        return Ok(None);
+    }
+    let at = SocketAddr::new(kubelet.healthz_bind_address, kubelet.healthz_port);
+    TcpListener::bind(at).map(Some).with_context(|| format!("the node agent cannot listen on {at}: end the other node agent of this machine"))
 }
 
 /// Pods with `dnsPolicy: Default` ask the cluster's server too: a host of ours has no other.
@@ -249,18 +284,24 @@ fn quantity(what: &str, text: &str) -> Result<kube_rules::Quantity> {
     kube_rules::Quantity::parse(text).with_context(|| format!("{what} {text:?} is no quantity: write it as 8, 500m or 16Gi"))
 }
 
-fn log_rotation(args: &NodeArgs) -> Result<kubelet::LogRotation> {
-    let size = quantity("--container-log-max-size", &args.container_log_max_size)?.value();
+fn log_rotation(config: &Complete) -> Result<kubelet::LogRotation> {
+    let kubelet = &config.config.kubelet;
+    let size = quantity("--container-log-max-size", &kubelet.container_log_max_size)?.value();
     let max_size = u64::try_from(size).context("--container-log-max-size must not be negative")?;
-    Ok(kubelet::LogRotation { max_size, max_files: args.container_log_max_files, ..kubelet::LogRotation::default() })
+    let max_files = kubelet.container_log_max_files;
+    if max_files < 2 {
+        bail!("containerLogMaxFiles is {max_files}: keep at least 2 files");
+    }
+    Ok(kubelet::LogRotation { max_size, max_files, ..kubelet::LogRotation::default() })
 }
 
-fn capacity(args: &NodeArgs) -> Result<kubelet::Capacity> {
-    let memory = quantity("--memory", &args.memory)?.value();
+fn capacity(config: &Complete) -> Result<kubelet::Capacity> {
+    let node = &config.config.node;
+    let memory = quantity("--memory", &node.memory)?.value();
     Ok(kubelet::Capacity {
-        cpu_millis: quantity("--cpu", &args.cpu)?.milli_value(),
+        cpu_millis: quantity("--cpu", &node.cpu)?.milli_value(),
         memory_bytes: u64::try_from(memory).context("--memory must not be negative")?,
-        pods: args.max_pods,
+        pods: config.config.kubelet.max_pods,
         ephemeral_storage_bytes: 0,
     })
 }

@@ -1,4 +1,4 @@
-//! `mullion up` and `down`: the supervisor of a one-machine cluster.
+//! Wiring of `mullion up`: the supervisor of a one-machine cluster.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use lab::dir::{Dirs, Env, LOCK};
-use lab::error::{ExitCode, LabError};
+use lab::error::LabError;
 use lab::outside::Settings;
 use lab::preflight;
 use lab::protocol::Event;
@@ -21,33 +21,14 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::exit::Failure;
-use crate::linux::cli::{DirArgs, DownArgs, NONE, Network, Output, UpArgs};
+use crate::linux::cli::{NONE, Network, Output, UpArgs};
 use crate::linux::cluster::{self, Cluster, ClusterError, Plan, Requested};
-use crate::linux::progress::{Progress, print_document};
-use crate::linux::{delete, detach, image, keys, nodes, processes, status, template};
+use crate::linux::progress::Progress;
+use crate::linux::ready::{Limit, wait_ready};
+use crate::linux::{detach, image, keys, processes, status, template};
 
 /// The nodes of a new cluster.
 const DEFAULT_NODES: &str = "lin01:linux,win01:windows:20348,win02:windows:20348";
-/// Port of a new cluster's API server.
-const DEFAULT_PORT: u16 = 6443;
-/// How long all nodes have to become Ready, unless the user says.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The paths of the cluster that `args` names.
-pub fn dirs(args: &DirArgs) -> Result<Dirs, LabError> {
-    let env = Env::of_process();
-    Dirs::resolve(&args.dir.clone().unwrap_or_else(|| env.default_dir()), &env)
-}
-
-/// `mullion lab-init`.
-pub fn init(config: &Path) -> std::process::ExitCode {
-    lab::init::main(config)
-}
-
-/// `mullion lab-outside`.
-pub fn keep_outside(args: impl IntoIterator<Item = String>) -> std::process::ExitCode {
-    lab::outside::keeper(args)
-}
 
 /// `mullion up`.
 pub fn up(args: &UpArgs) -> Result<(), Failure> {
@@ -88,7 +69,7 @@ impl Drop for ControlGroups {
 
 fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Running, Failure> {
     let begin = Instant::now();
-    let dirs = dirs(&args.dir)?;
+    let dirs = cluster::dirs(&args.dir)?;
     let fresh = !dirs.dir.exists();
     let (mut cluster, plan, before) = plan(args, &dirs)?;
     crate::hns::check_switches(&cluster.nodes)?;
@@ -110,9 +91,9 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     progress.step("checked this machine");
     template::prepare(&cluster, &signals, progress).inspect_err(|_| drop(dirs.remove_run()))?;
 
-    let server = server(port);
+    let server = keys::server(port);
     let kubeconfig = dirs.dir.join("pki").join("admin.conf");
-    publish_keys(&dirs, &cluster, &plan, before.as_ref()).inspect_err(|_| drop(dirs.remove_run()))?;
+    keys::publish_all(&dirs, &cluster, &plan, before.as_ref()).inspect_err(|_| drop(dirs.remove_run()))?;
     progress.step("made keys");
 
     let kept = lock.file().try_clone().context("keeping the lock failed")?;
@@ -125,7 +106,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     })?;
     lab.end_on(signals).context("starting a thread failed")?;
     progress.step(&format!("made {} hosts", plan.hosts.len() + 1));
-    let limit = Limit { end: args.timeout.map_or_else(|| Instant::now() + PATIENCE, |timeout| begin + timeout), given: args.timeout };
+    let limit = Limit::new(begin, args.timeout);
     if let Err(failure) = wait_ready(&lab, boots, &kubeconfig, &limit, progress) {
         lab.stop()?;
         return Err(failure);
@@ -142,38 +123,12 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     Ok(Running { dirs, lab, groups: ControlGroups(groups), lock })
 }
 
-/// Where the API server is reached from the real host.
-fn server(port: u16) -> String {
-    format!("https://127.0.0.1:{port}")
-}
-
 /// The API server's socket: at the port asked for, else at the one that the cluster had. 0 asks for any, and so for that one first.
 fn bind(asked: Option<u16>, known: Option<u16>) -> Result<TcpListener, LabError> {
     match (asked, known) {
         (Some(0), Some(known)) => preflight::bind_api(known).or_else(|_| preflight::bind_api(0)),
         (Some(asked), _) => preflight::bind_api(asked),
-        (None, known) => preflight::bind_api(known.unwrap_or(DEFAULT_PORT)),
-    }
-}
-
-/// Makes the keys, and puts the administrator's access where the user wants it too; where it was `before` it goes.
-fn publish_keys(dirs: &Dirs, cluster: &Cluster, plan: &Plan, before: Option<&Cluster>) -> anyhow::Result<()> {
-    let server = server(cluster.port.unwrap_or(DEFAULT_PORT));
-    let admin = keys::prepare(&dirs.dir.join("pki"), plan, &cluster.name, &server)?;
-    if let Some(before) = before.filter(|before| (&before.name, &before.kubeconfig) != (&cluster.name, &cluster.kubeconfig)) {
-        withdraw(before)?;
-    }
-    match &cluster.kubeconfig {
-        Some(file) => keys::publish(&admin, file),
-        None => Ok(()),
-    }
-}
-
-/// Takes the access to a cluster out of the kubeconfig that the user named for it.
-fn withdraw(cluster: &Cluster) -> anyhow::Result<()> {
-    match (&cluster.kubeconfig, cluster.port) {
-        (Some(file), Some(port)) => keys::withdraw(&cluster.name, &server(port), file),
-        _ => Ok(()),
+        (None, known) => preflight::bind_api(known.unwrap_or(keys::DEFAULT_PORT)),
     }
 }
 
@@ -225,6 +180,16 @@ fn outside() -> Result<Settings, LabError> {
     Ok(Settings { pasta: lab::outside::find(&path)?, keeper: vec!["/proc/self/exe".to_owned(), "lab-outside".to_owned()] })
 }
 
+/// Writes each node's configuration file.
+fn write_node_configs(inputs: &processes::Inputs<'_>) -> Result<(), Failure> {
+    for node in &inputs.cluster.nodes {
+        let damaged = |reason| LabError::Damaged { path: inputs.dirs.dir.join("cluster.json"), reason };
+        let config = processes::node_config(inputs, node).map_err(damaged)?;
+        pki::write_private(&processes::node_config_file(inputs.dirs, &node.name), &config.to_yaml())?;
+    }
+    Ok(())
+}
+
 /// The lab, and the boot id of each node.
 type Started = (Lab, BTreeMap<String, String>);
 
@@ -241,6 +206,7 @@ fn start_lab(dirs: &Dirs, (cluster, plan): (&Cluster, &Plan), fds: Vec<(String, 
         stand_ins: !cluster.no_stand_ins,
         outside: cluster.outside,
     };
+    write_node_configs(&inputs).inspect_err(|_| drop(dirs.remove_run()))?;
     let config = LabConfig {
         dirs: dirs.clone(),
         hosts: plan.hosts.clone(),
@@ -254,73 +220,6 @@ fn start_lab(dirs: &Dirs, (cluster, plan): (&Cluster, &Plan), fds: Vec<(String, 
     };
     let boots = cluster.nodes.iter().map(|node| (node.name.clone(), inputs.boot_id(&node.name))).collect();
     Ok((supervisor::start(config)?, boots))
-}
-
-/// Until when the nodes have to be Ready.
-struct Limit {
-    end: Instant,
-    /// `--timeout`.
-    given: Option<Duration>,
-}
-
-impl Limit {
-    fn is_over(&self) -> bool {
-        Instant::now() > self.end
-    }
-
-    /// Too late: a failure with a code of its own.
-    fn failure(&self, what: &str) -> Failure {
-        let (limit, way_out) = match self.given {
-            Some(given) => (given, "give it more time with --timeout, or see why in the logs"),
-            None => (PATIENCE, "see why in the logs, or give it more time with --timeout"),
-        };
-        Failure::new(ExitCode::Timeout as u8, anyhow!("the cluster was not ready within {limit:?}, and was ended: {what}; {way_out}"))
-    }
-}
-
-/// Waits until the control plane answers and all nodes are Ready, and shows what becomes ready.
-fn wait_ready(lab: &Lab, boots: BTreeMap<String, String>, kubeconfig: &Path, limit: &Limit, progress: &mut Progress) -> Result<(), Failure> {
-    let mut trouble = Vec::new();
-    let note = |event: &Event, trouble: &mut Vec<String>| {
-        if let Event::Exited { name, status, .. } = event {
-            trouble.push(format!("{name} {status}"));
-        }
-    };
-    let left = limit.end.saturating_duration_since(Instant::now());
-    let answers = lab.wait_ready(&[processes::CONTROL_PLANE_PROCESS], left, |event| note(event, &mut trouble));
-    answers.map_err(|error| {
-        let what = format!("the control plane did not start{}", log_hint(lab, processes::CONTROL_PLANE_PROCESS));
-        if limit.is_over() { limit.failure(&what) } else { anyhow!(error).context(what).into() }
-    })?;
-    progress.step("control plane answers");
-    let watch = nodes::Watch::start(kubeconfig.to_owned(), boots);
-    loop {
-        for node in watch.newly_ready() {
-            progress.step(&format!("node {node} is Ready"));
-        }
-        if watch.all_ready() {
-            return Ok(());
-        }
-        if limit.is_over() {
-            let failed = if trouble.is_empty() { String::new() } else { format!(" ({})", trouble.join("; ")) };
-            let logs = lab.status().dir.join("hosts");
-            return Err(limit.failure(&format!("not Ready are {}{failed} (logs below {})", watch.missing(), logs.display())));
-        }
-        // Bounded: only while starting.
-        match lab.wait_event(Duration::from_millis(5)) {
-            Some(Event::Ended { status }) => {
-                return Err(anyhow!("the cluster ended while it started: {status}{}", log_hint(lab, processes::CONTROL_PLANE_PROCESS)).into());
-            }
-            Some(Event::DownRequested) => return Err(anyhow!("ended before it was ready").into()),
-            Some(event) => note(&event, &mut trouble),
-            None => {}
-        }
-    }
-}
-
-fn log_hint(lab: &Lab, process: &str) -> String {
-    let log = lab.status().processes.into_iter().find(|p| p.name == process).map(|p| p.log);
-    log.map(|log| format!(" (see {})", log.display())).unwrap_or_default()
 }
 
 /// Keeps the cluster until somebody ends it.
@@ -342,42 +241,4 @@ fn serve(running: Running, mut progress: Progress) -> Result<(), Failure> {
     drop(groups);
     drop(lock);
     result.and(stopped.map_err(Failure::from))
-}
-
-/// `mullion down`.
-pub fn down(args: &DownArgs) -> Result<(), Failure> {
-    let dirs = dirs(&args.dir)?;
-    let begin = Instant::now();
-    let ended = match supervisor::down(&dirs) {
-        Ok(()) => true,
-        // To delete a stopped cluster is no mistake; only one that is not there.
-        Err(LabError::NotRunning(_)) if args.if_running || (args.delete && dirs.dir.exists()) => false,
-        Err(error) => return Err(error.into()),
-    };
-    let dir = dirs.dir.display();
-    let took = begin.elapsed().as_secs_f64();
-    let kept = if args.delete && dirs.dir.exists() { Some(delete_cluster(&dirs)?) } else { None };
-    match (&kept, ended) {
-        (None, true) => eprintln!("the cluster of {dir} ended in {took:.2} s; `{}` resumes it", dirs.command("up")),
-        (None, false) => eprintln!("no cluster runs on {dir}"),
-        (Some(kept), _) if kept.is_empty() => eprintln!("the cluster of {dir} is deleted"),
-        (Some(kept), _) => eprintln!("the cluster of {dir} is deleted; the directory stays, for what is not the cluster's: {}", kept.join(", ")),
-    }
-    if args.output == Some(Output::Json) {
-        print_document(&json!({"dir": dirs.dir, "ended": ended, "deleted": kept.is_some(), "kept": kept.unwrap_or_default()}));
-    }
-    Ok(())
-}
-
-/// Deletes the cluster of DIR, its access in the user's kubeconfig, and the layers of images that only it used.
-fn delete_cluster(dirs: &Dirs) -> Result<Vec<String>, Failure> {
-    // One that cannot be read may be deleted all the same.
-    let cluster = Cluster::load(dirs).ok().flatten();
-    let file = cluster.as_ref().and_then(|cluster| cluster.kubeconfig.as_deref());
-    let kept = delete::delete(dirs, file)?;
-    if let Some(cluster) = &cluster {
-        withdraw(cluster)?;
-    }
-    image::collect_garbage();
-    Ok(kept)
 }

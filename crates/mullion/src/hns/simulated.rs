@@ -1,4 +1,4 @@
-//! What can be asked of a simulated service and done to it, over its admin socket: calls, counters, rules, faults, latencies, restarts.
+//! Commands for a simulated service, over its admin socket: calls, counters, rules, faults, latencies, restarts.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -250,8 +250,8 @@ fn seen(node: &str, dir: &DirArgs) -> Result<Seen, Failure> {
         },
     };
     let set = judged(node, admin.faults())?;
-    let struck = |active: &&ActiveFault| before.iter().any(|old| old.number == active.number && old.hits < active.hits);
-    let culprits: Vec<String> = set.iter().filter(struck).map(|active| format!("fault {} ({}) struck it", active.number, active.fault)).collect();
+    let hit = |active: &&ActiveFault| before.iter().any(|old| old.number == active.number && old.hits < active.hits);
+    let culprits: Vec<String> = set.iter().filter(hit).map(|active| format!("fault {} ({}) struck it", active.number, active.fault)).collect();
     let problem = problem.map(|problem| [vec![problem], culprits].concat().join("; "));
     Ok(Seen { node: node.to_owned(), answers, problem, status, set })
 }
@@ -324,7 +324,7 @@ fn calls(node: &OfNode, mut filter: CallFilter, follow: bool, output: Option<Out
     }
 }
 
-/// Number, time, session, function, object, how long, how it ended, what struck it.
+/// Number, time, session, function, object, how long, how it ended, which faults hit it.
 fn call_line(call: &LoggedCall) -> String {
     let time = jiff::Timestamp::from_millisecond(i64::try_from(call.time_ms).unwrap_or_default()).unwrap_or_default();
     let object = call.path.clone().or_else(|| call.id.map(|id| id.to_string())).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What can be typed on Linux.
+//! Command-line definitions of the Linux-only commands.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use ipnet::Ipv4Net;
 
 use super::image::{ImageArgs, RegistryArgs};
 use super::template::TemplateArgs;
-use crate::feature_gates::FeatureGates;
+use node_config::kubelet::FeatureGates;
 
 /// Commands for users first, then the processes of a one-machine cluster.
 #[derive(Debug, Subcommand)]

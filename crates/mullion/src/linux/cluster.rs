@@ -14,12 +14,14 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
 use kube_rules::NodeOs;
-use lab::dir::Dirs;
+use lab::dir::{Dirs, Env};
 use lab::error::{ExitCode, LabError};
 use lab::plan::{Host, LAN, LanFull};
 use node_config::addresses::{AddressError, AddressOptions};
 use node_config::node_spec::{NodeSpec, SpecError};
 use serde::{Deserialize, Serialize};
+
+use super::cli::DirArgs;
 
 /// The format of `cluster.json` that this program writes, and the newest that it reads.
 ///
@@ -288,6 +290,12 @@ impl Cluster {
         };
         Ok(write().map_err(LabError::file("write", &path))?)
     }
+}
+
+/// The paths of the cluster that `args` names.
+pub fn dirs(args: &DirArgs) -> Result<Dirs, LabError> {
+    let env = Env::of_process();
+    Dirs::resolve(&args.dir.clone().unwrap_or_else(|| env.default_dir()), &env)
 }
 
 /// Makes the directories of the cluster and its nodes; those that are there stay as they are.

@@ -1,4 +1,4 @@
-//! Deleting DIR: what a cluster keeps there, and nothing else.
+//! Deletion of DIR: the files of a cluster, and nothing else.
 
 use std::fs;
 use std::io;

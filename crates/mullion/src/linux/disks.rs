@@ -1,4 +1,4 @@
-//! Where local volumes live: directories on the nodes' disks, which on one machine are directories of DIR.
+//! Directories of local volumes: on the nodes' disks, which on one machine are directories of DIR.
 
 use std::io;
 use std::path::PathBuf;

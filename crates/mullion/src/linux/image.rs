@@ -22,8 +22,7 @@ pub use args::{ImageArgs, RegistryArgs};
 use args::{ImageCommand, ImageNodes, Take};
 
 use super::cli::Output;
-use super::cluster::Cluster;
-use crate::app::up::dirs;
+use super::cluster::{Cluster, dirs};
 use crate::exit::{ARCHIVE, Failure, NO_IMAGE, NO_MATCH, REGISTRY, USAGE};
 
 /// Does what was asked, node by node.

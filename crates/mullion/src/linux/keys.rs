@@ -8,15 +8,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use lab::dir::Dirs;
 use lab::plan::CONTROL_PLANE;
 use pki::service_account::SigningKey;
 use pki::{Ca, CertKey, CertRequest, Credentials, KubeConfig};
 
-use super::cluster::Plan;
+use super::cluster::{Cluster, Plan};
 
 const YEARS: u64 = 10;
 const DAYS: u32 = 365;
 
+/// Port of a new cluster's API server on the real host.
+pub const DEFAULT_PORT: u16 = 6443;
 /// Port of the API server on the LAN.
 pub const LAN_PORT: u16 = 6443;
 
@@ -74,6 +77,32 @@ fn client(ca: &Ca, cn: &str, group: &str) -> Result<CertKey> {
 
 fn kubeconfig(ca: &Ca, server: &str, identity: CertKey) -> KubeConfig {
     KubeConfig::new(server, ca.cert_pem(), Credentials::Certificate { cert_pem: identity.cert_pem, key_pem: identity.key_pem })
+}
+
+/// Where the API server is reached from the real host.
+pub fn server(port: u16) -> String {
+    format!("https://127.0.0.1:{port}")
+}
+
+/// Makes the keys, and puts the administrator's access where the user wants it too; where it was `before` it goes.
+pub fn publish_all(dirs: &Dirs, cluster: &Cluster, plan: &Plan, before: Option<&Cluster>) -> Result<()> {
+    let server = server(cluster.port.unwrap_or(DEFAULT_PORT));
+    let admin = prepare(&dirs.dir.join("pki"), plan, &cluster.name, &server)?;
+    if let Some(before) = before.filter(|before| (&before.name, &before.kubeconfig) != (&cluster.name, &cluster.kubeconfig)) {
+        withdraw_from(before)?;
+    }
+    match &cluster.kubeconfig {
+        Some(file) => publish(&admin, file),
+        None => Ok(()),
+    }
+}
+
+/// Takes the access to a cluster out of the kubeconfig that the user named for it.
+pub fn withdraw_from(cluster: &Cluster) -> Result<()> {
+    match (&cluster.kubeconfig, cluster.port) {
+        (Some(file), Some(port)) => withdraw(&cluster.name, &server(port), file),
+        _ => Ok(()),
+    }
 }
 
 /// The port of the API server that an administrator's kubeconfig names.

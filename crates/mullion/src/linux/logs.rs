@@ -13,8 +13,7 @@ use lab::dir::Dirs;
 use lab::error::LabError;
 
 use super::cli::LogsArgs;
-use super::cluster::Cluster;
-use crate::app::up::dirs;
+use super::cluster::{Cluster, dirs};
 use crate::exit::{self, Failure};
 
 /// How often the files are looked at with `--follow`.

@@ -1,4 +1,4 @@
-//! Which nodes are Ready, as the API tells it.
+//! Readiness of the nodes, from the API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,13 +1,17 @@
-//! Which processes a cluster consists of, with what arguments. Pure.
+//! The processes of a cluster with their arguments, and the configuration of its nodes. Pure.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use hcn::HnsVersion;
+use ipnet::IpNet;
 use kube_rules::NodeOs;
 use lab::dir::Dirs;
 use lab::plan::{CONTROL_PLANE, LAN};
 use lab::protocol::{ProcessSpec, Readiness};
+use node_config::kubelet::{Authentication, FeatureGates, X509};
 use node_config::node_spec::NodeSpec;
+use node_config::{KubeProxyConfiguration, KubeletConfiguration, NetworkList, NetworkName, NodeConfig, NodeConfiguration};
 use uuid::Uuid;
 
 use super::cluster::{Cluster, Plan};
@@ -147,17 +151,14 @@ fn hns_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     process
 }
 
-/// `--root` options: the drives of a Windows node, the directory of a Linux node.
-fn roots(inputs: &Inputs<'_>, node: &NodeSpec, mut argv: Argv) -> Argv {
+/// The drives of a Windows node, the directory of a Linux node.
+fn roots(inputs: &Inputs<'_>, node: &NodeSpec) -> Vec<String> {
     let host = inputs.dirs.host(&node.name);
-    if node.os == NodeOs::Linux {
-        return argv.path("root", host.join("root"));
+    if !node.os.is_windows() {
+        return vec![host.join("root").display().to_string()];
     }
-    argv = argv.opt("root", format!("C={}", host.join("c").display()));
-    match node.drive {
-        Some(drive) => argv.opt("root", format!("{drive}={}", host.join("d").display())),
-        None => argv,
-    }
+    let drives = [Some(('C', "c")), node.drive.map(|drive| (drive, "d"))];
+    drives.into_iter().flatten().map(|(letter, dir)| format!("{letter}={}", host.join(dir).display())).collect()
 }
 
 fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
@@ -183,7 +184,9 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     if node.os != NodeOs::Linux {
         argv = argv.opt("hcn", hcn_address(dirs, name));
     }
-    let argv = roots(inputs, node, argv);
+    for root in roots(inputs, node) {
+        argv = argv.opt("root", root);
+    }
     let mut process = ProcessSpec::new(format!("{name}/container-sim"), name, argv.0, dirs.log(Some(name), "container-sim"));
     if node.os != NodeOs::Linux {
         // The plug-ins that it starts find the service here.
@@ -197,41 +200,62 @@ fn hcn_address(dirs: &Dirs, node: &str) -> String {
     format!("unix:{}", dirs.socket(node, "hcn").display())
 }
 
-fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
-    let (dirs, name, addresses) = (inputs.dirs, &node.name, &inputs.plan.addresses);
+/// The configuration file of a node: written at every `up`, since a start of the host has an identity of its own.
+pub fn node_config_file(dirs: &Dirs, node: &str) -> PathBuf {
+    dirs.host(node).join("node.yaml")
+}
+
+/// The configuration of a node.
+///
+/// # Errors
+/// When `cluster.json` holds options that this program does not know.
+pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> Result<NodeConfig, String> {
+    let (dirs, name, addresses) = (inputs.dirs, &spec.name, &inputs.plan.addresses);
     let (pki, host) = (dirs.dir.join("pki"), dirs.host(name));
-    let address = inputs.plan.address(name).unwrap_or(CONTROL_PLANE);
-    let runtime = node.runtime.clone().unwrap_or_else(|| format!("unix://{}", dirs.socket(name, "cri").display()));
-    let mut argv = Argv::new("node")
-        .path("kubeconfig", pki.join(format!("{name}.conf")))
-        .opt("hostname-override", name)
-        .opt("node-ip", address)
-        .opt("os", node.os)
-        .opt("container-runtime-endpoint", runtime)
-        .opt("cluster-cidr", addresses.cluster_cidr)
-        .opt("service-cidr", addresses.service_cidr)
-        .opt("lan", LAN)
-        .opt("cluster-dns", addresses.dns_ip)
-        .path("cni-conf-dir", host.join("cni").join("conf"))
-        .path("ipam-dir", host.join("cni").join("ipam"))
-        .path("tls-cert-file", pki.join(format!("{name}-serving.crt")))
-        .path("tls-private-key-file", pki.join(format!("{name}-serving.key")))
-        .path("client-ca-file", pki.join("ca.crt"))
-        .opt("cpu", node.cpu)
-        .opt("memory", node.mem)
-        .opt("machine-id", Uuid::new_v5(&inputs.identity, name.as_bytes()))
-        .opt("boot-id", inputs.boot_id(name))
+    let text = |path: PathBuf| path.display().to_string();
+    let node = NodeConfiguration {
+        kubeconfig: text(pki.join(format!("{name}.conf"))),
+        node_name: name.clone(),
+        node_ip: Some(IpAddr::V4(inputs.plan.address(name).unwrap_or(CONTROL_PLANE))),
+        os: spec.os,
+        roots: roots(inputs, spec),
+        hcn: if spec.os.is_windows() { hcn_address(dirs, name) } else { String::new() },
+        loopback_dsr: spec.loopback_dsr,
+        service_cidr: Some(IpNet::V4(addresses.service_cidr)),
+        lan: Some(IpNet::V4(LAN)),
+        cni_conf_dir: text(host.join("cni").join("conf")),
+        ipam_dir: text(host.join("cni").join("ipam")),
+        cpu: spec.cpu.to_string(),
+        memory: spec.mem.to_string(),
+        machine_id: Uuid::new_v5(&inputs.identity, name.as_bytes()).to_string(),
+        boot_id: inputs.boot_id(name),
+        without: inputs.cluster.without.iter().map(|part| part.parse()).collect::<Result<_, _>>()?,
+        ..NodeConfiguration::default()
+    };
+    let kubelet = KubeletConfiguration {
+        tls_cert_file: text(pki.join(format!("{name}-serving.crt"))),
+        tls_private_key_file: text(pki.join(format!("{name}-serving.key"))),
+        authentication: Authentication { x509: X509 { client_ca_file: text(pki.join("ca.crt")) } },
+        cluster_dns: vec![IpAddr::V4(addresses.dns_ip)],
+        container_runtime_endpoint: spec.runtime.clone().unwrap_or_else(|| format!("unix://{}", dirs.socket(name, "cri").display())),
+        feature_gates: inputs.cluster.feature_gates.parse::<FeatureGates>()?.0,
         // The disk is the user's own, as full as they like it: no node of theirs is under pressure.
-        .opt("eviction-hard", EVICTION_HARD);
-    if !inputs.cluster.feature_gates.is_empty() {
-        argv = argv.opt("feature-gates", &inputs.cluster.feature_gates);
-    }
-    for part in &inputs.cluster.without {
-        argv = argv.opt("without", part);
-    }
-    if node.os != NodeOs::Linux {
-        argv = argv.opt("hcn", hcn_address(dirs, name)).opt("loopback-dsr", node.loopback_dsr);
-    }
-    let argv = roots(inputs, node, argv);
+        eviction_hard: EVICTION_HARD.parse()?,
+        ..KubeletConfiguration::default()
+    };
+    let kube_proxy = KubeProxyConfiguration {
+        cluster_cidr: NetworkList(vec![NetworkName::Net(IpNet::V4(addresses.cluster_cidr))]),
+        ..KubeProxyConfiguration::default()
+    };
+    Ok(NodeConfig { node, kubelet, kube_proxy })
+}
+
+/// The node's name stands on the command line too, for who reads the list of processes.
+fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
+    let (dirs, name) = (inputs.dirs, &node.name);
+    let argv = Argv::new("node").path("config", node_config_file(dirs, name)).opt("hostname-override", name);
     ProcessSpec::new(format!("{name}/node"), name, argv.0, dirs.log(Some(name), "node"))
 }
+
+#[cfg(test)]
+mod tests;

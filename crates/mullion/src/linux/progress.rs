@@ -1,4 +1,4 @@
-//! What `mullion up` says while it works: a line a step, with its time.
+//! Progress messages of `mullion up`: one line per step, with its time.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! `mullion status`: processes as the supervisor sees them, nodes as the API tells them.
+//! `mullion status`: processes from the supervisor, nodes from the API.
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
@@ -8,15 +8,14 @@ use lab::supervisor;
 use serde_json::{Value, json};
 
 use super::cli::{Output, StatusArgs};
-use super::cluster::Cluster;
+use super::cluster::{self, Cluster};
 use super::processes::FIRST_WITH_V2;
 use super::{limitations, nodes};
-use crate::app::up;
 use crate::exit::Failure;
 
 /// Prints how the cluster is; not running is a failure with its own exit code.
 pub fn main(args: &StatusArgs) -> Result<(), Failure> {
-    let dirs = up::dirs(&args.dir)?;
+    let dirs = cluster::dirs(&args.dir)?;
     let status = supervisor::status(&dirs)?;
     let cluster = Cluster::load(&dirs)?;
     let nodes = nodes::list(&dirs.dir.join("pki").join("admin.conf"));

@@ -21,9 +21,8 @@ use lab::supervisor;
 use serde_json::{Value, json};
 
 use super::cli::SupportBundleArgs;
-use super::cluster::Cluster;
+use super::cluster::{self, Cluster};
 use super::logs;
-use crate::app::up;
 use crate::exit::{self, Failure};
 use redact::Secrets;
 
@@ -36,7 +35,7 @@ const FILE: u64 = 1 << 20;
 
 /// Writes the archive.
 pub fn main(args: &SupportBundleArgs) -> Result<(), Failure> {
-    let dirs = up::dirs(&args.dir)?;
+    let dirs = cluster::dirs(&args.dir)?;
     let cluster = Cluster::load(&dirs)?.ok_or_else(|| LabError::NotRunning(dirs.dir.clone()))?;
     let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
     let name = format!("mullion-support-{}-{now}", dirs.id());
@@ -114,6 +113,7 @@ fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, status: Result<S
     }
     for node in &cluster.nodes {
         tree(bundle, &format!("hosts/{}/cni", node.name), &dirs.host(&node.name).join("cni"));
+        take(bundle, &format!("hosts/{}/node.yaml", node.name), &super::processes::node_config_file(dirs, &node.name), FILE);
     }
     step("took versions, logs and files");
     match status {

@@ -219,7 +219,8 @@ impl Options {
             } else {
                 options.set(flag, value)?;
             }
-            if !flag.used && !matches!(value.as_str(), "" | "false") && !(flag.kind == Text && matches!(value.as_str(), "0" | "0s")) {
+            let asks_for_nothing = matches!(value.as_str(), "" | "false") || flag.kind == Text && matches!(value.as_str(), "0" | "0s");
+            if !flag.used && !asks_for_nothing {
                 idle.push(format!("--{} has no effect: {}", flag.name, flag.what));
             }
         }

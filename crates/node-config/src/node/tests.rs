@@ -120,7 +120,8 @@ fn upstreams_documents_may_stand_alone() {
 fn what_has_no_default_is_asked_for_by_flag_and_member() {
     let whole = no_defaults();
     whole.clone().complete("net").unwrap();
-    let cases: [(&str, fn(&mut NodeConfig)); 12] = [
+    type Change = fn(&mut NodeConfig);
+    let cases: [(&str, Change); 12] = [
         ("--kubeconfig: give it, or kubeconfig in --config", |c| c.node.kubeconfig.clear()),
         ("--hostname-override: give it, or nodeName", |c| c.node.node_name.clear()),
         ("--node-ip", |c| c.node.node_ip = None),
@@ -151,4 +152,13 @@ fn the_proxy_learns_what_the_node_knows() {
     assert_eq!((proxy.mode, proxy.winkernel.network_name.as_str()), (ProxyMode::Kernelspace, "net"));
     config.node.os = NodeOs::Linux;
     assert_eq!(config.complete("net").unwrap().config.kube_proxy.mode, ProxyMode::Nftables);
+}
+
+#[test]
+fn the_documentation_lists_every_member() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/node-configuration.md")).unwrap();
+    for path in members(&NodeConfig::default()).keys().filter(|path| !path.starts_with("proxy.")) {
+        let member = path.split_once('.').unwrap().1;
+        assert!(page.contains(&format!("`{member}`")), "docs/node-configuration.md does not list {member}");
+    }
 }

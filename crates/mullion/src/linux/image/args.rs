@@ -1,4 +1,4 @@
-//! What can be typed behind `mullion image`.
+//! Command-line definitions of `mullion image`.
 
 use std::path::PathBuf;
 

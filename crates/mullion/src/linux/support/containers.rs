@@ -1,4 +1,4 @@
-//! What containers wrote, as the kubelets keep it: `/var/log/pods` on each node's disk.
+//! Output of containers, as the kubelets keep it: `/var/log/pods` on each node's disk.
 
 use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};

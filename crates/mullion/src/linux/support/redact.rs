@@ -1,4 +1,4 @@
-//! What must not leave the machine: values of Secrets, private keys, tokens, passwords. Pure.
+//! Redaction of values of Secrets, private keys, tokens and passwords. Pure.
 
 use std::collections::BTreeSet;
 

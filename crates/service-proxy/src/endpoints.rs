@@ -1,4 +1,4 @@
-//! What the proxy tells over HTTP: metrics and mode on :10249, health on :10256, with upstream's meaning.
+//! Health and metrics endpoints: metrics, mode and configuration on :10249, health on :10256, with upstream's meaning.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context as _;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -14,32 +13,43 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use service_proxy::{Metrics, Status};
+use node_config::KubeProxyConfiguration;
+use node_config::kube_proxy::{HEALTHZ_PORT, METRICS_PORT};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+use crate::metrics::Metrics;
+use crate::options::Mode;
+use crate::run::Status;
 
 /// How long a client may take to ask.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the answers are made of.
-pub struct Told {
-    /// How far the proxy is.
+/// State that the endpoints report.
+pub struct Endpoints {
+    /// Progress of the proxy.
     pub status: watch::Receiver<Status>,
-    /// What it measured.
+    /// What is measured.
     pub metrics: Metrics,
     /// Which backend works.
-    pub mode: &'static str,
-    /// A change that waits for twice as long is a sign of ill health.
-    pub sync_period: Duration,
-    /// The configuration, as JSON.
-    pub config: serde_json::Value,
+    mode: Mode,
+    /// The configuration in effect.
+    config: KubeProxyConfiguration,
     /// Answers of /healthz and /livez so far: good and bad of each.
-    pub asked: [AtomicU64; 4],
+    asked: [AtomicU64; 4],
 }
 
-/// What is served at an address.
+/// A port that the proxy cannot listen on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {at}: end what does, or choose another address")]
+pub struct ListenError {
+    at: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Which endpoints an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Site {
+enum Site {
     /// Metrics, mode, configuration.
     Metrics,
     /// Health.
@@ -57,13 +67,38 @@ fn time(at: Option<SystemTime>) -> String {
     jiff::Timestamp::try_from(at).map_or_else(|error| error.to_string(), |at| at.to_string())
 }
 
-impl Told {
+impl Endpoints {
+    /// Endpoints of a proxy that works as `config` says, which is the configuration in effect.
+    pub fn new(config: KubeProxyConfiguration, mode: Mode, status: watch::Receiver<Status>) -> Arc<Self> {
+        Arc::new(Self { status, metrics: Metrics::default(), mode, config, asked: Default::default() })
+    }
+
+    /// Serves at the addresses of the configuration until the program ends. A port that cannot be listened on is an error with
+    /// `bindAddressHardFail`, else a warning.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub async fn serve(self: &Arc<Self>) -> Result<(), ListenError> {
+        let sites = [
+            (Site::Metrics, self.config.metrics_bind_address.socket(METRICS_PORT)),
+            (Site::Health, self.config.healthz_bind_address.socket(HEALTHZ_PORT)),
+        ];
+        for (site, at) in sites {
+            let Some(at) = at else { continue };
+            match serve_at(at, site, self.clone()).await {
+                Err(error) if !self.config.bind_address_hard_fail => tracing::warn!("{error}: {}", error.source),
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
     /// The answer to a path.
-    pub fn answer(&self, site: Site, path: &str) -> Answer {
+    fn answer(&self, site: Site, path: &str) -> Answer {
         match (site, path) {
             (Site::Metrics, "/metrics") => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.metrics()),
-            (Site::Metrics, "/proxyMode") => (StatusCode::OK, TEXT, self.mode.to_owned()),
-            (Site::Metrics, "/configz") => (StatusCode::OK, JSON, serde_json::json!({"kubeproxy.config.k8s.io": self.config}).to_string()),
+            (Site::Metrics, "/proxyMode") => (StatusCode::OK, TEXT, self.mode.as_str().to_owned()),
+            (Site::Metrics, "/configz") => (StatusCode::OK, JSON, self.configz().to_string()),
             (Site::Metrics, "/healthz") => (StatusCode::OK, TEXT, "ok".to_owned()),
             (Site::Metrics, "/readyz") => self.readiness(),
             (Site::Health, "/healthz") => self.health(0),
@@ -72,10 +107,14 @@ impl Told {
         }
     }
 
+    fn configz(&self) -> serde_json::Value {
+        serde_json::json!({"kubeproxy.config.k8s.io": node_config::document::to_document(&self.config)})
+    }
+
     /// Upstream's health: a change waits for too long. `/healthz` also says whether load balancers should send anything new here.
     fn health(&self, first: usize) -> Answer {
         let status = self.status.borrow();
-        let healthy = status.is_healthy(self.sync_period);
+        let healthy = status.is_healthy(self.config.sync_period.0);
         let good = healthy && (first != 0 || !status.node_leaving);
         self.asked[first + usize::from(!good)].fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now();
@@ -86,7 +125,7 @@ impl Told {
         (if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, JSON, text)
     }
 
-    /// Whether the proxy did what it could: every VIP was tried. One that the host refuses for good is told here, by metric and by
+    /// Whether the proxy did what it could: every VIP was tried. One that the host refuses for good is reported here, by metric and by
     /// event, and does not make the node one that is not ready.
     fn readiness(&self) -> Answer {
         let status = self.status.borrow();
@@ -116,17 +155,17 @@ impl Told {
 }
 
 /// Listens at `at` and answers until the program ends.
-pub async fn serve(at: SocketAddr, site: Site, told: Arc<Told>) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen on {at}: end what does, or choose another address"))?;
+async fn serve_at(at: SocketAddr, site: Site, endpoints: Arc<Endpoints>) -> Result<(), ListenError> {
+    let listener = TcpListener::bind(at).await.map_err(|source| ListenError { at, source })?;
     tokio::spawn(async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            let told = told.clone();
+            let endpoints = endpoints.clone();
             let reply = service_fn(move |request: Request<Incoming>| {
-                let (status, kind, text) = told.answer(site, request.uri().path());
+                let (status, kind, text) = endpoints.answer(site, request.uri().path());
                 let mut response = Response::new(Full::new(Bytes::from(text)));
                 *response.status_mut() = status;
                 response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
@@ -145,26 +184,24 @@ pub async fn serve(at: SocketAddr, site: Site, told: Arc<Told>) -> anyhow::Resul
 
 #[cfg(test)]
 mod tests {
-    use service_proxy::{Protocol, VipAddress, VipKey};
     use tokio::time::Instant;
 
     use super::*;
+    use crate::table::{Protocol, VipAddress, VipKey};
 
-    fn told(status: Status) -> Told {
-        let status = watch::Sender::new(status).subscribe();
-        let config = serde_json::json!({"mode": "kernelspace"});
-        Told { status, metrics: Metrics::default(), mode: "kernelspace", sync_period: Duration::from_secs(30), config, asked: Default::default() }
+    fn endpoints(status: Status) -> Arc<Endpoints> {
+        Endpoints::new(KubeProxyConfiguration::default(), Mode::Kernel, watch::Sender::new(status).subscribe())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn health_means_what_upstream_means() {
+    async fn health_means_what_upstreams_means() {
         let busy = Status { stuck_since: Some(Instant::now()), ..Status::default() };
-        let codes = |told: &Told| ["/healthz", "/livez"].map(|path| told.answer(Site::Health, path).0.as_u16());
-        let waits = told(busy);
+        let codes = |endpoints: &Endpoints| ["/healthz", "/livez"].map(|path| endpoints.answer(Site::Health, path).0.as_u16());
+        let waits = endpoints(busy);
         assert_eq!(codes(&waits), [200, 200], "a change may wait for a while");
         tokio::time::advance(Duration::from_secs(61)).await;
         assert_eq!(codes(&waits), [503, 503]);
-        let leaving = told(Status { node_leaving: true, ..Status::default() });
+        let leaving = endpoints(Status { node_leaving: true, ..Status::default() });
         assert_eq!(codes(&leaving), [503, 200], "a node that leaves takes no new load, and is alive");
         assert!(leaving.answer(Site::Health, "/healthz").2.contains("\"nodeEligible\": false"));
         let metrics = leaving.answer(Site::Metrics, "/metrics").2;
@@ -175,8 +212,8 @@ mod tests {
 
     #[test]
     fn each_site_has_its_own_paths() {
-        let ready = told(Status { ready: true, ..Status::default() });
-        let code = |told: &Told, site, path| told.answer(site, path).0.as_u16();
+        let ready = endpoints(Status { ready: true, ..Status::default() });
+        let code = |endpoints: &Endpoints, site, path| endpoints.answer(site, path).0.as_u16();
         assert_eq!(ready.answer(Site::Metrics, "/proxyMode").2, "kernelspace");
         assert_eq!(
             [code(&ready, Site::Metrics, "/readyz"), code(&ready, Site::Metrics, "/configz"), code(&ready, Site::Metrics, "/healthz")],
@@ -185,16 +222,26 @@ mod tests {
         assert_eq!([code(&ready, Site::Health, "/metrics"), code(&ready, Site::Metrics, "/livez")], [404; 2]);
         let mut behind = Status { vips: 10, eta: Some(Duration::from_secs(7)), ..Status::default() };
         behind.progress.pending = 4;
-        let (code, _, text) = told(behind).answer(Site::Metrics, "/readyz");
+        let (code, _, text) = endpoints(behind).answer(Site::Metrics, "/readyz");
         assert_eq!(code, 503);
         assert!(text.contains("\"missing\":4") && text.contains("\"etaSeconds\":7.0"), "{text}");
         // One is refused for good: the others are served, and the node is ready.
         let mut refused = Status { ready: true, vips: 10, ..Status::default() };
         let key = VipKey { address: VipAddress::Ip([10, 96, 0, 9].into()), protocol: Protocol::Tcp, port: 80 };
         refused.progress.failing.insert(key, "the port is taken".into());
-        let (code, _, text) = told(refused.clone()).answer(Site::Metrics, "/readyz");
+        let (code, _, text) = endpoints(refused.clone()).answer(Site::Metrics, "/readyz");
         assert!(code == 200 && text.contains("\"converged\":false") && text.contains("\"failing\":1"), "{text}");
         refused.progress.unavailable = Some("the service is away".into());
-        assert_eq!(told(refused).answer(Site::Metrics, "/readyz").0, 503);
+        assert_eq!(endpoints(refused).answer(Site::Metrics, "/readyz").0, 503);
+    }
+
+    #[test]
+    fn configz_serves_the_configuration_in_effect() {
+        let config = KubeProxyConfiguration { hostname_override: "win01".into(), ..KubeProxyConfiguration::default() };
+        let config = crate::options::in_effect(config, Mode::Kernel, Some("pods".into()));
+        let served = Endpoints::new(config.clone(), Mode::Kernel, watch::Sender::new(Status::default()).subscribe()).configz();
+        let document = &served["kubeproxy.config.k8s.io"];
+        assert_eq!(node_config::document::read::<KubeProxyConfiguration>(document).unwrap().config, config);
+        assert_eq!((&document["mode"], &document["winkernel"]["networkName"]), (&"kernelspace".into(), &"pods".into()));
     }
 }

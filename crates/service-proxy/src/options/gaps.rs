@@ -1,35 +1,42 @@
-//! What the Host Networking Service cannot do of what the proxy's options ask for (pure).
+//! Options that the Host Networking Service cannot follow (pure).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
+use node_config::{KubeProxyConfiguration, NetworkName};
 
-use super::options::Options;
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A line for each option that HNS cannot follow: which it is, and what happens instead. Upstream ignores them in silence.
-pub fn of(options: &Options) -> Vec<String> {
+/// A line for each option that HNS cannot follow: which it is, and what happens instead. Upstream ignores them silently.
+/// `localhost_node_ports` is `--iptables-localhost-nodeports`.
+pub fn hns_gaps(config: &KubeProxyConfiguration, localhost_node_ports: bool) -> Vec<String> {
     let mut gaps = Vec::new();
-    let listed = options.list("nodeport-addresses");
-    let is_loopback = |part: &&str| {
-        let net = part.parse::<IpNet>();
-        *part == "localhost" || net.is_ok_and(|net| net.prefix_len() > 0 && (net.addr().is_loopback() || net.contains(&IpNet::from(LOCALHOST))))
+    let is_loopback = |name: &NetworkName| match name {
+        NetworkName::Localhost => true,
+        NetworkName::Net(net) => net.prefix_len() > 0 && (net.addr().is_loopback() || net.contains(&IpNet::from(LOCALHOST))),
+        NetworkName::All | NetworkName::Primary => false,
     };
-    let is_everything = |part: &&str| matches!(*part, "all" | "0.0.0.0/0" | "::/0") || is_loopback(part);
-    if listed.iter().any(|part| !is_everything(part)) {
+    let is_everything = |name: &NetworkName| match name {
+        NetworkName::All => true,
+        NetworkName::Net(net) if net.prefix_len() == 0 => true,
+        name => is_loopback(name),
+    };
+    let listed = &config.node_port_addresses;
+    if listed.iter().any(|name| !is_everything(name)) {
         gaps.push(
             "--nodeport-addresses (nodePortAddresses) has no effect: HNS serves node ports at every address of the node; let the node's firewall \
              say who may come"
                 .to_owned(),
         );
     }
-    if options.is_on("iptables-localhost-nodeports") || listed.iter().any(is_loopback) {
+    if localhost_node_ports || listed.iter().any(is_loopback) {
         gaps.push(
             "node ports at localhost (--nodeport-addresses=localhost, --iptables-localhost-nodeports) are not served: HNS has none at 127.0.0.1; \
              use another address of the node"
                 .to_owned(),
         );
     }
-    if options.is_on("masquerade-all") {
+    if config.nftables.masquerade_all {
         gaps.push(
             "--masquerade-all (masqueradeAll) has no effect: HNS shows clients' addresses where it has direct server return; --enable-dsr=false \
              hides them behind the node's"
@@ -39,16 +46,17 @@ pub fn of(options: &Options) -> Vec<String> {
     gaps
 }
 
-const LOCALHOST: std::net::IpAddr = std::net::IpAddr::V4(Ipv4Addr::LOCALHOST);
-
 #[cfg(test)]
 mod tests {
+    use node_config::kube_proxy::flags::Options;
+
     use super::*;
 
     #[test]
-    fn what_hns_cannot_do_of_the_options_is_told() {
-        let told = |line: &str| {
-            let gaps = of(&Options::parse(line.split_whitespace().map(str::to_owned)).unwrap());
+    fn options_that_hns_cannot_follow_are_reported() {
+        let reported = |line: &str| {
+            let options = Options::parse(line.split_whitespace().map(str::to_owned)).unwrap();
+            let gaps = hns_gaps(&options.config, options.localhost_node_ports);
             gaps.iter().map(|gap| gap.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
         };
         for (line, expected) in [
@@ -62,7 +70,7 @@ mod tests {
             ("--iptables-localhost-nodeports=false", vec![]),
             ("--masquerade-all", vec!["--masquerade-all"]),
         ] {
-            assert_eq!(told(line), expected, "{line}");
+            assert_eq!(reported(line), expected, "{line}");
         }
     }
 }
