@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
-use crate::cluster::{Cluster, Place, Said, free_port, mullion, run};
+use crate::cluster::{Cluster, Output, Place, free_port, mullion, run};
 use crate::manifests;
 
 /// Exit codes, as documented.
@@ -20,15 +20,15 @@ mod code {
 
 /// One line on standard error with all of `parts`, nothing on standard output, the code.
 #[track_caller]
-fn refused(said: &Said, code: i32, parts: &[&str]) {
-    assert_eq!(said.code, Some(code), "{said:?}");
-    assert_eq!((said.err.lines().count(), said.out.as_str()), (1, ""), "one line on standard error: {said:?}");
+fn refused(output: &Output, code: i32, parts: &[&str]) {
+    assert_eq!(output.code, Some(code), "{output:?}");
+    assert_eq!((output.err.lines().count(), output.out.as_str()), (1, ""), "one line on standard error: {output:?}");
     for part in parts {
-        assert!(said.err.contains(part), "{part} is missing: {}", said.err);
+        assert!(output.err.contains(part), "{part} is missing: {}", output.err);
     }
 }
 
-fn up(place: &Place, more: &[&str]) -> Said {
+fn up(place: &Place, more: &[&str]) -> Output {
     let port = free_port().to_string();
     place.mullion(&[&["up", "--detach", "--port", &port], more].concat())
 }
@@ -43,8 +43,8 @@ pub fn port_taken() {
     let place = Place::new();
     let socket = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = socket.local_addr().expect("an address").port().to_string();
-    let said = place.mullion(&["up", "--detach", "--port", &port]);
-    refused(&said, code::PORT, &[&port, "taken", "--port"]);
+    let output = place.mullion(&["up", "--detach", "--port", &port]);
+    refused(&output, code::PORT, &[&port, "taken", "--port"]);
     nothing_left(&place);
     assert!(!place.dir().exists(), "no DIR for a cluster that never was");
 }
@@ -98,7 +98,7 @@ pub fn no_user_namespaces() {
 }
 
 /// `up` under a rule of `forbid.py`.
-fn up_without(place: &Place, rule: &str) -> Said {
+fn up_without(place: &Place, rule: &str) -> Output {
     let script = include_str!("forbid.py");
     let mut command = place.command("python3");
     command.args(["-c", script, rule]).arg(mullion()).args(["up", "--detach", "--port", &free_port().to_string(), "--dir"]).arg(place.dir());
@@ -107,10 +107,10 @@ fn up_without(place: &Place, rule: &str) -> Said {
 
 pub fn no_nftables() {
     let place = Place::new();
-    let mut said = up_without(&place, "no-nftables");
+    let mut output = up_without(&place, "no-nftables");
     // Found out in the new namespaces, after the first steps were reported.
-    said.err = said.err.lines().last().unwrap_or_default().to_owned();
-    refused(&said, code::NFTABLES, &["nf_tables is not usable", "modprobe nf_tables"]);
+    output.err = output.err.lines().last().unwrap_or_default().to_owned();
+    refused(&output, code::NFTABLES, &["nf_tables is not usable", "modprobe nf_tables"]);
     nothing_left(&place);
     assert!(!place.dir().exists());
 }
@@ -141,20 +141,20 @@ pub fn second_up(cluster: &Cluster) {
 pub fn old_api_group(cluster: &Cluster) {
     let manifest = manifests::web("old", "win01", "", "").replacen("apps/v1", "extensions/v1beta1", 1);
     let manifest = manifest.split("---").next().unwrap_or_default();
-    let said = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
-    assert_eq!(said.code, Some(1), "{said:?}");
+    let output = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
+    assert_eq!(output.code, Some(1), "{output:?}");
     let wanted = "error: resource mapping not found for name: \"old\" namespace: \"\" from \"STDIN\": no matches for kind \"Deployment\" in version \"extensions/v1beta1\"\nensure CRDs are installed first";
-    assert_eq!(said.err.trim(), wanted);
+    assert_eq!(output.err.trim(), wanted);
 }
 
 /// kubectl asks for strict validation.
 pub fn unknown_fields(cluster: &Cluster) {
     let manifest = manifests::web("typo", "win01", "", "        imagePolicy: Never");
     let manifest = manifest.split("---").next().unwrap_or_default();
-    let said = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
-    assert_eq!(said.code, Some(1), "{said:?}");
+    let output = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
+    assert_eq!(output.code, Some(1), "{output:?}");
     let wanted = "strict decoding error: unknown field \"spec.template.spec.containers[0].imagePolicy\"";
-    assert!(said.err.contains(wanted) && said.err.contains("BadRequest"), "{said:?}");
+    assert!(output.err.contains(wanted) && output.err.contains("BadRequest"), "{output:?}");
     let left = cluster.try_kubectl(&["get", "deployment", "typo"], "");
     assert!(left.err.contains("deployments.apps \"typo\" not found"), "{left:?}");
 }

@@ -37,7 +37,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// Gives the image to every node of its system; says what mullion said.
+/// Gives the image to every node of its system; says what mullion output.
 pub fn load(cluster: &Cluster) -> String {
     let archive = cluster.place.path().join("busybox.tar");
     write_archive(&archive);

@@ -18,15 +18,15 @@ const COMMAND: Duration = Duration::from_secs(90);
 pub const PATIENCE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(50);
 
-/// What a command said.
+/// What a command output.
 #[derive(Debug)]
-pub struct Said {
+pub struct Output {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
-impl Said {
+impl Output {
     /// Standard output of a command that must succeed.
     #[track_caller]
     pub fn ok(self, what: &str) -> String {
@@ -36,7 +36,7 @@ impl Said {
 }
 
 /// Runs a command to its end. Its output goes to files: children that outlive it hold no pipe open.
-pub fn run(command: &mut Command, stdin: &str) -> Said {
+pub fn run(command: &mut Command, stdin: &str) -> Output {
     let mut files: Vec<File> = (0..3).map(|_| tempfile::tempfile().expect("a temporary file")).collect();
     files[0].write_all(stdin.as_bytes()).expect("a written file");
     files[0].seek(SeekFrom::Start(0)).expect("a file");
@@ -66,7 +66,7 @@ pub fn run(command: &mut Command, stdin: &str) -> Said {
     };
     let (out, err) = (read(1), read(2));
     assert!(status.is_some(), "{command:?} did not end within {COMMAND:?}: {out}{err}");
-    Said { code: status.and_then(|status| status.code()), out, err }
+    Output { code: status.and_then(|status| status.code()), out, err }
 }
 
 /// Asks until the answer is there.
@@ -127,7 +127,7 @@ impl Place {
     }
 
     /// `mullion ARGS`, with `--dir DIR` behind.
-    pub fn mullion(&self, args: &[&str]) -> Said {
+    pub fn mullion(&self, args: &[&str]) -> Output {
         run(self.command(mullion()).args(args).arg("--dir").arg(self.dir()), "")
     }
 }
@@ -211,7 +211,7 @@ impl Cluster {
         let place = Place::new();
         let kubeconfig = place.path().join("kubeconfig");
         let kubectl = kubectl();
-        let host_network = crate::traces::host_network();
+        let host_network = crate::footprint::host_network();
         Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false, _one: one }
     }
 
@@ -230,17 +230,17 @@ impl Cluster {
         }
         args.extend(options);
         let begin = Instant::now();
-        let said = self.place.mullion(&args);
-        if said.code != Some(0) {
+        let output = self.place.mullion(&args);
+        if output.code != Some(0) {
             self.print_logs();
         }
-        said.ok("mullion up --detach");
+        output.ok("mullion up --detach");
         self.up = true;
         eprintln!("ok   up ({:.2} s)", begin.elapsed().as_secs_f64());
     }
 
     /// Ends it as a user does.
-    pub fn down(&mut self) -> Said {
+    pub fn down(&mut self) -> Output {
         self.up = false;
         self.place.mullion(&["down"])
     }
@@ -270,7 +270,7 @@ impl Cluster {
     }
 
     /// What kubectl says to `args`, with `stdin` for `-f -`.
-    pub fn try_kubectl(&self, args: &[&str], stdin: &str) -> Said {
+    pub fn try_kubectl(&self, args: &[&str], stdin: &str) -> Output {
         run(&mut self.command(args), stdin)
     }
 
@@ -297,10 +297,10 @@ impl Cluster {
     #[track_caller]
     pub fn rolled_out(&self, deployment: &str) {
         let limit = format!("--timeout={}s", PATIENCE.as_secs());
-        let said = self.try_kubectl(&["rollout", "status", &format!("deployment/{deployment}"), &limit], "");
-        if said.code != Some(0) {
+        let output = self.try_kubectl(&["rollout", "status", &format!("deployment/{deployment}"), &limit], "");
+        if output.code != Some(0) {
             let pods = self.try_kubectl(&["describe", "pods", "-l", &format!("app={deployment}")], "");
-            panic!("{deployment} did not roll out: {}{}\n{}", said.out, said.err, pods.out);
+            panic!("{deployment} did not roll out: {}{}\n{}", output.out, output.err, pods.out);
         }
     }
 
@@ -331,9 +331,9 @@ impl Cluster {
     #[track_caller]
     pub fn ready(&self, object: &str) {
         let limit = format!("--timeout={}s", PATIENCE.as_secs());
-        let said = self.try_kubectl(&["wait", "--for=condition=Ready", object, &limit], "");
-        if said.code != Some(0) {
-            panic!("{object} is not Ready: {}{}\n{}", said.out, said.err, self.try_kubectl(&["describe", object], "").out);
+        let output = self.try_kubectl(&["wait", "--for=condition=Ready", object, &limit], "");
+        if output.code != Some(0) {
+            panic!("{object} is not Ready: {}{}\n{}", output.out, output.err, self.try_kubectl(&["describe", object], "").out);
         }
     }
 
@@ -360,7 +360,7 @@ impl Cluster {
     pub fn crash(&self, pod: &str) {
         let status = self.json(&["pod", pod])["status"]["containerStatuses"][0].clone();
         let id = status["containerID"].as_str().and_then(|id| id.split_once("://")).map(|(_, id)| id.to_owned()).expect("a container");
-        let killed = crate::lives::kill_container(self, &id);
+        let killed = crate::recovery::kill_container(self, &id);
         assert!(killed > 0, "container {id} of pod {pod} has a process");
     }
 }
@@ -368,9 +368,9 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if self.up {
-            let said = self.down();
-            if said.code != Some(0) {
-                eprintln!("mullion down failed: {}{}", said.out, said.err);
+            let output = self.down();
+            if output.code != Some(0) {
+                eprintln!("mullion down failed: {}{}", output.out, output.err);
             }
         }
     }

@@ -80,8 +80,8 @@ pub fn hns_lists(cluster: &Cluster) {
         let table = cluster.place.mullion(&["hns", "list", "networks", "--node", node]).ok("mullion hns list");
         assert!(table.starts_with("NAME") && table.contains("L2Bridge"), "{table}");
     }
-    let said = cluster.place.mullion(&["hns", "list", "networks", "--node", "lin01"]);
-    assert!(said.code != Some(0) && said.err.lines().count() == 1, "a Linux node has no such service: {said:?}");
+    let output = cluster.place.mullion(&["hns", "list", "networks", "--node", "lin01"]);
+    assert!(output.code != Some(0) && output.err.lines().count() == 1, "a Linux node has no such service: {output:?}");
 }
 
 /// Reading commands, on the Deployment `iis`.

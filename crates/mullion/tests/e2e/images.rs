@@ -28,14 +28,14 @@ pub fn managed(cluster: &Cluster) {
     let overrides = r#"{"spec": {"nodeSelector": {"kubernetes.io/os": "linux"}}}"#;
     cluster.kubectl(&[&args[..], &["--overrides", overrides, "--", "sh", "-c", "echo from the new name"]].concat());
     until("the pod's output", PATIENCE, || match cluster.try_kubectl(&["logs", "boxed"], "") {
-        said if said.out == "from the new name\n" => Ok(()),
-        said => Err(format!("{said:?}")),
+        output if output.out == "from the new name\n" => Ok(()),
+        output => Err(format!("{output:?}")),
     });
     cluster.kubectl(&["delete", "pod", "boxed", "--grace-period=0", "--force"]);
     cluster.place.mullion(&["image", "rm", NEW]).ok("mullion image rm");
     assert_eq!((holders(cluster, NEW), holders(cluster, busybox::IMAGE)), (Vec::new(), vec!["lin01".to_owned()]), "one name of two is gone");
-    let said = cluster.place.mullion(&["image", "rm", NEW]);
-    assert_eq!(said.code, Some(83), "no node has it: {said:?}");
+    let output = cluster.place.mullion(&["image", "rm", NEW]);
+    assert_eq!(output.code, Some(83), "no node has it: {output:?}");
 }
 
 /// `MULLION_TEST_GREETER`, or where the example's README lets cargo put it.
@@ -66,7 +66,7 @@ pub fn own_service(cluster: &Cluster) {
     assert!(loaded.contains("win01") && !loaded.contains("lin01"), "{loaded}");
     cluster.apply(include_str!("../../../../examples/windows-service/pod.yaml"));
     cluster.ready("pod/greeter");
-    let said = cluster.kubectl(&["exec", "greeter", "--", "curl", "-s", "http://localhost:8080/"]);
-    assert!(said.contains(include_str!("../../../../examples/windows-service/message.txt").trim()), "{said}");
+    let output = cluster.kubectl(&["exec", "greeter", "--", "curl", "-s", "http://localhost:8080/"]);
+    assert!(output.contains(include_str!("../../../../examples/windows-service/message.txt").trim()), "{output}");
     cluster.kubectl(&["delete", "pod/greeter", "service/greeter"]);
 }

@@ -41,9 +41,9 @@ impl Seen {
         let mut command = place.command("unshare");
         command.args(own).args(["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sh"]);
         command.arg(script).arg(place.path()).arg(mullion()).arg(kubectl()).arg(by);
-        let said = run(&mut command, "");
+        let output = run(&mut command, "");
         let seen = Self(place.path().join("seen"));
-        assert_eq!(said.code, Some(0), "machine.sh {by}: {said:?}\n{}{}", seen.told("up"), seen.told("rollout"));
+        assert_eq!(output.code, Some(0), "machine.sh {by}: {output:?}\n{}{}", seen.told("up"), seen.told("rollout"));
         seen
     }
 

@@ -100,22 +100,22 @@ pub fn is_reached() {
     assert!(!log.contains("from outside") && !found.load(Ordering::Relaxed), "the loopback of this machine is out of reach: {log}");
     let status = cluster.place.mullion(&["status"]).ok("mullion status");
     assert!(status.contains("outside      reached through pasta"), "{status}");
-    let pasta = || crate::traces::running("pasta", &cluster.place.path().to_string_lossy());
+    let pasta = || crate::footprint::running("pasta", &cluster.place.path().to_string_lossy());
     // Its own helpers may be seen for a moment.
     until("one pasta", PATIENCE, || if pasta().len() == 1 { Ok(()) } else { Err(format!("{:?}", pasta())) });
     // However the supervisor ends.
-    crate::lives::kill_supervisor(&cluster);
+    crate::recovery::kill_supervisor(&cluster);
     until("the end of pasta", PATIENCE, || if pasta().is_empty() { Ok(()) } else { Err(format!("{:?}", pasta())) });
 }
 
-/// Without the package: said before anything is made, with its name.
+/// Without the package: refused before anything is made, with its name.
 pub fn needs_its_package() {
     let place = Place::new();
     let mut command = place.command(crate::cluster::mullion());
     command.env("PATH", place.path()).args(["up", "--detach", "--outside", "--port", &free_port().to_string(), "--dir"]).arg(place.dir());
-    let said = crate::cluster::run(&mut command, "");
-    assert_eq!(said.code, Some(70), "{said:?}");
-    assert!(said.err.contains("install package passt") && said.err.lines().count() == 1, "{said:?}");
+    let output = crate::cluster::run(&mut command, "");
+    assert_eq!(output.code, Some(70), "{output:?}");
+    assert!(output.err.contains("install package passt") && output.err.lines().count() == 1, "{output:?}");
     let left: Vec<_> = std::fs::read_dir(place.path().join("run")).expect("the runtime directory").flatten().collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -112,7 +112,7 @@ impl System {
 
 /// How many processes of this machine run the slow probe's program.
 fn slow_programs(system: &System) -> usize {
-    crate::traces::running(system.slow[0], "47110815").len()
+    crate::footprint::running(system.slow[0], "47110815").len()
 }
 
 /// What the program says is in the event, its exit code decides, its time is bounded, and what cannot be run counts for nothing.

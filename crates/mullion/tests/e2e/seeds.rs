@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, PATIENCE, Said, Step, until};
+use crate::cluster::{Cluster, Output, PATIENCE, Step, until};
 use crate::http::page;
 
 /// The nodes of these steps.
@@ -44,10 +44,10 @@ fn delete(cluster: &Cluster, manifests: &[&str]) {
 
 /// Applies what must be refused, or taken in part only.
 #[track_caller]
-fn refused(cluster: &Cluster, manifest: &str) -> Said {
-    let said = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
-    assert_eq!(said.code, Some(1), "{said:?}");
-    said
+fn refused(cluster: &Cluster, manifest: &str) -> Output {
+    let output = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
+    assert_eq!(output.code, Some(1), "{output:?}");
+    output
 }
 
 /// The value of a variable in a Windows container, as its own shell tells it.
@@ -153,9 +153,9 @@ fn beta_volumes(cluster: &Cluster) {
     cluster.ready("pod/empty-dir-pod");
     assert_eq!(shown(cluster, "hostpath-volume-pod", "C:\\etc\\foo\\x.txt"), "of the host");
     let write = ["exec", "hostpath-volume-pod", "--", "cmd", "/c", "echo mine>C:\\etc\\foo\\x.txt"];
-    let said = cluster.try_kubectl(&write, "");
+    let output = cluster.try_kubectl(&write, "");
     let file = cluster.drive_c(&node_of(cluster, "hostpath-volume-pod")).join("etc").join("foo").join("x.txt");
-    assert_eq!(std::fs::read_to_string(file).expect("the host's file"), "of the host", "it is mounted read-only: {said:?}");
+    assert_eq!(std::fs::read_to_string(file).expect("the host's file"), "of the host", "it is mounted read-only: {output:?}");
     written(cluster, "empty-dir-pod", "C:\\cache\\x.txt", "cached");
     written(cluster, "empty-dir-pod", "C:\\scratch\\x.txt", "scratched");
     assert_eq!(shown(cluster, "empty-dir-pod", "C:\\cache\\x.txt"), "cached");
@@ -164,9 +164,9 @@ fn beta_volumes(cluster: &Cluster) {
 }
 
 fn beta_secret(cluster: &Cluster) {
-    let said = refused(cluster, seed!("beta/secret.yaml"));
+    let output = refused(cluster, seed!("beta/secret.yaml"));
     assert_eq!(
-        said.err.trim(),
+        output.err.trim(),
         "error: error parsing STDIN: error converting YAML to JSON: yaml: line 2: mapping values are not allowed in this context"
     );
     cluster.apply(seed!("beta/secret.repaired.yaml"));
@@ -179,11 +179,11 @@ fn beta_secret(cluster: &Cluster) {
 /// The Service is taken, the Deployment is not; without a selector neither is good.
 fn handbook_iis(cluster: &Cluster) {
     let gone = "no matches for kind \"Deployment\" in version \"extensions/v1beta1\"";
-    let said = refused(cluster, seed!("handbook/iis.yaml"));
-    assert!(said.err.contains(gone) && said.out.contains("service/iis created"), "{said:?}");
-    let said = refused(cluster, seed!("handbook/iis.apps-v1.yaml"));
+    let output = refused(cluster, seed!("handbook/iis.yaml"));
+    assert!(output.err.contains(gone) && output.out.contains("service/iis created"), "{output:?}");
+    let output = refused(cluster, seed!("handbook/iis.apps-v1.yaml"));
     for part in ["The Deployment \"iis\" is invalid", "spec.selector: Required value"] {
-        assert!(said.err.contains(part), "{part} is missing: {}", said.err);
+        assert!(output.err.contains(part), "{part} is missing: {}", output.err);
     }
     cluster.apply(seed!("handbook/iis.repaired.yaml"));
     cluster.rolled_out("iis");
@@ -195,16 +195,16 @@ fn handbook_iis(cluster: &Cluster) {
 
 /// API group, name, selector, and a shell that ends at once.
 fn handbook_daemon_set(cluster: &Cluster) {
-    let said = refused(cluster, seed!("handbook/daemonset.yaml"));
-    assert!(said.err.contains("no matches for kind \"DaemonSet\" in version \"extensions/v1beta1\""), "{said:?}");
-    let said = refused(cluster, seed!("handbook/daemonset.1-group.yaml"));
-    assert!(said.err.contains("metadata.name: Invalid value: \"my-DaemonSet\": a lowercase RFC 1123 subdomain must consist of"), "{said:?}");
-    let said = refused(cluster, seed!("handbook/daemonset.2-name.yaml"));
+    let output = refused(cluster, seed!("handbook/daemonset.yaml"));
+    assert!(output.err.contains("no matches for kind \"DaemonSet\" in version \"extensions/v1beta1\""), "{output:?}");
+    let output = refused(cluster, seed!("handbook/daemonset.1-group.yaml"));
+    assert!(output.err.contains("metadata.name: Invalid value: \"my-DaemonSet\": a lowercase RFC 1123 subdomain must consist of"), "{output:?}");
+    let output = refused(cluster, seed!("handbook/daemonset.2-name.yaml"));
     assert!(
-        said.err.contains("spec.template.metadata.labels: Invalid value: {\"app\":\"foo\"}: `selector` does not match template `labels`"),
-        "{said:?}"
+        output.err.contains("spec.template.metadata.labels: Invalid value: {\"app\":\"foo\"}: `selector` does not match template `labels`"),
+        "{output:?}"
     );
-    assert!(!said.err.contains("metadata.name"), "{said:?}");
+    assert!(!output.err.contains("metadata.name"), "{output:?}");
 
     cluster.apply(seed!("handbook/daemonset.3-selector.yaml"));
     let pods = until("a refused pod and one whose shell ends", PATIENCE, || {
@@ -232,8 +232,8 @@ fn handbook_daemon_set(cluster: &Cluster) {
 
 /// Two CPUs each: the nodes have three, so the third pod waits.
 fn handbook_capacity(cluster: &Cluster) {
-    let said = refused(cluster, seed!("handbook/cpu-memory.yaml"));
-    assert!(said.err.contains("spec.selector: Required value"), "{said:?}");
+    let output = refused(cluster, seed!("handbook/cpu-memory.yaml"));
+    assert!(output.err.contains("spec.selector: Required value"), "{output:?}");
     cluster.apply(seed!("handbook/cpu-memory.repaired.yaml"));
     let waiting = until("two Ready pods and one that waits", PATIENCE, || {
         let pods = cluster.pods("iis");
@@ -256,8 +256,8 @@ fn handbook_capacity(cluster: &Cluster) {
 
 /// An image of build 16299 on a host of build 20348.
 fn handbook_hyper_v(cluster: &Cluster) {
-    let said = refused(cluster, seed!("handbook/hyperv.yaml"));
-    assert!(said.err.contains("spec.selector: Required value"), "{said:?}");
+    let output = refused(cluster, seed!("handbook/hyperv.yaml"));
+    assert!(output.err.contains("spec.selector: Required value"), "{output:?}");
     cluster.kubectl(&["cordon", "win16"]);
     let repaired = seed!("handbook/hyperv.repaired.yaml");
     cluster.apply(&repaired.replace("experimental.windows.kubernetes.io/isolation-type: hyperv", "note: no-isolation"));

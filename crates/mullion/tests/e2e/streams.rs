@@ -33,8 +33,8 @@ spec:
     ));
     cluster.ready("pod/streams");
     until("the pod's links", PATIENCE, || match cluster.try_kubectl(&["exec", "streams", "--", "cat", "/www/index.html"], "") {
-        said if said.out == "page\n" => Ok(()),
-        said => Err(said.err),
+        output if output.out == "page\n" => Ok(()),
+        output => Err(output.err),
     });
 }
 
@@ -54,16 +54,16 @@ pub fn exec(cluster: &Cluster) {
     for spdy in [false, true] {
         let run =
             |args: &[&str], stdin: &str| crate::cluster::run(&mut kubectl(cluster, spdy, &[&["exec", "-i", "streams", "--"], args].concat()), stdin);
-        let said = run(&["sh", "-c", "echo out; echo err >&2; exit 3"], "");
-        assert_eq!((said.code, said.out.as_str()), (Some(3), "out\n"), "{}", said.err);
-        assert_eq!(said.err, "err\ncommand terminated with exit code 3\n");
-        let said = run(&["cat"], &large);
-        assert!(said.code == Some(0) && said.out == large, "{} of {} bytes came back: {}", said.out.len(), large.len(), said.err);
-        let said = run(&["nosuch"], "");
-        assert!(said.code == Some(1) && said.err.contains("executable file not found"), "{}", said.err);
+        let output = run(&["sh", "-c", "echo out; echo err >&2; exit 3"], "");
+        assert_eq!((output.code, output.out.as_str()), (Some(3), "out\n"), "{}", output.err);
+        assert_eq!(output.err, "err\ncommand terminated with exit code 3\n");
+        let output = run(&["cat"], &large);
+        assert!(output.code == Some(0) && output.out == large, "{} of {} bytes came back: {}", output.out.len(), large.len(), output.err);
+        let output = run(&["nosuch"], "");
+        assert!(output.code == Some(1) && output.err.contains("executable file not found"), "{}", output.err);
     }
-    let said = cluster.try_kubectl(&["exec", "streams", "-c", "other", "--", "true"], "");
-    assert!(said.code == Some(1) && said.err.contains("container other is not valid for pod streams"), "{}", said.err);
+    let output = cluster.try_kubectl(&["exec", "streams", "-c", "other", "--", "true"], "");
+    assert!(output.code == Some(1) && output.err.contains("container other is not valid for pod streams"), "{}", output.err);
 }
 
 /// kubectl with a terminal, as large as the user's, which `script` gives to it.
@@ -84,9 +84,9 @@ pub fn terminal(cluster: &Cluster) {
     let script = "until size=$(stty size 2>&-); [ -n \"$size\" ]; do sleep 0.1; done; echo $size; read line; echo got $line; exit 5";
     for spdy in [false, true] {
         let mut command = at_terminal(cluster, spdy, &["exec", "-it", "streams", "--", "sh", "-c", script]);
-        let said = crate::cluster::run(&mut command, "typed\n");
-        assert!(said.out.contains("33 77") && said.out.contains("got typed"), "{said:?}");
-        assert_eq!(said.code, Some(5), "{said:?}");
+        let output = crate::cluster::run(&mut command, "typed\n");
+        assert!(output.out.contains("33 77") && output.out.contains("got typed"), "{output:?}");
+        assert_eq!(output.code, Some(5), "{output:?}");
     }
 }
 
@@ -161,8 +161,8 @@ pub fn attach(cluster: &Cluster) {
     let overrides = r#"{"spec": {"nodeSelector": {"kubernetes.io/os": "linux"}}}"#;
     let args =
         ["run", "once", "--rm", "-i", "-q", "--restart=Never", "--image-pull-policy=Never", "--image", busybox::IMAGE, "--overrides", overrides];
-    let said = cluster.try_kubectl(&[&args[..], &["--", "sh", "-c", "while read line; do echo got $line; done; exit 4"]].concat(), "one\ntwo\n");
-    assert_eq!((said.code, said.out.as_str()), (Some(4), "got one\ngot two\n"), "{}", said.err);
+    let output = cluster.try_kubectl(&[&args[..], &["--", "sh", "-c", "while read line; do echo got $line; done; exit 4"]].concat(), "one\ntwo\n");
+    assert_eq!((output.code, output.out.as_str()), (Some(4), "got one\ngot two\n"), "{}", output.err);
 }
 
 /// A running `kubectl port-forward`.
@@ -181,7 +181,7 @@ impl Forward {
         let mut heard = BufReader::new(child.stdout.take().expect("its output"));
         heard.read_line(&mut line).expect("a line");
         let port = line.split(" -> ").next().and_then(|address| address.rsplit(':').next()).and_then(|port| port.parse().ok());
-        Self { child, _heard: heard, port: port.unwrap_or_else(|| panic!("kubectl port-forward said {line:?}")) }
+        Self { child, _heard: heard, port: port.unwrap_or_else(|| panic!("kubectl port-forward output {line:?}")) }
     }
 
     fn page(&self) -> std::io::Result<String> {
@@ -223,7 +223,7 @@ pub fn proxies(cluster: &Cluster) {
     assert_eq!(raw("/api/v1/nodes/lin01/proxy/healthz"), "ok");
     cluster.kubectl(&["create", "role", "looks", "--verb=get,list", "--resource=pods,pods/exec,pods/portforward"]);
     cluster.kubectl(&["create", "rolebinding", "looks", "--role=looks", "--user=looker"]);
-    let said = cluster.try_kubectl(&["--as=looker", "exec", "streams", "--", "true"], "");
-    assert!(said.code == Some(1) && said.err.contains("cannot create resource \"pods/exec\""), "{}", said.err);
+    let output = cluster.try_kubectl(&["--as=looker", "exec", "streams", "--", "true"], "");
+    assert!(output.code == Some(1) && output.err.contains("cannot create resource \"pods/exec\""), "{}", output.err);
     cluster.kubectl(&["delete", "role/looks", "rolebinding/looks", "pod/streams"]);
 }

@@ -23,9 +23,9 @@ pub fn logs(cluster: &Cluster) {
     assert_eq!(logs(&["win01", "--tail", "3"]).ok("mullion logs --tail").lines().count(), 3);
     assert_eq!(logs(&["win01", "--since", "0s"]).ok("mullion logs --since"), "");
     for (args, part) in [(["nowhere"].as_slice(), "use one of"), (&["win01", "sshd"], "node")] {
-        let said = logs(args);
-        assert_eq!((said.code, said.err.lines().count()), (Some(64), 1), "{said:?}");
-        assert!(said.err.contains(part), "{said:?}");
+        let output = logs(args);
+        assert_eq!((output.code, output.err.lines().count()), (Some(64), 1), "{output:?}");
+        assert!(output.err.contains(part), "{output:?}");
     }
 }
 
@@ -79,15 +79,15 @@ pub fn bundle(cluster: &Cluster) {
     let printer = "apiVersion: v1\nkind: Pod\nmetadata: {name: printer}\nspec:\n  nodeSelector: {kubernetes.io/os: windows}\n  containers:\n  - name: main\n    image: mcr.microsoft.com/windows/nanoserver:ltsc2022\n    command: [cmd, /c, 'echo begin %PASSWORD% and %API_TOKEN% end & ping -n 100000 127.0.0.1 > nul']\n    env: [{name: PASSWORD, valueFrom: {secretKeyRef: {name: vault, key: password}}}, {name: API_TOKEN, value: written-down}]\n";
     cluster.apply(printer);
     until("the printed secret", PATIENCE, || match cluster.try_kubectl(&["logs", "printer"], "") {
-        said if said.out.contains(&format!("begin {password} and written-down end")) => Ok(()),
-        said => Err(format!("{said:?}")),
+        output if output.out.contains(&format!("begin {password} and written-down end")) => Ok(()),
+        output => Err(format!("{output:?}")),
     });
     // Somebody repeats it where anybody can read.
     cluster.kubectl(&["annotate", "pod", &pod, &format!("note=the password is {password}")]);
     let path = cluster.place.path().join("bundle.tar.gz");
-    let said = cluster.place.mullion(&["support-bundle", "-o", &path.to_string_lossy()]);
-    assert_eq!(said.code, Some(0), "{said:?}");
-    assert!(said.err.contains("asked the API") && said.err.contains("have a look before you pass it on"), "{said:?}");
+    let output = cluster.place.mullion(&["support-bundle", "-o", &path.to_string_lossy()]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.err.contains("asked the API") && output.err.contains("have a look before you pass it on"), "{output:?}");
     let files = unpack(&path);
     for name in [
         "versions.json",

@@ -91,29 +91,30 @@ pub fn copies(cluster: &Cluster) {
     cluster.kubectl(&["cp", "desk:/file.bin", &text(&place.join("file"))]);
     assert!(fs::read(place.join("file")).expect("the copy") == binary);
     // kubectl ends with the empty archive, often before it has shown what `tar` says: that is asked for by itself.
-    let said = cluster.try_kubectl(&["cp", "desk:/no-such-file", &text(&place.join("none"))], "");
-    assert!(!place.join("none").exists(), "{said:?}");
-    let said = cluster.try_kubectl(&["exec", "desk", "--", "tar", "cf", "-", "/no-such-file"], "");
-    assert!(said.code == Some(1) && said.err.contains("tar: /no-such-file: File not found."), "{said:?}");
+    let output = cluster.try_kubectl(&["cp", "desk:/no-such-file", &text(&place.join("none"))], "");
+    assert!(!place.join("none").exists(), "{output:?}");
+    let output = cluster.try_kubectl(&["exec", "desk", "--", "tar", "cf", "-", "/no-such-file"], "");
+    assert!(output.code == Some(1) && output.err.contains("tar: /no-such-file: File not found."), "{output:?}");
 }
 
 /// `ipconfig /all` shows the pod's adapter: its address, the way out, and the cluster's DNS server.
 pub fn adapter(cluster: &Cluster) {
     desk(cluster);
     let address = cluster.json(&["pod", "desk"])["status"]["podIP"].as_str().expect("an address").to_owned();
-    let said = cmd(cluster, "ipconfig /all");
+    let output = cmd(cluster, "ipconfig /all");
     let value = |label: &str| {
-        let mut found = said.lines().filter_map(|line| line.split_once(" : ")).filter(|(name, _)| name.trim().trim_end_matches(['.', ' ']) == label);
-        found.next().map(|(_, value)| value.trim().to_owned()).unwrap_or_else(|| panic!("no {label}: {said}"))
+        let mut found =
+            output.lines().filter_map(|line| line.split_once(" : ")).filter(|(name, _)| name.trim().trim_end_matches(['.', ' ']) == label);
+        found.next().map(|(_, value)| value.trim().to_owned()).unwrap_or_else(|| panic!("no {label}: {output}"))
     };
-    assert!(said.contains("\nEthernet adapter vEthernet"), "{said}");
+    assert!(output.contains("\nEthernet adapter vEthernet"), "{output}");
     assert_eq!(value("Host Name"), "desk");
     assert_eq!(value("IPv4 Address"), format!("{address}(Preferred)"));
     assert_eq!(value("Subnet Mask"), "255.255.255.0");
     assert_eq!(value("DNS Servers"), "10.96.0.10");
     assert_eq!(value("DNS Suffix Search List"), "default.svc.cluster.local");
     let (network, _) = address.rsplit_once('.').expect("four parts");
-    assert!(value("Default Gateway").starts_with(&format!("{network}.")), "{said}");
+    assert!(value("Default Gateway").starts_with(&format!("{network}.")), "{output}");
     let mac = value("Physical Address");
     assert!(mac.len() == 17 && mac.split('-').all(|byte| u8::from_str_radix(byte, 16).is_ok()), "{mac}");
     cluster.kubectl(&["delete", "pod", "desk"]);
@@ -177,9 +178,9 @@ pub fn usage(cluster: &Cluster) {
 
     // The same, as kubectl asks for it; figures are renewed every 15 s.
     let row = |container: &str| -> Option<(u64, u64)> {
-        let said = cluster.try_kubectl(&["top", "pod", "uses", "--containers", "--no-headers"], "");
+        let output = cluster.try_kubectl(&["top", "pod", "uses", "--containers", "--no-headers"], "");
         let line: Vec<&str> =
-            said.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|words| words.get(1) == Some(&container))?;
+            output.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|words| words.get(1) == Some(&container))?;
         Some((amount(line.get(2)?), amount(line.get(3)?)))
     };
     until("the figures of `kubectl top`", PATIENCE * 2, || {
@@ -187,8 +188,8 @@ pub fn usage(cluster: &Cluster) {
         let told = idle.1 > 0 && computes.0 >= 100 && computes.0 > 4 * idle.0 && takes.1 >= idle.1 + (TAKEN >> 20);
         if told { Ok(()) } else { Err(format!("idle {idle:?}, computes {computes:?}, takes {takes:?}")) }
     });
-    let said = cluster.kubectl(&["top", "node", "win01", "--no-headers"]);
-    let words: Vec<&str> = said.split_whitespace().collect();
-    assert!(words.len() == 5 && amount(words[1]) >= 100, "{said}");
+    let output = cluster.kubectl(&["top", "node", "win01", "--no-headers"]);
+    let words: Vec<&str> = output.split_whitespace().collect();
+    assert!(words.len() == 5 && amount(words[1]) >= 100, "{output}");
     cluster.kubectl(&["delete", "pod", "uses"]);
 }

@@ -104,8 +104,8 @@ pub fn host_network_down(cluster: &Cluster) {
 pub fn proxies_tell(cluster: &Cluster) {
     for node in ["lin01", "win01", "win02"] {
         for path in ["healthz", "livez"] {
-            let said = cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{node}:10256/proxy/{path}")]);
-            assert!(said.contains("\"nodeEligible\": true"), "{node}/{path}: {said}");
+            let output = cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{node}:10256/proxy/{path}")]);
+            assert!(output.contains("\"nodeEligible\": true"), "{node}/{path}: {output}");
         }
         let outside = cluster.try_kubectl(&["get", "--raw", &format!("/api/v1/nodes/{node}:10249/proxy/metrics")], "");
         assert_ne!(outside.code, Some(0), "metrics are the node's own: {}", outside.out);
@@ -115,9 +115,9 @@ pub fn proxies_tell(cluster: &Cluster) {
     cluster.apply(&manifests::script("scraper", script, "").replace("spec:\n", "spec:\n  hostNetwork: true\n"));
     let phase = || cluster.json(&["pod/scraper"])["status"]["phase"].as_str().unwrap_or_default().to_owned();
     until("the scraper", PATIENCE, || if phase() == "Succeeded" { Ok(()) } else { Err(phase()) });
-    let said = cluster.kubectl(&["logs", "scraper"]);
+    let output = cluster.kubectl(&["logs", "scraper"]);
     for part in ["\nkubeproxy_sync_proxy_rules_last_timestamp_seconds", "\nmullion_service_proxy_missing 0\n", "\nnftables\n", "\"converged\":true"] {
-        assert!(said.contains(part), "no {part:?} in {said}");
+        assert!(output.contains(part), "no {part:?} in {output}");
     }
     cluster.kubectl(&["delete", "pod/scraper"]);
 }

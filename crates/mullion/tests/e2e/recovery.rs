@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::busybox;
 use crate::cluster::{Cluster, PATIENCE, mullion, until};
+use crate::footprint::Footprint;
 use crate::http::page;
 use crate::manifests;
-use crate::traces::Footprint;
 
 /// Small, to be quick.
 const NODES: &str = "win01:windows:20348";
@@ -30,7 +30,7 @@ pub fn kill_supervisor(cluster: &Cluster) {
 pub fn kill_container(cluster: &Cluster, id: &str) -> usize {
     let command_line = |pid: u32| std::fs::read(format!("/proc/{pid}/cmdline")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let is_its = |pid: &u32| command_line(*pid).is_ok_and(|line| line.contains(&format!("containers/{id}")));
-    let pids: Vec<u32> = crate::traces::family(Footprint::of(cluster).init).into_iter().filter(is_its).collect();
+    let pids: Vec<u32> = crate::footprint::family(Footprint::of(cluster).init).into_iter().filter(is_its).collect();
     pids.iter().for_each(|pid| kill("-9", *pid));
     pids.len()
 }
@@ -108,8 +108,8 @@ pub fn killed_and_resumed() {
     assert_eq!((&after.pod, &after.pod_uid, &after.node_uid), (&before.pod, &before.pod_uid, &before.node_uid), "the very same objects");
     assert_ne!(after.boot, before.boot, "a reboot");
     until("the claimed volume's old content", PATIENCE, || match cluster.try_kubectl(&["logs", "keeper"], "") {
-        said if said.out.trim() == "kept" => Ok(()),
-        said => Err(format!("{said:?}")),
+        output if output.out.trim() == "kept" => Ok(()),
+        output => Err(format!("{output:?}")),
     });
     let footprint = Footprint::of(&cluster);
     cluster.down().ok("mullion down");
@@ -124,10 +124,10 @@ pub fn interrupted() {
     command.args(["up", "--port", &cluster.port.to_string(), "--dir"]).arg(cluster.place.dir());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("mullion up");
     until("a cluster that is up", PATIENCE, || {
-        let said = cluster.place.mullion(&["status", "-o", "json"]);
-        let status: Value = serde_json::from_str(&said.out).map_err(|_| format!("{said:?}"))?;
+        let output = cluster.place.mullion(&["status", "-o", "json"]);
+        let status: Value = serde_json::from_str(&output.out).map_err(|_| format!("{output:?}"))?;
         // Told once all nodes are Ready; the objects alone may be those of the boot before.
-        if status["kubeconfig"].is_string() { Ok(()) } else { Err(said.out) }
+        if status["kubeconfig"].is_string() { Ok(()) } else { Err(output.out) }
     });
     let footprint = Footprint::of(&cluster);
     assert_eq!(footprint.supervisor, child.id(), "what the user started is the supervisor");
@@ -202,5 +202,5 @@ fn outside(init: u32, inside: u64) -> Option<u32> {
         Some((numbers.len(), *numbers.last()?))
     };
     let depth = last(&init)?.0;
-    crate::traces::family(init).into_iter().find(|pid| last(pid) == Some((depth, inside)))
+    crate::footprint::family(init).into_iter().find(|pid| last(pid) == Some((depth, inside)))
 }

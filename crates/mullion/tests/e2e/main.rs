@@ -1,58 +1,35 @@
-//! End to end: the binary and unmodified kubectl, as a user has them.
+//! End-to-end tests: the binary and unmodified kubectl, as a user has them.
 //!
-//! One cluster serves all steps of [`a_cluster_from_up_to_down`]; tests of how clusters end have their own.
+//! One cluster serves the steps of one topic; tests of how clusters start and end have their own.
 //! Environment: `MULLION_TEST_KUBECTL` names kubectl (default: the one on PATH), `MULLION_TEST_BIN` another mullion than
 //! the one built with the tests, `MULLION_TEST_TEMPLATE` another Wine template than the user's, `MULLION_TEST_GREETER`
 //! the Windows program of `examples/windows-service`, `MULLION_TEST_STEP` runs only the steps whose names contain it.
 
 #![cfg(target_os = "linux")]
 
-#[path = "e2e/bad_input.rs"]
+mod automation;
 mod bad_input;
-#[path = "e2e/busybox.rs"]
 mod busybox;
-#[path = "e2e/cluster.rs"]
 mod cluster;
-#[path = "e2e/commands.rs"]
 mod commands;
-#[path = "e2e/deeds.rs"]
-mod deeds;
-#[path = "e2e/http.rs"]
+mod footprint;
+mod hns_failures;
 mod http;
-#[path = "e2e/images.rs"]
 mod images;
-#[path = "e2e/lives.rs"]
-mod lives;
-#[path = "e2e/machine.rs"]
 mod machine;
-#[path = "e2e/manifests.rs"]
 mod manifests;
-#[path = "e2e/neighbours.rs"]
-mod neighbours;
-#[path = "e2e/network.rs"]
-mod network;
-#[path = "e2e/outside.rs"]
 mod outside;
-#[path = "e2e/pipeline.rs"]
-mod pipeline;
-#[path = "e2e/pods.rs"]
 mod pods;
-#[path = "e2e/probes.rs"]
 mod probes;
-#[path = "e2e/registry.rs"]
+mod recovery;
 mod registry;
-#[path = "e2e/seeds.rs"]
 mod seeds;
-#[path = "e2e/streams.rs"]
+mod services;
+mod several_clusters;
 mod streams;
-#[path = "e2e/support.rs"]
 mod support;
-#[path = "e2e/traces.rs"]
-mod traces;
-#[path = "e2e/web.rs"]
-mod web;
-#[path = "e2e/windows.rs"]
 mod windows;
+mod workloads;
 
 use cluster::{Cluster, Step};
 
@@ -60,11 +37,11 @@ use cluster::{Cluster, Step};
 const STEPS: &[Step] = &[
     ("all nodes are Ready and labelled", commands::nodes_are_ready),
     ("status lists processes and nodes", commands::status_tells),
-    ("the real host's network is as before", traces::host_network_is_untouched),
-    ("IIS answers by its NodePort", web::iis_answers_by_node_port),
-    ("a Linux pod reaches it by ClusterIP and by name", web::linux_pod_reaches_it),
-    ("Windows pods reach pods of the same and the other node", web::windows_pods_reach_each_other),
-    ("a Windows pod reaches a Linux pod", web::linux_server),
+    ("the real host's network is as before", footprint::host_network_is_untouched),
+    ("IIS answers by its NodePort", services::iis_answers_by_node_port),
+    ("a Linux pod reaches it by ClusterIP and by name", services::linux_pod_reaches_it),
+    ("Windows pods reach pods of the same and the other node", services::windows_pods_reach_each_other),
+    ("a Windows pod reaches a Linux pod", services::linux_server),
     ("hns list shows networks, endpoints and load balancers", commands::hns_lists),
     ("logs, describe, get -o wide and explain answer", commands::kubectl_reads),
     ("a Deployment scales from 1 to 5 to 0", pods::scales),
@@ -74,12 +51,12 @@ const STEPS: &[Step] = &[
     ("the other examples work", pods::examples),
     ("an image of another build is refused", pods::wrong_build),
     ("an impossible nodeSelector stays Pending", pods::impossible_selector),
-    ("a changed manifest is rolled out", web::changed_manifest),
+    ("a changed manifest is rolled out", services::changed_manifest),
     ("exec probes restart, take away and give back", probes::exec),
-    ("host ports lead to pods of either system", network::host_ports),
-    ("the proxies tell how they are", network::proxies_tell),
-    ("pods whose network HNS forgot get another sandbox", network::wiped),
-    ("a node whose HNS does not answer says so", network::host_network_down),
+    ("host ports lead to pods of either system", hns_failures::host_ports),
+    ("the proxies tell how they are", hns_failures::proxies_tell),
+    ("pods whose network HNS forgot get another sandbox", hns_failures::wiped),
+    ("a node whose HNS does not answer says so", hns_failures::host_network_down),
     ("exec runs programs over WebSocket and SPDY", streams::exec),
     ("exec -it has a terminal", streams::terminal),
     ("exec -it has a console in a Windows container", streams::windows_console),
@@ -90,22 +67,22 @@ const STEPS: &[Step] = &[
     ("run -i attaches", streams::attach),
     ("port-forward carries many connections", streams::forwards),
     ("the API server leads to pods and nodes, for those who may", streams::proxies),
-    ("a Windows program runs, with its whole exit code", deeds::windows_program),
-    ("edit changes a Deployment", deeds::edit),
-    ("top shows what nodes and pods use", deeds::top),
-    ("debug puts a container into a pod", deeds::debug),
-    ("a ConfigMap's volume is updated in place", deeds::updated_in_place),
-    ("a claim of the default class is kept on its node", deeds::claimed),
-    ("a rolling update fails no request", deeds::rolling_update),
-    ("drain moves pods to another node", deeds::drain),
+    ("a Windows program runs, with its whole exit code", workloads::windows_program),
+    ("edit changes a Deployment", workloads::edit),
+    ("top shows what nodes and pods use", workloads::top),
+    ("debug puts a container into a pod", workloads::debug),
+    ("a ConfigMap's volume is updated in place", workloads::updated_in_place),
+    ("a claim of the default class is kept on its node", workloads::claimed),
+    ("a rolling update fails no request", workloads::rolling_update),
+    ("drain moves pods to another node", workloads::drain),
     ("images are loaded, named, listed and removed", images::managed),
     ("a Windows program of the user's own serves", images::own_service),
-    ("a second cluster runs beside it", neighbours::side_by_side),
+    ("a second cluster runs beside it", several_clusters::side_by_side),
     ("packets to the outside are refused at once", outside::is_refused_at_once),
     ("mullion logs prints what processes wrote", support::logs),
     ("mullion logs -f goes on", support::logs_follow),
     ("support-bundle holds all but secrets", support::bundle),
-    ("deletion ends pods and NodePort", web::deletion),
+    ("deletion ends pods and NodePort", services::deletion),
     ("a namespace ends with all that is in it", pods::namespace_ends),
     ("extensions/v1beta1 is unknown", bad_input::old_api_group),
     ("unknown fields are refused", bad_input::unknown_fields),
@@ -116,7 +93,7 @@ const STEPS: &[Step] = &[
 fn a_cluster_from_up_to_down() {
     let mut cluster = Cluster::up("");
     let failed = cluster::take(&cluster, STEPS);
-    traces::down_leaves_nothing(&mut cluster);
+    footprint::down_leaves_nothing(&mut cluster);
     assert!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), STEPS.len(), failed.join("; "));
 }
 
@@ -129,7 +106,7 @@ fn manifests_that_people_wrote() {
 
 #[test]
 fn a_killed_supervisor_takes_everything_with_it_and_up_resumes() {
-    lives::killed_and_resumed();
+    recovery::killed_and_resumed();
 }
 
 #[test]
@@ -139,12 +116,12 @@ fn a_cluster_without_wine_runs_stand_ins_and_leaves_no_trace_on_the_machine() {
 
 #[test]
 fn the_demo_cluster_keeps_pods_off_its_master() {
-    neighbours::demo();
+    several_clusters::demo();
 }
 
 #[test]
 fn an_interrupt_ends_a_cluster_in_the_foreground() {
-    lives::interrupted();
+    recovery::interrupted();
 }
 
 #[test]
@@ -159,7 +136,7 @@ fn a_way_to_the_outside_needs_its_package() {
 
 #[test]
 fn a_killed_process_is_restarted_and_pods_survive() {
-    lives::restarted_processes();
+    recovery::restarted_processes();
 }
 
 #[test]
@@ -204,35 +181,35 @@ fn down_and_status_without_a_cluster_are_refused() {
 
 #[test]
 fn wrong_command_lines_end_with_64() {
-    pipeline::usage();
+    automation::usage();
 }
 
 #[test]
 fn failures_are_documents_for_those_who_ask_for_json() {
-    pipeline::failures_as_json();
+    automation::failures_as_json();
 }
 
 #[test]
 fn a_cluster_that_is_not_ready_in_time_is_ended() {
-    pipeline::timeout();
+    automation::timeout();
 }
 
 #[test]
 fn a_cluster_keeps_the_options_that_it_was_made_with() {
-    pipeline::options_stay();
+    automation::options_stay();
 }
 
 #[test]
 fn a_directory_of_an_earlier_version_keeps_its_port() {
-    pipeline::old_directory();
+    automation::old_directory();
 }
 
 #[test]
 fn down_returns_when_no_process_is_left() {
-    pipeline::down_waits();
+    automation::down_waits();
 }
 
 #[test]
 fn the_pipeline_of_the_examples_works() {
-    pipeline::example();
+    automation::example();
 }

@@ -122,7 +122,7 @@ pub fn down_leaves_nothing(cluster: &mut Cluster) {
     footprint.is_gone(cluster);
     let run: Vec<_> = fs::read_dir(cluster.place.path().join("run")).expect("the runtime directory").flatten().map(|entry| entry.path()).collect();
     assert!(run.is_empty(), "left in the runtime directory: {run:?}");
-    let said = cluster.down();
-    assert_eq!(said.code, Some(74), "nothing runs any more: {said:?}");
+    let output = cluster.down();
+    assert_eq!(output.code, Some(74), "nothing runs any more: {output:?}");
     fs::remove_dir_all(cluster.place.dir()).expect("the user may remove DIR");
 }

@@ -142,8 +142,8 @@ pub fn deletion(cluster: &Cluster) {
     page(port, "/");
     let ip = cluster.json(&["service", "gone"])["spec"]["clusterIP"].as_str().expect("a ClusterIP").to_owned();
     until("a load balancer", Duration::from_secs(10), || if has_load_balancer(cluster, "win01", &ip) { Ok(()) } else { Err(ip.clone()) });
-    let said = cluster.kubectl(&["delete", "deployment/gone", "service/gone"]);
-    assert!(said.contains("deployment.apps \"gone\" deleted"), "{said}");
+    let output = cluster.kubectl(&["delete", "deployment/gone", "service/gone"]);
+    assert!(output.contains("deployment.apps \"gone\" deleted"), "{output}");
     until("pods and ReplicaSets end", PATIENCE, || {
         let left = cluster.kubectl(&["get", "pods,replicasets,endpointslices", "-l", "app=gone", "-o", "name"]);
         if left.is_empty() { Ok(()) } else { Err(left) }

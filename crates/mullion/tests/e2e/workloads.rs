@@ -61,12 +61,12 @@ pub fn top(cluster: &Cluster) {
     idle(cluster);
     crate::windows::usage(cluster);
     until("figures of every node", PATIENCE, || {
-        let said = cluster.try_kubectl(&["top", "nodes", "--no-headers"], "");
-        if ["lin01", "win01", "win02"].iter().all(|node| said.out.contains(node)) { Ok(()) } else { Err(format!("{said:?}")) }
+        let output = cluster.try_kubectl(&["top", "nodes", "--no-headers"], "");
+        if ["lin01", "win01", "win02"].iter().all(|node| output.out.contains(node)) { Ok(()) } else { Err(format!("{output:?}")) }
     });
     until("figures of a pod", PATIENCE, || {
-        let said = cluster.try_kubectl(&["top", "pod", "idle", "--containers", "--no-headers"], "");
-        if said.out.contains("main") { Ok(()) } else { Err(format!("{said:?}")) }
+        let output = cluster.try_kubectl(&["top", "pod", "idle", "--containers", "--no-headers"], "");
+        if output.out.contains("main") { Ok(()) } else { Err(format!("{output:?}")) }
     });
 }
 
@@ -77,8 +77,8 @@ pub fn debug(cluster: &Cluster) {
     let script = "busybox tr '\\0' ' ' < /proc/1/cmdline; echo; sleep 100000";
     cluster.kubectl(&["debug", "idle", &image, "--image-pull-policy=Never", "--target=main", "--container=look", "--", "sh", "-c", script]);
     until("the debugger's output", PATIENCE, || {
-        let said = cluster.try_kubectl(&["logs", "idle", "-c", "look"], "");
-        if said.out.contains("sleep 100000") { Ok(()) } else { Err(format!("{said:?}")) }
+        let output = cluster.try_kubectl(&["logs", "idle", "-c", "look"], "");
+        if output.out.contains("sleep 100000") { Ok(()) } else { Err(format!("{output:?}")) }
     });
     let status = cluster.json(&["pod", "idle"])["status"].clone();
     assert!(status["ephemeralContainerStatuses"][0]["state"]["running"].is_object(), "{status}");
@@ -106,8 +106,8 @@ spec:
     assert_eq!(word().out.trim(), "old");
     cluster.apply(&map("new"));
     until("the new value", PATIENCE * 3, || match word() {
-        said if said.out.trim() == "new" => Ok(()),
-        said => Err(format!("{said:?}")),
+        output if output.out.trim() == "new" => Ok(()),
+        output => Err(format!("{output:?}")),
     });
     cluster.kubectl(&["delete", "pod", "live", "--grace-period=0", "--force"]);
 }

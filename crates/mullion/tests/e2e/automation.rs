@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, PATIENCE, Place, Said, free_port, kubectl, mullion, run, until};
-use crate::traces::Footprint;
+use crate::cluster::{Cluster, Output, PATIENCE, Place, free_port, kubectl, mullion, run, until};
+use crate::footprint::Footprint;
 
 /// Small, to be quick.
 const NODES: &str = "lin01:linux";
 
 #[track_caller]
-fn json(said: &Said) -> Value {
-    serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("standard output is not one document ({error}): {said:?}"))
+fn json(output: &Output) -> Value {
+    serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("standard output is not one document ({error}): {output:?}"))
 }
 
 /// `mullion ARGS --dir DIR`, of any DIR.
-fn mullion_in(place: &Place, dir: &Path, args: &[&str]) -> Said {
+fn mullion_in(place: &Place, dir: &Path, args: &[&str]) -> Output {
     run(place.command(mullion()).args(args).arg("--dir").arg(dir), "")
 }
 
-/// The command that stands between backticks in what was said.
+/// The command that stands between backticks in what was output.
 #[track_caller]
 fn advice(text: &str, command: &str) -> String {
     let found = text.split('`').find(|part| part.starts_with(&format!("mullion {command}")));
@@ -31,7 +31,7 @@ fn advice(text: &str, command: &str) -> String {
 }
 
 /// Runs a line as a user does who pastes it into a shell.
-fn paste(place: &Place, line: &str) -> Said {
+fn paste(place: &Place, line: &str) -> Output {
     let bin = place.path().join("bin");
     if !bin.is_dir() {
         fs::create_dir(&bin).and_then(|()| std::os::unix::fs::symlink(mullion(), bin.join("mullion"))).expect("a link");
@@ -48,7 +48,7 @@ fn nothing_left(place: &Place) {
 /// Wrong lines end with 64, help and version with 0; with `-o json` the error is a document.
 pub fn usage() {
     let place = Place::new();
-    let said = |args: &[&str]| run(place.command(mullion()).args(args), "");
+    let output = |args: &[&str]| run(place.command(mullion()).args(args), "");
     let wrong: [&[&str]; 9] = [
         &[],
         &["upp"],
@@ -61,18 +61,18 @@ pub fn usage() {
         &["hns", "list", "nothing"],
     ];
     for args in wrong {
-        let said = said(args);
-        assert_eq!((said.code, said.out.as_str()), (Some(64), ""), "{args:?}: {said:?}");
-        assert!(!said.err.is_empty(), "{args:?}");
+        let output = output(args);
+        assert_eq!((output.code, output.out.as_str()), (Some(64), ""), "{args:?}: {output:?}");
+        assert!(!output.err.is_empty(), "{args:?}");
     }
     for args in [&["--help"] as &[&str], &["--version"], &["up", "--help"], &["image", "--help"]] {
-        let said = said(args);
-        assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{args:?}: {said:?}");
+        let output = output(args);
+        assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{args:?}: {output:?}");
     }
     for args in [&["up", "--port", "many", "-o", "json"] as &[&str], &["statuss", "-o", "json"], &["up", "--nodes", "x", "--output=json"]] {
-        let said = said(args);
-        let error = json(&said)["error"].clone();
-        assert_eq!((said.code, &error["exitCode"], &error["reason"]), (Some(64), &64.into(), &"Usage".into()), "{args:?}: {said:?}");
+        let output = output(args);
+        let error = json(&output)["error"].clone();
+        assert_eq!((output.code, &error["exitCode"], &error["reason"]), (Some(64), &64.into(), &"Usage".into()), "{args:?}: {output:?}");
         assert!(error["message"].as_str().is_some_and(|message| message.len() > 10 && !message.contains('\n')), "{error}");
     }
 }
@@ -81,22 +81,22 @@ pub fn usage() {
 pub fn failures_as_json() {
     let place = Place::new();
     for args in [&["status"] as &[&str], &["down"], &["image", "list"]] {
-        let said = place.mullion(&[args, &["-o", "json"]].concat());
-        let error = json(&said)["error"].clone();
-        assert_eq!((said.code, &error["exitCode"], &error["reason"]), (Some(74), &74.into(), &"NotRunning".into()), "{args:?}: {said:?}");
+        let output = place.mullion(&[args, &["-o", "json"]].concat());
+        let error = json(&output)["error"].clone();
+        assert_eq!((output.code, &error["exitCode"], &error["reason"]), (Some(74), &74.into(), &"NotRunning".into()), "{args:?}: {output:?}");
         assert!(error["message"].as_str().is_some_and(|message| message.contains("mullion up")), "{error}");
     }
     let socket = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = socket.local_addr().expect("an address").port().to_string();
     for detach in [&["--detach"] as &[&str], &[]] {
-        let said = place.mullion(&[&["up", "-o", "json", "--port", &port], detach].concat());
-        let error = json(&said)["error"].clone();
-        assert_eq!((said.code, &error["exitCode"], &error["reason"]), (Some(66), &66.into(), &"PortTaken".into()), "{said:?}");
+        let output = place.mullion(&[&["up", "-o", "json", "--port", &port], detach].concat());
+        let error = json(&output)["error"].clone();
+        assert_eq!((output.code, &error["exitCode"], &error["reason"]), (Some(66), &66.into(), &"PortTaken".into()), "{output:?}");
     }
     // Nothing runs, and that is what is wanted.
     assert_eq!(place.mullion(&["down", "--if-running"]).code, Some(0));
-    let said = place.mullion(&["down", "--if-running", "--delete", "-o", "json"]);
-    assert_eq!((said.code, json(&said)["ended"].clone()), (Some(0), false.into()), "{said:?}");
+    let output = place.mullion(&["down", "--if-running", "--delete", "-o", "json"]);
+    assert_eq!((output.code, json(&output)["ended"].clone()), (Some(0), false.into()), "{output:?}");
     assert_eq!(place.mullion(&["down", "--delete"]).code, Some(74), "there is nothing to delete");
     nothing_left(&place);
 }
@@ -104,11 +104,11 @@ pub fn failures_as_json() {
 /// A cluster that cannot be ready in time is ended, and says so with a code of its own.
 pub fn timeout() {
     let place = Place::new();
-    let said = place.mullion(&["up", "--detach", "--port", "0", "--nodes", NODES, "--timeout", "1ms", "-o", "json"]);
-    let error = json(&said)["error"].clone();
-    assert_eq!((said.code, &error["exitCode"], &error["reason"]), (Some(77), &77.into(), &"Timeout".into()), "{said:?}");
+    let output = place.mullion(&["up", "--detach", "--port", "0", "--nodes", NODES, "--timeout", "1ms", "-o", "json"]);
+    let error = json(&output)["error"].clone();
+    assert_eq!((output.code, &error["exitCode"], &error["reason"]), (Some(77), &77.into(), &"Timeout".into()), "{output:?}");
     assert!(error["message"].as_str().is_some_and(|message| message.contains("--timeout") && message.contains("1ms")), "{error}");
-    let left: Vec<String> = crate::traces::naming(&place.dir());
+    let left: Vec<String> = crate::footprint::naming(&place.dir());
     assert!(left.is_empty(), "it was ended before the command returned: {left:?}");
     nothing_left(&place);
 }
@@ -160,16 +160,16 @@ pub fn options_stay() {
     };
     assert_eq!(nodes("ci"), "node/lin01\n");
 
-    let said = mullion_in(&place, &dir, &["down"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
-    let resume = advice(&said.err, "up");
+    let output = mullion_in(&place, &dir, &["down"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let resume = advice(&output.err, "up");
     images_of_a_stopped_cluster(&place, &dir);
 
     what_cannot_change(&place, &dir);
 
-    let said = paste(&place, &format!("{resume} --detach -o json"));
-    assert_eq!(said.code, Some(0), "{resume}: {said:?}");
-    let second = json(&said);
+    let output = paste(&place, &format!("{resume} --detach -o json"));
+    assert_eq!(output.code, Some(0), "{resume}: {output:?}");
+    let second = json(&output);
     for key in ["name", "apiServer", "kubeconfig", "context", "dir", "outside"] {
         assert_eq!(second[key], first[key], "{key}");
     }
@@ -177,13 +177,13 @@ pub fn options_stay() {
     assert_eq!(nodes("ci"), "node/lin01\n");
 
     // The second `up` is refused with a line that ends the first.
-    let said = mullion_in(&place, &dir, &["up"]);
-    assert_eq!(said.code, Some(75), "{said:?}");
-    assert_eq!(paste(&place, &advice(&said.err, "down")).code, Some(0));
-    let said = mullion_in(&place, &dir, &["status"]);
-    assert_eq!(said.code, Some(74));
+    let output = mullion_in(&place, &dir, &["up"]);
+    assert_eq!(output.code, Some(75), "{output:?}");
+    assert_eq!(paste(&place, &advice(&output.err, "down")).code, Some(0));
+    let output = mullion_in(&place, &dir, &["status"]);
+    assert_eq!(output.code, Some(74));
 
-    what_can_change(&place, &dir, &advice(&said.err, "up"), &nodes);
+    what_can_change(&place, &dir, &advice(&output.err, "up"), &nodes);
     deleted(&place, &dir, &shared);
     drop(ended);
 }
@@ -197,9 +197,9 @@ fn what_cannot_change(place: &Place, dir: &Path) {
         ("--node-mask", "25", "pod networks"),
         ("--dns-ip", "172.21.0.11", "kube-dns"),
     ] {
-        let said = mullion_in(place, dir, &["up", "--detach", option, value]);
-        assert_eq!((said.code, said.err.lines().count()), (Some(65), 1), "{said:?}");
-        assert!(said.err.contains(part) && said.err.contains(&format!("leave {option} out")), "{said:?}");
+        let output = mullion_in(place, dir, &["up", "--detach", option, value]);
+        assert_eq!((output.code, output.err.lines().count()), (Some(65), 1), "{output:?}");
+        assert!(output.err.contains(part) && output.err.contains(&format!("leave {option} out")), "{output:?}");
     }
 }
 
@@ -208,8 +208,8 @@ fn what_can_change(place: &Place, dir: &Path, up: &str, nodes: &dyn Fn(&str) -> 
     let port = free_port().to_string();
     let changes =
         ["--no-stand-ins=false", "--without=none", "--registry-mirror=none", "--insecure-registry=none", "--feature-gates=", "--name=other"];
-    let said = paste(place, &format!("{up} --detach --port {port} {}", changes.join(" ")));
-    assert_eq!(said.code, Some(0), "{said:?}");
+    let output = paste(place, &format!("{up} --detach --port {port} {}", changes.join(" ")));
+    assert_eq!(output.code, Some(0), "{output:?}");
     let lines = command_lines(dir);
     for part in ["--without", "--feature-gates", "--no-stand-ins", "--registry-mirror", "--insecure-registry"] {
         assert!(!lines.contains(part), "{part} is still there: {lines}");
@@ -217,8 +217,8 @@ fn what_can_change(place: &Place, dir: &Path, up: &str, nodes: &dyn Fn(&str) -> 
     let status = json(&mullion_in(place, dir, &["status", "-o", "json"]));
     assert_eq!((status["name"].as_str(), status["apiServer"].as_str()), (Some("other"), Some(&*format!("https://127.0.0.1:{port}"))));
     assert_eq!((nodes("other").as_str(), nodes("ci").as_str()), ("node/lin01\n", ""), "the old context is gone");
-    let said = mullion_in(place, dir, &["status"]);
-    assert!(paste(place, &advice(&said.out, "up").replace("--outside", "--help")).code == Some(0), "{said:?}");
+    let output = mullion_in(place, dir, &["status"]);
+    assert!(paste(place, &advice(&output.out, "up").replace("--outside", "--help")).code == Some(0), "{output:?}");
 }
 
 /// Ends a cluster also when a test fails.
@@ -232,7 +232,7 @@ impl Drop for Ends<'_> {
 
 /// The command lines of a cluster's processes.
 fn command_lines(dir: &Path) -> String {
-    let mut lines = crate::traces::naming(dir);
+    let mut lines = crate::footprint::naming(dir);
     lines.retain(|line| line.starts_with("/proc/self/exe"));
     lines.sort();
     // Every start has one of its own.
@@ -248,13 +248,13 @@ fn command_lines(dir: &Path) -> String {
 fn images_of_a_stopped_cluster(place: &Place, dir: &Path) {
     let archive = place.path().join("image.tar");
     crate::busybox::write_archive(&archive);
-    let said = mullion_in(place, dir, &["image", "load", &archive.to_string_lossy()]);
-    assert_eq!(said.code, Some(0), "{said:?}");
-    assert!(said.err.contains("is stopped") && said.out.contains("lin01: loaded"), "{said:?}");
-    assert!(advice(&said.err, "up").contains("--dir"), "{said:?}");
+    let output = mullion_in(place, dir, &["image", "load", &archive.to_string_lossy()]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.err.contains("is stopped") && output.out.contains("lin01: loaded"), "{output:?}");
+    assert!(advice(&output.err, "up").contains("--dir"), "{output:?}");
     for args in [&["list"] as &[&str], &["tag", crate::busybox::IMAGE, "example.org/b:1"], &["rm", "example.org/b:1"]] {
-        let said = mullion_in(place, dir, &[&["image"], args].concat());
-        assert!(said.code == Some(0) && said.err.contains("is stopped"), "{args:?}: {said:?}");
+        let output = mullion_in(place, dir, &[&["image"], args].concat());
+        assert!(output.code == Some(0) && output.err.contains("is stopped"), "{args:?}: {output:?}");
     }
     damaged_archives(place, dir, &fs::read(&archive).expect("the archive"));
 }
@@ -290,9 +290,9 @@ fn damaged_archives(place: &Place, dir: &Path, good: &[u8]) {
     for (name, bytes) in cases {
         let file = place.path().join(name);
         fs::write(&file, bytes).expect("a file");
-        let said = mullion_in(place, dir, &["image", "load", &file.to_string_lossy()]);
-        let line = said.err.lines().last().unwrap_or_default();
-        assert_eq!(said.code, Some(80), "{name}: {said:?}");
+        let output = mullion_in(place, dir, &["image", "load", &file.to_string_lossy()]);
+        let line = output.err.lines().last().unwrap_or_default();
+        assert_eq!(output.code, Some(80), "{name}: {output:?}");
         assert_eq!(line.matches(&*file.to_string_lossy()).count(), 1, "{name} is named once: {line}");
         assert!(!line.contains("lin01") && line.is_ascii() && !line.contains(char::is_control), "{name}: {line:?}");
     }
@@ -302,14 +302,14 @@ fn damaged_archives(place: &Place, dir: &Path, good: &[u8]) {
 fn deleted(place: &Place, dir: &Path, shared: &Path) {
     let stray = dir.join("notes.txt");
     fs::write(&stray, "mine").expect("a file");
-    let said = mullion_in(place, dir, &["down", "--delete", "-o", "json"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
-    assert_eq!((json(&said)["deleted"].clone(), json(&said)["kept"].clone()), (true.into(), serde_json::json!(["notes.txt"])));
+    let output = mullion_in(place, dir, &["down", "--delete", "-o", "json"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert_eq!((json(&output)["deleted"].clone(), json(&output)["kept"].clone()), (true.into(), serde_json::json!(["notes.txt"])));
     let left: Vec<PathBuf> = fs::read_dir(dir).expect("DIR").flatten().map(|entry| entry.path()).collect();
     assert_eq!(left, [stray], "only what is not the cluster's");
     assert!(!shared.exists(), "the kubeconfig held nothing else");
-    let said = mullion_in(place, dir, &["down", "--delete"]);
-    assert_eq!(said.code, Some(65), "no cluster's directory: {said:?}");
+    let output = mullion_in(place, dir, &["down", "--delete"]);
+    assert_eq!(output.code, Some(65), "no cluster's directory: {output:?}");
     nothing_left(place);
 }
 
@@ -325,15 +325,15 @@ pub fn down_waits() {
         } else {
             footprint.clone()
         };
-        crate::lives::kill("-STOP", if killed { footprint.init } else { footprint.supervisor });
+        crate::recovery::kill("-STOP", if killed { footprint.init } else { footprint.supervisor });
         if killed {
-            crate::lives::kill("-9", footprint.supervisor);
+            crate::recovery::kill("-9", footprint.supervisor);
         }
         let mut down = start_down(&cluster);
         // Long enough for a `down` that does not wait; one that waits needs none of it.
         std::thread::sleep(Duration::from_secs(1));
         let early = down.try_wait().expect("a child");
-        crate::lives::kill("-CONT", if killed { footprint.init } else { footprint.supervisor });
+        crate::recovery::kill("-CONT", if killed { footprint.init } else { footprint.supervisor });
         assert_eq!(early, None, "`down` returned while processes of the cluster ran (killed: {killed})");
         let status = until("the end of `down`", PATIENCE, || down.try_wait().expect("a child").ok_or_else(|| "it runs".to_owned()));
         let left = footprint.left(&cluster);
@@ -342,7 +342,7 @@ pub fn down_waits() {
     assert_eq!(cluster.down().code, Some(74));
     // Nor does a next `up` meet what is left of a cluster that was killed.
     cluster.start("");
-    crate::lives::kill_supervisor(&cluster);
+    crate::recovery::kill_supervisor(&cluster);
     cluster.start("");
     cluster.down().ok("mullion down");
 }
@@ -358,9 +358,9 @@ pub fn old_directory() {
         assert!(description.as_object_mut().is_some_and(|members| members.remove(key).is_some()), "{key}: {description}");
     }
     fs::write(&path, description.to_string()).expect("a file");
-    let said = cluster.place.mullion(&["up", "--detach", "-o", "json"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
-    let document = json(&said);
+    let output = cluster.place.mullion(&["up", "--detach", "-o", "json"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let document = json(&output);
     let ended = cluster.down();
     assert_eq!((document["apiServer"].as_str(), document["name"].as_str()), (Some(&*format!("https://127.0.0.1:{}", cluster.port)), Some("dir")));
     ended.ok("mullion down");
@@ -384,9 +384,9 @@ pub fn example() {
     fs::create_dir(&scratch).expect("a directory");
     let mut command = place.command("bash");
     command.arg(&script).env("MULLION", mullion()).env("KUBECTL", kubectl()).env("TMPDIR", &scratch);
-    let said = run(&mut command, "");
-    assert_eq!(said.code, Some(0), "{said:?}");
-    assert!(said.out.contains("the page is there"), "{said:?}");
+    let output = run(&mut command, "");
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.out.contains("the page is there"), "{output:?}");
     assert_eq!(fs::read_dir(&scratch).expect("a directory").count(), 0, "nothing of the cluster stays");
     nothing_left(&place);
 }
