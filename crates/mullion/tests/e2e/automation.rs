@@ -46,7 +46,8 @@ fn nothing_left(place: &Place) {
 }
 
 /// Wrong lines end with 64, help and version with 0; with `-o json` the error is a document.
-pub fn usage() {
+#[test]
+fn wrong_command_lines_end_with_64() {
     let place = Place::new();
     let output = |args: &[&str]| run(place.command(mullion()).args(args), "");
     let wrong: [&[&str]; 9] = [
@@ -78,7 +79,8 @@ pub fn usage() {
 }
 
 /// Failures of commands that understood their line.
-pub fn failures_as_json() {
+#[test]
+fn failures_are_documents_for_those_who_ask_for_json() {
     let place = Place::new();
     for args in [&["status"] as &[&str], &["down"], &["image", "list"]] {
         let output = place.mullion(&[args, &["-o", "json"]].concat());
@@ -102,7 +104,8 @@ pub fn failures_as_json() {
 }
 
 /// A cluster that cannot be ready in time is ended, and says so with a code of its own.
-pub fn timeout() {
+#[test]
+fn a_cluster_that_is_not_ready_in_time_is_ended() {
     let place = Place::new();
     let output = place.mullion(&["up", "--detach", "--port", "0", "--nodes", NODES, "--timeout", "1ms", "-o", "json"]);
     let error = json(&output)["error"].clone();
@@ -114,7 +117,8 @@ pub fn timeout() {
 }
 
 /// The options of the first `up` hold for the next ones; those that cannot change are refused; messages can be pasted.
-pub fn options_stay() {
+#[test]
+fn a_cluster_keeps_the_options_that_it_was_made_with() {
     let place = Place::new();
     // A name that a shell would take apart.
     let dir = place.path().join("it's a cluster; $HOME");
@@ -314,7 +318,8 @@ fn deleted(place: &Place, dir: &Path, shared: &Path) {
 }
 
 /// However the supervisor ended: when `down` returns, no process is left. Here init is held up, as on a busy machine.
-pub fn down_waits() {
+#[test]
+fn down_returns_when_no_process_is_left() {
     let mut cluster = Cluster::up(NODES);
     let footprint = Footprint::of(&cluster);
     // With its supervisor, and without.
@@ -348,7 +353,8 @@ pub fn down_waits() {
 }
 
 /// A directory of an earlier version is read, and keeps its port too.
-pub fn old_directory() {
+#[test]
+fn a_directory_of_an_earlier_version_keeps_its_port() {
     let mut cluster = Cluster::up(NODES);
     cluster.down().ok("mullion down");
     let path = cluster.place.dir().join("cluster.json");
@@ -373,7 +379,8 @@ fn start_down(cluster: &Cluster) -> Child {
 }
 
 /// `examples/ci/run.sh`, as it is.
-pub fn example() {
+#[test]
+fn the_pipeline_of_the_examples_works() {
     let place = Place::new();
     let examples = place.path().join("examples");
     fs::create_dir_all(examples.join("ci")).expect("a directory");

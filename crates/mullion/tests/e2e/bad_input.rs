@@ -39,7 +39,8 @@ fn nothing_left(place: &Place) {
     assert!(run.is_empty(), "left in the runtime directory: {run:?}");
 }
 
-pub fn port_taken() {
+#[test]
+fn a_taken_port_is_refused() {
     let place = Place::new();
     let socket = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = socket.local_addr().expect("an address").port().to_string();
@@ -49,7 +50,8 @@ pub fn port_taken() {
     assert!(!place.dir().exists(), "no DIR for a cluster that never was");
 }
 
-pub fn unknown_node_specifications() {
+#[test]
+fn unknown_node_specifications_are_refused() {
     let cases = [
         ("win01", "win01:windows:20348"),
         ("a:solaris", "solaris"),
@@ -66,7 +68,8 @@ pub fn unknown_node_specifications() {
     assert!(!place.dir().exists());
 }
 
-pub fn newer_format() {
+#[test]
+fn a_directory_of_a_newer_format_is_refused() {
     let place = Place::new();
     fs::create_dir(place.dir()).expect("a directory");
     let description = r#"{"format":999,"somethingNew":[]}"#;
@@ -77,7 +80,8 @@ pub fn newer_format() {
 }
 
 /// A file system of 8 MiB, in namespaces of its own: no rights are needed.
-pub fn full_disk() {
+#[test]
+fn a_full_disk_is_refused() {
     let place = Place::new();
     fs::create_dir(place.dir()).expect("a directory");
     let script = "mount -t tmpfs -o size=8m none \"$2\" && exec \"$1\" up --detach --port \"$3\" --dir \"$2\"";
@@ -88,7 +92,8 @@ pub fn full_disk() {
 }
 
 /// A user namespace that may not have children.
-pub fn no_user_namespaces() {
+#[test]
+fn missing_user_namespaces_are_refused() {
     let place = Place::new();
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$1\" up --detach --port \"$3\" --dir \"$2\"";
     let mut command = place.command("unshare");
@@ -105,7 +110,8 @@ fn up_without(place: &Place, rule: &str) -> Output {
     run(&mut command, "")
 }
 
-pub fn no_nftables() {
+#[test]
+fn a_kernel_without_nftables_is_refused() {
     let place = Place::new();
     let mut output = up_without(&place, "no-nftables");
     // Found out in the new namespaces, after the first steps were reported.
@@ -116,14 +122,16 @@ pub fn no_nftables() {
 }
 
 /// User namespaces that can be made but give no rights, as AppArmor leaves them.
-pub fn powerless_user_namespaces() {
+#[test]
+fn powerless_user_namespaces_are_refused() {
     let place = Place::new();
     refused(&up_without(&place, "bare-userns"), code::NAMESPACES, &["user namespaces are not usable here"]);
     nothing_left(&place);
     assert!(!place.dir().exists());
 }
 
-pub fn nothing_runs() {
+#[test]
+fn down_and_status_without_a_cluster_are_refused() {
     let place = Place::new();
     for command in ["down", "status"] {
         refused(&place.mullion(&[command]), code::NOT_RUNNING, &["no cluster runs", "mullion up"]);

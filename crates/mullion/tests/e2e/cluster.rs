@@ -6,14 +6,14 @@ use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 /// How long one command may take, `up` and `down` included.
-const COMMAND: Duration = Duration::from_secs(90);
+const COMMAND: Duration = Duration::from_secs(180);
 /// How long the cluster may take to become as it was asked to be.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(50);
@@ -90,24 +90,33 @@ pub fn free_port() -> u16 {
 /// Directories of one test: DIR, and the XDG directories, so that nothing of the user's is read or written.
 pub struct Place {
     home: tempfile::TempDir,
+    _share: Share,
 }
 
 impl Place {
     pub fn new() -> Self {
-        let Self { home } = Self::without_windows();
-        // The Windows that containers see is built once a user (`mullion template`), not once a test.
-        let cache = home.path().join("cache").join("mullion");
-        fs::create_dir(&cache).and_then(|()| std::os::unix::fs::symlink(template(), cache.join("wine-template"))).expect("a link");
-        Self { home }
+        Self::with_windows(Share::shared())
     }
 
-    /// Without the Windows that containers see.
-    pub fn without_windows() -> Self {
+    /// Without the Windows that containers see, on a machine on which no other test runs.
+    pub fn alone_without_windows() -> Self {
+        Self::empty(Share::Alone { _guard: MACHINE.write().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    fn with_windows(share: Share) -> Self {
+        let place = Self::empty(share);
+        // The Windows that containers see is built once a user (`mullion template`), not once a test.
+        let cache = place.path().join("cache").join("mullion");
+        fs::create_dir(&cache).and_then(|()| std::os::unix::fs::symlink(template(), cache.join("wine-template"))).expect("a link");
+        place
+    }
+
+    fn empty(share: Share) -> Self {
         let home = tempfile::Builder::new().prefix("mln").tempdir_in("/tmp").expect("a temporary directory");
         for dir in ["run", "cache"] {
             fs::create_dir(home.path().join(dir)).expect("a directory");
         }
-        Self { home }
+        Self { home, _share: share }
     }
 
     pub fn path(&self) -> &Path {
@@ -150,14 +159,31 @@ pub fn kubectl() -> PathBuf {
     std::env::var_os("MULLION_TEST_KUBECTL").map_or_else(|| "kubectl".into(), PathBuf::from)
 }
 
-/// One cluster at a time: two would hand out the same NodePorts of 127.0.0.1 now and then.
-static ONE: Mutex<()> = Mutex::new(());
+/// Clusters of several tests run beside each other; a test that looks at the whole machine runs alone.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// A test's part of the machine.
+enum Share {
+    /// With other tests.
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    /// No other test has a place meanwhile.
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
+    /// Of a test that has a place already.
+    Second,
+}
+
+impl Share {
+    fn shared() -> Self {
+        Self::Shared { _guard: MACHINE.read().unwrap_or_else(PoisonError::into_inner) }
+    }
+}
 
 /// A step on a cluster, by name.
 pub type Step = (&'static str, fn(&Cluster));
 
-/// Takes the steps whose names contain `MULLION_TEST_STEP`, each even if others failed; the names of those that did.
-pub fn take(cluster: &Cluster, steps: &[Step]) -> Vec<&'static str> {
+/// Takes the steps whose names contain `MULLION_TEST_STEP`, each even if others failed; fails with the names of those that did.
+#[track_caller]
+pub fn take(cluster: &Cluster, steps: &[Step]) {
     let chosen = std::env::var("MULLION_TEST_STEP").unwrap_or_default();
     let mut failed = Vec::new();
     for (name, step) in steps.iter().filter(|(name, _)| name.contains(&chosen)) {
@@ -171,7 +197,7 @@ pub fn take(cluster: &Cluster, steps: &[Step]) -> Vec<&'static str> {
     if !failed.is_empty() {
         cluster.print_logs();
     }
-    failed
+    assert!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), steps.len(), failed.join("; "));
 }
 
 /// A running cluster; ends with the value.
@@ -183,8 +209,6 @@ pub struct Cluster {
     kubeconfig: PathBuf,
     kubectl: PathBuf,
     up: bool,
-    /// Whoever holds it may start clusters; one beside another needs none of its own.
-    _one: Option<MutexGuard<'static, ()>>,
 }
 
 impl Cluster {
@@ -195,24 +219,23 @@ impl Cluster {
 
     /// A cluster with further options of `up`.
     pub fn up_with(nodes: &str, options: &[&str]) -> Self {
-        let mut cluster = Self::new(Some(ONE.lock().unwrap_or_else(PoisonError::into_inner)));
+        let mut cluster = Self::new(Place::new());
         cluster.start_with(nodes, options);
         cluster
     }
 
     /// A second cluster at the same time. Its NodePorts have to be chosen, so that they are not this one's.
     pub fn beside(&self, nodes: &str) -> Self {
-        let mut cluster = Self::new(None);
+        let mut cluster = Self::new(Place::with_windows(Share::Second));
         cluster.start_with(nodes, &[]);
         cluster
     }
 
-    fn new(one: Option<MutexGuard<'static, ()>>) -> Self {
-        let place = Place::new();
+    fn new(place: Place) -> Self {
         let kubeconfig = place.path().join("kubeconfig");
         let kubectl = kubectl();
         let host_network = crate::footprint::host_network();
-        Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false, _one: one }
+        Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false }
     }
 
     /// Starts it, or starts it again.

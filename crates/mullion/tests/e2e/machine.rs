@@ -84,7 +84,7 @@ fn says_what_it_lacks(seen: &Seen) {
 
 /// Up, a pod, down and `down --delete`, each followed by a look at the whole machine.
 fn leaves_no_trace(by: &str) {
-    let place = Place::without_windows();
+    let place = Place::alone_without_windows();
     let seen = Seen::of(&place, by);
     says_what_it_lacks(&seen);
     for subject in NETWORK {
@@ -122,7 +122,8 @@ fn leaves_no_trace(by: &str) {
 }
 
 /// By a user without rights, and by root: of a namespace, where the tests run as an ordinary user, else of the machine.
-pub fn up_and_down() {
+#[test]
+fn a_cluster_without_wine_runs_stand_ins_and_leaves_no_trace_on_the_machine() {
     let is_root = fs::metadata("/proc/self").expect("/proc").uid() == 0;
     for by in if is_root { &["root"][..] } else { &["user", "root"] } {
         leaves_no_trace(by);

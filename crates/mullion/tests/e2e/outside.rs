@@ -80,7 +80,8 @@ fn server(address: Ipv4Addr) -> (SocketAddr, Arc<AtomicBool>) {
 const ASK: &str = "{ printf 'GET / HTTP/1.0\\r\\n\\r\\n'; sleep 1; } | nc -w 5 \"${1%:*}\" \"${1#*:}\"";
 
 /// With `--outside`: a server of this machine, which is outside of the cluster, sees its pods; so does a registry.
-pub fn is_reached() {
+#[test]
+fn pods_reach_the_outside_where_the_user_allows_it() {
     let own = own_address();
     let (server, _) = server(own);
     let (hidden, found) = self::server(Ipv4Addr::LOCALHOST);
@@ -109,7 +110,8 @@ pub fn is_reached() {
 }
 
 /// Without the package: refused before anything is made, with its name.
-pub fn needs_its_package() {
+#[test]
+fn a_way_to_the_outside_needs_its_package() {
     let place = Place::new();
     let mut command = place.command(crate::cluster::mullion());
     command.env("PATH", place.path()).args(["up", "--detach", "--outside", "--port", &free_port().to_string(), "--dir"]).arg(place.dir());

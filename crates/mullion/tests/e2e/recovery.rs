@@ -86,7 +86,8 @@ spec:
 ";
 
 /// `kill -9` of the supervisor, then `up` on the same directory.
-pub fn killed_and_resumed() {
+#[test]
+fn a_killed_supervisor_takes_everything_with_it_and_up_resumes() {
     let mut cluster = Cluster::up(NODES);
     cluster.apply(KEEPER);
     cluster.apply(manifests::IIS);
@@ -117,7 +118,8 @@ pub fn killed_and_resumed() {
 }
 
 /// Ctrl-C where `up` runs in the foreground.
-pub fn interrupted() {
+#[test]
+fn an_interrupt_ends_a_cluster_in_the_foreground() {
     let mut cluster = Cluster::up(NODES);
     cluster.down().ok("mullion down");
     let mut command = cluster.place.command(mullion());
@@ -144,7 +146,8 @@ echo closed
 "#;
 
 /// Each process alone is killed; it comes back, the pod with its container stays, and so does a connection to it.
-pub fn restarted_processes() {
+#[test]
+fn a_killed_process_is_restarted_and_pods_survive() {
     let cluster = Cluster::up(&format!("{NODES},lin01:linux"));
     busybox::load(&cluster);
     cluster.apply(manifests::IIS);

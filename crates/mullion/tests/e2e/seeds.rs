@@ -4,16 +4,16 @@
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Output, PATIENCE, Step, until};
+use crate::cluster::{self, Cluster, Output, PATIENCE, Step, until};
 use crate::http::page;
 
 /// The nodes of these steps.
-pub const NODES: &str = "win01:windows:20348:cpu=3,drive=D,win16:windows:16299:cpu=3,drive=D";
+const NODES: &str = "win01:windows:20348:cpu=3,drive=D,win16:windows:16299:cpu=3,drive=D";
 /// Further options of `up`.
-pub const OPTIONS: &[&str] = &["--feature-gates", "HyperVContainer=true"];
+const OPTIONS: &[&str] = &["--feature-gates", "HyperVContainer=true"];
 
 /// Steps on that cluster.
-pub const STEPS: &[Step] = &[
+const STEPS: &[Step] = &[
     ("overview: a ConfigMap's value in the environment", overview_config_map),
     ("overview: host path and emptyDir, through a crash", overview_volumes),
     ("overview: a volume of drive D through a claim", overview_claim),
@@ -26,6 +26,11 @@ pub const STEPS: &[Step] = &[
     ("handbook: Hyper-V isolation", handbook_hyper_v),
     ("handbook: pods of 1709", handbook_1709),
 ];
+
+#[test]
+fn manifests_that_people_wrote() {
+    cluster::take(&Cluster::up_with(NODES, OPTIONS), STEPS);
+}
 
 /// A manifest of `tests/seeds`.
 macro_rules! seed {

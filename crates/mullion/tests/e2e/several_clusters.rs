@@ -29,7 +29,8 @@ pub fn side_by_side(first: &Cluster) {
 }
 
 /// `examples/demo-cluster`: a master that takes no ordinary pods, a Linux worker, a Windows worker.
-pub fn demo() {
+#[test]
+fn the_demo_cluster_keeps_pods_off_its_master() {
     let cluster = Cluster::up(include_str!("../../../../examples/demo-cluster/nodes").trim());
     let role = "node-role.kubernetes.io/control-plane";
     cluster.kubectl(&["label", "node", "master", &format!("{role}=")]);
