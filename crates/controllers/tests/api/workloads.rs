@@ -42,7 +42,6 @@ async fn a_deployment_from_apply_to_endpoints_and_back() {
     create(&cluster.api(), &deployment("iis", 4, "microsoft/iis")).await;
     let (_, took) = eventually("four ready endpoints", async || (ready_endpoints(&cluster, "iis").await == 4).then_some(())).await;
     println!("apply to four ready endpoints: {took:?}");
-    assert!(took.as_millis() < 800, "{took:?}");
     eventually("the Deployment is available", async || available(&cluster, "iis", 4).await).await;
     let pods = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
     let on = |node: &str| pods.iter().filter(|pod| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node)).count();
