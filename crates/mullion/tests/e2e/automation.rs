@@ -148,15 +148,15 @@ fn a_cluster_keeps_the_options_that_it_was_made_with() {
     assert_ne!(first["apiServer"], "https://127.0.0.1:6443");
     let described = || fs::read_to_string(dir.join("cluster.json")).expect("a description");
     let description = described();
-    let command_lines = command_lines(&dir);
+    let settings = settings(&dir);
     for part in [
-        "--without proxy",
-        "--feature-gates HyperVContainer=true",
+        "\nwithout:\n- proxy\n",
+        "\nfeatureGates:\n  HyperVContainer: true\n",
         "--no-stand-ins",
         "docker.io=http://127.0.0.1:1",
         "--insecure-registry example.org",
     ] {
-        assert!(command_lines.contains(part), "{part} is missing: {command_lines}");
+        assert!(settings.contains(part), "{part:?} is missing: {settings}");
     }
     let nodes = |context: &str| {
         let mut command = place.command(kubectl());
@@ -177,7 +177,7 @@ fn a_cluster_keeps_the_options_that_it_was_made_with() {
     for key in ["name", "apiServer", "kubeconfig", "context", "dir", "outside"] {
         assert_eq!(second[key], first[key], "{key}");
     }
-    assert_eq!((described(), self::command_lines(&dir)), (description, command_lines), "as it was made");
+    assert_eq!((described(), self::settings(&dir)), (description, settings), "as it was made");
     assert_eq!(nodes("ci"), "node/lin01\n");
 
     // The second `up` is refused with a line that ends the first.
@@ -214,9 +214,9 @@ fn what_can_change(place: &Place, dir: &Path, up: &str, nodes: &dyn Fn(&str) -> 
         ["--no-stand-ins=false", "--without=none", "--registry-mirror=none", "--insecure-registry=none", "--feature-gates=", "--name=other"];
     let output = paste(place, &format!("{up} --detach --port {port} {}", changes.join(" ")));
     assert_eq!(output.code, Some(0), "{output:?}");
-    let lines = command_lines(dir);
-    for part in ["--without", "--feature-gates", "--no-stand-ins", "--registry-mirror", "--insecure-registry"] {
-        assert!(!lines.contains(part), "{part} is still there: {lines}");
+    let settings = settings(dir);
+    for part in ["- proxy", "HyperVContainer", "--no-stand-ins", "--registry-mirror", "--insecure-registry"] {
+        assert!(!settings.contains(part), "{part} is still there: {settings}");
     }
     let status = json(&mullion_in(place, dir, &["status", "-o", "json"]));
     assert_eq!((status["name"].as_str(), status["apiServer"].as_str()), (Some("other"), Some(&*format!("https://127.0.0.1:{port}"))));
@@ -234,18 +234,17 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// The command lines of a cluster's processes.
-fn command_lines(dir: &Path) -> String {
+/// What a cluster's processes were started with: their command lines and the configuration files of its nodes.
+fn settings(dir: &Path) -> String {
     let mut lines = crate::footprint::naming(dir);
     lines.retain(|line| line.starts_with("/proc/self/exe"));
     lines.sort();
-    // Every start has one of its own.
-    lines
-        .iter()
-        .map(|line| {
-            line.split(" --boot-id ").next().unwrap_or_default().to_owned() + line.split(" --eviction-hard ").nth(1).unwrap_or_default() + "\n"
-        })
-        .collect()
+    for host in fs::read_dir(dir.join("hosts")).expect("the hosts' directories").flatten() {
+        let text = fs::read_to_string(host.path().join("node.yaml")).expect("the node's configuration file");
+        // Every start has an identity of its own.
+        lines.extend(text.lines().filter(|line| !line.starts_with("bootID:")).map(str::to_owned));
+    }
+    lines.join("\n") + "\n"
 }
 
 /// They work, and say that nothing runs and how to change that.
