@@ -298,7 +298,7 @@ impl<T: Document> Reader<T> {
             return Ok(());
         }
         // A zero duration stands for the default, however it is written.
-        if is_duration(&shape) && value.as_str().is_some_and(|text| text.parse() == Ok(GoDuration::default())) {
+        if is_duration(&shape) && !value.is_array() && text(value).parse() == Ok(GoDuration::default()) {
             return Ok(());
         }
         match (&shape, value) {

@@ -85,6 +85,16 @@ fn reads_as_itself<T: Document + PartialEq + std::fmt::Debug>(document: &Value) 
     Ok(())
 }
 
+#[test]
+fn a_zero_duration_stands_for_the_default_as_a_number_too() {
+    for zero in [json!(0), json!("0"), json!("0ms"), json!("0s")] {
+        let document =
+            json!({"apiVersion": KubeProxyConfiguration::API_VERSION, "kind": KubeProxyConfiguration::KIND, "iptables": {"syncPeriod": zero}});
+        assert_eq!(read::<KubeProxyConfiguration>(&document).unwrap().config, KubeProxyConfiguration::default(), "{zero}");
+        reads_as_itself::<KubeProxyConfiguration>(&document).unwrap();
+    }
+}
+
 proptest! {
     #[test]
     fn kubelet_configurations_read_as_they_were_written(document in documents::<KubeletConfiguration>()) {
