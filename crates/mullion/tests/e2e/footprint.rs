@@ -89,9 +89,11 @@ impl Footprint {
         Self { supervisor, init, processes: pids.len() + 1, namespaces }
     }
 
-    /// Processes that are left of it now. One that has ended and was not waited for by its parent does not count.
+    /// Processes that are left of it now. One that has begun to exit runs no more code and does not count: while the kernel takes its
+    /// mounts apart it is not a zombie yet (PF_EXITING, 4, of the flags in proc_pid_stat(5)).
     pub fn left(&self, cluster: &Cluster) -> Vec<String> {
-        let runs = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
+        let flags = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse::<u32>().ok();
+        let runs = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| flags(&stat).is_none_or(|flags| flags & 4 == 0));
         let of_it = processes().filter(|pid| *pid == self.supervisor || !namespaces(*pid).is_disjoint(&self.namespaces));
         of_it.filter(runs).map(|pid| pid.to_string()).chain(naming(&cluster.place.dir())).collect()
     }
