@@ -184,9 +184,9 @@ impl Connection {
         let subscription = {
             let mut state = self.lock();
             state.ended = true;
-            if broken.is_some() {
-                self.peer.stream.shutdown();
-            }
+            // Here too where the peer ended it: calls under way and sinks may hold the stream, and Windows tells a peer that shut its own end
+            // down nothing until this one is closed.
+            self.peer.stream.shutdown();
             state.broken = state.broken.take().or(broken);
             state.subscription.take()
         };
