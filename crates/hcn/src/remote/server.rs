@@ -184,8 +184,8 @@ impl Connection {
         let subscription = {
             let mut state = self.lock();
             state.ended = true;
-            // Here too where the peer ended it: calls under way and sinks may hold the stream, and Windows tells a peer that shut its own end
-            // down nothing until this one is closed.
+            // Also where the peer ended it: calls under way and sinks keep the stream open, and under Wine 8 a peer that shut down its own end
+            // reads no end of stream before this end is shut down.
             self.peer.stream.shutdown();
             state.broken = state.broken.take().or(broken);
             state.subscription.take()
