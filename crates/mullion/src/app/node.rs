@@ -51,12 +51,13 @@ async fn run(config: &Complete) -> Result<()> {
     let client = cluster::client_from_kubeconfig(node.kubeconfig.as_ref()).await?;
     let api = ApiServer::default();
     let shutdown = CancellationToken::new();
-    // One client and one watch for all parts: they share the bound on calls, and agree on whether HNS answers.
-    let hcn = match node.os {
-        NodeOs::Windows { .. } => Some(hcn_client(config)?),
-        NodeOs::Linux => None,
-    };
+    // One client and one watch for all parts: they share the bound on calls, and agree on whether HNS answers. A node without
+    // parts only connects to the API server, on a machine without HNS too.
     let watched = runs(Part::Kubelet) || runs(Part::Fabric);
+    let hcn = match node.os {
+        NodeOs::Windows { .. } if watched || runs(Part::Proxy) => Some(hcn_client(config)?),
+        NodeOs::Windows { .. } | NodeOs::Linux => None,
+    };
     let watch = hcn.clone().filter(|_| watched).map(|client| Watch::start(client, Timing::default()));
     let agent = async {
         if !runs(Part::Kubelet) {
