@@ -118,5 +118,4 @@ impl<R, S: Keeper<R>> Target<R> for Kept<S> {
 }
 
 #[cfg(test)]
-#[path = "feed_tests.rs"]
 mod tests;

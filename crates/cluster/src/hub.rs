@@ -405,5 +405,4 @@ where
 }
 
 #[cfg(test)]
-#[path = "hub_tests.rs"]
 mod tests;

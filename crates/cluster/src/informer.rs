@@ -367,5 +367,4 @@ impl<R: PartialEq> Shared<R> {
 }
 
 #[cfg(test)]
-#[path = "informer_tests.rs"]
 mod tests;

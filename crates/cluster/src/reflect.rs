@@ -349,5 +349,4 @@ fn is_of_the_past(error: &watcher::Error) -> bool {
 }
 
 #[cfg(test)]
-#[path = "reflect_tests.rs"]
 mod tests;

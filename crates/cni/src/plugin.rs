@@ -231,5 +231,4 @@ fn parse_args(text: &str) -> Result<BTreeMap<String, String>, CniError> {
 }
 
 #[cfg(test)]
-#[path = "plugin_tests.rs"]
 mod tests;

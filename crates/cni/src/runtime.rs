@@ -352,5 +352,4 @@ fn first_network(dir: &Path) -> Result<NetworkList, RuntimeError> {
 }
 
 #[cfg(test)]
-#[path = "runtime_tests.rs"]
 mod tests;

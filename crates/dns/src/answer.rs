@@ -231,5 +231,4 @@ fn authority(names: &Names, serial: u32) -> Record {
 }
 
 #[cfg(test)]
-#[path = "answer_tests.rs"]
 mod tests;

@@ -287,5 +287,4 @@ fn endpoint_label(endpoint: &Endpoint) -> String {
 }
 
 #[cfg(test)]
-#[path = "names_tests.rs"]
 mod tests;

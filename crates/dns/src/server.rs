@@ -184,5 +184,4 @@ pub(crate) async fn write(stream: &mut TcpStream, message: &[u8]) -> io::Result<
 }
 
 #[cfg(test)]
-#[path = "server_tests.rs"]
 mod tests;

@@ -22,7 +22,7 @@ pub mod kubelet;
 pub mod node;
 pub mod node_spec;
 #[cfg(test)]
-mod round_trip_tests;
+mod tests;
 mod values;
 
 pub use document::{ConfigError, Document, Parsed};

@@ -260,5 +260,4 @@ pub fn all_elements(table: &Table, ground: &Ground) -> BTreeMap<Set, Content> {
 }
 
 #[cfg(test)]
-#[path = "state_tests.rs"]
 mod tests;
