@@ -15,7 +15,7 @@ use hns_sim::one_lock::OneLock;
 use hns_sim::switches::Switches;
 use service_proxy::backend::Backend as _;
 use service_proxy::hns::{Engine, Hns, LOOK, Settings, verify_pause};
-use service_proxy::{Backend, IpFamily, Kind, Protocol, Table, Vip, VipAddress, VipKey};
+use service_proxy::{BackendAddress, IpFamily, Kind, Protocol, Table, Vip, VipAddress, VipKey};
 
 use crate::figures::{Amount, Figures, Limit, Report};
 
@@ -128,7 +128,7 @@ fn at(ip: u32, port: u16) -> VipKey {
 }
 
 fn vip(kind: Kind, pods: &[u32]) -> Vip {
-    let backend = |ip: &u32| Backend { address: IpAddr::from(ip.to_be_bytes()), port: 80, local: false };
+    let backend = |ip: &u32| BackendAddress { address: IpAddr::from(ip.to_be_bytes()), port: 80, local: false };
     Vip { backends: pods.iter().map(backend).collect(), ..Vip::new("default/web:80", kind) }
 }
 

@@ -37,6 +37,6 @@ pub use metrics::Metrics;
 pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
-pub use table::{Backend, Backends, Change, DesiredVips, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey};
+pub use table::{BackendAddress, Backends, Change, DesiredVips, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey};
 pub use taint::StartupTaint;
 pub use vips::{NodePolicy, desired_vips};

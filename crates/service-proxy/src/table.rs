@@ -135,9 +135,9 @@ pub enum Unserved {
     Drop,
 }
 
-/// A backend of a VIP.
+/// Address and port of a backend of a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Backend {
+pub struct BackendAddress {
     /// Its address.
     pub address: IpAddr,
     /// Its port.
@@ -146,7 +146,7 @@ pub struct Backend {
     pub local: bool,
 }
 
-impl fmt::Display for Backend {
+impl fmt::Display for BackendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = if self.local { "@here" } else { "" };
         match self.address {
@@ -157,7 +157,7 @@ impl fmt::Display for Backend {
 }
 
 /// Backends, sorted and without repetition; VIPs that have the same share them.
-pub type Backends = Arc<[Backend]>;
+pub type Backends = Arc<[BackendAddress]>;
 
 /// A VIP: its backends and its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,7 +204,7 @@ impl Vip {
 
 impl fmt::Display for Vip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |backends: &[Backend]| backends.iter().map(Backend::to_string).collect::<Vec<_>>().join(" ");
+        let list = |backends: &[BackendAddress]| backends.iter().map(BackendAddress::to_string).collect::<Vec<_>>().join(" ");
         write!(f, "{} ({:?}) -> ", self.service, self.kind)?;
         match (self.kind, self.backends.is_empty(), self.unserved) {
             (Kind::HealthCheck, ..) => f.write_str("this node")?,

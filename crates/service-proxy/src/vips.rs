@@ -8,7 +8,7 @@ use cluster::Key;
 use ipnet::IpNet;
 
 use crate::rows::{NodeHint, ServicePort, ServiceRow, SliceRow};
-use crate::table::{Backend, Backends, DesiredVips, HealthCheck, IpFamily, Kind, Protocol, Unserved, Vip, VipAddress, VipKey};
+use crate::table::{BackendAddress, Backends, DesiredVips, HealthCheck, IpFamily, Kind, Protocol, Unserved, Vip, VipAddress, VipKey};
 
 /// The node policy, which applies to every Service: facts of this node, and configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -181,7 +181,7 @@ impl Endpoints {
     fn choose(&self) -> Chosen {
         let select = |rule: &dyn Fn(&Endpoint) -> bool| -> Backends {
             let chosen = self.0.iter().filter(|(_, e)| rule(e));
-            chosen.map(|(&(address, port), e)| Backend { address, port, local: e.local }).collect()
+            chosen.map(|(&(address, port), e)| BackendAddress { address, port, local: e.local }).collect()
         };
         let or_terminating = |ready: Backends, terminating: &dyn Fn(&Endpoint) -> bool| if ready.is_empty() { select(terminating) } else { ready };
         let near = self.nearness();

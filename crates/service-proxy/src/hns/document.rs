@@ -12,7 +12,7 @@ use hcn::{
 use ipnet::IpNet;
 
 use super::Settings;
-use crate::table::{Backend, IpFamily, Kind, Protocol, Vip, VipAddress, VipKey};
+use crate::table::{BackendAddress, IpFamily, Kind, Protocol, Vip, VipAddress, VipKey};
 
 /// What this version of the service and the configuration allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -341,7 +341,7 @@ pub fn keeps_destination(vip: &Vip, rules: Rules) -> bool {
 
 /// A load balancer has one port for all its backends: the one that most have, the lowest among equals.
 /// Returns it with the backends that have it.
-pub fn backends_of_one_port(backends: &[Backend]) -> Option<(u16, Vec<Backend>)> {
+pub fn backends_of_one_port(backends: &[BackendAddress]) -> Option<(u16, Vec<BackendAddress>)> {
     let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
     for backend in backends {
         *counts.entry(backend.port).or_default() += 1;

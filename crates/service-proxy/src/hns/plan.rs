@@ -8,7 +8,7 @@ use hcn::Guid;
 use super::document::{NetworkContext, Remote, Rules, Shape, backends_of_one_port, keeps_destination};
 use super::gap::Gap;
 use super::mirror::{BalancerState, Mirror};
-use crate::table::{Backend, Kind, Vip, VipAddress, VipKey};
+use crate::table::{BackendAddress, Kind, Vip, VipAddress, VipKey};
 
 /// How a load balancer gets to its new form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,8 +160,8 @@ impl Context<'_> {
             return root.map(|id| Shape::desired(key, vip, key.port, vec![id], &[], self.rules, self.network));
         }
         plan.gaps.extend(Gap::of_vip(vip, self.rules));
-        let local: Vec<Backend>;
-        let candidates: &[Backend] = if keeps_destination(vip, self.rules) {
+        let local: Vec<BackendAddress>;
+        let candidates: &[BackendAddress] = if keeps_destination(vip, self.rules) {
             local = vip.backends.iter().filter(|b| b.local).copied().collect();
             &local
         } else {
@@ -185,7 +185,7 @@ impl Context<'_> {
     }
 
     /// The endpoint for a backend: CNI's when there is one, whatever the slice says; else a remote one.
-    fn endpoint(&self, plan: &mut Plan, backend: &Backend, remotes: &mut Vec<IpAddr>) -> Option<Guid> {
+    fn endpoint(&self, plan: &mut Plan, backend: &BackendAddress, remotes: &mut Vec<IpAddr>) -> Option<Guid> {
         let address = backend.address;
         if let Some(id) = self.mirror.local(address) {
             return Some(id);

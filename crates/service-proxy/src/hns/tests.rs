@@ -25,8 +25,7 @@ use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 
 use super::*;
-use crate::backend::Backend as _;
-use crate::table::{Backend, IpFamily, Kind, Protocol, Vip, VipAddress};
+use crate::table::{BackendAddress, IpFamily, Kind, Protocol, Vip, VipAddress};
 
 const UID: &str = "5c8d0000-0000-0000-0000-000000000001";
 /// Windows Server 2022: no modify.
@@ -39,7 +38,7 @@ fn key(address: Option<&str>, port: u16) -> VipKey {
 }
 
 fn backends(list: &[(&str, u16, bool)]) -> crate::table::Backends {
-    list.iter().map(|&(ip, port, local)| Backend { address: ip.parse().unwrap(), port, local }).collect()
+    list.iter().map(|&(ip, port, local)| BackendAddress { address: ip.parse().unwrap(), port, local }).collect()
 }
 
 fn vip(kind: Kind, list: &[(&str, u16, bool)]) -> Vip {

@@ -9,7 +9,7 @@ use std::ops::Deref;
 
 use ipnet::IpNet;
 
-use crate::table::{Backend, IpFamily, Kind, Unserved, Vip, VipAddress, VipKey};
+use crate::table::{BackendAddress, IpFamily, Kind, Unserved, Vip, VipAddress, VipKey};
 
 /// A few bytes, held in place: there are very many of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -307,7 +307,7 @@ fn affinity(vip: &Vip) -> u32 {
     vip.affinity.unwrap_or(0).min(LONGEST_AFFINITY)
 }
 
-fn serve(items: &mut Vec<Item>, role: Role, at: ElementKey, backends: &[Backend], vip: &Vip, masquerade: Masquerade) {
+fn serve(items: &mut Vec<Item>, role: Role, at: ElementKey, backends: &[BackendAddress], vip: &Vip, masquerade: Masquerade) {
     let Some(family) = backends.first().map(|b| IpFamily::of(b.address)) else { return };
     let used = &backends[..backends.len().min(MOST_BACKENDS)];
     let inside = role == Role::Inside;
@@ -330,7 +330,7 @@ mod tests {
     use crate::table::Protocol;
 
     fn vip(kind: Kind, backends: &[(&str, u16, bool)]) -> Vip {
-        let backends = backends.iter().map(|&(ip, port, local)| Backend { address: ip.parse().unwrap(), port, local }).collect();
+        let backends = backends.iter().map(|&(ip, port, local)| BackendAddress { address: ip.parse().unwrap(), port, local }).collect();
         Vip { backends, ..Vip::new("default/web:80", kind) }
     }
 

@@ -112,7 +112,7 @@ pub fn has_localhost(ips: &[IpAddr]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Backend, Kind};
+    use crate::table::{BackendAddress, Kind};
 
     #[test]
     fn flows_are_stale_when_their_backend_is_no_answerer() {
@@ -120,7 +120,7 @@ mod tests {
         let gone = VipKey { port: 54, ..dns };
         let tcp = VipKey { protocol: Protocol::Tcp, port: 55, ..dns };
         let node = VipKey { address: VipAddress::Node(IpFamily::V4), port: 30053, ..dns };
-        let backend = |n: u8| Backend { address: IpAddr::from([10, 1, 0, n]), port: 53, local: false };
+        let backend = |n: u8| BackendAddress { address: IpAddr::from([10, 1, 0, n]), port: 53, local: false };
         let vip = Vip { backends: [backend(2)].into(), inside: Some([backend(3)].into()), ..Vip::new("default/dns:53", Kind::ClusterIp) };
         let mut table = Table::default();
         table.set_service(&cluster::Key::new("default", "dns"), vec![(dns, vip.clone()), (node, vip)]);

@@ -10,7 +10,7 @@ use linux_sys::sysctl;
 use super::elements::Role;
 use super::*;
 use crate::flows::{Flows, echo};
-use crate::table::{Backend, IpFamily, Kind, Protocol, Unserved, Vip, VipAddress};
+use crate::table::{BackendAddress, IpFamily, Kind, Protocol, Unserved, Vip, VipAddress};
 
 /// The current namespace is the node: pods at 10.1.0.2… on a routed bridge, and a world beyond `up0`.
 struct Lab {
@@ -152,7 +152,7 @@ fn key(address: &str, port: u16) -> VipKey {
 }
 
 fn vip(kind: Kind, pods: &[u8]) -> Vip {
-    let backends = pods.iter().map(|n| Backend { address: ip(&format!("10.1.0.{}", n + 2)), port: 8080, local: true }).collect();
+    let backends = pods.iter().map(|n| BackendAddress { address: ip(&format!("10.1.0.{}", n + 2)), port: 8080, local: true }).collect();
     Vip { backends, ..Vip::new("default/web:80", kind) }
 }
 
@@ -248,7 +248,7 @@ fn backends_outside_the_pod_network_see_the_nodes_address() {
         let mut lab = Lab::new(1);
         serve(&lab.world, 9);
         let mut api = vip(Kind::ClusterIp, &[]);
-        api.backends = [Backend { address: ip("10.240.0.1"), port: 8080, local: false }].into();
+        api.backends = [BackendAddress { address: ip("10.240.0.1"), port: 8080, local: false }].into();
         lab.set("kubernetes", vec![(key("10.96.0.1", 443), api)]);
         assert_eq!(asks(&lab.pods[0], "10.96.0.1:443"), "pod9 sees 10.240.0.11");
     });
@@ -310,7 +310,7 @@ fn change_writes_few_elements_keeps_connections_and_restart_adopts() {
         lab.set("many", many);
         let listener = lab.pods[1].run(|| TcpListener::bind("0.0.0.0:9000").unwrap()).unwrap();
         let mut long = vip(Kind::ClusterIp, &[1]);
-        long.backends = long.backends.iter().map(|b| Backend { port: 9000, ..*b }).collect();
+        long.backends = long.backends.iter().map(|b| BackendAddress { port: 9000, ..*b }).collect();
         lab.set("long", vec![(key("10.96.0.2", 80), long)]);
         let mut client = lab.pods[0].run(|| TcpStream::connect("10.96.0.2:80").unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();

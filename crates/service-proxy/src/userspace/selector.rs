@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use crate::table::{Backend, Unserved, Vip};
+use crate::table::{BackendAddress, Unserved, Vip};
 
 /// Most clients of one VIP that are remembered.
 const MOST_CLIENTS: usize = 65_536;
@@ -32,7 +32,7 @@ impl Inside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// This one answers.
-    Backend(Backend),
+    Backend(BackendAddress),
     /// No backend answers, and the client is refused.
     Refuse,
     /// The client gets no answer.
@@ -45,7 +45,7 @@ pub struct BackendSelector {
     vip: Arc<Vip>,
     own: Option<IpAddr>,
     turn: usize,
-    sticky: HashMap<IpAddr, (Backend, Instant)>,
+    sticky: HashMap<IpAddr, (BackendAddress, Instant)>,
 }
 
 impl BackendSelector {
@@ -56,13 +56,13 @@ impl BackendSelector {
 
     /// The VIP changed: clients of backends that went no longer stick.
     pub fn update(&mut self, vip: Arc<Vip>) {
-        let stays = |backend: &Backend| vip.backends.contains(backend) || vip.inside.as_deref().unwrap_or_default().contains(backend);
+        let stays = |backend: &BackendAddress| vip.backends.contains(backend) || vip.inside.as_deref().unwrap_or_default().contains(backend);
         self.sticky.retain(|_, (backend, _)| vip.affinity.is_some() && stays(backend));
         self.vip = vip;
     }
 
     /// Who answers `client`, where those in `failed` did not.
-    pub fn choose(&mut self, client: IpAddr, inside: &Inside, now: Instant, failed: &[Backend]) -> Choice {
+    pub fn choose(&mut self, client: IpAddr, inside: &Inside, now: Instant, failed: &[BackendAddress]) -> Choice {
         if self.vip.sources.as_ref().is_some_and(|nets| !nets.iter().any(|net| net.contains(&client))) {
             return Choice::Ignore;
         }
@@ -85,18 +85,18 @@ impl BackendSelector {
     }
 
     /// Whether `backend` may (still) answer `client`.
-    pub fn admits(&self, client: IpAddr, inside: &Inside, backend: &Backend) -> bool {
+    pub fn admits(&self, client: IpAddr, inside: &Inside, backend: &BackendAddress) -> bool {
         self.list(client, inside).contains(backend)
     }
 
-    fn list(&self, client: IpAddr, inside: &Inside) -> Arc<[Backend]> {
+    fn list(&self, client: IpAddr, inside: &Inside) -> Arc<[BackendAddress]> {
         match &self.vip.inside {
             Some(everyone) if inside.has(client) || self.own == Some(client) => everyone.clone(),
             _ => self.vip.backends.clone(),
         }
     }
 
-    fn next(&mut self, backends: &[Backend], failed: &[Backend]) -> Choice {
+    fn next(&mut self, backends: &[BackendAddress], failed: &[BackendAddress]) -> Choice {
         let at = self.turn;
         self.turn = self.turn.wrapping_add(1);
         let turns = (0..backends.len()).map(|n| backends[at.wrapping_add(n) % backends.len()]);
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
     use crate::table::Kind;
 
-    fn backend(n: u8) -> Backend {
-        Backend { address: [10, 1, 0, n].into(), port: 80, local: false }
+    fn backend(n: u8) -> BackendAddress {
+        BackendAddress { address: [10, 1, 0, n].into(), port: 80, local: false }
     }
 
     fn vip(list: &[u8]) -> Vip {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::addresses::Lease;
 use super::selector::Choice;
 use super::{Service, Shared};
-use crate::table::Backend;
+use crate::table::BackendAddress;
 
 /// How long backends are waited for, one after the other.
 const DIAL: [Duration; 4] = [Duration::from_millis(250), Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
@@ -76,7 +76,7 @@ async fn relay(client: TcpStream, peer: SocketAddr, service: &Service, shared: &
 
 /// A connection to the first backend that answers.
 async fn dial(peer: SocketAddr, service: &Service, shared: &Shared) -> Option<TcpStream> {
-    let mut failed: Vec<Backend> = Vec::new();
+    let mut failed: Vec<BackendAddress> = Vec::new();
     for patience in DIAL {
         let choice = service.selector().choose(peer.ip().to_canonical(), &shared.inside, Instant::now(), &failed);
         let backend = match choice {

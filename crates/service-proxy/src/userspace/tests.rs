@@ -9,7 +9,7 @@ use linux_sys::ns::{NetNs, in_lab};
 
 use super::*;
 use crate::flows::{self, Flows};
-use crate::table::Backend;
+use crate::table::BackendAddress;
 
 /// The host has an interface for Services, and backends at addresses of the loopback.
 struct Lab {
@@ -75,7 +75,7 @@ fn key(address: &str, port: u16) -> VipKey {
 }
 
 fn vip(backends: &[SocketAddr]) -> Vip {
-    let backends = backends.iter().map(|at| Backend { address: at.ip(), port: at.port(), local: true }).collect();
+    let backends = backends.iter().map(|at| BackendAddress { address: at.ip(), port: at.port(), local: true }).collect();
     Vip { backends, ..Vip::new("default/web:80", Kind::ClusterIp) }
 }
 

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::selector::Choice;
 use super::{Service, Shared};
-use crate::table::Backend;
+use crate::table::BackendAddress;
 
 /// Most clients of one VIP at once; further ones get no answer.
 const MOST_CLIENTS: usize = 8192;
@@ -21,7 +21,7 @@ const LARGEST: usize = 65_536;
 
 struct Session {
     socket: Arc<UdpSocket>,
-    backend: Backend,
+    backend: BackendAddress,
     /// When the client last sent, in milliseconds since the VIP began.
     heard: Arc<AtomicU64>,
 }

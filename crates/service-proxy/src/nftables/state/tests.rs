@@ -4,7 +4,7 @@ use cluster::Key;
 use proptest::prelude::*;
 
 use super::*;
-use crate::table::{Backend, Backends, Kind, Protocol};
+use crate::table::{BackendAddress, Backends, Kind, Protocol};
 
 /// A kernel that refuses what nf_tables refuses: adding what is there, removing what is not.
 fn apply(kernel: &mut BTreeMap<(Set, ElementKey), ElementData>, delta: &Delta) {
@@ -26,7 +26,7 @@ fn address(v6: bool, n: u8) -> IpAddr {
 
 prop_compose! {
     fn vip()(at in 0u8..6, v6 in any::<bool>(), ends in prop::collection::vec((100u8..104, any::<bool>()), 0..4), affinity in prop::option::of(60u32..62), keep in any::<bool>(), sources in prop::option::of(prop::collection::vec(8u8..10, 0..3))) -> (VipKey, Vip) {
-        let mut backends: Vec<Backend> = ends.into_iter().map(|(n, local)| Backend { address: address(v6, n), port: 80, local }).collect();
+        let mut backends: Vec<BackendAddress> = ends.into_iter().map(|(n, local)| BackendAddress { address: address(v6, n), port: 80, local }).collect();
         backends.sort();
         backends.dedup_by_key(|b| b.address);
         let family = if v6 { IpFamily::V6 } else { IpFamily::V4 };

@@ -11,7 +11,7 @@ fn key6(address: &str, port: u16) -> VipKey {
 }
 
 fn vip6(kind: Kind, pods: &[u8]) -> Vip {
-    let backends = pods.iter().map(|n| Backend { address: ip(&format!("fd00:1::{}", n + 2)), port: 8080, local: true }).collect();
+    let backends = pods.iter().map(|n| BackendAddress { address: ip(&format!("fd00:1::{}", n + 2)), port: 8080, local: true }).collect();
     Vip { backends, ..Vip::new("default/web:80", kind) }
 }
 
