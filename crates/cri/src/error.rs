@@ -1,5 +1,6 @@
 //! Errors of calls, by what a node agent does about them.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -106,11 +107,6 @@ impl Error {
 
 /// tonic wraps a refused connection three times; the innermost says what happened.
 fn innermost(status: &Status) -> String {
-    let mut source = std::error::Error::source(status);
-    let mut text = status.message().to_owned();
-    while let Some(error) = source {
-        text = error.to_string();
-        source = error.source();
-    }
-    text
+    let innermost = std::iter::successors(status.source(), |&error| error.source()).last();
+    innermost.map_or_else(|| status.message().to_owned(), ToString::to_string)
 }

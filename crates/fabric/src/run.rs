@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
+use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -186,7 +187,7 @@ impl Fabric {
         let table = &self.config.routes;
         let observed = match table.list() {
             Ok(observed) => observed,
-            Err(error) => return (vec![chain(&error)], false),
+            Err(error) => return (vec![error.to_report_string()], false),
         };
         let plan = routes::plan(&self.config.node_name, rows, self.config.cluster_cidr, &observed);
         let mut problems = plan.problems;
@@ -201,7 +202,7 @@ impl Fabric {
             match applied {
                 Ok(()) => tracing::info!("route {step}"),
                 Err(error) => {
-                    problems.push(chain(&error));
+                    problems.push(error.to_report_string());
                     done = false;
                 }
             }
@@ -234,20 +235,20 @@ impl Fabric {
                 let desired = hns::Desired::new(&config.cluster_uid, &config.network_name, adapter, pod_cidr);
                 let hide = || {
                     if let Err(error) = conf::remove(&config.cni_conf_dir) {
-                        tracing::warn!("{}", chain(&error));
+                        tracing::warn!("{}", error.as_report());
                     }
                 };
-                hns::ensure(hcn, &desired, hide).await.map_err(|e| chain(&e))?;
+                hns::ensure(hcn, &desired, hide).await.map_err(|e| e.to_report_string())?;
                 conf::windows(&inputs)
             }
             #[cfg(target_os = "linux")]
             PodNetwork::Linux { bridge } => {
-                crate::linux::ensure(pod_cidr, config.cluster_cidr).map_err(|e| chain(&e))?;
+                crate::linux::ensure(pod_cidr, config.cluster_cidr).map_err(|e| e.to_report_string())?;
                 conf::linux(&inputs, bridge)
             }
             PodNetwork::None => return Ok(()),
         };
-        if conf::write(&config.cni_conf_dir, &document).map_err(|e| chain(&e))? {
+        if conf::write(&config.cni_conf_dir, &document).map_err(|e| e.to_report_string())? {
             tracing::info!(network = config.network_name, %pod_cidr, "wrote the CNI configuration");
         }
         Ok(())
@@ -280,17 +281,6 @@ impl Fabric {
 /// Whether an event's data carry that GUID, which HNS prints in either case.
 fn names(data: &str, guid: &str) -> bool {
     data.to_ascii_lowercase().contains(guid)
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

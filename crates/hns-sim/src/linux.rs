@@ -17,6 +17,7 @@ use hcn::{Guid, HResult};
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::NetNs;
 use nft::{Engine, Nft};
+use thiserror_ext::AsReport as _;
 
 use crate::fact::{Fact, Plan, Step};
 use crate::kernel::{Kernel, KernelError};
@@ -55,18 +56,8 @@ fn refused(action: impl ToString, source: io::Error) -> KernelError {
         io::ErrorKind::AlreadyExists => HResult::ALREADY_EXISTS,
         _ => HResult::FAIL,
     };
-    KernelError { action: action.to_string(), hresult, source: flattened(source) }
-}
-
-/// The error with its causes in its text: HNS's record has one text.
-fn flattened(error: io::Error) -> io::Error {
-    let (kind, mut text) = (error.kind(), error.to_string());
-    let mut cause = error.get_ref().and_then(|inner| inner.source());
-    while let Some(inner) = cause {
-        text += &format!(": {inner}");
-        cause = inner.source();
-    }
-    io::Error::new(kind, text)
+    // HNS's record has one text.
+    KernelError { action: action.to_string(), hresult, source: io::Error::new(source.kind(), source.to_report_string()) }
 }
 
 impl LinuxKernel {

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use kube_rules::{NodeOs, Reference, ReferenceError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use thiserror_ext::AsReport as _;
 
 use archive::{Archive, Found, LayerBlob, digest_of};
 use config::RunConfig;
@@ -349,7 +350,7 @@ impl Store {
             // The image is gone whether or not its layers could be removed.
             match self.collect_garbage() {
                 Ok(count) => tracing::debug!(count, "removed layers"),
-                Err(error) => tracing::warn!(error = format!("{:#}", anyhow::anyhow!(error)), "cannot remove unused layers"),
+                Err(error) => tracing::warn!(error = %error.as_report(), "cannot remove unused layers"),
             }
         }
         Ok(removed)

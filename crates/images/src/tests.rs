@@ -9,6 +9,7 @@ use kube_rules::NodeOs;
 use rustix::fs::FileType;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
+use thiserror_ext::AsReport as _;
 
 use super::archive::digest_of;
 use super::registry::FetchOptions;
@@ -149,16 +150,6 @@ impl Fixture {
     }
 }
 
-pub(super) fn message(error: impl std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
-}
-
 #[test]
 fn an_oci_archive_is_loaded_whatever_its_compression() {
     let plain = tarball(&[Dir("bin/"), File("bin/sh", b"#!"), Symlink("bin/ash", "sh"), Hard("bin/hush", "bin/sh")]);
@@ -222,7 +213,7 @@ fn the_variant_is_chosen_by_system_and_build() {
     let old = Oci::default().image("demo:1", "windows", Some("10.0.17763.1"), &layer(b"2019")).archive();
     assert!(fixture.load(&old).is_err());
     assert_eq!(fixture.store.load(&fixture.file(&old), &both).unwrap()[0].platform.build(), Some(17763), "with Hyper-V isolation");
-    let error = message(Fixture::new(NodeOs::Windows { build: 14393 }).load(&archive).unwrap_err());
+    let error = Fixture::new(NodeOs::Windows { build: 14393 }).load(&archive).unwrap_err().to_report_string();
     assert!(error.contains("no match for platform") && error.contains("10.0.17763.1") && error.contains("10.0.14393"), "{error}");
 }
 
@@ -316,7 +307,7 @@ fn bombs_are_refused() {
     let fixture = Fixture::new(NodeOs::Linux);
     let options = LoadOptions { limits, ..LoadOptions::default() };
     let error = fixture.store.load(&fixture.file(&big), &options).unwrap_err();
-    assert!(message(error).contains("bomb"));
+    assert!(error.to_report_string().contains("bomb"));
 }
 
 #[test]
@@ -357,7 +348,7 @@ async fn stand_ins_are_pulled_by_tag_and_only_when_allowed() {
         let fit: super::platform::Fit<'_> = &|platform| if hypervisor { platform.fit_hypervisor(os) } else { platform.fit(os) };
         let (registries, credentials) = Default::default();
         let fetch = FetchOptions { registries: &registries, credentials: &credentials, fit, limits: Limits::default(), progress: &|_| {} };
-        fixture.store.pull(name, &PullOptions { stand_ins, fetch }).await.map_err(message)
+        fixture.store.pull(name, &PullOptions { stand_ins, fetch }).await.map_err(|error| error.to_report_string())
     }
     let windows = Fixture::new(NodeOs::Windows { build: 20348 });
     let image = pull(&windows, "microsoft/iis", true, false).await.unwrap();

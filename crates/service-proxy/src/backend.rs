@@ -8,6 +8,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use cluster::Backoff;
+use thiserror_ext::AsReport as _;
 use tokio::time::Instant;
 
 use crate::metrics::CallCounter;
@@ -126,17 +127,6 @@ pub(crate) trait Pass: Send {
     }
 }
 
-/// An error with its causes, in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
-
 /// Retries begin after this and double up to [`SLOWEST`].
 const QUICKEST: Duration = Duration::from_millis(200);
 const SLOWEST: Duration = Duration::from_secs(10);
@@ -221,7 +211,7 @@ impl<P: Pass> Backend for Passes<P> {
             }
             Err(error) => {
                 (self.dirty, self.full_due) = (dirty, full);
-                let reason = chain(&error);
+                let reason = error.to_report_string();
                 if self.progress.unavailable.as_ref() != Some(&reason) {
                     tracing::warn!("services cannot be programmed: {reason}; trying again");
                 }

@@ -20,8 +20,9 @@ use std::net::IpAddr;
 use linux_sys::netlink::{NetlinkError, Rtnl};
 use linux_sys::sysctl;
 use nft::{Batch, Nft, NftError};
+use thiserror_ext::AsReport as _;
 
-use crate::backend::{Outcome, Pass, chain};
+use crate::backend::{Outcome, Pass};
 use crate::node_ports::NodePorts;
 use crate::table::{Protocol, Table, VipKey};
 use elements::Ground;
@@ -89,7 +90,7 @@ impl Nftables {
                     self.forget_flows(dirty.iter(), desired);
                     return Ok(done(writes));
                 }
-                Err(error) => tracing::warn!("the services' table is not what it was left as; comparing all of it: {}", chain(&error)),
+                Err(error) => tracing::warn!("the services' table is not what it was left as; comparing all of it: {}", error.as_report()),
             }
         }
         let ground = self.ground()?;

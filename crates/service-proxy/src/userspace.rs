@@ -19,12 +19,13 @@ use std::time::Duration;
 
 use host::{Addresses, AddressesError};
 use ipnet::IpNet;
+use thiserror_ext::AsReport as _;
 use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{Failure, Outcome, Pass, chain};
+use crate::backend::{Failure, Outcome, Pass};
 use crate::node_ports::NodePorts;
 use crate::table::{IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey};
 use addresses::{Lease, Pool};
@@ -150,7 +151,7 @@ impl Userspace {
         match key.address {
             VipAddress::Ip(ip) if refused && !self.refusing.contains_key(&key) => match self.pool.lease(ip) {
                 Ok(lease) => drop(self.refusing.insert(key, lease)),
-                Err(error) => outcome.failures.push(Failure { key, reason: chain(&error) }),
+                Err(error) => outcome.failures.push(Failure { key, reason: error.to_report_string() }),
             },
             _ if refused => {}
             _ => drop(self.refusing.remove(&key)),
@@ -183,7 +184,7 @@ impl Userspace {
                     running.sockets.insert(at, listening);
                     outcome.writes += 1;
                 }
-                Err(error) => fail(chain(&error)),
+                Err(error) => fail(error.to_report_string()),
             }
         }
     }

@@ -17,6 +17,7 @@ use hyper_util::rt::TokioExecutor;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use thiserror::Error;
+use thiserror_ext::AsReport as _;
 
 use super::settings::{Credentials, Endpoint};
 
@@ -73,16 +74,6 @@ pub enum RegistryError {
 /// As Go's client writes a method.
 fn verb(method: &Method) -> &'static str {
     if *method == Method::HEAD { "Head" } else { "Get" }
-}
-
-/// The whole chain of an error in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let (mut text, mut source) = (error.to_string(), error.source());
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }
 
 /// A way to ask one registry for one repository.
@@ -170,7 +161,7 @@ impl Client {
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
         match tokio::time::timeout(ANSWER, self.http.request(request)).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(chain(&error)),
+            Ok(Err(error)) => Err(error.to_report_string()),
             Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
         }
     }

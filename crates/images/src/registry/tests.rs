@@ -12,10 +12,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use kube_rules::NodeOs;
 use serde_json::{Value, json};
+use thiserror_ext::AsReport as _;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::tests::{Fixture, config, gzip, message, tarball_of};
+use crate::tests::{Fixture, config, gzip, tarball_of};
 use crate::{PullOptions, platform::Fit};
 
 /// What the registry does besides answering.
@@ -153,7 +154,7 @@ async fn pull(fixture: &Fixture, name: &str, credentials: &Credentials, registri
     let seen = Mutex::new(Vec::new());
     let progress = |progress: Progress| seen.lock().unwrap().push(progress);
     let fetch = FetchOptions { registries, credentials, fit, limits: Limits::default(), progress: &progress };
-    let result = fixture.store.pull(name, &PullOptions { stand_ins: true, fetch }).await.map_err(message);
+    let result = fixture.store.pull(name, &PullOptions { stand_ins: true, fetch }).await.map_err(|error| error.to_report_string());
     if result.is_ok() {
         let seen = seen.into_inner().unwrap();
         assert!(seen.windows(2).all(|pair| pair[0].done <= pair[1].done) && seen.iter().all(|progress| progress.done <= progress.total), "{seen:?}");

@@ -85,7 +85,7 @@ fn bases_are_replaced_by_the_template() {
     let mut oci = Oci::default();
     let blob = oci.blob(own.1.clone());
     let missing = json!({ "size": 1, "digest": digest_of(b"base") });
-    let error = message(fixture.load(&oci.manifest("demo:2", &config, vec![missing, blob]).archive()).unwrap_err());
+    let error = fixture.load(&oci.manifest("demo:2", &config, vec![missing, blob]).archive()).unwrap_err().to_report_string();
     assert!(error.contains("does not contain"), "{error}");
 }
 
@@ -102,7 +102,7 @@ fn hives_are_applied_to_the_registry_below() {
     let files = compose(&|name| std::fs::read_to_string(template.join(name)), &layers).unwrap();
     let [("system.reg", text)] = files.as_slice() else { panic!("user.reg does not change: {files:?}") };
     assert!(text.contains("[Software\\\\Mine] 0\n\"v\"=dword:00000002\n") && !text.contains("Wine]"), "{text}");
-    let damaged = message(fixture.load(&windows(&[plain(&[File("Hives/System_Delta", b"regf")])])).unwrap_err());
+    let damaged = fixture.load(&windows(&[plain(&[File("Hives/System_Delta", b"regf")])])).unwrap_err().to_report_string();
     assert!(damaged.contains("registry in \"Hives/System_Delta\"") && damaged.contains("damaged"), "{damaged}");
 }
 
@@ -115,7 +115,7 @@ fn hostile_windows_layers_are_refused_or_stay_inside() {
         (&[Hard("Files/x", "Hives/secret")], "points out"),
     ] {
         let fixture = Fixture::new(NODE);
-        let error = message(fixture.load(&windows(&[plain(entries)])).unwrap_err());
+        let error = fixture.load(&windows(&[plain(entries)])).unwrap_err().to_report_string();
         assert!(error.contains(words), "{error}");
         assert_eq!(std::fs::read_dir(fixture.store.layers_dir()).unwrap().count(), 0, "nothing half unpacked stays");
     }
@@ -164,7 +164,7 @@ fn links_of_a_windows_layer_never_carry_a_write_out_of_it() {
         std::fs::write(&canary, "untouched").unwrap();
         let loaded = fixture.load(&windows(&[plain(entries)]));
         assert_eq!(std::fs::read(&canary).unwrap(), b"untouched", "{words}");
-        let error = message(loaded.expect_err(words));
+        let error = loaded.expect_err(words).to_report_string();
         assert!(error.contains(words), "{error}");
     }
     // What earlier versions unpacked is not read through links either.
@@ -216,6 +216,6 @@ fn layers_are_shared_and_go_with_their_last_image() {
 fn without_a_template_a_windows_image_is_refused_with_the_way_out() {
     let fixture = Fixture::new(NODE);
     std::fs::remove_dir_all(fixture.dir.path().join("wine-template")).unwrap();
-    let error = message(fixture.load(&windows(&[plain(&[File("Files/a", b"")])])).unwrap_err());
+    let error = fixture.load(&windows(&[plain(&[File("Files/a", b"")])])).unwrap_err().to_report_string();
     assert!(error.contains("there is no Windows template") && error.ends_with("make it with `mullion template`"), "{error}");
 }

@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use host::{Addresses, AddressesError};
-
-use crate::backend::chain;
+use thiserror_ext::AsReport as _;
 
 /// The addresses that we put on one interface.
 pub struct Pool {
@@ -95,7 +94,7 @@ impl Pool {
         if let Some(interface) = &self.interface
             && let Err(error) = interface.delete(ip)
         {
-            tracing::warn!("{}; it stays until the proxy is started again", chain(&error));
+            tracing::warn!("{}; it stays until the proxy is started again", error.as_report());
         }
     }
 }
