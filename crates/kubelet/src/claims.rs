@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use kube::Api;
 
+use crate::error::ApiError;
 use crate::pod::admit::reaches_volume;
 
 /// A claimed volume of this node.
@@ -15,6 +16,38 @@ pub(crate) struct Claimed {
     pub volume: String,
     /// Where it is.
     pub source: HostPathVolumeSource,
+}
+
+/// Why a pod's claims give it no volume.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClaimError {
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process volumes=[{volume}]: error processing PVC {claim}"
+    )]
+    Process { volume: String, claim: String, source: Box<BindingError> },
+    #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : no matching NodeSelectorTerms")]
+    NodeAffinity { volume: String },
+    #[error("MountVolume.SetUp failed for volume {volume:?} : this node agent mounts persistent volumes of type hostPath and local only")]
+    Unsupported { volume: String },
+}
+
+/// Why a claim is not bound to a volume for this pod.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BindingError {
+    #[error("failed to fetch PVC from API server")]
+    FetchClaim(#[source] ApiError),
+    #[error("PVC {claim} was not created for pod: pod is not its owner; delete it or rename the pod")]
+    NotOwned { claim: String },
+    #[error("PVC is being deleted")]
+    Deleting,
+    #[error("PVC is not bound: phase {phase:?}, volume {volume:?}")]
+    Unbound { phase: String, volume: String },
+    #[error("failed to fetch PV {volume} from API server")]
+    FetchVolume { volume: String, source: ApiError },
+    #[error("found PV object {volume:?} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim")]
+    NoClaimRef { volume: String },
+    #[error("found PV object {volume:?} but its pv.Spec.ClaimRef.UID {found:?} does not point to claim.UID {wanted:?}")]
+    OtherClaim { volume: String, found: String, wanted: String },
 }
 
 /// By the volume's name in the pod.
@@ -30,36 +63,32 @@ fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
 }
 
 /// Reads the claims of a pod and the volumes bound to them.
-pub(crate) async fn resolve(client: &kube::Client, pod: &Pod, node: Option<&Node>) -> Result<Claims, String> {
+pub(crate) async fn resolve(client: &kube::Client, pod: &Pod, node: Option<&Node>) -> Result<Claims, ClaimError> {
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut out = Claims::new();
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
         let Some(name) = claim_of(pod, volume) else { continue };
-        let failed = |why: String| {
-            let names = format!("unmounted volumes=[{0}], unattached volumes=[], failed to process volumes=[{0}]", volume.name);
-            format!("Unable to attach or mount volumes: {names}: error processing PVC {ns}/{name}: {why}")
-        };
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), ns);
-        let claim = claims.get(&name).await.map_err(|e| failed(format!("failed to fetch PVC from API server: {}", said(e))))?;
-        if volume.ephemeral.is_some() && !owned(&claim, pod) {
-            return Err(failed(format!("PVC {ns}/{name} was not created for pod: pod is not its owner; delete it or rename the pod")));
-        }
-        let bound = bound_to(&claim).map_err(&failed)?;
-        let volumes: Api<PersistentVolume> = Api::all(client.clone());
-        let found = volumes.get(&bound).await;
-        let found = found.map_err(|e| failed(format!("failed to fetch PV {bound} from API server: {}", said(e))))?;
-        check_binding(&found, &claim).map_err(&failed)?;
+        let found = binding(client, pod, volume, &name).await;
+        let found =
+            found.map_err(|error| ClaimError::Process { volume: volume.name.clone(), claim: format!("{ns}/{name}"), source: error.into() })?;
         out.insert(volume.name.clone(), place(&found, node)?);
     }
     Ok(out)
 }
 
-/// What the API said, without the client's words around it.
-fn said(error: kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
+/// The persistent volume that a claim of the pod is bound to.
+async fn binding(client: &kube::Client, pod: &Pod, volume: &Volume, name: &str) -> Result<PersistentVolume, BindingError> {
+    let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), ns);
+    let claim = claims.get(name).await.map_err(|error| BindingError::FetchClaim(error.into()))?;
+    if volume.ephemeral.is_some() && !owned(&claim, pod) {
+        return Err(BindingError::NotOwned { claim: format!("{ns}/{name}") });
     }
+    let bound = bound_to(&claim)?;
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let found = volumes.get(&bound).await.map_err(|error| BindingError::FetchVolume { volume: bound, source: error.into() })?;
+    check_binding(&found, &claim)?;
+    Ok(found)
 }
 
 fn owned(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
@@ -67,56 +96,54 @@ fn owned(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
 }
 
 /// The name of the volume a claim is bound to.
-fn bound_to(claim: &PersistentVolumeClaim) -> Result<String, String> {
+fn bound_to(claim: &PersistentVolumeClaim) -> Result<String, BindingError> {
     if claim.metadata.deletion_timestamp.is_some() {
-        return Err("PVC is being deleted".into());
+        return Err(BindingError::Deleting);
     }
     let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
-    let name = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).unwrap_or_default();
-    if phase != "Bound" || name.is_empty() {
-        return Err(format!("PVC is not bound: phase {phase:?}, volume {name:?}"));
+    let volume = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).unwrap_or_default();
+    if phase != "Bound" || volume.is_empty() {
+        return Err(BindingError::Unbound { phase: phase.to_owned(), volume });
     }
-    Ok(name)
+    Ok(volume)
 }
 
 /// A volume serves the claim only when both name each other.
-fn check_binding(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), String> {
-    let name = volume.metadata.name.as_deref().unwrap_or_default();
+fn check_binding(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), BindingError> {
+    let name = || volume.metadata.name.clone().unwrap_or_default();
     let Some(back) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else {
-        return Err(format!("found PV object {name:?} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"));
+        return Err(BindingError::NoClaimRef { volume: name() });
     };
     if back.uid != claim.metadata.uid {
-        let (has, wanted) = (back.uid.clone().unwrap_or_default(), claim.metadata.uid.clone().unwrap_or_default());
-        return Err(format!("found PV object {name:?} but its pv.Spec.ClaimRef.UID {has:?} does not point to claim.UID {wanted:?}"));
+        let (found, wanted) = (back.uid.clone().unwrap_or_default(), claim.metadata.uid.clone().unwrap_or_default());
+        return Err(BindingError::OtherClaim { volume: name(), found, wanted });
     }
     Ok(())
 }
 
-/// The place of a volume on this node. The error is the whole message.
-fn place(volume: &PersistentVolume, node: Option<&Node>) -> Result<Claimed, String> {
+/// The place of a volume on this node.
+fn place(volume: &PersistentVolume, node: Option<&Node>) -> Result<Claimed, ClaimError> {
     let name = volume.metadata.name.clone().unwrap_or_default();
     let spec = volume.spec.clone().unwrap_or_default();
     if let (Some(node), Some(required)) = (node, spec.node_affinity.as_ref().and_then(|a| a.required.as_ref()))
         && !reaches_volume(required, node)
     {
-        return Err(format!("MountVolume.NodeAffinity check failed for volume {name:?} : no matching NodeSelectorTerms"));
+        return Err(ClaimError::NodeAffinity { volume: name });
     }
     let source = match (spec.host_path, spec.local) {
         (Some(source), _) => source,
         (None, Some(local)) => HostPathVolumeSource { path: local.path, type_: Some("Directory".into()) },
-        (None, None) => {
-            return Err(format!(
-                "MountVolume.SetUp failed for volume {name:?} : this node agent mounts persistent volumes of type hostPath and local only"
-            ));
-        }
+        (None, None) => return Err(ClaimError::Unsupported { volume: name }),
     };
     Ok(Claimed { volume: name, source })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+    use thiserror_ext::AsReport as _;
+
+    use super::*;
 
     fn claim(status: &str, volume: &str) -> PersistentVolumeClaim {
         serde_json::from_value(json!({"metadata": {"uid": "c1"}, "spec": {"volumeName": volume}, "status": {"phase": status}})).unwrap()
@@ -128,17 +155,28 @@ mod tests {
 
     #[test]
     fn only_a_bound_claim_has_a_volume() {
-        assert_eq!(bound_to(&claim("Bound", "pv")), Ok("pv".into()));
-        assert!(bound_to(&claim("Pending", "")).unwrap_err().starts_with("PVC is not bound"));
+        assert_eq!(bound_to(&claim("Bound", "pv")).unwrap(), "pv");
+        assert!(bound_to(&claim("Pending", "")).unwrap_err().to_string().starts_with("PVC is not bound"));
         assert!(bound_to(&claim("Bound", "")).is_err());
     }
 
     #[test]
     fn both_sides_name_each_other() {
         let c = claim("Bound", "pv");
-        assert_eq!(check_binding(&volume(json!({"claimRef": {"uid": "c1"}})), &c), Ok(()));
-        assert!(check_binding(&volume(json!({"claimRef": {"uid": "c2"}})), &c).unwrap_err().contains("does not point to"));
-        assert!(check_binding(&volume(json!({})), &c).unwrap_err().contains("nil pv.Spec.ClaimRef"));
+        check_binding(&volume(json!({"claimRef": {"uid": "c1"}})), &c).unwrap();
+        assert!(check_binding(&volume(json!({"claimRef": {"uid": "c2"}})), &c).unwrap_err().to_string().contains("does not point to"));
+        assert!(check_binding(&volume(json!({})), &c).unwrap_err().to_string().contains("nil pv.Spec.ClaimRef"));
+    }
+
+    #[test]
+    fn messages_are_those_of_upstream() {
+        let source = bound_to(&claim("Pending", "")).unwrap_err().into();
+        let error = ClaimError::Process { volume: "data".into(), claim: "ns/claim".into(), source };
+        assert_eq!(
+            error.to_report_string(),
+            "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process volumes=[data]: \
+             error processing PVC ns/claim: PVC is not bound: phase \"Pending\", volume \"\""
+        );
     }
 
     #[test]
@@ -147,12 +185,12 @@ mod tests {
         let of = |spec| place(&volume(spec), Some(&node));
         assert_eq!(of(json!({"hostPath": {"path": "D:/"}})).unwrap().source.path, "D:/");
         assert_eq!(of(json!({"local": {"path": "/x"}})).unwrap().source.type_.as_deref(), Some("Directory"));
-        assert!(of(json!({"nfs": {"path": "/x", "server": "s"}})).unwrap_err().contains("hostPath and local only"));
+        assert!(of(json!({"nfs": {"path": "/x", "server": "s"}})).unwrap_err().to_string().contains("hostPath and local only"));
         let affine = |zone: &str| {
             of(json!({"local": {"path": "/x"}, "nodeAffinity": {"required": {"nodeSelectorTerms":
                 [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]}}}))
         };
         assert!(affine("a").is_ok());
-        assert_eq!(affine("b"), Err("MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms".into()));
+        assert_eq!(affine("b").unwrap_err().to_string(), "MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms");
     }
 }

@@ -5,13 +5,30 @@ use std::collections::HashMap;
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use cri::v1;
 use host::{NodeOs, PodPath};
-use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SecurityContext};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext};
 use kube_rules::{container_path, expand};
 
 use crate::config::{Capacity, Resolver};
 use crate::pod::resources;
 use crate::pod::{container_hash, is_host_network};
 use crate::runtime::annotations;
+
+/// Why a container's security settings make no request. `container` names it with its pod.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SecurityError {
+    #[error("container's runAsUser breaks non-root policy {container}")]
+    RunAsRoot { container: String },
+    #[error("container has runAsNonRoot and image will run as root {container}")]
+    ImageRunsAsRoot { container: String },
+    #[error("container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root {container}")]
+    NonNumericUser { user: String, container: String },
+    #[error("container's runAsUserName ({user}) which will be regarded as root identity and will break non-root policy {container}")]
+    RunAsAdministrator { user: String, container: String },
+    #[error("localhostProfile must be set if seccompProfile type is Localhost {container}")]
+    NoLocalhostProfile { container: String },
+    #[error("seccompProfile type {profile:?} is unknown {container}")]
+    UnknownSeccompType { profile: String, container: String },
+}
 
 /// What is the same for all pods of a node.
 #[derive(Clone, Debug)]
@@ -239,8 +256,8 @@ fn notes(pod: &Pod, c: &Container, restarts: u32) -> HashMap<String, String> {
     notes
 }
 
-/// A container of a pod. The error is what CreateContainerConfigError shows.
-pub(crate) fn container(node: &NodeSide, pod: &Pod, c: &Container, side: ContainerSide<'_>) -> Result<v1::ContainerConfig, String> {
+/// A container of a pod.
+pub(crate) fn container(node: &NodeSide, pod: &Pod, c: &Container, side: ContainerSide<'_>) -> Result<v1::ContainerConfig, SecurityError> {
     let lookup = |name: &str| side.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let expanded = |list: &Option<Vec<String>>| -> Vec<String> { list.iter().flatten().map(|s| expand(s, lookup)).collect() };
     let mut labels = pod_labels(pod);
@@ -312,19 +329,16 @@ const MASKED: &[&str] = &[
 const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Whether a container that must not run as root does not.
-fn check_non_root(user: Option<i64>, image: &ImageUse) -> Result<(), String> {
+fn check_non_root(user: Option<i64>, image: &ImageUse, container: String) -> Result<(), SecurityError> {
     match user.or(image.uid) {
-        Some(0) if user.is_some() => Err("container's runAsUser breaks non-root policy".into()),
-        Some(0) => Err("container has runAsNonRoot and image will run as root".into()),
-        None if !image.username.is_empty() => {
-            Err(format!("container has runAsNonRoot and image has non-numeric user ({}), cannot verify user is non-root", image.username))
-        }
-        None => Err("container has runAsNonRoot and image will run as root".into()),
+        Some(0) if user.is_some() => Err(SecurityError::RunAsRoot { container }),
+        None if !image.username.is_empty() => Err(SecurityError::NonNumericUser { user: image.username.clone(), container }),
+        Some(0) | None => Err(SecurityError::ImageRunsAsRoot { container }),
         Some(_) => Ok(()),
     }
 }
 
-fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) -> Result<v1::LinuxContainerConfig, String> {
+fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) -> Result<v1::LinuxContainerConfig, SecurityError> {
     let spec = pod.spec.clone().unwrap_or_default();
     let p = spec.security_context.clone().unwrap_or_default();
     let s: SecurityContext = c.security_context.clone().unwrap_or_default();
@@ -332,7 +346,7 @@ fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) 
     let user = s.run_as_user.or(p.run_as_user);
     let effective = user.or(image.uid);
     if s.run_as_non_root.or(p.run_as_non_root) == Some(true) {
-        check_non_root(user, image).map_err(|why| format!("{why} {}", who(pod, c)))?;
+        check_non_root(user, image, who(pod, c))?;
     }
     let privileged = s.privileged == Some(true);
     let caps = s.capabilities.unwrap_or_default();
@@ -357,13 +371,13 @@ fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) 
             no_new_privs: s.allow_privilege_escalation == Some(false),
             masked_paths: if open { Vec::new() } else { paths(MASKED) },
             readonly_paths: if open { Vec::new() } else { paths(READONLY) },
-            seccomp: Some(seccomp_profile(seccomp.as_ref(), &who(pod, c))?),
+            seccomp: Some(seccomp_profile(seccomp.as_ref(), || who(pod, c))?),
             ..Default::default()
         }),
     })
 }
 
-fn seccomp_profile(profile: Option<&k8s_openapi::api::core::v1::SeccompProfile>, who: &str) -> Result<v1::SecurityProfile, String> {
+fn seccomp_profile(profile: Option<&SeccompProfile>, container: impl Fn() -> String) -> Result<v1::SecurityProfile, SecurityError> {
     use v1::security_profile::ProfileType;
     let of = |kind: ProfileType| v1::SecurityProfile { profile_type: kind as i32, localhost_ref: String::new() };
     match profile {
@@ -374,18 +388,18 @@ fn seccomp_profile(profile: Option<&k8s_openapi::api::core::v1::SeccompProfile>,
             "Localhost" => {
                 // An empty name once meant "unconfined" (CVE-2023-2431).
                 let name = p.localhost_profile.clone().filter(|n| !n.is_empty());
-                let name = name.ok_or_else(|| format!("localhostProfile must be set if seccompProfile type is Localhost {who}"))?;
+                let name = name.ok_or_else(|| SecurityError::NoLocalhostProfile { container: container() })?;
                 Ok(v1::SecurityProfile {
                     profile_type: ProfileType::Localhost as i32,
                     localhost_ref: format!("/var/lib/kubelet/seccomp/{}", name.trim_start_matches('/')),
                 })
             }
-            other => Err(format!("seccompProfile type {other:?} is unknown {who}")),
+            other => Err(SecurityError::UnknownSeccompType { profile: other.to_owned(), container: container() }),
         },
     }
 }
 
-fn windows_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) -> Result<v1::WindowsContainerConfig, String> {
+fn windows_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) -> Result<v1::WindowsContainerConfig, SecurityError> {
     let p = pod.spec.as_ref().and_then(|s| s.security_context.clone()).unwrap_or_default();
     let s = c.security_context.clone().unwrap_or_default();
     let (pod_side, own) = (p.windows_options.unwrap_or_default(), s.windows_options.unwrap_or_default());
@@ -394,10 +408,7 @@ fn windows_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse
     if s.run_as_non_root.or(p.run_as_non_root) == Some(true)
         && effective.rsplit('\\').next().is_some_and(|n| n.eq_ignore_ascii_case("ContainerAdministrator"))
     {
-        return Err(format!(
-            "container's runAsUserName ({effective}) which will be regarded as root identity and will break non-root policy {}",
-            who(pod, c)
-        ));
+        return Err(SecurityError::RunAsAdministrator { user: effective, container: who(pod, c) });
     }
     Ok(v1::WindowsContainerConfig {
         resources: Some(resources::windows(c, node.capacity.cpu_millis)),
@@ -436,7 +447,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u", "labels": {"a": "b"}}, "spec": full})).unwrap()
     }
 
-    fn config(os: NodeOs, pod: &Pod, image: ImageUse) -> Result<v1::ContainerConfig, String> {
+    fn config(os: NodeOs, pod: &Pod, image: ImageUse) -> Result<v1::ContainerConfig, SecurityError> {
         let env = vec![("V".to_owned(), "1".to_owned())];
         let side = ContainerSide { image: &image, restarts: 2, env, mounts: vec![], target: None };
         container(&node(os), pod, &pod.spec.as_ref().unwrap().containers[0], side)

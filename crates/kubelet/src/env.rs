@@ -25,6 +25,28 @@ pub(crate) struct Facts {
     pub allocatable: Amounts,
 }
 
+/// A field or resource that the downward API does not have.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DownwardError {
+    #[error("unsupported fieldPath: {0}")]
+    Field(String),
+    #[error("unsupported container resource: {0}")]
+    Resource(String),
+}
+
+/// Why a container's environment cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnvError {
+    #[error("{} {name:?} not found", kind.lower())]
+    SourceMissing { kind: Kind, name: String },
+    #[error("couldn't find key {key} in {} {namespace}/{name}", kind.name())]
+    KeyMissing { key: String, kind: Kind, namespace: String, name: String },
+    #[error(transparent)]
+    Downward(#[from] DownwardError),
+    #[error("the variable's valueFrom is of an unknown kind")]
+    UnknownSource,
+}
+
 /// Variables in order, and the names that were left out because they cannot be names.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Environment {
@@ -46,8 +68,8 @@ pub(crate) fn references(container: &Container) -> Vec<(Kind, String)> {
     out
 }
 
-/// Builds the environment. The error is what CreateContainerConfigError shows.
-pub(crate) fn environment(input: &Input<'_>) -> Result<Environment, String> {
+/// Builds the environment.
+pub(crate) fn environment(input: &Input<'_>) -> Result<Environment, EnvError> {
     let mut vars: Vec<(String, String)> = Vec::new();
     let mut skipped = Vec::new();
     for from in input.container.env_from.iter().flatten() {
@@ -60,7 +82,7 @@ pub(crate) fn environment(input: &Input<'_>) -> Result<Environment, String> {
             if optional == Some(true) {
                 continue;
             }
-            return Err(format!("{} {name:?} not found", kind.lower()));
+            return Err(EnvError::SourceMissing { kind, name: name.clone() });
         };
         for (key, value) in &data.items {
             let key = format!("{}{key}", from.prefix.as_deref().unwrap_or_default());
@@ -91,7 +113,7 @@ fn set(vars: &mut Vec<(String, String)>, name: String, value: String) {
     }
 }
 
-fn value_of(input: &Input<'_>, var: &EnvVar, vars: &[(String, String)]) -> Result<Option<String>, String> {
+fn value_of(input: &Input<'_>, var: &EnvVar, vars: &[(String, String)]) -> Result<Option<String>, EnvError> {
     let Some(source) = &var.value_from else {
         let lookup = |name: &str| {
             let set = vars.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
@@ -102,32 +124,28 @@ fn value_of(input: &Input<'_>, var: &EnvVar, vars: &[(String, String)]) -> Resul
     from_source(input, source)
 }
 
-fn from_source(input: &Input<'_>, source: &EnvVarSource) -> Result<Option<String>, String> {
+fn from_source(input: &Input<'_>, source: &EnvVarSource) -> Result<Option<String>, EnvError> {
     if let Some(field) = &source.field_ref {
-        return field_value(input.pod, input.facts, &field.field_path)
-            .map(Some)
-            .ok_or_else(|| format!("unsupported fieldPath: {}", field.field_path));
+        return Ok(Some(field_value(input.pod, input.facts, &field.field_path)?));
     }
     if let Some(field) = &source.resource_field_ref {
-        return resource_value(input.pod, Some(&input.container.name), field, &input.facts.allocatable)
-            .map(Some)
-            .ok_or_else(|| format!("unsupported container resource: {}", field.resource));
+        return Ok(Some(resource_value(input.pod, Some(&input.container.name), field, &input.facts.allocatable)?));
     }
     let (kind, name, key, optional) = match (&source.config_map_key_ref, &source.secret_key_ref) {
         (Some(r), _) => (Kind::ConfigMap, &r.name, &r.key, r.optional),
         (None, Some(r)) => (Kind::Secret, &r.name, &r.key, r.optional),
-        (None, None) => return Err("the variable's valueFrom is of an unknown kind".into()),
+        (None, None) => return Err(EnvError::UnknownSource),
     };
     let optional = optional == Some(true);
     let Some(data) = input.sources.get(&(kind, name.clone())).cloned().flatten() else {
-        return if optional { Ok(None) } else { Err(format!("{} {name:?} not found", kind.lower())) };
+        return if optional { Ok(None) } else { Err(EnvError::SourceMissing { kind, name: name.clone() }) };
     };
     match data.items.get(key) {
         Some(value) => Ok(Some(String::from_utf8_lossy(value).into_owned())),
         None if optional => Ok(None),
         None => {
-            let ns = input.pod.metadata.namespace.as_deref().unwrap_or_default();
-            Err(format!("couldn't find key {key} in {} {ns}/{name}", kind.name()))
+            let namespace = input.pod.metadata.namespace.clone().unwrap_or_default();
+            Err(EnvError::KeyMissing { key: key.clone(), kind, namespace, name: name.clone() })
         }
     }
 }
@@ -138,8 +156,12 @@ fn is_env_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| (0x20..0x7f).contains(&b) && b != b'=')
 }
 
-/// A downward API field; None when there is no such field.
-pub(crate) fn field_value(pod: &Pod, facts: &Facts, path: &str) -> Option<String> {
+/// A downward API field.
+pub(crate) fn field_value(pod: &Pod, facts: &Facts, path: &str) -> Result<String, DownwardError> {
+    field(pod, facts, path).ok_or_else(|| DownwardError::Field(path.to_owned()))
+}
+
+fn field(pod: &Pod, facts: &Facts, path: &str) -> Option<String> {
     let meta = &pod.metadata;
     let text = |s: &Option<String>| Some(s.clone().unwrap_or_default());
     if let Some((map, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
@@ -175,7 +197,16 @@ fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
 
 /// A container resource in units of its divisor; limits that are not set read the node's
 /// allocatable amount.
-pub(crate) fn resource_value(pod: &Pod, container: Option<&str>, field: &ResourceFieldSelector, allocatable: &Amounts) -> Option<String> {
+pub(crate) fn resource_value(
+    pod: &Pod,
+    container: Option<&str>,
+    field: &ResourceFieldSelector,
+    allocatable: &Amounts,
+) -> Result<String, DownwardError> {
+    resource(pod, container, field, allocatable).ok_or_else(|| DownwardError::Resource(field.resource.clone()))
+}
+
+fn resource(pod: &Pod, container: Option<&str>, field: &ResourceFieldSelector, allocatable: &Amounts) -> Option<String> {
     let name = field.container_name.as_deref().filter(|n| !n.is_empty()).or(container)?;
     let spec = pod.spec.as_ref()?;
     let c = crate::pod::containers(spec).map(|(_, c)| c).find(|c| c.name == name)?;
@@ -211,7 +242,7 @@ mod tests {
         Some(Arc::new(Data { items }))
     }
 
-    fn env(container: serde_json::Value) -> Result<Environment, String> {
+    fn env(container: serde_json::Value) -> Result<Environment, EnvError> {
         let mut container = container;
         container["name"] = "c".into();
         container["resources"] = json!({"limits": {"memory": "64Mi"}, "requests": {"cpu": "250m"}});
@@ -271,8 +302,8 @@ mod tests {
     #[test]
     fn missing_sources() {
         let key = |name: &str, key: &str, optional: bool| json!({"env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": name, "key": key, "optional": optional}}}]});
-        assert_eq!(env(key("absent", "k", false)).unwrap_err(), "secret \"absent\" not found");
-        assert_eq!(env(key("s", "k", false)).unwrap_err(), "couldn't find key k in Secret ns/s");
+        assert_eq!(env(key("absent", "k", false)).unwrap_err().to_string(), "secret \"absent\" not found");
+        assert_eq!(env(key("s", "k", false)).unwrap_err().to_string(), "couldn't find key k in Secret ns/s");
         assert!(env(key("absent", "k", true)).unwrap().vars.iter().all(|(n, _)| n != "E"));
         assert!(env(key("s", "k", true)).is_ok());
         assert!(env(json!({"envFrom": [{"secretRef": {"name": "absent"}}]})).is_err());

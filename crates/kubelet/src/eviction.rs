@@ -38,6 +38,20 @@ impl fmt::Display for Threshold {
     }
 }
 
+/// Why a text is no list of eviction thresholds.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum EvictionError {
+    /// A part without `<`.
+    #[error("invalid eviction threshold {0:?}: write SIGNAL<AMOUNT")]
+    NoAmount(String),
+    /// A part whose amount is neither a quantity nor a share.
+    #[error("invalid amount in {0:?}: write it as 100Mi or 10%")]
+    Amount(String),
+    /// A signal that the node agent does not watch.
+    #[error("unknown eviction signal {0:?}: there are {MEMORY} and {NODEFS}")]
+    Signal(String),
+}
+
 /// What has to stay free on a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EvictionHard {
@@ -55,18 +69,18 @@ impl Default for EvictionHard {
 }
 
 impl FromStr for EvictionHard {
-    type Err = String;
+    type Err = EvictionError;
 
     /// `memory.available<100Mi,nodefs.available<10%`; what is not named has no threshold, as upstream.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, EvictionError> {
         let mut all = Self { memory: Threshold::Bytes(0), nodefs: Threshold::Bytes(0) };
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (signal, value) = part.split_once('<').ok_or_else(|| format!("invalid eviction threshold {part:?}: write SIGNAL<AMOUNT"))?;
-            let threshold = threshold(value).ok_or_else(|| format!("invalid amount in {part:?}: write it as 100Mi or 10%"))?;
+            let (signal, value) = part.split_once('<').ok_or_else(|| EvictionError::NoAmount(part.to_owned()))?;
+            let threshold = threshold(value).ok_or_else(|| EvictionError::Amount(part.to_owned()))?;
             match signal {
                 MEMORY => all.memory = threshold,
                 NODEFS => all.nodefs = threshold,
-                _ => return Err(format!("unknown eviction signal {signal:?}: there are {MEMORY} and {NODEFS}")),
+                _ => return Err(EvictionError::Signal(signal.to_owned())),
             }
         }
         Ok(all)

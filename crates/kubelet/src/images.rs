@@ -6,19 +6,58 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use cri::v1;
+use kube_rules::{Reference, ReferenceError};
+use thiserror_ext::AsReport as _;
 use tokio::sync::Mutex;
 
 use crate::cri_config::ImageUse;
+use crate::error::RuntimeError;
 use crate::go_time::go_duration;
 
 /// A pull that takes longer is followed by events about how far it is: after this time, and each time it has doubled.
 const FIRST_PROGRESS: Duration = Duration::from_secs(5);
 
-/// Why there is no image: `reason` is what the container's waiting state shows.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ImageError {
-    pub reason: &'static str,
-    pub message: String,
+/// Why there is no image.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImageError {
+    #[error("Failed to apply default image tag {image:?}")]
+    InvalidName { image: String, source: ReferenceError },
+    #[error("Failed to inspect image {image:?}")]
+    Inspect { image: String, source: RuntimeError },
+    #[error("Container image {image:?} is not present with pull policy of Never")]
+    NeverPull { image: String },
+    #[error("Failed to pull image {image:?}")]
+    Pull { image: String, source: RuntimeError },
+}
+
+impl ImageError {
+    /// The reason of the container's waiting state.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            ImageError::InvalidName { .. } => "InvalidImageName",
+            ImageError::Inspect { .. } => "ImageInspectError",
+            ImageError::NeverPull { .. } => "ErrImageNeverPull",
+            ImageError::Pull { .. } => "ErrImagePull",
+        }
+    }
+
+    /// The message of the container's waiting state.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            // The reason says already that it was a pull, and of which image the status says beside it.
+            ImageError::Pull { source, .. } => source.to_report_string(),
+            other => other.to_report_string(),
+        }
+    }
+
+    /// The reason of the event.
+    pub(crate) fn event_reason(&self) -> &'static str {
+        match self {
+            ImageError::InvalidName { .. } | ImageError::Inspect { .. } => "InspectFailed",
+            ImageError::NeverPull { .. } => "ErrImageNeverPull",
+            ImageError::Pull { .. } => "Failed",
+        }
+    }
 }
 
 /// An image made ready.
@@ -82,19 +121,12 @@ impl Images {
 
     /// Whether the policy is met without a pull: the reference, or None when it must be pulled.
     pub(crate) async fn present(&self, image: &str, policy: Policy) -> Result<Option<String>, ImageError> {
-        if let Err(error) = image.parse::<kube_rules::Reference>() {
-            return Err(ImageError { reason: "InvalidImageName", message: format!("Failed to apply default image tag {image:?}: {error}") });
-        }
-        let found = self
-            .status(image)
-            .await
-            .map_err(|e| ImageError { reason: "ImageInspectError", message: format!("Failed to inspect image {image:?}: {}", e.message()) })?;
+        let name = || image.to_owned();
+        image.parse::<Reference>().map_err(|source| ImageError::InvalidName { image: name(), source })?;
+        let found = self.status(image).await.map_err(|error| ImageError::Inspect { image: name(), source: error.into() })?;
         match (found, policy) {
             (Some(found), Policy::IfNotPresent | Policy::Never) => Ok(Some(found.id)),
-            (None, Policy::Never) => Err(ImageError {
-                reason: "ErrImageNeverPull",
-                message: format!("Container image {image:?} is not present with pull policy of Never"),
-            }),
+            (None, Policy::Never) => Err(ImageError::NeverPull { image: name() }),
             _ => Ok(None),
         }
     }
@@ -141,9 +173,9 @@ impl Images {
         asked: Instant,
     ) -> Result<Ready, ImageError> {
         let began = Instant::now();
-        let tries: Vec<Option<v1::AuthConfig>> = if credentials.is_empty() { vec![None] } else { credentials.into_iter().map(Some).collect() };
-        let mut last = String::new();
-        for auth in tries {
+        let mut credentials = credentials.into_iter();
+        let mut auth = credentials.next();
+        loop {
             let request = v1::PullImageRequest {
                 image: Some(v1::ImageSpec { image: image.to_owned(), user_specified_image: image.to_owned(), ..Default::default() }),
                 auth,
@@ -155,10 +187,12 @@ impl Images {
                     let size = self.status(image).await.ok().flatten().map_or(0, |i| i.size);
                     return Ok(Ready { reference, pulled, size });
                 }
-                Err(e) => last = e.message(),
+                Err(error) => match credentials.next() {
+                    Some(next) => auth = Some(next),
+                    None => return Err(ImageError::Pull { image: image.to_owned(), source: error.into() }),
+                },
             }
         }
-        Err(ImageError { reason: "ErrImagePull", message: last })
     }
 
     /// All images, for the Node.
@@ -247,6 +281,34 @@ mod tests {
             (Some("IfNotPresent"), "a", Policy::IfNotPresent),
         ] {
             assert_eq!(Policy::of(policy, image), want, "{policy:?} {image}");
+        }
+    }
+
+    #[test]
+    fn events_and_waiting_states_say_why_there_is_no_image() {
+        let source = || cri::Error::Answered { call: "Call", kind: cri::Kind::Failed, message: "no such host".into() }.into();
+        let image = || "reg.io/a".to_owned();
+        let invalid = ImageError::InvalidName { image: "A".into(), source: "A".parse::<Reference>().unwrap_err() };
+        assert!(invalid.message().starts_with("Failed to apply default image tag \"A\": "), "{}", invalid.message());
+        for (error, waiting, event) in [
+            (
+                ImageError::Pull { image: image(), source: source() },
+                ("ErrImagePull", "no such host"),
+                ("Failed", "Failed to pull image \"reg.io/a\": no such host"),
+            ),
+            (
+                ImageError::Inspect { image: image(), source: source() },
+                ("ImageInspectError", "Failed to inspect image \"reg.io/a\": no such host"),
+                ("InspectFailed", "Failed to inspect image \"reg.io/a\": no such host"),
+            ),
+            (
+                ImageError::NeverPull { image: image() },
+                ("ErrImageNeverPull", "Container image \"reg.io/a\" is not present with pull policy of Never"),
+                ("ErrImageNeverPull", "Container image \"reg.io/a\" is not present with pull policy of Never"),
+            ),
+        ] {
+            assert_eq!((error.reason(), error.message().as_str()), waiting);
+            assert_eq!((error.event_reason(), error.to_report_string().as_str()), event);
         }
     }
 

@@ -12,6 +12,7 @@ mod claims;
 mod config;
 mod cri_config;
 mod env;
+mod error;
 mod eviction;
 mod go_time;
 mod health;
@@ -34,6 +35,6 @@ mod volumes;
 mod worker;
 
 pub use config::{Capacity, Config, LogRotation, Resolver, ServerConfig};
-pub use eviction::{EvictionHard, Threshold};
+pub use eviction::{EvictionError, EvictionHard, Threshold};
 pub use run::{RunError, run};
 pub use tls::TlsError;

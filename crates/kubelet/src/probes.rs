@@ -6,21 +6,76 @@
 mod grpc;
 mod run;
 
+use std::io;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Probe};
 use tokio::task::AbortHandle;
 
+use crate::error::RuntimeError;
+use crate::go_time::go_duration;
 use crate::pod::Health;
+pub(crate) use grpc::GrpcError;
 pub(crate) use run::{Target, run_hook};
 
-/// What one try said.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The outcome of one try.
+#[derive(Debug)]
 pub(crate) enum Verdict {
     Success,
-    Failure(String),
+    Failure(ProbeError),
     /// The try itself failed; it counts for nothing.
-    Unknown(String),
+    Unknown(ProbeError),
+}
+
+/// Why a probe or a hook did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProbeError {
+    /// A command ended with another code than 0; its output is the message.
+    #[error("{output}")]
+    Command { output: String },
+    /// As upstream's client of the runtime words it (k8s.io/cri-client).
+    #[error("command timed out: {command:?} timed out after {}", go_duration(*limit))]
+    CommandTimeout { command: String, limit: Duration },
+    #[error(transparent)]
+    Runtime(RuntimeError),
+    #[error("no answer within {} s (context deadline exceeded)", .0.as_secs())]
+    NoAnswer(Duration),
+    #[error("no end within {} s", .0.as_secs())]
+    NoEnd(Duration),
+    #[error("dial tcp {host}:{port}")]
+    Dial { host: String, port: u16, source: io::Error },
+    #[error("Get {url:?}")]
+    Get { url: String, source: GetError },
+    #[error("HTTP probe failed with statuscode: {0}")]
+    HttpStatus(u16),
+    #[error("service unhealthy (responded with {0:?})")]
+    Unhealthy(&'static str),
+    #[error("this server does not implement the grpc health protocol (grpc.health.v1.Health)")]
+    NoHealthService,
+    #[error("error: health rpc failed: grpc status {0}")]
+    GrpcStatus(u32),
+    #[error("error: health rpc failed")]
+    Grpc(#[from] GrpcError),
+    #[error("the probe names no port of the container")]
+    NoPort,
+    #[error("the probe's port {0} is none")]
+    BadPort(i32),
+    #[error("this kind of probe is not supported by this node agent")]
+    UnsupportedProbe,
+    #[error("this kind of hook is not supported by this node agent")]
+    UnsupportedHook,
+    /// The request has a header or a path that HTTP does not allow.
+    #[error(transparent)]
+    BadRequest(http::Error),
+}
+
+/// Why an HTTP request got no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GetError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
 }
 
 /// Which probe.
@@ -47,9 +102,9 @@ impl Which {
 pub(crate) enum News {
     Health(Health),
     /// A failed try, for the Unhealthy event.
-    Failed(Which, String),
+    Failed(Which, ProbeError),
     /// A try that could not be made, which counts for nothing: for the same event.
-    Errored(Which, String),
+    Errored(Which, ProbeError),
 }
 
 /// A running prober; it stops when dropped.
@@ -89,8 +144,9 @@ async fn follow(c: Container, target: Target, mut health: Health, since: Duratio
         delay(probe, since).await;
         loop {
             let verdict = run::attempt(probe, &target).await;
-            tell_failure(Which::Startup, &verdict, &tell);
-            match count.note(&verdict) {
+            let settled = count.note(&verdict);
+            tell_failure(Which::Startup, verdict, &tell);
+            match settled {
                 Some(true) => break,
                 Some(false) => {
                     tell(News::Health(Health { alive: false, ..health }));
@@ -127,11 +183,11 @@ async fn follow(c: Container, target: Target, mut health: Health, since: Duratio
 }
 
 /// Says why a try did not succeed.
-fn tell_failure(which: Which, verdict: &Verdict, tell: &impl Fn(News)) {
+fn tell_failure(which: Which, verdict: Verdict, tell: &impl Fn(News)) {
     match verdict {
         Verdict::Success => {}
-        Verdict::Failure(why) => tell(News::Failed(which, why.clone())),
-        Verdict::Unknown(why) => tell(News::Errored(which, why.clone())),
+        Verdict::Failure(error) => tell(News::Failed(which, error)),
+        Verdict::Unknown(error) => tell(News::Errored(which, error)),
     }
 }
 
@@ -149,8 +205,9 @@ async fn each(
     let mut count = Counter::new(probe, initially);
     loop {
         let verdict = run::attempt(probe, target).await;
-        tell_failure(which, &verdict, tell);
-        if let Some(ok) = count.note(&verdict) {
+        let settled = count.note(&verdict);
+        tell_failure(which, verdict, tell);
+        if let Some(ok) = settled {
             tell_ok(ok);
             if which == Which::Liveness && !ok {
                 // Hold until a new container is there.
@@ -230,12 +287,12 @@ mod tests {
     fn thresholds() {
         let probe = Probe { success_threshold: Some(2), failure_threshold: Some(3), ..Default::default() };
         let mut count = Counter::new(&probe, false);
-        let bad = || Verdict::Failure(String::new());
+        let bad = || Verdict::Failure(ProbeError::NoPort);
         let tries = [
             (Verdict::Success, None),
             (bad(), None),
             (Verdict::Success, None),
-            (Verdict::Unknown(String::new()), None),
+            (Verdict::Unknown(ProbeError::NoPort), None),
             (Verdict::Success, Some(true)),
             (bad(), None),
             (bad(), None),

@@ -10,14 +10,35 @@ use std::sync::Arc;
 
 use cri::v1;
 use flate2::{Compression, write::GzEncoder};
-use host::{HostRoot, PodPath};
+use host::{HostError, HostRoot, PathError, PodPath};
 use jiff::{Timestamp, tz::TimeZone};
+use thiserror_ext::AsReport as _;
+use tokio::task::JoinError;
 
 use crate::config::LogRotation;
+use crate::error::RuntimeError;
 
 const COMPRESSED: &str = ".gz";
 /// Of a compression that is not finished.
 const UNFINISHED: &str = ".tmp";
+
+/// Why a log could not be rotated.
+#[derive(Debug, thiserror::Error)]
+enum RotationError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error("{0} has no directory")]
+    NoDirectory(PodPath),
+    /// The task that compresses ended in a panic.
+    #[error(transparent)]
+    Task(#[from] JoinError),
+    #[error("the runtime did not reopen the log")]
+    Reopen(#[source] RuntimeError),
+    #[error("{}; giving the log its name back failed too", reopen.as_report())]
+    GiveBack { reopen: Box<RotationError>, source: HostError },
+}
 
 /// What happens to one rotated log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,47 +102,48 @@ async fn pass(client: &cri::Client, root: &Arc<HostRoot>, settings: LogRotation)
         }
         let outcome = match root.parse(&path) {
             Ok(log) => rotate(client, root, &id, &log, settings).await,
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         };
         if let Err(error) = outcome {
-            tracing::warn!(container = id, log = path, error, "rotating a container's log failed; trying again");
+            tracing::warn!(container = id, log = path, error = %error.as_report(), "rotating a container's log failed; trying again");
         }
     }
     Ok(())
 }
 
-async fn rotate(client: &cri::Client, root: &Arc<HostRoot>, id: &str, log: &PodPath, settings: LogRotation) -> Result<(), String> {
+async fn rotate(client: &cri::Client, root: &Arc<HostRoot>, id: &str, log: &PodPath, settings: LogRotation) -> Result<(), RotationError> {
     let size = root.open_read(log).and_then(|file| file.metadata().map_err(|source| failed("measure", log, source)));
     let size = match size {
         Ok(metadata) => metadata.len(),
         // Somebody took it away: the runtime writes into nothing until it opens a new one.
         Err(error) if error.is_not_found() => return reopen(client, id).await,
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     };
     if size < settings.max_size {
         return Ok(());
     }
     let (tree, path) = (root.clone(), log.clone());
-    let tidied = tokio::task::spawn_blocking(move || tidy(&tree, &path, settings.max_files)).await;
-    tidied.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    tokio::task::spawn_blocking(move || tidy(&tree, &path, settings.max_files)).await??;
     let time = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%d-%H%M%S").to_string();
     let rotated = sibling(log, &format!("{}.{time}", name(log)))?;
-    root.rename(log, &rotated).map_err(|error| error.to_string())?;
-    if let Err(why) = reopen(client, id).await {
-        root.rename(&rotated, log).map_err(|error| format!("{why}; giving the log its name back failed too: {error}"))?;
-        return Err(why);
+    root.rename(log, &rotated)?;
+    if let Err(error) = reopen(client, id).await {
+        return Err(match root.rename(&rotated, log) {
+            Ok(()) => error,
+            Err(source) => RotationError::GiveBack { reopen: Box::new(error), source },
+        });
     }
     tracing::debug!(container = id, %log, size, "rotated a container's log");
     Ok(())
 }
 
-async fn reopen(client: &cri::Client, id: &str) -> Result<(), String> {
+async fn reopen(client: &cri::Client, id: &str) -> Result<(), RotationError> {
     let request = v1::ReopenContainerLogRequest { container_id: id.to_owned() };
-    client.reopen_container_log(request).await.map_err(|error| format!("the runtime did not reopen the log: {}", error.message()))
+    client.reopen_container_log(request).await.map_err(|error| RotationError::Reopen(error.into()))
 }
 
 /// Makes room beside a log.
-fn tidy(root: &HostRoot, log: &PodPath, files: u32) -> Result<(), host::HostError> {
+fn tidy(root: &HostRoot, log: &PodPath, files: u32) -> Result<(), HostError> {
     let Some(dir) = log.parent() else { return Ok(()) };
     let names: Vec<String> = root.read_dir(&dir)?.into_iter().map(|(name, _)| name).collect();
     for step in plan(name(log), &names, files) {
@@ -134,7 +156,7 @@ fn tidy(root: &HostRoot, log: &PodPath, files: u32) -> Result<(), host::HostErro
     Ok(())
 }
 
-fn compress(root: &HostRoot, dir: &PodPath, name: &str) -> Result<(), host::HostError> {
+fn compress(root: &HostRoot, dir: &PodPath, name: &str) -> Result<(), HostError> {
     let (plain, done) = (dir.join(name)?, dir.join(&format!("{name}{COMPRESSED}"))?);
     let unfinished = dir.join(&format!("{name}{UNFINISHED}"))?;
     let mut source = root.open_read(&plain)?;
@@ -144,17 +166,17 @@ fn compress(root: &HostRoot, dir: &PodPath, name: &str) -> Result<(), host::Host
     root.remove_tree(&plain)
 }
 
-fn failed(operation: &'static str, path: &PodPath, source: io::Error) -> host::HostError {
-    host::HostError::Io { operation, path: path.to_string(), source }
+fn failed(operation: &'static str, path: &PodPath, source: io::Error) -> HostError {
+    HostError::Io { operation, path: path.to_string(), source }
 }
 
 fn name(path: &PodPath) -> &str {
     path.components().last().map_or("", String::as_str)
 }
 
-fn sibling(path: &PodPath, name: &str) -> Result<PodPath, String> {
-    let dir = path.parent().ok_or_else(|| format!("{path} has no directory"))?;
-    dir.join(name).map_err(|error| error.to_string())
+fn sibling(path: &PodPath, name: &str) -> Result<PodPath, RotationError> {
+    let dir = path.parent().ok_or_else(|| RotationError::NoDirectory(path.clone()))?;
+    Ok(dir.join(name)?)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use cluster::{Informer, Key, Selection};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;
 
+use crate::error::ApiError;
+
 /// How long a first read may wait for its watch before it asks directly.
 const FIRST_READ: Duration = Duration::from_secs(2);
 
@@ -38,6 +40,15 @@ impl Kind {
             Kind::Secret => "Secret",
         }
     }
+}
+
+/// A Secret or ConfigMap that the API server did not give.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {} {name:?}", kind.lower())]
+pub(crate) struct SourceError {
+    kind: Kind,
+    name: String,
+    source: ApiError,
 }
 
 /// Keys and values of one object.
@@ -70,7 +81,7 @@ impl Sources {
     }
 
     /// The object, as the pod with `uid` sees it; from now on that pod is woken by its changes.
-    pub(crate) async fn get(&self, uid: &str, kind: Kind, ns: &str, name: &str) -> Result<Option<Arc<Data>>, kube::Error> {
+    pub(crate) async fn get(&self, uid: &str, kind: Kind, ns: &str, name: &str) -> Result<Option<Arc<Data>>, SourceError> {
         let informer = self.watch(uid, kind, ns, name);
         if tokio::time::timeout(FIRST_READ, informer.synced()).await.is_ok()
             && let Some(data) = informer.get(Key::new(ns, name))
@@ -78,6 +89,11 @@ impl Sources {
             return Ok(Some(data));
         }
         // Absent or not answered: ask, so that the answer (or the refusal) is the API's own.
+        let answer = self.ask(kind, ns, name).await;
+        answer.map_err(|error| SourceError { kind, name: name.to_owned(), source: error.into() })
+    }
+
+    async fn ask(&self, kind: Kind, ns: &str, name: &str) -> kube::Result<Option<Arc<Data>>> {
         match kind {
             Kind::ConfigMap => {
                 let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), ns);

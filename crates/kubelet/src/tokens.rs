@@ -9,10 +9,18 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::Api;
 use kube::api::PostParams;
 
+use crate::error::ApiError;
 use crate::volumes::Tokens;
 
 /// (pod UID, audience, seconds) → (token, issued, expires).
 type Cache = HashMap<(String, String, i64), (String, Timestamp, Timestamp)>;
+
+/// A token that the API server did not give, and that no older one stands in for.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to fetch token")]
+pub(crate) struct TokenError {
+    source: ApiError,
+}
 
 /// Tokens in use.
 pub(crate) struct TokenCache {
@@ -27,7 +35,7 @@ impl TokenCache {
 
     /// The tokens a pod's volumes need, bound to the pod. An old token serves on while a new one
     /// cannot be had and it still lives.
-    pub(crate) async fn get(&self, pod: &Pod, wanted: &[(String, i64)], now: Timestamp) -> Result<Tokens, String> {
+    pub(crate) async fn get(&self, pod: &Pod, wanted: &[(String, i64)], now: Timestamp) -> Result<Tokens, TokenError> {
         let mut out = Tokens::new();
         for (audience, seconds) in wanted {
             let token = self.one(pod, audience, *seconds, now).await?;
@@ -45,7 +53,7 @@ impl TokenCache {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn one(&self, pod: &Pod, audience: &str, seconds: i64, now: Timestamp) -> Result<String, String> {
+    async fn one(&self, pod: &Pod, audience: &str, seconds: i64, now: Timestamp) -> Result<String, TokenError> {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let key = (uid.clone(), audience.to_owned(), seconds);
         let held = self.lock().get(&key).cloned();
@@ -61,7 +69,7 @@ impl TokenCache {
             }
             Err(error) => match held {
                 Some((token, _, expires)) if expires > now => Ok(token),
-                _ => Err(format!("failed to fetch token: {error}")),
+                _ => Err(TokenError { source: error.into() }),
             },
         }
     }

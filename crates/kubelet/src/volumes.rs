@@ -4,17 +4,45 @@ mod content;
 
 use std::collections::BTreeMap;
 
-use host::{FileKind, HostRoot, PodPath};
+use host::{FileKind, HostError, HostRoot, PathError, PodPath};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume};
 
+use content::ContentError;
 pub(crate) use content::{Content, Tokens, references};
 
-/// A volume that could not be made ready.
-#[derive(Debug, PartialEq, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
-pub(crate) struct VolumeError {
-    pub volume: String,
-    pub why: String,
+/// A volume that could not be made ready. Upstream writes a space before the colon that its cause follows.
+#[derive(Debug, thiserror::Error)]
+#[error("MountVolume.SetUp failed for volume {volume:?} :")]
+pub(crate) struct SetUpError {
+    volume: String,
+    source: VolumeError,
+}
+
+/// A sub-path that a mount cannot show.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to prepare subPath for volumeMount {volume:?}")]
+pub(crate) struct SubPathError {
+    volume: String,
+    source: VolumeError,
+}
+
+/// Why a volume has no place on the node, or not its content.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum VolumeError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    Content(#[from] ContentError),
+    #[error(
+        "volumes of type {0} are not supported by this node agent; supported are emptyDir, hostPath, persistentVolumeClaim, ephemeral, secret, configMap, downwardAPI and projected"
+    )]
+    Unsupported(String),
+    #[error("hostPath type check failed: {path} is not a {expected}")]
+    HostPathType { path: String, expected: &'static str },
+    #[error("hostPath type {0:?} is unknown")]
+    HostPathTypeUnknown(String),
 }
 
 /// The directories of one pod.
@@ -26,21 +54,9 @@ pub(crate) struct PodDirs {
     pub logs: PodPath,
 }
 
-/// A path that HostRoot or the path rules refused, as text for messages.
-fn text(e: impl std::error::Error) -> String {
-    let mut out = e.to_string();
-    let mut source = e.source();
-    while let Some(s) = source {
-        out.push_str(": ");
-        out.push_str(&s.to_string());
-        source = s.source();
-    }
-    out
-}
-
 impl PodDirs {
     /// The directories of a pod below the agent's root directory.
-    pub(crate) fn new(root: &HostRoot, agent_dir: &PodPath, pod: &Pod) -> Result<Self, host::HostError> {
+    pub(crate) fn new(root: &HostRoot, agent_dir: &PodPath, pod: &Pod) -> Result<Self, HostError> {
         let meta = &pod.metadata;
         let uid = meta.uid.as_deref().unwrap_or_default();
         let name = meta.name.as_deref().unwrap_or_default();
@@ -49,8 +65,8 @@ impl PodDirs {
         Ok(PodDirs { pod: agent_dir.join("pods")?.join(uid)?, logs })
     }
 
-    fn volume(&self, plugin: &str, name: &str) -> Result<PodPath, String> {
-        self.pod.join("volumes").and_then(|p| p.join(plugin)).and_then(|p| p.join(name)).map_err(text)
+    fn volume(&self, plugin: &str, name: &str) -> Result<PodPath, PathError> {
+        self.pod.join("volumes")?.join(plugin)?.join(name)
     }
 }
 
@@ -72,35 +88,39 @@ fn plugin(volume: &Volume) -> Option<&'static str> {
 }
 
 /// Makes every volume of the pod ready, or brings its content up to date. Returns where each is.
-pub(crate) fn set_up(root: &HostRoot, dirs: &PodDirs, pod: &Pod, content: &Content<'_>) -> Result<BTreeMap<String, PodPath>, VolumeError> {
+pub(crate) fn set_up(root: &HostRoot, dirs: &PodDirs, pod: &Pod, content: &Content<'_>) -> Result<BTreeMap<String, PodPath>, SetUpError> {
     let mut out = BTreeMap::new();
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
-        let path = if let Some(host_path) = &volume.host_path {
-            check_host_path(root, host_path).map_err(failed)?
-        } else if let Some(claimed) = content.claims.get(&volume.name) {
+        let (name, path) = match content.claims.get(&volume.name).filter(|_| volume.host_path.is_none()) {
             // Messages name the persistent volume, as upstream's.
-            let failed = |why: String| VolumeError { volume: claimed.volume.clone(), why };
-            check_host_path(root, &claimed.source).map_err(failed)?
-        } else {
-            let plugin = plugin(volume).ok_or_else(|| failed(unsupported(volume)))?;
-            let path = dirs.volume(plugin, &volume.name).map_err(failed)?;
-            if let Some(empty) = &volume.empty_dir {
-                empty_dir(root, &path, empty).map_err(|e| failed(text(e)))?;
-            } else {
-                let files = content.files(volume).map_err(failed)?;
-                root.create_dir_all(&parent(&path), 0o755).map_err(|e| failed(text(e)))?;
-                root.write_volume(&path, &files).map_err(|e| failed(text(e)))?;
-            }
-            path
+            Some(claimed) => (&claimed.volume, check_host_path(root, &claimed.source)),
+            None => (&volume.name, set_up_one(root, dirs, volume, content)),
         };
+        let path = path.map_err(|source| SetUpError { volume: name.clone(), source })?;
         out.insert(volume.name.clone(), path);
     }
     Ok(out)
 }
 
+/// Makes a volume ready that no claim stands behind.
+fn set_up_one(root: &HostRoot, dirs: &PodDirs, volume: &Volume, content: &Content<'_>) -> Result<PodPath, VolumeError> {
+    if let Some(host_path) = &volume.host_path {
+        return check_host_path(root, host_path);
+    }
+    let plugin = plugin(volume).ok_or_else(|| unsupported(volume))?;
+    let path = dirs.volume(plugin, &volume.name)?;
+    if let Some(empty) = &volume.empty_dir {
+        empty_dir(root, &path, empty)?;
+    } else {
+        let files = content.files(volume)?;
+        root.create_dir_all(&parent(&path), 0o755)?;
+        root.write_volume(&path, &files)?;
+    }
+    Ok(path)
+}
+
 /// An empty directory for everyone, in memory where asked for and Linux has it.
-fn empty_dir(root: &HostRoot, path: &PodPath, source: &EmptyDirVolumeSource) -> Result<(), host::HostError> {
+fn empty_dir(root: &HostRoot, path: &PodPath, source: &EmptyDirVolumeSource) -> Result<(), HostError> {
     root.create_dir_all(&parent(path), 0o755)?;
     root.create_dir_all(path, 0o777)?;
     if source.medium.as_deref() == Some("Memory") && !root.os().is_windows() {
@@ -114,21 +134,18 @@ fn parent(path: &PodPath) -> PodPath {
     path.parent().unwrap_or_else(|| path.clone())
 }
 
-fn unsupported(volume: &Volume) -> String {
+fn unsupported(volume: &Volume) -> VolumeError {
     let value = serde_json::to_value(volume).unwrap_or_default();
     let kind = value.as_object().and_then(|o| o.keys().find(|k| *k != "name").cloned());
-    format!(
-        "volumes of type {} are not supported by this node agent; supported are emptyDir, hostPath, persistentVolumeClaim, ephemeral, secret, configMap, downwardAPI and projected",
-        kind.as_deref().unwrap_or("(none)")
-    )
+    VolumeError::Unsupported(kind.unwrap_or_else(|| "(none)".to_owned()))
 }
 
 /// Checks a hostPath against its type (upstream hostpath volume's type checkers).
-fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<PodPath, String> {
-    let path = root.parse(&source.path).map_err(text)?;
-    let found = root.kind(&path).map_err(text)?;
+fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<PodPath, VolumeError> {
+    let path = root.parse(&source.path)?;
+    let found = root.kind(&path)?;
     let wanted = source.type_.as_deref().unwrap_or_default();
-    let is_not = |what: &str| Err(format!("hostPath type check failed: {} is not a {what}", source.path));
+    let is_not = |expected| Err(VolumeError::HostPathType { path: source.path.clone(), expected });
     match (wanted, found) {
         ("", _)
         | ("DirectoryOrCreate" | "Directory", Some(FileKind::Directory))
@@ -137,11 +154,11 @@ fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<Pod
         | ("CharDevice", Some(FileKind::CharDevice))
         | ("BlockDevice", Some(FileKind::BlockDevice)) => Ok(path),
         ("DirectoryOrCreate", None) => {
-            root.create_dir_all(&path, 0o755).map_err(text)?;
+            root.create_dir_all(&path, 0o755)?;
             Ok(path)
         }
         ("FileOrCreate", None) => {
-            root.create_file(&path, 0o644).map_err(text)?;
+            root.create_file(&path, 0o644)?;
             Ok(path)
         }
         ("DirectoryOrCreate" | "Directory", _) => is_not("directory"),
@@ -149,7 +166,7 @@ fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<Pod
         ("Socket", _) => is_not("socket"),
         ("CharDevice", _) => is_not("character device"),
         ("BlockDevice", _) => is_not("block device"),
-        (other, _) => Err(format!("hostPath type {other:?} is unknown")),
+        (other, _) => Err(VolumeError::HostPathTypeUnknown(other.to_owned())),
     }
 }
 
@@ -165,31 +182,33 @@ pub(crate) struct MountOf<'a> {
 
 /// The object of the host that a mount shows: the volume, or what its sub-path names. A sub-path
 /// passes no link that a pod could have made, then or later.
-pub(crate) fn mount_source(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<PodPath, String> {
+pub(crate) fn mount_source(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<PodPath, SubPathError> {
     if sub_path.is_empty() {
         return Ok(mount.path.clone());
     }
-    let name = &mount.volume.name;
-    let refused = |why: String| format!("failed to prepare subPath for volumeMount {name:?}: {why}");
+    prepare_sub_path(root, dirs, mount, sub_path).map_err(|source| SubPathError { volume: mount.volume.name.clone(), source })
+}
+
+fn prepare_sub_path(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<PodPath, VolumeError> {
     if plugin(mount.volume).is_some() && mount.volume.empty_dir.is_none() {
         // Written by us alone: the names are our links into the current generation.
-        let full = mount.path.join(sub_path).map_err(|e| refused(text(e)))?;
+        let full = mount.path.join(sub_path)?;
         let relative = &full.components()[mount.path.components().len()..];
-        return content::current(root, mount.path, relative).map_err(refused);
+        return Ok(content::current(root, mount.path, relative)?);
     }
-    let place = format!("volume-subpaths/{name}/{}/{}", mount.container, mount.index);
-    let place = dirs.pod.join(&place).map_err(|e| refused(text(e)))?;
-    root.sub_path(mount.path, sub_path, &place).map_err(|e| refused(text(e)))
+    let place = format!("volume-subpaths/{}/{}/{}", mount.volume.name, mount.container, mount.index);
+    let place = dirs.pod.join(&place)?;
+    Ok(root.sub_path(mount.path, sub_path, &place)?)
 }
 
 /// Removes the pod's volumes; emptyDir content goes, hostPath targets stay.
-pub(crate) fn tear_down(root: &HostRoot, dirs: &PodDirs) -> Result<(), host::HostError> {
+pub(crate) fn tear_down(root: &HostRoot, dirs: &PodDirs) -> Result<(), HostError> {
     root.unmount_below(&dirs.pod)?;
     root.remove_tree(&dirs.pod.join("volumes")?)
 }
 
 /// Removes all directories of the pod.
-pub(crate) fn remove_all(root: &HostRoot, dirs: &PodDirs) -> Result<(), host::HostError> {
+pub(crate) fn remove_all(root: &HostRoot, dirs: &PodDirs) -> Result<(), HostError> {
     root.unmount_below(&dirs.pod)?;
     root.remove_tree(&dirs.pod)?;
     root.remove_tree(&dirs.logs)

@@ -5,6 +5,7 @@
 //! pod. It ends when the pod is gone from the API and from the node.
 
 mod apply;
+mod errors;
 mod files;
 mod start;
 
@@ -15,10 +16,12 @@ use std::time::Duration;
 use cluster::EventType;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod};
+use thiserror_ext::AsReport as _;
 use tokio::sync::mpsc;
 
 use crate::agent::{Agent, key, uid};
 use crate::claims::Claims;
+use crate::error::RuntimeError;
 use crate::images::{ImageError, Ready};
 use crate::pod::admit::{NodeView, admit};
 use crate::pod::{Action, ImageState, Input, Memory, NodeInfo, Observed, Output, State, Volumes, step};
@@ -44,7 +47,7 @@ pub(crate) enum Note {
     /// A pull ended.
     Pulled(String, Result<Ready, ImageError>),
     /// A stop ended; after a failure this comes when it is time to try again.
-    Stopped(String, Result<(), String>),
+    Stopped(String, Result<(), RuntimeError>),
     /// A probe of a container said something.
     Probe(String, News),
 }
@@ -273,7 +276,7 @@ impl Worker {
             Note::Stopped(id, result) => {
                 self.memory.stopping.remove(&id);
                 if let Err(error) = result {
-                    tracing::warn!(pod = %key(&self.pod), container = id, error, "stopping a container failed; trying again");
+                    tracing::warn!(pod = %key(&self.pod), container = id, %error, "stopping a container failed; trying again");
                 }
             }
             Note::Probe(id, news) => self.probed(id, news),
@@ -285,9 +288,9 @@ impl Worker {
             News::Health(health) => {
                 self.memory.health.insert(id, health);
             }
-            News::Failed(which, why) => self.unhealthy(&id, format!("{} probe failed: {}", which.name(), why.trim_end())),
+            News::Failed(which, why) => self.unhealthy(&id, format!("{} probe failed: {}", which.name(), why.to_report_string().trim_end())),
             News::Errored(which, why) => {
-                self.unhealthy(&id, format!("{} probe errored and resulted in unknown state: {}", which.name(), why.trim_end()));
+                self.unhealthy(&id, format!("{} probe errored and resulted in unknown state: {}", which.name(), why.to_report_string().trim_end()));
             }
         }
     }

@@ -162,7 +162,7 @@ pub struct NodeArgs {
 
 /// Thresholds that the node agent understands.
 fn eviction_hard(text: &str) -> Result<EvictionHard, String> {
-    text.parse::<kubelet::EvictionHard>()?;
+    text.parse::<kubelet::EvictionHard>().map_err(|error| error.to_string())?;
     text.parse()
 }
 

@@ -1,25 +1,42 @@
 //! The gRPC health check, `grpc.health.v1.Health/Check`, over plain HTTP/2 (upstream pkg/probe/grpc).
 
+use std::io;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-use super::Verdict;
+use super::{ProbeError, Verdict};
 
 /// Bytes of an answer at most.
 const ANSWER: usize = 10 << 10;
 /// `ServingStatus.SERVING`.
 const SERVING: u64 = 1;
 
+/// Why the server gave no gRPC status.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GrpcError {
+    #[error("dial tcp {host}:{port}")]
+    Dial { host: String, port: u16, source: io::Error },
+    #[error(transparent)]
+    Http2(#[from] hyper::Error),
+    #[error(transparent)]
+    BadRequest(#[from] http::Error),
+    #[error(transparent)]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the server speaks HTTP/2 but not gRPC")]
+    NotGrpc,
+}
+
 /// Asks the server at `host:port` for the health of `service` (empty: of the whole server).
 pub(super) async fn check(host: &str, port: u16, service: &str) -> Verdict {
     match ask(host, port, service).await {
         Ok((0, SERVING)) => Verdict::Success,
-        Ok((0, status)) => Verdict::Failure(format!("service unhealthy (responded with {:?})", status_name(status))),
-        Ok((12, _)) => Verdict::Failure("this server does not implement the grpc health protocol (grpc.health.v1.Health)".into()),
-        Ok((code, _)) => Verdict::Failure(format!("error: health rpc failed: grpc status {code}")),
-        Err(why) => Verdict::Failure(format!("error: health rpc failed: {why}")),
+        Ok((0, status)) => Verdict::Failure(ProbeError::Unhealthy(status_name(status))),
+        Ok((12, _)) => Verdict::Failure(ProbeError::NoHealthService),
+        Ok((code, _)) => Verdict::Failure(ProbeError::GrpcStatus(code)),
+        Err(error) => Verdict::Failure(error.into()),
     }
 }
 
@@ -33,23 +50,21 @@ fn status_name(status: u64) -> &'static str {
 }
 
 /// The gRPC status code and, with code 0, the health.
-async fn ask(host: &str, port: u16, service: &str) -> Result<(u32, u64), String> {
-    let stream = TcpStream::connect((host, port)).await.map_err(|e| format!("dial tcp {host}:{port}: {e}"))?;
-    let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-    let (mut sender, connection) = shaken.map_err(|e| e.to_string())?;
+async fn ask(host: &str, port: u16, service: &str) -> Result<(u32, u64), GrpcError> {
+    let stream = TcpStream::connect((host, port)).await.map_err(|source| GrpcError::Dial { host: host.to_owned(), port, source })?;
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
     let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let request = http::Request::post(format!("http://{authority}/grpc.health.v1.Health/Check"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .header("user-agent", "kube-probe/1.36")
-        .body(Full::new(message(service)))
-        .map_err(|e| e.to_string())?;
+        .body(Full::new(message(service)))?;
     let answer = async {
-        let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let answer = sender.send_request(request).await?;
         let early = code(answer.headers());
-        let body = Limited::new(answer.into_body(), ANSWER).collect().await.map_err(|e| e.to_string())?;
-        let code = body.trailers().and_then(code).or(early).ok_or("the server speaks HTTP/2 but not gRPC")?;
+        let body = Limited::new(answer.into_body(), ANSWER).collect().await.map_err(GrpcError::Body)?;
+        let code = body.trailers().and_then(code).or(early).ok_or(GrpcError::NotGrpc)?;
         Ok((code, health(&body.to_bytes())))
     };
     let answer = answer.await;
@@ -94,6 +109,8 @@ fn health(frame: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use thiserror_ext::AsReport as _;
+
     use super::*;
 
     #[test]
@@ -110,7 +127,10 @@ mod tests {
     async fn a_server_that_is_not_there_fails() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         match check("127.0.0.1", free, "").await {
-            Verdict::Failure(why) => assert!(why.starts_with("error: health rpc failed: dial tcp"), "{why}"),
+            Verdict::Failure(error) => {
+                let text = error.to_report_string();
+                assert!(text.starts_with("error: health rpc failed: dial tcp 127.0.0.1:") && text.ends_with("(os error 111)"), "{text}");
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -137,8 +157,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_server_decides() {
-        assert_eq!(check("127.0.0.1", server(1).await, "").await, Verdict::Success);
-        let verdict = check("127.0.0.1", server(2).await, "db").await;
-        assert_eq!(verdict, Verdict::Failure("service unhealthy (responded with \"NOT_SERVING\")".into()));
+        assert!(matches!(check("127.0.0.1", server(1).await, "").await, Verdict::Success));
+        let Verdict::Failure(error) = check("127.0.0.1", server(2).await, "db").await else { panic!("a server that does not serve is healthy") };
+        assert_eq!(error.to_string(), "service unhealthy (responded with \"NOT_SERVING\")");
     }
 }

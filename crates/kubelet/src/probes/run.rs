@@ -8,8 +8,7 @@ use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pro
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
 
-use super::{Verdict, grpc};
-use crate::go_time::go_duration;
+use super::{GetError, ProbeError, Verdict, grpc};
 
 /// Where a container is probed.
 #[derive(Clone)]
@@ -38,27 +37,27 @@ pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
             match port(&tcp.port, target) {
                 Some(port) => match TcpStream::connect((host.as_str(), port)).await {
                     Ok(_) => Verdict::Success,
-                    Err(e) => Verdict::Failure(format!("dial tcp {host}:{port}: {e}")),
+                    Err(source) => Verdict::Failure(ProbeError::Dial { host, port, source }),
                 },
-                None => Verdict::Unknown("the probe names no port of the container".into()),
+                None => Verdict::Unknown(ProbeError::NoPort),
             }
         } else if let Some(grpc) = &probe.grpc {
             match u16::try_from(grpc.port) {
                 Ok(port) => grpc::check(&target.pod_ip, port, grpc.service.as_deref().unwrap_or_default()).await,
-                Err(_) => Verdict::Unknown(format!("the probe's port {} is none", grpc.port)),
+                Err(_) => Verdict::Unknown(ProbeError::BadPort(grpc.port)),
             }
         } else {
-            Verdict::Unknown("this kind of probe is not supported by this node agent".into())
+            Verdict::Unknown(ProbeError::UnsupportedProbe)
         }
     };
     match tokio::time::timeout(limit, attempt).await {
         Ok(verdict) => verdict,
-        Err(_) => Verdict::Failure(format!("no answer within {} s (context deadline exceeded)", limit.as_secs())),
+        Err(_) => Verdict::Failure(ProbeError::NoAnswer(limit)),
     }
 }
 
 /// Runs a postStart or preStop handler to its end. The caller bounds the time.
-pub(crate) async fn run_hook(handler: &LifecycleHandler, target: &Target) -> Result<(), String> {
+pub(crate) async fn run_hook(handler: &LifecycleHandler, target: &Target) -> Result<(), ProbeError> {
     let verdict = if let Some(sleep) = &handler.sleep {
         tokio::time::sleep(Duration::from_secs(sleep.seconds.max(0) as u64)).await;
         Verdict::Success
@@ -67,11 +66,11 @@ pub(crate) async fn run_hook(handler: &LifecycleHandler, target: &Target) -> Res
     } else if let Some(http) = &handler.http_get {
         get(http, target).await
     } else {
-        Verdict::Unknown("this kind of hook is not supported by this node agent".into())
+        Verdict::Unknown(ProbeError::UnsupportedHook)
     };
     match verdict {
         Verdict::Success => Ok(()),
-        Verdict::Failure(why) | Verdict::Unknown(why) => Err(why),
+        Verdict::Failure(error) | Verdict::Unknown(error) => Err(error),
     }
 }
 
@@ -82,13 +81,10 @@ async fn run_exec(command: Vec<String>, limit: Duration, target: &Target) -> Ver
             let mut output = answer.stdout;
             output.extend(answer.stderr);
             output.truncate(BODY);
-            Verdict::Failure(String::from_utf8_lossy(&output).into_owned())
+            Verdict::Failure(ProbeError::Command { output: String::from_utf8_lossy(&output).into_owned() })
         }
-        // As upstream's client of the runtime words it (k8s.io/cri-client).
-        Err(e) if e.kind() == cri::Kind::Deadline => {
-            Verdict::Failure(format!("command timed out: {:?} timed out after {}", command.join(" "), go_duration(limit)))
-        }
-        Err(e) => Verdict::Unknown(e.message()),
+        Err(e) if e.kind() == cri::Kind::Deadline => Verdict::Failure(ProbeError::CommandTimeout { command: command.join(" "), limit }),
+        Err(e) => Verdict::Unknown(ProbeError::Runtime(e.into())),
     }
 }
 
@@ -105,7 +101,7 @@ fn port(port: &IntOrString, target: &Target) -> Option<u16> {
 
 async fn get(action: &HTTPGetAction, target: &Target) -> Verdict {
     let Some(port) = port(&action.port, target) else {
-        return Verdict::Unknown("the probe names no port of the container".into());
+        return Verdict::Unknown(ProbeError::NoPort);
     };
     let host = action.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| target.pod_ip.clone());
     let path = action.path.clone().filter(|p| !p.is_empty()).unwrap_or_else(|| "/".into());
@@ -113,10 +109,10 @@ async fn get(action: &HTTPGetAction, target: &Target) -> Verdict {
     let https = action.scheme.as_deref() == Some("HTTPS");
     let scheme = if https { "https" } else { "http" };
     let shown = format!("{scheme}://{host}:{port}{path}");
-    let failed = |e: &dyn std::fmt::Display| Verdict::Failure(format!("Get {shown:?}: {e}"));
+    let failed = |source: GetError| Verdict::Failure(ProbeError::Get { url: shown.clone(), source });
     let stream = match TcpStream::connect((host.as_str(), port)).await {
         Ok(stream) => stream,
-        Err(e) => return failed(&e),
+        Err(e) => return failed(e.into()),
     };
     let mut request = http::Request::builder().uri(&path).header("Connection", "close");
     let headers = action.http_headers.iter().flatten();
@@ -132,20 +128,20 @@ async fn get(action: &HTTPGetAction, target: &Target) -> Verdict {
     }
     let request = match request.body(Empty::<bytes::Bytes>::new()) {
         Ok(request) => request,
-        Err(e) => return Verdict::Unknown(e.to_string()),
+        Err(e) => return Verdict::Unknown(ProbeError::BadRequest(e)),
     };
     let sent = if https {
         match crate::tls::connect_unverified(stream, &host).await {
             Ok(tls) => send(TokioIo::new(tls), request).await,
-            Err(e) => return failed(&e),
+            Err(e) => return failed(e.into()),
         }
     } else {
         send(TokioIo::new(stream), request).await
     };
     match sent {
         Ok((status, _)) if (200..400).contains(&status) => Verdict::Success,
-        Ok((status, _)) => Verdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
-        Err(e) => failed(&e),
+        Ok((status, _)) => Verdict::Failure(ProbeError::HttpStatus(status)),
+        Err(e) => failed(e.into()),
     }
 }
 

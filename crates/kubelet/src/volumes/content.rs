@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use host::{FileKind, HostRoot, PodPath, VolumeFile};
+use host::{FileKind, HostError, HostRoot, PathError, PodPath, VolumeFile};
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, ServiceAccountTokenProjection, Volume, VolumeProjection};
 
-use super::text;
 use crate::claims::Claims;
-use crate::env::{Facts, field_value, resource_value};
+use crate::env::{DownwardError, Facts, field_value, resource_value};
 use crate::sources::{Fetched, Kind};
 
 /// Kind and name of an object in the pod's namespace.
@@ -29,6 +28,29 @@ pub(crate) struct Content<'a> {
 }
 
 type Files = BTreeMap<String, VolumeFile>;
+
+/// Why a volume has no content, or not the file that is wanted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContentError {
+    #[error("{} {name:?} not found", kind.lower())]
+    SourceMissing { kind: Kind, name: String },
+    #[error("references non-existent {} key: {key}", match kind { Kind::ConfigMap => "config", Kind::Secret => "secret" })]
+    KeyMissing { kind: Kind, key: String },
+    #[error(transparent)]
+    Downward(#[from] DownwardError),
+    #[error("failed to fetch token: the API gave none for this pod's service account")]
+    TokenMissing,
+    #[error("clusterTrustBundle and podCertificate projections are not supported by this node agent")]
+    UnsupportedProjection,
+    #[error("{0} has no content yet")]
+    Empty(PodPath),
+    #[error("{0} does not exist in the volume")]
+    FileMissing(String),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
 
 /// The objects and tokens the pod's volumes need.
 pub(crate) fn references(pod: &Pod) -> (Vec<ObjectName>, Vec<TokenSpec>) {
@@ -52,7 +74,7 @@ fn token_key(t: &ServiceAccountTokenProjection) -> (String, i64) {
 
 impl Content<'_> {
     /// The files of one volume.
-    pub(super) fn files(&self, volume: &Volume) -> Result<Files, String> {
+    pub(super) fn files(&self, volume: &Volume) -> Result<Files, ContentError> {
         let mut out = Files::new();
         if let Some(s) = &volume.secret {
             let name = s.secret_name.as_deref().unwrap_or_default();
@@ -71,7 +93,7 @@ impl Content<'_> {
         Ok(out)
     }
 
-    fn projection(&self, out: &mut Files, p: &VolumeProjection, mode: i32) -> Result<(), String> {
+    fn projection(&self, out: &mut Files, p: &VolumeProjection, mode: i32) -> Result<(), ContentError> {
         if let Some(s) = &p.secret {
             self.object(out, Kind::Secret, &s.name, s.items.as_deref(), s.optional, mode)?;
         }
@@ -82,19 +104,27 @@ impl Content<'_> {
             self.downward(out, d.items.as_deref(), mode)?;
         }
         if let Some(t) = &p.service_account_token {
-            let token = self.tokens.get(&token_key(t)).ok_or("failed to fetch token: the API gave none for this pod's service account")?;
+            let token = self.tokens.get(&token_key(t)).ok_or(ContentError::TokenMissing)?;
             put(out, &t.path, token.clone().into_bytes(), mode);
         }
         if p.cluster_trust_bundle.is_some() || p.pod_certificate.is_some() {
-            return Err("clusterTrustBundle and podCertificate projections are not supported by this node agent".into());
+            return Err(ContentError::UnsupportedProjection);
         }
         Ok(())
     }
 
-    fn object(&self, out: &mut Files, kind: Kind, name: &str, items: Option<&[KeyToPath]>, optional: Option<bool>, mode: i32) -> Result<(), String> {
+    fn object(
+        &self,
+        out: &mut Files,
+        kind: Kind,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        optional: Option<bool>,
+        mode: i32,
+    ) -> Result<(), ContentError> {
         let optional = optional == Some(true);
         let Some(data) = self.sources.get(&(kind, name.to_owned())).cloned().flatten() else {
-            return if optional { Ok(()) } else { Err(format!("{} {name:?} not found", kind.lower())) };
+            return if optional { Ok(()) } else { Err(ContentError::SourceMissing { kind, name: name.to_owned() }) };
         };
         let Some(items) = items else {
             for (key, value) in &data.items {
@@ -106,20 +136,18 @@ impl Content<'_> {
             match data.items.get(&item.key) {
                 Some(value) => put(out, &item.path, value.clone(), item.mode.unwrap_or(mode)),
                 None if optional => {}
-                None => {
-                    return Err(format!("references non-existent {} key: {}", kind.lower().replace("configmap", "config"), item.key));
-                }
+                None => return Err(ContentError::KeyMissing { kind, key: item.key.clone() }),
             }
         }
         Ok(())
     }
 
-    fn downward(&self, out: &mut Files, items: Option<&[DownwardAPIVolumeFile]>, mode: i32) -> Result<(), String> {
+    fn downward(&self, out: &mut Files, items: Option<&[DownwardAPIVolumeFile]>, mode: i32) -> Result<(), ContentError> {
         for item in items.unwrap_or_default() {
             let value = if let Some(f) = &item.field_ref {
-                field_value(self.pod, self.facts, &f.field_path).ok_or_else(|| format!("unsupported fieldPath: {}", f.field_path))?
+                field_value(self.pod, self.facts, &f.field_path)?
             } else if let Some(r) = &item.resource_field_ref {
-                resource_value(self.pod, None, r, &self.facts.allocatable).ok_or_else(|| format!("unsupported container resource: {}", r.resource))?
+                resource_value(self.pod, None, r, &self.facts.allocatable)?
             } else {
                 continue;
             };
@@ -135,17 +163,17 @@ fn put(out: &mut Files, path: &str, bytes: Vec<u8>, mode: i32) {
 
 /// The real place of a file in a volume we wrote: in the generation that `..data` names, whose
 /// inode outlives the next update.
-pub(super) fn current(root: &HostRoot, volume: &PodPath, relative: &[String]) -> Result<PodPath, String> {
-    let names = root.read_dir(volume).map_err(text)?;
+pub(super) fn current(root: &HostRoot, volume: &PodPath, relative: &[String]) -> Result<PodPath, ContentError> {
+    let names = root.read_dir(volume)?;
     let generation = names
         .iter()
         .filter(|(n, k)| *k == FileKind::Directory && n.starts_with(".."))
         .map(|(n, _)| n.as_str())
         .max()
-        .ok_or_else(|| format!("{volume} has no content yet"))?;
-    let full = volume.join(generation).and_then(|p| p.join(&relative.join("/"))).map_err(text)?;
-    match root.kind(&full).map_err(text)? {
+        .ok_or_else(|| ContentError::Empty(volume.clone()))?;
+    let full = volume.join(generation)?.join(&relative.join("/"))?;
+    match root.kind(&full)? {
         Some(_) => Ok(full),
-        None => Err(format!("{} does not exist in the volume", relative.join("/"))),
+        None => Err(ContentError::FileMissing(relative.join("/"))),
     }
 }

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use host::NodeOs;
 use serde_json::json;
+use thiserror_ext::AsReport as _;
 
 use super::*;
 use crate::claims::Claims;
@@ -48,7 +49,7 @@ impl Fixture {
 
     fn set_up(&self, pod: &Pod) -> Result<BTreeMap<String, PodPath>, String> {
         let content = Content { pod, sources: &self.sources, tokens: &self.tokens, facts: &self.facts, claims: &self.claims };
-        set_up(&self.root, &self.dirs(pod), pod, &content).map_err(|e| e.to_string())
+        set_up(&self.root, &self.dirs(pod), pod, &content).map_err(|e| e.to_report_string())
     }
 
     fn read(&self, path: &str) -> String {
@@ -95,6 +96,8 @@ fn refusals_name_volume_and_cause() {
         let error = f.set_up(&pod(json!([volume]))).unwrap_err();
         assert!(error.starts_with("MountVolume.SetUp failed for volume \"s\" : ") && error.contains(want), "{error}");
     }
+    let missing = f.set_up(&pod(json!([{"name": "s", "secret": {"secretName": "nope"}}]))).unwrap_err();
+    assert_eq!(missing, "MountVolume.SetUp failed for volume \"s\" : secret \"nope\" not found");
 }
 
 #[test]
@@ -121,7 +124,7 @@ fn sub_paths_pass_no_link() {
         let source = |i: usize, sub: &str| {
             let volume = &volumes[i];
             let mount = MountOf { volume, path: &places[&volume.name], container: "c", index: i };
-            mount_source(&f.root, &dirs, &mount, sub).map(|p| p.to_string())
+            mount_source(&f.root, &dirs, &mount, sub).map(|p| p.to_string()).map_err(|e| e.to_report_string())
         };
         assert!(source(0, "a/b").unwrap().ends_with(r"\u1\volume-subpaths\e\c\0"));
         assert!(source(0, "../x").is_err());

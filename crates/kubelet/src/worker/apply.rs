@@ -10,17 +10,20 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
+use thiserror_ext::AsReport as _;
 
+use super::errors::{HookError, MountError, RuntimeClassError, SandboxError};
 use super::{Note, Worker};
 use crate::agent::key;
 use crate::claims::{self, Claims};
 use crate::cri_config;
 use crate::env::Facts;
+use crate::error::RuntimeError;
 use crate::go_time::go_duration;
 use crate::images::{self, ImageError, Policy, Ready};
 use crate::pod::{Action, Failure, ImageState, Volumes, Why};
 use crate::probes;
-use crate::sources::{Fetched, Kind};
+use crate::sources::{Fetched, Kind, SourceError};
 use crate::volumes::{self, Content};
 
 /// Waits after failures: (first, longest).
@@ -60,20 +63,20 @@ impl Worker {
     }
 
     /// Reads the objects that are named, watching them from now on.
-    pub(super) async fn fetch(&self, wanted: Vec<(Kind, String)>) -> Result<Fetched, String> {
+    pub(super) async fn fetch(&self, wanted: Vec<(Kind, String)>) -> Result<Fetched, SourceError> {
         let ns = self.pod.metadata.namespace.clone().unwrap_or_default();
         let mut out = Fetched::new();
         for (kind, name) in wanted {
             if out.contains_key(&(kind, name.clone())) {
                 continue;
             }
-            let data = self.agent.sources.get(&self.uid, kind, &ns, &name).await.map_err(|e| e.to_string())?;
+            let data = self.agent.sources.get(&self.uid, kind, &ns, &name).await?;
             out.insert((kind, name), data);
         }
         Ok(out)
     }
 
-    async fn set_up_volumes(&mut self) -> Result<(), String> {
+    async fn set_up_volumes(&mut self) -> Result<(), MountError> {
         let (objects, tokens) = volumes::references(&self.pod);
         let sources = self.fetch(objects).await?;
         let tokens = self.agent.tokens.get(&self.pod, &tokens, Timestamp::now()).await?;
@@ -85,21 +88,21 @@ impl Worker {
         let none = Claims::new();
         let claims = self.claims.as_ref().unwrap_or(&none);
         let content = Content { pod: &self.pod, sources: &sources, tokens: &tokens, facts: &facts, claims };
-        let places = volumes::set_up(&self.agent.root, &self.dirs, &self.pod, &content);
-        self.places = places.map_err(|e| e.to_string())?;
+        self.places = volumes::set_up(&self.agent.root, &self.dirs, &self.pod, &content)?;
         Ok(())
     }
 
     async fn mount_volumes(&mut self) -> bool {
         match self.set_up_volumes().await {
             Ok(()) => self.memory.volumes = Volumes::Ready,
-            Err(why) => {
-                self.event(None, EventType::Warning, "FailedMount", why.clone());
+            Err(error) => {
+                let message = error.to_report_string();
+                self.event(None, EventType::Warning, error.reason(), message.clone());
                 let before = match &self.memory.volumes {
                     Volumes::Failed(f) => Some(f),
                     _ => None,
                 };
-                let failure = Failure::next(before, "FailedMount", why, Timestamp::now(), VOLUME_WAITS);
+                let failure = Failure::next(before, error.reason(), message, Timestamp::now(), VOLUME_WAITS);
                 self.memory.volumes = Volumes::Failed(failure);
             }
         }
@@ -108,12 +111,12 @@ impl Worker {
 
     /// Brings the content of mounted volumes up to date; a failure leaves the old content.
     pub(super) async fn refresh_volumes(&mut self) {
-        if let Err(why) = self.set_up_volumes().await {
-            self.event(None, EventType::Warning, "FailedMount", why);
+        if let Err(error) = self.set_up_volumes().await {
+            self.event(None, EventType::Warning, error.reason(), error.to_report_string());
         }
     }
 
-    pub(super) async fn handler(&self) -> Result<String, String> {
+    pub(super) async fn handler(&self) -> Result<String, RuntimeClassError> {
         let class = self.pod.spec.as_ref().and_then(|s| s.runtime_class_name.clone());
         let Some(class) = class.filter(|c| !c.is_empty()) else {
             return Ok(String::new());
@@ -121,8 +124,8 @@ impl Worker {
         let api: Api<RuntimeClass> = Api::all(self.agent.client.clone());
         match api.get_opt(&class).await {
             Ok(Some(found)) => Ok(found.handler),
-            Ok(None) => Err(format!("RuntimeClass {class:?} not found")),
-            Err(e) => Err(format!("reading RuntimeClass {class:?} failed: {e}")),
+            Ok(None) => Err(RuntimeClassError::Missing { class }),
+            Err(error) => Err(RuntimeClassError::Read { class, source: error.into() }),
         }
     }
 
@@ -132,10 +135,10 @@ impl Worker {
         }
         let made = async {
             let runtime_handler = self.handler().await?;
-            self.agent.root.create_dir_all(&self.dirs.logs, 0o755).map_err(|e| e.to_string())?;
+            self.agent.root.create_dir_all(&self.dirs.logs, 0o755)?;
             let config = cri_config::sandbox(&self.agent.side, &self.pod, attempt, &self.dirs.logs);
             let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler };
-            self.agent.cri.run_pod_sandbox(request).await.map_err(|e| e.message())
+            self.agent.cri.run_pod_sandbox(request).await.map_err(|error| SandboxError::Run(error.into()))
         };
         match made.await {
             Ok(_) => {
@@ -143,12 +146,12 @@ impl Worker {
                 // Images are looked at again: a new sandbox starts everything anew.
                 self.memory.images.retain(|_, s| matches!(s, ImageState::Pulling));
             }
-            Err(why) => {
-                let why = format!("Failed to create pod sandbox: {why}");
-                tracing::warn!(pod = %key(&self.pod), attempt, reason = "FailedCreatePodSandBox", "{why}");
-                self.event(None, EventType::Warning, "FailedCreatePodSandBox", why.clone());
+            Err(error) => {
+                let message = error.to_report_string();
+                tracing::warn!(pod = %key(&self.pod), attempt, reason = error.reason(), "{message}");
+                self.event(None, EventType::Warning, error.reason(), message.clone());
                 let before = self.memory.sandbox_failure.as_ref();
-                let failure = Failure::next(before, "FailedCreatePodSandBox", why, Timestamp::now(), SANDBOX_WAITS);
+                let failure = Failure::next(before, error.reason(), message, Timestamp::now(), SANDBOX_WAITS);
                 self.memory.sandbox_failure = Some(failure);
             }
         }
@@ -159,9 +162,10 @@ impl Worker {
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
         match self.agent.cri.stop_pod_sandbox(request).await {
             Err(e) if !e.is_not_found() => {
-                let why = format!("error killing pod: {}", e.message());
-                tracing::warn!(pod = %key(&self.pod), sandbox = id, reason = "FailedKillPod", "{why}");
-                self.event(None, EventType::Warning, "FailedKillPod", why);
+                let error = SandboxError::Stop(e.into());
+                let message = error.to_report_string();
+                tracing::warn!(pod = %key(&self.pod), sandbox = id, reason = error.reason(), "{message}");
+                self.event(None, EventType::Warning, error.reason(), message);
                 self.retry_at = Some(Timestamp::now() + API_RETRY);
                 false
             }
@@ -207,7 +211,7 @@ impl Worker {
                     let _ = tell.send(Note::Pulled(container, result));
                 });
             }
-            Err(error) => self.pull_failed(&name, &image, error),
+            Err(error) => self.pull_failed(&name, &error),
         }
         true
     }
@@ -250,23 +254,18 @@ impl Worker {
                 }
                 self.image_state(&name, ImageState::Present(ready.reference));
             }
-            Err(error) => self.pull_failed(&name, &image, error),
+            Err(error) => self.pull_failed(&name, &error),
         }
     }
 
-    fn pull_failed(&mut self, name: &str, image: &str, error: ImageError) {
-        let (reason, message) = match error.reason {
-            "ErrImagePull" => ("Failed", format!("Failed to pull image {image:?}: {}", error.message)),
-            "InvalidImageName" | "ImageInspectError" => ("InspectFailed", error.message.clone()),
-            reason => (reason, error.message.clone()),
-        };
-        self.event(Some(name), EventType::Warning, reason, message);
-        self.event(Some(name), EventType::Warning, "Failed", format!("Error: {}", error.reason));
+    fn pull_failed(&mut self, name: &str, error: &ImageError) {
+        self.event(Some(name), EventType::Warning, error.event_reason(), error.to_report_string());
+        self.event(Some(name), EventType::Warning, "Failed", format!("Error: {}", error.reason()));
         let before = match self.memory.images.get(name) {
             Some(ImageState::Failed(f)) => Some(f.clone()),
             _ => self.memory.pull_failures.remove(name),
         };
-        let failure = Failure::next(before.as_ref(), error.reason, error.message, Timestamp::now(), PULL_WAITS);
+        let failure = Failure::next(before.as_ref(), error.reason(), error.message(), Timestamp::now(), PULL_WAITS);
         self.image_state(name, ImageState::Failed(failure));
     }
 
@@ -306,9 +305,9 @@ impl Worker {
             if let Some((handler, target)) = hook {
                 let began = Instant::now();
                 let run = tokio::time::timeout(grace, probes::run_hook(&handler, &target)).await;
-                if let Ok(Err(why)) = run {
-                    let message = format!("PreStopHook failed: {why}");
-                    agent.recorder.event(&about, EventType::Warning, "FailedPreStopHook", None, message);
+                if let Ok(Err(error)) = run {
+                    let error = HookError::PreStop(error);
+                    agent.recorder.event(&about, EventType::Warning, error.reason(), None, error.to_report_string());
                 }
                 // At least two seconds remain for the stop signal, as upstream.
                 left = grace.saturating_sub(began.elapsed()).max(MINIMUM_STOP.min(grace));
@@ -316,7 +315,7 @@ impl Worker {
             let result = match agent.cri.stop_container(&id, left).await {
                 Err(e) if !e.is_not_found() => {
                     tokio::time::sleep(STOP_RETRY).await;
-                    Err(e.message())
+                    Err(e.into())
                 }
                 _ => Ok(()),
             };
@@ -350,8 +349,8 @@ impl Worker {
         if !self.gone {
             self.agent.statuses.flushed(&self.uid).await;
         }
-        if let Err(why) = self.remove_from_runtime().await {
-            tracing::warn!(pod = %key(&self.pod), why, "removing a pod from the runtime failed; trying again");
+        if let Err(error) = self.remove_from_runtime().await {
+            tracing::warn!(pod = %key(&self.pod), %error, "removing a pod from the runtime failed; trying again");
             self.retry_at = Some(Timestamp::now() + API_RETRY);
             return false;
         }
@@ -366,15 +365,15 @@ impl Worker {
         true
     }
 
-    async fn remove_from_runtime(&self) -> Result<(), String> {
-        let observed = crate::runtime::observe(&self.agent.cri, &self.uid).await.map_err(|e| e.message())?;
+    async fn remove_from_runtime(&self) -> Result<(), RuntimeError> {
+        let observed = crate::runtime::observe(&self.agent.cri, &self.uid).await?;
         for c in observed.containers {
             let request = v1::RemoveContainerRequest { container_id: c.id };
-            self.agent.cri.remove_container(request).await.map_err(|e| e.message())?;
+            self.agent.cri.remove_container(request).await?;
         }
         for s in observed.sandboxes {
             let request = v1::RemovePodSandboxRequest { pod_sandbox_id: s.id };
-            self.agent.cri.remove_pod_sandbox(request).await.map_err(|e| e.message())?;
+            self.agent.cri.remove_pod_sandbox(request).await?;
         }
         Ok(())
     }

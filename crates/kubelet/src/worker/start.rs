@@ -8,12 +8,14 @@ use host::PodPath;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Container;
 use kube_rules::expand;
+use thiserror_ext::AsReport as _;
 
 use super::Worker;
+use super::errors::{ConfigError, HookError, StartError};
 use crate::cri_config::{self, ContainerSide, ImageUse};
 use crate::env::{self, Input};
 use crate::pod::{Failure, ImageState, State, container_hash, is_host_network};
-use crate::probes;
+use crate::probes::{self, ProbeError};
 use crate::services;
 use crate::volumes::{self, MountOf};
 
@@ -24,13 +26,6 @@ const WAITS: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(10), 
 const POST_START: Duration = Duration::from_secs(120);
 /// How long the first list of Services may take.
 const FIRST_SERVICES: Duration = Duration::from_secs(5);
-
-/// A failed create or start: the waiting reason and the message.
-type Failed = (&'static str, String);
-
-fn config_error(message: String) -> Failed {
-    ("CreateContainerConfigError", message)
-}
 
 impl Worker {
     pub(super) async fn start_container(&mut self, name: &str, restarts: u32) -> bool {
@@ -48,10 +43,11 @@ impl Worker {
             Ok(()) => {
                 self.memory.failures.remove(name);
             }
-            Err((reason, message)) => {
+            Err(error) => {
+                let message = error.to_report_string();
                 self.event(Some(name), EventType::Warning, "Failed", format!("Error: {message}"));
                 let before = self.memory.failures.get(name);
-                let failure = Failure::next(before, reason, message, now, WAITS);
+                let failure = Failure::next(before, error.reason(), message, now, WAITS);
                 self.memory.failures.insert(name.to_owned(), failure);
             }
         }
@@ -66,23 +62,23 @@ impl Worker {
         }
     }
 
-    async fn create_and_start(&mut self, c: &Container, restarts: u32, reference: &str) -> Result<(), Failed> {
+    async fn create_and_start(&mut self, c: &Container, restarts: u32, reference: &str) -> Result<(), StartError> {
         let sandbox = self.observed.sandboxes.first().cloned();
-        let sandbox = sandbox.ok_or(("CreateContainerError", "the sandbox is gone".to_owned()))?;
+        let sandbox = sandbox.ok_or(StartError::NoSandbox)?;
         let image = c.image.clone().unwrap_or_default();
         let usage = self.agent.images.usage(&image, reference).await;
-        let usage = usage.map_err(|e| ("ImageInspectError", e.message()))?;
-        let environment = self.environment(c).await.map_err(config_error)?;
+        let usage = usage.map_err(|error| StartError::InspectImage(error.into()))?;
+        let environment = self.environment(c).await?;
         if !environment.skipped.is_empty() {
             let message = format!("Keys {:?} were skipped since they are considered invalid environment variable names.", environment.skipped);
             self.event(Some(&c.name), EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
-        let (config, sandbox_config) = self.configs(c, restarts, &usage, environment.vars, sandbox.attempt).map_err(config_error)?;
+        let (config, sandbox_config) = self.configs(c, restarts, &usage, environment.vars, sandbox.attempt)?;
         let request = v1::CreateContainerRequest { pod_sandbox_id: sandbox.id.clone(), config: Some(config), sandbox_config: Some(sandbox_config) };
-        let id = self.agent.cri.create_container(request).await.map_err(|e| ("CreateContainerError", e.message()))?;
+        let id = self.agent.cri.create_container(request).await.map_err(|error| StartError::Create(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
         let request = v1::StartContainerRequest { container_id: id.clone() };
-        self.agent.cri.start_container(request).await.map_err(|e| ("RunContainerError", e.message()))?;
+        self.agent.cri.start_container(request).await.map_err(|error| StartError::Start(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Started", format!("Container started: {}", c.name));
         self.post_start(c, &id).await;
         Ok(())
@@ -96,11 +92,10 @@ impl Worker {
         image: &ImageUse,
         env: Vec<(String, String)>,
         attempt: u32,
-    ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig), String> {
+    ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig), ConfigError> {
         let mounts = self.mounts(c, restarts, &env)?;
-        let logs = self.dirs.logs.join(&c.name).map_err(|e| e.to_string())?;
-        let made = self.agent.root.create_dir_all(&logs, 0o755);
-        made.map_err(|e| e.to_string())?;
+        let logs = self.dirs.logs.join(&c.name)?;
+        self.agent.root.create_dir_all(&logs, 0o755)?;
         let side = ContainerSide { image, restarts, env, mounts, target: self.debugged(&c.name)? };
         let config = cri_config::container(&self.agent.side, &self.pod, c, side)?;
         let sandbox = cri_config::sandbox(&self.agent.side, &self.pod, attempt, &self.dirs.logs);
@@ -108,14 +103,16 @@ impl Worker {
     }
 
     /// The running container whose processes an ephemeral container wants to see.
-    fn debugged(&self, name: &str) -> Result<Option<String>, String> {
+    fn debugged(&self, name: &str) -> Result<Option<String>, ConfigError> {
         let mut all = self.pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten());
         let Some(target) = all.find(|e| e.name == name).and_then(|e| e.target_container_name.clone()).filter(|t| !t.is_empty()) else {
             return Ok(None);
         };
         let found = self.observed.newest(&target).filter(|c| c.state == State::Running);
-        let found = found.ok_or_else(|| format!("unable to find target container {target}: it does not run"))?;
-        Ok(Some(found.id.clone()))
+        match found {
+            Some(found) => Ok(Some(found.id.clone())),
+            None => Err(ConfigError::TargetNotRunning { container: target }),
+        }
     }
 
     /// Runs the postStart hook; a container whose hook fails is stopped, and restarts as any that
@@ -125,33 +122,32 @@ impl Worker {
             return;
         };
         let target = self.target(c, id);
-        let why = match tokio::time::timeout(POST_START, probes::run_hook(handler, &target)).await {
-            Ok(Ok(())) => return,
-            Ok(Err(why)) => why,
-            Err(_) => format!("no end within {} s", POST_START.as_secs()),
+        let ended = tokio::time::timeout(POST_START, probes::run_hook(handler, &target)).await;
+        let Err(error) = ended.unwrap_or(Err(ProbeError::NoEnd(POST_START))) else {
+            return;
         };
-        let message = format!("PostStartHook failed: {why}");
-        self.event(Some(&c.name), EventType::Warning, "FailedPostStartHook", message);
+        let error = HookError::PostStart(error);
+        self.event(Some(&c.name), EventType::Warning, error.reason(), error.to_report_string());
         let grace = Duration::from_secs(crate::pod::grace(&self.pod) as u64);
         if let Err(error) = self.agent.cri.stop_container(id, grace).await {
             tracing::warn!(container = id, %error, "stopping a container after its hook failed did not work");
         }
     }
 
-    async fn environment(&self, c: &Container) -> Result<env::Environment, String> {
+    async fn environment(&self, c: &Container) -> Result<env::Environment, ConfigError> {
         // Variables of Services need the first list of them, as upstream.
         if tokio::time::timeout(FIRST_SERVICES, self.agent.services.synced()).await.is_err() {
-            return Err("services have not yet been read at least once, cannot construct envvars".into());
+            return Err(ConfigError::ServicesUnread);
         }
         let sources = self.fetch(env::references(c)).await?;
         let ns = self.pod.metadata.namespace.as_deref().unwrap_or_default();
         let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
         let services = services::variables(&self.agent.services, ns, links);
         let facts = self.facts();
-        env::environment(&Input { pod: &self.pod, container: c, sources: &sources, services: &services, facts: &facts })
+        Ok(env::environment(&Input { pod: &self.pod, container: c, sources: &sources, services: &services, facts: &facts })?)
     }
 
-    fn mounts(&self, c: &Container, restarts: u32, vars: &[(String, String)]) -> Result<Vec<v1::Mount>, String> {
+    fn mounts(&self, c: &Container, restarts: u32, vars: &[(String, String)]) -> Result<Vec<v1::Mount>, ConfigError> {
         let os = self.agent.side.os;
         let all = self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
         let mut out = Vec::new();
@@ -159,7 +155,7 @@ impl Worker {
             let volume = all.clone().find(|v| v.name == m.name);
             let place = self.places.get(&m.name);
             let (Some(volume), Some(place)) = (volume, place) else {
-                return Err(format!("volume {:?} of a volumeMount is not among the pod's volumes", m.name));
+                return Err(ConfigError::VolumeMissing { volume: m.name.clone() });
             };
             let sub_path = match (&m.sub_path, &m.sub_path_expr) {
                 (_, Some(e)) if !e.is_empty() => expand_strictly(e, vars)?,
@@ -177,7 +173,7 @@ impl Worker {
     }
 
     /// Adds the files the agent gives every container: hosts and the termination message.
-    fn own_mounts(&self, c: &Container, restarts: u32, out: &mut Vec<v1::Mount>) -> Result<(), String> {
+    fn own_mounts(&self, c: &Container, restarts: u32, out: &mut Vec<v1::Mount>) -> Result<(), ConfigError> {
         let os = self.agent.side.os;
         let mounted = |path: &str, out: &[v1::Mount]| {
             let path = kube_rules::container_path(os, path);
@@ -191,18 +187,18 @@ impl Worker {
         }
         let message = c.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/dev/termination-log");
         if !mounted(message, out) {
-            let file = self.message_file(&c.name, restarts).map_err(|e| e.to_string())?;
+            let file = self.message_file(&c.name, restarts)?;
             let dir = file.parent().unwrap_or_else(|| file.clone());
-            self.agent.root.create_dir_all(&dir, 0o750).map_err(|e| e.to_string())?;
-            self.agent.root.create_file(&file, 0o666).map_err(|e| e.to_string())?;
+            self.agent.root.create_dir_all(&dir, 0o750)?;
+            self.agent.root.create_file(&file, 0o666)?;
             out.push(cri_config::mount(os, message, &file, false));
         }
         Ok(())
     }
 
     /// The pod's hosts file: itself and its aliases.
-    fn write_hosts(&self) -> Result<PodPath, String> {
-        let path = self.dirs.pod.join("etc-hosts").map_err(|e| e.to_string())?;
+    fn write_hosts(&self) -> Result<PodPath, ConfigError> {
+        let path = self.dirs.pod.join("etc-hosts")?;
         let name = cri_config::hostname(&self.agent.side, &self.pod);
         let spec = self.pod.spec.clone().unwrap_or_default();
         let mut text = String::from("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
@@ -223,14 +219,14 @@ impl Worker {
         for alias in aliases {
             text.push_str(&format!("{}\t{}\n", alias.ip, alias.hostnames.unwrap_or_default().join("\t")));
         }
-        self.agent.root.create_dir_all(&self.dirs.pod, 0o750).map_err(|e| e.to_string())?;
-        self.agent.root.write_file(&path, text.as_bytes(), 0o644).map_err(|e| e.to_string())?;
+        self.agent.root.create_dir_all(&self.dirs.pod, 0o750)?;
+        self.agent.root.write_file(&path, text.as_bytes(), 0o644)?;
         Ok(path)
     }
 }
 
 /// subPathExpr: every variable must exist.
-fn expand_strictly(text: &str, vars: &[(String, String)]) -> Result<String, String> {
+fn expand_strictly(text: &str, vars: &[(String, String)]) -> Result<String, ConfigError> {
     let missing = std::cell::RefCell::new(None);
     let out = expand(text, |name| {
         let found = vars.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
@@ -241,6 +237,6 @@ fn expand_strictly(text: &str, vars: &[(String, String)]) -> Result<String, Stri
     });
     match missing.into_inner() {
         None => Ok(out),
-        Some(name) => Err(format!("subPathExpr {text:?} names the variable {name:?}, which is not set")),
+        Some(variable) => Err(ConfigError::SubPathExpression { expression: text.to_owned(), variable }),
     }
 }

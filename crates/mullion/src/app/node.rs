@@ -249,7 +249,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         labels: BTreeMap::new(),
         taints: Vec::new(),
         hyper_v_container: kubelet.feature_gates.get("HyperVContainer") == Some(&true),
-        eviction_hard: kubelet.eviction_hard.to_string().parse().map_err(anyhow::Error::msg).context("evictionHard")?,
+        eviction_hard: kubelet.eviction_hard.to_string().parse().context("evictionHard")?,
         logs: log_rotation(config)?,
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),
