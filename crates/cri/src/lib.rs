@@ -30,6 +30,28 @@ pub mod labels {
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 }
 
+/// What a container without privileges does not see or cannot write, unless its pod asks for more: the lists of upstream's kubelet
+/// (`pkg/securitycontext/util.go`) and containerd.
+pub mod defaults {
+    /// Paths of /proc and /sys that containers do not see.
+    pub const MASKED_PATHS: &[&str] = &[
+        "/proc/asound",
+        "/proc/acpi",
+        "/proc/interrupts",
+        "/proc/kcore",
+        "/proc/keys",
+        "/proc/latency_stats",
+        "/proc/timer_list",
+        "/proc/timer_stats",
+        "/proc/sched_debug",
+        "/proc/scsi",
+        "/sys/firmware",
+        "/sys/devices/virtual/powercap",
+    ];
+    /// Paths of /proc that containers cannot write.
+    pub const READONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+}
+
 /// Annotations of our own in a runtime's answers. A runtime need not have them, and an agent need not read them.
 pub mod annotations {
     /// On a sandbox's status: why its network does not work, while it is being repaired or after it was lost.

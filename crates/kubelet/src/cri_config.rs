@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use cri::defaults::{MASKED_PATHS, READONLY_PATHS};
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use cri::v1;
 use host::{NodeOs, PodPath};
@@ -309,25 +310,6 @@ fn who(pod: &Pod, c: &Container) -> String {
     format!("(pod: \"{}_{}({})\", container: {})", text(&m.name), text(&m.namespace), text(&m.uid), c.name)
 }
 
-/// Paths of /proc and /sys that containers do not see (containerd's defaults).
-const MASKED: &[&str] = &[
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
-
-/// Paths of /proc that containers cannot write.
-const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-
 /// Whether a container that must not run as root does not.
 fn check_non_root(user: Option<i64>, image: &ImageUse, container: String) -> Result<(), SecurityError> {
     match user.or(image.uid) {
@@ -369,8 +351,8 @@ fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) 
             readonly_rootfs: s.read_only_root_filesystem == Some(true),
             supplemental_groups: groups(&p),
             no_new_privs: s.allow_privilege_escalation == Some(false),
-            masked_paths: if open { Vec::new() } else { paths(MASKED) },
-            readonly_paths: if open { Vec::new() } else { paths(READONLY) },
+            masked_paths: if open { Vec::new() } else { paths(MASKED_PATHS) },
+            readonly_paths: if open { Vec::new() } else { paths(READONLY_PATHS) },
             seccomp: Some(seccomp_profile(seccomp.as_ref(), || who(pod, c))?),
             ..Default::default()
         }),

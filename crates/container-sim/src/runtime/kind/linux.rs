@@ -1,6 +1,7 @@
 //! Linux nodes, and programs of Linux images.
 
 use anyhow::{Context as _, Result, bail};
+use cri::defaults::{MASKED_PATHS, READONLY_PATHS};
 use images::Store;
 use k8s_cri::v1;
 
@@ -12,26 +13,8 @@ use crate::runtime::network::Netns;
 use crate::runtime::stats::SandboxUsage;
 use crate::shim::{MountSource, MountSpec, Pids, Profile, Program, Propagation, RootSpec, Seccomp, Security};
 
-/// What containerd hides from containers that are not privileged.
-const MASKED: &[&str] = &[
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
-
 /// Bytes of the largest seccomp profile that is read; Docker's default one has 12,000.
 const LARGEST_PROFILE: u64 = 1 << 20;
-
-/// What containerd protects from containers that are not privileged.
-const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// A Linux node, and a container with a program of its image.
 pub(super) struct Linux;
@@ -126,7 +109,7 @@ impl System for Linux {
         let capabilities = linux.capabilities.clone().unwrap_or_default();
         let named = Some(linux.run_as_username.clone()).filter(|name| !name.is_empty());
         let number = linux.run_as_user.as_ref().map(|user| user.value.to_string());
-        // An empty list is what a kubelet sends for `procMount: Unmasked`; ours and upstream's send the default list.
+        // Other than containerd, `procMount: Unmasked` has no effect here: /proc of a simulated host shows the machine.
         let or = |paths: &[String], default: &[&str]| if paths.is_empty() && !linux.privileged { list(default) } else { paths.to_vec() };
         Ok(Security {
             privileged: linux.privileged,
@@ -134,8 +117,8 @@ impl System for Linux {
             readonly_root: linux.readonly_rootfs,
             add_capabilities: capabilities.add_capabilities,
             drop_capabilities: capabilities.drop_capabilities,
-            masked_paths: or(&linux.masked_paths, MASKED),
-            readonly_paths: or(&linux.readonly_paths, READONLY),
+            masked_paths: or(&linux.masked_paths, MASKED_PATHS),
+            readonly_paths: or(&linux.readonly_paths, READONLY_PATHS),
             user: number.or(named).unwrap_or_else(|| image_user.clone()),
             group: linux.run_as_group.as_ref().and_then(|group| u32::try_from(group.value).ok()),
             groups: linux.supplemental_groups.iter().filter_map(|group| u32::try_from(*group).ok()).collect(),
@@ -166,7 +149,7 @@ impl System for Linux {
 
 /// What every container gets that asks for nothing: containerd's hidden and protected paths.
 pub(super) fn default_security() -> Security {
-    Security { masked_paths: list(MASKED), readonly_paths: list(READONLY), ..Security::default() }
+    Security { masked_paths: list(MASKED_PATHS), readonly_paths: list(READONLY_PATHS), ..Security::default() }
 }
 
 fn security_context<'a>(request: &Request<'a>) -> Option<&'a v1::LinuxContainerSecurityContext> {
