@@ -11,6 +11,7 @@
 mod cgroup;
 mod container;
 mod environment;
+mod filter;
 mod image_service;
 mod isolation;
 mod kind;
@@ -37,9 +38,10 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tonic::Status;
 
 use cgroup::Cgroups;
+use filter::by_prefix;
 use kind::System;
 use network::Network;
-use record::{ContainerRecord, Records, SandboxRecord, by_prefix};
+use record::{ContainerRecord, Loaded, Records, SandboxRecord};
 use repair::Trouble;
 
 use crate::Config;
@@ -114,7 +116,8 @@ impl Runtime {
         let store = Store::open(&config.state_dir.join("images"), &config.cache_dir, config.os)?;
         let records = Records::open(&config.state_dir)?;
         let network = Network::new(&config)?;
-        let alive: Vec<String> = records.load()?.1.into_iter().filter(|record| record.exit.is_none()).map(|record| record.id).collect();
+        let loaded = records.load()?;
+        let alive: Vec<String> = loaded.containers.iter().filter(|record| record.exit.is_none()).map(|record| record.id.clone()).collect();
         let cgroups = Cgroups::find(&config.state_dir, &alive);
         let template = Template::new(&config.cache_dir, config.template.clone());
         let (notices, receiver) = mpsc::unbounded_channel();
@@ -134,10 +137,11 @@ impl Runtime {
             pulls: Mutex::default(),
             tasks: Mutex::default(),
         });
-        runtime.recover().await?;
+        let mut valid = loaded.ignored.clone();
+        runtime.recover(loaded).await?;
         // Before anybody can ask for a sandbox that the plug-ins would not know to be valid.
-        let known: Vec<SandboxRecord> = runtime.state().sandboxes.values().map(|sandbox| sandbox.record.clone()).collect();
-        runtime.network.collect(&known).await;
+        valid.extend(runtime.state().sandboxes.keys().cloned());
+        runtime.network.collect(valid).await;
         tokio::spawn(Self::listen(Arc::downgrade(&runtime), receiver));
         runtime.keep_networks();
         Ok(runtime)
@@ -148,8 +152,7 @@ impl Runtime {
     }
 
     /// Finds sandboxes and containers again.
-    async fn recover(&self) -> Result<()> {
-        let (sandboxes, containers) = self.records.load()?;
+    async fn recover(&self, Loaded { sandboxes, containers, .. }: Loaded) -> Result<()> {
         for record in sandboxes {
             let dir = self.records.sandbox_dir(&record.id);
             let mut shim = if record.stopped { None } else { self.find_shim(&dir, &record.id).await };

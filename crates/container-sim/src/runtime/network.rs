@@ -62,11 +62,11 @@ impl Network {
 
     /// Lets plug-ins free what belongs to none of these sandboxes: addresses and endpoints that were left when somebody
     /// ended halfway. Nothing is done before there is a configuration.
-    pub(crate) async fn collect(&self, sandboxes: &[SandboxRecord]) {
+    pub(crate) async fn collect(&self, sandboxes: Vec<String>) {
         if self.not_ready().is_some() {
             return;
         }
-        let valid: Vec<_> = sandboxes.iter().map(|sandbox| (sandbox.id.clone(), INTERFACE.to_owned())).collect();
+        let valid: Vec<_> = sandboxes.into_iter().map(|sandbox| (sandbox, INTERFACE.to_owned())).collect();
         let done = tokio::time::timeout(COLLECTION, self.cni.gc(&valid)).await;
         let error = match done {
             Ok(Ok(())) => return,

@@ -3,11 +3,10 @@
 //! `cri/sandboxes/ID/sandbox.json`, and below it `containers/ID/container.json`. What shims know better (start and end
 //! of a container) lies beside in files of theirs.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use k8s_cri::v1;
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +15,23 @@ use super::network::Netns;
 use crate::shim::{Exit, Started, read_json, write_json};
 use images::stand_in::StandIn;
 
-/// Version of these files.
+/// Version of a sandbox's file and of its containers' files.
 const FORMAT: u32 = 1;
+
+/// The version that a sandbox's file has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+/// Everything that was found on disk.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub sandboxes: Vec<SandboxRecord>,
+    pub containers: Vec<ContainerRecord>,
+    /// Ids of sandboxes that this version cannot read. Their shims may be running: their addresses stay taken.
+    pub ignored: Vec<String>,
+}
 
 /// A sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -117,32 +131,35 @@ impl Records {
         write_json(&self.container_dir(&record.sandbox, &record.id).join("exit.json"), exit)
     }
 
-    /// All records. What cannot be read is logged and left alone.
-    pub(crate) fn load(&self) -> Result<(Vec<SandboxRecord>, Vec<ContainerRecord>)> {
-        let mut sandboxes = Vec::new();
-        let mut containers = Vec::new();
+    /// Everything that was written. What cannot be read is logged and left alone, a sandbox with its containers.
+    pub(crate) fn load(&self) -> Result<Loaded> {
+        let mut loaded = Loaded::default();
         for dir in subdirectories(&self.dir)? {
-            match read_json::<SandboxRecord>(&dir.join("sandbox.json")) {
-                Ok(record) if record.format <= FORMAT => sandboxes.push(record),
-                Ok(record) => tracing::warn!(dir = %dir.display(), format = record.format, "sandbox was written by a newer version, ignored"),
-                Err(error) => {
-                    tracing::warn!(dir = %dir.display(), error = format!("{error:#}"), "sandbox cannot be read, ignored");
-                    continue;
+            match read_sandbox(&dir) {
+                Ok(record) => {
+                    loaded.sandboxes.push(record);
+                    self.load_containers(&dir, &mut loaded.containers)?;
                 }
-            }
-            for container in subdirectories(&dir.join("containers"))? {
-                match read_json::<ContainerRecord>(&container.join("container.json")) {
-                    Ok(mut record) => {
-                        self.refresh(&mut record);
-                        containers.push(record);
-                    }
-                    Err(error) => {
-                        tracing::warn!(dir = %container.display(), error = format!("{error:#}"), "container cannot be read, ignored");
-                    }
+                Err(error) => {
+                    tracing::warn!(dir = %dir.display(), error = format!("{error:#}"), "a sandbox cannot be read, ignored");
+                    loaded.ignored.extend(dir.file_name().map(|id| id.to_string_lossy().into_owned()));
                 }
             }
         }
-        Ok((sandboxes, containers))
+        Ok(loaded)
+    }
+
+    fn load_containers(&self, sandbox: &Path, containers: &mut Vec<ContainerRecord>) -> Result<()> {
+        for dir in subdirectories(&sandbox.join("containers"))? {
+            match read_json::<ContainerRecord>(&dir.join("container.json")) {
+                Ok(mut record) => {
+                    self.refresh(&mut record);
+                    containers.push(record);
+                }
+                Err(error) => tracing::warn!(dir = %dir.display(), error = format!("{error:#}"), "a container cannot be read, ignored"),
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn remove(path: &Path) -> Result<()> {
@@ -159,6 +176,17 @@ impl Records {
     }
 }
 
+/// The record of the sandbox in `dir`.
+fn read_sandbox(dir: &Path) -> Result<SandboxRecord> {
+    let path = dir.join("sandbox.json");
+    // The format first: a newer one may have anything else in other places.
+    let Format { format } = read_json(&path)?;
+    if format > FORMAT {
+        bail!("{} has format {format}, written by a newer version: this one reads up to {FORMAT}", path.display());
+    }
+    read_json(&path)
+}
+
 fn subdirectories(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -170,22 +198,55 @@ fn subdirectories(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether `labels` hold everything that `selector` asks for.
-pub(crate) fn selected<S: std::hash::BuildHasher>(
-    labels: &std::collections::HashMap<String, String, S>,
-    selector: &std::collections::HashMap<String, String, S>,
-) -> bool {
-    selector.iter().all(|(name, value)| labels.get(name) == Some(value))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The object that an id or its unambiguous beginning means.
-pub(crate) fn by_prefix<'a, T>(objects: &'a BTreeMap<String, T>, id: &str) -> Option<&'a T> {
-    if id.is_empty() {
-        return None;
+    fn written(records: &Records, id: &str, format: u32) {
+        let dir = records.sandbox_dir(id);
+        let container = dir.join("containers").join(format!("{id}-c"));
+        std::fs::create_dir_all(&container).unwrap();
+        let sandbox = SandboxRecord {
+            format,
+            id: id.to_owned(),
+            created_at: 1,
+            config: v1::PodSandboxConfig::default(),
+            runtime_handler: String::new(),
+            netns: Netns::Own,
+            ips: Vec::new(),
+            shim_pid: 1,
+            stopped: false,
+        };
+        let record = ContainerRecord {
+            id: format!("{id}-c"),
+            sandbox: id.to_owned(),
+            created_at: 1,
+            config: v1::ContainerConfig::default(),
+            image_id: String::new(),
+            image_ref: String::new(),
+            stand_in: None,
+            stop_signal: 15,
+            log_path: String::new(),
+            holders: Holders::default(),
+            started: None,
+            exit: None,
+        };
+        write_json(&dir.join("sandbox.json"), &sandbox).unwrap();
+        write_json(&container.join("container.json"), &record).unwrap();
     }
-    let mut found = objects.range(id.to_owned()..).take_while(|(known, _)| known.starts_with(id));
-    match (found.next(), found.next()) {
-        (Some((known, object)), second) if second.is_none() || known == id => Some(object),
-        _ => None,
+
+    #[test]
+    fn sandboxes_of_newer_versions_are_left_alone_with_their_containers() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        written(&records, "known", FORMAT);
+        written(&records, "newer", FORMAT + 1);
+        // A newer version may write its other members differently.
+        std::fs::create_dir_all(records.sandbox_dir("newest")).unwrap();
+        std::fs::write(records.sandbox_dir("newest").join("sandbox.json"), format!(r#"{{"format": {}, "id": 7}}"#, FORMAT + 2)).unwrap();
+        let loaded = records.load().unwrap();
+        assert_eq!(loaded.sandboxes.iter().map(|record| record.id.as_str()).collect::<Vec<_>>(), ["known"]);
+        assert_eq!(loaded.containers.iter().map(|record| record.id.as_str()).collect::<Vec<_>>(), ["known-c"]);
+        assert_eq!(loaded.ignored, ["newer", "newest"], "their addresses stay taken");
     }
 }

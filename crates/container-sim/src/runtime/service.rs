@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
-use super::record::by_prefix;
+use super::filter::by_prefix;
 use super::{Runtime, isolation, not_found};
 use crate::streaming;
 

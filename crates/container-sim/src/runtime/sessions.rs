@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tonic::Status;
 
-use super::record::by_prefix;
+use super::filter::by_prefix;
 use super::{Runtime, failed, not_found};
 use crate::session::{Input, Output, Session, SessionControl, Want};
 use crate::shim::client::Link;

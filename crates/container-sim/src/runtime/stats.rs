@@ -5,7 +5,8 @@ use std::path::Path;
 
 use k8s_cri::v1;
 
-use super::record::{ContainerRecord, by_prefix, selected};
+use super::filter::{by_prefix, selected};
+use super::record::ContainerRecord;
 use super::{Runtime, Sandbox};
 use crate::shim::{now, processes};
 

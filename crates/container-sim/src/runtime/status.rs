@@ -6,8 +6,9 @@ use cri::annotations::NETWORK_PROBLEM;
 use k8s_cri::v1;
 use serde_json::json;
 
+use super::filter::{by_prefix, selected};
 use super::limits::UNENFORCED;
-use super::record::{ContainerRecord, by_prefix, selected};
+use super::record::ContainerRecord;
 use super::{Runtime, Sandbox};
 use crate::shim::Identity;
 use images::stand_in::LABEL;
