@@ -1,4 +1,5 @@
-//! A CRI v1 runtime for simulated hosts: Linux nodes run Linux images, simulated Windows nodes run stand-ins.
+//! A CRI v1 runtime for simulated hosts: Linux nodes run Linux images, simulated Windows nodes run Windows
+//! programs under Wine, or stand-ins.
 //!
 //! | module | what it does |
 //! | --- | --- |
@@ -6,9 +7,9 @@
 //! | [`shim`] | the process per sandbox that holds its containers while the runtime comes and goes |
 //! | `streaming` | the HTTP server behind `exec`, `attach` and `port-forward` |
 //!
-//! What is simulated and what is not: namespaces, mounts, networks, signals, logs and exit codes are real. A Windows
-//! node's containers are stand-ins, labelled as such (`mullion.io/stand-in`). Limits hold where the machine allows it
-//! (`runtime::limits`); those that nothing enforces are reported (`mullion.io/unenforced-limits`).
+//! What is simulated and what is not: namespaces, mounts, networks, signals, logs and exit codes are real. Stand-ins
+//! are labelled as such (`mullion.io/stand-in`). Limits hold where the machine allows it (`runtime::limits`); those that nothing enforces
+//! are reported (`mullion.io/unenforced-limits`).
 #![cfg(target_os = "linux")]
 
 mod config;

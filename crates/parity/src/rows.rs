@@ -96,7 +96,7 @@ pub const FEATURES: &[Feature] = &[
     feature("Health checks at the load balancer's address", "yes", [Yes, Not("not needed"), Not("not needed")]),
     feature("Terminating backends as a last resort", "ingress addresses only", EVERYWHERE),
     feature("publishNotReadyAddresses", "no", EVERYWHERE),
-    feature("Topology hints: trafficDistribution, PreferSameZone, PreferSameNode", "no", EVERYWHERE),
+    feature("Topology hints of EndpointSlices (forNodes, forZones)", "no", EVERYWHERE),
     feature("loadBalancerSourceRanges", "no", [Shown("no: reported"), Yes, Shown("yes, by resets")]),
     feature("nodePortAddresses", "no", [Shown("no: reported at the start"), Yes, Shown("of the node's own")]),
     feature("NodePorts at localhost", "no", [Shown("no: reported at the start"), Shown("127.0.0.1"), Shown("127.0.0.1")]),

@@ -185,7 +185,7 @@ pub(crate) async fn topology_hints_are_followed<S: Serve>(mut world: World<S>) {
         world.set(&service(json!({"spec": {"trafficDistribution": "PreferSameNode"}})), &[slice]).await;
         world.only("client", WEB, answer);
     }
-    proved(S::MODE, &["Topology hints: trafficDistribution, PreferSameZone, PreferSameNode"]);
+    proved(S::MODE, &["Topology hints of EndpointSlices (forNodes, forZones)"]);
 }
 
 pub(crate) async fn source_ranges_keep_others_out<S: Serve>(mut world: World<S>) {
