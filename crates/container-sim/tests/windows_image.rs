@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use images::LoadOptions;
-use images::archive::digest_of;
+use images::blob::digest_of;
 use serde_json::{Value, json};
 use support::{Node, container, describe, play, windows_sandbox};
 

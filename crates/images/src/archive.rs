@@ -9,51 +9,16 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
+use super::blob::{Checked, Compression, Hashing, check, digest_of};
 use super::config::ImageConfig;
-use super::platform::Platform;
+use super::manifest::{Descriptor, ImageContents, Index, LayerBlob, MAX_DEPTH, MAX_DOCUMENT, Manifest, member_name};
 use super::tarball::{self, Kind, Limits, TarError};
-use super::{ImageError, io_error, zstd};
+use super::{ImageError, io_error};
 use kube_rules::reference::{Reference, is_digest};
-
-/// Largest manifest or configuration document.
-pub(super) const MAX_DOCUMENT: u64 = 4 << 20;
-/// How deep manifest lists may nest.
-pub(super) const MAX_DEPTH: u32 = 4;
 
 /// Members with a meaning of their own.
 const DOCUMENTS: &[&str] = &["index.json", "manifest.json", "oci-layout"];
-
-/// One image of an archive.
-#[derive(Debug)]
-pub struct Found {
-    /// Names it is to be known by; may be empty.
-    pub names: Vec<Reference>,
-    /// Digest of its manifest, where it has one.
-    pub manifest: Option<String>,
-    /// Digest of its configuration: the image's id.
-    pub id: String,
-    /// The configuration.
-    pub config: ImageConfig,
-    /// Where its layers lie, lowest first.
-    pub layers: Vec<LayerBlob>,
-}
-
-/// A layer in an archive.
-#[derive(Clone, Debug)]
-pub struct LayerBlob {
-    /// Name of the archive's member.
-    pub member: String,
-    /// Digest of the member as it lies there; docker-save archives do not state it.
-    pub digest: Option<String>,
-    /// Its size, where that is stated.
-    pub size: Option<u64>,
-    /// Digest of the layer uncompressed.
-    pub diff_id: String,
-    /// Whether it is one of Windows itself, which the archive need not hold.
-    pub base: bool,
-}
 
 /// An archive opened for reading.
 #[derive(Debug)]
@@ -61,74 +26,6 @@ pub struct Archive {
     path: PathBuf,
     file: File,
     members: HashMap<String, (u64, u64)>,
-}
-
-/// What a manifest says of a blob.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Descriptor {
-    #[serde(default)]
-    pub media_type: String,
-    pub digest: String,
-    pub size: Option<u64>,
-    pub platform: Option<Platform>,
-    #[serde(default, deserialize_with = "super::config::or_default")]
-    annotations: HashMap<String, String>,
-}
-
-impl Descriptor {
-    /// Lists of manifests by either name.
-    pub fn is_index(&self) -> bool {
-        self.media_type.contains("index") || self.media_type.contains("manifest.list")
-    }
-
-    /// Attestations, which buildx puts beside the images.
-    pub fn is_attestation(&self) -> bool {
-        let unknown = self.platform.as_ref().is_some_and(|platform| platform.os == "unknown");
-        unknown || self.annotations.contains_key("vnd.docker.reference.type")
-    }
-
-    /// Layers that may not be passed on: Microsoft's, until 2023.
-    fn is_foreign(&self) -> bool {
-        self.media_type.contains("foreign") || self.media_type.contains("nondistributable")
-    }
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Index {
-    pub manifests: Vec<Descriptor>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Manifest {
-    pub config: Descriptor,
-    pub layers: Vec<Descriptor>,
-}
-
-impl Manifest {
-    /// Where the layers lie, if the configuration is about the same ones.
-    pub fn blobs(&self, config: &ImageConfig) -> Result<Vec<LayerBlob>, &'static str> {
-        let diff_ids = &config.rootfs.diff_ids;
-        if diff_ids.len() != self.layers.len() || !diff_ids.iter().all(|id| is_digest(id)) {
-            return Err("the configuration's rootfs.diff_ids do not match the manifest's layers");
-        }
-        if !self.layers.iter().all(|layer| is_digest(&layer.digest)) {
-            return Err("a layer's digest is not a sha256 digest");
-        }
-        let blob = |(number, (layer, diff_id)): (usize, (&Descriptor, &String))| LayerBlob {
-            member: member_name(&layer.digest),
-            digest: Some(layer.digest.clone()),
-            size: layer.size,
-            diff_id: diff_id.clone(),
-            base: config.platform.os == "windows" && (layer.is_foreign() || config.is_base_layer(number)),
-        };
-        Ok(self.layers.iter().zip(diff_ids).enumerate().map(blob).collect())
-    }
-}
-
-/// Where an OCI layout holds a blob.
-pub(super) fn member_name(digest: &str) -> String {
-    digest.replacen("sha256:", "blobs/sha256/", 1)
 }
 
 #[derive(Deserialize)]
@@ -209,7 +106,7 @@ impl Archive {
     ///
     /// # Errors
     /// When the archive is of neither known form, or a document in it is missing, wrong or does not match its digest.
-    pub fn images(&self) -> Result<Vec<Found>, ImageError> {
+    pub fn images(&self) -> Result<Vec<ImageContents>, ImageError> {
         let saved: Option<Vec<Saved>> = self.members.contains_key("manifest.json").then(|| self.document("manifest.json")).transpose()?;
         if !self.members.contains_key("index.json") {
             let Some(saved) = saved else {
@@ -233,7 +130,7 @@ impl Archive {
         Ok(found)
     }
 
-    fn follow(&self, descriptor: &Descriptor, names: &[Reference], depth: u32, found: &mut Vec<Found>) -> Result<(), ImageError> {
+    fn follow(&self, descriptor: &Descriptor, names: &[Reference], depth: u32, found: &mut Vec<ImageContents>) -> Result<(), ImageError> {
         if depth > MAX_DEPTH {
             return Err(self.wrong("manifest lists are nested too deeply"));
         }
@@ -253,11 +150,11 @@ impl Archive {
             return Err(self.wrong(&format!("it refers to {digest}, which it does not contain")));
         }
         let manifest_digest = Some(descriptor.digest.clone());
-        found.push(Found { names: names.to_vec(), manifest: manifest_digest, id: manifest.config.digest, config, layers });
+        found.push(ImageContents { names: names.to_vec(), manifest: manifest_digest, id: manifest.config.digest, config, layers });
         Ok(())
     }
 
-    fn saved(&self, image: &Saved) -> Result<Found, ImageError> {
+    fn saved(&self, image: &Saved) -> Result<ImageContents, ImageError> {
         let bytes = self.bytes(&image.config)?;
         let config: ImageConfig = self.parse(&image.config, &bytes)?;
         let id = digest_of(&bytes);
@@ -279,7 +176,7 @@ impl Archive {
             base: config.is_base_layer(number),
         });
         let layers = layers.collect();
-        Ok(Found { names: parse_names(image.repo_tags.iter().flatten()), manifest: None, id, config, layers })
+        Ok(ImageContents { names: parse_names(image.repo_tags.iter().flatten()), manifest: None, id, config, layers })
     }
 
     /// The layer uncompressed, as a stream; [`Checked::finish`] checks the digests.
@@ -383,107 +280,6 @@ impl Read for Slice {
         self.offset += count as u64;
         self.left -= count as u64;
         Ok(count)
-    }
-}
-
-/// Hashes what passes.
-pub struct Hashing<R> {
-    inner: R,
-    hash: Sha256,
-}
-
-impl<R> Hashing<R> {
-    fn new(inner: R) -> Self {
-        Self { inner, hash: Sha256::new() }
-    }
-
-    fn digest(self) -> String {
-        format!("sha256:{:x}", self.hash.finalize())
-    }
-}
-
-impl<R: Read> Read for Hashing<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.inner.read(buffer)?;
-        self.hash.update(&buffer[..count]);
-        Ok(count)
-    }
-}
-
-/// A layer on its way out of an archive.
-pub struct Checked<R> {
-    reader: Hashing<R>,
-    layer: LayerBlob,
-}
-
-impl<R: Read> Read for Checked<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.reader.read(buffer)
-    }
-}
-
-impl Checked<Box<dyn Read>> {
-    /// Reads a blob as it is stored, compressed or not.
-    pub(super) fn new(mut blob: impl BufRead + 'static, layer: &LayerBlob) -> io::Result<Self> {
-        let compression = Compression::of(blob.fill_buf()?);
-        Ok(Self { reader: Hashing::new(compression.reader(blob)?), layer: layer.clone() })
-    }
-}
-
-impl<R: Read> Checked<R> {
-    /// Reads what padding is left and compares the uncompressed digest. At most `limit` bytes of padding.
-    ///
-    /// # Errors
-    /// [`ImageError::Digest`] when the content is not what the configuration names.
-    pub fn finish(mut self, limit: u64) -> Result<(), ImageError> {
-        let rest = io::copy(&mut (&mut self.reader).take(limit + 1), &mut io::sink());
-        match rest {
-            Ok(rest) if rest <= limit => check(&self.layer.member, &self.layer.diff_id, self.reader.digest()),
-            Ok(_) => Err(TarError::TooLarge { limit, unit: "bytes" }.into()),
-            Err(source) => Err(TarError::Damaged(source).into()),
-        }
-    }
-}
-
-fn check(what: &str, expected: &str, actual: String) -> Result<(), ImageError> {
-    if expected == actual { Ok(()) } else { Err(ImageError::Digest { what: what.to_owned(), expected: expected.to_owned(), actual }) }
-}
-
-/// `sha256:…` of some bytes.
-pub fn digest_of(bytes: &[u8]) -> String {
-    format!("sha256:{:x}", Sha256::digest(bytes))
-}
-
-/// Compression of a blob, by its first bytes: media types are wrong more often.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Compression {
-    None,
-    Gzip,
-    Zstd,
-}
-
-impl Compression {
-    fn of(head: &[u8]) -> Self {
-        match head {
-            [0x1f, 0x8b, ..] => Self::Gzip,
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
-            _ => Self::None,
-        }
-    }
-
-    fn sniff(file: &mut File) -> io::Result<Self> {
-        let mut head = [0u8; 4];
-        let count = file.read(&mut head)?;
-        file.seek(SeekFrom::Start(0))?;
-        Ok(Self::of(&head[..count]))
-    }
-
-    fn reader<'a>(self, reader: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
-        Ok(match self {
-            Self::None => Box::new(reader),
-            Self::Gzip => Box::new(flate2::read::MultiGzDecoder::new(reader)),
-            Self::Zstd => Box::new(zstd::Decoder::new(reader)),
-        })
     }
 }
 

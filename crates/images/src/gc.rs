@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::archive::digest_of;
+use super::blob::digest_of;
 use super::{ImageError, Index, Store, io_error, replace};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);

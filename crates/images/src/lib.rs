@@ -9,9 +9,11 @@
 #![cfg(target_os = "linux")]
 
 pub mod archive;
+pub mod blob;
 pub mod config;
 mod gc;
 pub mod layer;
+pub mod manifest;
 pub mod platform;
 pub mod registry;
 pub mod stand_in;
@@ -32,8 +34,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use thiserror_ext::AsReport as _;
 
-use archive::{Archive, Found, LayerBlob, digest_of};
+use archive::Archive;
+use blob::digest_of;
 use config::RunConfig;
+use manifest::{ImageContents, LayerBlob};
 use platform::{Fit, NoMatch, Platform};
 use registry::{FetchOptions, Progress, RegistryError};
 use stand_in::StandIn;
@@ -292,8 +296,8 @@ impl Store {
     }
 
     /// One variant per set of names; those without names stand for themselves.
-    fn choose<'a>(&self, archive: &Path, found: &'a [Found], hypervisor: bool) -> Result<Vec<&'a Found>, ImageError> {
-        let mut groups: Vec<Vec<&Found>> = Vec::new();
+    fn choose<'a>(&self, archive: &Path, found: &'a [ImageContents], hypervisor: bool) -> Result<Vec<&'a ImageContents>, ImageError> {
+        let mut groups: Vec<Vec<&ImageContents>> = Vec::new();
         for image in found {
             match groups.iter_mut().find(|group| group[0].names == image.names) {
                 Some(group) => group.push(image),

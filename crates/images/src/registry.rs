@@ -22,8 +22,9 @@ use http_body_util::{BodyExt as _, Limited};
 pub use client::RegistryError;
 pub use settings::{Credentials, Mirror, Registries};
 
-use super::archive::{Checked, Descriptor, Found, Index, LayerBlob, MAX_DEPTH, MAX_DOCUMENT, Manifest, digest_of};
+use super::blob::{Checked, digest_of};
 use super::config::ImageConfig;
+use super::manifest::{Descriptor, ImageContents, Index, LayerBlob, MAX_DEPTH, MAX_DOCUMENT, Manifest, is_index_document, member_name};
 use super::platform::{self, Fit, Platform};
 use super::tarball::Limits;
 use super::unpack::Source;
@@ -87,7 +88,7 @@ impl Store {
         let name = Reference { digest: None, ..reference.clone() };
         let (document, manifest, config) = self.variant(client, reference, &top, options.fit).await?;
         let layers = manifest.blobs(&config).map_err(|reason| failed(RegistryError::Content(reason.to_owned())))?;
-        let found = Found { names: vec![name.clone()], manifest: Some(document), id: manifest.config.digest.clone(), config, layers };
+        let found = ImageContents { names: vec![name.clone()], manifest: Some(document), id: manifest.config.digest.clone(), config, layers };
         let _in_use = self.in_use()?;
         let files = self.download(client, &found, options).await.map_err(|error| match error {
             Failure::Registry(source) => failed(source),
@@ -135,7 +136,7 @@ impl Store {
         let name = reference.to_string();
         let mut current = Document { digest: top.digest.clone(), media_type: top.media_type.clone(), bytes: top.bytes.clone() };
         let mut depth = 0;
-        while is_list(&current) {
+        while is_index_document(&current.media_type, &current.bytes) {
             let index: Index = serde_json::from_slice(&current.bytes).map_err(|error| wrong(&current.digest, error))?;
             depth += 1;
             if depth > MAX_DEPTH {
@@ -162,7 +163,7 @@ impl Store {
     }
 
     /// Fetches the layers that are not unpacked yet.
-    async fn download(&self, client: &mut Client, image: &Found, options: &FetchOptions<'_>) -> Result<HashMap<String, PathBuf>, Failure> {
+    async fn download(&self, client: &mut Client, image: &ImageContents, options: &FetchOptions<'_>) -> Result<HashMap<String, PathBuf>, Failure> {
         let dir = self.cache.join("ingest");
         std::fs::create_dir_all(&dir).map_err(|error| Failure::Image(io_error("make directory", &dir)(error)))?;
         let missing = self.missing(image);
@@ -177,13 +178,13 @@ impl Store {
             let progress = |done: u64| (options.progress)(Progress { done: before + done, total });
             let path = download::fetch(client, &blob, &dir, &progress).await?;
             before += blob.size;
-            files.insert(super::archive::member_name(&blob.digest), path);
+            files.insert(member_name(&blob.digest), path);
         }
         (options.progress)(Progress { done: before, total });
         Ok(files)
     }
 
-    fn missing(&self, image: &Found) -> Vec<Blob> {
+    fn missing(&self, image: &ImageContents) -> Vec<Blob> {
         let windows = image.config.platform.os == "windows";
         let mut below: Vec<String> = Vec::new();
         let mut missing: Vec<Blob> = Vec::new();
@@ -232,14 +233,6 @@ impl Stage {
             Self::Copy => "failed to copy".to_owned(),
         }
     }
-}
-
-/// Lists say so in their media type; where none is stated, by what they hold.
-fn is_list(document: &Document) -> bool {
-    if document.media_type.contains("manifest.v") {
-        return false;
-    }
-    document.media_type.contains("index") || document.media_type.contains("manifest.list") || serde_json::from_slice::<Index>(&document.bytes).is_ok()
 }
 
 async fn resolve(client: &mut Client, reference: &Reference) -> Result<Document, RegistryError> {

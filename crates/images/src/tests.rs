@@ -11,7 +11,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
 use thiserror_ext::AsReport as _;
 
-use super::archive::digest_of;
+use super::blob::digest_of;
 use super::registry::FetchOptions;
 use super::{ImageError, LoadOptions, PullOptions, Store, layer, tarball};
 use tarball::{Limits, TarError};

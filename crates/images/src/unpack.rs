@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::archive::{Checked, Found, LayerBlob, digest_of};
+use super::blob::{Checked, digest_of};
+use super::manifest::{ImageContents, LayerBlob};
 use super::tarball::Limits;
 use super::windows::{self, Unpacked};
 use super::{ImageError, Store, io_error, layer};
@@ -38,7 +39,7 @@ impl Store {
     }
 
     /// Unpacks what is missing; returns the layers' ids lowest first, and their bytes as stored.
-    pub(super) fn unpack(&self, image: &Found, limits: Limits, source: &Source<'_>) -> Result<(Vec<String>, u64), ImageError> {
+    pub(super) fn unpack(&self, image: &ImageContents, limits: Limits, source: &Source<'_>) -> Result<(Vec<String>, u64), ImageError> {
         let windows = image.config.platform.os == "windows";
         let mut ids: Vec<String> = Vec::new();
         let mut bytes = 0;
