@@ -96,8 +96,7 @@ pub fn kubectl_reads(cluster: &Cluster) {
     });
     assert_eq!(cluster.kubectl(&["logs", "deployment/iis", "--tail=1"]).lines().count(), 1);
     let text = cluster.kubectl(&["describe", "pod", name]);
-    for part in [name, ip, "microsoft/iis", "Status:           Running", "beta.kubernetes.io/os=windows", "Successfully assigned default/", "Started"]
-    {
+    for part in [name, ip, "microsoft/iis", "Status:           Running", "kubernetes.io/os=windows", "Successfully assigned default/", "Started"] {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
     assert!(cluster.kubectl(&["describe", "deployment", "iis"]).contains("1 desired | 1 updated | 1 total | 1 available | 0 unavailable"));
