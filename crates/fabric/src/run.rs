@@ -13,9 +13,7 @@ use hcn::{Event, HcnClient};
 use host::{HostRoute, Routes};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use serde_json::json;
 use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -77,8 +75,6 @@ pub struct Config {
     pub ipam_dir: Option<PathBuf>,
     /// How often everything is compared with the host.
     pub full_pass: Duration,
-    /// Whether the Node's condition `NetworkUnavailable` is set to `False` when the network is ready.
-    pub set_condition: bool,
     /// What happens in the Host Networking Service; without it only the periodic pass finds what is gone.
     pub news: Option<Listener>,
     /// Where to tell how far it is.
@@ -102,7 +98,7 @@ pub async fn run(mut config: Config, shutdown: impl Future<Output = ()>) {
     let nodes = Informer::start(Api::<Node>::all(config.client.clone()), Selection::all().of(&config.api), NodeRow::of);
     let status = config.status.clone().unwrap_or_else(|| watch::Sender::new(Status::default()));
     let news = config.news.take();
-    let fabric = Fabric { config, nodes, status, condition_set: false };
+    let fabric = Fabric { config, nodes, status };
     tokio::pin!(shutdown);
     tokio::select! {
         () = fabric.drive(news) => {}
@@ -114,7 +110,6 @@ struct Fabric {
     config: Config,
     nodes: Informer<NodeRow>,
     status: watch::Sender<Status>,
-    condition_set: bool,
 }
 
 impl Fabric {
@@ -166,15 +161,6 @@ impl Fabric {
                 Ok(()) => ready = true,
                 Err(problem) => {
                     problems.push(problem);
-                    done = false;
-                }
-            }
-        }
-        if ready && self.config.set_condition && !self.condition_set && own.is_some() {
-            match self.set_condition().await {
-                Ok(()) => self.condition_set = true,
-                Err(error) => {
-                    problems.push(format!("cannot set condition NetworkUnavailable of node {}: {error}", self.config.node_name));
                     done = false;
                 }
             }
@@ -252,15 +238,6 @@ impl Fabric {
             tracing::info!(network = config.network_name, %pod_cidr, "wrote the CNI configuration");
         }
         Ok(())
-    }
-
-    async fn set_condition(&self) -> Result<(), kube::Error> {
-        let now = k8s_openapi::jiff::Timestamp::now().to_string();
-        let condition = json!({"type": "NetworkUnavailable", "status": "False", "reason": "MullionFabricIsUp",
-            "message": "Mullion's pod network is ready on this node", "lastTransitionTime": now, "lastHeartbeatTime": now});
-        let patch = json!({"status": {"conditions": [condition]}});
-        let api: Api<Node> = Api::all(self.config.client.clone());
-        api.patch_status(&self.config.node_name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop)
     }
 
     fn report(&self, next: Status) {

@@ -7,19 +7,18 @@ use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use host::RoutesError;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full, StreamBody};
+use http_body_util::StreamBody;
 use kube::client::Body;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::*;
 
-/// An API with one watch of Nodes, which says what the test tells it to, and patches that are remembered.
+/// An API server with one watch of Nodes, whose events the test sends.
 struct FakeApi {
     say: mpsc::UnboundedSender<Value>,
-    patches: Arc<Mutex<Vec<Value>>>,
     client: Client,
 }
 
@@ -29,24 +28,16 @@ impl FakeApi {
     fn new() -> Self {
         let (say, watch) = mpsc::unbounded_channel::<Value>();
         let watch = Arc::new(Mutex::new(Some(watch)));
-        let patches: Arc<Mutex<Vec<Value>>> = Arc::default();
-        let noted = patches.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let (watch, noted) = (watch.clone(), noted.clone());
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let watch = watch.clone();
             async move {
-                if request.method() == "PATCH" {
-                    let bytes = request.into_body().collect_bytes().await?;
-                    noted.lock().unwrap().push(serde_json::from_slice(&bytes).unwrap());
-                    let whole = Full::new(Bytes::from(json!({"metadata": {"name": "win01"}}).to_string()));
-                    return Ok::<_, kube::Error>(Response::new(Reply::new(whole.map_err(|never| match never {}))));
-                }
                 // A watch that is asked for again stays silent.
                 let lines = watch.lock().unwrap().take().unwrap_or_else(|| mpsc::unbounded_channel().1);
                 let frames = UnboundedReceiverStream::new(lines).map(|event| Ok(http_body::Frame::data(Bytes::from(format!("{event}\n")))));
-                Ok(Response::new(Reply::new(StreamBody::new(frames))))
+                Ok::<_, kube::Error>(Response::new(Reply::new(StreamBody::new(frames))))
             }
         });
-        Self { say, patches, client: Client::new(service, "default") }
+        Self { say, client: Client::new(service, "default") }
     }
 
     fn node(&self, kind: &str, name: &str, cidr: Option<&str>, address: &str) {
@@ -122,7 +113,6 @@ fn config(api: &FakeApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std:
         cni_conf_dir: dir.to_owned(),
         ipam_dir: None,
         full_pass: Duration::from_secs(3600),
-        set_condition: true,
         news: None,
         status: None,
     }
@@ -212,8 +202,6 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
     assert!(!stale.exists(), "what an earlier boot left is hidden until the network is ready");
     seen.wait_for(|status| status.ready && status.problems.is_empty()).await.unwrap();
     assert!(std::fs::read_to_string(&stale).unwrap().contains("win-bridge"));
-    until("the condition", || !api.patches.lock().unwrap().is_empty()).await;
-    assert_eq!(api.patches.lock().unwrap()[0]["status"]["conditions"][0]["type"], "NetworkUnavailable");
     // Drift: the route and the host's endpoint vanish; a peer moves; a peer leaves.
     routes.0.lock().unwrap().retain(|r| !r.ours);
     let endpoint = hcn.endpoint_by_name("mullion_ep").await.unwrap().unwrap().id;

@@ -129,7 +129,6 @@ async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlan
         cni_conf_dir: args.store_dir.clone(),
         ipam_dir: None,
         full_pass: crate::app::node::FULL_PASS,
-        set_condition: false,
         news: None,
         status: None,
     };

@@ -161,7 +161,6 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
         cni_conf_dir: node.cni_conf_dir.clone().into(),
         ipam_dir: Some(node.ipam_dir.as_str()).filter(|dir| !dir.is_empty()).map(PathBuf::from),
         full_pass: FULL_PASS,
-        set_condition: false,
         news: None,
         status: None,
     })
