@@ -6,6 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 const NONE: Option<&str> = None;
 
@@ -22,7 +23,13 @@ pub fn bind(src: &Path, target: &Path) -> io::Result<()> {
 /// Makes `src` visible at `target`, read-only there (what is mounted below it keeps its own mode).
 pub fn bind_ro(src: &Path, target: &Path) -> io::Result<()> {
     bind(src, target)?;
-    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | kept_flags(target);
+    remount_readonly(target)
+}
+
+/// Makes the mount at `target` read-only (what is mounted below it keeps its own mode), with the flags that a user namespace may not
+/// take away.
+pub fn remount_readonly(target: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | kept_flags(target)?;
     mount(NONE, target, NONE, flags, NONE).map_err(named("make read-only", target))
 }
 
@@ -60,9 +67,8 @@ pub fn readonly_tree(target: &Path) -> io::Result<()> {
 }
 
 /// Flags which a mount inherits from a more privileged namespace and which a remount must repeat.
-pub(crate) fn kept_flags(path: &Path) -> MsFlags {
-    use nix::sys::statvfs::{FsFlags, statvfs};
-    let Ok(stat) = statvfs(path) else { return MsFlags::empty() };
+fn kept_flags(path: &Path) -> io::Result<MsFlags> {
+    let stat = statvfs(path).map_err(named("read the mount flags of", path))?;
     let pairs = [
         (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
         (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
@@ -71,7 +77,7 @@ pub(crate) fn kept_flags(path: &Path) -> MsFlags {
         (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
         (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
     ];
-    pairs.into_iter().filter(|(has, _)| stat.flags().contains(*has)).map(|(_, keep)| keep).collect()
+    Ok(pairs.into_iter().filter(|(has, _)| stat.flags().contains(*has)).map(|(_, keep)| keep).collect())
 }
 
 /// A memory file system; `options` as `mode=0755,size=16m`.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use host::{FileKind, HostRoot, Resolved};
 use kube_rules::PodPath;
+use linux_sys::mount::remount_readonly;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::statvfs::{FsFlags, statvfs};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::flatten::flatten;
@@ -373,23 +373,6 @@ fn protect(inside: &HostRoot, text: &str, readonly: bool) -> Result<()> {
 pub(super) fn bind(source: &Path, target: &Path, recursive: bool) -> Result<()> {
     let flags = if recursive { MsFlags::MS_BIND | MsFlags::MS_REC } else { MsFlags::MS_BIND };
     mount(Some(source), target, NONE, flags, NONE).with_context(|| format!("cannot bind {}", source.display()))
-}
-
-/// Makes a bind mount read-only, keeping the flags that a user namespace may not take away.
-pub(super) fn remount_readonly(path: &Path) -> Result<()> {
-    let held = statvfs(path)?.flags();
-    let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-    for (is, flag) in [
-        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
-        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
-        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
-        (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
-        (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
-        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
-    ] {
-        flags.set(flag, held.contains(is));
-    }
-    mount(NONE, path, NONE, flags, NONE).context("cannot make a mount read-only")
 }
 
 /// A name of an open object by which it can be mounted.

@@ -8,8 +8,9 @@ use anyhow::{Context as _, Result};
 use host::HostRoot;
 use nix::mount::{MsFlags, mount};
 
-use super::super::root::{bind, escape, remount_readonly, system_mounts};
+use super::super::root::{bind, escape, system_mounts};
 use super::super::{StartSpec, WineRoot};
+use linux_sys::mount::remount_readonly;
 use wine::Account;
 
 /// Directories of the machine with Wine and what it is linked to.
