@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use kube_rules::NodeOs;
+use kube_rules::{NodeOs, Quantity};
 use serde::{Deserialize, Serialize};
 
 /// Builds of Windows Server that nodes may have, with the names they are known by.
@@ -154,7 +154,7 @@ impl NodeSpec {
         let windows = matches!(self.os, NodeOs::Windows { .. });
         match key {
             "cpu" => self.cpu = value.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| bad("write a whole number from 1 to 1024"))?,
-            "mem" => self.mem = read_size(value).ok_or_else(|| bad("write a size from 64Mi on, as 512Mi or 16Gi"))?,
+            "mem" => self.mem = read_size(value).ok_or_else(|| bad("write a quantity from 64Mi to 1Pi, as 512Mi, 16Gi or 16G"))?,
             "drive" | "hns" | "loopback-dsr" if !windows => return Err(bad("only Windows nodes have it")),
             "drive" => self.drive = Some(read_drive(value).ok_or_else(|| bad("write one letter from D to Z; drive C is there anyway"))?),
             "hns" => {
@@ -176,9 +176,7 @@ impl NodeSpec {
 }
 
 fn read_size(text: &str) -> Option<u64> {
-    let units = [("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", GIB), ("Ti", 1 << 40), ("", 1)];
-    let (digits, unit) = units.iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit)))?;
-    digits.parse::<u64>().ok()?.checked_mul(unit).filter(|bytes| (64 << 20..=1 << 50).contains(bytes))
+    u64::try_from(Quantity::parse(text).ok()?.value()).ok().filter(|bytes| (64 << 20..=1 << 50).contains(bytes))
 }
 
 fn read_drive(text: &str) -> Option<char> {
@@ -199,11 +197,7 @@ impl fmt::Display for NodeSpec {
             keys.push(format!("cpu={}", self.cpu));
         }
         if self.mem != 16 * GIB {
-            let (count, unit) = [("Gi", GIB), ("Mi", 1 << 20), ("Ki", 1 << 10)]
-                .into_iter()
-                .find(|(_, unit)| self.mem.is_multiple_of(*unit))
-                .map_or((self.mem, ""), |(suffix, unit)| (self.mem / unit, suffix));
-            keys.push(format!("mem={count}{unit}"));
+            keys.push(format!("mem={}", Quantity::from_bytes(i64::try_from(self.mem).unwrap_or(i64::MAX))));
         }
         keys.extend(self.drive.map(|d| format!("drive={d}")));
         keys.extend(self.hns.as_ref().map(|v| format!("hns={v}")));
@@ -237,6 +231,23 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_a_quantity_as_in_kubernetes() {
+        let cases = [
+            ("512Mi", 512 << 20, "mem=512Mi"),
+            ("1.5Gi", 1536 << 20, "mem=1536Mi"),
+            ("16G", 16_000_000_000, "mem=15625000Ki"),
+            ("8e9", 8_000_000_000, "mem=7812500Ki"),
+            ("67108865", (64 << 20) + 1, "mem=67108865"),
+            ("1Pi", 1 << 50, "mem=1Pi"),
+        ];
+        for (text, bytes, written) in cases {
+            let node: NodeSpec = format!("a:linux:mem={text}").parse().unwrap();
+            assert_eq!((node.mem, node.to_string()), (bytes, format!("a:linux:{written}")), "{text}");
+            assert_eq!(node.to_string().parse(), Ok(node));
+        }
+    }
+
+    #[test]
     fn each_error_is_one_clear_line() {
         let cases = [
             ("", r#"node "": has no operating system: write NAME:linux or NAME:windows[:BUILD], as win01:windows:20348"#),
@@ -250,8 +261,10 @@ mod tests {
             ("cp:linux", "has the name of one of the lab's own hosts"),
             ("a:linux,a:linux", r#"node "a": is listed twice"#),
             ("a:linux:cpu=0", "cpu=0: write a whole number from 1 to 1024"),
-            ("a:linux:mem=1Mi", "mem=1Mi: write a size"),
-            ("a:linux:mem=lots", "mem=lots: write a size"),
+            ("a:linux:mem=1Mi", "mem=1Mi: write a quantity from 64Mi to 1Pi"),
+            ("a:linux:mem=lots", "mem=lots: write a quantity"),
+            ("a:linux:mem=-1Gi", "mem=-1Gi: write a quantity"),
+            ("a:linux:mem=2Pi", "mem=2Pi: write a quantity"),
             ("a:linux:drive=D", "drive=D: only Windows nodes have it"),
             ("a:windows:drive=C", "drive=C: write one letter from D to Z"),
             ("a:linux:loopback-dsr=false", "loopback-dsr=false: only Windows nodes have it"),
