@@ -1,10 +1,11 @@
-//! Lists of nodes as the command line takes them.
+//! Lists of nodes and ranges of ports as the command line takes them.
 
 #![no_main]
 
 use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
+use node_config::PortRange;
 
 fuzz_target!(|text: &str| {
     match node_config::node_spec::parse_list(text) {
@@ -13,5 +14,8 @@ fuzz_target!(|text: &str| {
             assert_eq!(names.len(), nodes.len());
         }
         Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    if let Ok(range) = text.parse::<PortRange>() {
+        assert_eq!(range.to_string().parse(), Ok(range));
     }
 });

@@ -1,9 +1,11 @@
-//! Address options of a cluster: networks of pods and Services. Pure.
+//! Address options of a cluster: networks of pods and Services, and the range of NodePorts. Pure.
 
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
+
+use crate::port_range::PortRange;
 
 /// Address options of `mullion up`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +19,9 @@ pub struct AddressOptions {
     pub service_cidr: Ipv4Net,
     /// The cluster's DNS Service, `--dns-ip`.
     pub dns_ip: Ipv4Addr,
+    /// NodePorts of Services, `--service-node-port-range`.
+    #[serde(default)]
+    pub service_node_port_range: PortRange,
 }
 
 impl Default for AddressOptions {
@@ -26,6 +31,7 @@ impl Default for AddressOptions {
             node_mask: 24,
             service_cidr: Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12),
             dns_ip: Ipv4Addr::new(10, 96, 0, 10),
+            service_node_port_range: PortRange::default(),
         }
     }
 }
@@ -45,7 +51,7 @@ impl AddressOptions {
     /// # Errors
     /// One line that names the option and the way out.
     pub fn check(&self, nodes: usize, lan: Ipv4Net) -> Result<(), AddressError> {
-        let Self { cluster_cidr, node_mask, service_cidr, dns_ip } = self;
+        let Self { cluster_cidr, node_mask, service_cidr, dns_ip, service_node_port_range: _ } = self;
         for (option, net) in [("--cluster-cidr", cluster_cidr), ("--service-cidr", service_cidr)] {
             if net.addr() != net.network() {
                 return wrong(format!("{option} {net} has bits behind its prefix: write {}", net.trunc()));
@@ -123,5 +129,11 @@ mod tests {
             assert!(message.contains(expected), "{message}");
         }
         AddressOptions::default().check(3, LAN).unwrap();
+    }
+
+    #[test]
+    fn options_without_a_range_of_node_ports_have_the_default() {
+        let kept = r#"{"clusterCidr": "192.168.0.0/16", "nodeMask": 24, "serviceCidr": "10.96.0.0/12", "dnsIp": "10.96.0.10"}"#;
+        assert_eq!(serde_json::from_str::<AddressOptions>(kept).unwrap(), AddressOptions::default());
     }
 }

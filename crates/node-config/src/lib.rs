@@ -9,6 +9,7 @@
 //! | [`node`] | NodeConfiguration, `mullion.io/v1alpha1`, and the file of `mullion node --config` |
 //! | [`node_spec`] | `NAME:OS[:BUILD][:key=value,…]` of `mullion up --nodes` |
 //! | [`addresses`] | `--cluster-cidr` and the like of `mullion up` |
+//! | [`port_range`] | `--service-node-port-range` of `mullion up` |
 //! | [`duration`] | durations in Go's text form |
 //!
 //! A flag counts more than the file, the file more than the default. kube-proxy is the exception, as upstream: beside `--config` most flags
@@ -21,6 +22,7 @@ pub mod kube_proxy;
 pub mod kubelet;
 pub mod node;
 pub mod node_spec;
+pub mod port_range;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -30,4 +32,5 @@ pub use duration::GoDuration;
 pub use kube_proxy::KubeProxyConfiguration;
 pub use kubelet::KubeletConfiguration;
 pub use node::{NodeConfig, NodeConfiguration};
+pub use port_range::PortRange;
 pub use values::{ListenAddress, NetworkList, NetworkName};

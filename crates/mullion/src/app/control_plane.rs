@@ -91,7 +91,7 @@ async fn start_server(args: &ControlPlaneArgs) -> Result<Server> {
             except: vec![IpAddr::V4(args.address), IpAddr::V4(lab::plan::GATEWAY)],
         },
         service_cidr: IpNet::V4(args.service_cidr),
-        node_port_range: 30000..=32767,
+        node_port_range: args.service_node_port_range.ports(),
         limits: apiserver::Limits::default(),
         advertise: (IpAddr::V4(args.address), args.port),
         version: VERSION.to_owned(),

@@ -140,17 +140,17 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan, Option<Cluster>), 
         known.port = keys::port_of(&dirs.dir.join("pki").join("admin.conf"));
     }
     let base = known.as_ref().map(|known| known.addresses.clone()).unwrap_or_default();
-    let asked = args.cluster_cidr.is_some() || args.node_mask.is_some() || args.service_cidr.is_some() || args.dns_ip.is_some();
     let addresses = AddressOptions {
         cluster_cidr: args.cluster_cidr.unwrap_or(base.cluster_cidr),
         node_mask: args.node_mask.unwrap_or(base.node_mask),
         service_cidr: args.service_cidr.unwrap_or(base.service_cidr),
         dns_ip: args.dns_ip.unwrap_or(base.dns_ip),
+        service_node_port_range: args.service_node_port_range.unwrap_or(base.service_node_port_range),
     };
     let requested = Requested {
         nodes: args.nodes.as_deref().map(node_spec::parse_list).transpose()?,
         network: args.network.map(|Network::HostGateway| "host-gateway".to_owned()),
-        addresses: asked.then_some(addresses),
+        addresses: Some(addresses),
         feature_gates: args.feature_gates.as_ref().map(ToString::to_string),
         registry_mirrors: some(args.registry_mirror.clone()),
         insecure_registries: some(args.insecure_registry.clone()),

@@ -13,6 +13,7 @@ use ipnet::Ipv4Net;
 
 use super::image::{ImageArgs, RegistryArgs};
 use super::template::TemplateArgs;
+use node_config::PortRange;
 use node_config::kubelet::FeatureGates;
 
 /// Commands for users first, then the processes of a one-machine cluster.
@@ -90,6 +91,9 @@ pub struct UpArgs {
     /// ClusterIP of the cluster's DNS [default: 10.96.0.10]
     #[arg(long)]
     pub dns_ip: Option<Ipv4Addr>,
+    /// NodePorts of Services, as 30000-32767; clusters that run at the same time need ranges of their own [default: 30000-32767]
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub service_node_port_range: Option<PortRange>,
     /// Switches of the node agents, as HyperVContainer=true; '' for none [default: what DIR holds]
     #[arg(long)]
     pub feature_gates: Option<FeatureGates>,
@@ -276,6 +280,8 @@ pub struct ControlPlaneArgs {
     pub service_cidr: Ipv4Net,
     #[arg(long)]
     pub dns_ip: IpAddr,
+    #[arg(long)]
+    pub service_node_port_range: PortRange,
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
     /// Who is asked for names outside the cluster

@@ -240,6 +240,9 @@ impl Cluster {
             if asked.dns_ip != held.dns_ip {
                 return refuse("--dns-ip", &held.dns_ip, "the Service kube-dns and its pods have that address");
             }
+            if asked.service_node_port_range != held.service_node_port_range {
+                return refuse("--service-node-port-range", &held.service_node_port_range, "its Services have their NodePorts out of it");
+            }
         }
         let mut cluster = known.unwrap_or_else(|| Self {
             format: FORMAT,

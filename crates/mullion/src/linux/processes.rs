@@ -114,7 +114,8 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .opt("cluster-cidr", addresses.cluster_cidr)
         .opt("node-mask", addresses.node_mask)
         .opt("service-cidr", addresses.service_cidr)
-        .opt("dns-ip", addresses.dns_ip);
+        .opt("dns-ip", addresses.dns_ip)
+        .opt("service-node-port-range", addresses.service_node_port_range);
     let argv = if inputs.outside { argv.opt("dns-upstream", SocketAddr::from((lab::outside::DNS, 53))) } else { argv };
     let mut process = ProcessSpec::new(CONTROL_PLANE_PROCESS, "cp", argv.0, dirs.log(None, "control-plane"));
     process.fds = vec![(API_LISTENER.to_owned(), API_FD)];

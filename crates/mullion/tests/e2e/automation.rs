@@ -50,13 +50,14 @@ fn nothing_left(place: &Place) {
 fn wrong_command_lines_end_with_64() {
     let place = Place::new();
     let output = |args: &[&str]| run(place.command(mullion()).args(args), "");
-    let wrong: [&[&str]; 9] = [
+    let wrong: [&[&str]; 10] = [
         &[],
         &["upp"],
         &["up", "--no-such-option"],
         &["up", "--port", "many"],
         &["up", "--timeout", "5"],
         &["up", "--name", "a b"],
+        &["up", "--service-node-port-range", "65000-70000"],
         &["status", "-o", "yaml"],
         &["image", "load"],
         &["hns", "list", "nothing"],
@@ -136,6 +137,7 @@ fn a_cluster_keeps_the_options_that_it_was_made_with() {
         ["--cluster-cidr", "172.20.0.0/16"],
         ["--service-cidr", "172.21.0.0/16"],
         ["--dns-ip", "172.21.0.10"],
+        ["--service-node-port-range", "30100-30199"],
     ];
     let up = ["up", "--detach", "-o", "json", "--no-stand-ins"];
     let first = mullion_in(&place, &dir, &[&up[..], options.as_flattened()].concat());
@@ -200,6 +202,7 @@ fn what_cannot_change(place: &Place, dir: &Path) {
         ("--service-cidr", "10.60.0.0/16", "ClusterIPs"),
         ("--node-mask", "25", "pod networks"),
         ("--dns-ip", "172.21.0.11", "kube-dns"),
+        ("--service-node-port-range", "30000-32767", "NodePorts"),
     ] {
         let output = mullion_in(place, dir, &["up", "--detach", option, value]);
         assert_eq!((output.code, output.err.lines().count()), (Some(65), 1), "{output:?}");

@@ -65,6 +65,7 @@ fn rows() -> Vec<(&'static str, Value, Goes)> {
         ("addresses.nodeMask", json!(25), Into(&["control-plane"])),
         ("addresses.serviceCidr", json!("10.96.0.0/16"), Into(&["win01/node.yaml", "lin01/node.yaml", "control-plane"])),
         ("addresses.dnsIp", json!("10.96.0.11"), Into(&["win01/node.yaml", "lin01/node.yaml", "control-plane"])),
+        ("addresses.serviceNodePortRange", json!("31000-31999"), Into(&["control-plane"])),
         ("featureGates", json!("HyperVContainer=true"), Into(&["win01/node.yaml", "lin01/node.yaml"])),
         ("registryMirrors", json!([]), Into(&["win01/container-sim", "lin01/container-sim"])),
         ("insecureRegistries", json!([]), Into(&["win01/container-sim", "lin01/container-sim"])),
