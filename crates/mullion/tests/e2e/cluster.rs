@@ -3,6 +3,9 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::TcpListener;
+use std::ops::RangeInclusive;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -85,6 +88,30 @@ pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<T, 
 /// A port of 127.0.0.1 that nobody has now.
 pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr()).expect("a free port").port()
+}
+
+/// Ports of 127.0.0.1 for one cluster: its API server's, which is the first, and its NodePorts. They lie below those that the kernel
+/// gives to connections, and no other test of this machine has them while the value lives.
+struct Ports {
+    api: u16,
+    node_ports: RangeInclusive<u16>,
+    _claim: UnixListener,
+}
+
+impl Ports {
+    const COUNT: u16 = 40;
+
+    fn claim() -> Self {
+        let claim = |first: u16| {
+            // An abstract socket belongs to the network namespace, as ports do, and is gone when its process is.
+            let name = SocketAddr::from_abstract_name(format!("mullion-e2e-ports-{first}")).ok()?;
+            let claim = UnixListener::bind_addr(&name).ok()?;
+            let ports = first..=first + (Self::COUNT - 1);
+            let free = ports.clone().all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
+            free.then(|| Self { api: first, node_ports: first + 1..=*ports.end(), _claim: claim })
+        };
+        (20_000..30_000).step_by(usize::from(Self::COUNT)).find_map(claim).expect("free ports below 30000")
+    }
 }
 
 /// Directories of one test: DIR, and the XDG directories, so that nothing of the user's is read or written.
@@ -206,6 +233,7 @@ pub struct Cluster {
     pub port: u16,
     /// Interfaces and routes of the real host before the cluster was there.
     pub host_network: String,
+    ports: Ports,
     kubeconfig: PathBuf,
     kubectl: PathBuf,
     up: bool,
@@ -224,7 +252,7 @@ impl Cluster {
         cluster
     }
 
-    /// A second cluster at the same time. Its NodePorts have to be chosen, so that they are not this one's.
+    /// A second cluster at the same time.
     pub fn beside(&self, nodes: &str) -> Self {
         let mut cluster = Self::new(Place::with_windows(Share::Second));
         cluster.start_with(nodes, &[]);
@@ -235,7 +263,13 @@ impl Cluster {
         let kubeconfig = place.path().join("kubeconfig");
         let kubectl = kubectl();
         let host_network = crate::footprint::host_network();
-        Self { place, port: free_port(), host_network, kubeconfig, kubectl, up: false }
+        let ports = Ports::claim();
+        Self { place, port: ports.api, host_network, ports, kubeconfig, kubectl, up: false }
+    }
+
+    /// Its `--service-node-port-range`. NodePorts are ports of 127.0.0.1, where clusters of other tests have theirs.
+    pub fn node_ports(&self) -> RangeInclusive<u16> {
+        self.ports.node_ports.clone()
     }
 
     /// Starts it, or starts it again.
@@ -247,7 +281,8 @@ impl Cluster {
     #[track_caller]
     fn start_with(&mut self, nodes: &str, options: &[&str]) {
         let (port, kubeconfig) = (self.port.to_string(), self.kubeconfig.to_string_lossy().into_owned());
-        let mut args = vec!["up", "--detach", "--port", &port, "--kubeconfig", &kubeconfig];
+        let node_ports = format!("{}-{}", self.node_ports().start(), self.node_ports().end());
+        let mut args = vec!["up", "--detach", "--port", &port, "--kubeconfig", &kubeconfig, "--service-node-port-range", &node_ports];
         if !nodes.is_empty() {
             args.extend(["--nodes", nodes]);
         }

@@ -48,6 +48,7 @@ fn services_lead_to_pods_of_both_systems() {
         ("hns list shows networks, endpoints and load balancers", commands::hns_lists),
         ("logs, describe, get -o wide and explain answer", commands::kubectl_reads),
         ("a changed manifest is rolled out", services::changed_manifest),
+        ("NodePorts are of the cluster's range", services::node_ports_are_of_the_range),
         ("host ports lead to pods of either system", services::host_ports),
         ("the proxies serve health and metrics", services::proxies_serve_health_and_metrics),
         ("packets to the outside are refused at once", outside::is_refused_at_once),

@@ -208,3 +208,31 @@ pub fn deletion(cluster: &Cluster) {
         if left.is_empty() { Ok(()) } else { Err(left) }
     });
 }
+
+/// NodePorts that the API server chooses lie in the cluster's range; others are refused, and so is one more than there are.
+pub fn node_ports_are_of_the_range(cluster: &Cluster) {
+    let range = cluster.node_ports();
+    let service = |ports: &[String]| {
+        format!("{{apiVersion: v1, kind: Service, metadata: {{name: many}}, spec: {{type: NodePort, ports: [{}]}}}}", ports.join(", "))
+    };
+    let ports = |count: usize| (1..=count).map(|n| format!("{{name: p{n}, port: {n}}}")).collect::<Vec<_>>();
+    let refused = |manifest: &str, part: &str| {
+        let output = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
+        assert!(output.code == Some(1) && output.err.contains(part), "{part}: {output:?}");
+    };
+    let outside = range.end() + 1;
+    refused(
+        &service(&[format!("{{port: 80, nodePort: {outside}}}")]),
+        &format!(
+            "spec.ports[0].nodePort: Invalid value: {outside}: provided port is not in the valid range. The range of valid ports is {}-{}",
+            range.start(),
+            range.end()
+        ),
+    );
+    refused(&service(&ports(range.len() + 1)), "range is full");
+    cluster.apply(&service(&ports(range.len() / 2)));
+    let chosen: Vec<u64> =
+        cluster.json(&["service", "many"])["spec"]["ports"].as_array().into_iter().flatten().filter_map(|port| port["nodePort"].as_u64()).collect();
+    assert!(chosen.len() == range.len() / 2 && chosen.iter().all(|port| range.contains(&u16::try_from(*port).unwrap_or_default())), "{chosen:?}");
+    cluster.kubectl(&["delete", "service", "many"]);
+}

@@ -10,15 +10,10 @@ pub fn side_by_side(first: &Cluster) {
     first.apply(&manifests::web("here", "win01", "", ""));
     first.rolled_out("here");
     let port = first.node_port("here");
-    let taken: Vec<u16> = first
-        .kubectl(&["get", "services", "-A", "-o", "jsonpath={.items[*].spec.ports[*].nodePort}"])
-        .split_whitespace()
-        .filter_map(|port| port.parse().ok())
-        .collect();
-    let other = (32_700..32_767).find(|port| !taken.contains(port)).expect("a free NodePort");
     let mut second = first.beside("win01:windows:20348");
-    second.apply(&manifests::web("here", "win01", "", "").replace("ports: [{port: 80}]", &format!("ports: [{{port: 80, nodePort: {other}}}]")));
+    second.apply(&manifests::web("here", "win01", "", ""));
     second.rolled_out("here");
+    let other = second.node_port("here");
     let name = |cluster: &Cluster| cluster.pods("here")[0]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let (ours, theirs) = (name(first), name(&second));
     assert_eq!((page(port, "/hostname").trim(), page(other, "/hostname").trim()), (ours.as_str(), theirs.as_str()));
