@@ -1,6 +1,7 @@
 //! kubeconfig files: written for users and agents, read back by agents.
 
 use crate::Error;
+use crate::yaml::to_yaml;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -55,7 +56,7 @@ impl KubeConfig {
 
     /// The file's text: everything inline, so that it can be moved about.
     pub fn to_yaml(&self) -> String {
-        serde_yaml_ng::to_string(&self.document()).unwrap_or_default()
+        to_yaml(&self.document())
     }
 
     /// The text of a kubeconfig that others use too, with this cluster, its user and its context in it, in the place of those of the
@@ -75,7 +76,7 @@ impl KubeConfig {
                 (value, place) => *place = value,
             }
         }
-        serde_yaml_ng::to_string(&document)
+        Ok(to_yaml(&document))
     }
 
     /// The text of a kubeconfig without the cluster `name` at `server`, its users and contexts; `None` when nothing else is in it.
@@ -102,7 +103,7 @@ impl KubeConfig {
             document["current-context"] = json!("");
         }
         (document["clusters"], document["users"], document["contexts"]) = (clusters.into(), users.into(), others.into());
-        serde_yaml_ng::to_string(&document).map(Some)
+        Ok(Some(to_yaml(&document)))
     }
 
     fn document(&self) -> Value {
@@ -192,6 +193,24 @@ mod tests {
         assert_eq!(document["contexts"].as_array().unwrap().len(), 1);
         assert_eq!(KubeConfig::removed_from(&left, "a", "https://127.0.0.1:1").unwrap(), None);
         assert!(of("a", 1).merged_into("[1, 2]").is_err() && of("a", 1).merged_into("a: [").is_err());
+    }
+
+    #[test]
+    fn names_are_strings_for_kubectl_too() {
+        let names = ["y", "n", "yes", "no", "on", "off", "null", "~", "123", "1e3", r#"a"b\c: d"#];
+        for name in names {
+            let alone = of(name, 1);
+            let merged = alone.merged_into(&of("other", 2).to_yaml()).unwrap();
+            let left = KubeConfig::removed_from(&merged, "other", "https://127.0.0.1:2").unwrap().unwrap();
+            let quoted = serde_json::to_string(name).unwrap();
+            for text in [alone.to_yaml(), merged, left] {
+                for line in ["- name: ", "    cluster: ", "    user: ", "current-context: ", "    token: "] {
+                    assert!(text.contains(&format!("{line}{quoted}\n")), "{line}{quoted} is missing:\n{text}");
+                }
+                let read: Value = serde_yaml_ng::from_str(&text).unwrap();
+                assert_eq!(read["current-context"], name, "{text}");
+            }
+        }
     }
 
     #[test]

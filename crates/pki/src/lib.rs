@@ -7,6 +7,7 @@ mod ca;
 mod files;
 mod kubeconfig;
 pub mod service_account;
+mod yaml;
 
 pub use ca::{Ca, CertKey, CertRequest, certificate_der, new_csr, private_key_der};
 pub use files::{write_private, write_public};
