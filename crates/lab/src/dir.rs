@@ -28,6 +28,11 @@ use crate::shell;
 const ORPHANS: Duration = Duration::from_secs(10);
 /// Name of the lock among a lab's descriptors: init keeps it until its last process has ended.
 pub const LOCK: &str = "lock";
+/// What a cluster keeps in DIR, in the order of deletion. The description goes last but one: while it is there, a deletion that broke off
+/// can be repeated.
+pub const PARTS: [&str; 7] = ["hosts", "store", "pki", "log", "cluster.json.new", DESCRIPTION, "lock"];
+/// The file that makes a directory a cluster's.
+const DESCRIPTION: &str = "cluster.json";
 /// A unix socket's path holds 107 bytes.
 const SOCKET_PATH: usize = 107;
 /// The longest that is put behind `RUN/NODE`.
@@ -227,11 +232,42 @@ impl Dirs {
         Ok(lock)
     }
 
+    /// Refuses a DIR that is no cluster's and holds foreign files. A first `up` that broke off before it wrote `cluster.json` leaves a lock
+    /// and a part of the description, and a file system of its own may have `lost+found`: these are not foreign.
+    ///
+    /// # Errors
+    /// [`LabError::ForeignFiles`]; when DIR cannot be listed.
+    pub fn check_foreign(&self) -> Result<(), LabError> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(LabError::file("list", &self.dir))?,
+        };
+        let mut is_foreign = false;
+        for entry in entries {
+            is_foreign |= !is_unfinished(&entry.map_err(LabError::file("list", &self.dir))?);
+        }
+        // Looked for last: another `up` may have written it meanwhile, and other files after it.
+        if is_foreign && !self.dir.join(DESCRIPTION).is_file() { Err(LabError::ForeignFiles(self.dir.clone())) } else { Ok(()) }
+    }
+
     /// The process that wrote the lock last.
     pub fn holder(&self) -> Option<u32> {
         let mut text = String::new();
         fs::File::open(self.dir.join("lock")).ok()?.take(32).read_to_string(&mut text).ok()?;
         text.trim().parse().ok()
+    }
+}
+
+/// Whether an entry of DIR is what a first `up` leaves that broke off, or the file system's own. The lock holds a process number.
+fn is_unfinished(entry: &fs::DirEntry) -> bool {
+    let Ok(kind) = entry.file_type() else { return false };
+    let is_short = || entry.metadata().is_ok_and(|meta| meta.len() <= 32);
+    let is_number = || fs::read_to_string(entry.path()).is_ok_and(|text| text.trim().chars().all(|c| c.is_ascii_digit()));
+    match entry.file_name().to_str() {
+        Some("lock") => kind.is_file() && is_short() && is_number(),
+        Some("cluster.json.new") => kind.is_file(),
+        Some("lost+found") => kind.is_dir(),
+        _ => false,
     }
 }
 
@@ -295,6 +331,41 @@ mod tests {
         fs::create_dir_all(dirs.run.parent().unwrap()).unwrap();
         fs::set_permissions(dirs.run.parent().unwrap(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         assert!(dirs.make_run(nodes).unwrap_err().to_string().contains("not this user's alone"));
+    }
+
+    #[test]
+    fn directories_with_foreign_files_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = dirs(root.path());
+        dirs.check_foreign().expect("a new directory");
+        fs::create_dir(&dirs.dir).unwrap();
+        dirs.check_foreign().expect("an empty directory");
+        let at = |name: &str| dirs.dir.join(name);
+        let refused = |what: &str| {
+            let e = dirs.check_foreign().expect_err(what);
+            let expected =
+                format!("cannot make a cluster in {}: it holds other files; choose an empty or new directory with --dir", dirs.dir.display());
+            assert_eq!((e.to_string(), e.exit_code() as u8), (expected, 65), "{what}");
+        };
+        for name in ["notes.txt", ".bashrc", "hosts", "pki", "log"] {
+            fs::create_dir(at(name)).unwrap();
+            refused(name);
+            fs::remove_dir(at(name)).unwrap();
+        }
+        fs::write(at("lock"), "a lock of another program").unwrap();
+        refused("a foreign lock");
+        fs::remove_file(at("lock")).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", at("lock")).unwrap();
+        refused("a link");
+        fs::remove_file(at("lock")).unwrap();
+        drop(dirs.lock().unwrap());
+        fs::write(at("cluster.json.new"), "{\"form").unwrap();
+        fs::create_dir(at("lost+found")).unwrap();
+        dirs.check_foreign().expect("a first up that broke off");
+        fs::write(at("notes.txt"), "").unwrap();
+        refused("a file beside it");
+        fs::write(at("cluster.json"), "{}").unwrap();
+        dirs.check_foreign().expect("a cluster's directory");
     }
 
     #[test]

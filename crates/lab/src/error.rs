@@ -13,7 +13,7 @@ pub enum ExitCode {
     Failure = 1,
     /// Wrong arguments: node specification, address options.
     Usage = 64,
-    /// DIR is of a newer format, damaged, or specifies another cluster.
+    /// DIR is of a newer format, damaged, specifies another cluster, or holds foreign files.
     Directory = 65,
     /// A port is taken.
     Port = 66,
@@ -58,6 +58,9 @@ pub enum LabError {
         /// The supervisor.
         pid: Option<u32>,
     },
+    /// It is no cluster's, and holds files.
+    #[error("cannot make a cluster in {}: it holds other files; choose an empty or new directory with --dir", .0.display())]
+    ForeignFiles(PathBuf),
     /// Nobody runs it.
     #[error("no cluster runs on {}: start one with `{}`", .0.display(), command_in(.0, "up"))]
     NotRunning(PathBuf),
@@ -72,7 +75,7 @@ pub enum LabError {
         seconds: u64,
     },
     /// The API server's port is taken.
-    #[error("port {0} of 127.0.0.1 is taken: end its user, or choose another with --port (0 takes a free one)")]
+    #[error("port {0} of 127.0.0.1 is in use: stop the program that uses it, or choose another with --port (0 takes a free one)")]
     PortTaken(u16),
     /// No user namespaces.
     #[error("user namespaces are not usable here: {0}")]
@@ -120,7 +123,7 @@ impl LabError {
     /// The exit code for it.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Damaged { .. } => ExitCode::Directory,
+            Self::Damaged { .. } | Self::ForeignFiles(_) => ExitCode::Directory,
             Self::PortTaken(_) => ExitCode::Port,
             Self::Namespaces(_) => ExitCode::Namespaces,
             Self::Nftables(_) => ExitCode::Nftables,

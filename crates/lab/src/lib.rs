@@ -45,7 +45,7 @@
 //!     fds: vec![("api".into(), api.into()), (dir::LOCK.into(), lock.file().try_clone().expect("a descriptor").into())],
 //!     routes: Vec::new(),
 //!     outside: None,
-//!     shared: vec![env.cache_dir()],
+//!     shared: vec![supervisor::SharedDir { path: env.cache_dir(), entries: vec!["images"] }],
 //!     init: vec!["/proc/self/exe".into(), "lab-init".into()], // calls init::main(last argument)
 //! })?;
 //! lab.end_on(signals).expect("a thread for signals");

@@ -25,13 +25,15 @@ pub fn give(path: &Path) -> Result<(), LabError> {
     if root { give_tree(path).map_err(|(path, error)| LabError::file("give to the cluster's users", path)(error)) } else { Ok(()) }
 }
 
-/// Gives a directory that processes of a lab write, and makes it first: below directories of root's they cannot.
-pub(crate) fn share(dir: &Path) -> Result<(), LabError> {
+/// Gives a directory that processes of a lab write, and makes it first: below directories of root's they cannot. Of what is in it only
+/// `entries` are given, with everything below them: other entries may be anybody's.
+pub(crate) fn share(dir: &Path, entries: &[&str]) -> Result<(), LabError> {
     let root = is_machine_root().map_err(LabError::file("read", "/proc/self/uid_map"))?;
     if root {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(LabError::file("make", dir))?;
     }
-    give(dir)
+    give_one(dir)?;
+    entries.iter().try_for_each(|entry| give(&dir.join(entry)))
 }
 
 /// Gives `path` alone.
@@ -125,6 +127,29 @@ mod tests {
     fn numbers_are_moved_once() {
         assert_eq!([given(0), given(1000), given(65_535), given(4_000_000)], [0x6FFF_0000, 0x6FFF_03E8, 0x6FFF_FFFF, 0x6FFF_FFFF]);
         assert_eq!(given(given(7)), given(7));
+    }
+
+    /// Only root gives anything away; nobody gives foreign files away.
+    #[test]
+    fn foreign_files_keep_their_owner() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, outside) = (root.path().join("dir"), root.path().join("outside"));
+        fs::create_dir_all(dir.join("hosts/lin01/root")).unwrap();
+        fs::create_dir_all(dir.join("photos/2026")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(dir.join("notes.txt"), "mine").unwrap();
+        std::os::unix::fs::symlink(&outside, dir.join("hosts/link")).unwrap();
+        std::os::unix::fs::symlink(&outside, dir.join("store")).unwrap();
+        share(&dir, &["hosts", "store", "pki"]).unwrap();
+        let owner = |path: &str| fs::symlink_metadata(root.path().join(path)).unwrap().uid();
+        let own = nix::unistd::geteuid().as_raw();
+        for path in ["outside", "dir/photos", "dir/photos/2026", "dir/notes.txt"] {
+            assert_eq!(owner(path), own, "{path}");
+        }
+        let given_to = if is_machine_root().unwrap() { given(own) } else { own };
+        for path in ["dir", "dir/hosts", "dir/hosts/lin01/root", "dir/hosts/link", "dir/store"] {
+            assert_eq!(owner(path), given_to, "{path}");
+        }
     }
 
     #[test]

@@ -126,7 +126,10 @@ mod tests {
         let holder = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = holder.local_addr().unwrap().port();
         let e = bind_api(port).unwrap_err();
-        assert_eq!(e.to_string(), format!("port {port} of 127.0.0.1 is taken: end its user, or choose another with --port (0 takes a free one)"));
+        assert_eq!(
+            e.to_string(),
+            format!("port {port} of 127.0.0.1 is in use: stop the program that uses it, or choose another with --port (0 takes a free one)")
+        );
         assert_eq!(e.exit_code() as u8, 66);
     }
 

@@ -21,7 +21,7 @@ use linux_sys::fdpass;
 use linux_sys::signal::{Signal, Signals};
 use linux_sys::spawn::{Child, Namespaces, Spawn, Stdio, Step};
 
-use crate::dir::{Dirs, LOCK};
+use crate::dir::{Dirs, LOCK, PARTS};
 use crate::error::LabError;
 use crate::init::SOCKET;
 use crate::outside::{self, Outside};
@@ -56,10 +56,19 @@ pub struct LabConfig {
     /// The way to the outside, if there is to be one.
     pub outside: Option<outside::Settings>,
     /// Directories besides DIR and RUN that processes of the lab write.
-    pub shared: Vec<PathBuf>,
+    pub shared: Vec<SharedDir>,
     /// Program and arguments that call [`crate::init::main`]; the path of init's configuration is
     /// added. `/proc/self/exe` is this program.
     pub init: Vec<String>,
+}
+
+/// A directory that processes of several labs write.
+#[derive(Debug)]
+pub struct SharedDir {
+    /// The directory; root's `up` makes it.
+    pub path: PathBuf,
+    /// What labs keep in it. In a lab that root starts, these entries belong to the lab's users; other entries keep their owners.
+    pub entries: Vec<&'static str>,
 }
 
 /// A running lab. Dropping it ends the lab at once, as the end of this process does.
@@ -137,9 +146,12 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     fs::write(&path, text).map_err(LabError::file("write", &path))?;
     let failed = |e: io::Error| LabError::Init(e.to_string());
     let log = open_log(&dirs)?;
-    for dir in directories.iter().chain([&dirs.dir, &dirs.run]) {
-        owner::share(dir)?;
+    for shared in &directories {
+        owner::share(&shared.path, &shared.entries)?;
     }
+    owner::share(&dirs.dir, &PARTS)?;
+    // RUN was made empty for this lab: all of it is the lab's.
+    owner::give(&dirs.run)?;
     // The lab removes RUN when the supervisor cannot.
     let base = dirs.run.parent().unwrap_or(&dirs.run);
     owner::give_one(base)?;
@@ -195,12 +207,12 @@ fn open_log(dirs: &Dirs) -> Result<Log, LabError> {
     open().map_err(LabError::file("open", &log))
 }
 
-fn spawn_init(dirs: &Dirs, init: &[String], socket: OwnedFd, (config, (out, err)): (PathBuf, Log), shared: &[PathBuf]) -> Result<Child, LabError> {
+fn spawn_init(dirs: &Dirs, init: &[String], socket: OwnedFd, (config, (out, err)): (PathBuf, Log), shared: &[SharedDir]) -> Result<Child, LabError> {
     let (program, args) = init.split_first().ok_or_else(|| LabError::Init("no program for init".into()))?;
     // The program too: shims mount it by its name.
     let own = std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)).filter(|dir| dir.is_dir());
     let run = dirs.run.parent().unwrap_or(&dirs.run);
-    let paths = shared.iter().chain([&dirs.dir]).chain(&own).map(PathBuf::as_path).chain([run]);
+    let paths = shared.iter().map(|shared| &shared.path).chain([&dirs.dir]).chain(&own).map(PathBuf::as_path).chain([run]);
     let (trees, steps) = owner::reach(&paths.collect::<Vec<_>>()).map_err(|e| LabError::Init(e.to_string()))?;
     let kinds = Namespaces::USER | Namespaces::MOUNT | Namespaces::NET | Namespaces::PID | Namespaces::IPC | Namespaces::UTS;
     let mut spawn = Spawn::new(program).args(args).arg(config).env_clear();

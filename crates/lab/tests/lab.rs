@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use lab::dir::{Dirs, Env, LOCK};
 use lab::error::LabError;
 use lab::protocol::{Event, ProcessSpec, Readiness};
-use lab::supervisor::{self, Lab, LabConfig};
+use lab::supervisor::{self, Lab, LabConfig, SharedDir};
 use lab::{plan, preflight};
 use linux_sys::mount::mounts_below;
 use linux_sys::netlink::Rtnl;
@@ -124,7 +124,7 @@ impl Bench {
             fds: Vec::new(),
             routes: Vec::new(),
             outside: None,
-            shared: vec![self.file("shared")],
+            shared: vec![SharedDir { path: self.file("shared"), entries: Vec::new() }],
             init,
         }
     }

@@ -12,7 +12,7 @@ use lab::error::LabError;
 use lab::outside::Settings;
 use lab::preflight;
 use lab::protocol::Event;
-use lab::supervisor::{self, Lab, LabConfig};
+use lab::supervisor::{self, Lab, LabConfig, SharedDir};
 use linux_sys::lock::FileLock;
 use linux_sys::signal::Signals;
 use node_config::addresses::AddressOptions;
@@ -73,6 +73,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     let fresh = !dirs.dir.exists();
     let (mut cluster, plan, before) = plan(args, &dirs)?;
     crate::hns::check_switches(&cluster.nodes)?;
+    dirs.check_foreign()?;
     // Whoever runs here already also holds the port: the better reason first.
     let lock = if fresh { None } else { Some(dirs.lock()?) };
     let listener = bind(args.port, cluster.port)?;
@@ -215,7 +216,7 @@ fn start_lab(dirs: &Dirs, (cluster, plan): (&Cluster, &Plan), fds: Vec<(String, 
         // What comes back for pods: the control plane's host knows the way to each.
         routes: vec![(plan.addresses.cluster_cidr, lab::plan::CONTROL_PLANE)],
         outside,
-        shared: vec![Env::of_process().cache_dir()],
+        shared: vec![SharedDir { path: Env::of_process().cache_dir(), entries: vec![image::CACHE, wine::template::NAME, wine::template::LOCK] }],
         init: vec!["/proc/self/exe".to_owned(), "lab-init".to_owned()],
     };
     let boots = cluster.nodes.iter().map(|node| (node.name.clone(), inputs.boot_id(&node.name))).collect();

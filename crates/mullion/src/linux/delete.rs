@@ -5,14 +5,11 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use lab::dir::Dirs;
+use lab::dir::{Dirs, PARTS};
 use lab::error::LabError;
 use linux_sys::mount::mounts_below;
 
 use super::cluster::ClusterError;
-
-/// What a cluster keeps in DIR. The description goes last but one: while it is there, a deletion that broke off can be repeated.
-const PARTS: [&str; 7] = ["hosts", "store", "pki", "log", "cluster.json.new", "cluster.json", "lock"];
 
 /// Deletes the cluster in DIR, which nobody runs, and DIR itself when nothing else is in it. Returns the names of what stays: files
 /// that no cluster makes. `also` is a file of the cluster that may be in DIR (a kubeconfig).

@@ -52,9 +52,12 @@ fn changed(at: &ImageNodes, result: Result<(), Failure>) -> Result<(), Failure> 
     result.and(Ok(given?))
 }
 
+/// The cache's directory for unpacked layers.
+pub const CACHE: &str = "images";
+
 /// Where the unpacked layers of all clusters are.
 pub fn cache_dir() -> std::path::PathBuf {
-    Env::of_process().cache_dir().join("images")
+    Env::of_process().cache_dir().join(CACHE)
 }
 
 /// Removes the layers that no node of any cluster uses any more.

@@ -45,7 +45,7 @@ fn a_taken_port_is_refused() {
     let socket = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = socket.local_addr().expect("an address").port().to_string();
     let output = place.mullion(&["up", "--detach", "--port", &port]);
-    refused(&output, code::PORT, &[&port, "taken", "--port"]);
+    refused(&output, code::PORT, &[&port, "in use", "--port"]);
     nothing_left(&place);
     assert!(!place.dir().exists(), "no DIR for a cluster that never was");
 }

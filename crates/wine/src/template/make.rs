@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use linux_sys::lock::FileLock;
 
-use super::{Loader, Missing, NAME, Programs, STAMP, find, whole_version};
+use super::{LOCK, Loader, Missing, NAME, Programs, STAMP, find, whole_version};
 
 /// What a template's version depends on beside its programs.
 pub(super) const RECIPE: &[&str] = &[include_str!("make.rs"), REGISTRY];
@@ -116,7 +116,7 @@ impl Maker<'_> {
 
     /// Waits until no other process makes a template in this cache.
     fn turn(&mut self) -> Result<FileLock> {
-        let path = self.cache.join("wine-template.lock");
+        let path = self.cache.join(LOCK);
         let mut waited = false;
         loop {
             if let Some(lock) = FileLock::try_acquire(&path)? {
