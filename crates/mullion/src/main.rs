@@ -3,6 +3,9 @@
 //! One binary answers to several names: called as a CNI plug-in (`win-bridge`, `bridge`, `host-local`, …) it is that
 //! plug-in; otherwise the first argument chooses what it is.
 
+#[macro_use]
+mod output;
+
 mod app;
 mod cli;
 mod exit;
