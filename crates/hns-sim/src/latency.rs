@@ -66,7 +66,8 @@ impl FromStr for Latency {
         }
         let mut latency = Self::default();
         for part in text.split(',') {
-            let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} of a latency is not KEY=DURATION"))?;
+            let (key, value) =
+                part.split_once('=').ok_or_else(|| format!("{part:?} is no latency: write read=2ms,write=20ms, or windows, or none"))?;
             let slot = match key.trim() {
                 "read" => &mut latency.read_us,
                 "write" => &mut latency.write_us,
@@ -99,6 +100,7 @@ mod tests {
         for bad in ["", "read", "read=2", "read=-1ms", "speed=1ms", "read=1e400s"] {
             assert!(bad.parse::<Latency>().is_err(), "{bad}");
         }
+        assert_eq!("fast".parse::<Latency>(), Err(r#""fast" is no latency: write read=2ms,write=20ms, or windows, or none"#.to_owned()));
         let draws = |seed| (0..20).map(|number| Latency::WINDOWS.of(false, 0, seed, number)).collect::<Vec<_>>();
         assert_eq!(draws(1), draws(1));
         assert_ne!(draws(1), draws(2));

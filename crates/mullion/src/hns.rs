@@ -43,6 +43,9 @@ pub struct Target {
     node: Node,
 }
 
+/// The way out where no service was named and the system has none.
+const WHICH: &str = "name a Windows node of a cluster with --node, or a service with --hcn";
+
 /// A Windows node of a one-machine cluster.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Debug, Args)]
@@ -67,7 +70,7 @@ enum HnsCommand {
         #[arg(short, long)]
         output: Option<Output>,
     },
-    /// Judge a service by the conformance suite
+    /// Check a service with the conformance suite
     Conformance(conformance::ConformanceArgs),
     #[cfg(target_os = "linux")]
     #[command(flatten)]
@@ -75,7 +78,7 @@ enum HnsCommand {
     /// Offer a node's service over TCP, for programs that cannot use unix sockets (Wine)
     #[cfg(target_os = "linux")]
     Relay(relay::RelayArgs),
-    /// Make a Wine prefix whose Windows programs meet a simulated host
+    /// Create a Wine prefix whose Windows programs use a simulated service
     #[cfg(target_os = "linux")]
     WinePrefix(wine::WinePrefixArgs),
 }
@@ -121,7 +124,7 @@ impl Target {
         if let Some(address) = self.address()? {
             return Ok(Client::connect(&address)?);
         }
-        Ok(if cfg!(windows) { Client::of_this_host()? } else { Client::from_env().context("give --node NODE or --hcn ADDRESS")? })
+        Ok(if cfg!(windows) { Client::of_this_host()? } else { Client::from_env().context(WHICH)? })
     }
 }
 
@@ -159,11 +162,13 @@ fn socket(node: &str, suffix: &str, dir: &crate::linux::cli::DirArgs) -> Result<
     if !socket.exists() {
         let nodes = socket.parent().map(nodes_in).unwrap_or_default();
         let dir = dirs.dir.display();
-        let error = match nodes.as_slice() {
-            [] => anyhow::anyhow!("no Windows node of {dir} runs: `{}` starts its cluster", dirs.command("up")),
-            nodes => anyhow::anyhow!("no Windows node {node} of {dir} runs: use one of {}", nodes.join(", ")),
-        };
-        return Err(error.into());
+        return Err(match nodes.as_slice() {
+            [] => anyhow::anyhow!("no Windows node of {dir} runs: `{}` starts its cluster", dirs.command("up")).into(),
+            nodes => {
+                let error = anyhow::anyhow!("no Windows node {node} of {dir} runs: use one of {}", nodes.join(", "));
+                Failure::new(crate::exit::USAGE, error)
+            }
+        });
     }
     Ok(socket)
 }

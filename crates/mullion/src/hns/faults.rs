@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What to do about faults.
 #[derive(Clone, Debug, Subcommand)]
 pub enum FaultCommand {
-    /// Describe the faults that there are: how each is written, what it strikes, what is then seen and where
+    /// Describe all faults: form, affected calls, effects and where they are seen
     #[command(alias = "names")]
     Kinds {
         /// Output format
         #[arg(short, long)]
         output: Option<KindsOutput>,
     },
-    /// List the faults that are set, on all nodes or on some
+    /// List the faults that are set, on all nodes or on some of them
     List {
         #[command(flatten)]
         nodes: OfNodes,
@@ -43,14 +43,14 @@ pub enum FaultCommand {
         #[arg(short, long)]
         output: Option<Output>,
     },
-    /// Take a fault back
+    /// Remove a fault
     Remove {
         #[command(flatten)]
         node: OfNode,
         /// Its number in the list
         number: u32,
     },
-    /// Take every fault back, on all nodes or on some
+    /// Remove every fault, on all nodes or on some of them
     Clear {
         #[command(flatten)]
         nodes: OfNodes,
@@ -85,12 +85,13 @@ impl OfNodes {
 
 /// Windows nodes of a one-machine cluster that something is done to: some, or expressly all.
 #[derive(Clone, Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").args(["names", "all_nodes"]).required(true))]
 pub struct ToNodes {
     /// A Windows node; may be repeated
-    #[arg(long = "node", value_name = "NODE", required_unless_present = "all_nodes")]
+    #[arg(long = "node", value_name = "NODE")]
     names: Vec<String>,
     /// Every Windows node that runs
-    #[arg(long, conflicts_with = "names")]
+    #[arg(long)]
     all_nodes: bool,
     #[command(flatten)]
     dir: DirArgs,
@@ -290,6 +291,18 @@ mod tests {
         let added: Vec<&String> = ours.iter().filter(|words| words[1..].starts_with(&["hns", "fault", "add"].map(str::to_owned))).flatten().collect();
         let shown = KINDS.iter().filter(|kind| added.iter().any(|word| word.split([',', '=']).next() == Some(kind.name))).count();
         assert!(ours.len() >= 20 && shown >= 10, "the cookbook has {} commands and shows {shown} faults", ours.len());
+    }
+
+    #[test]
+    fn targets_of_a_fault_are_some_nodes_or_all() {
+        let parse = |target: &[&str]| crate::cli::Cli::try_parse_from([&["mullion", "hns", "fault", "add", "svc-down"], target].concat());
+        for target in [&["--all-nodes"][..], &["--node", "win01"], &["--node", "win01", "--node", "win02"]] {
+            assert!(parse(target).is_ok(), "{target:?}");
+        }
+        let both = parse(&["--all-nodes", "--node", "win01"]).unwrap_err().to_string();
+        assert!(both.contains("cannot be used with"), "{both}");
+        let neither = parse(&[]).unwrap_err().to_string();
+        assert!(neither.contains("<--node <NODE>|--all-nodes>"), "{neither}");
     }
 
     #[test]

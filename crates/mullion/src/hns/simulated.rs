@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use hcn::Guid;
 use hcn::blocking::Client;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Output;
 use super::faults::{FaultCommand, OfNodes};
-use crate::exit::Failure;
+use crate::exit::{FAILED, Failure, USAGE};
 use crate::linux::cli::DirArgs;
 
 /// How often `--follow` asks.
@@ -35,7 +35,7 @@ pub struct OfNode {
 /// What to ask or do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SimulatedCommand {
-    /// Say how the services of nodes are: whether they answer a client, their versions, what they hold, their faults and latencies
+    /// Show the state of HNS on each node: whether it answers, its version, objects, faults and latencies
     Status {
         #[command(flatten)]
         nodes: OfNodes,
@@ -56,10 +56,10 @@ pub enum SimulatedCommand {
         /// Only calls that failed
         #[arg(long)]
         failed: bool,
-        /// At most so many
+        /// At most this many
         #[arg(long, default_value_t = 100)]
         limit: usize,
-        /// Go on with those that come
+        /// Follow new calls until Ctrl-C
         #[arg(short, long)]
         follow: bool,
         /// Output format
@@ -70,7 +70,7 @@ pub enum SimulatedCommand {
     Counters {
         #[command(flatten)]
         node: OfNode,
-        /// Begin anew afterwards
+        /// Set the counters to zero afterwards
         #[arg(long)]
         reset: bool,
         /// Output format
@@ -88,12 +88,12 @@ pub enum SimulatedCommand {
         #[arg(short, long)]
         output: Option<Output>,
     },
-    /// Make a node's service fail as the real one is known to
+    /// Inject faults that are known of the real service
     Fault {
         #[command(subcommand)]
         command: FaultCommand,
     },
-    /// Show or set the behaviours of a node's service that rest on thin evidence, with what they rest on
+    /// Show or set the behaviours of a node's service that are uncertain, with their evidence
     Switches {
         #[command(flatten)]
         node: OfNode,
@@ -155,7 +155,7 @@ impl OfNode {
 pub(super) fn judged<T>(node: &str, outcome: io::Result<T>) -> Result<T, Failure> {
     outcome.map_err(|error| match error.kind() {
         // What the simulator refuses it explains.
-        ErrorKind::InvalidInput => anyhow!("{node}: {error}").into(),
+        ErrorKind::InvalidInput => Failure::new(USAGE, anyhow!("{node}: {error}")),
         _ => anyhow!(error).context(format!("the service of node {node} does not answer")).into(),
     })
 }
@@ -192,7 +192,9 @@ pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
         }
         SimulatedCommand::Restart { node, mode, away, wipe } => {
             let admin = node.admin()?;
-            node.judged(if *wipe { admin.wipe() } else { admin.restart(*mode, *away) })
+            let restarted = node.judged(if *wipe { admin.wipe() } else { admin.restart(*mode, *away) });
+            // No argument is wrong: the service does not stop.
+            restarted.map_err(|failure| Failure { code: FAILED, ..failure })
         }
     }
 }
@@ -360,9 +362,8 @@ fn find(node: &OfNode, endpoint: &str) -> Result<Guid, Failure> {
     let socket = super::socket(&node.node, "hcn", &node.dir)?;
     let client = Client::connect(&format!("unix:{}", socket.display()))?;
     let found = client.get_by_name::<hcn::HostComputeEndpoint>(endpoint)?;
-    let found = found
-        .with_context(|| format!("node {} has no endpoint {endpoint}: `mullion hns list endpoints --node {}` lists them", node.node, node.node))?;
-    Ok(found.id)
+    let unknown = || anyhow!("node {} has no endpoint {endpoint}: `mullion hns list endpoints --node {}` lists them", node.node, node.node);
+    Ok(found.ok_or_else(|| Failure::new(USAGE, unknown()))?.id)
 }
 
 #[cfg(test)]
