@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use host::NodeOs;
 use ipnet::IpNet;
 use node_config::kubelet::{EvictionHard, FeatureGates};
@@ -11,10 +11,51 @@ use node_config::{ConfigError, NetworkList, NetworkName, NodeConfig, Parsed, nod
 
 /// Windows nodes for Kubernetes, in one binary.
 #[derive(Debug, Parser)]
-#[command(name = "mullion", version, about, disable_help_subcommand = true)]
+#[command(name = "mullion", version, about)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Groups of subcommands in `mullion --help`: clap has no headings for them.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Clusters", &["up", "down", "status", "logs", "support-bundle"]),
+    ("Images", &["image", "template"]),
+    ("Host Networking Service", &["hns"]),
+    ("Nodes", &["node", "kube-proxy"]),
+];
+
+/// What stands below the options.
+const AFTER_HELP: &str = "Examples:
+  mullion up --detach                            Start a cluster of one Linux and two Windows nodes
+  mullion status                                 Show its processes, nodes and faults
+  mullion hns fault add svc-down --node win01    Make the simulated HNS of a node fail
+
+`mullion help COMMAND` prints the options of a command. Documentation: docs/README.md in the repository; first steps: docs/try-it.md.";
+
+/// The command line's definition, with the help of [`GROUPS`].
+fn command() -> clap::Command {
+    let command = Cli::command();
+    let mut groups = String::new();
+    for (name, members) in GROUPS {
+        let present = members.iter().filter_map(|member| command.find_subcommand(member));
+        let lines = present.map(|member| format!("  {:<16}{}\n", member.get_name(), member.get_about().cloned().unwrap_or_default()));
+        let lines: String = lines.collect();
+        if !lines.is_empty() {
+            groups += &format!("\n{name}:\n{lines}");
+        }
+    }
+    let template = format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{groups}\nOptions:\n{{options}}{{after-help}}");
+    command.help_template(template).after_help(AFTER_HELP)
+}
+
+/// Reads this process's command line.
+///
+/// # Errors
+/// What clap found; help and version too.
+pub fn parse() -> Result<Cli, clap::Error> {
+    let matches = command().try_get_matches()?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))
 }
 
 /// The subcommands.
@@ -22,9 +63,9 @@ pub struct Cli {
 pub enum Command {
     /// Run the node: node agent, service proxy and pod network in one process
     Node(Box<NodeArgs>),
-    /// Run the service proxy alone, in the place of upstream's kube-proxy and with its flags
+    /// Run the service proxy alone, with the flags of upstream's kube-proxy
     KubeProxy(KubeProxyArgs),
-    /// Look into a Host Networking Service, judge it, and make a simulated one fail
+    /// Inspect and check a Host Networking Service; inject faults into a simulated one
     Hns(crate::hns::HnsArgs),
     #[cfg(target_os = "linux")]
     #[command(flatten)]

@@ -16,8 +16,6 @@ mod linux;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 fn main() -> ExitCode {
     let mut args = std::env::args();
     let name = args.next().unwrap_or_default();
@@ -39,7 +37,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let as_json = exit::wants_json(&std::env::args_os().skip(1).collect::<Vec<_>>());
-    match cli::Cli::try_parse() {
+    match cli::parse() {
         Ok(cli) => exit::report(run(cli.command), as_json),
         Err(error) => exit::report_usage(&error, as_json),
     }

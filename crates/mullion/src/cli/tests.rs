@@ -1,4 +1,4 @@
-//! Tests of `mullion node`'s flags.
+//! Tests of the command line: help, and the flags of `mullion node`.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,25 @@ fn parse(args: &[&str]) -> Result<NodeArgs, clap::Error> {
     match Cli::try_parse_from(["mullion", "node"].iter().chain(args))?.command {
         Command::Node(args) => Ok(*args),
         _ => panic!("another command"),
+    }
+}
+
+#[test]
+fn help_lists_every_command_in_a_group() {
+    let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, members)| *members).copied().collect();
+    let command = command();
+    let mut visible: Vec<&str> = command.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name).collect();
+    grouped.sort_unstable();
+    visible.sort_unstable();
+    assert_eq!(grouped, visible);
+    let help = command.clone().render_help().to_string();
+    assert!(help.contains("\nClusters:\n  up              Start a cluster") && help.contains("\nNodes:\n  node "), "{help}");
+    assert!(help.contains("\nExamples:\n") && help.contains("docs/README.md") && help.contains("\nOptions:\n  -h, --help"), "{help}");
+    let examples: Vec<&str> = AFTER_HELP.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+    assert_eq!(examples.len(), 3);
+    for example in examples {
+        let words = example.split("  ").next().unwrap().split(' ');
+        assert!(Cli::try_parse_from(words).is_ok(), "{example}");
     }
 }
 

@@ -21,17 +21,17 @@ use node_config::kubelet::FeatureGates;
 pub enum Command {
     /// Start a cluster on this machine: control plane, Linux nodes, simulated Windows nodes
     Up(UpArgs),
-    /// End the cluster of a directory
+    /// Stop a cluster, or delete it
     Down(DownArgs),
-    /// Say how the cluster of a directory is
+    /// Show the state of a cluster
     Status(StatusArgs),
-    /// Print what a host's processes logged
+    /// Print the logs of a host's processes
     Logs(LogsArgs),
-    /// Pack all that helps to understand a cluster, without secrets, into one archive
+    /// Collect logs and state of a cluster in one archive, without secrets
     SupportBundle(SupportBundleArgs),
     /// Load, pull, list, tag and remove images of a cluster's nodes
     Image(ImageArgs),
-    /// Make the Windows that containers of Windows nodes start from, once for all clusters
+    /// Create the Wine template for Windows containers, once for all clusters
     Template(TemplateArgs),
     #[command(hide = true)]
     ControlPlane(Box<ControlPlaneArgs>),
@@ -189,17 +189,17 @@ pub enum Output {
 /// `mullion logs`.
 #[derive(Clone, Debug, Args)]
 pub struct LogsArgs {
-    /// A node, cp (control plane), gw (the way to the outside) or lab (what keeps them running)
+    /// A node, cp (control plane), gw (gateway of --outside) or lab (supervisor's own processes)
     pub host: String,
     /// Only this process of it: node, container-sim, hns-sim
     pub component: Option<String>,
-    /// Go on as lines are written, until Ctrl-C
+    /// Follow the logs until Ctrl-C
     #[arg(short, long)]
     pub follow: bool,
-    /// Only what is newer, as 30s, 5m or 2h
+    /// Only lines newer than this, as 30s, 5m or 2h
     #[arg(long, value_parser = duration)]
     pub since: Option<Duration>,
-    /// Only so many lines, the last ones
+    /// Only this many lines, the last ones
     #[arg(long)]
     pub tail: Option<usize>,
     #[command(flatten)]

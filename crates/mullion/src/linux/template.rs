@@ -29,10 +29,10 @@ const OTHER_VERSION: u8 = 73;
 /// `mullion template`.
 #[derive(Clone, Debug, Args)]
 pub struct TemplateArgs {
-    /// Only say whether there is a template that fits: exit code 0, else 71 (no Wine), 72 (no template) or 73 (another version)
+    /// Only report whether a current template exists: exit code 0, else 71 (no Wine), 72 (no template) or 73 (another version)
     #[arg(long, conflicts_with = "rebuild")]
     status: bool,
-    /// Make it anew, also where a current one is
+    /// Create it again, even when it is current
     #[arg(long)]
     rebuild: bool,
     /// Directory with the guest programs [default: those in this binary, else `guest` beside it]
