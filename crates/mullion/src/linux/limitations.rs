@@ -38,8 +38,9 @@ fn line(node: &str, limits: &[String]) -> Option<String> {
     let kinds: std::collections::BTreeSet<&str> = limits.iter().flat_map(|limits| limits.split(',')).collect();
     let kinds = kinds.into_iter().collect::<Vec<_>>().join(" and ");
     let containers = if limits.len() == 1 { "container" } else { "containers" };
-    let why = "this user's processes have no control groups here (docs/limits.md says where they would)";
-    (!limits.is_empty()).then(|| format!("{node}: limits of {} {containers} are reported, not enforced ({kinds}): {why}.", limits.len()))
+    let count = limits.len();
+    (!limits.is_empty())
+        .then(|| format!("limits of {count} {containers} are not enforced on {node} ({kinds}): no writable cgroup; see docs/limits.md."))
 }
 
 #[cfg(test)]
@@ -48,7 +49,7 @@ mod tests {
     fn limits_are_counted_by_node() {
         let line = |limits: &[&str]| super::line("win01", &limits.iter().map(|limit| (*limit).to_owned()).collect::<Vec<_>>());
         assert_eq!(line(&[]), None);
-        assert!(line(&["cpu"]).unwrap().starts_with("win01: limits of 1 container are reported, not enforced (cpu): "));
-        assert!(line(&["cpu,memory", "memory"]).unwrap().starts_with("win01: limits of 2 containers are reported, not enforced (cpu and memory): "));
+        assert_eq!(line(&["cpu"]).unwrap(), "limits of 1 container are not enforced on win01 (cpu): no writable cgroup; see docs/limits.md.");
+        assert!(line(&["cpu,memory", "memory"]).unwrap().starts_with("limits of 2 containers are not enforced on win01 (cpu and memory): "));
     }
 }

@@ -25,6 +25,11 @@ const OF_LAB: [(&str, &[&str]); 3] = [("cp", &["control-plane"]), ("gw", &["outs
 pub fn main(args: &LogsArgs) -> Result<(), Failure> {
     let dirs = dirs(&args.dir)?;
     let cluster = Cluster::load(&dirs)?.ok_or_else(|| LabError::NotRunning(dirs.dir.clone()))?;
+    if args.host == "gw" && !cluster.outside && files(&dirs, "gw").is_empty() {
+        let (down, up) = (dirs.command("down"), dirs.command("up --outside"));
+        let way = format!("a running cluster gets it with `{down}`, then `{up}`");
+        return Err(Failure::new(exit::USAGE, anyhow!("gw has no processes unless the cluster runs with --outside: {way}")));
+    }
     let mut sources = sources(&dirs, &cluster, &args.host, args.component.as_deref())?;
     let since = args.since.map(|since| Timestamp::now().saturating_sub(since).unwrap_or(Timestamp::MIN));
     let width = sources.iter().map(|source| source.component.len()).max().filter(|_| sources.len() > 1);
@@ -32,6 +37,9 @@ pub fn main(args: &LogsArgs) -> Result<(), Failure> {
     lines.retain(|line| since.is_none_or(|since| line.at >= since));
     if let Some(tail) = args.tail {
         lines.drain(..lines.len().saturating_sub(tail));
+    }
+    if lines.is_empty() && !args.follow {
+        eprintln!("{}", nothing(&args.host, args.since.is_some()));
     }
     loop {
         match print(&lines, &sources, width) {
@@ -44,6 +52,12 @@ pub fn main(args: &LogsArgs) -> Result<(), Failure> {
         std::thread::sleep(LOOK);
         lines = read(&mut sources)?;
     }
+}
+
+/// What is told in the place of no lines.
+fn nothing(host: &str, is_since: bool) -> String {
+    let when = if is_since { " in that time (--since)" } else { "" };
+    format!("{host} logged nothing{when}")
 }
 
 /// The log files of a host, or of one of its components.

@@ -90,10 +90,12 @@ fn processes(status: &Status, dirs: &Dirs) -> String {
     if let Some(Value::String(kubeconfig)) = status.extra.get("kubeconfig") {
         text += &format!("kubeconfig   {kubeconfig}\n");
     }
+    text += &format!("sockets      {}\n", dirs.run.display());
     text += &match status.extra.get("outside") {
         Some(Value::Bool(true)) => "outside      reached through pasta\n".to_owned(),
         _ => format!(
-            "outside      not reached: packets of pods to other networks are answered with \"net unreachable\" (`{}` lets them out)\n",
+            "outside      not reached: packets of pods to other networks are answered with \"net unreachable\"; to let them out, run `{}`, then `{}`\n",
+            dirs.command("down"),
             dirs.command("up --outside")
         ),
     };
@@ -123,4 +125,17 @@ fn node_table(nodes: &[Node]) -> String {
         text += &format!("{:16} {state:9} {system}\n", node.metadata.name.as_deref().unwrap_or_default());
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_the_way_outside_are_named() {
+        let dirs = Dirs { dir: "/c".into(), run: "/tmp/mullion-0/0011aabb".into() };
+        let text = processes(&Status { dir: dirs.dir.clone(), ..Status::default() }, &dirs);
+        assert!(text.contains("sockets      /tmp/mullion-0/0011aabb\n"), "{text}");
+        assert!(text.contains("; to let them out, run `mullion down --dir /c`, then `mullion up --outside --dir /c`\n"), "{text}");
+    }
 }
