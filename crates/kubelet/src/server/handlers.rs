@@ -8,17 +8,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use cri::v1;
 use futures::StreamExt;
-use host::{HostRoot, PodPath};
+use host::{HostError, HostRoot, PathError, PodPath};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
+use thiserror_ext::AsReport as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{Body, Server, json as answer_json, metrics, text};
+use crate::error::RuntimeError;
 use crate::logs::{self, Filter, Options};
 use crate::pod::State;
 use crate::stats;
@@ -28,6 +30,25 @@ use crate::volumes::PodDirs;
 const FOLLOW: Duration = Duration::from_millis(100);
 /// After how many looks at a log without news its container and its file are looked at too.
 const LOOKS: u32 = 5;
+
+/// Why a container's log is not sent.
+#[derive(Debug, thiserror::Error)]
+enum LogError {
+    #[error("{parameter} must be a number that is not negative")]
+    NoNumber { parameter: &'static str },
+    #[error("sinceTime must be an RFC 3339 time")]
+    NoTime,
+    #[error(transparent)]
+    Runtime(RuntimeError),
+    #[error("previous terminated container {container:?} in pod {pod:?} not found")]
+    NoPrevious { container: String, pod: String },
+    #[error("container {container:?} in pod {pod:?} is waiting to start: {reason}")]
+    Waiting { container: String, pod: String, reason: String },
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
 
 pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str) -> Response<Body> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -58,15 +79,15 @@ fn parameter(query: &str, name: &str) -> Option<String> {
     percent_encoding::percent_decode_str(&plus).decode_utf8().ok().map(|v| v.into_owned())
 }
 
-fn options(query: &str, now: Timestamp) -> Result<(Options, bool), String> {
+fn options(query: &str, now: Timestamp) -> Result<(Options, bool), LogError> {
     let flag = |name: &str| parameter(query, name).is_some_and(|v| v == "true" || v == "1");
-    let number = |name: &str| match parameter(query, name).filter(|v| !v.is_empty()) {
-        Some(v) => v.parse::<u64>().map(Some).map_err(|_| format!("{name} must be a number that is not negative")),
+    let number = |name: &'static str| match parameter(query, name).filter(|v| !v.is_empty()) {
+        Some(v) => v.parse::<u64>().map(Some).map_err(|_| LogError::NoNumber { parameter: name }),
         None => Ok(None),
     };
     let since = match (number("sinceSeconds")?, parameter(query, "sinceTime").filter(|v| !v.is_empty())) {
         (Some(s), _) => Some(now - SignedDuration::from_secs(s.min(1 << 40) as i64)),
-        (None, Some(t)) => Some(t.parse().map_err(|_| "sinceTime must be an RFC 3339 time".to_owned())?),
+        (None, Some(t)) => Some(t.parse().map_err(|_| LogError::NoTime)?),
         (None, None) => None,
     };
     let options = Options { follow: flag("follow"), timestamps: flag("timestamps"), tail: number("tailLines")?, since, limit: number("limitBytes")? };
@@ -85,11 +106,11 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
     }
     let (options, previous) = match options(query, Timestamp::now()) {
         Ok(parsed) => parsed,
-        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+        Err(error) => return text(StatusCode::BAD_REQUEST, error.to_report_string()),
     };
     let (id, path, file) = match find(server, &pod, container, previous).await {
         Ok(found) => found,
-        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+        Err(error) => return text(StatusCode::BAD_REQUEST, error.to_report_string()),
     };
     let (sender, receiver) = mpsc::channel::<Bytes>(8);
     let source = Source { cri: agent.cri.clone(), root: Arc::clone(&agent.root), id, path };
@@ -106,11 +127,11 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
 }
 
 /// The container's id, and its log.
-async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Result<(String, PodPath, File), String> {
+async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Result<(String, PodPath, File), LogError> {
     let agent = &server.agent;
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let name = pod.metadata.name.clone().unwrap_or_default();
-    let observed = crate::runtime::observe(&agent.cri, &uid).await.map_err(|e| e.message())?;
+    let observed = crate::runtime::observe(&agent.cri, &uid).await.map_err(|error| LogError::Runtime(error.into()))?;
     let mut attempts = observed.containers.iter().filter(|c| c.name == container);
     let chosen = if previous {
         attempts.find(|c| c.state == State::Exited && observed.newest(container).is_some_and(|n| n.id != c.id))
@@ -118,17 +139,16 @@ async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Re
         attempts.find(|c| c.state != State::Created)
     };
     let Some(chosen) = chosen else {
-        return Err(match (previous, observed.newest(container)) {
-            (true, _) => {
-                format!("previous terminated container {container:?} in pod {name:?} not found")
-            }
-            (false, Some(_)) => format!("container {container:?} in pod {name:?} is waiting to start: ContainerCreating"),
-            (false, None) => format!("container {container:?} in pod {name:?} is waiting to start: {}", waiting(pod, container)),
-        });
+        let container = container.to_owned();
+        if previous {
+            return Err(LogError::NoPrevious { container, pod: name });
+        }
+        let reason = if observed.newest(&container).is_some() { "ContainerCreating".to_owned() } else { waiting(pod, &container) };
+        return Err(LogError::Waiting { container, pod: name, reason });
     };
-    let dirs = PodDirs::new(&agent.root, &agent.dir, pod).map_err(|e| e.to_string())?;
-    let path = dirs.logs.join(&format!("{container}/{}.log", chosen.restarts)).map_err(|e| e.to_string())?;
-    let file = agent.root.open_read(&path).map_err(|e| e.to_string())?;
+    let dirs = PodDirs::new(&agent.root, &agent.dir, pod)?;
+    let path = dirs.logs.join(&format!("{container}/{}.log", chosen.restarts))?;
+    let file = agent.root.open_read(&path)?;
     Ok((chosen.id.clone(), path, file))
 }
 

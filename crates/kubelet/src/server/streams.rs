@@ -7,17 +7,64 @@ use std::time::Duration;
 
 use cri::labels::{CONTAINER_NAME, POD_UID};
 use cri::v1;
+use http::uri::InvalidUri;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::Pod;
 use streaming::upgrade::{self, Answer};
+use thiserror_ext::AsReport as _;
 use tokio::net::TcpStream;
 
 use super::{Body, Server, text};
+use crate::error::RuntimeError;
 
 /// How long the runtime's server may take to accept a connection.
 const DIAL: Duration = Duration::from_secs(10);
+
+/// Why a stream is not served, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum StreamError {
+    #[error("you must specify at least 1 of stdin, stdout, stderr")]
+    NoStreams,
+    #[error("container not found ({container:?})")]
+    NoContainer { container: String },
+    #[error("container {container} not found in pod {pod}")]
+    NotInPod { container: String, pod: String },
+    #[error("pod not found ({pod:?})")]
+    NoSandbox { pod: String },
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error("the container runtime's streaming server at {url}")]
+    Server { url: String, source: ServerError },
+}
+
+impl StreamError {
+    fn status(&self) -> StatusCode {
+        match self {
+            StreamError::NoStreams => StatusCode::BAD_REQUEST,
+            StreamError::Server { .. } => StatusCode::BAD_GATEWAY,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+/// Why the runtime's streaming server did not take a request.
+#[derive(Debug, thiserror::Error)]
+enum ServerError {
+    #[error("not a URL")]
+    Url(#[from] InvalidUri),
+    #[error("only http:// is understood; switch TLS of the runtime's streaming server off")]
+    NotHttp,
+    #[error("connecting timed out")]
+    Timeout,
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+}
 
 /// What is asked for, apart from the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,18 +96,12 @@ pub(super) async fn serve(server: &Arc<Server>, mut request: Request<Incoming>) 
     let Some(pod) = pod.filter(|pod| uid.is_none_or(|uid| pod.metadata.uid.as_deref() == Some(*uid))) else {
         return text(StatusCode::NOT_FOUND, "pod does not exist");
     };
-    let options = match Options::read(request.uri().query().unwrap_or_default(), what) {
-        Ok(options) => options,
-        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+    let answer = async {
+        let options = Options::read(request.uri().query().unwrap_or_default(), what)?;
+        let url = url(&server.agent.cri, &pod, what, options).await?;
+        pass_through(&mut request, &url).await.map_err(|source| StreamError::Server { url, source })
     };
-    let url = match url(&server.agent.cri, &pod, what, options).await {
-        Ok(url) => url,
-        Err(why) => return text(StatusCode::INTERNAL_SERVER_ERROR, why),
-    };
-    match pass_through(&mut request, &url).await {
-        Ok(answer) => answer,
-        Err(why) => text(StatusCode::BAD_GATEWAY, format!("the container runtime's streaming server at {url}: {why}")),
-    }
+    answer.await.unwrap_or_else(|error| text(error.status(), error.to_report_string()))
 }
 
 /// The streams and the command that are asked for.
@@ -74,7 +115,7 @@ struct Options {
 }
 
 impl Options {
-    fn read(query: &str, what: What<'_>) -> Result<Self, String> {
+    fn read(query: &str, what: What<'_>) -> Result<Self, StreamError> {
         let decode = |text: &str| percent_encoding::percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
         let mut options = Options::default();
         for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
@@ -93,27 +134,27 @@ impl Options {
         // A terminal has one output.
         options.stderr &= !options.tty;
         if !options.stdin && !options.stdout && !options.stderr {
-            return Err("you must specify at least 1 of stdin, stdout, stderr".to_owned());
+            return Err(StreamError::NoStreams);
         }
         Ok(options)
     }
 }
 
-/// The runtime's URL; the error is upstream's text.
-async fn url(cri: &cri::Client, pod: &Pod, what: What<'_>, options: Options) -> Result<String, String> {
+/// The runtime's URL.
+async fn url(cri: &cri::Client, pod: &Pod, what: What<'_>, options: Options) -> Result<String, StreamError> {
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let full = format!("{name}_{}", pod.metadata.namespace.as_deref().unwrap_or_default());
     let Options { stdin, stdout, stderr, tty, command } = options;
     let answer = match what {
         What::Exec(container) => {
-            let found = running(cri, uid, container).await.map_err(|error| error.message())?;
-            let container_id = found.ok_or_else(|| format!("container not found ({container:?})"))?;
+            let found = running(cri, uid, container).await?;
+            let container_id = found.ok_or_else(|| StreamError::NoContainer { container: container.to_owned() })?;
             cri.exec(v1::ExecRequest { container_id, cmd: command, tty, stdin, stdout, stderr }).await
         }
         What::Attach(container) => {
-            let found = running(cri, uid, container).await.map_err(|error| error.message())?;
-            let container_id = found.ok_or_else(|| format!("container {container} not found in pod {full}"))?;
+            let found = running(cri, uid, container).await?;
+            let container_id = found.ok_or_else(|| StreamError::NotInPod { container: container.to_owned(), pod: full })?;
             // Whether there is a terminal was decided when the container was made.
             let tty = pod.spec.as_ref().is_some_and(|spec| has_tty(spec, container));
             cri.attach(v1::AttachRequest { container_id, tty, stdin, stdout, stderr: stderr && !tty }).await
@@ -124,12 +165,12 @@ async fn url(cri: &cri::Client, pod: &Pod, what: What<'_>, options: Options) -> 
                 state: Some(v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady as i32 }),
                 ..Default::default()
             };
-            let found = cri.list_pod_sandbox(v1::ListPodSandboxRequest { filter: Some(filter) }).await.map_err(|error| error.message())?;
-            let newest = found.into_iter().max_by_key(|sandbox| sandbox.created_at).ok_or_else(|| format!("pod not found ({full:?})"))?;
+            let found = cri.list_pod_sandbox(v1::ListPodSandboxRequest { filter: Some(filter) }).await.map_err(RuntimeError::from)?;
+            let newest = found.into_iter().max_by_key(|sandbox| sandbox.created_at).ok_or_else(|| StreamError::NoSandbox { pod: full })?;
             cri.port_forward(v1::PortForwardRequest { pod_sandbox_id: newest.id, port: Vec::new() }).await
         }
     };
-    answer.map_err(|error| error.message())
+    Ok(answer.map_err(RuntimeError::from)?)
 }
 
 fn has_tty(spec: &k8s_openapi::api::core::v1::PodSpec, container: &str) -> bool {
@@ -139,7 +180,7 @@ fn has_tty(spec: &k8s_openapi::api::core::v1::PodSpec, container: &str) -> bool 
 }
 
 /// The newest running container of a name.
-async fn running(cri: &cri::Client, uid: String, container: &str) -> Result<Option<String>, cri::Error> {
+async fn running(cri: &cri::Client, uid: String, container: &str) -> Result<Option<String>, RuntimeError> {
     let filter = v1::ContainerFilter {
         label_selector: HashMap::from([(POD_UID.to_owned(), uid), (CONTAINER_NAME.to_owned(), container.to_owned())]),
         state: Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 }),
@@ -150,19 +191,19 @@ async fn running(cri: &cri::Client, uid: String, container: &str) -> Result<Opti
 }
 
 /// Sends the request on, and the answer back; after an upgrade bytes are copied both ways.
-async fn pass_through(request: &mut Request<Incoming>, url: &str) -> Result<Response<Body>, String> {
-    let url: Uri = url.parse().map_err(|error| format!("not a URL: {error}"))?;
+async fn pass_through(request: &mut Request<Incoming>, url: &str) -> Result<Response<Body>, ServerError> {
+    let url: Uri = url.parse()?;
     let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
-        return Err("only http:// is understood; switch TLS of the runtime's streaming server off".to_owned());
+        return Err(ServerError::NotHttp);
     };
     let target = url.path_and_query().map_or("/", |target| target.as_str());
     let connected =
         tokio::time::timeout(DIAL, TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80)))).await;
-    let stream = connected.map_err(|_| "connecting timed out".to_owned())?.map_err(|error| error.to_string())?;
+    let stream = connected.map_err(|_| ServerError::Timeout)??;
     // Key strokes are small, and wait for nothing.
     let _ = stream.set_nodelay(true);
-    let passed = upgrade::passed_on(request, target, authority.as_str()).map_err(|error| error.to_string())?;
-    match upgrade::send(stream, passed).await.map_err(|error| error.to_string())? {
+    let passed = upgrade::passed_on(request, target, authority.as_str())?;
+    match upgrade::send(stream, passed).await? {
         Answer::Switched(answer, runtime) => {
             let (response, copying) = upgrade::join(request, &answer, runtime);
             tokio::spawn(copying);
@@ -192,8 +233,8 @@ mod tests {
         let options = read("command=sh&command=-c&command=echo+a%26b&input=1&output=1&error=1&tty=1").unwrap();
         assert_eq!(options.command, ["sh", "-c", "echo a&b"]);
         assert!(options.stdin && options.stdout && options.tty && !options.stderr);
-        assert_eq!(read("command=sh&output=0").unwrap_err(), "you must specify at least 1 of stdin, stdout, stderr");
-        assert_eq!(Options::read("", What::PortForward), Ok(Options::default()));
+        assert_eq!(read("command=sh&output=0").unwrap_err().to_string(), "you must specify at least 1 of stdin, stdout, stderr");
+        assert_eq!(Options::read("", What::PortForward).unwrap(), Options::default());
     }
 
     #[test]
