@@ -38,5 +38,5 @@ pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
 pub use table::{BackendAddress, Backends, Change, DesiredVips, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey};
-pub use taint::StartupTaint;
+pub use taint::{StartupTaint, TaintError};
 pub use vips::{NodePolicy, desired_vips};

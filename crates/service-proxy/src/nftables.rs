@@ -129,10 +129,12 @@ impl Nftables {
         match forget::flows(&forget::answerers(keys, desired, kernel.ground())) {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot flows of UDP that nobody answered any more"),
-            Err(reason) if self.unforgettable.as_ref() == Some(&reason) => {}
-            Err(reason) => {
-                tracing::warn!("clients of UDP stay with backends that went, until they pause: {reason}");
-                self.unforgettable = Some(reason);
+            Err(error) => {
+                let reason = error.to_report_string();
+                if self.unforgettable.as_ref() != Some(&reason) {
+                    tracing::warn!("clients of UDP stay with backends that went, until they pause: {reason}");
+                    self.unforgettable = Some(reason);
+                }
             }
         }
     }

@@ -18,17 +18,31 @@ const REPORT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartupTaint(Taint);
 
-impl FromStr for StartupTaint {
-    type Err = String;
+/// Why a text is no start-up taint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TaintError {
+    /// Nothing before the effect.
+    #[error("the start-up taint {0:?} has no key: write it as KEY:NoSchedule")]
+    NoKey(String),
+    /// The effect would evict pods.
+    #[error("a start-up taint must not evict what runs whenever the proxy starts: use NoSchedule")]
+    Evicts,
+    /// An effect that taints do not have.
+    #[error("{0:?} is no effect of a start-up taint: use NoSchedule or PreferNoSchedule")]
+    Effect(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for StartupTaint {
+    type Err = TaintError;
+
+    fn from_str(text: &str) -> Result<Self, TaintError> {
         let (rest, effect) = text.split_once(':').unwrap_or((text, "NoSchedule"));
         let (key, value) = rest.split_once('=').map_or((rest, None), |(key, value)| (key, Some(value.to_owned())));
         match effect {
-            _ if key.is_empty() => Err(format!("the start-up taint {text:?} has no key: write it as KEY:NoSchedule")),
+            _ if key.is_empty() => Err(TaintError::NoKey(text.to_owned())),
             "NoSchedule" | "PreferNoSchedule" => Ok(Self(Taint { key: key.to_owned(), value, effect: effect.to_owned(), ..Taint::default() })),
-            "NoExecute" => Err("a start-up taint must not evict what runs whenever the proxy starts: use NoSchedule".to_owned()),
-            other => Err(format!("{other:?} is no effect of a start-up taint: use NoSchedule or PreferNoSchedule")),
+            "NoExecute" => Err(TaintError::Evicts),
+            other => Err(TaintError::Effect(other.to_owned())),
         }
     }
 }
@@ -122,7 +136,7 @@ mod tests {
         assert_eq!(read("services:PreferNoSchedule"), taint(None, "PreferNoSchedule"));
         assert_eq!(read("services=pending:NoSchedule"), taint(Some("pending"), "NoSchedule"));
         for (bad, why) in [(":NoSchedule", "no key"), ("services:NoExecute", "evict"), ("services:Never", "no effect")] {
-            assert!(read(bad).unwrap_err().contains(why), "{bad}");
+            assert!(read(bad).unwrap_err().to_string().contains(why), "{bad}");
         }
     }
 }

@@ -90,7 +90,7 @@ async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
     if options.flags.cleanup && mode != Mode::Kernel {
         return cleanup(mode);
     }
-    let startup_taint = given(&options.flags.startup_taint).map(str::parse::<StartupTaint>).transpose().map_err(anyhow::Error::msg)?;
+    let startup_taint = given(&options.flags.startup_taint).map(str::parse::<StartupTaint>).transpose()?;
     let client = client(options).await?;
     let name = node_name(&config)?;
     let (status, reported) = watch::channel(Status::default());

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use linux_sys::conntrack::{self, Conntrack, Flow};
+use linux_sys::netlink::NetlinkError;
 use nft::{Data, Desired, Engine, NftError, Plan};
 
 use super::elements::{Ground, Role, Set, elements};
@@ -39,16 +40,12 @@ fn is_stale(answerers: &Answerers, flow: &Flow) -> bool {
 
 /// Has the kernel forget flows of UDP to Services that nobody answers any more, so that clients that go on sending are led
 /// elsewhere. Returns how many.
-pub fn flows(answerers: &Answerers) -> Result<usize, String> {
+pub fn flows(answerers: &Answerers) -> Result<usize, NetlinkError> {
     if answerers.is_empty() {
         return Ok(0);
     }
     let stale = |flow: &Flow| is_stale(answerers, flow);
-    let result = Conntrack::open().and_then(|conntrack| conntrack.forget_where(conntrack::UDP, stale));
-    result.map_err(|error| match std::error::Error::source(&error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    })
+    Conntrack::open()?.forget_where(conntrack::UDP, stale)
 }
 
 /// Takes away clients that stick to a backend which is none (any more) of their VIP's, so that they get another one.
