@@ -202,9 +202,9 @@ pub struct NodeArgs {
 }
 
 /// Thresholds that the node agent understands.
-fn eviction_hard(text: &str) -> Result<EvictionHard, String> {
-    text.parse::<kubelet::EvictionHard>().map_err(|error| error.to_string())?;
-    text.parse()
+fn eviction_hard(text: &str) -> anyhow::Result<EvictionHard> {
+    text.parse::<kubelet::EvictionHard>()?;
+    Ok(text.parse()?)
 }
 
 impl NodeArgs {

@@ -223,14 +223,23 @@ impl fmt::Display for ProxyMode {
     }
 }
 
-impl FromStr for ProxyMode {
-    type Err = String;
+/// A mode that kube-proxy does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownMode {
+    /// `mode`
+    #[error("unknown --proxy-mode {0:?}: use kernelspace, nftables or userspace")]
+    Proxy(String),
+    /// `detectLocalMode`
+    #[error("unknown --detect-local-mode {0:?}: use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")]
+    DetectLocal(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for ProxyMode {
+    type Err = UnknownMode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMode> {
         let all = [Self::Unset, Self::Kernelspace, Self::Nftables, Self::Userspace, Self::Iptables, Self::Ipvs];
-        all.into_iter()
-            .find(|mode| mode.as_str().eq_ignore_ascii_case(text))
-            .ok_or_else(|| format!("unknown --proxy-mode {text:?}: use kernelspace, nftables or userspace"))
+        all.into_iter().find(|mode| mode.as_str().eq_ignore_ascii_case(text)).ok_or_else(|| UnknownMode::Proxy(text.to_owned()))
     }
 }
 as_text!(ProxyMode);
@@ -264,12 +273,11 @@ impl fmt::Display for DetectLocalMode {
 }
 
 impl FromStr for DetectLocalMode {
-    type Err = String;
+    type Err = UnknownMode;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, UnknownMode> {
         let all = [Self::Unset, Self::ClusterCidr, Self::NodeCidr, Self::BridgeInterface, Self::InterfaceNamePrefix];
-        let unknown = || format!("unknown --detect-local-mode {text:?}: use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix");
-        all.into_iter().find(|mode| mode.to_string() == text).ok_or_else(unknown)
+        all.into_iter().find(|mode| mode.to_string() == text).ok_or_else(|| UnknownMode::DetectLocal(text.to_owned()))
     }
 }
 as_text!(DetectLocalMode);

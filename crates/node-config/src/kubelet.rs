@@ -137,12 +137,29 @@ impl fmt::Display for EvictionHard {
     }
 }
 
-impl FromStr for EvictionHard {
-    type Err = String;
+/// A flag of the node agent whose value cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FlagError {
+    /// `--eviction-hard` has a part without `<`.
+    #[error("invalid eviction threshold {0:?}: write SIGNAL<AMOUNT")]
+    Threshold(String),
+    /// `--feature-gates` has a name alone.
+    #[error("missing bool value for {0}: write NAME=true or NAME=false")]
+    NoGateValue(String),
+    /// `--feature-gates` has a name that there is not.
+    #[error("unrecognized feature gate: {0}; there is {known}", known = known_gates())]
+    UnknownGate(String),
+    /// `--feature-gates` has another value than true or false.
+    #[error("invalid value of {0}: write true or false")]
+    GateValue(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for EvictionHard {
+    type Err = FlagError;
+
+    fn from_str(text: &str) -> Result<Self, FlagError> {
         let pair = |part: &str| {
-            let (signal, amount) = part.split_once('<').ok_or_else(|| format!("invalid eviction threshold {part:?}: write SIGNAL<AMOUNT"))?;
+            let (signal, amount) = part.split_once('<').ok_or_else(|| FlagError::Threshold(part.to_owned()))?;
             Ok((signal.to_owned(), amount.to_owned()))
         };
         text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(pair).collect::<Result<_, _>>().map(Self)
@@ -161,15 +178,15 @@ fn known_gates() -> String {
 pub struct FeatureGates(pub BTreeMap<String, bool>);
 
 impl FromStr for FeatureGates {
-    type Err = String;
+    type Err = FlagError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, FlagError> {
         let gate = |pair: &str| {
-            let (name, value) = pair.split_once('=').ok_or_else(|| format!("missing bool value for {pair}: write NAME=true or NAME=false"))?;
+            let (name, value) = pair.split_once('=').ok_or_else(|| FlagError::NoGateValue(pair.to_owned()))?;
             if !FEATURE_GATES.iter().any(|(known, _)| *known == name) {
-                return Err(format!("unrecognized feature gate: {name}; there is {}", known_gates()));
+                return Err(FlagError::UnknownGate(name.to_owned()));
             }
-            let value = value.parse().map_err(|_| format!("invalid value of {name}={value}: write true or false"))?;
+            let value = value.parse().map_err(|_| FlagError::GateValue(pair.to_owned()))?;
             Ok((name.to_owned(), value))
         };
         text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(gate).collect::<Result<_, _>>().map(Self)

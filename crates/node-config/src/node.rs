@@ -43,11 +43,16 @@ impl fmt::Display for Part {
     }
 }
 
-impl FromStr for Part {
-    type Err = String;
+/// A part that a node does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no part: use kubelet, proxy or fabric")]
+pub struct UnknownPart(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|part| part.to_string() == text).ok_or_else(|| format!("{text:?} is no part: use kubelet, proxy or fabric"))
+impl FromStr for Part {
+    type Err = UnknownPart;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPart> {
+        Self::ALL.into_iter().find(|part| part.to_string() == text).ok_or_else(|| UnknownPart(text.to_owned()))
     }
 }
 as_text!(Part);

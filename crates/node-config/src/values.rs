@@ -88,16 +88,27 @@ impl fmt::Display for ListenAddress {
 }
 
 impl FromStr for ListenAddress {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let ip = || text.parse().map(Self::Address).ok();
         let socket = text.parse().map(Self::Socket).ok();
         let off = text.is_empty().then_some(Self::Off);
-        off.or(socket).or_else(ip).ok_or_else(|| format!("{text:?} is no address and port"))
+        off.or(socket).or_else(ip).ok_or_else(|| ValueError::Address(text.to_owned()))
     }
 }
 as_text!(ListenAddress);
+
+/// A text that is not the value it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// Neither an address nor an address with a port.
+    #[error("{0:?} is no address and port")]
+    Address(String),
+    /// Neither a network nor the name of some.
+    #[error("{0:?} is no network, write it as 192.168.0.0/16")]
+    Network(String),
+}
 
 /// A network, or one of the names that stand for some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,14 +148,14 @@ impl fmt::Display for NetworkName {
 }
 
 impl FromStr for NetworkName {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match text {
             "all" => Ok(Self::All),
             "localhost" => Ok(Self::Localhost),
             "primary" => Ok(Self::Primary),
-            text => text.parse().map(Self::Net).map_err(|_| format!("{text:?} is no network, write it as 192.168.0.0/16")),
+            text => text.parse().map(Self::Net).map_err(|_| ValueError::Network(text.to_owned())),
         }
     }
 }
@@ -168,9 +179,9 @@ impl fmt::Display for NetworkList {
 }
 
 impl FromStr for NetworkList {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::parse).collect::<Result<_, _>>().map(Self)
     }
 }
@@ -191,13 +202,13 @@ mod tests {
             [moved("0.0.0.0:10256", 9001), moved("0.0.0.0", 9001), moved("0.0.0.0", 0), moved("", 9001)],
             ["0.0.0.0:9001", "0.0.0.0:9001", "", ""]
         );
-        assert!("nowhere".parse::<ListenAddress>().unwrap_err().contains("is no address and port"));
+        assert!("nowhere".parse::<ListenAddress>().unwrap_err().to_string().contains("is no address and port"));
     }
 
     #[test]
     fn networks_have_names() {
         let list: NetworkList = "localhost, 10.0.0.0/8".parse().unwrap();
         assert_eq!((list.networks().len(), list.to_string()), (3, "localhost,10.0.0.0/8".to_owned()));
-        assert!("10.0.0.5".parse::<NetworkList>().unwrap_err().contains("is no network, write it as 192.168.0.0/16"));
+        assert!("10.0.0.5".parse::<NetworkList>().unwrap_err().to_string().contains("is no network, write it as 192.168.0.0/16"));
     }
 }

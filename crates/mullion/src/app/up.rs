@@ -184,7 +184,7 @@ fn outside() -> Result<Settings, LabError> {
 /// Writes each node's configuration file.
 fn write_node_configs(inputs: &processes::Inputs<'_>) -> Result<(), Failure> {
     for node in &inputs.cluster.nodes {
-        let damaged = |reason| LabError::Damaged { path: inputs.dirs.dir.join("cluster.json"), reason };
+        let damaged = |error: anyhow::Error| LabError::Damaged { path: inputs.dirs.dir.join("cluster.json"), reason: error.to_string() };
         let config = processes::node_config(inputs, node).map_err(damaged)?;
         pki::write_private(&processes::node_config_file(inputs.dirs, &node.name), &config.to_yaml())?;
     }

@@ -210,7 +210,7 @@ pub fn node_config_file(dirs: &Dirs, node: &str) -> PathBuf {
 ///
 /// # Errors
 /// When `cluster.json` holds options that this program does not know.
-pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> Result<NodeConfig, String> {
+pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeConfig> {
     let (dirs, name, addresses) = (inputs.dirs, &spec.name, &inputs.plan.addresses);
     let (pki, host) = (dirs.dir.join("pki"), dirs.host(name));
     let text = |path: PathBuf| path.display().to_string();

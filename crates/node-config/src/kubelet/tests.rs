@@ -71,7 +71,7 @@ fn members_without_effect_and_unknown_members_are_reported() {
 fn eviction_thresholds_of_a_file_replace_the_defaults() {
     assert_eq!(read("evictionHard: {nodefs.available: 5%}").config.eviction_hard.to_string(), "nodefs.available<5%");
     assert_eq!(read("").config.eviction_hard.to_string(), "memory.available<100Mi,nodefs.available<10%");
-    assert!("memory.available".parse::<EvictionHard>().unwrap_err().contains("write SIGNAL<AMOUNT"));
+    assert!("memory.available".parse::<EvictionHard>().unwrap_err().to_string().contains("write SIGNAL<AMOUNT"));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn feature_gates_are_read_as_upstream_reads_them() {
         ("HyperVContainer=maybe", "write true or false"),
         ("Windows=true", "unrecognized feature gate: Windows; there is HyperVContainer"),
     ] {
-        let error = text.parse::<FeatureGates>().unwrap_err();
+        let error = text.parse::<FeatureGates>().unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
 }

@@ -155,7 +155,7 @@ fn options_of_a_newer_build_are_refused_by_name() {
             stand_ins: true,
             outside: false,
         };
-        node_config(&inputs, &cluster.nodes[0]).unwrap_err()
+        node_config(&inputs, &cluster.nodes[0]).unwrap_err().to_string()
     };
     assert!(refused(|cluster| cluster.feature_gates = "Other=true".into()).contains("unrecognized feature gate: Other"));
     assert!(refused(|cluster| cluster.without = vec!["dns".into()]).contains("\"dns\" is no part"));
