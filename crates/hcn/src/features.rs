@@ -48,12 +48,17 @@ impl fmt::Display for HnsVersion {
     }
 }
 
-impl std::str::FromStr for HnsVersion {
-    type Err = String;
+/// A text that is no version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an HNS version: write it as MAJOR.MINOR, for example 13.3")]
+pub struct VersionError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for HnsVersion {
+    type Err = VersionError;
+
+    fn from_str(text: &str) -> Result<Self, VersionError> {
         let parts = text.split_once('.').and_then(|(major, minor)| Some(Self::new(major.parse().ok()?, minor.parse().ok()?)));
-        parts.ok_or_else(|| format!("{text:?} is not an HNS version: write it as MAJOR.MINOR, for example 13.3"))
+        parts.ok_or_else(|| VersionError(text.to_owned()))
     }
 }
 

@@ -20,7 +20,7 @@ mod stream;
 
 pub use client::RemoteHcn;
 pub use server::{Session, serve_connection};
-pub use stream::{Address, Listener, Stream};
+pub use stream::{Address, AddressError, Listener, Stream};
 
 /// The largest frame in bytes.
 pub const MAX_FRAME: u32 = 16 << 20;

@@ -40,12 +40,16 @@ impl Listing {
     }
 }
 
-impl std::str::FromStr for Listing {
-    type Err = String;
+/// A name of nothing that can be listed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be listed: use one of {names}", names = Listing::ALL.map(Listing::as_str).join(", "))]
+pub struct ListingError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = || Self::ALL.map(Self::as_str).join(", ");
-        Self::ALL.into_iter().find(|listing| listing.as_str() == text).ok_or_else(|| format!("{text:?} cannot be listed: use one of {}", names()))
+impl std::str::FromStr for Listing {
+    type Err = ListingError;
+
+    fn from_str(text: &str) -> Result<Self, ListingError> {
+        Self::ALL.into_iter().find(|listing| listing.as_str() == text).ok_or_else(|| ListingError(text.to_owned()))
     }
 }
 

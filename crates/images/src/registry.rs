@@ -20,7 +20,7 @@ use http::{HeaderMap, Method, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 
 pub use client::RegistryError;
-pub use settings::{Credentials, Mirror, Registries};
+pub use settings::{Credentials, Mirror, MirrorError, Registries};
 
 use super::blob::{Checked, digest_of};
 use super::config::ImageConfig;

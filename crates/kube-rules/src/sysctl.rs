@@ -109,11 +109,28 @@ pub fn admit(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Why a runtime may not set a kernel setting for a pod, in runc's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SysctlError {
+    /// Not a name of a setting.
+    #[error("sysctl {0:?} is not a valid name")]
+    Name(String),
+    /// The pod has the node's IPC namespace.
+    #[error("sysctl {0:?} is not allowed in the hosts ipc namespace")]
+    HostIpc(String),
+    /// The pod has the node's network namespace.
+    #[error("sysctl {0:?} not allowed in host network namespace")]
+    HostNetwork(String),
+    /// The setting is one of the whole machine.
+    #[error("sysctl {0:?} is not in a separate kernel namespace")]
+    NotNamespaced(String),
+}
+
 /// Whether a runtime may set a setting in the namespaces of a pod (runc's rule).
 ///
 /// # Errors
-/// Why not, in runc's words.
-pub fn check_namespaced(name: &str, host: HostNamespaces) -> Result<(), String> {
+/// When the setting would be the node's.
+pub fn check_namespaced(name: &str, host: HostNamespaces) -> Result<(), SysctlError> {
     const OF_IPC: &[&str] = &[
         "kernel.msgmax",
         "kernel.msgmnb",
@@ -126,15 +143,15 @@ pub fn check_namespaced(name: &str, host: HostNamespaces) -> Result<(), String> 
     ];
     let dotted = with_dots(name);
     if !is_name(name) {
-        return Err(format!("sysctl {name:?} is not a valid name"));
+        return Err(SysctlError::Name(name.to_owned()));
     }
     if OF_IPC.contains(&dotted.as_str()) || dotted.starts_with("fs.mqueue.") {
-        return if host.ipc { Err(format!("sysctl {dotted:?} is not allowed in the hosts ipc namespace")) } else { Ok(()) };
+        return if host.ipc { Err(SysctlError::HostIpc(dotted)) } else { Ok(()) };
     }
     if dotted.starts_with("net.") {
-        return if host.network { Err(format!("sysctl {dotted:?} not allowed in host network namespace")) } else { Ok(()) };
+        return if host.network { Err(SysctlError::HostNetwork(dotted)) } else { Ok(()) };
     }
-    Err(format!("sysctl {dotted:?} is not in a separate kernel namespace"))
+    Err(SysctlError::NotNamespaced(dotted))
 }
 
 #[cfg(test)]
@@ -171,15 +188,15 @@ mod tests {
         let check = |name| check_namespaced(name, HostNamespaces::default());
         let good = ["net.core.somaxconn", "net/ipv4/conf/eth0.1/rp_filter", "kernel.shmmax", "fs.mqueue.msg_max", "kernel/sem"];
         assert!(good.iter().all(|name| check(name).is_ok()));
-        assert_eq!(check("kernel.panic").unwrap_err(), "sysctl \"kernel.panic\" is not in a separate kernel namespace");
+        assert_eq!(check("kernel.panic").unwrap_err().to_string(), "sysctl \"kernel.panic\" is not in a separate kernel namespace");
         for bad in ["kernel.shmevil", "kernel.hostname", "vm.swappiness", "kernel/core_pattern", "fs.mqueuefile"] {
-            assert!(check(bad).unwrap_err().contains("is not in a separate kernel namespace"), "{bad}");
+            assert!(check(bad).unwrap_err().to_string().contains("is not in a separate kernel namespace"), "{bad}");
         }
         for bad in ["net./../kernel/panic", "net.//.//.kernel.panic", "net/../kernel/panic", "net..ipv4", "net.", ""] {
             assert!(check(bad).is_err(), "{bad}");
         }
         let host = HostNamespaces { network: true, ipc: true };
-        assert!(check_namespaced("net.core.somaxconn", host).unwrap_err().contains("host network namespace"));
-        assert!(check_namespaced("kernel.sem", host).unwrap_err().contains("hosts ipc namespace"));
+        assert!(check_namespaced("net.core.somaxconn", host).unwrap_err().to_string().contains("host network namespace"));
+        assert!(check_namespaced("kernel.sem", host).unwrap_err().to_string().contains("hosts ipc namespace"));
     }
 }

@@ -134,7 +134,7 @@ pub fn check_switches(nodes: &[node_config::node_spec::NodeSpec]) -> Result<(), 
     for node in nodes {
         let Some((version, switches)) = node.hns.as_deref().and_then(|hns| hns.split_once('+')) else { continue };
         let wrong = |error: String| Failure::new(crate::exit::USAGE, anyhow::anyhow!("node {}: {error}", node.name));
-        let mut known = hns_sim::switches::Switches::of(version.parse().map_err(wrong)?);
+        let mut known = hns_sim::switches::Switches::of(version.parse::<hcn::HnsVersion>().map_err(|error| wrong(error.to_string()))?);
         for switch in switches.split('+') {
             known.set(switch).map_err(wrong)?;
         }

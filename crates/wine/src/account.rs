@@ -31,25 +31,28 @@ const ACCOUNTS: &[(Account, &str, &[&str])] = &[
     (Account::NetworkService, SYSTEM, &["NETWORK SERVICE", "NetworkService"]),
 ];
 
+/// No account of that name; the message begins with the words of hcsshim and Windows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "hcs::System::CreateProcess: failure in a Windows system call: The user name or password is incorrect. (0x52e) (user {0:?}: simulated containers \
+     have ContainerAdministrator, ContainerUser and NT AUTHORITY's SYSTEM, LOCAL SERVICE and NETWORK SERVICE; accounts that an image's build made are \
+     not known)"
+)]
+pub struct AccountError(String);
+
 impl Account {
     /// `[DOMAIN\]NAME`, without regard to case; an empty name is the administrator's.
     ///
     /// # Errors
-    /// In the words of hcsshim and Windows when there is no such account.
-    pub fn find(name: &str) -> Result<Self, String> {
+    /// When there is no such account.
+    pub fn find(name: &str) -> Result<Self, AccountError> {
         if name.is_empty() {
             return Ok(Self::default());
         }
         let (domain, user) = name.split_once('\\').map_or((None, name), |(domain, user)| (Some(domain), user));
         let is_its_domain = |own: &str| domain.is_none_or(|domain| domain == "." || domain.eq_ignore_ascii_case(own));
         let mut known = ACCOUNTS.iter().filter(|(_, own, names)| is_its_domain(own) && names.iter().any(|name| name.eq_ignore_ascii_case(user)));
-        known.next().map(|(account, ..)| *account).ok_or_else(|| {
-            format!(
-                "hcs::System::CreateProcess: failure in a Windows system call: The user name or password is incorrect. (0x52e) (user {name:?}: \
-                 simulated containers have ContainerAdministrator, ContainerUser and NT AUTHORITY's SYSTEM, LOCAL SERVICE and NETWORK SERVICE; \
-                 accounts that an image's build made are not known)"
-            )
-        })
+        known.next().map(|(account, ..)| *account).ok_or_else(|| AccountError(name.to_owned()))
     }
 
     /// As the system calls it.
@@ -103,7 +106,7 @@ mod tests {
             assert_eq!(Account::find(name), Ok(account), "{name}");
         }
         for name in ["nobody", r"NT AUTHORITY\ContainerUser", r"CORP\SYSTEM", "FakeUser", "Administrator"] {
-            let refused = Account::find(name).unwrap_err();
+            let refused = Account::find(name).unwrap_err().to_string();
             assert!(refused.contains("The user name or password is incorrect.") && refused.contains(&format!("{name:?}")), "{refused}");
         }
     }

@@ -20,7 +20,7 @@ use anyhow::{Context as _, Result};
 
 use template::STAMP;
 
-pub use account::Account;
+pub use account::{Account, AccountError};
 pub use find::unfit;
 pub use modules::copies;
 

@@ -183,7 +183,7 @@ fn check_sysctls(config: &v1::PodSandboxConfig, host_network: bool) -> Result<()
     let host = sysctl::HostNamespaces { network: host_network, ipc: is_host_ipc(config) };
     let mut names: Vec<&String> = config.linux.iter().flat_map(|linux| linux.sysctls.keys()).collect();
     names.sort();
-    names.into_iter().try_for_each(|name| sysctl::check_namespaced(name, host))
+    names.into_iter().try_for_each(|name| sysctl::check_namespaced(name, host)).map_err(|error| error.to_string())
 }
 
 /// Whether the pod uses the node's network: by Linux namespace option, Windows namespace option, or as HostProcess pod.

@@ -40,7 +40,7 @@ fn prepare(dir: &Path, report: &Report) -> Result<Ready> {
     security::set_dumpable(false)?;
     let spec: StartSpec = read_json(&dir.join("start.json"))?;
     program::fresh_session()?;
-    Account::find(&spec.account).map_err(anyhow::Error::msg)?;
+    Account::find(&spec.account)?;
     spec.limits.join()?;
     let proc = entry.as_ref().map(Entry::proc).transpose()?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;

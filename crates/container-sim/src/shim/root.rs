@@ -79,7 +79,7 @@ impl RootSpec {
     /// Takes away what the container's user may not write. Volumes are mounted already.
     fn protect(&self, target: &Path, spec: &StartSpec) -> Result<()> {
         match self {
-            Self::Wine(_) => windows::protect(target, Account::find(&spec.account).map_err(anyhow::Error::msg)?),
+            Self::Wine(_) => windows::protect(target, Account::find(&spec.account)?),
             Self::Layers { .. } | Self::Drives => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::{Address, Answer, Request, Stream, read_frame, write_frame};
+use super::{Address, AddressError, Answer, Request, Stream, read_frame, write_frame};
 use crate::error::{HResult, HcnError};
 use crate::port::{Args, Event, EventSink, Function, Handle, HostNetwork, RawError, Reply, SUBSCRIBE, Subscription};
 
@@ -56,7 +56,7 @@ impl RemoteHcn {
 
     /// As [`RemoteHcn::connect`], with that token.
     pub fn with_token(address: &str, token: Option<String>) -> Result<Self, HcnError> {
-        let address = address.parse().map_err(HcnError::Unavailable)?;
+        let address = address.parse().map_err(|error: AddressError| HcnError::Unavailable(error.to_string()))?;
         Ok(Self { address, token, connection: Mutex::new(None), last_handle: AtomicU64::new(0) })
     }
 

@@ -18,14 +18,19 @@ pub enum Address {
     Tcp(String),
 }
 
-impl FromStr for Address {
-    type Err = String;
+/// A text that is no address of a service.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address of a Host Networking Service: write unix:PATH or tcp:HOST:PORT")]
+pub struct AddressError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
         match text.split_once(':') {
             Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.trim_start_matches("//").into())),
             Some(("tcp", host)) if host.contains(':') => Ok(Self::Tcp(host.to_owned())),
-            _ => Err(format!("{text:?} is no address of a Host Networking Service: write unix:PATH or tcp:HOST:PORT")),
+            _ => Err(AddressError(text.to_owned())),
         }
     }
 }

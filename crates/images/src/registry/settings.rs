@@ -29,11 +29,16 @@ pub struct Mirror {
     pub url: String,
 }
 
-impl FromStr for Mirror {
-    type Err = String;
+/// A text that names no mirror.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not of the form REGISTRY=http[s]://HOST[:PORT], as docker.io=http://localhost:5000")]
+pub struct MirrorError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not of the form REGISTRY=http[s]://HOST[:PORT], as docker.io=http://localhost:5000");
+impl FromStr for Mirror {
+    type Err = MirrorError;
+
+    fn from_str(text: &str) -> Result<Self, MirrorError> {
+        let wrong = || MirrorError(text.to_owned());
         let (registry, url) = text.split_once('=').ok_or_else(wrong)?;
         let uri: http::Uri = url.parse().map_err(|_| wrong())?;
         let known = matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some() && uri.path() == "/" && uri.query().is_none();

@@ -41,7 +41,7 @@ impl System for Windows {
     /// The sandbox's own container runs as the pod's user.
     fn check_sandbox(&self, config: &v1::PodSandboxConfig) -> Result<(), String> {
         let security = config.windows.as_ref().and_then(|windows| windows.security_context.as_ref());
-        Account::find(security.map_or("", |security| security.run_as_username.as_str())).map(|_| ())
+        Account::find(security.map_or("", |security| security.run_as_username.as_str())).map(drop).map_err(|error| error.to_string())
     }
 
     fn sandbox_status(&self, _: &v1::PodSandboxConfig) -> Option<v1::LinuxPodSandboxStatus> {

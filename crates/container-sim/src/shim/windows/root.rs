@@ -39,7 +39,7 @@ pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: 
         .context("cannot mount /tmp")?;
     let prefix = target.join("prefix");
     overlay(dir, &prefix, &wine.lowers)?;
-    let account = Account::find(&spec.account).map_err(anyhow::Error::msg)?;
+    let account = Account::find(&spec.account)?;
     profile(&prefix, account)?;
     settings(target, wine, account)?;
     system_mounts(&HostRoot::linux(target)?, spec, proc)?;

@@ -92,7 +92,7 @@ impl Running {
         if let Some(reason) = unfit(&guest::Drives::new("/"), line, cwd, path) {
             bail!(reason);
         }
-        let limited = Account::find(&spec.account).map_err(anyhow::Error::msg)?.is_limited();
+        let limited = Account::find(&spec.account)?.is_limited();
         let wanted = Order { command_line: command::for_cmd(line), cwd: cwd.replace('/', "\\"), env: spec.env.clone(), limited };
         let mut order = File::from(memfd_create(c"order", MFdFlags::MFD_CLOEXEC).context("cannot make a file for the order")?);
         order.write_all(&wanted.encode())?;
