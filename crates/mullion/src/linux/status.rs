@@ -1,5 +1,7 @@
 //! `mullion status`: processes from the supervisor, nodes from the API.
 
+use std::fmt::Display;
+
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
 use lab::dir::Dirs;
@@ -99,7 +101,7 @@ fn processes(status: &Status, dirs: &Dirs) -> String {
             dirs.command("up --outside")
         ),
     };
-    text += &format!("supervisor   process {}; enter the lab: nsenter -t {} -U -m -p -n --preserve-credentials\n\n", status.supervisor, status.init);
+    text += &format!("supervisor   process {}; enter the lab: {}\n\n", status.supervisor, enter(status.init));
     text += &format!("{:24} {:10} {:>8}  LAST EXIT\n", "PROCESS", "STATE", "RESTARTS");
     for process in &status.processes {
         let state = state(process);
@@ -114,6 +116,18 @@ fn state(process: &ProcessStatus) -> &'static str {
         (Some(_), false) => "starting",
         (Some(_), true) => "running",
     }
+}
+
+/// The command that enters the lab of `init`.
+fn enter(init: impl Display) -> String {
+    let setgroups = std::fs::read_to_string(format!("/proc/{init}/setgroups")).unwrap_or_default();
+    enter_command(init, setgroups.trim() == "allow")
+}
+
+/// Whoever enters a lab becomes its root, which takes `setgroups`. Only where the kernel denies that (an ordinary user's lab) the
+/// credentials stay as they are; they are those of the lab's root there.
+fn enter_command(init: impl Display, may_set_groups: bool) -> String {
+    format!("nsenter -t {init} -U -m -p -n{}", if may_set_groups { "" } else { " --preserve-credentials" })
 }
 
 fn node_table(nodes: &[Node]) -> String {
@@ -137,5 +151,11 @@ mod tests {
         let text = processes(&Status { dir: dirs.dir.clone(), ..Status::default() }, &dirs);
         assert!(text.contains("sockets      /tmp/mullion-0/0011aabb\n"), "{text}");
         assert!(text.contains("; to let them out, run `mullion down --dir /c`, then `mullion up --outside --dir /c`\n"), "{text}");
+    }
+
+    #[test]
+    fn credentials_are_preserved_only_where_groups_cannot_be_set() {
+        assert_eq!(enter_command(17, true), "nsenter -t 17 -U -m -p -n");
+        assert_eq!(enter_command(17, false), "nsenter -t 17 -U -m -p -n --preserve-credentials");
     }
 }

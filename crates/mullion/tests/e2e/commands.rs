@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, until};
+use crate::cluster::{Cluster, run, until};
 
 /// Three nodes with the labels that manifests select by.
 pub fn nodes_are_ready(cluster: &Cluster) {
@@ -36,6 +36,9 @@ pub fn status_tells(cluster: &Cluster) {
     let nodes = status["nodes"].as_array().expect("nodes");
     assert_eq!(nodes.len(), 3, "{status}");
     assert!(nodes.iter().all(|node| node["ready"] == true), "{status}");
+    let enter = text.lines().find_map(|line| line.split_once("enter the lab: ")).unwrap_or_else(|| panic!("no way into the lab: {text}")).1;
+    let inside = run(cluster.place.command("sh").args(["-c", &format!("{enter} id -u")]), "").ok(enter);
+    assert_eq!(inside.trim(), "0", "{enter}");
     let processes = status["processes"].as_array().expect("processes");
     assert!(processes.len() >= 9, "control plane, three nodes, three runtimes, two network services: {status}");
     for process in processes {

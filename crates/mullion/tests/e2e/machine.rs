@@ -79,6 +79,7 @@ fn says_what_it_lacks(seen: &Seen) {
     assert!(event.is_some_and(|line| line.ends_with(&format!("Error: cannot run Windows programs: {lacks}"))), "{pod}");
     assert!(pod.contains("Reason:       CreateContainerError"), "{pod}");
     assert!(exec.contains("install Wine on this machine (Debian: apt"), "{exec}");
+    assert_eq!(seen.told("enter"), "0\n", "the lab is entered as its root: {}", seen.told("status"));
     assert!(template.contains(lacks) && template.ends_with("code 71\n"), "{template}");
 }
 

@@ -102,6 +102,8 @@ for try in $(seq 120); do
     sleep 0.5
 done
 run mullion status >"$seen/status"
+# The line that enters the lab, as a user pastes it.
+run sh -c "$(sed -n 's/.*enter the lab: //p' "$seen/status") id -u" >"$seen/enter" 2>&1 || echo "code $?" >>"$seen/enter"
 snapshot during
 run mullion down >"$seen/down" 2>&1
 snapshot after
