@@ -109,6 +109,8 @@ pub struct Config {
     pub configuration: serde_json::Value,
     /// The health of the Host Networking Service, which the Node reports; None where there is none.
     pub host_network: Option<watch::Receiver<hcn::watch::Health>>,
+    /// The client of the Host Networking Service, whose counts the server shows; None where there is none.
+    pub hcn: Option<hcn::HcnClient>,
     /// The server on :10250; None leaves it out.
     pub server: Option<ServerConfig>,
     /// Plain HTTP health on 127.0.0.1:10248, bound already; None leaves it out.

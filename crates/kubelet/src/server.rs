@@ -8,6 +8,7 @@
 
 mod auth;
 mod handlers;
+mod hcn_calls;
 mod metrics;
 mod streams;
 
@@ -40,6 +41,7 @@ pub(crate) struct Server {
     pub agent: Arc<Agent>,
     pub auth: Auth,
     pub configz: serde_json::Value,
+    pub hcn: Option<hcn::HcnClient>,
 }
 
 pub(crate) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {

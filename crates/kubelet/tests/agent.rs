@@ -263,6 +263,22 @@ async fn the_node_says_whether_its_host_networking_service_answers() {
 }
 
 #[tokio::test]
+async fn the_server_shows_the_calls_to_the_host_networking_service() {
+    let mut world = World::new().await;
+    let nowhere = format!("unix:{}", world.drive().join("no-service").display());
+    let client = hcn::HcnClient::connect(&nowhere).unwrap();
+    client.networks().await.unwrap_err();
+    world.hcn = Some(client);
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    let (status, text) = world.get("/debug/hcn", Some(("kube-apiserver-kubelet-client", "system:masters")), None).await;
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &document["calls"], &document["failed"], &document["hung"]), (200, &json!(1), &json!(1), &json!([])), "{text}");
+    let (status, _) = world.get("/debug/hcn", Some(("somebody", "system:authenticated")), None).await;
+    assert_eq!(status, 403);
+}
+
+#[tokio::test]
 async fn init_containers_come_first_and_a_stubborn_one_is_killed() {
     let world = ready_world().await;
     world

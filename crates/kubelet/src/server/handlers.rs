@@ -19,7 +19,7 @@ use thiserror_ext::AsReport as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{Body, Server, json as answer_json, metrics, text};
+use super::{Body, Server, hcn_calls, json as answer_json, metrics, text};
 use crate::error::RuntimeError;
 use crate::logs::{self, Filter, Options};
 use crate::pod::State;
@@ -56,6 +56,10 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str) -> Resp
         ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
         ["pods"] => pods(server),
         ["configz"] => answer_json(&server.configz),
+        ["debug", "hcn"] => match &server.hcn {
+            Some(client) => answer_json(&hcn_calls::document(&client.snapshot())),
+            None => text(StatusCode::NOT_FOUND, "this node has no Host Networking Service"),
+        },
         ["stats", "summary"] => match stats::summary(&server.agent).await {
             Ok(summary) => answer_json(&summary),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),

@@ -37,6 +37,7 @@ pub struct World {
     pub port: u16,
     /// The health of the Host Networking Service that the next agent is told.
     pub host_network: Option<tokio::sync::watch::Receiver<hcn::watch::Health>>,
+    pub hcn: Option<hcn::HcnClient>,
     boot: u32,
     agent: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
 }
@@ -72,7 +73,7 @@ impl World {
         let runtime = Runtime::start(dir.path().join("cri"), drive);
         runtime.state.lock().unwrap().network_ready = true;
         runtime.state.lock().unwrap().images.insert("serve:1".into());
-        let world = World { runtime, server, dir, ca, link: Arc::default(), port: 0, host_network: None, boot: 0, agent: None };
+        let world = World { runtime, server, dir, ca, link: Arc::default(), port: 0, host_network: None, hcn: None, boot: 0, agent: None };
         world.prepare_namespace().await;
         world
     }
@@ -132,6 +133,7 @@ impl World {
             healthz: None,
             configuration: serde_json::json!({"port": 10250, "maxPods": 1}),
             host_network: self.host_network.clone(),
+            hcn: self.hcn.clone(),
         };
         let stop = CancellationToken::new();
         let shutdown = stop.clone();

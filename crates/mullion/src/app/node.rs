@@ -64,10 +64,11 @@ async fn run(config: &Complete) -> Result<()> {
             shutdown.cancelled().await;
             return Ok(());
         }
-        let agent = kubelet::Config { host_network: watch.as_ref().map(Watch::health), ..kubelet_config(config, client.clone(), &api)? };
+        let agent =
+            kubelet::Config { host_network: watch.as_ref().map(Watch::health), hcn: hcn.clone(), ..kubelet_config(config, client.clone(), &api)? };
         kubelet::run(agent, shutdown.clone()).await.context("the node agent ended")
     };
-    let network = network(config, client.clone(), &api, hcn, watch.as_ref(), &shutdown);
+    let network = network(config, client.clone(), &api, hcn.clone(), watch.as_ref(), &shutdown);
     let end = async {
         crate::told_to_end().await;
         tracing::info!(node = node.node_name, "ending; pods stay");
@@ -263,6 +264,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         }),
         healthz: healthz(kubelet)?,
         host_network: None,
+        hcn: None,
     })
 }
 

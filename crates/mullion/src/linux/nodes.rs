@@ -3,24 +3,50 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cluster::{Informer, Selection};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use kube_rules::is_node_ready as is_ready;
 
-/// The Nodes there are.
-pub fn list(kubeconfig: &Path) -> Result<Vec<Node>> {
+/// How long a node agent may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A Node, and the counts of its calls to HNS, as its agent serves them; absent of a node without HNS.
+pub struct NodeStatus {
+    pub node: Node,
+    pub hcn: Option<Result<Value, String>>,
+}
+
+/// The Nodes there are. Node agents are asked at the same time.
+pub fn list(kubeconfig: &Path) -> Result<Vec<NodeStatus>> {
     crate::agent_runtime()?.block_on(async {
         cluster::install_crypto_provider();
         let client = cluster::client_from_kubeconfig(kubeconfig).await?;
-        let nodes = Api::<Node>::all(client).list(&ListParams::default()).await.context("listing the nodes failed")?;
-        Ok(nodes.items)
+        let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.context("listing the nodes failed")?;
+        let with_counts = nodes.items.into_iter().map(async |node| {
+            let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+            let has_hns = info.is_some_and(|info| info.operating_system == "windows");
+            let hcn = if has_hns { Some(hcn_counts(&client, node.metadata.name.as_deref().unwrap_or_default()).await) } else { None };
+            NodeStatus { node, hcn }
+        });
+        Ok(futures::future::join_all(with_counts).await)
     })
+}
+
+/// What a node's agent says of its calls to HNS.
+async fn hcn_counts(client: &kube::Client, node: &str) -> Result<Value, String> {
+    let request = http::Request::get(format!("/api/v1/nodes/{node}/proxy/debug/hcn")).body(Vec::new()).map_err(|error| error.to_string())?;
+    match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
+        Ok(counts) => counts.map_err(|error| format!("the node agent cannot be asked: {error}")),
+        Err(_) => Err(format!("the node agent does not answer within {} s", PATIENCE.as_secs())),
+    }
 }
 
 #[derive(Default)]

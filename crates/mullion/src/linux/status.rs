@@ -3,7 +3,6 @@
 use std::fmt::Display;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::Node;
 use lab::dir::Dirs;
 use lab::protocol::{ProcessStatus, Status};
 use lab::supervisor;
@@ -11,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::cli::{Output, StatusArgs};
 use super::cluster::{self, Cluster};
+use super::nodes::NodeStatus;
 use super::processes::FIRST_WITH_V2;
 use super::{limitations, nodes};
 use crate::exit::Failure;
@@ -26,7 +26,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     if args.output == Some(Output::Json) {
         let mut document = document(&status)?;
         document["nodes"] = match &nodes {
-            Ok(nodes) => nodes.iter().map(|node| json!({"name": node.metadata.name, "ready": nodes::is_ready(node)})).collect(),
+            Ok(nodes) => nodes.iter().map(node_document).collect(),
             Err(error) => json!({"error": format!("{error:#}")}),
         };
         document["lacks"] = lacks.into();
@@ -36,7 +36,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     }
     print!("{}", processes(&status, &dirs));
     match nodes {
-        Ok(nodes) => print!("\n{}", node_table(&nodes)),
+        Ok(nodes) => print!("\n{}{}", node_table(&nodes), hcn_table(&nodes)),
         Err(error) => println!("\nthe API does not answer: {error:#}"),
     }
     for node in cluster.iter().flat_map(|cluster| &cluster.nodes) {
@@ -130,9 +130,47 @@ fn enter_command(init: impl Display, may_set_groups: bool) -> String {
     format!("nsenter -t {init} -U -m -p -n{}", if may_set_groups { "" } else { " --preserve-credentials" })
 }
 
-fn node_table(nodes: &[Node]) -> String {
+/// A node as programs read it.
+fn node_document(status: &NodeStatus) -> Value {
+    let mut document = json!({"name": status.node.metadata.name, "ready": nodes::is_ready(&status.node)});
+    match &status.hcn {
+        Some(Ok(counts)) => document["hcn"] = counts.clone(),
+        Some(Err(error)) => document["hcn"] = json!({"error": error}),
+        None => {}
+    }
+    document
+}
+
+/// How the Host Networking Services answer their nodes; nothing where there is none.
+fn hcn_table(nodes: &[NodeStatus]) -> String {
+    let mut text = String::new();
+    for NodeStatus { node, hcn } in nodes {
+        let Some(counts) = hcn else { continue };
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        if text.is_empty() {
+            text =
+                format!("\n{:16} {:>9} {:>7} {:>8} {:>8} {:>9} {:>8}\n", "NODE", "HNS CALLS", "FAILED", "RUNNING", "WAITING", "TIMED OUT", "REFUSED");
+        }
+        match counts {
+            Ok(counts) => {
+                let number = |key: &str| counts[key].as_u64().unwrap_or_default();
+                let running = format!("{}/{}", number("running"), number("places"));
+                let (calls, failed, waiting) = (number("calls"), number("failed"), number("waiting"));
+                text += &format!("{name:16} {calls:>9} {failed:>7} {running:>8} {waiting:>8} {:>9} {:>8}\n", number("timedOut"), number("refused"));
+                for hung in counts["hung"].as_array().into_iter().flatten() {
+                    let call = hung["call"].as_str().unwrap_or("an operation");
+                    text += &format!("{name:16} {call} hangs for {} s\n", hung["seconds"].as_u64().unwrap_or_default());
+                }
+            }
+            Err(error) => text += &format!("{name:16} {error}\n"),
+        }
+    }
+    text
+}
+
+fn node_table(nodes: &[NodeStatus]) -> String {
     let mut text = format!("{:16} {:9} OS\n", "NODE", "STATE");
-    for node in nodes {
+    for NodeStatus { node, .. } in nodes {
         let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
         let system = info.map(|info| format!("{} ({})", info.os_image, info.kernel_version)).unwrap_or_default();
         let state = if nodes::is_ready(node) { "Ready" } else { "NotReady" };
@@ -157,5 +195,30 @@ mod tests {
     fn credentials_are_preserved_only_where_groups_cannot_be_set() {
         assert_eq!(enter_command(17, true), "nsenter -t 17 -U -m -p -n");
         assert_eq!(enter_command(17, false), "nsenter -t 17 -U -m -p -n --preserve-credentials");
+    }
+
+    #[test]
+    fn calls_to_hns_are_shown_for_nodes_that_have_one() {
+        let node = |name: &str, hcn| {
+            let mut node = k8s_openapi::api::core::v1::Node::default();
+            node.metadata.name = Some(name.to_owned());
+            NodeStatus { node, hcn }
+        };
+        let counts = json!({
+            "calls": 120, "failed": 3, "places": 16, "running": 2, "waiting": 1, "timedOut": 4, "cancelled": 0, "refused": 5,
+            "hung": [{"call": "HcnCreateEndpoint", "seconds": 63}],
+        });
+        let nodes = [node("lin01", None), node("win01", Some(Ok(counts.clone()))), node("win02", Some(Err("no answer".to_owned())))];
+        let expected = "
+NODE             HNS CALLS  FAILED  RUNNING  WAITING TIMED OUT  REFUSED
+win01                  120       3     2/16        1         4        5
+win01            HcnCreateEndpoint hangs for 63 s
+win02            no answer
+";
+        assert_eq!(hcn_table(&nodes), expected);
+        assert_eq!(hcn_table(&nodes[..1]), "");
+        assert_eq!(node_document(&nodes[0]), json!({"name": "lin01", "ready": false}));
+        assert_eq!(node_document(&nodes[1])["hcn"], counts);
+        assert_eq!(node_document(&nodes[2])["hcn"], json!({"error": "no answer"}));
     }
 }

@@ -36,6 +36,11 @@ pub fn status_tells(cluster: &Cluster) {
     let nodes = status["nodes"].as_array().expect("nodes");
     assert_eq!(nodes.len(), 3, "{status}");
     assert!(nodes.iter().all(|node| node["ready"] == true), "{status}");
+    for node in nodes {
+        let (is_windows, calls) = (node["name"] != "lin01", node["hcn"]["calls"].as_u64());
+        assert_eq!(calls.is_some_and(|calls| calls > 0), is_windows, "calls to HNS: {node}");
+    }
+    assert!(text.contains("HNS CALLS") && text.lines().filter(|line| line.starts_with("win01 ")).count() >= 2, "{text}");
     let enter = text.lines().find_map(|line| line.split_once("enter the lab: ")).unwrap_or_else(|| panic!("no way into the lab: {text}")).1;
     let inside = run(cluster.place.command("sh").args(["-c", &format!("{enter} id -u")]), "").ok(enter);
     assert_eq!(inside.trim(), "0", "{enter}");
