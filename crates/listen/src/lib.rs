@@ -1,20 +1,27 @@
-//! TCP servers within bounds: the accept loop and the HTTPS connections of the API server, the kubelet's server and DNS over TCP.
+//! TCP servers within bounds: one accept loop for every HTTP and HTTPS server and for DNS over TCP, and the HTTP connections.
 //!
 //! Guarantees: a listener holds no more than [`Limits::connections`], and no more than [`Limits::per_peer`] of one address; when there is no
 //! room, the connection that has been unauthenticated for longest makes room for the new one, so that idle connections keep nobody out; a
 //! connection that says nothing ends.
 
-mod https;
+mod connection;
 mod places;
+#[cfg(test)]
+mod tests;
 
-pub use https::serve;
+pub use connection::{serve, serve_plain};
 pub use places::Place;
 pub use tokio_util::sync::CancellationToken;
 pub use tokio_util::task::TaskTracker;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
 
 /// Bounds of one listener.
@@ -77,4 +84,28 @@ where
             }
         }
     }
+}
+
+/// Serves plain HTTP/1.1 for ever; drop the future to stop: the connections then end with the requests that run. Clients of such a server
+/// are not authenticated: when there is no room, the newest connection replaces the oldest, unless the service [keeps](Place::keep) it.
+pub async fn serve_http<S, F, B>(listener: TcpListener, limits: Limits, service: S) -> Infallible
+where
+    S: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + Unpin + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (service, shutdown) = (Arc::new(service), CancellationToken::new());
+    let _ends = shutdown.clone().drop_guard();
+    let bounds = limits.clone();
+    let serve = move |stream, peer, place| {
+        let (service, limits, shutdown) = (Arc::clone(&service), limits.clone(), shutdown.clone());
+        async move {
+            if let Err(error) = serve_plain(stream, &limits, place, shutdown, move |request| service(request)).await {
+                tracing::debug!(%peer, error, "a connection ended with an error");
+            }
+        }
+    };
+    accept(listener, &bounds, &TaskTracker::new(), serve).await
 }

@@ -1,4 +1,4 @@
-//! HTTPS connections: HTTP/1.1 and HTTP/2 over TLS, upgrades included.
+//! HTTP connections, upgrades included: HTTP/1.1 in plain, HTTP/1.1 and HTTP/2 over TLS.
 
 use crate::{Limits, Place};
 use http::{Request, Response};
@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
@@ -23,8 +24,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// How long a connection that is asked to end may take, while no request runs.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Serves one connection until it ends, says nothing for too long, or `shutdown`. `service` is made from the client's verified certificate;
-/// each request carries the [`Place`] among its extensions.
+/// Serves one connection over TLS, HTTP/1.1 or HTTP/2, until it ends, says nothing for too long, or `shutdown`. `service` is made from the
+/// client's verified certificate; each request carries the [`Place`] among its extensions.
 ///
 /// # Errors
 /// What broke the connection.
@@ -53,6 +54,46 @@ where
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let service = service(certificate);
+    requests(stream, auto::Builder::new(TokioExecutor::new()), limits, activity, place, shutdown, service).await
+}
+
+/// Serves one connection in plain HTTP/1.1 until it ends, says nothing for too long, or `shutdown`. Each request carries the [`Place`] among
+/// its extensions.
+///
+/// # Errors
+/// What broke the connection.
+pub async fn serve_plain<S, F, B>(stream: TcpStream, limits: &Limits, place: Place, shutdown: CancellationToken, service: S) -> Result<(), BoxError>
+where
+    S: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + Unpin + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    stream.set_nodelay(true)?;
+    // As Go's servers: HTTP/2 takes TLS.
+    let builder = auto::Builder::new(TokioExecutor::new()).http1_only();
+    requests(stream, builder, limits, Activity::new(), place, shutdown, service).await
+}
+
+/// Serves the requests of a connection.
+async fn requests<I, S, F, B>(
+    io: I,
+    mut builder: auto::Builder<TokioExecutor>,
+    limits: &Limits,
+    activity: Arc<Activity>,
+    place: Place,
+    shutdown: CancellationToken,
+    service: S,
+) -> Result<(), BoxError>
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + Unpin + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
     let running = Arc::clone(&activity);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let run = running.begin();
@@ -60,10 +101,9 @@ where
         let answer = service(request);
         async move { Ok::<_, Infallible>(answer.await.map(|body| Running { body, _run: run })) }
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(limits.idle).max_pending_accept_reset_streams(20);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
     tokio::pin!(connection);
     tokio::select! {
         result = connection.as_mut() => return result,
