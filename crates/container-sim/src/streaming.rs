@@ -4,18 +4,16 @@
 mod session;
 mod tokens;
 
-use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
+use listen::Limits;
 use streaming::portforward;
 use streaming::remotecommand::{self, Wanted};
 use tokio::net::TcpListener;
@@ -25,8 +23,8 @@ use crate::runtime::Runtime;
 use crate::session::Want;
 use tokens::Tokens;
 
-/// How long a client may take to send its request.
-const HEADERS: Duration = Duration::from_secs(30);
+/// Connections until they carry streams: all come from the node agent.
+const LIMITS: Limits = Limits::new(1024, 1024);
 
 /// The request behind a URL.
 #[derive(Clone, Debug)]
@@ -49,7 +47,7 @@ impl Server {
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen on the loopback for exec, attach and port-forward")?;
         let address = listener.local_addr().context("cannot read the streaming server's address")?;
         let tokens = Arc::new(Tokens::default());
-        tokio::spawn(accept(runtime, listener, Arc::clone(&tokens)));
+        tokio::spawn(serve(runtime, listener, Arc::clone(&tokens)));
         Ok(Self { address, tokens })
     }
 
@@ -81,31 +79,12 @@ fn check(tty: bool, stdin: bool, stdout: bool, stderr: bool) -> Result<(), Statu
     if stdin || stdout || stderr { Ok(()) } else { Err(Status::invalid_argument("one of stdin, stdout, or stderr must be set")) }
 }
 
-async fn accept(runtime: Arc<Runtime>, listener: TcpListener, tokens: Arc<Tokens<Pending>>) {
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "accepting a connection for streams failed");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        // Key strokes are small, and wait for nothing.
-        let _ = stream.set_nodelay(true);
-        let (runtime, tokens) = (Arc::clone(&runtime), Arc::clone(&tokens));
-        let service = service_fn(move |request: Request<Incoming>| {
-            let answer = answer(&runtime, &tokens, request);
-            async move { Ok::<_, Infallible>(answer) }
-        });
-        tokio::spawn(async move {
-            let mut builder = hyper::server::conn::http1::Builder::new();
-            let connection = builder.timer(TokioTimer::new()).header_read_timeout(HEADERS).serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "a connection for streams ended");
-            }
-        });
-    }
+async fn serve(runtime: Arc<Runtime>, listener: TcpListener, tokens: Arc<Tokens<Pending>>) {
+    let service = move |request: Request<Incoming>| {
+        let answer = answer(&runtime, &tokens, request);
+        async move { answer }
+    };
+    match listen::serve_http(listener, LIMITS, service).await {}
 }
 
 fn answer(runtime: &Arc<Runtime>, tokens: &Tokens<Pending>, mut request: Request<Incoming>) -> Response<Full<Bytes>> {

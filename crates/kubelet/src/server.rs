@@ -15,15 +15,12 @@ mod streams;
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use listen::{CancellationToken, Limits, TaskTracker};
 
 use crate::agent::Agent;
@@ -35,6 +32,8 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// Connections served at once. The API server has one for each log that is followed; programs that run in containers count until they
 /// are connected.
 const LIMITS: Limits = Limits::new(512, 256);
+/// Connections to the health port: all come from the loopback.
+const HEALTHZ_LIMITS: Limits = Limits::new(64, 64);
 
 /// What the handlers need.
 pub(crate) struct Server {
@@ -128,20 +127,11 @@ async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incom
 pub(crate) async fn serve_healthz(listener: TcpListener) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        tokio::spawn(async move {
-            let service = service_fn(|request: Request<Incoming>| async move {
-                Ok::<_, Infallible>(match request.uri().path() {
-                    "/healthz" => text(StatusCode::OK, "ok"),
-                    _ => text(StatusCode::NOT_FOUND, "404 page not found"),
-                })
-            });
-            let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            let _ = tokio::time::timeout(Duration::from_secs(10), connection).await;
-        });
-    }
+    let service = |request: Request<Incoming>| async move {
+        match request.uri().path() {
+            "/healthz" => text(StatusCode::OK, "ok"),
+            _ => text(StatusCode::NOT_FOUND, "404 page not found"),
+        }
+    };
+    match listen::serve_http(listener, HEALTHZ_LIMITS, service).await {}
 }

@@ -1,6 +1,5 @@
 //! Health and metrics endpoints: metrics, mode and configuration on :10249, health on :10256, with upstream's meaning.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,9 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use listen::Limits;
 use node_config::KubeProxyConfiguration;
 use node_config::kube_proxy::{HEALTHZ_PORT, METRICS_PORT};
 use tokio::net::TcpListener;
@@ -22,8 +19,8 @@ use crate::metrics::Metrics;
 use crate::options::Mode;
 use crate::run::Status;
 
-/// How long a client may take to ask.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections to one address.
+const LIMITS: Limits = Limits { first_request: Duration::from_secs(10), ..Limits::new(256, 128) };
 
 /// State that the endpoints report.
 pub struct Endpoints {
@@ -157,28 +154,15 @@ impl Endpoints {
 /// Listens at `at` and answers until the program ends.
 async fn serve_at(at: SocketAddr, site: Site, endpoints: Arc<Endpoints>) -> Result<(), ListenError> {
     let listener = TcpListener::bind(at).await.map_err(|source| ListenError { at, source })?;
-    tokio::spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            };
-            let endpoints = endpoints.clone();
-            let reply = service_fn(move |request: Request<Incoming>| {
-                let (status, kind, text) = endpoints.answer(site, request.uri().path());
-                let mut response = Response::new(Full::new(Bytes::from(text)));
-                *response.status_mut() = status;
-                response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
-                response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
-                async move { Ok::<_, Infallible>(response) }
-            });
-            tokio::spawn(async move {
-                // Who asks wrongly or goes away hears nothing; there is nobody else to tell.
-                let _ =
-                    http1::Builder::new().timer(TokioTimer::new()).header_read_timeout(PATIENCE).serve_connection(TokioIo::new(stream), reply).await;
-            });
-        }
-    });
+    let service = move |request: Request<Incoming>| {
+        let (status, kind, text) = endpoints.answer(site, request.uri().path());
+        let mut response = Response::new(Full::new(Bytes::from(text)));
+        *response.status_mut() = status;
+        response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+        response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
+        async move { response }
+    };
+    tokio::spawn(listen::serve_http(listener, LIMITS, service));
     Ok(())
 }
 

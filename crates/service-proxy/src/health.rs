@@ -4,7 +4,6 @@
 //! endpoints as weight. A changed number reaches the next question; a listener stays while its port does.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,9 +14,7 @@ use bytes::Bytes;
 use cluster::Key;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use listen::Limits;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
@@ -26,8 +23,8 @@ use crate::table::HealthCheck;
 /// Whether the proxy does its work.
 pub type Healthy = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// How long a client may take to ask.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections to the port of one Service: a load balancer asks from few addresses.
+const LIMITS: Limits = Limits { first_request: Duration::from_secs(5), ..Limits::new(128, 64) };
 
 /// The servers of all Services.
 pub struct HealthServers {
@@ -77,7 +74,7 @@ impl HealthServers {
 
     fn start(&self, service: &Key, check: HealthCheck) -> io::Result<Server> {
         let endpoints = Arc::new(AtomicUsize::new(check.endpoints));
-        let listeners = listen(check.port)?;
+        let listeners = bind(check.port)?;
         let serve = |listener| tokio::spawn(serve(listener, service.clone(), endpoints.clone(), self.healthy.clone())).abort_handle();
         let tasks = listeners.into_iter().map(serve).collect();
         Ok(Server { port: check.port, endpoints, tasks })
@@ -85,8 +82,8 @@ impl HealthServers {
 }
 
 /// On every address of both IP versions; a host without IPv6 has those of IPv4.
-fn listen(port: u16) -> io::Result<Vec<TcpListener>> {
-    let bind = |ip: IpAddr| {
+fn bind(port: u16) -> io::Result<Vec<TcpListener>> {
+    let at = |ip: IpAddr| {
         let listener = std::net::TcpListener::bind(SocketAddr::new(ip, port))?;
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
@@ -94,32 +91,20 @@ fn listen(port: u16) -> io::Result<Vec<TcpListener>> {
     let (v4, v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
     if cfg!(windows) {
         // There a socket of IPv6 hears nothing of IPv4.
-        return Ok([Some(bind(v4)?), bind(v6).ok()].into_iter().flatten().collect());
+        return Ok([Some(at(v4)?), at(v6).ok()].into_iter().flatten().collect());
     }
-    match bind(v6) {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => Ok(vec![bind(v4)?]),
+    match at(v6) {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => Ok(vec![at(v4)?]),
         both => Ok(vec![both?]),
     }
 }
 
 async fn serve(listener: TcpListener, service: Key, endpoints: Arc<AtomicUsize>, healthy: Healthy) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let (service, endpoints, healthy) = (service.clone(), endpoints.clone(), healthy.clone());
-        let reply = service_fn(move |_| {
-            let response = answer(&service, endpoints.load(Ordering::Relaxed), healthy());
-            async move { Ok::<_, Infallible>(response) }
-        });
-        tokio::spawn(async move {
-            let connection =
-                http1::Builder::new().timer(TokioTimer::new()).header_read_timeout(PATIENCE).serve_connection(TokioIo::new(stream), reply);
-            // An invalid request or a closed connection concerns only its client.
-            let _ = connection.await;
-        });
-    }
+    let service = move |_| {
+        let response = answer(&service, endpoints.load(Ordering::Relaxed), healthy());
+        async move { response }
+    };
+    match listen::serve_http(listener, LIMITS, service).await {}
 }
 
 /// As upstream writes it, for whatever is asked.
