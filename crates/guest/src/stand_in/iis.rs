@@ -1,9 +1,8 @@
 //! Stand-in of IIS: an HTTP/1.1 server on IIS's port whose pages say that it is not IIS.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -12,9 +11,7 @@ use http::header::{ALLOW, CONTENT_TYPE, SERVER};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use listen::{CancellationToken, Limits, TaskTracker};
 use tokio::net::TcpStream;
 
 use super::drives::Drives;
@@ -26,6 +23,9 @@ use crate::Resolver;
 const MAX_UPLOAD: usize = 16 << 20;
 /// How long requests under way may take after the signal to stop.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Connections at once. Idle ones end after 120 seconds, as with IIS.
+const LIMITS: Limits = Limits::new(4096, 4096);
 
 struct Site {
     hostname: String,
@@ -43,57 +43,40 @@ pub(crate) async fn serve(options: Options, port: u16, root: PathBuf) -> Result<
     let hosts = root.join("c/Windows/System32/drivers/etc/hosts");
     let resolver = Resolver::new(options.dns, Some(hosts));
     let asked = Asked::of(&options.env)?;
-    let site = Rc::new(Site { hostname, env: options.env, drives: Drives::new(root), resolver, product, asked });
+    let site = Arc::new(Site { hostname, env: options.env, drives: Drives::new(root), resolver, product, asked });
     let listener = super::listen(port).await?;
     println!("#Software: Microsoft Internet Information Services 10.0 (Mullion stand-in)");
     println!("#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) sc-status time-taken");
-    let local = tokio::task::LocalSet::new();
-    local
-        .run_until(async {
-            let graceful = GracefulShutdown::new();
-            let stop = stop_signal();
-            tokio::pin!(stop);
-            let signal = loop {
-                tokio::select! {
-                    signal = &mut stop => break signal?,
-                    accepted = listener.accept() => match accepted {
-                        Ok((stream, client)) => {
-                            let _ = stream.set_nodelay(true);
-                            spawn(stream, client, site.clone(), &graceful);
-                        }
-                        // A connection that ended before it was accepted, or no descriptors for a moment.
-                        Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-                    },
-                }
-            };
-            drop(listener);
-            println!("{} stand-in: {signal}: the service is stopping", now());
-            let _ = tokio::time::timeout(GRACE, graceful.shutdown()).await;
-            println!("{} stand-in: the service has stopped", now());
-            Ok(())
-        })
-        .await
+    let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+    let stopped = shutdown.clone();
+    let serve = move |stream: TcpStream, client, place| {
+        let server = stream.local_addr().unwrap_or(client);
+        let (site, shutdown) = (Arc::clone(&site), shutdown.clone());
+        let service = move |request| {
+            let site = Arc::clone(&site);
+            async move { answer(&site, request, client, server).await }
+        };
+        async move {
+            // A client that goes away in the middle is its own affair.
+            let _ = listen::serve_plain(stream, &LIMITS, place, shutdown, service).await;
+        }
+    };
+    let signal = tokio::select! {
+        signal = stop_signal() => signal?,
+        never = listen::accept(listener, &LIMITS, &tasks, serve) => match never {},
+    };
+    println!("{} stand-in: {signal}: the service is stopping", now());
+    stopped.cancel();
+    tasks.close();
+    let _ = tokio::time::timeout(GRACE, tasks.wait()).await;
+    println!("{} stand-in: the service has stopped", now());
+    Ok(())
 }
 
 fn hostname(env: &[(String, String)]) -> String {
     let of_env = env.iter().find(|(name, _)| name.eq_ignore_ascii_case("COMPUTERNAME")).map(|(_, value)| value.to_lowercase());
     let of_kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
     of_env.or(of_kernel).unwrap_or_else(|| "localhost".to_owned())
-}
-
-fn spawn(stream: TcpStream, client: SocketAddr, site: Rc<Site>, graceful: &GracefulShutdown) {
-    let server = stream.local_addr().unwrap_or(client);
-    let service = service_fn(move |request| {
-        let site = site.clone();
-        async move { Ok::<_, Infallible>(answer(&site, request, client, server).await) }
-    });
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30)).max_buf_size(64 * 1024);
-    let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
-    tokio::task::spawn_local(async move {
-        // A client that goes away in the middle is its own affair.
-        let _ = connection.await;
-    });
 }
 
 async fn answer(site: &Site, request: Request<Incoming>, client: SocketAddr, server: SocketAddr) -> Response<Full<Bytes>> {
