@@ -1,12 +1,12 @@
 //! One API server: its watches, whether it streams lists, and counts of failures.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::Arc;
+use std::time::Duration;
 
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::hub::Hub;
@@ -25,10 +25,19 @@ pub struct ApiServer(Arc<State>);
 #[derive(Debug)]
 struct State {
     refuses: watch::Sender<bool>,
-    watches: Mutex<BTreeMap<String, Watches>>,
+    fallbacks: Counts,
+    failures: Counts,
     hub: Hub,
     silence: Duration,
     longest: Duration,
+}
+
+/// Counts by resource, such as `pods`.
+type Counts = Family<Resource, Counter>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Resource {
+    resource: String,
 }
 
 /// Counts of the watches of one resource.
@@ -56,7 +65,8 @@ impl Eq for ApiServer {}
 
 impl ApiServer {
     pub(crate) fn with_limits(silence: Duration, longest: Duration) -> Self {
-        Self(Arc::new(State { refuses: watch::Sender::new(false), watches: Mutex::default(), hub: Hub::default(), silence, longest }))
+        let (refuses, fallbacks, failures) = (watch::Sender::new(false), Counts::default(), Counts::default());
+        Self(Arc::new(State { refuses, fallbacks, failures, hub: Hub::default(), silence, longest }))
     }
 
     /// Whether lists are streamed: it was not found yet that the server refuses.
@@ -73,28 +83,18 @@ impl ApiServer {
         &self.0.hub
     }
 
-    /// Counts by resource, such as `pods`.
-    pub fn watches(&self) -> BTreeMap<String, Watches> {
-        self.lock().clone()
+    /// Counts of a resource, such as `pods`.
+    pub fn watches(&self, resource: &str) -> Watches {
+        let resource = Resource { resource: resource.to_owned() };
+        let count = |counts: &Counts| counts.get_or_create(&resource).get();
+        Watches { fallbacks: count(&self.0.fallbacks), failures: count(&self.0.failures) }
     }
 
-    /// The counts as text for Prometheus.
-    pub fn metrics(&self) -> String {
-        let watches = self.watches();
-        let mut text = String::new();
-        let mut family = |name: &str, help: &str, count: fn(&Watches) -> u64| {
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
-            for (resource, counts) in &watches {
-                let _ = writeln!(text, "{name}{{resource={resource:?}}} {}", count(counts));
-            }
-        };
-        family("mullion_watch_failures_total", "Lists and watches of the API server that failed.", |counts| counts.failures);
-        family(
-            "mullion_streaming_list_fallbacks_total",
-            "Lists that were read page by page because the API server does not stream them.",
-            |counts| counts.fallbacks,
-        );
-        text
+    /// Registers the counts of all resources as metrics.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("mullion_watch_failures", "Lists and watches of the API server that failed", self.0.failures.clone());
+        let help = "Lists that were read page by page because the API server does not stream them";
+        registry.register("mullion_streaming_list_fallbacks", help, self.0.fallbacks.clone());
     }
 
     /// Remembers that the server does not stream lists. Said once.
@@ -124,14 +124,19 @@ impl ApiServer {
     }
 
     pub(crate) fn count_fallback(&self, resource: &str) {
-        self.lock().entry(resource.to_owned()).or_default().fallbacks += 1;
+        self.count(resource, &self.0.fallbacks);
     }
 
     pub(crate) fn count_failure(&self, resource: &str) {
-        self.lock().entry(resource.to_owned()).or_default().failures += 1;
+        self.count(resource, &self.0.failures);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Watches>> {
-        self.0.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    fn count(&self, resource: &str, counts: &Counts) {
+        let resource = Resource { resource: resource.to_owned() };
+        // Both are shown of a resource that has one.
+        for counts in [&self.0.fallbacks, &self.0.failures] {
+            drop(counts.get_or_create(&resource));
+        }
+        counts.get_or_create(&resource).inc();
     }
 }

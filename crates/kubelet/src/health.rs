@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use cri::v1;
 use hcn::watch::Health;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -52,18 +54,19 @@ pub(crate) fn condition(health: &Health) -> Option<Condition> {
 }
 
 /// The service's health as a metric.
-pub(crate) fn metric(health: &Health) -> String {
+pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>, health: &Health) -> std::fmt::Result {
     let states = [
         ("answering", matches!(health, Health::Answering)),
         ("failing", matches!(health, Health::Failing { .. })),
         ("slow", matches!(health, Health::Slow { .. })),
         ("down", matches!(health, Health::Down { .. })),
     ];
-    let mut text = String::from("# HELP mullion_hns_state 1 for the state that the Host Networking Service is in.\n# TYPE mullion_hns_state gauge\n");
+    let help = "1 for the state that the Host Networking Service is in.";
+    let mut family = encoder.encode_descriptor("mullion_hns_state", help, None, MetricType::Gauge)?;
     for (state, is) in states {
-        text.push_str(&format!("mullion_hns_state{{state={state:?}}} {}\n", u8::from(is)));
+        family.encode_family(&[("state", state)])?.encode_gauge(&u64::from(is))?;
     }
-    text
+    Ok(())
 }
 
 impl RuntimeHealth {

@@ -96,7 +96,7 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
     if let Some(server) = server {
         let tls = tls::server(&server.cert_pem, &server.key_pem, &server.client_ca_pem)?;
         let auth = Auth::new(config.client.clone());
-        let state = Arc::new(Server { agent, auth, configz: configz(&config), hcn: config.hcn.take() });
+        let state = Arc::new(Server::new(agent, auth, configz(&config), config.hcn.take()));
         tasks.spawn(server::serve(state, server.listener, tls));
     }
     Ok(())

@@ -17,11 +17,13 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use exposition::Format;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use listen::{CancellationToken, Limits, TaskTracker};
+use prometheus_client::registry::Registry;
 
 use crate::agent::Agent;
 pub(crate) use auth::{Auth, User};
@@ -41,6 +43,14 @@ pub(crate) struct Server {
     pub auth: Auth,
     pub configz: serde_json::Value,
     pub hcn: Option<hcn::HcnClient>,
+    metrics: Registry,
+}
+
+impl Server {
+    pub(crate) fn new(agent: Arc<Agent>, auth: Auth, configz: serde_json::Value, hcn: Option<hcn::HcnClient>) -> Self {
+        let metrics = crate::stats::registry(&agent);
+        Self { agent, auth, configz, hcn, metrics }
+    }
 }
 
 pub(crate) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
@@ -120,7 +130,8 @@ async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incom
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     }
-    handlers::route(server, &path, request.uri().query().unwrap_or_default()).await
+    let format = Format::accepted(request.headers());
+    handlers::route(server, &path, request.uri().query().unwrap_or_default(), format).await
 }
 
 /// Serves `/healthz` in plain HTTP for ever: what kubeadm waits for.

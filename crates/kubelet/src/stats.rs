@@ -1,10 +1,17 @@
 //! `/stats/summary` and `/metrics`: what the runtime measures, and counts of our own.
 
+use std::fmt;
+use std::sync::Arc;
+
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use cri::v1;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
@@ -85,19 +92,39 @@ pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
     }))
 }
 
+/// The agent's own metrics, and those of its watches.
+pub(crate) fn registry(agent: &Arc<Agent>) -> Registry {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Own(Arc::clone(agent))));
+    agent.api.register(&mut registry);
+    registry
+}
+
 /// The agent's own metrics.
-pub(crate) fn own_metrics(agent: &Agent) -> String {
-    let pods = agent.pods.snapshot();
-    let running = pods.iter().filter(|(_, p)| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"));
-    let mut text = format!(
-        "# TYPE kubelet_node_name gauge\nkubelet_node_name{{node={:?}}} 1\n\
-         # TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
-         # TYPE kubelet_working_pods gauge\nkubelet_working_pods {}\n{}",
-        agent.side.node_name,
-        running.count(),
-        pods.len(),
-        agent.api.metrics()
-    );
-    text.push_str(&agent.health.borrow().host_network.as_ref().map(crate::health::metric).unwrap_or_default());
-    text
+struct Own(Arc<Agent>);
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Own")
+    }
+}
+
+impl Collector for Own {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let agent = &self.0;
+        let mut name = encoder.encode_descriptor("kubelet_node_name", "The node's name. The count is always 1.", None, MetricType::Gauge)?;
+        name.encode_family(&[("node", agent.side.node_name.as_str())])?.encode_gauge(&1_u64)?;
+        let pods = agent.pods.snapshot();
+        let running = pods.iter().filter(|(_, p)| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")).count();
+        for (name, help, value) in [
+            ("kubelet_running_pods", "Number of pods in phase Running.", running),
+            ("kubelet_working_pods", "Number of pods of the node.", pods.len()),
+        ] {
+            encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
+        }
+        match &agent.health.borrow().host_network {
+            Some(health) => crate::health::encode(&mut encoder, health),
+            None => Ok(()),
+        }
+    }
 }

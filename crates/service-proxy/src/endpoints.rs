@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use exposition::Format;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -32,8 +32,6 @@ pub struct Endpoints {
     mode: Mode,
     /// The configuration in effect.
     config: KubeProxyConfiguration,
-    /// Answers of /healthz and /livez so far: good and bad of each.
-    asked: [AtomicU64; 4],
 }
 
 /// A port that the proxy cannot listen on.
@@ -67,7 +65,9 @@ fn time(at: Option<SystemTime>) -> String {
 impl Endpoints {
     /// Endpoints of a proxy that works as `config` says, which is the configuration in effect.
     pub fn new(config: KubeProxyConfiguration, mode: Mode, status: watch::Receiver<Status>) -> Arc<Self> {
-        Arc::new(Self { status, metrics: Metrics::default(), mode, config, asked: Default::default() })
+        let metrics = Metrics::default();
+        metrics.report(status.clone());
+        Arc::new(Self { status, metrics, mode, config })
     }
 
     /// Serves at the addresses of the configuration until the program ends. A port that cannot be listened on is an error with
@@ -90,16 +90,16 @@ impl Endpoints {
         Ok(())
     }
 
-    /// The answer to a path.
-    fn answer(&self, site: Site, path: &str) -> Answer {
+    /// The answer to a path; `format` is that of metrics.
+    fn answer(&self, site: Site, path: &str, format: Format) -> Answer {
         match (site, path) {
-            (Site::Metrics, "/metrics") => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.metrics()),
+            (Site::Metrics, "/metrics") => (StatusCode::OK, format.content_type(), self.metrics.encode(format)),
             (Site::Metrics, "/proxyMode") => (StatusCode::OK, TEXT, self.mode.as_str().to_owned()),
             (Site::Metrics, "/configz") => (StatusCode::OK, JSON, self.configz().to_string()),
             (Site::Metrics, "/healthz") => (StatusCode::OK, TEXT, "ok".to_owned()),
             (Site::Metrics, "/readyz") => self.readiness(),
-            (Site::Health, "/healthz") => self.health(0),
-            (Site::Health, "/livez") => self.health(2),
+            (Site::Health, "/healthz") => self.healthz(),
+            (Site::Health, "/livez") => self.livez(),
             _ => (StatusCode::NOT_FOUND, TEXT, "404 page not found\n".to_owned()),
         }
     }
@@ -108,12 +108,23 @@ impl Endpoints {
         serde_json::json!({"kubeproxy.config.k8s.io": node_config::document::to_document(&self.config)})
     }
 
-    /// Upstream's health: a change waits for too long. `/healthz` also says whether load balancers should send anything new here.
-    fn health(&self, first: usize) -> Answer {
+    /// Upstream's health: no change waits for too long, and load balancers should send new connections here.
+    fn healthz(&self) -> Answer {
+        let answer = self.health(|status| !status.node_leaving);
+        self.metrics.answered_healthz(answer.0.as_u16());
+        answer
+    }
+
+    /// Upstream's liveness: no change waits for too long.
+    fn livez(&self) -> Answer {
+        let answer = self.health(|_| true);
+        self.metrics.answered_livez(answer.0.as_u16());
+        answer
+    }
+
+    fn health(&self, also: impl Fn(&Status) -> bool) -> Answer {
         let status = self.status.borrow();
-        let healthy = status.is_healthy(self.config.sync_period.0);
-        let good = healthy && (first != 0 || !status.node_leaving);
-        self.asked[first + usize::from(!good)].fetch_add(1, Ordering::Relaxed);
+        let good = status.is_healthy(self.config.sync_period.0) && also(&status);
         let now = SystemTime::now();
         // Nothing waits: everything is as of now.
         let updated = if status.is_converged() { Some(now) } else { self.metrics.last_synced() };
@@ -138,24 +149,13 @@ impl Endpoints {
         });
         (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, JSON, text.to_string())
     }
-
-    fn metrics(&self) -> String {
-        let mut text = self.metrics.render(&self.status.borrow());
-        for (name, first) in [("kubeproxy_proxy_healthz_total", 0), ("kubeproxy_proxy_livez_total", 2)] {
-            text.push_str(&format!("# HELP {name} Questions for health, by answer\n# TYPE {name} counter\n"));
-            for (code, index) in [(200, first), (503, first + 1)] {
-                text.push_str(&format!("{name}{{code=\"{code}\"}} {}\n", self.asked[index].load(Ordering::Relaxed)));
-            }
-        }
-        text
-    }
 }
 
 /// Listens at `at` and answers until the program ends.
 async fn serve_at(at: SocketAddr, site: Site, endpoints: Arc<Endpoints>) -> Result<(), ListenError> {
     let listener = TcpListener::bind(at).await.map_err(|source| ListenError { at, source })?;
     let service = move |request: Request<Incoming>| {
-        let (status, kind, text) = endpoints.answer(site, request.uri().path());
+        let (status, kind, text) = endpoints.answer(site, request.uri().path(), Format::accepted(request.headers()));
         let mut response = Response::new(Full::new(Bytes::from(text)));
         *response.status_mut() = status;
         response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
@@ -180,15 +180,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn health_means_what_upstreams_means() {
         let busy = Status { stuck_since: Some(Instant::now()), ..Status::default() };
-        let codes = |endpoints: &Endpoints| ["/healthz", "/livez"].map(|path| endpoints.answer(Site::Health, path).0.as_u16());
+        let codes = |endpoints: &Endpoints| ["/healthz", "/livez"].map(|path| endpoints.answer(Site::Health, path, Format::Text).0.as_u16());
         let waits = endpoints(busy);
         assert_eq!(codes(&waits), [200, 200], "a change may wait for a while");
         tokio::time::advance(Duration::from_secs(61)).await;
         assert_eq!(codes(&waits), [503, 503]);
         let leaving = endpoints(Status { node_leaving: true, ..Status::default() });
         assert_eq!(codes(&leaving), [503, 200], "a node that leaves takes no new load, and is alive");
-        assert!(leaving.answer(Site::Health, "/healthz").2.contains("\"nodeEligible\": false"));
-        let metrics = leaving.answer(Site::Metrics, "/metrics").2;
+        assert!(leaving.answer(Site::Health, "/healthz", Format::Text).2.contains("\"nodeEligible\": false"));
+        let metrics = leaving.answer(Site::Metrics, "/metrics", Format::Text).2;
         assert!(
             metrics.contains("kubeproxy_proxy_healthz_total{code=\"503\"} 2\n") && metrics.contains("kubeproxy_proxy_livez_total{code=\"200\"} 1\n")
         );
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn each_site_has_its_own_paths() {
         let ready = endpoints(Status { ready: true, ..Status::default() });
-        let code = |endpoints: &Endpoints, site, path| endpoints.answer(site, path).0.as_u16();
-        assert_eq!(ready.answer(Site::Metrics, "/proxyMode").2, "kernelspace");
+        let code = |endpoints: &Endpoints, site, path| endpoints.answer(site, path, Format::Text).0.as_u16();
+        assert_eq!(ready.answer(Site::Metrics, "/proxyMode", Format::Text).2, "kernelspace");
         assert_eq!(
             [code(&ready, Site::Metrics, "/readyz"), code(&ready, Site::Metrics, "/configz"), code(&ready, Site::Metrics, "/healthz")],
             [200; 3]
@@ -206,17 +206,17 @@ mod tests {
         assert_eq!([code(&ready, Site::Health, "/metrics"), code(&ready, Site::Metrics, "/livez")], [404; 2]);
         let mut behind = Status { vips: 10, eta: Some(Duration::from_secs(7)), ..Status::default() };
         behind.progress.pending = 4;
-        let (code, _, text) = endpoints(behind).answer(Site::Metrics, "/readyz");
+        let (code, _, text) = endpoints(behind).answer(Site::Metrics, "/readyz", Format::Text);
         assert_eq!(code, 503);
         assert!(text.contains("\"missing\":4") && text.contains("\"etaSeconds\":7.0"), "{text}");
         // One is refused for good: the others are served, and the node is ready.
         let mut refused = Status { ready: true, vips: 10, ..Status::default() };
         let key = VipKey { address: VipAddress::Ip([10, 96, 0, 9].into()), protocol: Protocol::Tcp, port: 80 };
         refused.progress.failing.insert(key, "the port is taken".into());
-        let (code, _, text) = endpoints(refused.clone()).answer(Site::Metrics, "/readyz");
+        let (code, _, text) = endpoints(refused.clone()).answer(Site::Metrics, "/readyz", Format::Text);
         assert!(code == 200 && text.contains("\"converged\":false") && text.contains("\"failing\":1"), "{text}");
         refused.progress.unavailable = Some("the service is away".into());
-        assert_eq!(endpoints(refused).answer(Site::Metrics, "/readyz").0, 503);
+        assert_eq!(endpoints(refused).answer(Site::Metrics, "/readyz", Format::Text).0, 503);
     }
 
     #[test]

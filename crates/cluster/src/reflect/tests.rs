@@ -89,9 +89,16 @@ async fn one_informer_finds_out(streamed: impl Fn(&Seen) -> Reply + Send + Sync 
     followed(&third).await;
     assert_eq!(requests.streamed.load(SeqCst), before, "one finds out for all of them");
     assert_eq!(requests.watched.load(SeqCst), 3);
-    let counts = known.watches();
-    assert_eq!((counts["configmaps"].fallbacks, counts["secrets"].fallbacks), (2, 1));
+    assert_eq!((known.watches("configmaps").fallbacks, known.watches("secrets").fallbacks), (2, 1));
     known
+}
+
+/// The server's metrics, as they are served.
+fn metrics(known: &ApiServer) -> String {
+    let (mut registry, mut text) = (prometheus_client::registry::Registry::default(), String::new());
+    known.register(&mut registry);
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    text
 }
 
 fn invalid(message: &str) -> Value {
@@ -118,7 +125,9 @@ async fn an_old_etcd_that_answers_within_the_watch_is_listed_and_watched() {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
         "reason": "InternalError", "code": 500});
     let known = one_informer_finds_out(move |_| Reply::watch(vec![event("ERROR", status.clone())], false)).await;
-    assert!(known.metrics().contains("mullion_streaming_list_fallbacks_total{resource=\"configmaps\"} 2\n"), "{}", known.metrics());
+    let metrics = metrics(&known);
+    assert!(metrics.contains("mullion_streaming_list_fallbacks_total{resource=\"configmaps\"} 2\n"), "{metrics}");
+    assert!(metrics.contains("mullion_watch_failures_total{resource=\"configmaps\"} "), "{metrics}");
 }
 
 #[tokio::test]
@@ -171,7 +180,7 @@ async fn transient_errors_lead_to_a_list_but_are_not_remembered() {
     followed(&informer).await;
     assert!(known.streams_lists());
     assert_eq!(requests.streamed.load(SeqCst), 3);
-    assert_eq!(known.watches()["configmaps"], crate::Watches { fallbacks: 1, failures: 3 });
+    assert_eq!(known.watches("configmaps"), crate::Watches { fallbacks: 1, failures: 3 });
 }
 
 #[tokio::test]
@@ -209,7 +218,7 @@ async fn failures_are_counted_and_reported_as_trouble() {
     let known = ApiServer::default();
     let informer = Informer::start(Api::<ConfigMap>::all(client), Selection::all().of(&known), |_| Some(()));
     let reported = async {
-        while informer.trouble().is_none() || known.watches().get("configmaps").is_none_or(|counts| counts.failures < 2) {
+        while informer.trouble().is_none() || known.watches("configmaps").failures < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -218,8 +227,9 @@ async fn failures_are_counted_and_reported_as_trouble() {
     assert!(!informer.is_synced());
     *forbidden.lock().unwrap() = false;
     tokio::time::timeout(LIMIT, informer.synced()).await.expect("the list");
-    assert_eq!((informer.trouble(), known.streams_lists(), known.watches()["configmaps"].fallbacks), (None, true, 0));
-    assert!(known.metrics().contains("mullion_watch_failures_total{resource=\"configmaps\"} "), "{}", known.metrics());
+    assert_eq!((informer.trouble(), known.streams_lists(), known.watches("configmaps").fallbacks), (None, true, 0));
+    let metrics = metrics(&known);
+    assert!(metrics.contains("mullion_watch_failures_total{resource=\"configmaps\"} "), "{metrics}");
 }
 
 #[test]

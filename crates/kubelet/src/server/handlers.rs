@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cri::v1;
+use exposition::Format;
 use futures::StreamExt;
 use host::{HostError, HostRoot, PathError, PodPath};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
@@ -50,7 +52,7 @@ enum LogError {
     Path(#[from] PathError),
 }
 
-pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str) -> Response<Body> {
+pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format: Format) -> Response<Body> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {
         ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
@@ -64,11 +66,17 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str) -> Resp
             Ok(summary) => answer_json(&summary),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         },
-        ["metrics"] => text(StatusCode::OK, stats::own_metrics(&server.agent)),
-        ["metrics", "resource"] => text(StatusCode::OK, metrics::resource(server).await),
+        ["metrics"] => answer_metrics(exposition::encode(&server.metrics, format), format),
+        ["metrics", "resource"] => answer_metrics(metrics::resource(server, format).await, format),
         ["containerLogs", ns, pod, container] => container_logs(server, ns, pod, container, query).await,
         _ => text(StatusCode::NOT_FOUND, "404 page not found"),
     }
+}
+
+fn answer_metrics(metrics: String, format: Format) -> Response<Body> {
+    let mut answer = text(StatusCode::OK, metrics);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    answer
 }
 
 fn pods(server: &Server) -> Response<Body> {
@@ -125,8 +133,7 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
     });
     let frames = ReceiverStream::new(receiver).map(|b| Ok(Frame::data(b)));
     let mut answer = Response::new(BodyExt::boxed_unsync(StreamBody::new(frames)));
-    let kind = http::HeaderValue::from_static("text/plain");
-    answer.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     answer
 }
 

@@ -2,10 +2,15 @@
 //! (pkg/kubelet/metrics/collectors/resource_metrics.go). Each value carries the time of its measurement in milliseconds.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt;
 
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE};
 use cri::v1;
+use exposition::{At, Format};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 
 use super::Server;
@@ -42,15 +47,23 @@ struct Row {
     started: Option<f64>,
 }
 
-/// The document; a runtime that does not answer is told in it.
-pub(super) async fn resource(server: &Server) -> String {
+impl Row {
+    fn labels(&self) -> Labels<'_> {
+        vec![("container", &self.container), ("namespace", &self.namespace), ("pod", &self.pod)]
+    }
+}
+
+/// The document; it reports a runtime that does not answer.
+pub(super) async fn resource(server: &Server, format: Format) -> String {
     let agent = &server.agent;
     let (all, summary) = tokio::join!(agent.cri.list_container_stats(v1::ListContainerStatsRequest { filter: None }), stats::summary(agent));
-    let (Ok(all), Ok(summary)) = (all, summary) else { return render(&[], Usage::default(), true) };
+    let (Ok(all), Ok(summary)) = (all, summary) else {
+        return Document { rows: Vec::new(), node: Usage::default(), failed: true, format }.render();
+    };
     let mut rows: Vec<Row> = all.iter().map(|stats| row(stats, &summary)).collect();
     rows.sort_by(|a, b| (&a.namespace, &a.pod, &a.container).cmp(&(&b.namespace, &b.pod, &b.container)));
     let node = node(&rows, &summary, jiff::Timestamp::now().as_millisecond());
-    render(&rows, node, false)
+    Document { rows, node, failed: false, format }.render()
 }
 
 fn millis(nanos: i64) -> i64 {
@@ -83,57 +96,89 @@ fn node(rows: &[Row], summary: &Value, now: i64) -> Usage {
     Usage { cpu: cpu.map(|nanos| (nanos as f64 / 1e9, at)), memory: memory.map(|bytes| (bytes, at)) }
 }
 
-fn render(rows: &[Row], node: Usage, failed: bool) -> String {
-    let mut pods: BTreeMap<String, Usage> = BTreeMap::new();
-    for row in rows {
-        pods.entry(labels(&[("namespace", &row.namespace), ("pod", &row.pod)])).or_default().add(row.usage);
-    }
-    let of = |row: &Row| labels(&[("container", &row.container), ("namespace", &row.namespace), ("pod", &row.pod)]);
-    let mut out = String::new();
-    let cpu = |labels: String, usage: &Usage| usage.cpu.map(|(seconds, at)| format!("{labels} {seconds} {at}"));
-    let memory = |labels: String, usage: &Usage| usage.memory.map(|(bytes, at)| format!("{labels} {bytes} {at}"));
-    family(&mut out, "container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the container in core-seconds", {
-        rows.iter().filter_map(|row| cpu(of(row), &row.usage))
-    });
-    family(&mut out, "container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes", {
-        rows.iter().filter_map(|row| memory(of(row), &row.usage))
-    });
-    family(&mut out, "container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds", {
-        rows.iter().filter_map(|row| row.started.map(|started| format!("{} {started}", of(row))))
-    });
-    family(
-        &mut out,
-        "node_cpu_usage_seconds_total",
-        "counter",
-        "Cumulative cpu time consumed by the node in core-seconds",
-        cpu(String::new(), &node),
-    );
-    family(&mut out, "node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes", memory(String::new(), &node));
-    family(&mut out, "pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds", {
-        pods.iter().filter_map(|(labels, usage)| cpu(labels.clone(), usage))
-    });
-    family(&mut out, "pod_memory_working_set_bytes", "gauge", "Current working set of the pod in bytes", {
-        pods.iter().filter_map(|(labels, usage)| memory(labels.clone(), usage))
-    });
-    let help = "1 if there was an error while getting container metrics, 0 otherwise";
-    family(&mut out, "resource_scrape_error", "gauge", help, [format!(" {}", u8::from(failed))]);
-    out
+/// What is shown of the containers, their pods and the node.
+#[derive(Debug)]
+struct Document {
+    rows: Vec<Row>,
+    node: Usage,
+    failed: bool,
+    format: Format,
 }
 
-/// `{a="…",b="…"}`. Names of Kubernetes hold nothing that would have to be escaped.
-fn labels(pairs: &[(&str, &str)]) -> String {
-    let all: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
-    format!("{{{}}}", all.join(","))
+/// Labels of a sample, in the order of the alphabet.
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+impl Document {
+    fn render(self) -> String {
+        let (mut registry, format) = (Registry::default(), self.format);
+        registry.register_collector(Box::new(self));
+        exposition::encode(&registry, format)
+    }
+
+    /// A family of CPU times; nothing without any.
+    fn cpu(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, what: &str, usages: &[(Labels<'_>, Usage)]) -> fmt::Result {
+        let help = format!("[STABLE] Cumulative cpu time consumed by the {what} in core-seconds");
+        let samples: Vec<_> = usages.iter().filter_map(|(labels, usage)| Some((labels, usage.cpu?))).collect();
+        if samples.is_empty() {
+            return Ok(());
+        }
+        let mut family = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
+        for (labels, (value, millis)) in samples {
+            let at = At { value, millis, format: self.format };
+            match labels.is_empty() {
+                true => family.encode_counter::<NoLabelSet, _, f64>(&at, None)?,
+                false => family.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(&at, None)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A family of working sets; nothing without any.
+    fn memory(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, what: &str, usages: &[(Labels<'_>, Usage)]) -> fmt::Result {
+        let samples: Vec<_> = usages
+            .iter()
+            .filter_map(|(labels, usage)| usage.memory.map(|(value, millis)| (labels, At { value, millis, format: self.format })))
+            .collect();
+        gauges(encoder, name, &format!("[STABLE] Current working set of the {what} in bytes"), &samples)
+    }
 }
 
-/// A metric with its samples; nothing without any.
-fn family(out: &mut String, name: &str, kind: &str, help: &str, samples: impl IntoIterator<Item = String>) {
-    let mut samples = samples.into_iter().peekable();
-    if samples.peek().is_some() {
-        let _ = writeln!(out, "# HELP {name} [STABLE] {help}\n# TYPE {name} {kind}");
+/// A family of gauges; nothing without any.
+fn gauges(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, samples: &[(&Labels<'_>, impl EncodeGaugeValue)]) -> fmt::Result {
+    if samples.is_empty() {
+        return Ok(());
     }
-    for sample in samples {
-        let _ = writeln!(out, "{name}{sample}");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in samples {
+        match labels.is_empty() {
+            true => family.encode_gauge(value)?,
+            false => family.encode_family(*labels)?.encode_gauge(value)?,
+        }
+    }
+    Ok(())
+}
+
+impl Collector for Document {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        let mut pods: BTreeMap<(&str, &str), Usage> = BTreeMap::new();
+        for row in &self.rows {
+            pods.entry((&row.namespace, &row.pod)).or_default().add(row.usage);
+        }
+        let containers: Vec<(Labels<'_>, Usage)> = self.rows.iter().map(|row| (row.labels(), row.usage)).collect();
+        let pods: Vec<_> = pods.into_iter().map(|((namespace, pod), usage)| (vec![("namespace", namespace), ("pod", pod)], usage)).collect();
+        let node = [(Labels::new(), self.node)];
+        self.cpu(encoder, "container_cpu_usage_seconds", "container", &containers)?;
+        self.memory(encoder, "container_memory_working_set_bytes", "container", &containers)?;
+        let starts: Vec<_> = self.rows.iter().zip(&containers).filter_map(|(row, (labels, _))| Some((labels, row.started?))).collect();
+        let help = "[STABLE] Start time of the container since unix epoch in seconds";
+        gauges(encoder, "container_start_time_seconds", help, &starts)?;
+        self.cpu(encoder, "node_cpu_usage_seconds", "node", &node)?;
+        self.memory(encoder, "node_memory_working_set_bytes", "node", &node)?;
+        self.cpu(encoder, "pod_cpu_usage_seconds", "pod", &pods)?;
+        self.memory(encoder, "pod_memory_working_set_bytes", "pod", &pods)?;
+        let help = "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise";
+        gauges(encoder, "resource_scrape_error", help, &[(&Labels::new(), u64::from(self.failed))])
     }
 }
 
@@ -154,7 +199,8 @@ mod tests {
         };
         let rows = [row("a", 0.5, 1000), row("b", 1.25, 1001)];
         let summary = json!({"node": {"cpu": {"usageCoreNanoSeconds": 1_750_000_000u64}, "memory": {"workingSetBytes": 4096}}});
-        let text = render(&rows, node(&rows, &summary, 5), false);
+        let node = node(&rows, &summary, 5);
+        let text = Document { rows: rows.into(), node, failed: false, format: Format::Text }.render();
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
             samples,
@@ -179,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_silent_runtime_is_an_error_of_the_scrape() {
-        let text = render(&[], Usage::default(), true);
+        let text = Document { rows: Vec::new(), node: Usage::default(), failed: true, format: Format::Text }.render();
         assert_eq!(text.lines().last(), Some("resource_scrape_error 1"));
         assert!(!text.contains("node_cpu"));
     }
