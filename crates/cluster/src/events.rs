@@ -9,6 +9,7 @@ mod correlate;
 
 use std::time::Duration;
 
+use backoff::Backoff;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
@@ -20,7 +21,7 @@ use kube::{
 };
 use tokio::sync::mpsc;
 
-use crate::{Backoff, Client, is_not_found};
+use crate::{Client, is_not_found};
 use correlate::{Correlator, Note, Verdict};
 
 /// Notes waiting to be written (upstream: `maxQueuedEvents`).

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use backoff::Backoff;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -9,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{Api, api::PostParams};
 
-use crate::{Backoff, Client, is_conflict, is_not_found};
+use crate::{Client, is_conflict, is_not_found};
 
 /// How long a node's lease lasts.
 pub const LEASE_DURATION: Duration = Duration::from_secs(40);

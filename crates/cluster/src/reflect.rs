@@ -16,6 +16,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use backoff::Backoff;
 use futures::{Stream, StreamExt, pin_mut};
 use kube::{
     Api, Resource,
@@ -26,7 +27,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::{
-    ApiServer, Backoff,
+    ApiServer,
     hub::{Object, Watch},
     informer::{Key, Selection},
 };

@@ -1,55 +1,12 @@
-//! Delays between attempts, and updates that survive a concurrent writer.
+//! Updates that survive a concurrent writer.
 
-use std::{
-    fmt,
-    hash::{BuildHasher, RandomState},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
+use backoff::Backoff;
 use kube::{Api, Resource, api::PostParams};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Error, Result};
-
-/// Doubling delays with up to 20 % of jitter, from `base` to `max`.
-#[derive(Debug, Clone)]
-pub struct Backoff {
-    base: Duration,
-    max: Duration,
-    attempt: u32,
-}
-
-impl Backoff {
-    /// Delays that start at `base` and never exceed `max` (jitter apart).
-    pub fn new(base: Duration, max: Duration) -> Self {
-        Self { base, max, attempt: 0 }
-    }
-
-    /// The next delay; each call lengthens the one after it.
-    pub fn next_delay(&mut self) -> Duration {
-        let delay = self.base.saturating_mul(1u32.checked_shl(self.attempt).unwrap_or(u32::MAX)).min(self.max);
-        self.attempt = self.attempt.saturating_add(1);
-        delay + delay.mul_f64(jitter() * 0.2)
-    }
-
-    /// Starts again at `base`: call it after a success.
-    pub fn reset(&mut self) {
-        self.attempt = 0;
-    }
-
-    /// How many delays were asked for since the last reset.
-    pub fn attempts(&self) -> u32 {
-        self.attempt
-    }
-}
-
-/// A number in [0, 1) that differs between processes and calls.
-fn jitter() -> f64 {
-    let bits = RandomState::new().hash_one(0u8) >> 11;
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are exact in an f64")]
-    let fraction = bits as f64 / (1u64 << 53) as f64;
-    fraction
-}
 
 /// Whether the server answered that there is no such object.
 pub fn is_not_found(error: &kube::Error) -> bool {
@@ -111,29 +68,4 @@ where
         }
     }
     Err(Error::Conflict { object: object(), attempts: ATTEMPTS })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delays_double_up_to_the_maximum() {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
-        for expected in [100, 200, 400, 800, 1000, 1000] {
-            let delay = backoff.next_delay().as_millis();
-            assert!((expected..=expected + expected / 5).contains(&delay), "{delay} instead of {expected}");
-        }
-        assert_eq!(backoff.attempts(), 6);
-        backoff.reset();
-        assert!(backoff.next_delay() < Duration::from_millis(121));
-    }
-
-    #[test]
-    fn a_long_outage_does_not_overflow() {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
-        for _ in 0..100 {
-            assert!(backoff.next_delay() <= Duration::from_secs(36));
-        }
-    }
 }

@@ -16,7 +16,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use cluster::{Backoff, Client, EventRecorder, EventType, Informer, Key, Selection};
+use backoff::Backoff;
+use cluster::{Client, EventRecorder, EventType, Informer, Key, Selection};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus},

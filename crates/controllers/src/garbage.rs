@@ -15,7 +15,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use cluster::{ApiServer, Backoff, Client, Informer, Key, Selection, is_conflict, is_not_found};
+use backoff::Backoff;
+use cluster::{ApiServer, Client, Informer, Key, Selection, is_conflict, is_not_found};
 use futures::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use cluster::Backoff;
+use backoff::Backoff;
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;

@@ -24,7 +24,8 @@ use std::{
     time::Duration,
 };
 
-use cluster::{ApiServer, Backoff, Client, EventRecorder, Informer, Key, Selection};
+use backoff::Backoff;
+use cluster::{ApiServer, Client, EventRecorder, Informer, Key, Selection};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use tokio::time::Instant;

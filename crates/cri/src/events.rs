@@ -33,6 +33,8 @@ pub struct Events {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// Shortest pause between two attempts to subscribe; it doubles with each.
+const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts to subscribe.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
@@ -56,12 +58,12 @@ impl Drop for Events {
 }
 
 async fn follow(client: Client, sender: mpsc::Sender<Notice>) {
-    let mut pause = Duration::from_millis(50);
+    let mut failures = 0;
     loop {
         // Go runtimes send headers with the first event, so waiting for them may take for ever: that is not an error.
         let reason = match client.open_events().await {
             Ok(mut stream) => {
-                pause = Duration::from_millis(50);
+                failures = 0;
                 if sender.send(Notice::Relist).await.is_err() {
                     return;
                 }
@@ -86,7 +88,7 @@ async fn follow(client: Client, sender: mpsc::Sender<Notice>) {
         if sender.send(Notice::Lost { reason }).await.is_err() {
             return;
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_MAX);
+        tokio::time::sleep(backoff::exponential(RETRY_MIN, RETRY_MAX, failures)).await;
+        failures = failures.saturating_add(1);
     }
 }

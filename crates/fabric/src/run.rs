@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{Backoff, Informer, Selection};
+use backoff::Backoff;
+use cluster::{Informer, Selection};
 use hcn::watch::{Listener, News};
 use hcn::{Event, HcnClient};
 use host::{HostRoute, Routes};

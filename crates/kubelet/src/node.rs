@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backoff::Backoff;
 use cluster::{EventRecorder, EventType, Informer, Key};
 use cri::v1;
 use host::HostFacts;
@@ -281,7 +282,7 @@ impl NodeKeeper {
     /// may be starting beside us, so the pauses stay short.
     /// Returns it.
     pub(crate) async fn register(&self) -> Node {
-        let mut backoff = cluster::Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
             match self.try_register().await {
                 Ok(node) => return node,
@@ -345,7 +346,7 @@ impl NodeKeeper {
         let mut reported = tokio::time::Instant::now();
         let mut was_ready = is_status_ready(&last);
         let mut host_network = self.health.borrow().host_network.clone();
-        let mut backoff = cluster::Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
         loop {
             let node = self.node.get(Key::cluster(self.facts.name()));
             let old = node.as_ref().and_then(|n| n.status.clone()).unwrap_or_default();

@@ -295,8 +295,7 @@ impl Failure {
         (first, max): (SignedDuration, SignedDuration),
     ) -> Failure {
         let count = before.map_or(0, |f| f.count) + 1;
-        let delay = first.as_millis_f64() * 2f64.powi((count - 1).min(30) as i32);
-        let delay = SignedDuration::from_millis(delay.min(max.as_millis_f64()) as i64);
+        let delay = ::backoff::exponential(first.unsigned_abs(), max.unsigned_abs(), count - 1);
         Failure { reason: reason.to_owned(), message, failed_at: now, retry_at: now + delay, count }
     }
 }

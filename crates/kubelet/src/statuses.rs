@@ -44,6 +44,7 @@ struct Entry {
 
 /// After a failed update; doubles up to 128 times that.
 const FIRST_RETRY: Duration = Duration::from_millis(80);
+const LONGEST_RETRY: Duration = Duration::from_millis(80 << 7);
 /// How long an ending pod waits for its last status to arrive.
 const LAST_WORD: Duration = Duration::from_secs(10);
 
@@ -129,7 +130,7 @@ impl Statuses {
                 self.sent.send_modify(|n| *n += 1);
             }
             Err(error) => {
-                let wait = FIRST_RETRY * 2u32.pow(entry.failures.min(7));
+                let wait = backoff::exponential(FIRST_RETRY, LONGEST_RETRY, entry.failures);
                 entry.failures += 1;
                 entry.retry_at = Some(Instant::now() + wait);
                 tracing::warn!(pod = %entry.key, %error, ?wait, "updating a pod's status failed; trying again");

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
-use cluster::Backoff;
+use backoff::Backoff;
 use thiserror_ext::AsReport as _;
 use tokio::time::Instant;
 

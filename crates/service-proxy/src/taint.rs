@@ -3,7 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use cluster::{Backoff, EventRecorder, EventType, update_with_retry};
+use backoff::Backoff;
+use cluster::{EventRecorder, EventType, update_with_retry};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Taint};
 use kube::{Api, Client};
 use tokio::sync::watch;

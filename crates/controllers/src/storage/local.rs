@@ -9,7 +9,8 @@
 use std::{fmt, io, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use cluster::{ApiServer, Backoff, Client, EventRecorder, EventType, Informer, Key, Selection, is_conflict, is_not_found, update_with_retry};
+use backoff::Backoff;
+use cluster::{ApiServer, Client, EventRecorder, EventType, Informer, Key, Selection, is_conflict, is_not_found, update_with_retry};
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
     storage::v1::StorageClass,

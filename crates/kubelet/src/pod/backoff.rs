@@ -17,6 +17,7 @@ pub(crate) struct Backoffs {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     wait: SignedDuration,
+    failures: u32,
     updated: Timestamp,
 }
 
@@ -30,11 +31,13 @@ impl Backoffs {
 
     /// Notes that it is tried again now.
     pub(crate) fn tried(&mut self, key: &str, since: Timestamp, now: Timestamp) {
-        let wait = match self.entries.get(key) {
-            Some(e) if !e.expired(since) => (e.wait * 2).min(LONGEST),
-            _ => FIRST,
+        let failures = match self.entries.get(key) {
+            Some(e) if !e.expired(since) => e.failures.saturating_add(1),
+            _ => 0,
         };
-        self.entries.insert(key.to_owned(), Entry { wait, updated: now });
+        let wait = ::backoff::exponential(FIRST.unsigned_abs(), LONGEST.unsigned_abs(), failures);
+        let wait = SignedDuration::try_from(wait).unwrap_or(LONGEST);
+        self.entries.insert(key.to_owned(), Entry { wait, failures, updated: now });
     }
 }
 

@@ -40,8 +40,8 @@ struct Process {
     spec: ProcessSpec,
     state: State,
     ready: bool,
-    /// The last rest.
-    rest: Duration,
+    /// How often it was started again without a steady run between.
+    restarts: u32,
 }
 
 /// All of them.
@@ -56,7 +56,7 @@ pub(super) struct Processes {
 
 impl Processes {
     pub fn new(specs: Vec<ProcessSpec>, hosts: BTreeMap<String, NetNs>, fds: BTreeMap<String, OwnedFd>, now: Instant) -> Self {
-        let all = specs.into_iter().map(|spec| Process { spec, state: State::Waiting, ready: false, rest: Duration::ZERO }).collect();
+        let all = specs.into_iter().map(|spec| Process { spec, state: State::Waiting, ready: false, restarts: 0 }).collect();
         Self { all, hosts, fds, were_ready: BTreeSet::new(), next_try: now }
     }
 
@@ -186,19 +186,21 @@ impl Process {
     }
 
     fn rest(&mut self, now: Instant, ran: Duration, status: String) -> Event {
-        self.rest = next_rest(self.spec.restart, self.rest, ran);
-        self.state = State::Resting { until: now + self.rest };
-        Event::Exited { name: self.spec.name.clone(), status, restart_ms: self.rest.as_millis() as u64 }
+        let rest = next_rest(self.spec.restart, &mut self.restarts, ran);
+        self.state = State::Resting { until: now + rest };
+        Event::Exited { name: self.spec.name.clone(), status, restart_ms: rest.as_millis() as u64 }
     }
 }
 
-/// How long to wait before the next start, after the last rest and a run of that length.
-fn next_rest(backoff: Backoff, last: Duration, ran: Duration) -> Duration {
-    let first = Duration::from_millis(backoff.first_ms);
-    if last.is_zero() || ran >= Duration::from_millis(backoff.steady_ms) {
-        return first;
+/// How long to wait before the next start, after a run of that length.
+fn next_rest(policy: Backoff, restarts: &mut u32, ran: Duration) -> Duration {
+    if ran >= Duration::from_millis(policy.steady_ms) {
+        *restarts = 0;
     }
-    (last * 2).clamp(first, Duration::from_millis(backoff.most_ms).max(first))
+    let first = Duration::from_millis(policy.first_ms);
+    let rest = backoff::exponential(first, Duration::from_millis(policy.most_ms).max(first), *restarts);
+    *restarts = restarts.saturating_add(1);
+    rest
 }
 
 fn describe(status: ExitStatus) -> String {
@@ -258,12 +260,11 @@ mod tests {
 
     #[test]
     fn rests_double_up_to_the_most_and_begin_anew_after_a_steady_run() {
-        let backoff = Backoff { first_ms: 100, most_ms: 1000, steady_ms: 5000 };
-        let mut rest = Duration::ZERO;
+        let policy = Backoff { first_ms: 100, most_ms: 1000, steady_ms: 5000 };
+        let mut restarts = 0;
         let mut all = Vec::new();
         for ran in [0, 10, 10, 10, 10, 10, 5000, 10] {
-            rest = next_rest(backoff, rest, Duration::from_millis(ran));
-            all.push(rest.as_millis());
+            all.push(next_rest(policy, &mut restarts, Duration::from_millis(ran)).as_millis());
         }
         assert_eq!(all, [100, 200, 400, 800, 1000, 1000, 100, 200]);
     }

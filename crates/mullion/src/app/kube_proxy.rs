@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use backoff::Backoff;
 use hcn::HcnClient;
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -207,7 +208,7 @@ fn node_name(config: &KubeProxyConfiguration) -> Result<String> {
 
 /// The identity of the cluster: the UID of namespace `kube-system`, or, for who may not see that, of Service `kubernetes`.
 async fn cluster_uid(client: &Client) -> String {
-    let mut backoff = cluster::Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
     loop {
         let namespace = Api::<Namespace>::all(client.clone()).get_metadata("kube-system").await;
         match namespace {
@@ -233,7 +234,7 @@ async fn cluster_uid(client: &Client) -> String {
 /// What the Node object says. With an address given nobody waits for it.
 async fn node_row(client: &Client, name: &str, config: &KubeProxyConfiguration) -> NodeRow {
     let given = !config.bind_address.is_unspecified();
-    let mut backoff = cluster::Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
     loop {
         match Api::<Node>::all(client.clone()).get_opt(name).await {
             Ok(Some(node)) => return NodeRow::of(&node),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use backoff::Backoff;
 use cluster::ApiServer;
 use hcn::HcnClient;
 use hcn::watch::{Timing, Watch};
@@ -126,7 +127,7 @@ fn hcn_client(config: &Complete) -> Result<HcnClient> {
 /// The identity of the cluster: the UID of namespace `kube-system`. Waits for an API server that is still starting.
 async fn cluster_uid(client: &kube::Client) -> String {
     let namespaces = Api::<Namespace>::all(client.clone());
-    let mut backoff = cluster::Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
     loop {
         // Listed, not read by name: the proxy's and fabric's role lets nodes list namespaces.
         let only = ListParams::default().fields("metadata.name=kube-system");

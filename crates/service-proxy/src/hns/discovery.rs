@@ -250,8 +250,8 @@ impl Discovery {
     pub fn ask_later(&mut self, now: Instant, reason: String) -> bool {
         let ends = self.lose(now, reason);
         if let Phase::Lost { again, attempts } = &mut self.phase {
-            *again = now + ASK_QUICKEST.saturating_mul(1 << (*attempts).min(8)).min(ASK_SLOWEST);
-            *attempts += 1;
+            *again = now + backoff::exponential(ASK_QUICKEST, ASK_SLOWEST, *attempts);
+            *attempts = attempts.saturating_add(1);
         }
         ends
     }

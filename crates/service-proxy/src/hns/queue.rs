@@ -103,8 +103,8 @@ impl Queue {
     /// Has an item come back after a delay, unless it is queued.
     pub fn retry(&mut self, item: Item, lane: Lane, now: Instant) {
         let attempts = self.attempts.entry(item).or_default();
-        let delay = QUICKEST.saturating_mul(1 << (*attempts).min(16)).min(SLOWEST);
-        *attempts += 1;
+        let delay = backoff::exponential(QUICKEST, SLOWEST, *attempts);
+        *attempts = attempts.saturating_add(1);
         if !self.places.contains_key(&item) {
             let due = now + delay;
             match self.due.insert(item, (due, lane)) {
