@@ -16,7 +16,6 @@ mod config;
 mod runtime;
 mod session;
 pub mod shim;
-mod state;
 mod streaming;
 
 use std::sync::Arc;

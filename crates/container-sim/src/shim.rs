@@ -80,8 +80,9 @@ pub(crate) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> anyhow::Re
     serde_json::from_slice(&bytes).with_context(|| format!("cannot understand {}", path.display()))
 }
 
+/// Not synced: a machine that crashes loses its pods anyway.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     use anyhow::Context as _;
     let bytes = serde_json::to_vec(value)?;
-    crate::state::replace(path, &bytes).with_context(|| format!("cannot write {}", path.display()))
+    atomic_file::Options::new().mode(0o600).write(path, &bytes).with_context(|| format!("cannot write {}", path.display()))
 }

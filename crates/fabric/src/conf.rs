@@ -114,8 +114,7 @@ pub fn write(dir: &Path, document: &Value) -> Result<bool, ConfError> {
     if fs::read_to_string(&path).is_ok_and(|present| present == text) {
         return Ok(false);
     }
-    let temporary = dir.join(format!(".{FILE}.new"));
-    let written = fs::create_dir_all(dir).and_then(|()| fs::write(&temporary, text)).and_then(|()| fs::rename(&temporary, &path));
+    let written = fs::create_dir_all(dir).and_then(|()| atomic_file::write(&path, text));
     written.map(|()| true).map_err(|source| ConfError { what: "write", path, source })
 }
 

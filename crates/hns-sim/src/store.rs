@@ -4,7 +4,7 @@
 //! machine, and after a reboot only networks are kept anyway.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use hcn::{Guid, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, Kind};
@@ -175,18 +175,17 @@ fn read(path: &Path, file: File) -> Result<State, StoreError> {
 
 /// Writes the journal anew beside the old one and puts it in its place.
 fn rewrite(path: &Path, state: &State) -> io::Result<(File, usize)> {
-    let fresh = path.with_extension("new");
-    let mut writer = BufWriter::new(File::create(&fresh)?);
-    serde_json::to_writer(&mut writer, &Header { format: FORMAT })?;
-    writer.write_all(b"\n")?;
-    let mut lines = 1;
-    for (kind, id) in state.ids() {
-        if let Some(object) = state.get(kind, &id) {
-            write_line(&mut writer, &Change::put(id, object))?;
-            lines += 1;
+    let lines = atomic_file::Options::new().write_with(path, |writer| {
+        serde_json::to_writer(&mut *writer, &Header { format: FORMAT })?;
+        writer.write_all(b"\n")?;
+        let mut lines = 1;
+        for (kind, id) in state.ids() {
+            if let Some(object) = state.get(kind, &id) {
+                write_line(writer, &Change::put(id, object))?;
+                lines += 1;
+            }
         }
-    }
-    writer.into_inner().map_err(io::IntoInnerError::into_error)?;
-    fs::rename(&fresh, path)?;
+        Ok(lines)
+    })?;
     Ok((OpenOptions::new().append(true).open(path)?, lines))
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::blob::digest_of;
-use super::{ImageError, Index, Store, io_error, replace};
+use super::{ImageError, Index, Store, io_error};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -23,7 +23,7 @@ impl Store {
         if note.exists() {
             return Ok(());
         }
-        replace(&note, self.state.as_os_str().as_bytes()).map_err(io_error("write", &note))
+        atomic_file::Options::new().mode(0o600).write(&note, self.state.as_os_str().as_bytes()).map_err(io_error("write", &note))
     }
 
     /// As [`Store::collect_garbage`], of the cache `cache`, after the removal of a whole cluster.

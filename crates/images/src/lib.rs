@@ -26,7 +26,7 @@ mod zstd;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kube_rules::{NodeOs, Reference, ReferenceError};
@@ -479,17 +479,9 @@ impl Store {
         let result = change(&mut index);
         let path = self.index_path();
         let bytes = serde_json::to_vec_pretty(&index).map_err(|error| io_error("write", &path)(error.into()))?;
-        replace(&path, &bytes).map_err(io_error("write", &path))?;
+        atomic_file::Options::new().mode(0o600).write(&path, &bytes).map_err(io_error("write", &path))?;
         Ok(result)
     }
-}
-
-/// Replaces a file: readers see the old or the new content, never a part of either.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
-    file.write_all(content)?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
 }
 
 /// Adds an image; other images lose its names. An image that loses its last name stays, known by its id.

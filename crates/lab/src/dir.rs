@@ -30,9 +30,9 @@ const ORPHANS: Duration = Duration::from_secs(10);
 pub const LOCK: &str = "lock";
 /// What a cluster keeps in DIR, in the order of deletion. The description goes last but one: while it is there, a deletion that broke off
 /// can be repeated.
-pub const PARTS: [&str; 7] = ["hosts", "store", "pki", "log", "cluster.json.new", DESCRIPTION, "lock"];
+pub const PARTS: [&str; 6] = ["hosts", "store", "pki", "log", DESCRIPTION, "lock"];
 /// The file that makes a directory a cluster's.
-const DESCRIPTION: &str = "cluster.json";
+pub const DESCRIPTION: &str = "cluster.json";
 /// A unix socket's path holds 107 bytes.
 const SOCKET_PATH: usize = 107;
 /// The longest that is put behind `RUN/NODE`.
@@ -265,8 +265,8 @@ fn is_unfinished(entry: &fs::DirEntry) -> bool {
     let is_number = || fs::read_to_string(entry.path()).is_ok_and(|text| text.trim().chars().all(|c| c.is_ascii_digit()));
     match entry.file_name().to_str() {
         Some("lock") => kind.is_file() && is_short() && is_number(),
-        Some("cluster.json.new") => kind.is_file(),
         Some("lost+found") => kind.is_dir(),
+        Some(name) if atomic_file::is_temporary(name, DESCRIPTION) => kind.is_file(),
         _ => false,
     }
 }
@@ -359,7 +359,7 @@ mod tests {
         refused("a link");
         fs::remove_file(at("lock")).unwrap();
         drop(dirs.lock().unwrap());
-        fs::write(at("cluster.json.new"), "{\"form").unwrap();
+        fs::write(at(".cluster.json.0123456789abcdef.tmp"), "{\"form").unwrap();
         fs::create_dir(at("lost+found")).unwrap();
         dirs.check_foreign().expect("a first up that broke off");
         fs::write(at("notes.txt"), "").unwrap();

@@ -53,7 +53,7 @@ fn up_refuses_directories_with_foreign_files_and_leaves_them_alone() {
     let dir = home.path().join("cluster");
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("lock"), "4242\n").unwrap();
-    fs::write(dir.join("cluster.json.new"), "{").unwrap();
+    fs::write(dir.join(".cluster.json.0123456789abcdef.tmp"), "{").unwrap();
     let (code, message) = refusal(home.path(), &["up", "--port", &port, "--dir", dir.to_str().unwrap()]);
     assert_eq!(code, 66, "{message}");
     assert!(message.contains(&format!("port {port} of 127.0.0.1 is in use: stop the program that uses it")), "{message}");

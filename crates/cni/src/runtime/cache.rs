@@ -90,13 +90,8 @@ pub(super) fn write(cache_dir: &Path, network: &NetworkList, attachment: &Attach
 }
 
 fn write_atomically(path: &Path, document: &Document) -> io::Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(dir)?;
-    let mut name = std::ffi::OsString::from(".new-");
-    name.push(path.file_name().unwrap_or_default());
-    let new = dir.join(name);
-    fs::write(&new, serde_json::to_vec(document)?)?;
-    fs::rename(new, path)
+    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    atomic_file::write(path, serde_json::to_vec(document)?)
 }
 
 /// Every remembered attachment; files that do not read are left alone and named in the log.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
@@ -283,15 +283,9 @@ impl Cluster {
     /// # Errors
     /// When the disk is full or DIR is not writable.
     pub fn save(&self, dirs: &Dirs) -> Result<(), ClusterError> {
-        let (path, new) = (dirs.dir.join("cluster.json"), dirs.dir.join("cluster.json.new"));
+        let path = dirs.dir.join("cluster.json");
         let text = serde_json::to_vec_pretty(self).map_err(|e| LabError::Damaged { path: path.clone(), reason: e.to_string() })?;
-        let write = || {
-            let mut file = fs::File::create(&new)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
-        };
-        Ok(write().map_err(LabError::file("write", &path))?)
+        Ok(atomic_file::Options::new().synced().write(&path, text).map_err(LabError::file("write", &path))?)
     }
 }
 

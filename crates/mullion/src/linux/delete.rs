@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use lab::dir::{Dirs, PARTS};
+use lab::dir::{DESCRIPTION, Dirs, PARTS};
 use lab::error::LabError;
 use linux_sys::mount::mounts_below;
 
@@ -31,6 +31,8 @@ pub fn delete(dirs: &Dirs, also: Option<&Path>) -> Result<Vec<String>, ClusterEr
     if let Some(file) = also.filter(|file| file.parent() == Some(&dirs.dir)) {
         remove(file)?;
     }
+    let unfinished = names(&dirs.dir)?.into_iter().filter(|name| atomic_file::is_temporary(name, DESCRIPTION));
+    unfinished.map(|name| dirs.dir.join(name)).try_for_each(|path| remove(&path))?;
     PARTS.iter().try_for_each(|part| remove(&dirs.dir.join(part)))?;
     let mut kept: Vec<String> = names(&dirs.dir)?;
     kept.sort();
@@ -107,6 +109,7 @@ mod tests {
     fn nothing_is_left_of_a_cluster_alone() {
         let root = tempfile::tempdir().unwrap();
         let dirs = cluster(root.path());
+        fs::write(dirs.dir.join(".cluster.json.0123456789abcdef.tmp"), "{").unwrap();
         // Root may enter anything: then this proves less.
         fs::set_permissions(dirs.dir.join("hosts/lin01/root/locked"), fs::Permissions::from_mode(0o000)).unwrap();
         assert_eq!(delete(&dirs, None).unwrap(), Vec::<String>::new());

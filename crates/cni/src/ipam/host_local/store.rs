@@ -53,12 +53,7 @@ fn address(name: &str) -> Option<IpAddr> {
 }
 
 fn write_whole(path: &Path, content: &str) -> io::Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    fs::write(&temporary, content)?;
-    #[cfg(unix)]
-    fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    fs::rename(&temporary, path)
+    atomic_file::Options::new().mode(0o600).write(path, content)
 }
 
 impl Store {
