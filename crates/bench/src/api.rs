@@ -14,7 +14,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-/// How many back ends each Service has.
+/// How many backends each Service has.
 pub const BACKENDS: usize = 3;
 /// The Node's address, whatever its name.
 pub const NODE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 240, 0, 11));
@@ -47,7 +47,7 @@ pub fn namespace(n: usize) -> String {
     format!("ns-{}", n % 50)
 }
 
-/// Its slice: each version has another first back end, which is the one on `node-0`.
+/// Its slice: each version has another first backend, which is the one on `node-0`.
 pub fn slice(n: usize, version: usize) -> Value {
     let number = |at: usize| n * BACKENDS + at + if at == 0 { version % 8 * 100_000 } else { 0 };
     let address = |pod: usize| format!("10.{}.{}.{}", 1 + pod / 62_500, pod / 250 % 250, pod % 250 + 1);

@@ -52,7 +52,7 @@ impl Programs {
 /// How many Services a proxy serves, and the most that it may take for them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
-    /// How many Services, with three back ends each.
+    /// How many Services, with three backends each.
     pub services: usize,
     /// The most, in millions of bytes.
     pub most_mb: f64,
@@ -382,7 +382,7 @@ impl Host {
         Ok(Self { socket, _simulator: simulator, _lan: lan })
     }
 
-    /// Of the proxy of this host. All back ends are on other hosts: a pod of this one would need an endpoint that CNI makes.
+    /// Of the proxy of this host. All backends are on other hosts: a pod of this one would need an endpoint that CNI makes.
     fn proxy_arguments(&self, site: &Site) -> Vec<String> {
         let mut arguments = site.proxy_arguments("kernelspace", "another");
         arguments.extend([format!("--hcn=unix:{}", self.socket.display()), format!("--network-name={NETWORK}")]);

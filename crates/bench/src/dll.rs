@@ -35,7 +35,7 @@ pub struct Args {
     /// What runs Windows programs
     #[arg(long, default_value = "tools/wine/run")]
     wine: PathBuf,
-    /// Services, each with three back ends on other nodes
+    /// Services, each with three backends on other nodes
     #[arg(long, default_value_t = 2000)]
     services: usize,
 }

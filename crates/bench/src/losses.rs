@@ -135,7 +135,7 @@ impl Bench<'_> {
         }
         let since = now();
         if !fault.is_empty() {
-            self.until_struck()?;
+            self.until_hit()?;
         }
         let took = self.until_steady(&probe, Some(since))?;
         // An endpoint can be back before anybody asks, so that time alone does not say whether anything was lost.
@@ -153,19 +153,19 @@ impl Bench<'_> {
         Ok(counts)
     }
 
-    /// Waits until each fault that was set has struck.
-    fn until_struck(&self) -> Result<()> {
+    /// Waits until each fault that was set has hit a call or an object.
+    fn until_hit(&self) -> Result<()> {
         let begin = Instant::now();
         for node in NODES {
             loop {
                 let set: serde_json::Value = serde_json::from_str(&self.hns(node, &["fault", "list", "-o", "json"])?)?;
                 let waits = |fault: &serde_json::Value| fault["struck"].as_u64() == Some(0);
-                // One that strikes an object at once is not in the list any more.
+                // One that hits an object at once is not in the list any more.
                 if set.as_array().is_some_and(|set| !set.iter().any(waits)) {
                     break;
                 }
                 if begin.elapsed() > PATIENCE {
-                    bail!("a fault of {node} has not struck within {PATIENCE:?}: {set}");
+                    bail!("a fault of {node} has hit nothing within {PATIENCE:?}: {set}");
                 }
                 sleep(Duration::from_millis(20));
             }

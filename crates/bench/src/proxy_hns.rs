@@ -167,10 +167,10 @@ async fn changes(figures: &mut Figures, count: u32, version: HnsVersion, network
     let cluster_ip = |pods: &[u32]| (key, vip(Kind::ClusterIp, pods));
     let added = spend(vec![cluster_ip(&[POD, POD + 1, POD + 2])]).await;
     let mut row = |what: &str, calls: u64, most| figures.at_most(format!("{what}; {name}"), Amount::count(calls as usize), most);
-    row("calls for an added Service with 3 new remote back ends", added, if overlay { 10.0 } else { 8.0 });
+    row("calls for an added Service with 3 new remote backends", added, if overlay { 10.0 } else { 8.0 });
     let node_port = VipKey { address: VipAddress::Node(IpFamily::V4), protocol: Protocol::Tcp, port: 30080 };
     let more = spend(vec![cluster_ip(&[POD, POD + 1, POD + 2]), (node_port, vip(Kind::NodePort, &[POD, POD + 1, POD + 2]))]).await;
-    row("… for a further front end of it", more, 2.0);
+    row("… for a further VIP of it", more, 2.0);
     spend(vec![cluster_ip(&[POD, POD + 1, POD + 2])]).await;
     let replaced = spend(vec![cluster_ip(&[POD, POD + 1, POD + 3])]).await;
     row("… for one pod replaced", replaced, 8.0);

@@ -59,7 +59,7 @@ fn lab(programs: &Programs) -> Result<ExitCode> {
     Rtnl::open()?.set_up(1)?;
     let mut report = Report::resume();
     for (services, most) in SIZES.into_iter().filter(|_| !programs.only_memory) {
-        report.table(&format!("nftables, {services} Services x {BACKENDS} back ends"), |figures| programming(figures, services, most));
+        report.table(&format!("nftables, {services} Services x {BACKENDS} backends"), |figures| programming(figures, services, most));
     }
     for size in command::NFTABLES {
         report.table(&format!("`mullion kube-proxy`, nftables, {} Services x {BACKENDS}", size.services), |figures| {
@@ -130,7 +130,7 @@ fn programming(figures: &mut Figures, services: usize, most: Duration) -> Result
         times.push(begin.elapsed());
         ensure!(
             writes == services * (BACKENDS + 3),
-            "{writes} elements for {services} Services: each has a front end, an address, slots and a pod here"
+            "{writes} elements for {services} Services: each has a VIP, an address, slots and a pod here"
         );
     }
     figures.time(format!("{services}: all, into an empty kernel"), median(times), most);

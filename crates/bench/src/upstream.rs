@@ -36,7 +36,7 @@ pub struct Args {
     /// computenetwork.dll for Wine
     #[arg(long)]
     dll: PathBuf,
-    /// Services before the one that is counted alone, each with three back ends on other nodes
+    /// Services before the one that is counted alone, each with three backends on other nodes
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=2000))]
     services: u32,
 }
@@ -47,7 +47,7 @@ struct Took {
     one: (u64, Duration),
 }
 
-/// The most calls for one more Service with three back ends: its own eight, and those of a look that falls between.
+/// The most calls for one more Service with three backends: its own eight, and those of a look that falls between.
 const ONE: usize = 15;
 
 /// Measures both.
@@ -64,7 +64,7 @@ pub fn measure(args: &Args, figures: &mut Figures) -> Result<()> {
 
 fn add(figures: &mut Figures, services: usize, ours: &Took, upstream: &Took) {
     let rows = [
-        (format!("HCN calls for the first programming of {services} Services with 3 back ends"), ours.all, upstream.all, services * 10),
+        (format!("HCN calls for the first programming of {services} Services with 3 backends"), ours.all, upstream.all, services * 10),
         ("HCN calls for one more".to_owned(), ours.one, upstream.one, ONE),
     ];
     for (name, ours, upstream, most) in rows {
@@ -194,7 +194,7 @@ impl Bench<'_> {
     }
 }
 
-/// A Service without a selector, and its back ends.
+/// A Service without a selector, and its backends.
 fn objects(number: u32) -> [Value; 2] {
     let (metadata, ports) = (json!({"name": format!("s{number}")}), json!([{"name": "http", "port": 80, "protocol": "TCP"}]));
     let at = |back_end: u32| json!({"ip": format!("192.168.{}.{}", 100 + back_end / 250, back_end % 250 + 1)});

@@ -60,7 +60,7 @@ const AT_ONCE: usize = 4_000;
 const KEPT: usize = 64;
 const SERVICE: &str = "10.96.0.1:80";
 const BARE: &str = "127.0.0.1:8081";
-/// The Service's back ends, all of them this host's own.
+/// The Service's backends, all of them this host's own.
 const BACKENDS: [Ipv4Addr; 3] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 1, 0, 3)];
 const PORT: u16 = 8080;
 
