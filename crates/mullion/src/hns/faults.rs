@@ -120,7 +120,8 @@ struct Named {
     form: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     default: Option<String>,
-    strikes: String,
+    #[serde(rename = "strikes")]
+    hits: String,
     calls: Vec<&'static str>,
     what: &'static str,
     seen: &'static str,
@@ -133,7 +134,7 @@ impl Named {
             name: kind.name,
             form: kind.form(),
             default: kind.default_value(),
-            strikes: kind.hits.to_string(),
+            hits: kind.hits.to_string(),
             calls: kind.calls.split_whitespace().collect(),
             what: kind.what,
             seen: kind.seen,
@@ -142,7 +143,7 @@ impl Named {
     }
 }
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub fn main(command: &FaultCommand) -> Result<(), Failure> {
     match command {
         FaultCommand::Kinds { output: Some(KindsOutput::Markdown) } => super::print(&markdown()),
@@ -197,7 +198,7 @@ pub fn table(set: &[SetFault]) -> String {
     if set.is_empty() {
         return String::new();
     }
-    let mut text = format!("{:16} {:>6} {:>8}  FAULT\n", "NODE", "NUMBER", "STRUCK");
+    let mut text = format!("{:16} {:>6} {:>8}  FAULT\n", "NODE", "NUMBER", "HITS");
     for SetFault { node, active, text: fault } in set {
         text += &format!("{node:16} {:>6} {:>8}  {fault}\n", active.number, active.hits);
     }
@@ -232,13 +233,13 @@ fn paragraph(kind: &FaultKind) -> String {
         Value::Code => format!(" (CODE as 0x803b0013 or HCN_E_PORT_ALREADY_EXISTS{default})"),
         Value::Mode => format!(" (MODE clean, crash or reboot{default})"),
     };
-    format!("{}{value}, strikes {}\n    {}\n    seen: {}\n    reported: {}\n", kind.form(), kind.hits, kind.what, kind.seen, kind.evidence)
+    format!("{}{value}, hits {}\n    {}\n    seen: {}\n    reported: {}\n", kind.form(), kind.hits, kind.what, kind.seen, kind.evidence)
 }
 
 /// The table of docs/faults.md.
 fn markdown() -> String {
     let mut text =
-        "| Fault | VALUE left out | Strikes | What it does | What is then seen, and where | Reported |\n| --- | --- | --- | --- | --- | --- |\n"
+        "| Fault | VALUE left out | Hits | What it does | What is then seen, and where | Reported |\n| --- | --- | --- | --- | --- | --- |\n"
             .to_owned();
     for kind in KINDS {
         let default = match (kind.value(), kind.default_value()) {

@@ -245,7 +245,7 @@ fn seen(node: &str, dir: &DirArgs) -> Result<Seen, Failure> {
             (Some(false), Some(away))
         }
         // A look must not set off what is meant for others.
-        Some(active) => (None, Some(format!("not asked: fault {} ({}) strikes the next call", active.number, active.fault))),
+        Some(active) => (None, Some(format!("not asked: fault {} ({}) hits the next call", active.number, active.fault))),
         None => match ask(&format!("unix:{}", socket.display()), api_v2) {
             Ok(()) => (Some(true), None),
             Err(error) => (Some(false), Some(error)),
@@ -253,7 +253,7 @@ fn seen(node: &str, dir: &DirArgs) -> Result<Seen, Failure> {
     };
     let set = judged(node, admin.faults())?;
     let hit = |active: &&ActiveFault| before.iter().any(|old| old.number == active.number && old.hits < active.hits);
-    let culprits: Vec<String> = set.iter().filter(hit).map(|active| format!("fault {} ({}) struck it", active.number, active.fault)).collect();
+    let culprits: Vec<String> = set.iter().filter(hit).map(|active| format!("fault {} ({}) hit it", active.number, active.fault)).collect();
     let problem = problem.map(|problem| [vec![problem], culprits].concat().join("; "));
     Ok(Seen { node: node.to_owned(), answers, problem, status, set })
 }
@@ -295,7 +295,7 @@ fn status_table(seen: &Seen, named: bool) -> String {
         .map(|(name, value)| format!("{name:<9} {value}\n"))
         .concat();
     for active in &seen.set {
-        text += &format!("{:>9} {} (struck {} calls)\n", active.number, active.fault, active.hits);
+        text += &format!("{:>9} {} (hit {} calls)\n", active.number, active.fault, active.hits);
     }
     text
 }
@@ -338,7 +338,7 @@ fn call_line(call: &LoggedCall) -> String {
 
 fn counters_table(counters: &std::collections::BTreeMap<String, Counter>) -> String {
     let width = counters.keys().map(String::len).max().unwrap_or(8).max(8);
-    let mut text = format!("{:<width$} {:>9} {:>8} {:>8} {:>12} {:>12}\n", "FUNCTION", "CALLS", "FAILED", "STRUCK", "MEAN", "SLOWEST");
+    let mut text = format!("{:<width$} {:>9} {:>8} {:>8} {:>12} {:>12}\n", "FUNCTION", "CALLS", "FAILED", "HITS", "MEAN", "SLOWEST");
     for (name, counter) in counters {
         let mean = counter.micros as f64 / counter.calls.max(1) as f64 / 1e3;
         let slowest = counter.slowest_micros as f64 / 1e3;
