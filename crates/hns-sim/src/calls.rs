@@ -143,13 +143,13 @@ impl Calls {
 
     /// The latest calls that the filter selects, oldest first.
     pub fn select(&self, filter: &CallFilter) -> Vec<&LoggedCall> {
-        let wanted = |call: &&LoggedCall| {
+        let selected = |call: &&LoggedCall| {
             call.number > filter.since
                 && filter.call.as_ref().is_none_or(|name| matches(name, &call.call))
                 && filter.id.is_none_or(|id| call.id == Some(id))
                 && !(filter.failed && call.hresult == HResult::OK)
         };
-        let mut calls: Vec<_> = self.log.iter().rev().filter(wanted).take(filter.limit.unwrap_or(usize::MAX)).collect();
+        let mut calls: Vec<_> = self.log.iter().rev().filter(selected).take(filter.limit.unwrap_or(usize::MAX)).collect();
         calls.reverse();
         calls
     }

@@ -155,13 +155,13 @@ impl Fault {
             Some(call) => matches(call, function),
             None => kind.calls.is_empty() || kind.calls.split(' ').any(|call| matches(call, function)),
         };
-        let carries = |wanted: &str| called.texts.iter().flatten().any(|text| text.to_ascii_lowercase().contains(&wanted.to_ascii_lowercase()));
-        let id = self.id.is_none_or(|wanted| match kind.action {
+        let carries = |part: &str| called.texts.iter().flatten().any(|text| text.to_ascii_lowercase().contains(&part.to_ascii_lowercase()));
+        let id = self.id.is_none_or(|id| match kind.action {
             // It may be of another object than the call's.
             Action::Incident(_) => true,
             // An endpoint's attachment is a call of its namespace.
-            Action::Defect(_) => Some(wanted) == called.id || carries(&wanted.to_string()),
-            _ => Some(wanted) == called.id,
+            Action::Defect(_) => Some(id) == called.id || carries(&id.to_string()),
+            _ => Some(id) == called.id,
         });
         let text = self.text.as_deref().is_none_or(carries);
         call && id && text

@@ -291,7 +291,7 @@ impl Context<'_> {
             return Err(failure(HResult::NOT_SUPPORTED));
         }
         let tests = read::<Query>(query)?.tests().map_err(|cause| explained(HResult::INVALID_JSON, &cause))?;
-        let tests: Vec<Test> = tests.iter().map(|(member, wanted)| Test::new(member, wanted)).collect();
+        let tests: Vec<Test> = tests.iter().map(|(member, value)| Test::new(member, value)).collect();
         let ids = self.select(kind, &tests);
         let mut text = String::with_capacity(2 + ids.len() * 39);
         text.push('[');
@@ -343,13 +343,13 @@ impl Context<'_> {
         }
         .unwrap_or_default();
         match test {
-            Test::Id(wanted) => *wanted == Some(*id),
-            Test::Name(wanted) if wanted.is_empty() => !state.index().is_named(kind, id),
-            Test::Name(wanted) => state.index().named(kind, wanted).any(|named| named == *id),
-            Test::State(wanted) => *wanted == object_state.to_string(),
-            Test::Flags(wanted) => *wanted == flags.to_string(),
-            Test::Network(wanted) => *wanted == Some(network),
-            Test::NetworkName(wanted) => state.networks.get(&network).is_some_and(|network| network.name.eq_ignore_ascii_case(wanted)),
+            Test::Id(asked) => *asked == Some(*id),
+            Test::Name(asked) if asked.is_empty() => !state.index().is_named(kind, id),
+            Test::Name(asked) => state.index().named(kind, asked).any(|named| named == *id),
+            Test::State(asked) => *asked == object_state.to_string(),
+            Test::Flags(asked) => *asked == flags.to_string(),
+            Test::Network(asked) => *asked == Some(network),
+            Test::NetworkName(asked) => state.networks.get(&network).is_some_and(|network| network.name.eq_ignore_ascii_case(asked)),
             Test::Never => false,
         }
     }
@@ -368,8 +368,8 @@ enum Test {
 }
 
 impl Test {
-    fn new(member: &str, wanted: &Value) -> Self {
-        let text = match wanted {
+    fn new(member: &str, value: &Value) -> Self {
+        let text = match value {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };

@@ -25,8 +25,8 @@ impl Value for HResult {
     }
 }
 
-fn plain<T: FromStr>(text: &str, wanted: impl Display) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{text:?} is not {wanted}"))
+fn plain<T: FromStr>(text: &str, expected: impl Display) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is not {expected}"))
 }
 
 impl Value for bool {
@@ -116,7 +116,7 @@ switches! { version;
     /// versions with DSR have the update is an inference)
     local_routed_vip: bool = SupportedFeatures::of(version).dsr;
     /// The host reaches addresses of load balancers. (D: Kubernetes' documentation of 1.14 to 1.20 promises it for "a future release of Windows
-    /// Server"; C: networkhealth.ps1 expects the rules at the host's port; AgentBaker's HnsNodeToClusterIpv6 mends IPv6 alone; that the
+    /// Server"; C: networkhealth.ps1 expects the rules at the host's port; AgentBaker's HnsNodeToClusterIpv6 repairs IPv6 alone; that the
     /// release is Windows Server 2022 is an inference)
     host_reaches_load_balancers: bool = version.major >= 13;
     /// Containers get no unsolicited packets but of TCP, UDP, ICMP and IGMP, unless an access rule of their endpoint allows another protocol by
@@ -188,25 +188,25 @@ switches! { version;
     /// (C: AgentBaker sets this registry value; U: WC#401 shows the late compartment; that one is the other's cause is an inference)
     enable_compartment_namespace: bool = true;
     /// Removing an endpoint's access rules takes them out. Off: it says yes and they stay. (C: AgentBaker sets this registry value, 2023-04B;
-    /// what it mends is an inference)
+    /// what it repairs is an inference)
     hns_acl_update_change: bool = true;
     /// A set may have any number of members. Off: at most 4,000; more get 0x80070057. (C: AgentBaker sets this registry value, 2023-07B; the limit
     /// is that of address lists, an inference)
     hns_npm_ipset_limit_change: bool = true;
-    /// A load balancer may name an endpoint twice. Off: it gets 0x800700b7. (C: AgentBaker sets this registry value, 2023-07B; what it mends is an
+    /// A load balancer may name an endpoint twice. Off: it gets 0x800700b7. (C: AgentBaker sets this registry value, 2023-07B; what it repairs is an
     /// inference)
     hns_lb_nat_dup_rule_change: bool = true;
     /// Endpoints' access rules hold after a restart of the service. Off: they have no effect until they are set anew. (C: AgentBaker sets this
-    /// registry value, 2023-08B; what it mends is an inference)
+    /// registry value, 2023-08B; what it repairs is an inference)
     hns_fix_extension_upon_rehydration: bool = true;
     /// After a crash of the service the ports of lost load balancers are free. Off: they stay taken until the host reboots. (C: AgentBaker sets
-    /// this registry value; U: k8s PR#137530 tells of leaked ports; that one is the other's cause is an inference)
+    /// this registry value; U: k8s PR#137530 reports leaked ports; that one is the other's cause is an inference)
     cleanup_reserved_ports: bool = true;
     /// Load balancers without DSR share the ports of the host. Off: each takes 64 of the 16,384 of the ephemeral range, and when they are used up,
     /// more get 0x8007000e. (C: AgentBaker sets this registry value; U: AKS#1375, hcsshim#1043; the number for each is an inference)
     hns_preallocate_port_range: bool = true;
     /// Node ports and port mappings may lie in the ephemeral range, from 49152 on. Off: they get 0x803b0013. (C: AgentBaker sets this registry value;
-    /// U: k8s PR#137530 tells of the overlap; that one is the other's cause is an inference)
+    /// U: k8s PR#137530 reports the overlap; that one is the other's cause is an inference)
     port_exclusion_change: bool = true;
 }
 

@@ -115,14 +115,14 @@ pub fn dump(state: &State, endpoint: Option<Guid>) -> Option<Dump> {
         if endpoint.is_none() {
             dump.ports.push(host_port(*id, network, &balancers, &near, state));
         }
-        let wanted = near.iter().filter(|(id, _)| endpoint.is_none_or(|wanted| wanted == *id));
-        dump.ports.extend(wanted.map(|(id, endpoint)| endpoint_port(*id, endpoint, network, &balancers, &members)));
+        let shown = near.iter().filter(|(id, _)| endpoint.is_none_or(|asked| asked == *id));
+        dump.ports.extend(shown.map(|(id, endpoint)| endpoint_port(*id, endpoint, network, &balancers, &members)));
     }
     (endpoint.is_none() || !dump.ports.is_empty()).then_some(dump)
 }
 
 /// A load balancer's mapping at one of its addresses.
-struct Front<'a> {
+struct VipMapping<'a> {
     id: Guid,
     vip: String,
     management: String,
@@ -130,7 +130,7 @@ struct Front<'a> {
     family: &'static str,
 }
 
-impl Front<'_> {
+impl VipMapping<'_> {
     fn what(&self, balancer: &Balancer) -> String {
         let backends: Vec<String> = balancer.backends.iter().map(|ip| format!("{ip}:{}", self.mapping.internal_port)).collect();
         format!("{}:{} {} -> {}", self.vip, self.mapping.external_port, self.mapping.protocol, backends.join(" "))
@@ -138,18 +138,18 @@ impl Front<'_> {
 }
 
 /// Every mapping of a load balancer at every address; a node port's is the host's own.
-fn fronts<'a>(id: Guid, balancer: &'a Balancer, network: &HostComputeNetwork) -> Vec<Front<'a>> {
+fn vips_of<'a>(id: Guid, balancer: &'a Balancer, network: &HostComputeNetwork) -> Vec<VipMapping<'a>> {
     let document = &balancer.document;
     let management = network.management_ip().map(|ip| ip.to_string()).unwrap_or_default();
     let vips = if document.frontend_vips.is_empty() { vec![management.clone()] } else { document.frontend_vips.clone() };
-    let front = |vip: &String, mapping| Front {
+    let at = |vip: &String, mapping| VipMapping {
         id,
         vip: vip.clone(),
         management: management.clone(),
         mapping,
         family: if vip.contains(':') { "IPv6" } else { "IPv4" },
     };
-    vips.iter().flat_map(|vip| document.port_mappings.iter().map(move |mapping| front(vip, mapping)).collect::<Vec<_>>()).collect()
+    vips.iter().flat_map(|vip| document.port_mappings.iter().map(move |mapping| at(vip, mapping)).collect::<Vec<_>>()).collect()
 }
 
 fn is_direct(balancer: &Balancer) -> bool {
@@ -172,10 +172,10 @@ fn host_port(id: Guid, network: &HostComputeNetwork, balancers: &[(Guid, Balance
         let backends = &balancer.document.host_compute_endpoints;
         let remote = backends.iter().any(is_remote);
         let local = backends.iter().filter(|id| state.has(Kind::Endpoint, id) && !is_remote(id)).count();
-        for front in fronts(*id, balancer, network) {
-            let Front { id, vip, mapping, family, .. } = &front;
+        for mapped in vips_of(*id, balancer, network) {
+            let VipMapping { id, vip, mapping, family, .. } = &mapped;
             let (external, internal, protocol) = (mapping.external_port, mapping.internal_port, mapping.protocol.0);
-            let what = front.what(balancer);
+            let what = mapped.what(balancer);
             if remote || !is_direct(balancer) {
                 port.add("LB", "LB_OUT", format!("LB_HOST_{id}_{vip}_{external}_{internal}_{protocol}"), what.clone());
             } else if local > 0 {
@@ -203,10 +203,10 @@ fn endpoint_port(id: Guid, endpoint: &Endpoint, network: &HostComputeNetwork, ba
         access_rules(&mut port, &document.policies, &network.policies);
     }
     for (balancer_id, balancer) in balancers.iter().filter(|(_, balancer)| is_direct(balancer)) {
-        for front in fronts(*balancer_id, balancer, network) {
-            let Front { id: lb, vip, management, mapping, family } = &front;
+        for mapped in vips_of(*balancer_id, balancer, network) {
+            let VipMapping { id: lb, vip, management, mapping, family } = &mapped;
             let (external, internal, protocol) = (mapping.external_port, mapping.internal_port, mapping.protocol.0);
-            let what = front.what(balancer);
+            let what = mapped.what(balancer);
             let name = format!("LB_DSR_{lb}_{management}_{vip}_{external}_{internal}_{protocol}");
             port.add("LB_DSR", &format!("LB_DSR_{family}_OUT"), name, what.clone());
             if balancer.document.host_compute_endpoints.contains(&id) {

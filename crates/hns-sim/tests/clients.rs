@@ -107,7 +107,7 @@ fn answer(ns: &NetNs, to: &str, expected: bool) -> Option<String> {
 /// Who asks for what, the load balancer's backend and flags, and what the one who answers says.
 type Asked<'a> = (&'a str, &'a NetNs, Option<&'a str>, u8, LoadBalancerFlags, Option<String>);
 
-/// Asks for each; all that differs is told at once.
+/// Asks for each; all differences are reported together.
 fn judge(world: &World, what: &str, rows: &[Asked<'_>]) {
     let mut wrong = Vec::new();
     for (who, ns, vip, backend, flags, expected) in rows {

@@ -64,7 +64,7 @@ fn acl_broken_keeps_rules_without_effect() {
         assert!(ask_tcp(&client.ns, "192.168.1.3:80").is_ok());
         node.stop();
         node.start();
-        assert!(ask_tcp(&client.ns, "192.168.1.3:80").is_ok(), "a restart does not mend it");
+        assert!(ask_tcp(&client.ns, "192.168.1.3:80").is_ok(), "a restart does not repair it");
     });
 }
 
@@ -100,7 +100,7 @@ fn blocked_port_drops_packets_until_reattached() {
         assert!(is_silent(&client.ns, "192.168.1.3:80") && is_silent(&server.ns, "192.168.1.2:80"), "neither in nor out");
         node.stop();
         node.start();
-        assert!(is_silent(&client.ns, "192.168.1.3:80"), "a restart does not mend it");
+        assert!(is_silent(&client.ns, "192.168.1.3:80"), "a restart does not repair it");
         node.client.remove_endpoint_from_namespace(&id(0x43), &id(3)).unwrap();
         node.client.add_endpoint_to_namespace(&id(0x43), &id(3)).unwrap();
         assert_eq!(ask_tcp(&client.ns, "192.168.1.3:80").unwrap(), "server saw 192.168.1.2");

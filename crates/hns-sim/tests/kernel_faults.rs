@@ -64,16 +64,16 @@ fn kernel_object_in_use_fails_the_call() {
         node.balance(0x20, Some("10.96.0.1"), 80, 80, &[&two]);
         let nft = Nft::open_in(&node.ns).unwrap();
         let table = Table::new(Family::Ip, "hns");
-        let chain = nft.chains(&table).unwrap().into_iter().find(|chain| chain.name.starts_with("pick-")).unwrap().name;
+        let chain = nft.chains(&table).unwrap().into_iter().find(|chain| chain.name.starts_with("select-")).unwrap().name;
         // Somebody else leads packets to the load balancer's chain: it cannot go.
         let mut batch = Batch::new();
-        batch.add_rule(&table, "frontends", rule().comment("foreign").jump(&chain));
+        batch.add_rule(&table, "vips", rule().comment("foreign").jump(&chain));
         nft.commit(&batch).unwrap();
         judge(&node, HResult::FAIL, &["delete chain", "busy"], || node.client.delete::<HostComputeLoadBalancer>(&id(0x20)));
         assert_eq!(ask_tcp(&one.ns, "10.96.0.1:80").unwrap(), "two saw 10.240.0.11", "it is still there");
-        let foreign = nft.rules(&table, "frontends").unwrap().into_iter().find(|rule| rule.comment.as_deref() == Some("foreign")).unwrap();
+        let foreign = nft.rules(&table, "vips").unwrap().into_iter().find(|rule| rule.comment.as_deref() == Some("foreign")).unwrap();
         let mut batch = Batch::new();
-        batch.del_rule(&table, "frontends", foreign.handle);
+        batch.del_rule(&table, "vips", foreign.handle);
         nft.commit(&batch).unwrap();
         node.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
         assert!(ask_tcp(&one.ns, "10.96.0.1:80").is_err());

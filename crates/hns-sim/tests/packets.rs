@@ -47,7 +47,7 @@ fn pods_reach_each_other_and_services() {
         dns.port_mappings[0].flags = PortMappingFlags::LOCAL_ROUTED_VIP;
         node.client.create(id(0x21), &dns).unwrap();
         assert_eq!(ask_udp(&one.ns, "10.96.0.10:53").unwrap(), format!("two saw {NODE}"));
-        assert!(ask_tcp(&one.ns, "10.96.0.10:53").is_err(), "another protocol is another frontend");
+        assert!(ask_tcp(&one.ns, "10.96.0.10:53").is_err(), "another protocol is another VIP");
     });
 }
 

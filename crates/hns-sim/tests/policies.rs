@@ -18,7 +18,7 @@ use linux_sys::ns::{NetNs, in_lab};
 
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
 
-/// A rule of the switch, by what is said of it.
+/// A rule of the switch, by its description.
 fn rule(action: Action, direction: Direction, priority: u16, protocols: &str, remote: &str, ports: &str) -> EndpointPolicy {
     let (local_ports, remote_ports) = if direction == Direction::In { (ports, "") } else { ("", ports) };
     EndpointPolicy::acl(&Acl {

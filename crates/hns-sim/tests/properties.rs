@@ -1,4 +1,4 @@
-//! Properties that hold after any calls: references are valid, what must be unique is, a refused call changes nothing, and the kernel is told exactly
+//! Properties that hold after any calls: references are valid, what must be unique is, a refused call changes nothing, and the kernel gets exactly
 //! what the state means, also when it refuses now and then.
 //!
 //! Runs follow from a seed, which a failure names.
@@ -38,7 +38,7 @@ impl Draws {
     }
 }
 
-/// Holds the facts it was told, and may refuse now and then.
+/// Holds the facts it was given, and may refuse now and then.
 struct Strict {
     facts: Arc<Mutex<BTreeSet<Fact>>>,
     draws: Draws,
@@ -310,7 +310,7 @@ fn check(state: &State) {
     }
     for (id, row) in &state.balancers {
         assert!(row.network.is_nil() || state.networks.contains_key(&row.network));
-        assert!(row.read().listeners().all(|listener| state.index().listener(&listener) == Some(*id)), "a frontend is taken twice");
+        assert!(row.read().listeners().all(|listener| state.index().listener(&listener) == Some(*id)), "a VIP is taken twice");
     }
     let names: BTreeSet<String> = state.networks.values().filter(|it| !it.name.is_empty()).map(|it| it.name.to_ascii_lowercase()).collect();
     assert_eq!(names.len(), state.networks.values().filter(|it| !it.name.is_empty()).count(), "two networks have one name");

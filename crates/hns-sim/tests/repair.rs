@@ -22,7 +22,7 @@ const LARGEST: usize = 64 << 10;
 const LOST: Duration = Duration::from_millis(800);
 
 /// What the tables say: sets with their elements, chains with their rules' expressions.
-fn said(ns: &NetNs) -> Vec<(String, Vec<Element>, Vec<String>)> {
+fn programmed(ns: &NetNs) -> Vec<(String, Vec<Element>, Vec<String>)> {
     let nft = Nft::open_in(ns).unwrap();
     let mut all = Vec::new();
     for table in [Family::Ip, Family::Ip6, Family::Netdev].map(|family| Table::new(family, "hns")) {
@@ -66,28 +66,28 @@ fn services_answer_while_thousands_of_rules_are_repaired() {
                 }
                 (answers, slowest)
             });
-            // Every frontend of the host itself is picked for in another way, then as before.
-            let before = said(&node.ns);
+            // Every VIP of the host itself gets another backend selector, then its first one again.
+            let before = programmed(&node.ns);
             for value in ["false", "true", "false", "true", "false"] {
                 node.switch(&format!("node-port-needs-local-routed-vip={value}"));
-                assert_eq!(said(&node.ns) == before, value == "true", "{value}");
+                assert_eq!(programmed(&node.ns) == before, value == "true", "{value}");
             }
             // What somebody took out is put in again, though the service remembers nothing.
             node.stop();
             let nft = Nft::open_in(&node.ns).unwrap();
             let table = Table::new(Family::Ip, "hns");
-            let frontends = nft.elements(&table, "frontends").unwrap();
+            let vips = nft.elements(&table, "vips").unwrap();
             let mut batch = Batch::new();
-            batch.del_elements(&table, "frontends", &frontends[frontends.len() - 100..]);
+            batch.del_elements(&table, "vips", &vips[vips.len() - 100..]);
             nft.commit(&batch).unwrap();
             node.start();
-            assert_eq!(said(&node.ns), before, "the rules are what they were");
+            assert_eq!(programmed(&node.ns), before, "the rules are what they were");
             asking.store(false, Ordering::Relaxed);
             client.join().unwrap()
         };
         assert!(asked.0 > 100 && asked.1 < LOST, "{} answers, the slowest after {:?}", asked.0, asked.1);
         // Written anew in parts, where another version left sets of another kind, they say the same.
-        let before = said(&node.ns);
+        let before = programmed(&node.ns);
         let nft = Nft::open_in(&node.ns).unwrap();
         let table = Table::new(Family::Ip, "hns");
         let mut batch = Batch::new();
@@ -95,6 +95,6 @@ fn services_answer_while_thousands_of_rules_are_repaired() {
         node.stop();
         nft.commit(&batch).unwrap();
         node.start();
-        assert_eq!(said(&node.ns), before);
+        assert_eq!(programmed(&node.ns), before);
     });
 }

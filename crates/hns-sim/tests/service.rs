@@ -94,7 +94,7 @@ async fn the_typed_client_does_its_work_over_the_socket() {
 }
 
 #[tokio::test]
-async fn faults_strike_and_deadlines_hold() {
+async fn faults_hit_calls_and_deadlines_hold() {
     let (directory, client) = service();
     client.create_network(id(1), &network()).await.unwrap();
     ask(&directory, "add-fault", json!({"name": "fail-call", "call": "HcnOpenNetwork", "hresult": HResult::RPC_CALL_FAILED, "count": 1})).unwrap();

@@ -134,7 +134,7 @@ pub enum Rule {
     },
     /// Access rules of a port, at its switch.
     Access(AccessList),
-    /// Connections that keep their destination follow the backend picked for them.
+    /// Connections that keep their destination follow the backend selected for them.
     Kept {
         /// Of IPv6.
         ipv6: bool,

@@ -22,7 +22,7 @@ pub struct FaultKind {
     pub hresult: Option<HResult>,
     /// How long the call waits unless the fault has a delay.
     pub delay_ms: u64,
-    /// Effect, in words.
+    /// Effect, as one sentence of the table of faults.
     pub what: &'static str,
     /// Symptoms, and where they show.
     pub seen: &'static str,

@@ -78,14 +78,14 @@ impl LinuxKernel {
         self.staying.borrow_mut().clear();
         for ipv6 in [false, true] {
             for rule in self.rtnl.rules_of(ipv6)? {
-                let wanted = facts.iter().any(|fact| match fact {
+                let needed = facts.iter().any(|fact| match fact {
                     Fact::Link(Link::Hop(hop)) => rule_of(*hop) == rule,
                     Fact::Link(Link::Hops { ipv6 }) => gate(*ipv6) == rule,
                     _ => false,
                 });
                 match rule.priority {
-                    GATE if !wanted && rule == gate(ipv6) => gone_is_fine(self.rtnl.del_rule(&rule))?,
-                    BEHIND_GATE if !wanted && rule.table & Hop::MASK == Hop::MARKS => self.drop_hop(rule.table, ipv6)?,
+                    GATE if !needed && rule == gate(ipv6) => gone_is_fine(self.rtnl.del_rule(&rule))?,
+                    BEHIND_GATE if !needed && rule.table & Hop::MASK == Hop::MARKS => self.drop_hop(rule.table, ipv6)?,
                     _ => {}
                 }
             }

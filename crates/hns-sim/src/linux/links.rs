@@ -211,7 +211,7 @@ impl LinuxKernel {
     }
 
     fn remove_strays(&self, facts: &BTreeSet<Fact>, existing: &[netlink::Link]) -> Result<(), (String, io::Error)> {
-        let wanted: BTreeSet<&str> = facts
+        let desired: BTreeSet<&str> = facts
             .iter()
             .filter_map(Fact::link)
             .filter_map(|link| match link {
@@ -222,7 +222,7 @@ impl LinuxKernel {
             .collect();
         for link in existing {
             let failed = |error| (format!("stray link {}", link.name), error);
-            if !wanted.contains(link.name.as_str()) {
+            if !desired.contains(link.name.as_str()) {
                 self.release_uplink(&link.name).map_err(failed)?;
                 if link.name.starts_with(TUNNEL) { self.delete_tunnel(&link.name) } else { self.delete_link(&link.name) }.map_err(failed)?;
             } else if link.name.starts_with(BRIDGE) && link.name != uplink_bridge() {

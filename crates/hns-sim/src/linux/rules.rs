@@ -1,8 +1,8 @@
 //! The host's rules: the tables `ip hns` and `ip6 hns`, their fixed chains and their data maps.
 //!
 //! ```text
-//! prerouting, output  → frontends[-host]: VIP (address · protocol · port) → mark, mark → selector chain; then a pod's proxy, if it has one
-//! pick-N…             → backend (VIP · slot) → address · port, by dnat; the mark becomes the class of source that the backend sees
+//! prerouting, output  → vips[-host]: VIP (address · protocol · port) → mark, mark → selector chain; then a pod's proxy, if it has one
+//! select-N…           → backend (VIP · slot) → address · port, by dnat; the mark becomes the class of source that the backend sees
 //! input, output       → pods and their host reach each other where the network says so
 //! forward             → access rules of the source's port, then of the destination's
 //! postrouting         → mark → its source; tcp and udp → outbound; NAT networks → masquerade; overlays let nothing else out or in

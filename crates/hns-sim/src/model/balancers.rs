@@ -55,7 +55,7 @@ impl Context<'_> {
     }
 
     fn put_balancer(&self, id: Guid, mut document: HostComputeLoadBalancer) -> Result<Staged> {
-        self.check_frontend(&document)?;
+        self.check_vips(&document)?;
         let ipv6 = document.flags.contains(LoadBalancerFlags::IPV6);
         let (network, backends) = self.backends(&document.host_compute_endpoints, ipv6)?;
         if !document.host_compute_network.is_nil() {
@@ -81,7 +81,7 @@ impl Context<'_> {
         Ok(Staged::change(Change::put(id, Object::Balancer(balancer))))
     }
 
-    fn check_frontend(&self, document: &HostComputeLoadBalancer) -> Result<()> {
+    fn check_vips(&self, document: &HostComputeLoadBalancer) -> Result<()> {
         let ipv6 = document.flags.contains(LoadBalancerFlags::IPV6);
         if ipv6 {
             self.check_ipv6()?;

@@ -142,7 +142,7 @@ fn clients_see_the_effect_of_each_fault() {
 }
 
 /// A code, or OK.
-fn said<T: std::fmt::Debug>(outcome: Result<T, HcnError>) -> String {
+fn outcome_of<T: std::fmt::Debug>(outcome: Result<T, HcnError>) -> String {
     let code = code(outcome);
     if code == HResult::OK { "OK".to_owned() } else { format!("{:#010x}", code.0) }
 }
@@ -157,15 +157,15 @@ fn pace(began: Instant) -> String {
 }
 
 fn a_call(_: &Simulator, client: &Client) -> String {
-    said(client.features())
+    outcome_of(client.features())
 }
 
 fn a_call_and_restarts(simulator: &Simulator, client: &Client) -> String {
-    format!("{} {}", said(client.features()), simulator.status().restarts)
+    format!("{} {}", outcome_of(client.features()), simulator.status().restarts)
 }
 
 fn a_call_and_what_is_left(simulator: &Simulator, client: &Client) -> String {
-    format!("{} {:?}", said(client.features()), left(simulator))
+    format!("{} {:?}", outcome_of(client.features()), left(simulator))
 }
 
 fn pace_of_a_call(_: &Simulator, client: &Client) -> String {
@@ -206,7 +206,7 @@ fn whether_a_balancer_s_create_returns(simulator: &Simulator, client: &Client) -
 }
 
 fn make_a_namespace(simulator: &Simulator, client: &Client) -> String {
-    let made = said(client.create(id(0x20), &HostComputeNamespace::default()));
+    let made = outcome_of(client.create(id(0x20), &HostComputeNamespace::default()));
     let is = there(simulator, Kind::Namespace, 0x20);
     let _ = client.delete::<HostComputeNamespace>(&id(0x20));
     format!("{made} {is}")
@@ -214,7 +214,7 @@ fn make_a_namespace(simulator: &Simulator, client: &Client) -> String {
 
 fn delete_a_namespace(simulator: &Simulator, client: &Client) -> String {
     let _ = client.create(id(0x20), &HostComputeNamespace::default());
-    let deleted = said(client.delete::<HostComputeNamespace>(&id(0x20)));
+    let deleted = outcome_of(client.delete::<HostComputeNamespace>(&id(0x20)));
     format!("{deleted} {}", there(simulator, Kind::Namespace, 0x20))
 }
 
@@ -287,7 +287,7 @@ fn balancers_left_by_a_restart(simulator: &Simulator, client: &Client) -> String
 
 fn make_a_network(_: &Simulator, client: &Client) -> String {
     let nat = Subnet::new("10.9.0.0/24".parse().unwrap(), [10, 9, 0, 1].into());
-    let made = said(client.create(id(7), &HostComputeNetwork::new("other", NetworkType::Nat, nat)));
+    let made = outcome_of(client.create(id(7), &HostComputeNetwork::new("other", NetworkType::Nat, nat)));
     client.delete::<HostComputeNetwork>(&id(7)).unwrap();
     made
 }
@@ -311,7 +311,7 @@ fn the_network(_: &Simulator, client: &Client) -> String {
 
 fn make_an_endpoint(_: &Simulator, client: &Client) -> String {
     let endpoint = HostComputeEndpoint::local("pod8", "192.168.1.8/24".parse().unwrap(), None);
-    let made = said(client.create_endpoint(&id(1), id(8), &endpoint));
+    let made = outcome_of(client.create_endpoint(&id(1), id(8), &endpoint));
     client.delete::<HostComputeEndpoint>(&id(8)).unwrap();
     made
 }
@@ -319,7 +319,7 @@ fn make_an_endpoint(_: &Simulator, client: &Client) -> String {
 fn delete_an_endpoint(simulator: &Simulator, client: &Client) -> String {
     let endpoint = HostComputeEndpoint::local("pod8", "192.168.1.8/24".parse().unwrap(), None);
     let _ = client.create_endpoint(&id(1), id(8), &endpoint);
-    let deleted = said(client.delete::<HostComputeEndpoint>(&id(8)));
+    let deleted = outcome_of(client.delete::<HostComputeEndpoint>(&id(8)));
     format!("{deleted} {}", there(simulator, Kind::Endpoint, 8))
 }
 
@@ -327,7 +327,7 @@ fn attach(_: &Simulator, client: &Client) -> String {
     // A new one each time: what was attached once is in another state.
     let endpoint = HostComputeEndpoint::local("pod8", "192.168.1.8/24".parse().unwrap(), None);
     client.create_endpoint(&id(1), id(8), &endpoint).unwrap();
-    let attached = said(client.modify::<HostComputeNamespace>(&id(4), &ModifyRequest::namespace_endpoint(RequestType::Add, id(8))));
+    let attached = outcome_of(client.modify::<HostComputeNamespace>(&id(4), &ModifyRequest::namespace_endpoint(RequestType::Add, id(8))));
     let shown = client.get::<HostComputeEndpoint>(&id(8)).unwrap().unwrap();
     client.delete::<HostComputeEndpoint>(&id(8)).unwrap();
     let place = if shown.host_compute_namespace == id(4) { "in namespace" } else { "detached" };
@@ -335,28 +335,28 @@ fn attach(_: &Simulator, client: &Client) -> String {
 }
 
 fn attach_to_the_host(_: &Simulator, client: &Client) -> String {
-    let attached = said(client.attach_endpoint_to_host(&id(3)));
+    let attached = outcome_of(client.attach_endpoint_to_host(&id(3)));
     let _ = client.detach_endpoint_from_host(&id(3));
     attached
 }
 
 fn make_a_balancer(_: &Simulator, client: &Client) -> String {
-    let made = said(client.create(id(6), &HostComputeLoadBalancer::new(Some([10, 96, 0, 6].into()), Protocol::TCP, 80, 80, vec![id(3)])));
+    let made = outcome_of(client.create(id(6), &HostComputeLoadBalancer::new(Some([10, 96, 0, 6].into()), Protocol::TCP, 80, 80, vec![id(3)])));
     let _ = client.delete::<HostComputeLoadBalancer>(&id(6));
     made
 }
 
 fn delete_a_balancer(simulator: &Simulator, client: &Client) -> String {
     let _ = client.create(id(6), &HostComputeLoadBalancer::new(Some([10, 96, 0, 6].into()), Protocol::TCP, 80, 80, vec![id(3)]));
-    let deleted = said(client.delete::<HostComputeLoadBalancer>(&id(6)));
+    let deleted = outcome_of(client.delete::<HostComputeLoadBalancer>(&id(6)));
     format!("{deleted} {}", there(simulator, Kind::LoadBalancer, 6))
 }
 
 fn modify_the_balancer(_: &Simulator, client: &Client) -> String {
     let read = || client.get::<HostComputeLoadBalancer>(&id(5)).unwrap().unwrap();
-    let (before, mut wanted) = (read(), read());
-    wanted.port_mappings[0].internal_port ^= 1;
-    let modified = said(client.modify_load_balancer(&id(5), &wanted));
+    let (before, mut desired) = (read(), read());
+    desired.port_mappings[0].internal_port ^= 1;
+    let modified = outcome_of(client.modify_load_balancer(&id(5), &desired));
     let changed = read().port_mappings[0].internal_port != before.port_mappings[0].internal_port;
     format!("{modified} {}", if changed { "changed" } else { "unchanged" })
 }
@@ -369,7 +369,7 @@ fn set_policies(_: &Simulator, client: &Client) -> String {
     let read = || client.get::<HostComputeEndpoint>(&id(2)).unwrap().unwrap().policies;
     let before = read();
     let exception = if format!("{before:?}").contains("10.0.0.0/8") { "172.16.0.0/12" } else { "10.0.0.0/8" };
-    let wanted = [EndpointPolicy::outbound_nat([exception.parse().unwrap()])];
-    let set = said(client.modify::<HostComputeEndpoint>(&id(2), &ModifyRequest::endpoint_policies(RequestType::Update, &wanted)));
+    let desired = [EndpointPolicy::outbound_nat([exception.parse().unwrap()])];
+    let set = outcome_of(client.modify::<HostComputeEndpoint>(&id(2), &ModifyRequest::endpoint_policies(RequestType::Update, &desired)));
     format!("{set} {}", if read() == before { "unchanged" } else { "changed" })
 }

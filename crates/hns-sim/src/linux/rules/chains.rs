@@ -7,10 +7,10 @@ use super::hops;
 use crate::fact::{BALANCED, Distribution, Seen, Selector, TO_FABRIC, USUAL_PROTOCOLS, stable_hash};
 use crate::linux::links::{BRIDGE, TUNNEL};
 
-pub(super) const VIPS: &str = "frontends";
+pub(super) const VIPS: &str = "vips";
 pub(super) const BACKENDS: &str = "backends";
-pub(super) const SELECTORS: &str = "picks";
-pub(super) const HOST_SELECTORS: &str = "picks-host";
+pub(super) const SELECTORS: &str = "selectors";
+pub(super) const HOST_SELECTORS: &str = "selectors-host";
 pub(super) const SOURCES: &str = "sources";
 pub(super) const OUTBOUND: &str = "outbound-classes";
 pub(super) const OUTBOUND_TO: &str = "outbound-to-classes";
@@ -43,7 +43,7 @@ pub(super) const DNAT: i32 = -100;
 pub(super) const FILTER: i32 = 0;
 pub(super) const SNAT: i32 = 100;
 
-/// Where values lie in the rules of a family: the frontend's address, protocol and port from slot 0, then the backend's number; what is looked
+/// Where values lie in the rules of a family: the VIP's address, protocol and port from slot 0, then the backend's number; what is looked
 /// up from slot 8.
 pub(in super::super) struct Slots {
     pub(super) family: Family,
@@ -66,7 +66,7 @@ impl Slots {
         if self.width == 4 { rule.load_ip6_daddr(reg) } else { rule.load_ip_daddr(reg) }
     }
 
-    /// Protocol and port behind the frontend's address.
+    /// Protocol and port behind the VIP's address.
     pub(super) fn service(&self, rule: Rule) -> Rule {
         rule.load_l4proto(self.width).load_dport(self.width + 1)
     }
@@ -91,12 +91,12 @@ pub(super) fn render(table: &mut Desired, family: Family) {
     let slots = Slots::of(family);
     let nat = |name: &str, hook: Hook, priority: i32| Chain::base(name, ChainType::Nat, hook, priority);
     let filter = |name: &str, hook: Hook| Chain::base(name, ChainType::Filter, hook, FILTER);
-    table.chain(Chain::regular("frontends"), vip_rules(&slots, SELECTORS));
-    table.chain(Chain::regular("frontends-host"), vip_rules(&slots, HOST_SELECTORS));
+    table.chain(Chain::regular("vips"), vip_rules(&slots, SELECTORS));
+    table.chain(Chain::regular("vips-host"), vip_rules(&slots, HOST_SELECTORS));
     table.chain(Chain::regular("outbound-to"), outbound_to_rules(&slots));
     table.chain(Chain::regular("outbound"), outbound_rules(&slots));
     table.chain(nat("prerouting", Hook::Prerouting, DNAT), prerouting_rules(&slots));
-    table.chain(nat("output", Hook::Output, DNAT), [rule().jump("frontends-host")]);
+    table.chain(nat("output", Hook::Output, DNAT), [rule().jump("vips-host")]);
     table.chain(nat("postrouting", Hook::Postrouting, SNAT), postrouting_rules(&slots));
     table.chain(filter("forward", Hook::Forward), forward_rules(&slots));
     table.chain(filter("to-host", Hook::Input), to_host_rules(&slots));
@@ -120,7 +120,7 @@ fn prerouting_rules(slots: &Slots) -> Vec<Rule> {
     let found = if slots.family == Family::Ip { FOUND } else { 9 };
     let port = if slots.family == Family::Ip { port } else { found + slots.width };
     vec![
-        rule().jump("frontends"),
+        rule().jump("vips"),
         slots.both(rule()).lookup(UNPROXIED, 0).return_(),
         proxy.lookup_data(PROXIED, 0, found).dnat(slots.family, found, Some(port)),
     ]
@@ -248,10 +248,10 @@ pub(super) fn chain_of(selector: Selector) -> String {
         Seen::Link => "-link".to_owned(),
         Seen::Class(class) => format!("-{class:08x}"),
     };
-    format!("pick-{}{spread}{flags}{seen}", selector.count)
+    format!("select-{}{spread}{flags}{seen}", selector.count)
 }
 
-/// Puts the backend's number behind the frontend and translates to it.
+/// Puts the backend's number behind the VIP and translates to it.
 pub(super) fn selector_rules(selector: Selector) -> Vec<Rule> {
     let slots = Slots::of(if selector.ipv6 { Family::Ip6 } else { Family::Ip });
     let (count, number) = (u32::from(selector.count), slots.width + 2);
@@ -261,9 +261,9 @@ pub(super) fn selector_rules(selector: Selector) -> Vec<Rule> {
         Distribution::Source => slots.saddr(rule(), FOUND).expr(hash(slots.width * 4, count, number)),
         Distribution::SourceProtocol => slots.saddr(rule(), FOUND).load_l4proto(FOUND + slots.width).expr(hash(slots.width * 4 + 4, count, number)),
     };
-    let frontend = if selector.any_host_address { slot.load_value(0, slots.nothing()) } else { slots.daddr(slot, 0) };
-    let kept = selector.kept.then(|| hops::keep(frontend.clone(), &slots));
-    let found = slots.service(frontend).lookup_data(BACKENDS, 0, FOUND);
+    let vip = if selector.any_host_address { slot.load_value(0, slots.nothing()) } else { slots.daddr(slot, 0) };
+    let kept = selector.kept.then(|| hops::keep(vip.clone(), &slots));
+    let found = slots.service(vip).lookup_data(BACKENDS, 0, FOUND);
     // A mark is always set: the selector must not be taken for a class.
     let mark = match selector.seen {
         Seen::Client => 0,

@@ -88,8 +88,8 @@ fn number(Protocol(protocol): Protocol) -> u8 {
     u8::try_from(protocol).unwrap_or(0)
 }
 
-fn frontend_key(frontend: &Vip) -> Key {
-    Key::new().ip(frontend.address).proto(number(frontend.protocol)).port(frontend.port)
+fn vip_key(vip: &Vip) -> Key {
+    Key::new().ip(vip.address).proto(number(vip.protocol)).port(vip.port)
 }
 
 /// An element for each of a prefix's addresses behind something else.
@@ -132,14 +132,14 @@ pub(super) fn elements(rule: &Rule) -> Vec<(Family, String, Element)> {
             (family_of(*pod), PROXIED, element.data(address(*to).port(*port)))
         }
         Rule::Member { set, prefix } => return vec![(family_of(prefix.addr()), set.clone(), Element::net(*prefix))],
-        Rule::Backend { vip: frontend, slot, address: to, port } => {
-            let key = frontend_key(frontend).mark(u32::from(*slot));
-            (family_of(frontend.address), BACKENDS, Element::new(key).data(address(*to).port(*port)))
+        Rule::Backend { vip, slot, address: to, port } => {
+            let key = vip_key(vip).mark(u32::from(*slot));
+            (family_of(vip.address), BACKENDS, Element::new(key).data(address(*to).port(*port)))
         }
-        Rule::Vip { vip: frontend, selector: pick } => return frontend_elements(frontend, *pick),
-        Rule::KeptBackend { vip: frontend, slot, hop } => {
-            let key = frontend_key(frontend).mark(u32::from(*slot));
-            (family_of(frontend.address), KEPT_BACKENDS, Element::new(key).data(mark_key(hop.mark())))
+        Rule::Vip { vip, selector } => return vip_elements(vip, *selector),
+        Rule::KeptBackend { vip, slot, hop } => {
+            let key = vip_key(vip).mark(u32::from(*slot));
+            (family_of(vip.address), KEPT_BACKENDS, Element::new(key).data(mark_key(hop.mark())))
         }
         Rule::HopAddress(hop) => (family_of(hop.address), HOPS, Element::new(mark_key(hop.mark())).data(address(hop.address))),
         Rule::PodHop { address: pod, destination, hop } => {
@@ -151,14 +151,14 @@ pub(super) fn elements(rule: &Rule) -> Vec<(Family, String, Element)> {
 }
 
 /// The backend selector of a VIP; and, where it keeps destinations, its class of source, which no mark carries then.
-fn frontend_elements(frontend: &Vip, pick: Selector) -> Vec<(Family, String, Element)> {
-    let element = |data: NatClass| Element::new(frontend_key(frontend)).data(mark_key(data));
-    let family = family_of(frontend.address);
-    let class = match pick.seen {
+fn vip_elements(vip: &Vip, selector: Selector) -> Vec<(Family, String, Element)> {
+    let element = |data: NatClass| Element::new(vip_key(vip)).data(mark_key(data));
+    let family = family_of(vip.address);
+    let class = match selector.seen {
         Seen::Client => None,
         Seen::Class(class) => Some(class),
         Seen::Link => Some(BALANCED),
     };
-    let kept = class.filter(|_| pick.kept).map(|class| (family, KEPT_SOURCES.to_owned(), element(class)));
-    [(family, VIPS.to_owned(), element(code(pick)))].into_iter().chain(kept).collect()
+    let kept = class.filter(|_| selector.kept).map(|class| (family, KEPT_SOURCES.to_owned(), element(class)));
+    [(family, VIPS.to_owned(), element(code(selector)))].into_iter().chain(kept).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kept            → the mark of the connection's backend becomes the packet's, and with it the way (prerouting; output)
-//! kept-sources    → frontend → class → its source
+//! kept-sources    → VIP → class → its source
 //! …-done          → no mark (postrouting)
 //! kept-access     → mark → backend → its access rules, which do not find it by the packet's destination (forward; output)
 //! pod-hops        → address · destination → mark
@@ -33,8 +33,8 @@ fn follow() -> Vec<Rule> {
 
 fn sources(slots: &Slots) -> Vec<Rule> {
     let class = || {
-        let frontend = slots.service(slots.daddr(has_hop(rule()), 0));
-        frontend.lookup_data(KEPT_SOURCES, 0, FOUND)
+        let vip = slots.service(slots.daddr(has_hop(rule()), 0));
+        vip.lookup_data(KEPT_SOURCES, 0, FOUND)
     };
     vec![
         class().lookup_data(SOURCES, FOUND, FOUND + 1).snat(slots.family, FOUND + 1, None),
@@ -62,8 +62,8 @@ fn forget() -> Vec<Rule> {
 }
 
 /// What keeps its destination finds its backend's hop, unless that is the host itself.
-pub(super) fn keep(frontend: Rule, slots: &Slots) -> Rule {
-    let hop = slots.service(frontend).lookup_data(KEPT_BACKENDS, 0, FOUND).lookup_data(HOPS, FOUND, FOUND + 1);
+pub(super) fn keep(vip: Rule, slots: &Slots) -> Rule {
+    let hop = slots.service(vip).lookup_data(KEPT_BACKENDS, 0, FOUND).lookup_data(HOPS, FOUND, FOUND + 1);
     hop.lookup_not(super::chains::HOST_ADDRESSES, FOUND + 1).set_ct_mark_from(FOUND).accept()
 }
 
