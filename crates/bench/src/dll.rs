@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_last_write_passes_the_limit() {
+    fn late_last_write_exceeds_the_limit() {
         let stats = Stats { writes: 8004, reads: 8100, last: Duration::ZERO };
         let code = |seconds| {
             let mut report = Report::resume();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_is_told() {
+    fn stolen_time_is_reported() {
         let before = Processors::parse("cpu  10 0 20 60 1 2 3 4 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n").unwrap();
         let after = Processors::parse("cpu  60 0 20 90 1 2 3 24 0 0\n").unwrap();
         assert_eq!(before, Processors { all: 100, stolen: 4 });

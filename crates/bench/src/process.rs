@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_of_the_program_file_are_told_from_others() {
+    fn mappings_of_the_program_file_are_recognised() {
         let smaps = "5581-5582 r--p 00000000 fe:00 12  /bin/mullion\nRss: 9 kB\nPss:  4 kB\nVmFlags: rd mr\n\
             5582-5583 r-xp 00001000 fe:00 12  /bin/mullion\nPss:  5 kB\n5590-5591 rw-p 00000000 00:00 0\nPss:  100 kB\n\
             7f00-7f01 r-xp 00000000 fe:00 13  /lib/libc.so.6\nPss:  7 kB\n";

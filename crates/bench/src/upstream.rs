@@ -213,7 +213,7 @@ mod tests {
     use crate::figures::Report;
 
     #[test]
-    fn both_stand_side_by_side_and_ours_has_limits() {
+    fn comparison_lists_both_and_limits_ours() {
         let took = |all, one| Took { all: (all, Duration::from_secs(2)), one: (one, Duration::from_millis(250)) };
         let verdict = |ours| {
             let mut report = Report::resume();

@@ -44,8 +44,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_made_once_and_made_anew_when_it_changes_or_vanishes() {
-        in_lab("linux::tests::is_made_once_and_made_anew_when_it_changes_or_vanishes", || {
+    fn bridge_is_created_once_and_recreated_when_it_changes_or_vanishes() {
+        in_lab("linux::tests::bridge_is_created_once_and_recreated_when_it_changes_or_vanishes", || {
             let (pods, cluster) = ("192.168.1.0/24".parse().unwrap(), "192.168.0.0/16".parse().unwrap());
             let table = Table::new(Family::Ip, TABLE);
             let nft = Nft::open().unwrap();

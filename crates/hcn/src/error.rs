@@ -267,7 +267,7 @@ mod tests {
     use crate::port::Kind;
 
     #[test]
-    fn prints_as_go_clients_do() {
+    fn errors_print_as_go_clients_print_them() {
         let raw = RawError::with_record(HResult::ELEMENT_NOT_FOUND, "Element not found. ");
         let error = HcnError::call(Function::Open(Kind::Namespace), "n1", raw);
         assert_eq!(

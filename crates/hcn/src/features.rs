@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_follow_the_table() {
+    fn features_follow_their_version_ranges() {
         let of = |major, minor| SupportedFeatures::of(HnsVersion::new(major, minor));
         assert!(!of(9, 2).dsr && of(9, 3).dsr && !of(10, 0).dsr && !of(10, 1).dsr && of(10, 2).dsr && of(13, 0).dsr);
         assert!(!of(15, 4).modify_load_balancer && of(15, 5).modify_load_balancer && of(16, 0).modify_load_balancer);

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_either_case_and_braces() {
+    fn guids_are_read_in_either_case_and_with_braces() {
         let lower: Guid = "c08cb7b8-9b3c-408e-8e30-5e16a3aeb444".parse().unwrap();
         assert_eq!(lower, "{C08CB7B8-9B3C-408E-8E30-5E16A3AEB444}".parse().unwrap());
         assert_eq!(lower.to_string(), "c08cb7b8-9b3c-408e-8e30-5e16a3aeb444");

@@ -212,7 +212,7 @@ mod tests {
     use crate::document::{NetworkPolicy, NetworkType, Protocol, Subnet};
 
     #[test]
-    fn tables_name_what_they_show() {
+    fn tables_have_headings() {
         let subnet = Subnet::new("10.1.0.0/24".parse().unwrap(), "10.1.0.1".parse().unwrap());
         let mut network =
             HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet).with_policy(NetworkPolicy::provider_address([10, 0, 0, 4].into()));

@@ -100,7 +100,7 @@ fn endpoints_match_their_golden_text() {
 }
 
 #[test]
-fn the_other_objects_match_their_golden_text() {
+fn other_objects_match_their_golden_text() {
     let mut namespace = HostComputeNamespace { id: id(3), namespace_id: 2, namespace_guid: id(3), state: 1, ..HostComputeNamespace::default() };
     namespace.resources = vec![NamespaceResource::endpoint(id(2))];
     golden!("namespace", namespace);
@@ -129,7 +129,7 @@ fn requests_match_their_golden_text() {
 }
 
 #[test]
-fn what_other_programs_write_is_read() {
+fn documents_of_other_programs_are_read() {
     // containerd posts a nearly empty namespace; Go programs disagree about the case of ID.
     let namespace: HostComputeNamespace =
         serde_json::from_str(r#"{"Id":"{0000000A-0000-0000-0000-00000000000B}","Type":0,"Resources":null,"SchemaVersion":{"Major":2,"Minor":0}}"#)
@@ -159,7 +159,7 @@ fn what_other_programs_write_is_read() {
 }
 
 #[test]
-fn a_filter_is_a_string_that_holds_an_object() {
+fn filter_is_a_string_that_holds_an_object() {
     let query = Query::by_network(&id(1));
     assert_eq!(serde_json::to_value(&query).unwrap()["Filter"], json!(r#"{"VirtualNetwork":"00000000-0000-0000-0000-000000000001"}"#));
     assert_eq!(query.tests().unwrap()["VirtualNetwork"], json!(id(1)));
@@ -342,13 +342,13 @@ proptest! {
     fn any_request_round_trips(document in request()) { same(&document)?; }
 
     #[test]
-    fn the_case_of_member_names_does_not_matter(document in load_balancer()) {
+    fn member_names_are_case_insensitive(document in load_balancer()) {
         let loud = shout(&serde_json::to_value(&document).unwrap());
         prop_assert_eq!(serde_json::from_value::<HostComputeLoadBalancer>(loud).unwrap(), document);
     }
 
     #[test]
-    fn no_json_makes_a_reader_panic(value in value()) {
+    fn any_json_is_read_without_panic(value in value()) {
         let text = value.to_string();
         let _ = serde_json::from_str::<HostComputeNetwork>(&text);
         let _ = serde_json::from_str::<HostComputeEndpoint>(&text);

@@ -230,7 +230,7 @@ fn requests_of_every_kind_match_their_golden_text() {
 }
 
 #[test]
-fn what_the_service_says_matches_its_golden_text() {
+fn service_documents_match_their_golden_text() {
     golden!("error-record", made!(ErrorRecord { error: "Element not found. ", error_code: HResult::ELEMENT_NOT_FOUND.0 }));
     golden!("notification", made!(NotificationData { id: id(1), flags: 8_u32, data: json!({"CompartmentId": 2}) }));
     golden!("hns-response", made!(HnsResponse { success: true, output: json!({"Major": 13, "Minor": 3}) }));
@@ -258,7 +258,7 @@ fn what_the_service_says_matches_its_golden_text() {
 }
 
 #[test]
-fn the_older_shape_matches_its_golden_text_and_says_the_same() {
+fn older_shape_matches_its_golden_text_and_means_the_same() {
     let mut network = HostComputeNetwork::new("vxlan0", NetworkType::Overlay, Subnet::new("10.244.1.0/24".parse().unwrap(), [10, 244, 1, 1].into()))
         .with_policy(NetworkPolicy::net_adapter_name("Ethernet"))
         .with_policy(NetworkPolicy::provider_address([10, 0, 0, 4].into()))
@@ -298,7 +298,7 @@ fn the_older_shape_matches_its_golden_text_and_says_the_same() {
 }
 
 #[test]
-fn either_shape_is_told_by_its_schema_and_members() {
+fn shape_is_recognised_by_schema_and_members() {
     let older = |text: &str| v1::is_v1(&serde_json::from_str(text).unwrap());
     for text in [r#"{"Name":"n","Subnets":[]}"#, r#"{"SchemaVersion":{"Major":1,"Minor":0},"Ipams":[]}"#, r#"{"schemaversion":{"major":1}}"#, "{}"] {
         assert!(older(text), "{text}");
@@ -417,7 +417,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
     #[test]
-    fn whatever_is_read_is_written_so_that_it_reads_the_same(value in value()) {
+    fn any_document_round_trips(value in value()) {
         each!(&value;
             HostComputeNetwork, HostComputeEndpoint, HostComputeNamespace, HostComputeLoadBalancer, HostComputeRoute, GuestNetworkService,
             HostComputePolicyList, ModifyRequest, Query, ErrorRecord, NotificationData, HnsResponse, EndpointStats, Health, Subnet, IpSubnet,

@@ -123,8 +123,8 @@ fn judge(world: &World, what: &str, rows: &[Asked<'_>]) {
 
 /// The client's address with direct server return, in the versions that have it; the load balancer's or the host's without.
 #[test]
-fn backends_see_the_client_where_direct_server_return_is() {
-    in_lab("backends_see_the_client_where_direct_server_return_is", || {
+fn direct_server_return_shows_backends_the_client() {
+    in_lab("direct_server_return_shows_backends_the_client", || {
         let newest = Switches::of(VERSIONS[4]);
         let off = Switches { direct_server_return: false, ..newest.clone() };
         for network in [Network::L2Bridge, Network::L2Tunnel, Network::Overlay { host_route: false }] {
@@ -156,8 +156,8 @@ fn backends_see_the_client_where_direct_server_return_is() {
 
 /// ClusterIPs from Windows Server 2022 on, on overlays only with HostRoute and of the node's own pods; node ports from the updates of 2020 on.
 #[test]
-fn the_node_itself_reaches_what_is_documented() {
-    in_lab("the_node_itself_reaches_what_is_documented", || {
+fn node_reaches_the_documented_addresses() {
+    in_lab("node_reaches_the_documented_addresses", || {
         for network in [Network::L2Bridge, Network::L2Tunnel, Network::Overlay { host_route: true }, Network::Overlay { host_route: false }] {
             for version in VERSIONS {
                 let world = World::new(network, &Switches::of(version));

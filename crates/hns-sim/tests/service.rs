@@ -50,7 +50,7 @@ fn ask(directory: &tempfile::TempDir, call: &str, args: Value) -> std::io::Resul
 }
 
 #[tokio::test]
-async fn the_typed_client_does_its_work_over_the_socket() {
+async fn typed_client_works_over_the_socket() {
     let (directory, client) = service();
     assert!(client.features().await.unwrap().modify_load_balancer);
     assert_eq!(client.network_by_name("mullion").await.unwrap(), None);

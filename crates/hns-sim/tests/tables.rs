@@ -374,7 +374,7 @@ fn route_documents_are_refused_or_completed() {
 }
 
 #[test]
-fn requests_that_change_networks_and_endpoints() {
+fn modify_requests_change_networks_and_endpoints() {
     use HResult as H;
     let set = |set: &str, kind: &str, values: &str| json!([{"Type": "SetPolicy", "Settings": {"Id": set, "Name": set, "PolicyType": kind, "Values": values}}]);
     let subnets = |request: &str, list: Value| json!({"ResourceType": "Subnet", "RequestType": request, "Settings": {"Subnets": list}});

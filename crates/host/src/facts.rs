@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn real_and_simulated() {
+    fn facts_are_read_from_real_and_simulated_hosts() {
         let real = HostFacts::read();
         assert!(!real.kernel_version.is_empty() && real.boot_id.len() == 36);
         let sim = HostFacts::simulated(NodeOs::Windows { build: 17763 }, "win01", "b1");

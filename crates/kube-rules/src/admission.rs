@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn admission_follows_the_table() {
         let win = NodeOs::Windows { build: 20348 };
         let pod = |extra: serde_json::Value| {
             let mut p = json!({"metadata": {}, "spec": {"containers": [{"name": "c", "image": "microsoft/iis"}]}});

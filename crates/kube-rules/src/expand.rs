@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn upstream_cases() {
+    fn expansion_follows_upstream() {
         for (input, output) in [
             ("whole $(A)", "whole a"),
             ("$$", "$"),

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags() {
+    fn tags_name_a_build() {
         for (reference, build) in [
             ("mcr.microsoft.com/windows/nanoserver:1809", Some(17763)),
             ("mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022", Some(20348)),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn builds() {
+    fn images_run_on_matching_builds() {
         for (node, image, ok) in [
             (17763, 17763, true),
             (17763, 16299, false),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_of_a_build() {
+    fn build_has_its_facts() {
         let os = NodeOs::Windows { build: 20348 };
         assert_eq!(os.windows_build_label().as_deref(), Some("10.0.20348"));
         assert_eq!(os.windows_kernel_version().as_deref(), Some("10.0.20348.2340"));

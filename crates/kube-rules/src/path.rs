@@ -196,7 +196,7 @@ mod tests {
     const WIN: NodeOs = NodeOs::Windows { build: 20348 };
 
     #[test]
-    fn windows_forms() {
+    fn windows_paths_parse() {
         for (text, shown) in [
             (r"C:\etc\foo", r"C:\etc\foo"),
             ("c:/etc/foo/", r"C:\etc\foo"),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_forms() {
+    fn linux_paths_parse() {
         let ok = |t| PodPath::parse(NodeOs::Linux, t).unwrap().to_string();
         assert_eq!(ok("/a//b/./c"), "/a/b/c");
         assert_eq!(ok("/"), "/");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn joining() {
+    fn paths_join() {
         let base = PodPath::parse(WIN, r"C:\var\lib").unwrap();
         assert_eq!(base.join("a/b").unwrap().to_string(), r"C:\var\lib\a\b");
         assert!(base.join("../x").is_err());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn container_forms() {
+    fn container_paths_parse() {
         for (text, shown) in [
             ("/var/run/secrets/x", r"C:\var\run\secrets\x"),
             ("data", r"C:\data"),

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn qos_classes_follow_the_table() {
         let full = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1000m", "memory": "1024Mi"}});
         let limits = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
         let cpu = json!({"requests": {"cpu": "1"}});

@@ -266,7 +266,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn canonical_forms() {
+    fn quantities_print_in_canonical_form() {
         for (text, shown, value, milli) in [
             ("0", "0", 0, 0),
             ("1", "1", 1, 1000),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn refused() {
+    fn invalid_quantities_are_refused() {
         for text in ["", "-", "Gi", "1.2.3", "1 Gi", "1gi", "0x1", "1e", "e3", "1Gib"] {
             assert!(Quantity::parse(text).is_err(), "{text}");
         }
@@ -327,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(s in ".{0,40}") {
+        fn parsing_never_panics(s in ".{0,40}") {
             let _ = Quantity::parse(&s);
         }
 

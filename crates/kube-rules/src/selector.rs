@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn operators() {
+    fn operators_match_labels() {
         for (operator, values, present, absent) in [
             ("In", &["web", "db"][..], true, false),
             ("In", &["db"], false, false),

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_are_pastas_own() {
+    fn pasta_failure_reports_its_last_message() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "No external routable interface for IPv4\nFailed to send 40 bytes to syslog\n\n").unwrap();
         assert_eq!(last_words(file.path()), "No external routable interface for IPv4");

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_quoted_only_where_a_shell_needs_it() {
+    fn arguments_are_quoted_only_where_a_shell_needs_it() {
         let cases = [
             ("/tmp/x-1_2.d", "/tmp/x-1_2.d"),
             ("", "''"),

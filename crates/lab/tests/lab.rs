@@ -27,13 +27,13 @@ use linux_sys::spawn::{Spawn, Stdio, Step};
 
 const TESTS: [(&str, fn()); 9] = [
     ("hosts_reach_each_other_and_nothing_is_left", hosts_reach_each_other_and_nothing_is_left),
-    ("hosts_have_their_switches_whatever_the_machine_has", hosts_have_their_switches_whatever_the_machine_has),
+    ("hosts_have_known_sysctls_whatever_the_machine_has", hosts_have_known_sysctls_whatever_the_machine_has),
     ("nobody_in_a_lab_is_root_of_the_machine", nobody_in_a_lab_is_root_of_the_machine),
-    ("processes_are_restarted_each_alone_and_orphans_live_on", processes_are_restarted_each_alone_and_orphans_live_on),
+    ("processes_are_restarted_alone_and_orphans_survive", processes_are_restarted_alone_and_orphans_survive),
     ("everything_ends_with_the_supervisor", everything_ends_with_the_supervisor),
-    ("a_signal_ends_it_in_order", a_signal_ends_it_in_order),
+    ("signal_ends_the_lab_in_order", signal_ends_the_lab_in_order),
     ("ports_of_the_real_host_are_relayed", ports_of_the_real_host_are_relayed),
-    ("down_and_status_speak_to_the_supervisor", down_and_status_speak_to_the_supervisor),
+    ("down_and_status_reach_the_supervisor", down_and_status_reach_the_supervisor),
     ("a_lab_that_cannot_start_leaves_nothing", a_lab_that_cannot_start_leaves_nothing),
 ];
 
@@ -233,7 +233,7 @@ fn nobody_in_a_lab_is_root_of_the_machine() {
     bench.assert_gone();
 }
 
-fn hosts_have_their_switches_whatever_the_machine_has() {
+fn hosts_have_known_sysctls_whatever_the_machine_has() {
     let bench = Bench::new("switches");
     let wanted = [
         ("ipv4/ip_forward", "1"),
@@ -271,7 +271,7 @@ fn hosts_have_their_switches_whatever_the_machine_has() {
     lab.stop().unwrap();
 }
 
-fn processes_are_restarted_each_alone_and_orphans_live_on() {
+fn processes_are_restarted_alone_and_orphans_survive() {
     let bench = Bench::new("restart");
     let orphan = bench.out("orphan");
     let steady = bench.program("steady", "n1", &["sleep"]);
@@ -356,7 +356,7 @@ fn everything_ends_with_the_supervisor() {
     dirs.lock().expect("the lock is free again");
 }
 
-fn a_signal_ends_it_in_order() {
+fn signal_ends_the_lab_in_order() {
     let bench = Bench::new("signal");
     let (child, dirs) = start_supervisor(&bench);
     child.kill(Signal::SIGINT).unwrap();
@@ -364,7 +364,7 @@ fn a_signal_ends_it_in_order() {
     assert!(child.wait().unwrap().success() && bench.living().is_empty() && !dirs.run.exists());
 }
 
-fn down_and_status_speak_to_the_supervisor() {
+fn down_and_status_reach_the_supervisor() {
     let bench = Bench::new("down");
     let absent = Dirs { dir: bench.file("dir"), run: bench.file("mullion/00000001") };
     assert!(matches!(supervisor::status(&absent), Err(LabError::NotRunning(_))));

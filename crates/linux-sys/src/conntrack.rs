@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn written_messages_read_back() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         for (client, service) in [("192.168.1.3:4000", "10.96.0.10:53"), ("[fd00::3]:4000", "[fd00:96::a]:53")] {
             let (source, destination) = (at(client), at(service));

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn silence_is_no_request_for_too_long() {
+    async fn silent_connections_are_closed_after_the_limit() {
         let limits = Limits::new(1, 1);
         let activity = Activity::new();
         let begin = Instant::now();

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_stays() {
+    fn authenticated_connections_are_kept() {
         let places = Places::new(2, 2);
         let (a, b) = (places.take(peer(1)).unwrap(), places.take(peer(2)).unwrap());
         a.keep();

@@ -4,7 +4,7 @@ use std::process::Command;
 
 /// The proxy ends for want of credentials, and has said before what HNS cannot do of what it was asked for.
 #[test]
-fn what_hns_cannot_do_is_told_at_the_start() {
+fn kube_proxy_reports_gaps_of_hns_at_the_start() {
     let run = |flags: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
         let output = command.arg("kube-proxy").args(flags).env_remove("MULLION_LOG").env_remove("MULLION_HCN").output().unwrap();

@@ -97,7 +97,7 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn it_is_made_once_by_the_first_of_two_and_replaced_by_another_version() {
+fn template_is_made_once_by_the_first_of_two_and_replaced_by_another_version() {
     let home = Home::new(true);
     let (code, said) = home.refused(&["template", "--status"]);
     assert_eq!(code, 72, "{said}");
@@ -147,7 +147,7 @@ fn it_is_made_once_by_the_first_of_two_and_replaced_by_another_version() {
 }
 
 #[test]
-fn interrupted_it_leaves_nothing() {
+fn interrupted_template_leaves_nothing() {
     let home = Home::new(true);
     for signal in ["INT", "KILL"] {
         let mut child = home.start(&["template"]);
@@ -169,7 +169,7 @@ fn interrupted_it_leaves_nothing() {
 }
 
 #[test]
-fn without_wine_or_programs_it_says_which() {
+fn template_without_wine_or_programs_names_what_is_missing() {
     let home = Home::new(false);
     let (code, said) = home.refused(&["template"]);
     assert_eq!(code, 71, "{said}");

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_in_key_order() {
+    fn neighbouring_keys_are_in_order() {
         assert_eq!(successor(&[1, 255]), Some(vec![2, 0]));
         assert_eq!(successor(&[255, 255]), None);
         assert_eq!(predecessor(&[2, 0]), Some(vec![1, 255]));

@@ -219,8 +219,8 @@ fn ten_thousand_elements_and_a_change() {
 
 /// In a user namespace the send buffer is bounded by `net.core.wmem_max`.
 #[test]
-fn what_is_too_large_for_one_transaction_is_committed_in_parts() {
-    in_lab("what_is_too_large_for_one_transaction_is_committed_in_parts", || {
+fn large_batches_are_committed_in_parts() {
+    in_lab("large_batches_are_committed_in_parts", || {
         let limit: u32 = sysctl::get("net.core.wmem_max").map_or(212_992, |text| text.parse().unwrap());
         let count = limit * 2 / 36;
         let (nft, t) = (Nft::open().unwrap(), Table::new(Family::Ip, "big"));
@@ -362,8 +362,8 @@ fn forgotten_datagrams_are_translated_anew() {
 
 /// Whoever changes rules is noticed; packets that make rules add elements are not.
 #[test]
-fn the_generation_tells_that_somebody_changed_rules() {
-    in_lab("the_generation_tells_that_somebody_changed_rules", || {
+fn generation_changes_when_others_change_rules() {
+    in_lab("generation_changes_when_others_change_rules", || {
         let (nft, other) = (Nft::open().unwrap(), Nft::open().unwrap());
         let t = Table::new(Family::Ip, "other");
         let before = nft.generation().unwrap();

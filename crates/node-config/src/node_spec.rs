@@ -213,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_default_list() {
+    fn default_node_list_is_parsed() {
         let nodes = parse_list("lin01:linux,win01:windows:20348,win02:windows").unwrap();
         assert_eq!(nodes.iter().map(ToString::to_string).collect::<Vec<_>>(), ["lin01:linux", "win01:windows:20348", "win02:windows:20348"]);
         assert_eq!((nodes[0].cpu, nodes[0].mem), (8, 16 * GIB));

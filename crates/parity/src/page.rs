@@ -93,7 +93,7 @@ mod tests {
         <!-- upstream-tests: begin -->\nSTALE\n<!-- upstream-tests: end -->\nz\n";
 
     #[test]
-    fn without_proofs_no_cell_says_yes() {
+    fn cells_without_proof_do_not_say_yes() {
         let page = filled(EMPTY, &Proofs::default()).unwrap();
         assert!(page.starts_with("a\n") && page.ends_with("\nz\n") && !page.contains("STALE"), "{page}");
         for line in page.lines().filter(|line| line.starts_with("| ")) {

@@ -472,7 +472,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_come_in_any_pieces() {
+    fn terminal_sizes_are_read_in_any_pieces() {
         let mut sizes = Sizes::default();
         let mut found = Vec::new();
         for byte in b"{\"Width\":80,\"Height\":24}\n{\"Width\":1,\"Height\":2}" {

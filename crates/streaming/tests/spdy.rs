@@ -27,7 +27,7 @@ async fn stream(client: &Connection, server: &mut Connection, kind: &str) -> (St
 }
 
 #[tokio::test]
-async fn bytes_go_both_ways_and_ends_are_ends() {
+async fn bytes_and_ends_of_streams_pass_both_ways() {
     let (client, mut server) = pair(Limits::default());
     let (mut ours, mut theirs) = stream(&client, &mut server, "data").await;
     let sent: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7 % 251) as u8).collect();
@@ -191,7 +191,7 @@ async fn a_peer_without_flow_control_is_read_and_written() {
 }
 
 #[tokio::test]
-async fn a_stalled_stream_is_given_up_for_the_others() {
+async fn stalled_stream_is_reset_for_the_others() {
     let (mut peer, mut server) = by_hand(Limits { window: 1000, stalled: Some(Duration::from_millis(100)), ..Limits::default() });
     peer.send(syn(1, BLOCK)).await;
     let _unread = server.next().await.unwrap().accept().unwrap();
@@ -226,7 +226,7 @@ async fn a_peer_that_knows_windows_must_keep_within_them() {
 }
 
 #[tokio::test]
-async fn nonsense_ends_the_connection() {
+async fn invalid_frames_end_the_connection() {
     for bytes in [&b"\x80\x02\0\x01\0\0\0\0"[..], &[0x80, 3, 0, 1, 0, 0, 0, 12, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 9, 9]] {
         let (mut peer, server) = by_hand(Limits::default());
         peer.io.write_all(bytes).await.unwrap();

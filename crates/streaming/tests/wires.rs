@@ -117,7 +117,7 @@ where
 }
 
 #[tokio::test]
-async fn a_program_over_spdy() {
+async fn program_runs_over_spdy() {
     let address = program(ALL, copies).await;
     let connection = spdy(address, &["v9", "v4.channel.k8s.io"]).await;
     let open = |kind: &'static str| connection.open(Headers::new([("streamType", kind)]));
@@ -144,7 +144,7 @@ async fn a_program_over_spdy() {
 }
 
 #[tokio::test]
-async fn a_program_over_websocket() {
+async fn program_runs_over_websocket() {
     let address = program(ALL, copies).await;
     let mut socket = websocket(address, "v5.channel.k8s.io").await;
     socket.send(Message::Binary(Bytes::from_static(b"\0hello "))).await.unwrap();

@@ -103,7 +103,7 @@ async fn different_selections_are_not_widened() {
 }
 
 #[tokio::test]
-async fn late_reader_gets_the_present_state_and_others_no_news() {
+async fn late_reader_gets_the_present_state_and_wakes_no_others() {
     let (client, queries) = two_objects();
     let server = ApiServer::default();
     let first = start(&client, Selection::all().of(&server));

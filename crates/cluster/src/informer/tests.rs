@@ -36,7 +36,7 @@ fn rows(informer: &Informer<String>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_streamed_list_then_changes() {
+async fn informer_reads_a_streamed_list_and_then_changes() {
     let client = fake_client(|request| {
         assert!(request.query.contains("watch=true"), "{}", request.query);
         Reply::watch(

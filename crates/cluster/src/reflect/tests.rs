@@ -107,7 +107,7 @@ fn invalid(message: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_gate_off_is_listed_and_watched() {
+async fn server_with_the_gate_off_is_listed_and_watched() {
     let message = "ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the \
                    WatchList feature gate is enabled";
     one_informer_finds_out(move |_| Reply::json(422, invalid(message))).await;
@@ -131,7 +131,7 @@ async fn an_old_etcd_that_answers_within_the_watch_is_listed_and_watched() {
 }
 
 #[tokio::test]
-async fn a_refusal_within_the_watch_is_taken_for_one() {
+async fn refusal_within_the_watch_is_reported_as_refusal() {
     let message = "ConfigMap \"\" is invalid: sendInitialEvents: Forbidden: for watch is unsupported by an etcd cluster";
     one_informer_finds_out(move |_| Reply::watch(vec![event("ERROR", invalid(message))], false)).await;
 }
@@ -184,7 +184,7 @@ async fn transient_errors_lead_to_a_list_but_are_not_remembered() {
 }
 
 #[tokio::test]
-async fn a_watch_that_fails_and_stays_open_is_left() {
+async fn failing_watch_that_stays_open_is_closed() {
     let status = json!({"kind": "Status", "status": "Failure", "message": "no leader", "reason": "InternalError", "code": 500});
     let (client, _) = server(move |_| Reply::watch(vec![event("ERROR", status.clone())], true)).await;
     let known = ApiServer::with_limits(Duration::from_millis(500), LIMIT);
@@ -233,7 +233,7 @@ async fn failures_are_counted_and_reported_as_trouble() {
 }
 
 #[test]
-fn a_failure_that_lasts_is_warned_about_now_and_then() {
+fn lasting_failure_is_warned_about_periodically() {
     let start = Instant::now();
     let mut trouble = Trouble::default();
     let mut at = |seconds: u64, refused: bool| trouble.failed(start + Duration::from_secs(seconds), refused).map(|since| since.as_secs());

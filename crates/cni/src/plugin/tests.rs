@@ -9,7 +9,7 @@ fn call(name: &str, env: &[(&str, &str)], stdin: &str) -> (bool, Value) {
 }
 
 #[test]
-fn version_needs_no_input() {
+fn version_command_needs_no_input() {
     let (success, doc) = call("host-local", &[("CNI_COMMAND", "VERSION")], "garbage");
     assert!(success);
     assert_eq!(doc["supportedVersions"].as_array().unwrap().len(), 7);

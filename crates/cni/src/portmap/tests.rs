@@ -182,7 +182,7 @@ fn datagrams_follow_the_port() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_refused() {
+fn unmappable_ports_are_refused() {
     let cases = [
         (json!([{"hostPort": 1, "containerPort": 2, "protocol": "sctp"}]), "use TCP or UDP"),
         (json!([{"hostPort": 1, "containerPort": 0}]), "no pair of ports"),

@@ -185,7 +185,7 @@ async fn first_usable_configuration_by_name_is_used() {
 }
 
 #[tokio::test]
-async fn gc_detaches_what_is_not_valid() {
+async fn gc_detaches_invalid_attachments() {
     let ipam = tempfile::tempdir().unwrap();
     let mut conf = host_local(ipam.path());
     conf["cniVersion"] = json!("1.1.0");

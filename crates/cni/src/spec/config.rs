@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_powershell_writes() {
+    fn configuration_written_by_powershell_is_read() {
         let mut utf16 = vec![0xff, 0xfe];
         utf16.extend(WINCNI.encode_utf16().flat_map(u16::to_le_bytes));
         let mut utf8 = vec![0xef, 0xbb, 0xbf];

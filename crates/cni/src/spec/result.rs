@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_go_prints_for_empty_lists() {
+    fn null_lists_of_go_programs_are_read() {
         let doc = json!({"cniVersion": "1.0.0", "interfaces": null, "IPs": [{"address": "10.0.0.2/24"}], "DNS": {"Nameservers": ["1.1.1.1"]}});
         let read = AddResult::from_json(&doc, SpecVersion::CURRENT).unwrap();
         assert_eq!(read.primary_ip(), Some("10.0.0.2".parse().unwrap()));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_version_it_does_not_speak() {
+    fn unsupported_versions_are_refused() {
         let error = AddResult::from_json(&json!({"cniVersion": "2.0.0"}), SpecVersion::CURRENT).unwrap_err();
         assert_eq!(error.code, code::INCOMPATIBLE_VERSION);
     }

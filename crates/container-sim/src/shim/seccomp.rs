@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn one_program_for_each_answer() {
+    fn one_filter_program_exists_per_verdict() {
         let deny = r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["chmod","no_such_call"],"action":"SCMP_ACT_ERRNO"},
             {"names":["ptrace"],"action":"SCMP_ACT_KILL"},{"names":["fchmod"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]}"#;
         assert_eq!(profile(deny).programs().unwrap().len(), 2);

@@ -57,7 +57,7 @@ fn told(request: &Message) -> String {
 }
 
 #[test]
-fn questions_and_answers() {
+fn questions_get_their_answers() {
     for (name, kind, expected) in [
         ("web.shop.svc.cluster.local.", RecordType::A, "NoError aa A 10.96.0.20"),
         ("web.shop.svc.cluster.local.", RecordType::AAAA, "NoError aa +SOA"),
@@ -104,7 +104,7 @@ fn addresses_rotate() {
 }
 
 #[test]
-fn impossible_questions() {
+fn malformed_questions_are_refused() {
     let mut old = ask("web.shop.svc.cluster.local.", RecordType::A);
     let mut edns = Edns::new();
     edns.set_version(1);
@@ -147,14 +147,14 @@ fn answers_too_long_for_udp_are_truncated() {
 
 proptest! {
     #[test]
-    fn no_packet_makes_it_panic(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn any_packet_is_answered_without_panic(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
         if let Outcome::Reply(reply) | Outcome::Foreign(reply) | Outcome::Further(reply, _) = answer(&packet, &names(), NOW) {
             prop_assert!(encode(&reply, true).len() <= usize::from(LARGEST_UDP));
         }
     }
 
     #[test]
-    fn no_bent_question_makes_it_panic(at in 0usize..60, value in any::<u8>(), cut in 0usize..60) {
+    fn altered_questions_are_answered_without_panic(at in 0usize..60, value in any::<u8>(), cut in 0usize..60) {
         let mut packet = ask("_http._tcp.web.shop.svc.cluster.local.", RecordType::SRV).to_vec().unwrap();
         let length = packet.len();
         packet[at % length] = value;

@@ -36,7 +36,7 @@ fn show(names: &Names, name: &str) -> String {
 }
 
 #[test]
-fn every_form_of_name() {
+fn names_of_every_form_resolve() {
     let names = table();
     for (name, expected) in [
         ("web.shop.svc.cluster.local.", "10.96.0.20, 100 80 web.shop.svc.cluster.local."),

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_worded_and_counted() {
+    fn answers_are_printed_and_counted() {
         let mut tally = Tally::default();
         let echo = |status, millis| Ok(Echo { from: [10, 0, 0, 1].into(), status, millis, size: 32, ttl: 64 });
         assert_eq!(tally.take(&echo(0, 0)), "Reply from 10.0.0.1: bytes=32 time<1ms TTL=64");

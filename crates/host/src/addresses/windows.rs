@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_addresses_are_known_by_what_we_write_and_nobody_elses_are() {
+    fn own_addresses_are_recognised_by_their_mark() {
         for ip in ["10.96.0.1", "fd00:96::1"].map(|text| text.parse::<IpAddr>().unwrap()) {
             let mut row = MIB_UNICASTIPADDRESS_ROW::default();
             fill(&mut row, 7, ip);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_and_go_or_the_reason_is_told_with_address_and_interface() {
+    fn addresses_come_and_go_and_failures_name_address_and_interface() {
         let unknown = WindowsAddresses::open("no such interface").unwrap_err();
         assert!(unknown.to_string().contains("\"no such interface\"; name one that this machine has"), "{unknown}");
         let name = ["lo", "Loopback Pseudo-Interface 1"].into_iter().find(|name| WindowsAddresses::open(name).is_ok()).expect("a loopback");

@@ -221,7 +221,7 @@ async fn present_image_is_fetched_again_only_when_its_tag_moved() {
 }
 
 #[tokio::test]
-async fn refusals_have_containerds_words() {
+async fn refusals_have_containerds_messages() {
     let registry = Registry::start(list(), Mood { token: true, password: true, ..Mood::default() }).await;
     let name = |tag: &str| format!("{}/team/demo:{tag}", registry.host);
     let fixture = Fixture::new(NODE);

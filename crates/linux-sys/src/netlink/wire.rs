@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn written_messages_read_back() {
         let mut w = Writer::default();
         w.message(7, 5, 42, &[1, 2], |w| {
             w.attr_str(3, "abc");

@@ -261,7 +261,7 @@ mod tests {
     const COOKBOOK: &str = include_str!("../../../../docs/faults.md");
 
     #[test]
-    fn the_table_of_the_docs_is_what_the_program_prints() {
+    fn faults_page_has_the_printed_table() {
         assert!(COOKBOOK.contains(&markdown()), "docs/faults.md is behind: put the output of `mullion hns fault kinds -o markdown` there");
     }
 

@@ -374,7 +374,7 @@ mod tests {
 
     /// The ledger's table has each switch with its default, and no switch that is gone.
     #[test]
-    fn every_switch_stands_in_the_ledger_with_its_default() {
+    fn fidelity_page_lists_every_switch_with_its_default() {
         let ledger = include_str!("../../../../docs/fidelity.md");
         let table = ledger.split_once("| Switch | Default |").unwrap().1;
         let rows = table.lines().skip(2).map_while(|line| line.strip_prefix("| `")?.split_once("` | "));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_say_what_happened() {
+    fn table_lines_describe_calls() {
         let call = LoggedCall {
             number: 7,
             time_ms: 1_763_719_200_123,

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_was_made_with_stays_until_it_is_changed() {
+    fn options_of_a_cluster_stay_until_changed() {
         let root = tempfile::tempdir().unwrap();
         let dirs = dirs(root.path());
         let defaults = parse_list("lin01:linux").unwrap();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_node_has_its_directories() {
+    fn node_kinds_have_their_directories() {
         let root = tempfile::tempdir().unwrap();
         let dirs = dirs(root.path());
         make_layout(&dirs, &parse_list("l:linux,w:windows,v:windows:drive=D").unwrap()).unwrap();

@@ -28,7 +28,7 @@ const STEPS: &[Step] = &[
 ];
 
 #[test]
-fn manifests_that_people_wrote() {
+fn published_manifests_run() {
     cluster::take(&Cluster::up_with(NODES, OPTIONS), STEPS);
 }
 

@@ -207,7 +207,7 @@ fn upstreams_flags_have_upstreams_defaults_or_a_reason_for_no_effect() {
 }
 
 #[test]
-fn what_flags_mean_can_be_written_down() {
+fn configuration_of_flags_can_be_written_as_a_file() {
     let options = parse("--network-name=pods --enable-dsr=false --nodeport-addresses=10.0.0.0/8 --cluster-cidr=10.244.0.0/16").unwrap();
     let again = Options::of_file(&to_yaml(&options.config)).unwrap();
     for flag in ["network-name", "enable-dsr", "nodeport-addresses", "cluster-cidr", "iptables-sync-period", "bind-address"] {

@@ -117,7 +117,7 @@ fn upstreams_documents_may_stand_alone() {
 }
 
 #[test]
-fn what_has_no_default_is_asked_for_by_flag_and_member() {
+fn missing_required_members_are_named_with_their_flags() {
     let whole = no_defaults();
     whole.clone().complete("net").unwrap();
     type Change = fn(&mut NodeConfig);

@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(frames in proptest::collection::vec(any_frame(), 1..8)) {
+        fn frames_are_read_as_written(frames in proptest::collection::vec(any_frame(), 1..8)) {
             let mut wire = BytesMut::new();
             frames.iter().for_each(|frame| frame.encode(&mut wire));
             let mut decoder = Decoder::default();

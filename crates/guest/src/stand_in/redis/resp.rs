@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_requests_are_refused_in_redis_words() {
+    fn malformed_requests_get_redis_messages() {
         for (bytes, text) in [
             (&b"*x\r\n"[..], "invalid multibulk length"),
             (b"*99999999\r\n", "invalid multibulk length"),

@@ -67,7 +67,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_pass_takes_out_what_is_foreign_to_the_table() {
+fn full_pass_removes_foreign_elements() {
     let key = |n: u8| ElementKey::of(&[10, 96, 0, n]).unwrap();
     let data = |n: u8| ElementData::of(&[n]).unwrap();
     let mut delta = Delta::default();
