@@ -7,15 +7,15 @@ use std::fs;
 use images::{archive::Archive, tarball::Limits};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../mend.rs"]
-mod mend;
+#[path = "../repair.rs"]
+mod repair;
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, file_bytes: 1 << 20, members: 100 };
 
 fuzz_target!(|data: &[u8]| {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("archive");
-    fs::write(&path, mend::checksums(data)).expect("a file in it");
+    fs::write(&path, repair::checksums(data)).expect("a file in it");
     let Ok(archive) = Archive::open(&path, dir.path(), LIMITS) else { return };
     for image in archive.images().into_iter().flatten() {
         for layer in image.layers.iter().take(8) {

@@ -1,4 +1,4 @@
-//! The Windows build that an image name tells, against every known node.
+//! The Windows build of an image name, against every known node.
 
 #![no_main]
 

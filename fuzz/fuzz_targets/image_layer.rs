@@ -7,8 +7,8 @@ use std::fs;
 use images::{layer, tarball::Limits};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../mend.rs"]
-mod mend;
+#[path = "../repair.rs"]
+mod repair;
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, file_bytes: 1 << 20, members: 100 };
 
@@ -25,7 +25,7 @@ fn planted(data: &[u8]) -> Vec<u8> {
         bytes.extend(header);
     }
     bytes.extend(data);
-    mend::checksums(&bytes)
+    repair::checksums(&bytes)
 }
 
 fuzz_target!(|data: &[u8]| {

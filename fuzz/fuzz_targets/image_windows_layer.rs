@@ -9,8 +9,8 @@ use std::path::{Component, Path};
 use images::{tarball::Limits, windows};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../mend.rs"]
-mod mend;
+#[path = "../repair.rs"]
+mod repair;
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, file_bytes: 1 << 20, members: 100 };
 
@@ -33,7 +33,7 @@ fn planted(data: &[u8]) -> Vec<u8> {
         bytes.extend(header);
     }
     bytes.extend(data);
-    mend::checksums(&bytes)
+    repair::checksums(&bytes)
 }
 
 /// Links lead no further up than their directory lies deep in the drive.
