@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use backoff::Backoff;
 use cluster::{Informer, Selection};
-use hcn::watch::{Listener, News};
+use hcn::watch::{Change, Listener};
 use hcn::{Event, HcnClient};
 use host::{HostRoute, Routes};
 use ipnet::IpNet;
@@ -77,8 +77,8 @@ pub struct Config {
     /// How often everything is compared with the host.
     pub full_pass: Duration,
     /// What happens in the Host Networking Service; without it only the periodic pass finds what is gone.
-    pub news: Option<Listener>,
-    /// Where to tell how far it is.
+    pub changes: Option<Listener>,
+    /// Where progress is reported.
     pub status: Option<watch::Sender<Status>>,
 }
 
@@ -98,11 +98,11 @@ pub struct Status {
 pub async fn run(mut config: Config, shutdown: impl Future<Output = ()>) {
     let nodes = Informer::start(Api::<Node>::all(config.client.clone()), Selection::all().of(&config.api), NodeRow::of);
     let status = config.status.clone().unwrap_or_else(|| watch::Sender::new(Status::default()));
-    let news = config.news.take();
+    let changes = config.changes.take();
     let fabric = Fabric { config, nodes, status };
     tokio::pin!(shutdown);
     tokio::select! {
-        () = fabric.drive(news) => {}
+        () = fabric.drive(changes) => {}
         () = &mut shutdown => {}
     }
 }
@@ -114,7 +114,7 @@ struct Fabric {
 }
 
 impl Fabric {
-    async fn drive(mut self, mut news: Option<Listener>) {
+    async fn drive(mut self, mut changes: Option<Listener>) {
         let mut changed = self.nodes.changed();
         // With half the nodes known, the routes of the others would be taken down.
         self.nodes.synced().await;
@@ -129,23 +129,23 @@ impl Fabric {
             let next = Instant::now() + wait;
             tokio::select! {
                 _ = changed.changed() => {}
-                () = self.lost(&mut news) => backoff.reset(),
+                () = self.lost(&mut changes) => backoff.reset(),
                 () = tokio::time::sleep_until(next) => {}
             }
         }
     }
 
     /// Waits until the network or the host's endpoint may be gone.
-    async fn lost(&self, news: &mut Option<Listener>) {
-        let Some(news) = news else { return std::future::pending().await };
+    async fn lost(&self, changes: &mut Option<Listener>) {
+        let Some(changes) = changes else { return std::future::pending().await };
         let host = hns::Desired::endpoint_id(&self.config.cluster_uid, &self.config.network_name).to_string();
         loop {
-            match news.next().await {
-                News::All => return,
+            match changes.next().await {
+                Change::All => return,
                 // Pods' endpoints come and go.
-                News::Event(Event { event_type: Event::ENDPOINT_DETACHED, data, .. }) if data.as_ref().is_some_and(|data| !names(data, &host)) => {}
-                News::Event(Event { event_type: Event::NETWORK_CREATE | Event::NETWORK_DELETE | Event::ENDPOINT_DETACHED, .. }) => return,
-                News::Event(_) => {}
+                Change::Event(Event { event_type: Event::ENDPOINT_DETACHED, data, .. }) if data.as_ref().is_some_and(|data| !names(data, &host)) => {}
+                Change::Event(Event { event_type: Event::NETWORK_CREATE | Event::NETWORK_DELETE | Event::ENDPOINT_DETACHED, .. }) => return,
+                Change::Event(_) => {}
             }
         }
     }
@@ -197,7 +197,7 @@ impl Fabric {
         (problems, done)
     }
 
-    /// The route with the interface of the nodes' network, which Windows wants to be told.
+    /// The route with the interface of the nodes' network, which Windows requires.
     fn on_link(&self, route: &HostRoute, observed: &[HostRoute]) -> HostRoute {
         let link = route.via.and_then(|via| observed.iter().filter(|o| o.via.is_none() && o.dst.contains(&via)).max_by_key(|o| o.dst.prefix_len()));
         HostRoute { oif: link.map_or(0, |link| link.oif), ..route.clone() }

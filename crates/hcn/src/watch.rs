@@ -1,8 +1,8 @@
 //! Watch of a Host Networking Service: its health and its changes.
 //!
 //! One task registers for notifications, registers again after each disconnect, and probes the service with two small calls. Users get
-//! [`News`] over a bounded channel and [`Health`] over a watch channel. A user that falls behind, a new registration, and an object that
-//! vanished without a notification all read as [`News::All`]: compare everything. News say what to look at, never what is there.
+//! [`Change`] over a bounded channel and [`Health`] over a watch channel. A user that falls behind, a new registration, and an object that
+//! vanished without a notification all read as [`Change::All`]: compare everything. A change says what to look at, never what is there.
 //!
 //! The watch shares the process's client: a call that hangs delays no other.
 
@@ -83,9 +83,9 @@ impl Health {
     }
 }
 
-/// News for a user of the watch.
+/// A change for a user of the watch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum Change {
     /// A notification of the service.
     Event(Event),
     /// Anything may have changed: compare everything.
@@ -95,7 +95,7 @@ pub enum News {
 /// A watch; clones share it. It ends when the last clone and the last [`Listener`] are dropped.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    news: broadcast::Sender<News>,
+    changes: broadcast::Sender<Change>,
     health: watch::Receiver<Health>,
     _alive: Arc<AbortOnDrop>,
 }
@@ -109,24 +109,24 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// A user's end of the news.
+/// Receives changes for one user of the watch.
 #[derive(Debug)]
 pub struct Listener {
-    news: broadcast::Receiver<News>,
+    changes: broadcast::Receiver<Change>,
     watch: Watch,
-    /// Whether no news was read yet.
+    /// Whether no change was read yet.
     fresh: bool,
 }
 
 impl Listener {
-    /// Waits for news; the first are [`News::All`]. May be dropped and called again at any time.
-    pub async fn next(&mut self) -> News {
+    /// Waits for a change; the first is [`Change::All`]. May be dropped and called again at any time.
+    pub async fn next(&mut self) -> Change {
         if std::mem::take(&mut self.fresh) {
-            return News::All;
+            return Change::All;
         }
-        match self.news.recv().await {
-            Ok(news) => news,
-            Err(broadcast::error::RecvError::Lagged(_)) => News::All,
+        match self.changes.recv().await {
+            Ok(change) => change,
+            Err(broadcast::error::RecvError::Lagged(_)) => Change::All,
             // The sender is in our own clone of the watch.
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
@@ -141,10 +141,10 @@ impl Listener {
 impl Watch {
     /// Watches the service behind `client`. Needs a tokio runtime.
     pub fn start(client: HcnClient, timing: Timing) -> Self {
-        let (news, (reported, health)) = (broadcast::Sender::new(EVENTS), watch::channel(Health::Unknown));
-        let task = Task { client, timing, news: news.clone(), health: reported, seen: BTreeSet::new(), failing_since: None };
+        let (changes, (reported, health)) = (broadcast::Sender::new(EVENTS), watch::channel(Health::Unknown));
+        let task = Task { client, timing, changes: changes.clone(), health: reported, seen: BTreeSet::new(), failing_since: None };
         let alive = Arc::new(AbortOnDrop(tokio::spawn(task.run()).abort_handle()));
-        Self { news, health, _alive: alive }
+        Self { changes, health, _alive: alive }
     }
 
     /// The service's health.
@@ -152,16 +152,16 @@ impl Watch {
         self.health.clone()
     }
 
-    /// News from now on.
+    /// Listens for changes from now on.
     pub fn listen(&self) -> Listener {
-        Listener { news: self.news.subscribe(), watch: self.clone(), fresh: true }
+        Listener { changes: self.changes.subscribe(), watch: self.clone(), fresh: true }
     }
 }
 
 struct Task {
     client: HcnClient,
     timing: Timing,
-    news: broadcast::Sender<News>,
+    changes: broadcast::Sender<Change>,
     health: watch::Sender<Health>,
     /// Networks and namespaces that the last probe found.
     seen: BTreeSet<Guid>,
@@ -213,7 +213,7 @@ impl Task {
                     if announce || vanished || recovered || full_pass <= Instant::now() {
                         announce = false;
                         full_pass = Instant::now() + self.timing.full_pass;
-                        let _ = self.news.send(News::All);
+                        let _ = self.changes.send(Change::All);
                     }
                 }
                 Probed::Failed(error) => self.fails(&error.to_string()),
@@ -227,7 +227,7 @@ impl Task {
                 if event.event_type == Event::SERVICE_DISCONNECT {
                     return;
                 }
-                let _ = self.news.send(News::Event(event));
+                let _ = self.changes.send(Change::Event(event));
             }
         }
     }
@@ -242,7 +242,7 @@ impl Task {
             found.extend(client.namespace_ids().await.or_else(refused)?);
             Ok(found)
         };
-        let news = self.news.clone();
+        let changes = self.changes.clone();
         let probed = self.timed("HcnEnumerateNetworks", call);
         tokio::pin!(probed);
         loop {
@@ -250,7 +250,7 @@ impl Task {
                 biased;
                 answer = &mut probed => return answer.map_or_else(Probed::Failed, Probed::Found),
                 event = events.recv() => match event {
-                    Some(event) if event.event_type != Event::SERVICE_DISCONNECT => drop(news.send(News::Event(event))),
+                    Some(event) if event.event_type != Event::SERVICE_DISCONNECT => drop(changes.send(Change::Event(event))),
                     _ => return Probed::Disconnected,
                 },
             }
@@ -284,7 +284,7 @@ impl Task {
 
     fn set(&self, health: Health) {
         let changed = |old: &Health| match (old, &health) {
-            // Which call it was that failed is no news.
+            // Which call failed changes nothing.
             (Health::Down { .. }, Health::Down { .. }) | (Health::Failing { .. }, Health::Failing { .. }) => false,
             (old, new) => old != new,
         };

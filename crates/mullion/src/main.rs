@@ -77,8 +77,8 @@ fn agent_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the event loop failed")
 }
 
-/// Resolves when the process is told to end.
-async fn told_to_end() {
+/// Resolves when the process is asked to end.
+async fn end_requested() {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};

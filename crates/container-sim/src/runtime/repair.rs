@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cni::spec::code;
 use futures::StreamExt as _;
-use hcn::watch::{Listener, News};
+use hcn::watch::{Change, Listener};
 use hcn::{Event, Guid};
 use k8s_cri::v1::ContainerEventType;
 
@@ -70,12 +70,12 @@ impl Runtime {
         ready.filter_map(|(id, sandbox)| Some((id.clone(), (compartment(&sandbox.record.netns)?, sandbox.trouble.is_some())))).collect()
     }
 
-    /// The sandboxes that have to be looked at after these news; none where HNS does not say.
-    async fn suspects(&self, news: &News) -> Option<Vec<String>> {
+    /// The sandboxes that have to be looked at after this change; none where HNS does not say.
+    async fn suspects(&self, change: &Change) -> Option<Vec<String>> {
         // Before HNS is read: a sandbox that is made meanwhile is not missed there.
         let known = self.compartments();
         let of = |guid: Guid| known.iter().filter(|(_, (own, _))| *own == guid).map(|(id, _)| id.clone()).collect();
-        if let News::Event(event) = news {
+        if let Change::Event(event) = change {
             match namespace_of(event) {
                 Concerns::Nothing => return Some(Vec::new()),
                 Concerns::Namespace(guid) => return Some(of(guid)),
@@ -152,7 +152,7 @@ impl Runtime {
         let kind = {
             let mut state = self.state();
             let Some(sandbox) = state.sandboxes.get_mut(&record.id) else { return };
-            // A new reason while the same repair goes on is no news.
+            // A new reason while the same repair goes on changes nothing.
             let same = match (&sandbox.trouble, &trouble) {
                 (Some(Trouble::Repairing(_)), Some(Trouble::Repairing(_))) => true,
                 (old, new) => old == new,
@@ -200,20 +200,20 @@ fn namespace_of(event: &Event) -> Concerns {
     namespace.map_or(Concerns::All, Concerns::Namespace)
 }
 
-/// Looks at sandboxes when HNS has news, and again at those that are under repair.
+/// Looks at sandboxes when HNS reports a change, and again at those that are under repair.
 async fn follow(runtime: Weak<Runtime>, mut listener: Listener) {
     let mut pending: BTreeMap<String, u32> = BTreeMap::new();
     // HNS did not say which sandboxes have a network.
     let mut unread = false;
     loop {
-        let news = if pending.is_empty() && !unread {
+        let change = if pending.is_empty() && !unread {
             Some(listener.next().await)
         } else {
-            tokio::time::timeout(AGAIN, listener.next()).await.ok().or(unread.then_some(News::All))
+            tokio::time::timeout(AGAIN, listener.next()).await.ok().or(unread.then_some(Change::All))
         };
         let Some(runtime) = runtime.upgrade() else { return };
-        if let Some(news) = news {
-            let suspects = runtime.suspects(&if unread { News::All } else { news }).await;
+        if let Some(change) = change {
+            let suspects = runtime.suspects(&if unread { Change::All } else { change }).await;
             unread = suspects.is_none();
             for id in suspects.into_iter().flatten() {
                 pending.entry(id).or_default();

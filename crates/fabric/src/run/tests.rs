@@ -113,7 +113,7 @@ fn config(api: &FakeApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std:
         cni_conf_dir: dir.to_owned(),
         ipam_dir: None,
         full_pass: Duration::from_secs(3600),
-        news: None,
+        changes: None,
         status: None,
     }
 }
@@ -136,8 +136,8 @@ async fn lost_hns_objects_are_repaired_without_waiting_for_the_periodic_pass() {
     let api = FakeApi::new();
     let dir = tempfile::tempdir().unwrap();
     let routes = Arc::new(MemoryRoutes::default());
-    let news = hcn::watch::Watch::start(HcnClient::new(simulator.session()), hcn::watch::Timing::default()).listen();
-    let config = Config { news: Some(news), ..config(&api, &routes, &hcn, dir.path()) };
+    let changes = hcn::watch::Watch::start(HcnClient::new(simulator.session()), hcn::watch::Timing::default()).listen();
+    let config = Config { changes: Some(changes), ..config(&api, &routes, &hcn, dir.path()) };
     let fabric = tokio::spawn(run(config, std::future::pending()));
     api.node("ADDED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
     api.listed();

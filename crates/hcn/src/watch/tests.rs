@@ -81,15 +81,15 @@ async fn becomes(health: &mut watch::Receiver<Health>, what: &str, holds: impl F
     seen.unwrap_or_else(|_| panic!("not {what}")).unwrap().clone()
 }
 
-async fn next(listener: &mut Listener) -> News {
-    tokio::time::timeout(PATIENCE, listener.next()).await.expect("news")
+async fn next(listener: &mut Listener) -> Change {
+    tokio::time::timeout(PATIENCE, listener.next()).await.expect("a change")
 }
 
-/// A listener that has read the news of its start and of the first registration.
+/// A listener that has read the change of its start and of the first registration.
 async fn settled(watch: &Watch) -> Listener {
     let mut listener = watch.listen();
     for _ in 0..2 {
-        assert_eq!(next(&mut listener).await, News::All);
+        assert_eq!(next(&mut listener).await, Change::All);
     }
     listener
 }
@@ -123,10 +123,10 @@ async fn short_restart_is_not_down_and_everything_is_compared_after_it() {
     service.restart();
     becomes(&mut health, "failing", |health| matches!(health, Health::Failing { .. })).await;
     service.set(ANSWERS);
-    assert_eq!(next(&mut listener).await, News::All);
+    assert_eq!(next(&mut listener).await, Change::All);
     becomes(&mut health, "answering", Health::is_answering).await;
     service.notify(Event::NETWORK_DELETE);
-    assert!(matches!(next(&mut listener).await, News::Event(event) if event.event_type == Event::NETWORK_DELETE), "registered again");
+    assert!(matches!(next(&mut listener).await, Change::Event(event) if event.event_type == Event::NETWORK_DELETE), "registered again");
 }
 
 #[tokio::test]
@@ -135,10 +135,10 @@ async fn object_that_vanishes_without_notification_is_noticed() {
     let mut listener = settled(&watch).await;
     let id = Guid::random();
     service.namespaces.lock().unwrap().push(id);
-    // The probe must have seen it; what appears is no news.
+    // The probe must have seen it; a new object is no change.
     tokio::time::sleep(FAST.probe * 20).await;
     service.namespaces.lock().unwrap().clear();
-    assert_eq!(next(&mut listener).await, News::All);
+    assert_eq!(next(&mut listener).await, Change::All);
 }
 
 #[tokio::test]
@@ -150,12 +150,12 @@ async fn listener_that_falls_behind_compares_everything() {
     for _ in 0..EVENTS {
         tokio::task::yield_now().await;
     }
-    let mut news = next(&mut listener).await;
+    let mut change = next(&mut listener).await;
     for _ in 0..EVENTS {
-        if news == News::All {
+        if change == Change::All {
             return;
         }
-        news = next(&mut listener).await;
+        change = next(&mut listener).await;
     }
-    panic!("no News::All");
+    panic!("no Change::All");
 }

@@ -21,7 +21,7 @@ use crate::linux::cli::ControlPlaneArgs;
 use crate::linux::disks::Disks;
 use crate::linux::node_ports;
 
-/// Runs the control plane until it is told to end.
+/// Runs the control plane until the process is asked to end.
 pub fn main(args: ControlPlaneArgs) -> Result<(), Failure> {
     crate::init_logs();
     // Two workers: a write waits for the disk on one while the other answers reads and watches.
@@ -42,7 +42,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     // One watch per kind for all parts below.
     let api = cluster::ApiServer::default();
     let dns = dns_config(&args, &api).await?;
-    lab::notify::ready("").context("telling the supervisor failed")?;
+    lab::notify::ready("").context("cannot report readiness to the supervisor")?;
     let manager = || client("system:kube-controller-manager", &[]);
     let controllers = controllers::Config {
         api: api.clone(),
@@ -57,7 +57,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         end = dns::run(client("system:kube-dns", &[]), dns) => end.context("the cluster's DNS ended")?,
         end = pod_routes(manager(), &api, &args) => end.context("keeping routes to pods ended")?,
         end = node_ports::run(manager(), &api, args.ports_socket.clone()) => end.context("the node-port relay ended")?,
-        () = crate::told_to_end() => {}
+        () = crate::end_requested() => {}
     }
     shutdown.cancel();
     server.shutdown().await;
@@ -129,7 +129,7 @@ async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlan
         cni_conf_dir: args.store_dir.clone(),
         ipam_dir: None,
         full_pass: crate::app::node::FULL_PASS,
-        news: None,
+        changes: None,
         status: None,
     };
     fabric::run(config, std::future::pending()).await;

@@ -28,7 +28,7 @@ pub fn is_own_name(name: &str) -> bool {
     matches!(name, "kube-proxy" | "proxy")
 }
 
-/// Runs the proxy until it is told to end; what was programmed stays.
+/// Runs the proxy until the process is asked to end; what was programmed stays.
 pub fn main(args: impl IntoIterator<Item = String>) -> Result<(), Failure> {
     let options = Options::parse(args)?;
     if options.flags.help {
@@ -55,7 +55,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> Result<(), Failure> {
         #[cfg(not(windows))]
         tracing::warn!("--windows-service has no effect: this is no Windows");
     }
-    crate::agent_runtime()?.block_on(run(&options, crate::told_to_end())).map_err(Failure::from)
+    crate::agent_runtime()?.block_on(run(&options, crate::end_requested())).map_err(Failure::from)
 }
 
 fn init_logs(verbosity: u32, file: Option<&str>) -> Result<()> {

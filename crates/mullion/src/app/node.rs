@@ -35,7 +35,7 @@ pub const NETWORK: &str = "mullion";
 /// How often proxy and fabric compare everything with the host.
 pub const FULL_PASS: Duration = Duration::from_secs(30);
 
-/// Runs a node until it is told to end; pods stay.
+/// Runs a node until the process is asked to end; pods stay.
 pub fn main(args: Box<NodeArgs>) -> Result<(), Failure> {
     let parsed = args.into_config().map_err(|error| Failure::new(USAGE, error))?;
     let config = parsed.config.complete(NETWORK).map_err(|error| Failure::new(USAGE, error))?;
@@ -71,7 +71,7 @@ async fn run(config: &Complete) -> Result<()> {
     };
     let network = network(config, client.clone(), &api, hcn.clone(), watch.as_ref(), &shutdown);
     let end = async {
-        crate::told_to_end().await;
+        crate::end_requested().await;
         tracing::info!(node = node.node_name, "ending; pods stay");
         shutdown.cancel();
     };
@@ -101,7 +101,7 @@ async fn network(
     let fabric = async {
         if !node.without.contains(&Part::Fabric) {
             let fabric = fabric_config(config, client.clone(), &cluster_uid, hcn.clone())?;
-            let fabric = fabric::Config { api: api.clone(), news: watch.map(Watch::listen), ..fabric };
+            let fabric = fabric::Config { api: api.clone(), changes: watch.map(Watch::listen), ..fabric };
             fabric::run(fabric, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
@@ -163,7 +163,7 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
         cni_conf_dir: node.cni_conf_dir.clone().into(),
         ipam_dir: Some(node.ipam_dir.as_str()).filter(|dir| !dir.is_empty()).map(PathBuf::from),
         full_pass: FULL_PASS,
-        news: None,
+        changes: None,
         status: None,
     })
 }

@@ -100,7 +100,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     let kept = lock.file().try_clone().context("keeping the lock failed")?;
     let fds = vec![(processes::API_LISTENER.to_owned(), listener.into()), (LOCK.to_owned(), kept.into())];
     let (lab, boots) = start_lab(&dirs, (&cluster, &plan), fds, outside).inspect_err(|failure| {
-        // On a machine that cannot run it, a cluster that never was leaves nothing. Otherwise its logs may tell why.
+        // On a machine that cannot run it, a cluster that never was leaves nothing. Otherwise its logs may show why.
         if fresh && matches!(failure.error.downcast_ref(), Some(LabError::Nftables(_) | LabError::Namespaces(_))) {
             drop(std::fs::remove_dir_all(&dirs.dir));
         }
@@ -137,7 +137,7 @@ fn bind(asked: Option<u16>, known: Option<u16>) -> Result<TcpListener, LabError>
 fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan, Option<Cluster>), ClusterError> {
     let mut known = Cluster::load(dirs)?;
     if let Some(known) = known.as_mut().filter(|known| known.port.is_none()) {
-        // Of a directory of format 1 the kubeconfig alone tells the port.
+        // Of a directory of format 1 the kubeconfig alone has the port.
         known.port = keys::port_of(&dirs.dir.join("pki").join("admin.conf"));
     }
     let base = known.as_ref().map(|known| known.addresses.clone()).unwrap_or_default();

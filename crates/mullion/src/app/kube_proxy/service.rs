@@ -49,22 +49,22 @@ fn serve() -> Result<()> {
         _ => ServiceControlHandlerResult::NotImplemented,
     };
     let manager = service_control_handler::register(NAME, control).context("the service control manager does not listen")?;
-    tell(manager, ServiceState::StartPending, 0)?;
+    report(manager, ServiceState::StartPending, 0)?;
     let runtime = crate::agent_runtime()?;
-    tell(manager, ServiceState::Running, 0)?;
+    report(manager, ServiceState::Running, 0)?;
     tracing::info!("the service control manager started the service");
     let ended = runtime.block_on(super::run(options, async {
         stop.cancelled().await;
         tracing::info!("the service control manager stops the service");
-        if let Err(error) = tell(manager, ServiceState::StopPending, 0) {
+        if let Err(error) = report(manager, ServiceState::StopPending, 0) {
             tracing::warn!("{error:#}");
         }
     }));
-    tell(manager, ServiceState::Stopped, u32::from(ended.is_err()))?;
+    report(manager, ServiceState::Stopped, u32::from(ended.is_err()))?;
     ended
 }
 
-fn tell(manager: ServiceStatusHandle, state: ServiceState, exit: u32) -> Result<()> {
+fn report(manager: ServiceStatusHandle, state: ServiceState, exit: u32) -> Result<()> {
     let waits = matches!(state, ServiceState::StartPending | ServiceState::StopPending);
     let status = ServiceStatus {
         service_type: ServiceType::OWN_PROCESS,
