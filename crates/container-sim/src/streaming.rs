@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
 use listen::Limits;
 use streaming::portforward;
-use streaming::remotecommand::{self, Wanted};
+use streaming::remotecommand::{self, Requested};
 use tokio::net::TcpListener;
 use tonic::Status;
 
@@ -92,12 +92,12 @@ fn answer(runtime: &Arc<Runtime>, tokens: &Tokens<Pending>, mut request: Request
     let (what, token) = (parts.next().unwrap_or_default().to_owned(), parts.next().unwrap_or_default().to_owned());
     let answered = match (what.as_str(), tokens.take(&token)) {
         ("exec", Some(Pending::Exec(exec))) => {
-            let wanted = Wanted { stdin: exec.stdin, stdout: exec.stdout, stderr: exec.stderr, tty: exec.tty };
-            run(runtime, &mut request, wanted, session::Program::Exec { container: exec.container_id, argv: exec.cmd })
+            let requested = Requested { stdin: exec.stdin, stdout: exec.stdout, stderr: exec.stderr, tty: exec.tty };
+            run(runtime, &mut request, requested, session::Program::Exec { container: exec.container_id, argv: exec.cmd })
         }
         ("attach", Some(Pending::Attach(attach))) => {
-            let wanted = Wanted { stdin: attach.stdin, stdout: attach.stdout, stderr: attach.stderr, tty: attach.tty };
-            run(runtime, &mut request, wanted, session::Program::Attach { container: attach.container_id })
+            let requested = Requested { stdin: attach.stdin, stdout: attach.stdout, stderr: attach.stderr, tty: attach.tty };
+            run(runtime, &mut request, requested, session::Program::Attach { container: attach.container_id })
         }
         ("portforward", Some(Pending::PortForward(forward))) => port_forward(runtime, &mut request, forward.pod_sandbox_id),
         _ => {
@@ -114,8 +114,8 @@ fn answer(runtime: &Arc<Runtime>, tokens: &Tokens<Pending>, mut request: Request
 
 type Answered = Result<Response<()>, Box<Response<String>>>;
 
-fn run(runtime: &Arc<Runtime>, request: &mut Request<Incoming>, wanted: Wanted, program: session::Program) -> Answered {
-    let (response, accepted) = remotecommand::accept(request.headers(), wanted)?;
+fn run(runtime: &Arc<Runtime>, request: &mut Request<Incoming>, requested: Requested, program: session::Program) -> Answered {
+    let (response, accepted) = remotecommand::accept(request.headers(), requested)?;
     let (runtime, upgraded) = (Arc::clone(runtime), hyper::upgrade::on(request));
     tokio::spawn(async move {
         let upgraded = match upgraded.await {
@@ -124,7 +124,14 @@ fn run(runtime: &Arc<Runtime>, request: &mut Request<Incoming>, wanted: Wanted, 
         };
         match accepted.streams(upgraded).await {
             Ok(streams) => {
-                session::run(&runtime, program, Want { stdin: wanted.stdin, stdout: wanted.stdout, stderr: wanted.stderr }, wanted.tty, streams).await
+                session::run(
+                    &runtime,
+                    program,
+                    Want { stdin: requested.stdin, stdout: requested.stdout, stderr: requested.stderr },
+                    requested.tty,
+                    streams,
+                )
+                .await
             }
             Err(error) => tracing::debug!(%error, "a client did not begin its streams"),
         }

@@ -28,7 +28,7 @@ const STALLED: Duration = Duration::from_secs(30);
 /// # Errors
 /// The refusal.
 pub fn accept(headers: &HeaderMap) -> Result<Response<()>, Box<Response<String>>> {
-    match upgrade::wanted(headers) {
+    match upgrade::requested(headers) {
         Some(Wire::Spdy) => upgrade::accept_spdy(headers, &[PROTOCOL]).map(|(response, _)| response),
         _ => Err(Box::new(upgrade::no_upgrade())),
     }
@@ -36,7 +36,7 @@ pub fn accept(headers: &HeaderMap) -> Result<Response<()>, Box<Response<String>>
 
 /// Whether a request is for SPDY inside WebSocket.
 pub fn is_tunnel(headers: &HeaderMap) -> bool {
-    upgrade::wanted(headers) == Some(Wire::WebSocket)
+    upgrade::requested(headers) == Some(Wire::WebSocket)
         && upgrade::values(headers, &http::header::SEC_WEBSOCKET_PROTOCOL).iter().any(|own| own == TUNNEL)
 }
 

@@ -53,7 +53,7 @@ pub type Output = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// The streams that a client asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Requested {
     /// Input.
     pub stdin: bool,
     /// Output.
@@ -173,7 +173,7 @@ impl Streams {
 pub struct Accepted {
     wire: Wire,
     protocol: &'static str,
-    wanted: Wanted,
+    requested: Requested,
 }
 
 /// Why there are no streams after all.
@@ -200,8 +200,8 @@ pub enum Error {
 ///
 /// # Errors
 /// The refusal.
-pub fn accept(headers: &HeaderMap, wanted: Wanted) -> Result<(Response<()>, Accepted), Box<Response<String>>> {
-    let (response, wire, protocol) = match upgrade::wanted(headers) {
+pub fn accept(headers: &HeaderMap, requested: Requested) -> Result<(Response<()>, Accepted), Box<Response<String>>> {
+    let (response, wire, protocol) = match upgrade::requested(headers) {
         Some(Wire::Spdy) => {
             let (response, protocol) = upgrade::accept_spdy(headers, &SPDY_PROTOCOLS)?;
             (response, Wire::Spdy, protocol)
@@ -212,21 +212,22 @@ pub fn accept(headers: &HeaderMap, wanted: Wanted) -> Result<(Response<()>, Acce
         }
         None => return Err(Box::new(upgrade::no_upgrade())),
     };
-    Ok((response, Accepted { wire, protocol, wanted }))
+    Ok((response, Accepted { wire, protocol, requested }))
 }
 
 /// Answers a request over WebSocket with v5 alone, as an API server does which speaks SPDY to nodes.
 ///
 /// # Errors
 /// The refusal.
-pub fn accept_v5(headers: &HeaderMap, wanted: Wanted) -> Result<(Response<()>, Accepted), Box<Response<String>>> {
+pub fn accept_v5(headers: &HeaderMap, requested: Requested) -> Result<(Response<()>, Accepted), Box<Response<String>>> {
     let (response, protocol) = upgrade::accept_websocket(headers, &[V5], None)?;
-    Ok((response, Accepted { wire: Wire::WebSocket, protocol, wanted }))
+    Ok((response, Accepted { wire: Wire::WebSocket, protocol, requested }))
 }
 
 /// Whether a request is for WebSocket with v5.
 pub fn is_v5(headers: &HeaderMap) -> bool {
-    upgrade::wanted(headers) == Some(Wire::WebSocket) && upgrade::values(headers, &http::header::SEC_WEBSOCKET_PROTOCOL).iter().any(|own| own == V5)
+    upgrade::requested(headers) == Some(Wire::WebSocket)
+        && upgrade::values(headers, &http::header::SEC_WEBSOCKET_PROTOCOL).iter().any(|own| own == V5)
 }
 
 impl Accepted {
@@ -251,16 +252,16 @@ impl Accepted {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let wanted: &[u8] = if self.wanted.stdin { &[RESIZE, STDIN] } else { &[RESIZE] };
-        let (channels, mut received) = Channels::server(io, wanted, self.protocol == V5).await;
-        let stdin = if self.wanted.stdin { received.pop().map(bytes_of) } else { None };
+        let requested: &[u8] = if self.requested.stdin { &[RESIZE, STDIN] } else { &[RESIZE] };
+        let (channels, mut received) = Channels::server(io, requested, self.protocol == V5).await;
+        let stdin = if self.requested.stdin { received.pop().map(bytes_of) } else { None };
         let (sender, sizes) = mpsc::channel(4);
         if let Some(resize) = received.pop() {
             tokio::spawn(read_sizes(bytes_of(resize), sender));
         }
-        let output = |wanted: bool, channel| wanted.then(|| Box::new(channels.writer(channel)) as Output);
-        let stdout = output(self.wanted.stdout, STDOUT);
-        let stderr = output(self.wanted.stderr && !self.wanted.tty, STDERR);
+        let output = |requested: bool, channel| requested.then(|| Box::new(channels.writer(channel)) as Output);
+        let stdout = output(self.requested.stdout, STDOUT);
+        let stderr = output(self.requested.stderr && !self.requested.tty, STDERR);
         // Confirms the connection to the client.
         let first = if stdout.is_some() {
             STDOUT
@@ -274,13 +275,13 @@ impl Accepted {
     }
 
     async fn over_spdy(self, mut connection: Connection) -> Result<Streams, Error> {
-        let resizes = self.wanted.tty && !matches!(self.protocol, "" | "channel.k8s.io" | "v2.channel.k8s.io");
+        let resizes = self.requested.tty && !matches!(self.protocol, "" | "channel.k8s.io" | "v2.channel.k8s.io");
         let (mut error, mut stdin, mut stdout, mut stderr, mut resize) = (None, None, None, None, None);
-        let has_stderr = self.wanted.stderr && !self.wanted.tty;
-        let missing = |slot: &Option<spdy::Stream>, wanted: bool| wanted && slot.is_none();
+        let has_stderr = self.requested.stderr && !self.requested.tty;
+        let missing = |slot: &Option<spdy::Stream>, requested: bool| requested && slot.is_none();
         while missing(&error, true)
-            || missing(&stdin, self.wanted.stdin)
-            || missing(&stdout, self.wanted.stdout)
+            || missing(&stdin, self.requested.stdin)
+            || missing(&stdout, self.requested.stdout)
             || missing(&stderr, has_stderr)
             || missing(&resize, resizes)
         {
@@ -382,22 +383,22 @@ impl Remote {
     ///
     /// # Errors
     /// When the server refuses one.
-    pub async fn begin<I>(io: I, wanted: Wanted) -> Result<Self, Error>
+    pub async fn begin<I>(io: I, requested: Requested) -> Result<Self, Error>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let connection = Connection::new(io, spdy::Role::Client, Limits::default());
-        let open = async |kind: &str, wanted: bool| match wanted {
+        let open = async |kind: &str, requested: bool| match requested {
             true => connection.open(Headers::new([("streamType", kind)])).await.map(Some),
             false => Ok(None),
         };
         // All at once: each costs a round trip.
         let (error, stdin, stdout, stderr, resize) = tokio::try_join!(
             connection.open(Headers::new([("streamType", "error")])),
-            open("stdin", wanted.stdin),
-            open("stdout", wanted.stdout),
-            open("stderr", wanted.stderr && !wanted.tty),
-            open("resize", wanted.tty),
+            open("stdin", requested.stdin),
+            open("stdout", requested.stdout),
+            open("stderr", requested.stderr && !requested.tty),
+            open("resize", requested.tty),
         )?;
         Ok(Self { connection, error, stdin, stdout, stderr, resize })
     }

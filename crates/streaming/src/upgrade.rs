@@ -8,7 +8,7 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Protocols of the streams inside SPDY, wanted and chosen.
+/// Protocols of the streams inside SPDY, offered and chosen.
 pub const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 /// Protocols that would have done.
 const ACCEPTED_PROTOCOLS: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
@@ -44,7 +44,7 @@ pub fn values(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
 }
 
 /// What a request wants its connection to become, if anything.
-pub fn wanted(headers: &HeaderMap) -> Option<Wire> {
+pub fn requested(headers: &HeaderMap) -> Option<Wire> {
     if !values(headers, &CONNECTION).iter().any(|value| value.eq_ignore_ascii_case("upgrade")) {
         return None;
     }
@@ -70,7 +70,7 @@ fn refuse(status: StatusCode, text: String) -> Box<Response<String>> {
     Box::new(response)
 }
 
-/// Answers a request that changes nothing, as upstream words it.
+/// Answers a request that asks for no upgrade, with upstream's message.
 pub fn no_upgrade() -> Response<String> {
     let text = "unable to upgrade: missing upgrade headers in request";
     *refuse(StatusCode::BAD_REQUEST, text.to_owned())
@@ -183,7 +183,7 @@ pub enum Answer {
     Refused(Response<hyper::body::Incoming>),
 }
 
-/// Sends a request over a fresh connection. The connection lives in a task of its own until the answer's body has ended.
+/// Sends a request over a fresh connection. A task of its own drives the connection until the answer's body has ended.
 ///
 /// # Errors
 /// When the connection fails.
@@ -246,10 +246,10 @@ mod tests {
 
     #[test]
     fn upgrade_requests_are_recognised() {
-        assert_eq!(wanted(&headers(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")])), Some(Wire::Spdy));
-        assert_eq!(wanted(&headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")])), Some(Wire::WebSocket));
-        assert_eq!(wanted(&headers(&[("upgrade", "websocket")])), None);
-        assert_eq!(wanted(&headers(&[("connection", "upgrade"), ("upgrade", "h2c")])), None);
+        assert_eq!(requested(&headers(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")])), Some(Wire::Spdy));
+        assert_eq!(requested(&headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")])), Some(Wire::WebSocket));
+        assert_eq!(requested(&headers(&[("upgrade", "websocket")])), None);
+        assert_eq!(requested(&headers(&[("connection", "upgrade"), ("upgrade", "h2c")])), None);
     }
 
     #[test]

@@ -129,9 +129,9 @@ pub struct Channels {
 pub type Received = mpsc::Receiver<Bytes>;
 
 impl Channels {
-    /// Serves channels over a connection that has been upgraded. What comes on a channel that is `wanted` goes to its receiver, whose
+    /// Serves channels over a connection that has been upgraded. What comes on a channel of `received` goes to its receiver, whose
     /// end is the end of the channel (`ends`: the client may say so, as in v5); everything else is thrown away.
-    pub async fn server<I>(io: I, wanted: &[u8], ends: bool) -> (Self, Vec<Received>)
+    pub async fn server<I>(io: I, received: &[u8], ends: bool) -> (Self, Vec<Received>)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -139,7 +139,7 @@ impl Channels {
         let (sink, source) = socket.split();
         let (messages, queue) = mpsc::channel(4);
         let (gone, held_up) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
-        let (senders, receivers): (Vec<_>, Vec<_>) = wanted
+        let (senders, receivers): (Vec<_>, Vec<_>) = received
             .iter()
             .map(|channel| {
                 let (sender, receiver) = mpsc::channel(1);

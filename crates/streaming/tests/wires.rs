@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use streaming::remotecommand::{self, Outcome, Remote, Size, Streams, Wanted};
+use streaming::remotecommand::{self, Outcome, Remote, Requested, Size, Streams};
 use streaming::spdy::{Connection, Headers, Limits, Role};
 use streaming::upgrade::{self, Answer};
 use streaming::{portforward, websocket};
@@ -26,7 +26,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol;
 
 const SOON: Duration = Duration::from_secs(10);
-const ALL: Wanted = Wanted { stdin: true, stdout: true, stderr: true, tty: false };
+const ALL: Requested = Requested { stdin: true, stdout: true, stderr: true, tty: false };
 
 /// A server whose answers `answer` makes.
 async fn serve(answer: impl Fn(Request<Incoming>) -> Response<String> + Clone + Send + 'static) -> SocketAddr {
@@ -46,13 +46,13 @@ async fn serve(answer: impl Fn(Request<Incoming>) -> Response<String> + Clone + 
 }
 
 /// A server that runs `program` with the streams of whoever asks.
-async fn program<F, R>(wanted: Wanted, program: F) -> SocketAddr
+async fn program<F, R>(requested: Requested, program: F) -> SocketAddr
 where
     F: Fn(Streams) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + Send,
 {
     serve(move |mut request| {
-        let (response, accepted) = match remotecommand::accept(request.headers(), wanted) {
+        let (response, accepted) = match remotecommand::accept(request.headers(), requested) {
             Ok(accepted) => accepted,
             Err(refusal) => return *refusal,
         };
@@ -192,10 +192,10 @@ async fn an_interrupted_client_is_noticed() {
 }
 
 /// As the API server does: WebSocket to the client, SPDY to `backend`.
-async fn bridge(backend: SocketAddr, wanted: Wanted) -> SocketAddr {
-    program(wanted, move |client| async move {
+async fn bridge(backend: SocketAddr, requested: Requested) -> SocketAddr {
+    program(requested, move |client| async move {
         let request = upgrade::spdy_request("/", "host", &remotecommand::REMOTE_PROTOCOLS).unwrap();
-        let remote = Remote::begin(upgraded(backend, request).await.1, wanted).await.unwrap();
+        let remote = Remote::begin(upgraded(backend, request).await.1, requested).await.unwrap();
         remote.bridge(client).await;
     })
     .await
@@ -219,7 +219,7 @@ async fn websocket_becomes_spdy_on_the_way() {
 
 #[tokio::test]
 async fn sizes_of_a_terminal_arrive() {
-    let wanted = Wanted { stdin: true, stdout: true, stderr: true, tty: true };
+    let requested = Requested { stdin: true, stdout: true, stderr: true, tty: true };
     let shows = async |mut streams: Streams| {
         assert!(streams.stderr.is_none(), "a terminal has one output");
         let mut stdout = streams.stdout.take().unwrap();
@@ -230,7 +230,7 @@ async fn sizes_of_a_terminal_arrive() {
         stdout.shutdown().await.unwrap();
         streams.finish(&Outcome::Success).await;
     };
-    let address = bridge(program(wanted, shows).await, wanted).await;
+    let address = bridge(program(requested, shows).await, requested).await;
     let mut socket = websocket(address, "v5.channel.k8s.io").await;
     socket.send(Message::Binary(Bytes::from_static(b"\x04{\"Width\":80,\"Height\":24}"))).await.unwrap();
     socket.send(Message::Binary(Bytes::from_static(b"\x04{\"Width\":100,\"Height\":30}"))).await.unwrap();

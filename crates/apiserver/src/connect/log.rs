@@ -28,7 +28,7 @@ const LINGER: Duration = Duration::from_secs(60);
 /// `kubectl logs`; over WebSocket for those who ask so.
 pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let response = read(api, call, kind).await?;
-    if upgrade::wanted(request.headers()) != Some(Wire::WebSocket) || !response.status().is_success() {
+    if upgrade::requested(request.headers()) != Some(Wire::WebSocket) || !response.status().is_success() {
         return Ok(response);
     }
     let switching = match upgrade::accept_websocket(request.headers(), &[BINARY], Some("")) {

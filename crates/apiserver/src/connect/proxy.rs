@@ -37,7 +37,7 @@ const NOT_PASSED_ON: [HeaderName; 11] = [
 pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let (prefix, rest) = split(request.uri().path(), kind.namespaced);
     let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
-    let upgrades = upgrade::wanted(request.headers()).is_some();
+    let upgrades = upgrade::requested(request.headers()).is_some();
     if rest.is_empty() && !upgrades && matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = respond::text(StatusCode::MOVED_PERMANENTLY.as_u16(), "");
         if let Ok(value) = HeaderValue::try_from(format!("{prefix}/{query}")) {

@@ -14,7 +14,7 @@ use crate::status::ApiError;
 use http::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use streaming::remotecommand::{self, Outcome, Remote, Wanted};
+use streaming::remotecommand::{self, Outcome, Remote, Requested};
 use streaming::upgrade::{self, Answer};
 use streaming::{portforward, websocket};
 
@@ -26,14 +26,14 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut r
     api.registry.authorizer.check(&attributes)?;
     let pod = pod_of(api, call, kind)?;
     let forwards = call.info.subresource == "portforward";
-    let wanted = wanted(call);
+    let requested = requested(call);
     let path = if forwards {
         let ports: Vec<&str> = call.query.all("ports").collect();
         let query = if ports.is_empty() { String::new() } else { format!("?port={}", encode(&ports.join(","))) };
         format!("/portForward/{}/{}{query}", call.info.namespace, call.info.name)
     } else {
         let container = container(&pod, &call.info.name, call.query.get("container").unwrap_or_default())?;
-        format!("/{}/{}/{}/{container}?{}", call.info.subresource, call.info.namespace, call.info.name, parameters(call, wanted))
+        format!("/{}/{}/{}/{container}?{}", call.info.subresource, call.info.namespace, call.info.name, parameters(call, requested))
     };
     let node = object::text(&pod, &["spec", "nodeName"]);
     if node.is_empty() {
@@ -41,11 +41,11 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut r
     }
     let target = Target::kubelet(kubelet::location(api, node)?, path);
     let headers = request.headers().clone();
-    if upgrade::wanted(&headers).is_none() {
+    if upgrade::requested(&headers).is_none() {
         return Err(ApiError::bad_request("Upgrade request required"));
     }
     if !forwards && remotecommand::is_v5(&headers) {
-        return Ok(translate(api, &headers, &mut request, target, wanted));
+        return Ok(translate(api, &headers, &mut request, target, requested));
     }
     if forwards && portforward::is_tunnel(&headers) {
         return take_out(api, &headers, &mut request, target).await;
@@ -53,14 +53,14 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut r
     super::pass_through(api, &mut request, &target).await
 }
 
-fn wanted(call: &Call) -> Wanted {
+fn requested(call: &Call) -> Requested {
     let flag = |name: &str| call.query.flag(name);
-    Wanted { stdin: flag("stdin"), stdout: flag("stdout"), stderr: flag("stderr"), tty: flag("tty") }
+    Requested { stdin: flag("stdin"), stdout: flag("stdout"), stderr: flag("stderr"), tty: flag("tty") }
 }
 
 /// The options as kubelets read them.
-fn parameters(call: &Call, wanted: Wanted) -> String {
-    let flags = [("input", wanted.stdin), ("output", wanted.stdout), ("error", wanted.stderr), ("tty", wanted.tty)];
+fn parameters(call: &Call, requested: Requested) -> String {
+    let flags = [("input", requested.stdin), ("output", requested.stdout), ("error", requested.stderr), ("tty", requested.tty)];
     let mut all: Vec<String> = flags.iter().filter(|(_, set)| *set).map(|(name, _)| format!("{name}=1")).collect();
     if call.info.subresource == "exec" {
         all.extend(call.query.all("command").map(|word| format!("command={}", encode(word))));
@@ -69,8 +69,8 @@ fn parameters(call: &Call, wanted: Wanted) -> String {
 }
 
 /// WebSocket to the client, SPDY to the kubelet. What goes wrong at the kubelet is told in the error channel, as upstream does.
-fn translate(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target: Target, wanted: Wanted) -> Response<Body> {
-    let (response, accepted) = match remotecommand::accept_v5(headers, wanted) {
+fn translate(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target: Target, requested: Requested) -> Response<Body> {
+    let (response, accepted) = match remotecommand::accept_v5(headers, requested) {
         Ok(accepted) => accepted,
         Err(refusal) => return refusal.map(respond::full),
     };
@@ -81,7 +81,7 @@ fn translate(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target
             Err(error) => return tracing::debug!(%error, "a client did not take up its connection"),
         };
         // Both at once: neither needs the other.
-        let (client, remote) = tokio::join!(accepted.streams(client), begin(&kubelet, &target, wanted));
+        let (client, remote) = tokio::join!(accepted.streams(client), begin(&kubelet, &target, requested));
         match (client, remote) {
             (Ok(client), Ok(remote)) => remote.bridge(client).await,
             (Ok(client), Err(outcome)) => client.finish(&outcome).await,
@@ -93,13 +93,13 @@ fn translate(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target
 }
 
 /// The program's streams at the kubelet; else what the client is told.
-async fn begin(kubelet: &kubelet::KubeletClient, target: &Target, wanted: Wanted) -> Result<Remote, Outcome> {
+async fn begin(kubelet: &kubelet::KubeletClient, target: &Target, requested: Requested) -> Result<Remote, Outcome> {
     let failed = |error: String| Outcome::Failed(error);
     let stream = super::dial(kubelet, target).await.map_err(|error| failed(format!("error dialing backend: {error}")))?;
     let asked = upgrade::spdy_request(&target.path, &target.authority(), &remotecommand::REMOTE_PROTOCOLS);
     let asked = asked.map_err(|error| failed(error.to_string()))?;
     match upgrade::send(stream, asked).await.map_err(|error| failed(format!("error sending request: {error}")))? {
-        Answer::Switched(_, upgraded) => Remote::begin(upgraded, wanted).await.map_err(|error| failed(error.to_string())),
+        Answer::Switched(_, upgraded) => Remote::begin(upgraded, requested).await.map_err(|error| failed(error.to_string())),
         Answer::Refused(refusal) => {
             let text = super::text_of(refusal.into_body()).await;
             match serde_json::from_str::<Value>(&text) {

@@ -150,7 +150,7 @@ impl State {
         self.reader.take().into_iter().chain(self.writer.take()).for_each(Waker::wake);
     }
 
-    /// Nobody will ask for it any more.
+    /// It has no reader any more.
     fn is_over(&self) -> bool {
         self.receiver_gone && self.sender_gone && (self.reset.is_some() || self.inbound_fin && self.sent_fin)
     }
@@ -510,7 +510,7 @@ impl Reader {
         let wait = async {
             while full() {
                 if tokio::time::timeout(SIGN_OF_LIFE, self.shared.drained.notified()).await.is_err() {
-                    // Nothing is read meanwhile, not even that the peer is gone: writing to it tells.
+                    // Nothing is read meanwhile, not even the end of the connection: a write shows it.
                     let id = if self.role == Role::Client { 1 } else { 2 };
                     self.shared.lock().send(Frame::Ping(id));
                     self.shared.work.notify_one();
