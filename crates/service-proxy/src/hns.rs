@@ -98,7 +98,7 @@ pub struct Hns {
     calls: Arc<calls::Calls>,
     jobs: JoinSet<Done>,
     events: mpsc::UnboundedReceiver<Event>,
-    tell: mpsc::UnboundedSender<Event>,
+    events_to: mpsc::UnboundedSender<Event>,
     subscription: Option<Subscription>,
     subscribing: bool,
     subscribe_at: Instant,
@@ -107,14 +107,14 @@ pub struct Hns {
 impl Hns {
     /// A backend that has not called the service yet. `cluster_uid` marks what is ours.
     pub fn new(client: &HcnClient, cluster_uid: impl Into<String>, settings: Settings) -> Self {
-        let (tell, events) = mpsc::unbounded_channel();
+        let (events_to, events) = mpsc::unbounded_channel();
         let now = Instant::now();
         Self {
             calls: Arc::new(calls::Calls::new(client.clone())),
             engine: Engine::new(cluster_uid, settings, now),
             jobs: JoinSet::new(),
             events,
-            tell,
+            events_to,
             subscription: None,
             subscribing: false,
             subscribe_at: now,
@@ -128,9 +128,9 @@ impl Hns {
 
     fn subscribe(&mut self) {
         self.subscribing = true;
-        let (client, tell) = (self.calls.client().clone(), self.tell.clone());
+        let (client, events_to) = (self.calls.client().clone(), self.events_to.clone());
         self.jobs.spawn(async move {
-            let sink = Arc::new(move |event| drop(tell.send(event)));
+            let sink = Arc::new(move |event| drop(events_to.send(event)));
             Done::Subscribed(client.subscribe(sink).await)
         });
     }

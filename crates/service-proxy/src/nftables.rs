@@ -1,7 +1,7 @@
 //! The backend for Linux: one nftables table of data maps.
 //!
 //! No chain belongs to a Service: a packet's address, protocol and port name a class (how many backends, when to
-//! translate the source), the class has a chain that picks a slot, and the slot holds the backend. So the rules are few
+//! translate the source), the class has a chain that selects a slot, and the slot holds the backend. So the rules are few
 //! and a change is a handful of map elements in one transaction, whatever the number of Services. At start the elements
 //! that are there are compared with the table's, so a restart changes nothing that is right and cuts no connection.
 //! A full pass first asks the kernel whether anybody changed any rules since; only then does it read them.
@@ -25,7 +25,7 @@ use thiserror_ext::AsReport as _;
 use crate::backend::{Outcome, Pass};
 use crate::node_ports::NodePorts;
 use crate::table::{Protocol, Table, VipKey};
-use elements::Ground;
+use elements::NetworkContext;
 use kernel::Kernel;
 use layout::{Layout, table};
 pub use settings::{Pods, Settings};
@@ -93,10 +93,10 @@ impl Nftables {
                 Err(error) => tracing::warn!("the services' table is not what it was left as; comparing all of it: {}", error.as_report()),
             }
         }
-        let ground = self.ground()?;
-        let layout = Layout::new(&self.settings, forget::has_localhost(&ground.node_ips));
+        let context = self.context()?;
+        let layout = Layout::new(&self.settings, forget::has_localhost(&context.node_ips));
         self.kernel = None;
-        let (kernel, writes) = Kernel::adopt(layout, desired, ground)?;
+        let (kernel, writes) = Kernel::adopt(layout, desired, context)?;
         self.kernel = Some(kernel);
         let udp: Vec<VipKey> = desired.iter().map(|(key, _)| *key).filter(|key| key.protocol == Protocol::Udp).collect();
         self.forget_flows(udp.iter(), desired);
@@ -106,10 +106,10 @@ impl Nftables {
     /// Whether what we know of the kernel or of the node's addresses no longer holds.
     fn must_read(&self) -> Result<bool, NftablesError> {
         let Some(kernel) = &self.kernel else { return Ok(true) };
-        Ok(!kernel.is_undisturbed()? || *kernel.ground() != self.ground()?)
+        Ok(!kernel.is_undisturbed()? || *kernel.context() != self.context()?)
     }
 
-    fn ground(&self) -> Result<Ground, NftablesError> {
+    fn context(&self) -> Result<NetworkContext, NftablesError> {
         let host = match &self.settings.node_ports {
             NodePorts::Primary => Vec::new(),
             NodePorts::Nets(_) => host_addresses().map_err(NftablesError::HostAddresses)?,
@@ -121,12 +121,12 @@ impl Nftables {
             tracing::warn!("node ports do not listen on localhost: net.ipv4.conf.all.route_localnet cannot be set: {error}");
             node_ips.retain(|ip| !ip.is_loopback());
         }
-        Ok(Ground { node_ips, masquerade_all: self.settings.masquerade_all })
+        Ok(NetworkContext { node_ips, masquerade_all: self.settings.masquerade_all })
     }
 
     fn forget_flows<'a>(&mut self, keys: impl Iterator<Item = &'a VipKey>, desired: &Table) {
         let Some(kernel) = &self.kernel else { return };
-        match forget::flows(&forget::answerers(keys, desired, kernel.ground())) {
+        match forget::flows(&forget::answerers(keys, desired, kernel.context())) {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot flows of UDP that nobody answered any more"),
             Err(error) => {

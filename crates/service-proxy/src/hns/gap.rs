@@ -1,4 +1,4 @@
-//! Features that the Host Networking Service lacks. Each is reported: by metric always, by event where the Service asks for it.
+//! Features that the Host Networking Service does not have. Each is reported: by metric always, by event where the Service asks for it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -94,7 +94,7 @@ impl Gap {
             Self::Affinity => "this version of HNS has no session affinity: Windows Server 2022 has it".into(),
             Self::AffinityTimeout => "HNS has no timeout of session affinity: a client stays with its backend".into(),
             Self::SourceRanges => {
-                "HNS cannot tell clients apart, so loadBalancerSourceRanges is not enforced on this node: let the load balancer do it".into()
+                "HNS cannot distinguish clients, so loadBalancerSourceRanges is not enforced on this node: let the load balancer do it".into()
             }
             Self::ClientAddress => "this version of HNS has no direct server return, so backends do not see their clients' addresses, as \
                                     externalTrafficPolicy Local wants it: update Windows"

@@ -73,14 +73,14 @@ pub type ElementData = Bytes<20>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// address · protocol · port → class
-    Frontends,
+    Vips,
     /// The same for clients inside the cluster, where they may use more backends than others.
     Inside,
     /// address · protocol · port · slot → address · port
     Slots,
     /// address · protocol · port of which not everybody is a client.
     Guarded,
-    /// address · protocol · port that nobody serves: clients are told.
+    /// address · protocol · port without a backend: clients are refused.
     Rejected,
     /// address · protocol · port that others serve: silence.
     Dropped,
@@ -106,12 +106,12 @@ pub struct Set {
 impl Role {
     /// The roles that are always there; others come with the first VIP that needs them.
     pub const FIXED: [Self; 8] =
-        [Self::Frontends, Self::Inside, Self::Slots, Self::Guarded, Self::Rejected, Self::Dropped, Self::ClusterIps, Self::Hairpins];
+        [Self::Vips, Self::Inside, Self::Slots, Self::Guarded, Self::Rejected, Self::Dropped, Self::ClusterIps, Self::Hairpins];
 
     /// The order in which sets gain and lose elements ([`nft::DesiredSet::rank`]).
     pub fn rank(self) -> u8 {
         match self {
-            Self::Frontends => 0,
+            Self::Vips => 0,
             Self::Inside => 1,
             Self::Slots => 2,
             Self::Guarded => 3,
@@ -153,7 +153,7 @@ impl Set {
     pub fn name(self) -> String {
         let suffix = suffix(self.family);
         let name = match self.role {
-            Role::Frontends => "frontends",
+            Role::Vips => "vips",
             Role::Inside => "inside",
             Role::Slots => "slots",
             Role::Guarded => "guarded",
@@ -189,7 +189,7 @@ pub const MOST_BACKENDS: usize = 0xfff;
 /// The longest affinity; the API allows no more than a day.
 const LONGEST_AFFINITY: u32 = 0x1_ffff;
 
-/// How a VIP picks a backend. VIPs share classes, so there are few: one chain each.
+/// The backend selector of a VIP. VIPs share classes, so there are few: one chain each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class {
     /// How many slots there are.
@@ -234,16 +234,16 @@ impl Class {
         };
         let inside = if self.inside { "-inside" } else { "" };
         let affinity = if self.affinity == 0 { String::new() } else { format!("-sticky-{}", self.affinity) };
-        format!("pick{}-{}{inside}{masquerade}{affinity}", suffix(family), self.count)
+        format!("select{}-{}{inside}{masquerade}{affinity}", suffix(family), self.count)
     }
 }
 
 /// An element: where, which key, and the data of maps (empty for sets).
 pub type Item = (Set, ElementKey, ElementData);
 
-/// What elements depend on beside their VIP.
+/// Facts of the node that the elements of every VIP depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ground {
+pub struct NetworkContext {
     /// The addresses on which node ports listen.
     pub node_ips: Vec<IpAddr>,
     /// Every client of a ClusterIP gets this node's address.
@@ -255,25 +255,25 @@ pub fn vip_bytes(ip: IpAddr, protocol: u8, port: u16) -> ElementKey {
     ElementKey::EMPTY.ip(ip).and(&[protocol, 0, 0, 0]).port(port)
 }
 
-/// The elements of one VIP. A node port listens on those of the ground's addresses that `free` lets it have.
-pub fn elements(key: &VipKey, vip: &Vip, ground: &Ground, free: impl Fn(IpAddr) -> bool) -> Vec<Item> {
+/// The elements of one VIP. A node port listens on those of the context's addresses that `free` lets it have.
+pub fn elements(key: &VipKey, vip: &Vip, context: &NetworkContext, free: impl Fn(IpAddr) -> bool) -> Vec<Item> {
     let mut items = Vec::new();
     if vip.kind == Kind::HealthCheck {
         // A request for the node itself: its own socket answers.
         return items;
     }
     match key.address {
-        VipAddress::Ip(ip) => at_address(&mut items, ip, key, vip, ground),
+        VipAddress::Ip(ip) => at_address(&mut items, ip, key, vip, context),
         VipAddress::Node(family) => {
-            for ip in ground.node_ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family && free(*ip)) {
-                at_address(&mut items, ip, key, vip, ground);
+            for ip in context.node_ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family && free(*ip)) {
+                at_address(&mut items, ip, key, vip, context);
             }
         }
     }
     items
 }
 
-fn at_address(items: &mut Vec<Item>, address: IpAddr, key: &VipKey, vip: &Vip, ground: &Ground) {
+fn at_address(items: &mut Vec<Item>, address: IpAddr, key: &VipKey, vip: &Vip, context: &NetworkContext) {
     let family = IpFamily::of(address);
     let at = vip_bytes(address, key.protocol.number(), key.port);
     let mut put = |role: Role, key: ElementKey| items.push((role.of(family), key, ElementData::EMPTY));
@@ -294,11 +294,11 @@ fn at_address(items: &mut Vec<Item>, address: IpAddr, key: &VipKey, vip: &Vip, g
         put(Role::Sticky(affinity(vip)), at);
     }
     let masquerade = match (vip.kind, vip.keep_client) {
-        (Kind::ClusterIp, _) if !ground.masquerade_all => Masquerade::Outsiders,
+        (Kind::ClusterIp, _) if !context.masquerade_all => Masquerade::Outsiders,
         (_, true) => Masquerade::Never,
         (_, false) => Masquerade::Always,
     };
-    serve(items, Role::Frontends, at, &vip.backends, vip, masquerade);
+    serve(items, Role::Vips, at, &vip.backends, vip, masquerade);
     // Pods keep their addresses; the node itself may have taken the VIP's own.
     serve(items, Role::Inside, at, inside, vip, Masquerade::Outsiders);
 }
@@ -335,8 +335,8 @@ mod tests {
     }
 
     fn show(key: &VipKey, vip: &Vip, node_ips: &[&str]) -> String {
-        let ground = Ground { node_ips: node_ips.iter().map(|ip| ip.parse().unwrap()).collect(), masquerade_all: false };
-        let mut items = elements(key, vip, &ground, |_| true);
+        let context = NetworkContext { node_ips: node_ips.iter().map(|ip| ip.parse().unwrap()).collect(), masquerade_all: false };
+        let mut items = elements(key, vip, &context, |_| true);
         items.sort();
         items.iter().map(|(set, key, data)| format!("{} {key:?} {data:?}\n", set.name())).collect()
     }
@@ -349,7 +349,7 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn golden_elements() {
         insta::assert_snapshot!(show(&key("10.96.0.1", 80), &vip(Kind::ClusterIp, &[("192.168.0.5", 8080, true), ("192.168.1.5", 80, false)]), &[]), @r"
-        frontends 0a6000010600000000500000 02100000
+        vips 0a6000010600000000500000 02100000
         slots 0a600001060000000050000000000000 c0a800051f900000
         slots 0a600001060000000050000001000000 c0a8010500500000
         cluster-ips 0a600001 
@@ -373,7 +373,7 @@ mod tests {
         guarded.affinity = Some(60);
         guarded.sources = Some(["fd00:9::/32".parse().unwrap(), "fd00::7/128".parse().unwrap()].into());
         insta::assert_snapshot!(show(&key("fd00::9", 80), &guarded, &[]), @r"
-        frontends6 fd0000000000000000000000000000090600000000500000 01201e00
+        vips6 fd0000000000000000000000000000090600000000500000 01201e00
         slots6 fd000000000000000000000000000009060000000050000000000000 fd00000100000000000000000000000500500000
         guarded6 fd0000000000000000000000000000090600000000500000 
         sticky6-60 fd0000000000000000000000000000090600000000500000 
@@ -395,7 +395,7 @@ mod tests {
         let class = Class { count: 3, masquerade: Masquerade::Outsiders, inside: false, affinity: 60 };
         assert_eq!(
             (class.chain(IpFamily::V4), class.chain(IpFamily::V6)),
-            ("pick-3-masq-outsiders-sticky-60".into(), "pick6-3-masq-outsiders-sticky-60".into())
+            ("select-3-masq-outsiders-sticky-60".into(), "select6-3-masq-outsiders-sticky-60".into())
         );
     }
 }

@@ -7,7 +7,7 @@ use linux_sys::conntrack::{self, Conntrack, Flow};
 use linux_sys::netlink::NetlinkError;
 use nft::{Data, Desired, Engine, NftError, Plan};
 
-use super::elements::{Ground, Role, Set, elements};
+use super::elements::{NetworkContext, Role, Set, elements};
 use super::layout::{Names, table};
 use crate::table::{IpFamily, Protocol, Table, Vip, VipAddress, VipKey};
 
@@ -15,13 +15,13 @@ use crate::table::{IpFamily, Protocol, Table, Vip, VipAddress, VipKey};
 pub type Answerers = BTreeMap<SocketAddr, BTreeSet<SocketAddr>>;
 
 /// Those of the VIPs of `keys`. One that is gone has nobody.
-pub fn answerers<'a>(keys: impl IntoIterator<Item = &'a VipKey>, table: &Table, ground: &Ground) -> Answerers {
+pub fn answerers<'a>(keys: impl IntoIterator<Item = &'a VipKey>, table: &Table, context: &NetworkContext) -> Answerers {
     let mut map = Answerers::new();
     for key in keys.into_iter().filter(|key| key.protocol == Protocol::Udp) {
         let backends: BTreeSet<SocketAddr> = table.get(key).map(|vip| targets(vip)).unwrap_or_default();
         let ips = match key.address {
             VipAddress::Ip(ip) => vec![ip],
-            VipAddress::Node(family) => ground.node_ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect(),
+            VipAddress::Node(family) => context.node_ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect(),
         };
         map.extend(ips.into_iter().map(|ip| (SocketAddr::new(ip, key.port), backends.clone())));
     }
@@ -49,7 +49,7 @@ pub fn flows(answerers: &Answerers) -> Result<usize, NetlinkError> {
 }
 
 /// Takes away clients that stick to a backend which is none (any more) of their VIP's, so that they get another one.
-pub fn clients(engine: &Engine, sticky: &BTreeSet<Set>, wanted: &Table, ground: &Ground) -> Result<usize, NftError> {
+pub fn clients(engine: &Engine, sticky: &BTreeSet<Set>, desired: &Table, context: &NetworkContext) -> Result<usize, NftError> {
     let mut count = 0;
     for set in sticky {
         let Role::Sticky(seconds) = set.role else { continue };
@@ -58,7 +58,7 @@ pub fn clients(engine: &Engine, sticky: &BTreeSet<Set>, wanted: &Table, ground: 
         if there.is_empty() {
             continue;
         }
-        let targets = sticky_targets(wanted, ground, *set);
+        let targets = sticky_targets(desired, context, *set);
         for client in there {
             let Some(Data::Value(target)) = &client.data else { continue };
             let vip = client.key.get(address_len(set.family)..).unwrap_or_default();
@@ -85,11 +85,11 @@ fn address_len(family: IpFamily) -> usize {
 }
 
 /// The backends of each VIP whose clients stick as `set` says, as bytes of elements.
-fn sticky_targets(wanted: &Table, ground: &Ground, set: Set) -> BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> {
+fn sticky_targets(desired: &Table, context: &NetworkContext, set: Set) -> BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> {
     let mut map: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> = BTreeMap::new();
-    let sticky = wanted.iter().filter(|(key, vip)| key.family() == set.family && vip.affinity.is_some());
+    let sticky = desired.iter().filter(|(key, vip)| key.family() == set.family && vip.affinity.is_some());
     for (key, vip) in sticky {
-        let items = elements(key, vip, ground, |_| true);
+        let items = elements(key, vip, context, |_| true);
         if !items.iter().any(|(other, ..)| *other == set) {
             continue;
         }
@@ -121,8 +121,8 @@ mod tests {
         let vip = Vip { backends: [backend(2)].into(), inside: Some([backend(3)].into()), ..Vip::new("default/dns:53", Kind::ClusterIp) };
         let mut table = Table::default();
         table.set_service(&cluster::Key::new("default", "dns"), vec![(dns, vip.clone()), (node, vip)]);
-        let ground = Ground { node_ips: vec!["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()], masquerade_all: false };
-        let answerers = answerers(&[dns, gone, tcp, node], &table, &ground);
+        let context = NetworkContext { node_ips: vec!["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()], masquerade_all: false };
+        let answerers = answerers(&[dns, gone, tcp, node], &table, &context);
         for (destination, reply_source, expected) in [
             ("10.96.0.10:53", "10.1.0.2:53", false),
             ("10.96.0.10:53", "10.1.0.3:53", false),

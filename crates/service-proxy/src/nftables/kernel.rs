@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nft::{Desired, Engine, Nft, NftError, Plan};
 
-use super::elements::{Class, Ground, Role, Set};
+use super::elements::{Class, NetworkContext, Role, Set};
 use super::forget;
 use super::layout::{Layout, declare, optional_rules, rows, table};
 use super::state::{Programmed, Row, all_elements, classes};
@@ -25,9 +25,9 @@ pub struct Kernel {
 
 impl Kernel {
     /// Reads the kernel and makes it what `desired` says; what is right stays. Returns how many elements changed.
-    pub fn adopt(layout: Layout, desired: &Table, ground: Ground) -> Result<(Self, usize), NftError> {
+    pub fn adopt(layout: Layout, desired: &Table, context: NetworkContext) -> Result<(Self, usize), NftError> {
         let engine = Engine::new(Nft::open()?).in_parts_of(PART);
-        let target = all_elements(desired, &ground);
+        let target = all_elements(desired, &context);
         let classes = classes(&target);
         let optional: BTreeSet<Set> = target.keys().copied().filter(|set| set.role.is_optional()).collect();
         let mut all = layout.desired(&classes, &optional);
@@ -35,14 +35,14 @@ impl Kernel {
             rows(&mut all, set).extend(content.into_iter().map(Row::from));
         }
         let writes = engine.reconcile(vec![all])?.elements;
-        let kernel = Self { engine, layout, programmed: Programmed::of(desired, ground), classes, optional };
-        forget::clients(&kernel.engine, &kernel.sticky(|_| true), desired, kernel.ground())?;
+        let kernel = Self { engine, layout, programmed: Programmed::of(desired, context), classes, optional };
+        forget::clients(&kernel.engine, &kernel.sticky(|_| true), desired, kernel.context())?;
         Ok((kernel, writes))
     }
 
-    /// What elements depend on beside VIPs, as it was when the kernel was last read.
-    pub fn ground(&self) -> &Ground {
-        self.programmed.ground()
+    /// The network context as it was when the kernel was last read.
+    pub fn context(&self) -> &NetworkContext {
+        self.programmed.context()
     }
 
     /// Whether nobody wrote any rules since we did.
@@ -82,7 +82,7 @@ impl Kernel {
         self.programmed.take(desired, dirty);
         if slots_go && !timeouts.is_empty() {
             let sticky = self.sticky(|seconds| timeouts.contains(&seconds));
-            forget::clients(&self.engine, &sticky, desired, self.ground())?;
+            forget::clients(&self.engine, &sticky, desired, self.context())?;
         }
         Ok(writes)
     }

@@ -18,7 +18,7 @@ pub const TABLE: &str = "mullion-proxy";
 /// Most clients that stick to a backend at once, by timeout.
 const STICKY: u32 = 65_536;
 
-/// Our table. Family `inet`: both IP versions, and its refusals tell the client.
+/// Our table. Family `inet`: both IP versions, and its refusals reach the client.
 pub fn table() -> Table {
     Table::new(Family::Inet, TABLE)
 }
@@ -126,7 +126,7 @@ impl Names {
         let vip = || vec![self.address(), DataType::InetProto, DataType::InetService];
         let and = |last: DataType| [vip(), vec![last]].concat();
         match role {
-            Role::Frontends | Role::Inside => SetSpec::map(name, vip(), [DataType::ClassId]),
+            Role::Vips | Role::Inside => SetSpec::map(name, vip(), [DataType::ClassId]),
             Role::Slots => SetSpec::map(name, and(DataType::Mark), [self.address(), DataType::InetService]),
             Role::Guarded | Role::Rejected | Role::Dropped | Role::Sticky(_) => SetSpec::set(name, vip()),
             Role::ClusterIps => SetSpec::set(name, [self.address()]),
@@ -182,7 +182,7 @@ impl Layout {
             rule.lookup_data(names.set(role), 0, next).expr(Expr::MetaSet { key: MetaKey::Priority, reg: next }).goto(names.of("classify"))
         };
         let mut served: Vec<Rule> = self.by_pods(names, true).map(|rule| serve(rule, Role::Inside)).into_iter().collect();
-        served.extend([serve(from_here(names), Role::Inside), serve(names.rule(), Role::Frontends)]);
+        served.extend([serve(from_here(names), Role::Inside), serve(names.rule(), Role::Vips)]);
         let named = |name: String, rules: Vec<Rule>| (Chain::regular(name), rules);
         vec![
             named(names.of("classify"), vec![rule().expr(Expr::Meta { key: MetaKey::Priority, reg: 0 }).vmap(names.classes(), 0)]),
@@ -194,7 +194,7 @@ impl Layout {
         ]
     }
 
-    /// Comes from a pod, or with `yes` false from anybody else; none where nobody can tell.
+    /// Comes from a pod, or with `yes` false from anybody else; none where pods cannot be recognised.
     fn by_pods(&self, names: Names, yes: bool) -> Option<Rule> {
         let interface = |name: &str, len: usize| {
             let value = name.bytes().chain(std::iter::repeat(0)).take(len).collect();

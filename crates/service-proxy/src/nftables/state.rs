@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nft::{Data, Element, ElementChange, Entry, Verdict};
 
-use super::elements::{Bytes, Class, ElementData, ElementKey, Ground, Item, Role, Set, elements};
+use super::elements::{Bytes, Class, ElementData, ElementKey, Item, NetworkContext, Role, Set, elements};
 use crate::table::{IpFamily, Table, Vip, VipAddress, VipKey};
 
 /// Elements of one set, in the order of keys.
@@ -47,7 +47,7 @@ impl Delta {
 
 /// The classes that elements name.
 pub fn classes(content: &BTreeMap<Set, Content>) -> BTreeSet<(IpFamily, Class)> {
-    let named = content.iter().filter(|(set, _)| matches!(set.role, Role::Frontends | Role::Inside));
+    let named = content.iter().filter(|(set, _)| matches!(set.role, Role::Vips | Role::Inside));
     named.flat_map(|(set, items)| items.iter().filter_map(|(_, data)| Some((set.family, Class::from_data(data)?)))).collect()
 }
 
@@ -139,26 +139,26 @@ pub struct Programmed {
     vips: BTreeMap<VipKey, Arc<Vip>>,
     /// How many VIPs mean an element of a shared set.
     shared: HashMap<SharedKey, u32>,
-    ground: Ground,
+    context: NetworkContext,
 }
 
 impl Programmed {
     /// Everything of `table`, as after a full pass.
-    pub fn of(table: &Table, ground: Ground) -> Self {
-        let mut programmed = Self { ground, ..Self::default() };
+    pub fn of(table: &Table, context: NetworkContext) -> Self {
+        let mut programmed = Self { context, ..Self::default() };
         let keys: BTreeSet<VipKey> = table.iter().map(|(key, _)| *key).collect();
         programmed.take(table, &keys);
         programmed
     }
 
     /// What elements depend on beside VIPs.
-    pub fn ground(&self) -> &Ground {
-        &self.ground
+    pub fn context(&self) -> &NetworkContext {
+        &self.context
     }
 
     /// VIPs to look at when `dirty` changed: on an address of the node a VIP takes a port from a node port.
     fn affected(&self, dirty: &BTreeSet<VipKey>) -> BTreeSet<VipKey> {
-        let twins = dirty.iter().filter(|key| matches!(key.address, VipAddress::Ip(ip) if self.ground.node_ips.contains(&ip)));
+        let twins = dirty.iter().filter(|key| matches!(key.address, VipAddress::Ip(ip) if self.context.node_ips.contains(&ip)));
         let twins = twins.map(|key| VipKey { address: VipAddress::Node(key.family()), ..*key });
         dirty.iter().copied().chain(twins).collect()
     }
@@ -168,7 +168,7 @@ impl Programmed {
         let (mut old, mut new) = (Vec::new(), Vec::new());
         let mut counts: BTreeMap<(Set, ElementKey), i64> = BTreeMap::new();
         for key in self.affected(dirty) {
-            let (before, after) = (self.before(&key), items_of(table, &key, &self.ground));
+            let (before, after) = (self.before(&key), items_of(table, &key, &self.context));
             for (list, all, by) in [(before, &mut old, -1), (after, &mut new, 1)] {
                 for item in list {
                     if item.0.is_shared() {
@@ -199,7 +199,7 @@ impl Programmed {
     pub fn take(&mut self, table: &Table, dirty: &BTreeSet<VipKey>) {
         let affected = self.affected(dirty);
         for key in &affected {
-            let (before, after) = (self.before(key), items_of(table, key, &self.ground));
+            let (before, after) = (self.before(key), items_of(table, key, &self.context));
             for (items, up) in [(before, false), (after, true)] {
                 self.count(items, up);
             }
@@ -219,7 +219,7 @@ impl Programmed {
 
     fn before(&self, key: &VipKey) -> Vec<Item> {
         let Some(vip) = self.vips.get(key) else { return Vec::new() };
-        elements(key, vip, &self.ground, |ip| !self.vips.contains_key(&at(key, ip)))
+        elements(key, vip, &self.context, |ip| !self.vips.contains_key(&at(key, ip)))
     }
 
     fn count(&mut self, items: Vec<Item>, up: bool) {
@@ -249,14 +249,14 @@ fn at(key: &VipKey, ip: IpAddr) -> VipKey {
     VipKey { address: VipAddress::Ip(ip), ..*key }
 }
 
-fn items_of(table: &Table, key: &VipKey, ground: &Ground) -> Vec<Item> {
+fn items_of(table: &Table, key: &VipKey, context: &NetworkContext) -> Vec<Item> {
     let Some(vip) = table.get(key) else { return Vec::new() };
-    elements(key, vip, ground, |ip| table.get(&at(key, ip)).is_none())
+    elements(key, vip, context, |ip| table.get(&at(key, ip)).is_none())
 }
 
 /// Every element that `table` means.
-pub fn all_elements(table: &Table, ground: &Ground) -> BTreeMap<Set, Content> {
-    by_set(table.iter().flat_map(|(key, _)| items_of(table, key, ground)))
+pub fn all_elements(table: &Table, context: &NetworkContext) -> BTreeMap<Set, Content> {
+    by_set(table.iter().flat_map(|(key, _)| items_of(table, key, context)))
 }
 
 #[cfg(test)]

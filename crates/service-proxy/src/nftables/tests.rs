@@ -367,7 +367,7 @@ fn damage_is_repaired() {
             nft.commit(&batch).unwrap();
         };
         let repair = |lab: &mut Lab| lab.proxy.sync(&lab.table, &BTreeSet::new(), true).unwrap().writes;
-        damage(&|batch| _ = batch.flush_set(&table(), &Role::Frontends.of(IpFamily::V4).name()));
+        damage(&|batch| _ = batch.flush_set(&table(), &Role::Vips.of(IpFamily::V4).name()));
         assert_ne!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
         assert_eq!(repair(&mut lab), 1);
         assert_eq!(asks(&lab.pods[0], WEB), "pod1 sees 10.1.0.2");
@@ -398,7 +398,7 @@ fn nft_shows_the_table() {
         for part in [
             "map slots",
             "10.96.0.1 . tcp . 80",
-            "chain pick-1-masq-outsiders-sticky-60",
+            "chain select-1-masq-outsiders-sticky-60",
             "elements = { 10.96.0.1, 10.96.0.2 }",
             "masquerade",
             "reject",

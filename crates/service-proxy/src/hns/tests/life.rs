@@ -160,7 +160,7 @@ async fn failed_delete_is_retried_unless_the_vip_returns() {
     proxy.once().await;
     assert!(proxy.failing()[0].contains("cannot delete load balancer"), "{:?}", proxy.failing());
     assert_eq!(host.remotes().await, ["192.168.2.3"], "endpoints stay while a load balancer may name them");
-    // It is wanted again before the retry.
+    // It is desired again before the retry.
     proxy.web(&[("192.168.2.3", 80, false)]);
     proxy.rest().await;
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"]);

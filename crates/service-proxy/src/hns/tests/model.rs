@@ -100,13 +100,13 @@ impl Object {
             of(Pod::Fading, false, false),
         ]);
         let here = first([of(Pod::Ready, false, true), of(Pod::Fading, false, true), BTreeSet::new()]);
-        let pick = |local: bool| if local { here.clone() } else { anywhere.clone() };
-        let mut vips = vec![(format!("10.96.0.{n}:80"), Side::Pod, pick(self.internal_local))];
+        let select = |local: bool| if local { here.clone() } else { anywhere.clone() };
+        let mut vips = vec![(format!("10.96.0.{n}:80"), Side::Pod, select(self.internal_local))];
         if self.node_port {
-            vips.push((format!("10.240.0.12:{}", 30_080 + n), Side::Peer, pick(self.external_local)));
+            vips.push((format!("10.240.0.12:{}", 30_080 + n), Side::Peer, select(self.external_local)));
         }
         if self.balanced {
-            vips.push((format!("192.0.2.{n}:80"), Side::Peer, pick(self.external_local)));
+            vips.push((format!("192.0.2.{n}:80"), Side::Peer, select(self.external_local)));
         }
         vips
     }
@@ -184,7 +184,7 @@ async fn history(lab: &Lab, client: &NetNs, seed: u64) -> (usize, usize) {
                 let patience = Duration::from_millis(if expected.is_empty() { 60 } else { 2_000 });
                 let heard = ask_for(from, &to, patience);
                 let right = heard.as_ref().map_or(expected.is_empty(), |name| expected.contains(name.as_str()));
-                assert!(right, "seed {seed}, step {step}: {to} from {side:?} said {heard:?}, not one of {expected:?}: {object:?}");
+                assert!(right, "seed {seed}, step {step}: {to} from {side:?} got {heard:?}, not one of {expected:?}: {object:?}");
                 *(if expected.is_empty() { &mut silent } else { &mut answered }) += 1;
             }
         }

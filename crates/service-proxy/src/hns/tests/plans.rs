@@ -102,18 +102,18 @@ fn local_endpoint_wins_over_the_slice_and_foreign_remote_endpoint_is_reused() {
 }
 
 #[test]
-fn plan_reports_features_that_hns_lacks() {
+fn plan_reports_missing_features_of_hns() {
     let mut asking = vip(Kind::LoadBalancer, &[("192.168.2.3", 80, false), ("192.168.2.4", 8080, false), ("192.168.2.5", 8080, false)]);
     asking.affinity = Some(60);
     asking.sources = Some(["203.0.113.0/24".parse().unwrap()].into());
     asking.keep_client = true;
     asking.inside = Some(backends(&[("192.168.2.9", 80, false)]));
-    let said = |rules| made(&Mirror::default(), &network(), &web(), Some(&asking), rules).gaps.iter().map(Gap::name).collect::<Vec<_>>();
-    assert_eq!(said(Rules::default()), ["NoSessionAffinity", "NoSourceRanges", "NoClientAddress", "LocalBackendsOnly", "SeveralTargetPorts"]);
+    let gaps = |rules| made(&Mirror::default(), &network(), &web(), Some(&asking), rules).gaps.iter().map(Gap::name).collect::<Vec<_>>();
+    assert_eq!(gaps(Rules::default()), ["NoSessionAffinity", "NoSourceRanges", "NoClientAddress", "LocalBackendsOnly", "SeveralTargetPorts"]);
     let text = text(&Mirror::default(), Some(&asking), Rules::default());
     assert!(text.contains("create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080"), "the port that most have: {text}");
     let all = Rules { affinity: true, dsr: true, ..Rules::default() };
-    assert_eq!(said(all), ["NoAffinityTimeout", "NoSourceRanges", "LocalBackendsOnly", "SeveralTargetPorts"]);
+    assert_eq!(gaps(all), ["NoAffinityTimeout", "NoSourceRanges", "LocalBackendsOnly", "SeveralTargetPorts"]);
     let kept = Vip { preserve_destination: true, ..vip(Kind::LoadBalancer, &[("192.168.2.3", 80, false)]) };
     let gaps = |rules| made(&Mirror::default(), &network(), &web(), Some(&kept), rules).gaps;
     assert_eq!((gaps(Rules::default())[0].name(), gaps(all).len()), ("NoPreservedDestination", 0));

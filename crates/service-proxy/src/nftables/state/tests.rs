@@ -48,9 +48,9 @@ proptest! {
     #[test]
     fn any_sequence_of_changes_ends_where_a_full_pass_would(changes in prop::collection::vec((0u8..4, prop::collection::vec(vip(), 0..3)), 1..30), batch in 1usize..4, ips in 1usize..5) {
         let all = [address(false, 1), address(true, 1), address(false, 9), address(true, 9)];
-        let ground = Ground { node_ips: all[..ips].to_vec(), masquerade_all: false };
+        let context = NetworkContext { node_ips: all[..ips].to_vec(), masquerade_all: false };
         let (mut table, mut kernel) = (Table::default(), BTreeMap::new());
-        let mut programmed = Programmed::of(&table, ground.clone());
+        let mut programmed = Programmed::of(&table, context.clone());
         for chunk in changes.chunks(batch) {
             let mut dirty = BTreeSet::new();
             for (name, vips) in chunk {
@@ -59,7 +59,7 @@ proptest! {
             }
             apply(&mut kernel, &programmed.delta(&table, &dirty));
             programmed.take(&table, &dirty);
-            let full: BTreeMap<_, _> = all_elements(&table, &ground).into_iter().flat_map(|(set, items)| items.into_iter().map(move |(key, data)| ((set, key), data))).collect();
+            let full: BTreeMap<_, _> = all_elements(&table, &context).into_iter().flat_map(|(set, items)| items.into_iter().map(move |(key, data)| ((set, key), data))).collect();
             prop_assert_eq!(&kernel, &full);
             prop_assert!(programmed.delta(&table, &dirty).is_empty());
         }
@@ -71,7 +71,7 @@ fn full_pass_removes_foreign_elements() {
     let key = |n: u8| ElementKey::of(&[10, 96, 0, n]).unwrap();
     let data = |n: u8| ElementData::of(&[n]).unwrap();
     let mut delta = Delta::default();
-    let set = Role::Frontends.of(IpFamily::V4);
+    let set = Role::Vips.of(IpFamily::V4);
     delta.compare(set, vec![(key(1), data(7)), (key(2), data(1)), (key(3), data(1))], vec![(key(2), data(1)), (key(3), data(2)), (key(4), data(1))]);
     assert_eq!(delta.remove[&set], [(key(1), data(7)), (key(3), data(1))], "changed data is removed and added");
     assert_eq!(delta.add[&set], [(key(3), data(2)), (key(4), data(1))]);

@@ -125,7 +125,7 @@ async fn failed_source_vip_is_created_on_retry() {
     parity::proved(parity::Hns, &["#123014"]);
 }
 
-/// #137766, #106580: failures are counted by function, so that metrics can tell them.
+/// #137766, #106580: failures are counted by function, so that metrics show them.
 #[tokio::test]
 async fn failed_calls_are_counted() {
     let mut case = Case::bridge(OLD).await;
