@@ -39,7 +39,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    /// The word in the Event's `type`.
+    /// The value of the Event's `type`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -66,7 +66,7 @@ impl EventRecorder {
     }
 
     /// Notes an Event about `object`; repeats of the same (object, type, reason, message) raise one Event's count.
-    /// `action` is what was done or failed, in upstream's words ("Binding"), where there is one.
+    /// `action` is what was done or failed, as upstream names it ("Binding"), where there is one.
     pub fn event(&self, object: &ObjectReference, type_: EventType, reason: &str, action: Option<&str>, message: impl Into<String>) {
         let note = Note {
             object: object.clone(),
@@ -165,7 +165,7 @@ impl Writer {
     }
 }
 
-/// Events about cluster-scoped objects live in `default`.
+/// Events about cluster-scoped objects are in `default`.
 fn namespace(note: &Note) -> &str {
     note.object.namespace.as_deref().filter(|ns| !ns.is_empty()).unwrap_or("default")
 }

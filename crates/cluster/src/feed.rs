@@ -45,7 +45,7 @@ impl fmt::Debug for Feed {
 }
 
 impl Feed {
-    /// Starts watching for `keeper`. `row` picks what is kept of an object; none leaves the object out.
+    /// Starts watching for `keeper`. `row` selects what is kept of an object; none leaves the object out.
     ///
     /// Panics outside a tokio runtime.
     pub fn start<K, R>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R> + Send + Sync + 'static, keeper: impl Keeper<R>) -> Self
@@ -68,7 +68,7 @@ impl Feed {
 
     /// Waits until the first list has arrived.
     pub async fn synced(&self) {
-        // The sender lives as long as the task does, and that ends with `self`.
+        // The task owns the sender, and ends with `self`.
         let _ = self.synced.clone().wait_for(|done| *done).await;
     }
 }

@@ -188,15 +188,15 @@ impl Watch {
         }
     }
 
-    fn each(&self, tell: impl Fn(&Slot)) {
-        self.slots().iter().filter(|slot| slot.begun).for_each(tell);
+    fn each(&self, notify: impl Fn(&Slot)) {
+        self.slots().iter().filter(|slot| slot.begun).for_each(notify);
     }
 
     /// Completes when a reader joined after the last list began, and so needs another one.
     pub async fn reader_waits(&self) {
         let mut joined = self.joined.subscribe();
         while self.slots().iter().all(|slot| slot.begun) {
-            // The sender lives in `self`, so waiting cannot fail.
+            // The sender is in `self`, so waiting cannot fail.
             let _ = joined.changed().await;
         }
     }

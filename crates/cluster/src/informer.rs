@@ -3,7 +3,7 @@
 //! Flow: streaming list (one watch that begins with the present objects; a server that cannot do that is asked page by page instead), then
 //! watch; after an error back off and resume; after 410, or from a server whose revisions are behind ours, list again and compare. The watch
 //! is one of the hub (`hub`), shared with other readers of the same server; its loop is in `reflect`.
-//! Guarantees: rows are swapped in at the end of a list, so nobody sees half a list; `changed` and the handler fire only for rows that
+//! Guarantees: rows are swapped in at the end of a list, so no reader sees half a list; `changed` and the handler fire only for rows that
 //! really differ; the newest state always wins (a wake-up carries no data).
 //! Assumptions: the handler is quick and does not call back into the same informer's handler.
 
@@ -156,7 +156,7 @@ impl<R> fmt::Debug for Informer<R> {
 }
 
 impl<R: PartialEq + Send + Sync + 'static> Informer<R> {
-    /// Starts watching. `row` picks what is kept of an object; none leaves the object out.
+    /// Starts watching. `row` selects what is kept of an object; none leaves the object out.
     ///
     /// Panics outside a tokio runtime.
     pub fn start<K>(api: Api<K>, selection: Selection, row: impl Fn(&K) -> Option<R> + Send + Sync + 'static) -> Self
@@ -239,7 +239,7 @@ impl<R> Informer<R> {
     /// Waits until the first list has arrived.
     pub async fn synced(&self) {
         let mut synced = self.shared.synced.subscribe();
-        // The sender lives in `self.shared`, so waiting cannot fail.
+        // The sender is in `self.shared`, so waiting cannot fail.
         let _ = synced.wait_for(|done| *done).await;
     }
 
@@ -255,7 +255,7 @@ impl<R> Informer<R> {
     }
 
     /// Calls `handler` for the rows there are now, as new ones, and from then on once for each row that changed. A row that changes
-    /// meanwhile may be reported twice. The handler should only note which keys to look at; it lives as long as the informer.
+    /// meanwhile may be reported twice. The handler should only note which keys to look at; it is kept as long as the informer.
     pub fn subscribe(&self, handler: impl Fn(Change<'_, R>) + Send + Sync + 'static) {
         let handler: Handler<R> = Arc::new(handler);
         self.shared.handlers.write().unwrap_or_else(PoisonError::into_inner).push(handler.clone());

@@ -42,7 +42,7 @@ pub(crate) trait Target<R>: Send + Sync + 'static {
     fn end(&self);
     /// A row changed after the list; none when it is gone.
     fn set(&self, key: Key, row: Option<R>);
-    /// Why there is no news at the moment, or that there is again.
+    /// Why no events arrive at the moment, or that they do again.
     fn trouble(&self, reason: Option<&str>);
 }
 
@@ -50,7 +50,7 @@ pub(crate) trait Target<R>: Send + Sync + 'static {
 const ATTEMPTS: u32 = 3;
 /// A failure that lasts so long is warned about.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// As often it is said again while it lasts. Failures further apart are not one failure that lasts.
+/// The warning is repeated as often while the failure lasts. Failures further apart are not one failure that lasts.
 const REMINDER: Duration = Duration::from_secs(60);
 
 /// Why a stream of events is given up.
@@ -290,7 +290,7 @@ struct Trouble {
 }
 
 impl Trouble {
-    /// Whether the failures so far are recent. A watch without events does not tell that it works, so time does.
+    /// Whether the failures so far are recent. A watch without events gives no sign that it works, so time decides.
     fn lasts(&self) -> bool {
         self.last.is_some_and(|last| last.elapsed() < REMINDER)
     }
@@ -337,7 +337,7 @@ fn way_out(status: Option<&Status>) -> &'static str {
     }
 }
 
-/// Whether the server said that it does not stream lists.
+/// Whether the error means that the server does not stream lists.
 fn refuses_streaming(status: &Status) -> bool {
     matches!(status.code, 400 | 405 | 422) || status.message.contains("required storage feature")
 }

@@ -97,7 +97,7 @@ impl ApiServer {
         registry.register("mullion_streaming_list_fallbacks", help, self.0.fallbacks.clone());
     }
 
-    /// Remembers that the server does not stream lists. Said once.
+    /// Remembers that the server does not stream lists. Logged once.
     pub(crate) fn refuse(&self, resource: &str, reason: &str) {
         if self.0.refuses.send_replace(true) {
             return;
@@ -111,7 +111,7 @@ impl ApiServer {
 
     /// Completes when it is known that the server does not stream lists.
     pub(crate) async fn refused(&self) {
-        // The sender lives in `self`, so waiting cannot fail.
+        // The sender is in `self`, so waiting cannot fail.
         let _ = self.0.refuses.subscribe().wait_for(|refuses| *refuses).await;
     }
 

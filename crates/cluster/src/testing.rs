@@ -88,7 +88,7 @@ impl http_body::Body for Lines {
     }
 }
 
-/// A fake API server that listens on a port of localhost and speaks HTTP, and a client of it. `answer` answers every request.
+/// A fake API server that serves HTTP on a port of localhost, and a client of it. `answer` answers every request.
 pub(crate) async fn fake_server(answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> kube::Client {
     crate::install_crypto_provider();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -217,7 +217,7 @@ fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
         switch(&format!("net.ipv4.conf.{name}.proxy_arp_pvlan"), "1")?;
         // The default would hold answers back for up to 0.8 s.
         switch(&format!("net.ipv4.neigh.{name}.proxy_delay"), "0")?;
-        // Pods shall not be told to talk to each other directly: they cannot.
+        // No redirects: pods cannot reach each other directly.
         switch("net.ipv4.conf.all.send_redirects", "0")?;
         switch(&format!("net.ipv4.conf.{name}.send_redirects"), "0")?;
     }
@@ -311,7 +311,7 @@ fn make_gateway(host: &Rtnl, config: &Config, bridge: &Link, ips: &[IpConfig]) -
 
 fn del(request: &Request) -> Result<(), CniError> {
     let removed = remove_link(request);
-    // An address may only be given out again once nobody has it.
+    // An address may only be given out again once no interface has it.
     if removed.is_ok() {
         ipam::delegate(request, Command::Del)?;
     }

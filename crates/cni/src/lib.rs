@@ -2,7 +2,7 @@
 //! `host-local` address management, and the plug-ins `win-bridge`, `bridge` and `portmap`.
 //!
 //! Plug-ins are entered by name through [`plugin_main`]; the same binary answers for all of them.
-//! Speaks specification 0.1.0 to 1.1.0. Source of behaviour: containernetworking/cni `SPEC.md`, `libcni`
+//! Supports specification 0.1.0 to 1.1.0. Source of behaviour: containernetworking/cni `SPEC.md`, `libcni`
 //! and containernetworking/plugins.
 
 #[cfg(target_os = "linux")]

@@ -72,7 +72,7 @@ pub enum RuntimeError {
         plugin: String,
         /// `ADD`, `DEL`, …
         command: &'static str,
-        /// What it said.
+        /// Its output.
         #[source]
         error: CniError,
     },
@@ -237,7 +237,7 @@ impl Runtime {
         first
     }
 
-    /// Whether an ADD could succeed now, as far as the plug-ins can tell: a configuration is there and, for 1.1.0
+    /// Whether an ADD could succeed now, as far as the plug-ins report it: a configuration is there and, for 1.1.0
     /// networks, STATUS of every plug-in succeeds.
     pub async fn status(&self) -> Result<(), RuntimeError> {
         let network = self.network()?;
@@ -256,7 +256,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// The versions that plug-in `kind` says it speaks; those unknown here are left out.
+    /// The versions that plug-in `kind` supports; those unknown here are left out.
     pub async fn versions(&self, kind: &str) -> Result<Vec<SpecVersion>, RuntimeError> {
         let mut input = Map::new();
         input.insert("cniVersion".into(), json!(SpecVersion::CURRENT.as_str()));

@@ -195,7 +195,7 @@ calls! {
     images.image_status = "ImageStatus"(ImageStatusRequest) -> v1::ImageStatusResponse = whole;
     /// Removes an image; fine when already gone.
     images.remove_image = "RemoveImage"(RemoveImageRequest) -> ();
-    /// Where images live and how much they take.
+    /// The directories of images and their usage.
     images.image_fs_info = "ImageFsInfo"(ImageFsInfoRequest) -> v1::ImageFsInfoResponse = whole;
 }
 

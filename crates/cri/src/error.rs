@@ -33,7 +33,7 @@ pub enum Error {
         call: &'static str,
         /// What can be done about it.
         kind: Kind,
-        /// The runtime's own words.
+        /// The runtime's own message.
         message: String,
     },
     /// No answer in time.
@@ -53,7 +53,7 @@ pub enum Error {
         call: &'static str,
         /// Where the runtime should listen.
         endpoint: String,
-        /// The transport's words.
+        /// The transport's message.
         message: String,
     },
     /// The answer lacks a part that CRI requires.
@@ -96,7 +96,7 @@ impl Error {
         self.kind() == Kind::NotFound
     }
 
-    /// The runtime's own words, without the call's name: what upstream's kubelet puts into events and container states.
+    /// The runtime's own message, without the call's name: what upstream's kubelet puts into events and container states.
     pub fn message(&self) -> String {
         match self {
             Self::Answered { message, .. } => message.clone(),

@@ -21,7 +21,7 @@ pub enum Notice {
     },
     /// The runtime has no events (containerd before 1.7 says so): list at intervals, for good.
     Unsupported {
-        /// The runtime's words.
+        /// The runtime's message.
         reason: String,
     },
 }

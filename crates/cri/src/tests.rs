@@ -1,4 +1,4 @@
-//! Tests of the client against a socket without listener, a runtime that lacks calls, and one that is slow.
+//! Tests of the client against a socket without listener, a runtime without some calls, and one that is slow.
 
 use std::path::Path;
 use std::time::Duration;

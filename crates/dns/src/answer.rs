@@ -99,7 +99,7 @@ pub(crate) fn encode(reply: &Message, udp: bool) -> Vec<u8> {
     }
 }
 
-/// A packet that cannot be read: a client that got as far as a question's header is told so.
+/// A packet that cannot be read: a client whose packet has a header gets FORMERR.
 fn malformed(packet: &[u8]) -> Outcome {
     let [first, second, flags, ..] = packet else { return Outcome::Silence };
     let is_query = packet.len() >= 12 && flags & 0x80 == 0;

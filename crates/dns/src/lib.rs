@@ -1,7 +1,7 @@
 //! Cluster DNS for the embedded control plane.
 //!
 //! Flow: informers give rows of Services, EndpointSlices and namespaces; each changed row rebuilds the names of its Service in
-//! [`names::Names`] (pure); [`answer`] turns a question into an answer (pure); [`server`] speaks UDP and TCP.
+//! [`names::Names`] (pure); [`answer`] turns a question into an answer (pure); [`server`] serves UDP and TCP.
 //! It answers what the specification for Kubernetes DNS 1.1.0 and CoreDNS's `kubernetes` plug-in (with `pods insecure`, TTL 5) answer.
 //! Guarantees: an answer never waits for the API; malformed packets cost a FORMERR or nothing, never more.
 //! Not covered: zone transfers, caching, DNSSEC. Names outside the cluster go to an upstream server if there is one, else REFUSED.
@@ -62,7 +62,7 @@ pub struct Config {
     pub tcp: TcpListener,
     /// The cluster's domain, such as `cluster.local`.
     pub domain: String,
-    /// Who is asked about names outside the cluster.
+    /// Servers of names outside the cluster.
     pub upstream: Option<SocketAddr>,
 }
 

@@ -77,7 +77,7 @@ pub enum HnsError {
         name: String,
         /// Its id.
         id: Guid,
-        /// Whom it says it belongs to.
+        /// The owner that it names.
         owner: String,
     },
     /// The service refused or did not answer.

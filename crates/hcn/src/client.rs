@@ -43,7 +43,7 @@ struct Core {
     pool: Pool,
     limits: Limits,
     counts: Arc<Counts>,
-    /// Nobody else uses the port.
+    /// The port has no other user.
     exclusive: bool,
 }
 
@@ -86,7 +86,7 @@ impl HcnClient {
         ))
     }
 
-    /// A client of a port that nobody else uses: the port's connection ends with the last clone of the client.
+    /// A client of a port without other users: the port's connection ends with the last clone of the client.
     pub(crate) fn exclusive(port: Arc<dyn HostNetwork>) -> Self {
         Self::over(port, Limits::default(), true)
     }

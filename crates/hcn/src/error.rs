@@ -222,7 +222,7 @@ impl HcnError {
         }
     }
 
-    /// Whether the service said that the object does not exist.
+    /// Whether the error means that the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.hresult().is_some_and(HResult::is_not_found)
     }

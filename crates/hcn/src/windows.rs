@@ -324,7 +324,7 @@ impl HostNetwork for ComputeNetwork {
     }
 }
 
-/// Who listens, by the number that is the callback's context: a callback that comes after its registration ended finds nobody, whatever
+/// Listeners by the number that is the callback's context: a callback that comes after its registration ended finds none, whatever
 /// the DLL promises about that.
 struct Sinks {
     last: usize,

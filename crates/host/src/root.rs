@@ -35,7 +35,7 @@ pub enum HostError {
         /// The drives there are.
         present: String,
     },
-    /// The operating system said no.
+    /// The operating system refused it.
     #[error("cannot {operation} {path}")]
     Io {
         /// What was tried, as a verb.
@@ -116,7 +116,7 @@ pub struct HostRoot {
 }
 
 impl HostRoot {
-    /// The root of a Linux node: `/`, or the directory a simulated node lives in.
+    /// The root of a Linux node: `/`, or the directory of a simulated node.
     pub fn linux(dir: impl Into<PathBuf>) -> Result<Self, HostError> {
         let root = open_root(None, dir.into())?;
         Ok(HostRoot { os: NodeOs::Linux, drives: BTreeMap::from([(None, root)]) })

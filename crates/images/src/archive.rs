@@ -71,7 +71,7 @@ impl Archive {
             is_tar = true;
             let name = member.path.to_string_lossy().into_owned();
             match (member.kind, member.link) {
-                // Which one is meant would depend on who reads.
+                // Readers would disagree about which one is meant.
                 (Kind::File, _) if members.contains_key(&name) && DOCUMENTS.contains(&name.as_str()) => twice = Some(name),
                 (Kind::File, _) => {
                     members.insert(name, (member.offset, member.size));

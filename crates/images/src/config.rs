@@ -35,7 +35,7 @@ pub struct Step {
 }
 
 impl ImageConfig {
-    /// Whether the layer of this number is one of Windows itself, by the words in which Microsoft's bases tell their history.
+    /// Whether the layer of this number is one of Windows itself, by the history that Microsoft's bases have.
     pub fn is_base_layer(&self, number: usize) -> bool {
         let step = self.history.iter().filter(|step| !step.empty_layer).nth(number);
         self.platform.os == "windows"

@@ -99,7 +99,7 @@ impl Store {
     }
 }
 
-/// Adds every word that could be a layer's name out of the containers' start files.
+/// Adds every text in the containers' start files that could be a layer's name.
 fn containers(sandboxes: &Path, used: &mut HashSet<String>) -> io::Result<()> {
     for sandbox in entries(sandboxes)? {
         for container in entries(&sandbox.join("containers"))? {

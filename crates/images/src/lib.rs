@@ -96,7 +96,7 @@ pub enum ImageError {
         source: io::Error,
     },
     /// A registry. Worded as containerd does.
-    #[error("failed to pull and unpack image \"{reference}\": {}", .stage.words(reference))]
+    #[error("failed to pull and unpack image \"{reference}\": {}", .stage.message(reference))]
     Pull {
         /// The full name.
         reference: String,
@@ -397,7 +397,7 @@ impl Store {
     /// while its registry has no other, or cannot be reached. Then come stand-ins, where they are allowed, and registries.
     ///
     /// # Errors
-    /// In containerd's words.
+    /// Worded as containerd words it.
     pub async fn pull(&self, name: &str, options: &PullOptions<'_>) -> Result<Image, ImageError> {
         let reference: Reference = name.parse()?;
         let here = self.find(name)?.filter(|image| options.stand_ins || image.stand_in_name().is_none());

@@ -75,7 +75,7 @@ impl fmt::Display for Platform {
     }
 }
 
-/// No variant fits the node. Begins with containerd's own words.
+/// No variant fits the node. Begins with containerd's own message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no match for platform in manifest: not found: {image} is for {}, this node runs {}; {}", list(.available), describe(*.node), self.way_out())]
 pub struct NoMatch {

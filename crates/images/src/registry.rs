@@ -47,7 +47,7 @@ pub struct Progress {
 pub struct FetchOptions<'a> {
     /// How registries are reached.
     pub registries: &'a Registries,
-    /// Who asks.
+    /// The credentials of the request.
     pub credentials: &'a Credentials,
     /// Which variants run.
     pub fit: Fit<'a>,
@@ -68,7 +68,7 @@ impl Store {
     /// Pulls an image from a registry, or finds that the one here is what the registry has.
     ///
     /// # Errors
-    /// In containerd's words.
+    /// Worded as containerd words it.
     pub async fn fetch(&self, reference: &Reference, options: &FetchOptions<'_>) -> Result<Image, ImageError> {
         let unresolved = |source| ImageError::Pull { reference: reference.to_string(), stage: Stage::Resolve, source };
         let mut last = None;
@@ -217,7 +217,7 @@ impl From<RegistryError> for Failure {
     }
 }
 
-/// What was being done, in containerd's words.
+/// The step of a pull, as containerd names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Finding the manifest.
@@ -227,7 +227,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    pub(super) fn words(self, reference: &str) -> String {
+    pub(super) fn message(self, reference: &str) -> String {
         match self {
             Self::Resolve => format!("failed to resolve reference \"{reference}\""),
             Self::Copy => "failed to copy".to_owned(),
@@ -236,27 +236,27 @@ impl Stage {
 }
 
 async fn resolve(client: &mut Client, reference: &Reference) -> Result<Document, RegistryError> {
-    let wanted = reference.digest.as_deref().or(reference.tag.as_deref()).unwrap_or("latest");
+    let version = reference.digest.as_deref().or(reference.tag.as_deref()).unwrap_or("latest");
     // HEAD first, as containerd does: registries count GETs.
-    let path = format!("manifests/{wanted}");
+    let path = format!("manifests/{version}");
     let head = client.ask(Method::HEAD, &path, &[MANIFESTS]).await?;
     match head.status() {
-        StatusCode::OK | StatusCode::METHOD_NOT_ALLOWED => manifest(client, reference, wanted).await,
+        StatusCode::OK | StatusCode::METHOD_NOT_ALLOWED => manifest(client, reference, version).await,
         status => Err(client.refuse(Method::HEAD, &path, status, &reference.to_string())),
     }
 }
 
-async fn manifest(client: &mut Client, reference: &Reference, wanted: &str) -> Result<Document, RegistryError> {
-    let path = format!("manifests/{wanted}");
+async fn manifest(client: &mut Client, reference: &Reference, version: &str) -> Result<Document, RegistryError> {
+    let path = format!("manifests/{version}");
     let response = client.ask(Method::GET, &path, &[MANIFESTS]).await?;
     if response.status() != StatusCode::OK {
         return Err(client.refuse(Method::GET, &path, response.status(), &reference.to_string()));
     }
     let media_type = media_type(response.headers());
-    let bytes = limited(response, wanted).await?;
+    let bytes = limited(response, version).await?;
     let digest = digest_of(&bytes);
-    if wanted.contains(':') && wanted != digest {
-        return Err(RegistryError::Content(format!("manifest {wanted} has digest {digest}: the registry or the way to it changes content")));
+    if version.contains(':') && version != digest {
+        return Err(RegistryError::Content(format!("manifest {version} has digest {digest}: the registry or the way to it changes content")));
     }
     Ok(Document { digest, media_type, bytes })
 }

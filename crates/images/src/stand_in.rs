@@ -98,7 +98,7 @@ pub fn offer(reference: &Reference) -> Option<Offer> {
     let tag = reference.tag.as_deref().unwrap_or("latest");
     let every = || WINDOWS_RELEASES.iter().map(|release| Platform::windows(release.build));
     let platforms = match (image_build(&format!("x:{tag}")), entry.tags) {
-        // `redis` without a word about Windows is another image, which is for Linux.
+        // `redis` without a Windows tag is another image, which is for Linux.
         (_, Tags::Nanoserver) if !tag.contains("nanoserver") && !tag.contains("windowsservercore") => return None,
         (Some(build), _) => vec![Platform::windows(build)],
         (None, Tags::Nanoserver) => every().collect(),
@@ -126,12 +126,12 @@ pub fn config(reference: &Reference, program: Option<StandIn>, platform: &Platfo
     let run = &mut config.config;
     run.labels.insert(LABEL.to_owned(), program.map_or(WINE, StandIn::program).to_owned());
     run.labels.insert("org.opencontainers.image.title".to_owned(), format!("Mullion's stand-in of {}", reference.familiar()));
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let owned = |arguments: &[&str]| arguments.iter().map(|word| (*word).to_owned()).collect();
     match program {
-        Some(StandIn::Iis | StandIn::Aspnet) => run.entrypoint = words(&[r"C:\ServiceMonitor.exe", "w3svc"]),
-        Some(StandIn::Redis) => run.cmd = words(&["redis-server.exe", r"C:\Redis\redis.unprotected.conf", "--port", "6379"]),
-        Some(StandIn::Pause) => run.entrypoint = words(&["/pause"]),
-        None => run.cmd = words(&[r"c:\windows\system32\cmd.exe"]),
+        Some(StandIn::Iis | StandIn::Aspnet) => run.entrypoint = owned(&[r"C:\ServiceMonitor.exe", "w3svc"]),
+        Some(StandIn::Redis) => run.cmd = owned(&["redis-server.exe", r"C:\Redis\redis.unprotected.conf", "--port", "6379"]),
+        Some(StandIn::Pause) => run.entrypoint = owned(&["/pause"]),
+        None => run.cmd = owned(&[r"c:\windows\system32\cmd.exe"]),
     }
     if platform.os == NodeOs::Linux.name() {
         run.env.push("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned());

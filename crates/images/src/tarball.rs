@@ -100,7 +100,7 @@ pub struct Member {
 /// What a visitor returns.
 pub type Visit<E> = Result<(), E>;
 
-/// What the reader of tar archives says of one that is none repeats the bytes that it found: they are for nobody's terminal.
+/// The tar reader's error about a file that is no archive repeats the bytes that it found, which no terminal should get.
 fn damaged(error: io::Error) -> TarError {
     let reason = match error.kind() {
         io::ErrorKind::UnexpectedEof => "it ends early",

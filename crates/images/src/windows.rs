@@ -74,7 +74,7 @@ impl Translation {
             return Ok(None);
         }
         let Some((path, plain)) = self.place(rest) else {
-            // A whiteout of nothing, which `layer` refuses in its own words.
+            // A whiteout of nothing, which `layer` refuses with its own message.
             return Ok(Some((Member { path: Path::new(DRIVE).join(rest), ..member }, None)));
         };
         let system = plain.iter().next().is_some_and(|part| part == "windows");

@@ -30,10 +30,10 @@ pub struct Quantity {
 /// Text that is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// Wrong form. Upstream's words.
+    /// Wrong form. Upstream's message.
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
-    /// A number with an unknown suffix. Upstream's words.
+    /// A number with an unknown suffix. Upstream's message.
     #[error("unable to parse quantity's suffix")]
     Suffix,
 }

@@ -61,7 +61,7 @@ pub enum LabError {
     /// It is no cluster's, and holds files.
     #[error("cannot make a cluster in {}: it holds other files; choose an empty or new directory with --dir", .0.display())]
     ForeignFiles(PathBuf),
-    /// Nobody runs it.
+    /// It is not running.
     #[error("no cluster runs on {}: start one with `{}`", .0.display(), command_in(.0, "up"))]
     NotRunning(PathBuf),
     /// It was asked to end and did not.

@@ -45,7 +45,7 @@ pub fn main(config: &Path) -> ExitCode {
         Failure::NoNftables(reason) => Event::NoNftables { reason },
         Failure::Io(reason) => Event::Failed { reason },
     };
-    let _ = tell(&socket, &event);
+    let _ = send(&socket, &event);
     ExitCode::FAILURE
 }
 
@@ -63,7 +63,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn tell(socket: &OwnedFd, event: &Event) -> io::Result<()> {
+fn send(socket: &OwnedFd, event: &Event) -> io::Result<()> {
     fdpass::send(socket, &serde_json::to_vec(event)?, &[])
 }
 
@@ -84,7 +84,7 @@ fn run(config: &Path, socket: &OwnedFd) -> Result<(), Failure> {
     if let (true, Some(router)) = (config.router_thread, hosts.get(network::ROUTER)) {
         stay_in(router.clone())?;
     }
-    tell(socket, &Event::NetworkReady { micros: start.elapsed().as_micros() as u64, router_fd })?;
+    send(socket, &Event::NetworkReady { micros: start.elapsed().as_micros() as u64, router_fd })?;
     let fds = config.fds.iter().cloned().zip(fds).collect();
     let mut processes = Processes::new(config.processes, hosts, fds, Instant::now());
     let ending = watch(socket, &signals, &mut processes);
@@ -136,7 +136,7 @@ fn watch(socket: &OwnedFd, signals: &Signals, processes: &mut Processes) -> Endi
         // What is ready now lets others start: first look, then start.
         let mut events = processes.take_notices();
         events.extend(processes.advance(Instant::now()));
-        if events.iter().any(|event| tell(socket, event).is_err()) {
+        if events.iter().any(|event| send(socket, event).is_err()) {
             return Ending::Orphaned;
         }
         let (from_supervisor, from_signals) = {
@@ -157,7 +157,7 @@ fn watch(socket: &OwnedFd, signals: &Signals, processes: &mut Processes) -> Endi
         let now = Instant::now();
         for (pid, status) in reap() {
             if let Some(event) = processes.exited(pid, status, now)
-                && tell(socket, &event).is_err()
+                && send(socket, &event).is_err()
             {
                 return Ending::Orphaned;
             }
@@ -194,7 +194,7 @@ fn end(signals: &Signals, processes: &mut Processes, run: &Path, ending: Ending)
     }
     // Whoever is left: pods, shims, what did not listen.
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), Signal::SIGKILL);
-    // This process holds DIR's lock, and with its end it is free: nobody may be left by then.
+    // This process holds DIR's lock, and its end frees it: no other process may be left by then.
     while !matches!(nix::sys::wait::wait(), Err(nix::Error::ECHILD)) {}
     let _ = mount::umount(&run.join("ns"));
     if ending == Ending::Orphaned {

@@ -8,12 +8,12 @@
 //! | [`preflight`] | port, disk, user namespaces | real host |
 //! | [`supervisor`] | starts init; status, ports, the end | real host |
 //! | [`init`] | pid 1: the LAN, and keeping processes running | lab |
-//! | [`notify`] | "I am ready", said by a process | lab |
+//! | [`notify`] | "I am ready", sent by a process | lab |
 //! | [`relay`] | carries connections from the real host's ports to nodes | lab |
 //! | [`outside`] | the way out of the LAN through pasta | real host |
 //! | [`protocol`] | what these say to each other | |
 //! | [`error`] | what goes wrong: messages and exit codes | |
-//! | [`shell`] | words of command lines that messages print | |
+//! | [`shell`] | arguments of command lines that messages print | |
 //!
 //! # Flow of `mullion up`
 //! ```no_run
@@ -68,10 +68,10 @@
 //!   root and as an ordinary user.
 //! - However the supervisor ends, every process, mount and namespace of the lab ends, and RUN goes.
 //! - [`supervisor::down`] returns, and DIR's lock is free, only when all of them have ended.
-//! - A process that ends is started again, alone, with back-off; orphans in the lab (shims) live on.
+//! - A process that ends is started again, alone, with back-off; orphans in the lab (shims) survive.
 //!
 //! # Caveats
-//! - Orphans that end are reaped without a trace: who cares for a shim holds a pidfd of it.
+//! - Orphans that end are reaped without a trace: whatever needs a shim holds a pidfd of it.
 //! - A stop gives processes 0.6 s after SIGTERM; pods get SIGKILL (a resume is a reboot of all hosts).
 #![cfg(target_os = "linux")]
 

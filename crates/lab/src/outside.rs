@@ -118,7 +118,7 @@ impl Outside {
         // Bounded: only while starting.
         while fs::read(&pid_file).map_or(true, |text| text.is_empty()) {
             if outside.keeper.try_wait().map_err(failed)?.is_some() || Instant::now() > end {
-                return Err(LabError::Outside(format!("pasta did not start: {}; see {}", last_words(&log), log.display())));
+                return Err(LabError::Outside(format!("pasta did not start: {}; see {}", last_message(&log), log.display())));
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -176,11 +176,11 @@ fn own_dir(dirs: &Dirs) -> Result<Option<PathBuf>, LabError> {
     Ok(Some(dir))
 }
 
-/// What pasta said last; it complains of a missing system logger at every line.
-fn last_words(log: &Path) -> String {
+/// The last message of pasta without those about a missing system logger, which come with every line.
+fn last_message(log: &Path) -> String {
     let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let mut said = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Failed to send"));
-    said.next_back().unwrap_or("it said nothing").to_owned()
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Failed to send"));
+    lines.next_back().unwrap_or("it printed nothing").to_owned()
 }
 
 /// The keeper: `PASTA USERNS NETNS PIDFILE LOG`. Call it first thing, before any thread exists.
@@ -222,10 +222,10 @@ fn launch(pasta: &str, [user, net, pid_file]: [&String; 3], log: &str) -> io::Re
     let mut spawn = Spawn::new(pasta).args(["--foreground", "--quiet", "--ipv4-only", "--config-net", "--no-map-gw", "--no-dhcp", "--no-netns-quit"]);
     spawn = spawn.args(["--userns", user, "--netns", net, "--pid", pid_file, "--ns-ifname", LINK, "--address", ADDRESS, "--netmask", PREFIX]);
     spawn = spawn.args(["--gateway", ROUTER, "--mtu", MTU, "--dns-forward", &DNS.to_string()]);
-    // Nobody outside reaches in, and nobody inside the real host's loopback.
+    // Nothing outside reaches the lab, and nothing inside reaches the real host's loopback.
     spawn = spawn.args(["--tcp-ports", "none", "--udp-ports", "none", "--tcp-ns", "none", "--udp-ns", "none"]);
     if nix::unistd::geteuid().is_root() {
-        // It would become `nobody`, who may not enter the lab.
+        // It would become `nobody`, which may not enter the lab.
         spawn = spawn.args(["--runas", "0:0"]);
     }
     spawn.stdin(Stdio::Null).stdout(Stdio::Fd(log.try_clone()?)).stderr(Stdio::Fd(log)).cwd("/").spawn()
@@ -246,7 +246,7 @@ mod tests {
     fn pasta_failure_reports_its_last_message() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "No external routable interface for IPv4\nFailed to send 40 bytes to syslog\n\n").unwrap();
-        assert_eq!(last_words(file.path()), "No external routable interface for IPv4");
-        assert_eq!(last_words(Path::new("/nonexistent")), "it said nothing");
+        assert_eq!(last_message(file.path()), "No external routable interface for IPv4");
+        assert_eq!(last_message(Path::new("/nonexistent")), "it printed nothing");
     }
 }

@@ -101,7 +101,7 @@ impl Default for Backoff {
     }
 }
 
-/// What init tells.
+/// An event of init.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
@@ -133,7 +133,7 @@ pub enum Event {
     Ready {
         /// Which.
         name: String,
-        /// What it said, if anything.
+        /// Its report of readiness, if it has a text.
         detail: String,
     },
     /// A process has ended, or could not be started.

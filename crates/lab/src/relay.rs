@@ -35,22 +35,22 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Chooses where connections to a port go: targets in the order in which they are tried.
 pub trait Targets: Send + Sync + 'static {
     /// Called for each connection, so it follows nodes that come and go.
-    fn pick(&self, port: HostPort) -> Vec<SocketAddr>;
+    fn select(&self, port: HostPort) -> Vec<SocketAddr>;
 }
 
 impl<F: Fn(HostPort) -> Vec<SocketAddr> + Send + Sync + 'static> Targets for F {
-    fn pick(&self, port: HostPort) -> Vec<SocketAddr> {
+    fn select(&self, port: HostPort) -> Vec<SocketAddr> {
         self(port)
     }
 }
 
-/// Keeps the ports in `wanted` open on the real host and relays them, until `wanted`'s sender is
-/// dropped. `status` tells for each whether it could be had: a port that somebody else holds is
+/// Keeps the ports in `desired` open on the real host and relays them, until `desired`'s sender is
+/// dropped. `status` reports for each whether it is open: a port that somebody else holds is
 /// tried again until it is free. `socket` is [`crate::dir::Dirs::ports_socket`].
-pub async fn run(socket: &Path, mut wanted: watch::Receiver<BTreeSet<HostPort>>, targets: Arc<dyn Targets>, status: watch::Sender<Vec<PortStatus>>) {
+pub async fn run(socket: &Path, mut desired: watch::Receiver<BTreeSet<HostPort>>, targets: Arc<dyn Targets>, status: watch::Sender<Vec<PortStatus>>) {
     let mut relay = Relay { targets, open: BTreeMap::new(), refused: BTreeMap::new() };
     loop {
-        match relay.serve(socket, &mut wanted, &status).await {
+        match relay.serve(socket, &mut desired, &status).await {
             Ok(()) => return,
             Err(error) => tracing::warn!(%error, "no ports from the supervisor; trying again"),
         }
@@ -74,11 +74,11 @@ struct Relay {
 }
 
 impl Relay {
-    /// Over one connection to the supervisor; `Ok` when nothing is wanted any more.
+    /// Over one connection to the supervisor; `Ok` when `desired` is closed.
     async fn serve(
         &mut self,
         socket: &Path,
-        wanted: &mut watch::Receiver<BTreeSet<HostPort>>,
+        desired: &mut watch::Receiver<BTreeSet<HostPort>>,
         status: &watch::Sender<Vec<PortStatus>>,
     ) -> io::Result<()> {
         // Its messages keep their boundaries, so it is never read or written as a stream.
@@ -90,16 +90,16 @@ impl Relay {
         let mut again = tokio::time::interval(AGAIN);
         loop {
             tokio::select! {
-                changed = wanted.changed() => {
+                changed = desired.changed() => {
                     if changed.is_err() {
                         return Ok(());
                     }
-                    self.ask(&supervisor, wanted).await?;
+                    self.ask(&supervisor, desired).await?;
                 }
-                _ = again.tick() => self.ask(&supervisor, wanted).await?,
-                told = receive(&supervisor) => {
-                    let (told, fd) = told?;
-                    self.take(told, fd);
+                _ = again.tick() => self.ask(&supervisor, desired).await?,
+                received = receive(&supervisor) => {
+                    let (answer, fd) = received?;
+                    self.take(answer, fd);
                     status.send_replace(self.status());
                 }
             }
@@ -107,27 +107,27 @@ impl Relay {
     }
 
     /// Sends the whole list: what is not in it any more is closed, here before there.
-    async fn ask(&mut self, supervisor: &UnixStream, wanted: &mut watch::Receiver<BTreeSet<HostPort>>) -> io::Result<()> {
-        let list = wanted.borrow_and_update().clone();
+    async fn ask(&mut self, supervisor: &UnixStream, desired: &mut watch::Receiver<BTreeSet<HostPort>>) -> io::Result<()> {
+        let list = desired.borrow_and_update().clone();
         self.open.retain(|port, _| list.contains(port));
         self.refused.retain(|port, _| list.contains(port));
         let text = serde_json::to_vec(&list)?;
         supervisor.async_io(Interest::WRITABLE, || fdpass::send(supervisor, &text, &[])).await
     }
 
-    fn take(&mut self, told: PortStatus, fd: Option<OwnedFd>) {
-        let opened = match (told.error, fd) {
+    fn take(&mut self, status: PortStatus, fd: Option<OwnedFd>) {
+        let opened = match (status.error, fd) {
             (Some(error), _) => Err(error),
-            (None, Some(fd)) => self.serve_port(told.port, fd).map_err(|e| e.to_string()),
+            (None, Some(fd)) => self.serve_port(status.port, fd).map_err(|e| e.to_string()),
             (None, None) => Err("the supervisor sent no descriptor".into()),
         };
         match opened {
             Ok(open) => {
-                self.refused.remove(&told.port);
-                self.open.insert(told.port, open);
+                self.refused.remove(&status.port);
+                self.open.insert(status.port, open);
             }
             Err(error) => {
-                self.refused.insert(told.port, error);
+                self.refused.insert(status.port, error);
             }
         }
     }
@@ -203,7 +203,7 @@ async fn connect(port: HostPort, targets: &dyn Targets) -> io::Result<TcpStream>
     let began = Instant::now();
     loop {
         let mut last = io::Error::new(io::ErrorKind::HostUnreachable, "no node is ready to take it");
-        for target in targets.pick(port) {
+        for target in targets.select(port) {
             match tokio::time::timeout(CONNECT, TcpStream::connect(target)).await {
                 Ok(Ok(server)) => return Ok(server),
                 Ok(Err(error)) => last = error,

@@ -4,16 +4,16 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// One word for a POSIX shell. Bytes that a terminal would not carry are written in the `$'…'` form, which bash, zsh and ksh read.
-pub fn quote(word: impl AsRef<OsStr>) -> String {
-    let word = word.as_ref();
+/// One argument for a POSIX shell. Bytes that a terminal would not carry are written in the `$'…'` form, which bash, zsh and ksh read.
+pub fn quote(argument: impl AsRef<OsStr>) -> String {
+    let argument = argument.as_ref();
     let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-./:=@%+,".contains(b);
-    match word.to_str() {
+    match argument.to_str() {
         Some(text) if !text.is_empty() && text.bytes().all(|b| is_plain(&b)) => text.to_owned(),
         Some(text) if !text.contains(char::is_control) => format!("'{}'", text.replace('\'', "'\\''")),
         _ => {
             let mut quoted = String::from("$'");
-            for byte in word.as_bytes() {
+            for byte in argument.as_bytes() {
                 match byte {
                     b'\'' | b'\\' => quoted.extend(['\\', char::from(*byte)]),
                     b' '..=b'~' => quoted.push(char::from(*byte)),
@@ -41,8 +41,8 @@ mod tests {
             ("/bücher", "'/bücher'"),
             ("a\nb", r"$'a\012b'"),
         ];
-        for (word, quoted) in cases {
-            assert_eq!(quote(word), quoted);
+        for (argument, quoted) in cases {
+            assert_eq!(quote(argument), quoted);
         }
         assert_eq!(quote(OsStr::from_bytes(b"/\xff")), r"$'/\377'");
     }

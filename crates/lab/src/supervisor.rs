@@ -267,7 +267,7 @@ fn read_events(socket: &OwnedFd, shared: &Shared, to: &Sender<Event>) {
                 note(&mut shared.status(), &event);
                 let _ = to.send(event);
             }
-            Err(e) => tracing::warn!("init said something unknown: {e}"),
+            Err(e) => tracing::warn!("init sent an unknown event: {e}"),
         }
     }
     let _ = to.send(Event::Ended { status: "init is gone".into() });
@@ -353,7 +353,7 @@ impl Lab {
         self.shared.status().clone()
     }
 
-    /// Adds to what `mullion status` tells.
+    /// Adds to the output of `mullion status`.
     pub fn set_extra(&self, key: &str, value: serde_json::Value) {
         self.shared.status().extra.insert(key.into(), value);
     }

@@ -35,13 +35,13 @@ pub const TCP: u8 = 6;
 pub struct Flow {
     /// Number of the transport protocol.
     pub protocol: u8,
-    /// Who began it.
+    /// The client, which began it.
     pub source: SocketAddr,
-    /// To whom, as the beginner sees it.
+    /// The destination, as the client sees it.
     pub destination: SocketAddr,
-    /// Who answers.
+    /// The source of answers, before translation back.
     pub reply_source: SocketAddr,
-    /// To whom, as the one who answers sees it.
+    /// The destination of answers, as the answering side sees it.
     pub reply_destination: SocketAddr,
 }
 
@@ -52,7 +52,7 @@ pub struct Conntrack {
 }
 
 impl Conntrack {
-    /// Speaks for the current namespace of the calling thread.
+    /// Acts on the current namespace of the calling thread.
     ///
     /// # Errors
     /// When the kernel has no netfilter netlink.
@@ -60,7 +60,7 @@ impl Conntrack {
         Ok(Self { socket: Mutex::new(Socket::open(SockProtocol::NetlinkNetFilter)?) })
     }
 
-    /// Speaks for `ns`.
+    /// Acts on `ns`.
     ///
     /// # Errors
     /// As [`Self::open`], or when the namespace cannot be entered.
@@ -92,7 +92,7 @@ impl Conntrack {
         }
     }
 
-    /// Forgets every connection of `protocol` that `stale` picks; returns how many those were.
+    /// Forgets every connection of `protocol` that `stale` selects; returns their number.
     ///
     /// # Errors
     /// As [`Self::flows`] and [`Self::forget`].

@@ -1,6 +1,6 @@
 //! Links and their bounds, addresses, routes, rules, neighbours and forwarding entries of one network namespace.
 //!
-//! An [`Rtnl`] speaks for the namespace in which it was opened, whatever namespace its user is in
+//! An [`Rtnl`] acts on the namespace in which it was opened, whatever namespace its user is in
 //! later. Calls are synchronous: the kernel answers within the call.
 
 mod address;
@@ -49,7 +49,7 @@ pub enum NetlinkError {
     Refused {
         /// What was asked, with its object.
         operation: String,
-        /// The kernel's own words, when it has any.
+        /// The kernel's own message (extended acknowledgement), when it has one.
         detail: Option<String>,
         /// The error number.
         source: io::Error,
@@ -103,12 +103,12 @@ const APPEND: u16 = ACK | (libc::NLM_F_CREATE | libc::NLM_F_APPEND) as u16;
 const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
 
 impl Rtnl {
-    /// Speaks for the current namespace of the calling thread.
+    /// Acts on the current namespace of the calling thread.
     pub fn open() -> Result<Self> {
         Ok(Self { socket: Mutex::new(Socket::open(SockProtocol::NetlinkRoute)?) })
     }
 
-    /// Speaks for `ns`.
+    /// Acts on `ns`.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
         ns.run(Self::open).map_err(|source| NetlinkError::Socket { what: "enter the namespace for", source })?
     }

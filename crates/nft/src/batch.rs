@@ -276,10 +276,10 @@ pub(super) fn read_fingerprint(data: &[u8]) -> Option<u64> {
 }
 
 /// A note (type, length, value) of user data.
-fn note(mut data: &[u8], wanted: u8) -> Option<&[u8]> {
+fn note(mut data: &[u8], asked: u8) -> Option<&[u8]> {
     while let [kind, len, rest @ ..] = data {
         let value = rest.get(..usize::from(*len))?;
-        if *kind == wanted {
+        if *kind == asked {
             return Some(value);
         }
         data = &rest[usize::from(*len)..];

@@ -31,7 +31,7 @@ pub struct Report {
 }
 
 impl Engine {
-    /// An engine that speaks through `nft`.
+    /// An engine over the socket `nft`.
     pub fn new(nft: Nft) -> Self {
         Self { nft, part: usize::MAX, left: Mutex::new(None) }
     }
@@ -43,12 +43,12 @@ impl Engine {
         self
     }
 
-    /// What it speaks through.
+    /// Its netlink socket.
     pub fn nft(&self) -> &Nft {
         &self.nft
     }
 
-    /// What it speaks through.
+    /// Its netlink socket.
     pub fn nft_mut(&mut self) -> &mut Nft {
         &mut self.nft
     }
@@ -145,7 +145,7 @@ impl Engine {
             Transactions { batch: Batch::new(), part: self.part, count: 0, commit: |batch: &Batch| self.nft.commit_counted(batch) };
         let result = plan.units(|unit| transactions.put(unit)).and_then(|()| transactions.flush());
         let count = transactions.count;
-        // After a refusal the generation tells whether the kernel is as it was.
+        // After a refusal the generation shows whether the kernel is as it was.
         let now = self.nft.generation();
         let left = now.ok().filter(|now| known && now.wrapping_sub(before) as usize == count).filter(|_| result.is_ok() || count == 0);
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = left;

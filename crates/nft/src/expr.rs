@@ -22,7 +22,7 @@ pub enum MetaKey {
     OifName = 7,
     Nfproto = 15,
     L4proto = 16,
-    /// Whom the link took the frame to be for: 0 this host, 3 another; may be set.
+    /// The frame's receiver as the link saw it: 0 this host, 3 another; may be set.
     PktType = 19,
 }
 
@@ -98,7 +98,7 @@ pub enum RejectKind {
     Prohibited,
 }
 
-/// What a look-up in the routing table tells.
+/// Result of a look-up in the routing table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FibResult {
@@ -161,7 +161,7 @@ pub enum Expr {
     Masquerade,
     /// Translates the destination to this host.
     Redirect { port: Option<u32> },
-    /// Loads connection state; `reply` picks a direction where the key has one.
+    /// Loads connection state; `reply` selects a direction where the key has one.
     Ct { key: CtKey, reg: u32, reply: Option<bool> },
     /// Sets connection state (the mark).
     CtSet { key: CtKey, reg: u32 },

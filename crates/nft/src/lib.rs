@@ -268,7 +268,7 @@ pub enum NftError {
         operation: String,
         /// Its place in the batch, when one operation is to blame.
         index: Option<usize>,
-        /// The kernel's own words, when it has any.
+        /// The kernel's own message (extended acknowledgement), when it has one.
         detail: Option<String>,
         /// The error number.
         source: io::Error,
@@ -324,7 +324,7 @@ pub struct Nft {
 }
 
 impl Nft {
-    /// Speaks for the current namespace of the calling thread.
+    /// Acts on the current namespace of the calling thread.
     ///
     /// # Errors
     /// When the kernel has no netfilter netlink.
@@ -332,7 +332,7 @@ impl Nft {
         Ok(Self { socket: Mutex::new(Socket::open(SockProtocol::NetlinkNetFilter)?), most: usize::MAX })
     }
 
-    /// Speaks for `ns`.
+    /// Acts on `ns`.
     ///
     /// # Errors
     /// As [`Self::open`], or when the namespace cannot be entered.
@@ -377,7 +377,7 @@ impl Nft {
         self.commit_counted(batch).map(drop)
     }
 
-    /// Like [`Self::commit_in_parts`], and tells how many transactions that were: each changes [`Self::generation`] by one.
+    /// Like [`Self::commit_in_parts`], and returns how many transactions that were: each changes [`Self::generation`] by one.
     ///
     /// # Errors
     /// As [`Self::commit`].

@@ -172,17 +172,17 @@ impl<E: Entry> TablePlan<E> {
 
 impl ChangedChain {
     fn between(found: &ObservedChain, desired: &DesiredChain, table: &Table) -> Option<Self> {
-        let wanted = desired.fingerprints(table.family);
+        let expected = desired.fingerprints(table.family);
         let edit = if !found.is(&desired.chain) {
             Edit::Redefine
         } else if let Some(owners) = &desired.owners {
             let own = |rule: &&RuleInfo| rule.comment.as_ref().is_some_and(|comment| owners.contains(comment));
             let own: Vec<&RuleInfo> = found.rules.iter().filter(own).collect();
-            if own.iter().map(|rule| rule.fingerprint).eq(wanted.into_iter().map(Some)) {
+            if own.iter().map(|rule| rule.fingerprint).eq(expected.into_iter().map(Some)) {
                 return None;
             }
             Edit::Delete(own.into_iter().map(|rule| rule.handle).collect())
-        } else if found.fingerprints() == Some(wanted) {
+        } else if found.fingerprints() == Some(expected) {
             return None;
         } else {
             Edit::Flush

@@ -296,7 +296,7 @@ fn data_maps_spread_connections() {
 fn datagram_error(port: u16) -> Option<i32> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    // Without it only errors that are final are told.
+    // Without it only final errors are reported.
     nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Ipv4RecvErr, &true).unwrap();
     socket.connect(("127.0.0.1", port)).unwrap();
     socket.send(b"x").unwrap();

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// How the holder of a kubeconfig proves who they are.
+/// Credentials of the holder of a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
     /// A client certificate and its key, PEM.
@@ -28,7 +28,7 @@ pub struct KubeConfig {
     pub server: String,
     /// The certificate authority that the server's certificate is checked against, PEM.
     pub ca_pem: String,
-    /// Who we are.
+    /// Our credentials.
     pub credentials: Credentials,
     /// The cluster's name in the file.
     pub cluster: String,

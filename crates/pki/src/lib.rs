@@ -21,7 +21,7 @@ pub enum Error {
     Generate {
         /// The common name asked for.
         subject: String,
-        /// What the library said.
+        /// The library's error.
         #[source]
         source: rcgen::Error,
     },
@@ -30,7 +30,7 @@ pub enum Error {
     Parse {
         /// What was being read ("CA key", "certificate", …).
         what: &'static str,
-        /// What the library said.
+        /// The library's error.
         #[source]
         source: rcgen::Error,
     },
@@ -55,7 +55,7 @@ pub enum Error {
         operation: &'static str,
         /// Which file.
         path: std::path::PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -64,7 +64,7 @@ pub enum Error {
     KubeConfig {
         /// Which file.
         path: std::path::PathBuf,
-        /// What the parser said.
+        /// The parser's error.
         #[source]
         source: serde_yaml_ng::Error,
     },
@@ -79,7 +79,7 @@ pub enum Error {
     /// The signing key is not a P-256 key in PKCS#8.
     #[error("the ServiceAccount key is not an ECDSA P-256 key in PKCS#8 PEM: {reason}")]
     SigningKey {
-        /// What ring said.
+        /// The error of ring.
         reason: String,
     },
 }

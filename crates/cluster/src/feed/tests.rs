@@ -93,7 +93,7 @@ async fn rows_go_to_their_keeper_and_only_differences_wake() {
     let mut changed = feed.changed();
     tokio::time::timeout(LIMIT, changed.wait_for(|version| *version >= 3)).await.unwrap().unwrap();
     assert_eq!(shelf.0.lock().unwrap().log, ["a/x=1", "end", "a/x=1", "a/x=2", "-a/nobody", "-a/x"]);
-    assert_eq!(*changed.borrow(), 3, "the list, a change and a loss; an unchanged row and a stranger's end are no news");
+    assert_eq!(*changed.borrow(), 3, "the list, a change and a loss; an unchanged row and the deletion of an unknown one wake nobody");
 }
 
 #[tokio::test]

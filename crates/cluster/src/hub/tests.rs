@@ -38,8 +38,8 @@ fn two_objects() -> (kube::Client, Arc<Mutex<Vec<String>>>) {
     let client = fake_client(move |request: &Seen| {
         log.lock().unwrap().push(format!("{}?{}", request.path, request.query));
         let listed = [config_map("x", "web"), config_map("y", "db")];
-        let wanted = |object: &&Value| !request.query.contains("name%3Dx") || object["metadata"]["name"] == "x";
-        let mut lines: Vec<Value> = listed.iter().filter(wanted).map(|object| event("ADDED", object.clone())).collect();
+        let selected = |object: &&Value| !request.query.contains("name%3Dx") || object["metadata"]["name"] == "x";
+        let mut lines: Vec<Value> = listed.iter().filter(selected).map(|object| event("ADDED", object.clone())).collect();
         lines.push(bookmark());
         Reply::watch(lines, true)
     });
@@ -108,17 +108,17 @@ async fn late_reader_gets_the_present_state_and_wakes_no_others() {
     let server = ApiServer::default();
     let first = start(&client, Selection::all().of(&server));
     synced(&first).await;
-    let news = Arc::new(AtomicUsize::new(0));
-    let count = news.clone();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = calls.clone();
     first.subscribe(move |_| {
         count.fetch_add(1, Ordering::SeqCst);
     });
-    let before = (news.load(Ordering::SeqCst), *first.changed().borrow());
+    let before = (calls.load(Ordering::SeqCst), *first.changed().borrow());
     let late = start(&client, Selection::fields("metadata.name=y").of(&server));
     synced(&late).await;
     assert_eq!(rows(&late), ["y-db"]);
     assert_eq!(rows(&first), ["x-web", "y-db"]);
-    assert_eq!((news.load(Ordering::SeqCst), *first.changed().borrow()), before, "an unchanged list is no news");
+    assert_eq!((calls.load(Ordering::SeqCst), *first.changed().borrow()), before, "an unchanged list is not reported");
     assert_eq!((server.open_watches().len(), queries.lock().unwrap().len()), (1, 2), "it listed again");
 }
 
@@ -257,7 +257,7 @@ async fn feeds_and_informers_share_a_watch_and_a_reader_that_does_not_read_holds
     }
     tokio::time::timeout(LIMIT, feed.synced()).await.expect("the feed's list");
     assert!(shelf.0.lock().unwrap().keys().eq(["x-web", "y-db"]));
-    assert_eq!(*feed.changed().borrow(), 1, "lists for others are no news");
+    assert_eq!(*feed.changed().borrow(), 1, "lists for others are not reported");
     assert_eq!(server.open_watches().len(), 1);
 }
 

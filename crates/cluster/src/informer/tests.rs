@@ -65,7 +65,7 @@ async fn informer_reads_a_streamed_list_and_then_changes() {
     assert_eq!(informer.in_namespace("a").len(), 1);
     assert!(informer.in_namespace("b").is_empty());
     let expected = ["a/x None->Some(\"1\")", "a/y None->Some(\"2\")", "a/x Some(\"1\")->Some(\"3\")", "a/y Some(\"2\")->None"];
-    assert_eq!(*log.lock().unwrap(), expected, "an unchanged row is no news");
+    assert_eq!(*log.lock().unwrap(), expected, "an unchanged row is not reported");
 }
 
 #[tokio::test]

@@ -159,14 +159,14 @@ async fn informers_that_wait_for_the_end_of_a_list_learn_from_the_first_refusal(
         }
     })
     .await;
-    // Patient enough that only the news can end the wait.
+    // Patient enough that only the refusal can end the wait.
     let known = ApiServer::with_limits(LIMIT * 10, LIMIT * 10);
     let waiting = Informer::start(Api::<Secret>::all(client.clone()), Selection::all().of(&known), |_| Some(()));
     while requests.streamed.load(SeqCst) == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let told = Informer::start(Api::<ConfigMap>::all(client), Selection::all().of(&known), |_| Some(()));
-    followed(&told).await;
+    let second = Informer::start(Api::<ConfigMap>::all(client), Selection::all().of(&known), |_| Some(()));
+    followed(&second).await;
     followed(&waiting).await;
     assert!(*refused.lock().unwrap());
 }
@@ -240,5 +240,5 @@ fn lasting_failure_is_warned_about_periodically() {
     assert_eq!([at(0, false), at(1, false), at(3, false), at(10, false), at(62, false), at(64, false)], [None, None, Some(3), None, None, Some(64)]);
     assert!(trouble.over());
     assert!(!trouble.over());
-    assert_eq!(trouble.failed(start, true).map(|since| since.as_secs()), Some(0), "what waiting does not cure is said at once");
+    assert_eq!(trouble.failed(start, true).map(|since| since.as_secs()), Some(0), "a lasting error is reported at once");
 }

@@ -59,7 +59,7 @@ impl Pod {
         self.result.primary_ip().unwrap()
     }
 
-    /// Listens on port 80 and tells one client its own address.
+    /// Listens on port 80 and sends one client its own address.
     fn serve(&self) -> std::thread::JoinHandle<()> {
         let listener = self.netns.run(|| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
         std::thread::spawn(move || {

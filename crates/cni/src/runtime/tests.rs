@@ -122,7 +122,7 @@ async fn chain_runs_forward_and_back_with_what_each_may_see() {
     assert_eq!(first["runtimeConfig"], json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}));
     assert_eq!(calls[1].1["prevResult"]["ips"][0]["address"], "10.1.0.2/24");
     assert_eq!(calls[1].1["runtimeConfig"], json!({"dns": {"servers": ["10.96.0.10"]}}));
-    // DEL works from what was remembered, whatever the configuration says by now, and tells plug-ins the old arguments.
+    // DEL works from what was remembered, whatever the configuration is by now, and gives plug-ins the old arguments.
     host.configure(&json!({"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "third"}]}));
     host.runtime.del(&Attachment { container_id: "a".into(), ifname: "eth0".into(), ..Attachment::default() }).await.unwrap();
     let calls = host.calls();

@@ -224,7 +224,7 @@ impl NetworkList {
     }
 }
 
-/// The newest version that both sides speak, of `cniVersions` (1.1.0) or `cniVersion`.
+/// The newest version that both sides support, of `cniVersions` (1.1.0) or `cniVersion`.
 fn list_version(value: &Value) -> Result<SpecVersion, CniError> {
     let single: Option<SpecVersion> = value.get("cniVersion").and_then(Value::as_str).map(str::parse).transpose()?;
     let newest = value.get("cniVersions").and_then(Value::as_array).and_then(|list| list.iter().filter_map(|v| v.as_str()?.parse().ok()).max());

@@ -6,7 +6,7 @@ use super::version::SpecVersion;
 
 /// Error codes: below 100 the specification's, from 100 on ours.
 pub mod code {
-    /// The configuration's `cniVersion` is not spoken.
+    /// The configuration's `cniVersion` is not supported.
     pub const INCOMPATIBLE_VERSION: u32 = 1;
     /// A field of the configuration is not supported; the message names it.
     pub const UNSUPPORTED_FIELD: u32 = 2;

@@ -126,7 +126,7 @@ impl AddResult {
     }
 
     /// Reads a result of any version; `cniVersion` inside the document decides its shape, `default` when absent.
-    /// Errors: code 1 for a version not spoken, 6 when it does not decode.
+    /// Errors: code 1 for an unsupported version, 6 when it does not decode.
     pub fn from_json(doc: &Value, default: SpecVersion) -> Result<Self, CniError> {
         let Value::Object(map) = doc else {
             return Err(CniError::new(code::DECODE, "a plug-in's result is not a JSON object"));

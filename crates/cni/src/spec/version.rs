@@ -25,9 +25,9 @@ pub enum SpecVersion {
 }
 
 impl SpecVersion {
-    /// Every version spoken here, oldest first.
+    /// Every supported version, oldest first.
     pub const ALL: [Self; 7] = [Self::V0_1_0, Self::V0_2_0, Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
-    /// The newest version spoken here.
+    /// The newest supported version.
     pub const CURRENT: Self = Self::V1_1_0;
 
     /// The version's text, as in `cniVersion`.

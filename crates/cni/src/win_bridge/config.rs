@@ -20,7 +20,7 @@ pub(super) struct Config {
     pub dns: Dns,
     /// `loopbackDSR`: a pod reaches itself through a load balancer that returns directly. Of no use where the service has no DSR.
     pub loopback_dsr: bool,
-    /// `skipAttachCheck`: whether HNS's word that an endpoint is attached is enough.
+    /// `skipAttachCheck`: whether the attachment that HNS reports is enough.
     pub skip_attach_check: bool,
     masquerade: Masquerade,
     port_mappings: Vec<PortMapping>,

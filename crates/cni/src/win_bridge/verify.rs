@@ -33,7 +33,7 @@ pub(super) fn attached(client: &Client, namespace: Guid, endpoint: &HostComputeE
     }
 }
 
-/// The endpoint as HNS shows it, or what it lacks.
+/// The endpoint as HNS shows it, or what is missing in it.
 fn look(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint) -> Result<Result<HostComputeEndpoint, String>, CniError> {
     let shown: Option<HostComputeEndpoint> = client.get(&endpoint.id).map_err(|e| hns(format_args!("read endpoint {}", endpoint.name), &e))?;
     let Some(shown) = shown else { return Ok(Err("the endpoint is gone".to_owned())) };

@@ -37,7 +37,7 @@ fn ask(name: &str, kind: RecordType) -> Message {
 }
 
 /// The answer as text: code, flags, and each section's records.
-fn told(request: &Message) -> String {
+fn answer_text(request: &Message) -> String {
     let outcome = answer(&request.to_vec().unwrap(), &names(), NOW);
     let (mark, reply) = match outcome {
         Outcome::Reply(reply) => ("", reply),
@@ -75,11 +75,11 @@ fn questions_get_their_answers() {
         ("cluster.local.", RecordType::A, "NoError aa +SOA"),
         ("example.com.", RecordType::A, "foreign Refused -"),
     ] {
-        assert_eq!(told(&ask(name, kind)), expected, "{name} {kind}");
+        assert_eq!(answer_text(&ask(name, kind)), expected, "{name} {kind}");
     }
-    let soa = told(&ask("Cluster.Local.", RecordType::SOA));
+    let soa = answer_text(&ask("Cluster.Local.", RecordType::SOA));
     assert!(soa.starts_with("NoError aa SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 5"), "{soa}");
-    let circle = told(&ask("loop.shop.svc.cluster.local.", RecordType::A));
+    let circle = answer_text(&ask("loop.shop.svc.cluster.local.", RecordType::A));
     assert_eq!(circle.matches("CNAME").count(), ALIASES, "a circle of aliases ends: {circle}");
 }
 
@@ -109,19 +109,19 @@ fn malformed_questions_are_refused() {
     let mut edns = Edns::new();
     edns.set_version(1);
     old.set_edns(edns);
-    assert!(told(&old).starts_with("BADVERS"));
+    assert!(answer_text(&old).starts_with("BADVERS"));
     let mut status = ask("web.shop.svc.cluster.local.", RecordType::A);
     status.metadata.op_code = OpCode::Status;
-    assert!(told(&status).starts_with("NotImp"));
+    assert!(answer_text(&status).starts_with("NotImp"));
     let mut two = ask("web.shop.svc.cluster.local.", RecordType::A);
     two.add_query(two.queries[0].clone());
-    assert!(told(&two).starts_with("FormErr"));
+    assert!(answer_text(&two).starts_with("FormErr"));
     let mut chaos = ask("version.bind.", RecordType::TXT);
     chaos.queries[0].query_class = DNSClass::CH;
-    assert!(told(&chaos).starts_with("Refused"));
+    assert!(answer_text(&chaos).starts_with("Refused"));
     let mut response = ask("web.shop.svc.cluster.local.", RecordType::A);
     response.metadata.message_type = MessageType::Response;
-    assert_eq!(told(&response), "silence");
+    assert_eq!(answer_text(&response), "silence");
     let Outcome::Reply(reply) = answer(&[0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 63], &names(), NOW) else { panic!("no reply") };
     assert_eq!((reply.metadata.id, reply.metadata.response_code), (9, ResponseCode::FormErr));
     assert!(matches!(answer(&[0, 9, 1], &names(), NOW), Outcome::Silence));

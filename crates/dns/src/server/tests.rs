@@ -72,8 +72,8 @@ async fn an_alias_is_followed_out_of_the_cluster() {
         over_udp(linked, "old.shop.svc.cluster.local.").await,
         Message::from_vec(&forward::tcp(linked, &question("old.shop.svc.cluster.local.")).await.unwrap()).unwrap(),
     ] {
-        let told: Vec<String> = reply.answers.iter().map(|record| format!("{} {}", record.name, record.data)).collect();
-        assert_eq!(told, ["old.shop.svc.cluster.local. 1-2-3-4.shop.pod.other.test.", "1-2-3-4.shop.pod.other.test. 1.2.3.4"]);
+        let records: Vec<String> = reply.answers.iter().map(|record| format!("{} {}", record.name, record.data)).collect();
+        assert_eq!(records, ["old.shop.svc.cluster.local. 1-2-3-4.shop.pod.other.test.", "1-2-3-4.shop.pod.other.test. 1.2.3.4"]);
         assert_eq!((reply.metadata.id, reply.queries[0].name.to_string()), (7, "old.shop.svc.cluster.local.".to_owned()));
     }
 }

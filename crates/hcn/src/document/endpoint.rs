@@ -11,7 +11,7 @@ use crate::guid::Guid;
 bits! {
     /// Switches of an endpoint.
     pub struct EndpointFlags {
-        /// Lives on another host: only a forwarding entry here.
+        /// Remote: on another host, only a forwarding entry here.
         REMOTE = 1 "RemoteEndpoint",
         /// No traffic between compute systems.
         DISABLE_INTER_COMPUTE_COMMUNICATION = 2 "DisableInterComputeCommunication",
@@ -63,7 +63,7 @@ document! {
     pub struct HostComputeEndpoint {
         /// Identifier.
         id: Guid = "ID";
-        /// Who made it.
+        /// The program that made it.
         owner: String = "Owner";
         /// Its name; not unique.
         name: String = "Name";
@@ -140,7 +140,7 @@ impl HostComputeEndpoint {
         self
     }
 
-    /// Whether it lives on another host.
+    /// Whether it is on another host.
     pub fn is_remote(&self) -> bool {
         self.flags.contains(EndpointFlags::REMOTE)
     }

@@ -49,7 +49,7 @@ document! {
         interface_guid: Guid = "InterfaceGuid";
         /// How it is.
         state: Token = "State";
-        /// What the guest was not told.
+        /// What the guest did not receive.
         missed_notifications: Value = "MissedNotifications";
     }
 }
@@ -59,7 +59,7 @@ document! {
     pub struct GuestNetworkService {
         /// Identifier.
         id: Guid = "ID";
-        /// Who made it.
+        /// The program that made it.
         owner: String = "Owner";
         /// The virtual machine.
         virtual_machine_id: Guid = "VirtualMachineId";

@@ -87,7 +87,7 @@ document! {
     pub struct HostComputeLoadBalancer {
         /// Identifier.
         id: Guid = "ID";
-        /// Who made it.
+        /// The program that made it.
         owner: String = "Owner";
         /// Its name.
         name: String = "Name";
@@ -134,7 +134,7 @@ document! {
     pub struct HostComputeRoute {
         /// Identifier.
         id: Guid = "ID";
-        /// Who made it.
+        /// The program that made it.
         owner: String = "Owner";
         /// Its name.
         name: String = "Name";

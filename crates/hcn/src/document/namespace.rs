@@ -68,7 +68,7 @@ document! {
     pub struct HostComputeNamespace {
         /// Identifier.
         id: Guid = "ID";
-        /// Who made it.
+        /// The program that made it.
         owner: String = "Owner";
         /// Its name.
         name: String = "Name";

@@ -38,7 +38,7 @@ named! {
 }
 
 named! {
-    /// Who gives out addresses.
+    /// The component that gives out addresses.
     pub enum IpamType {
         default Static;
         /// HNS or the client.
@@ -95,7 +95,7 @@ bits! {
     pub struct IpSubnetFlags {
         /// The last address is for broadcasts.
         ENABLE_BROADCAST = 1 "EnableBroadcast",
-        /// The first address is nobody's.
+        /// No endpoint gets the first address.
         RESERVE_NETWORK_ADDRESS = 2 "ReserveNetworkAddress",
     }
 }
@@ -105,7 +105,7 @@ document! {
     pub struct IpSubnet {
         /// Identifier.
         id: Guid = "ID";
-        /// Who made it.
+        /// The program that made it.
         owner: String = "Owner";
         /// Its name.
         name: String = "Name";
@@ -125,7 +125,7 @@ document! {
     pub struct Subnet {
         /// Identifier.
         id: Guid = "ID";
-        /// Who made it.
+        /// The program that made it.
         owner: String = "Owner";
         /// Its name.
         name: String = "Name";
@@ -169,7 +169,7 @@ impl Subnet {
 document! {
     /// One way addresses are given out.
     pub struct Ipam {
-        /// Who gives them out.
+        /// The component that gives them out.
         ipam_type: IpamType = "Type", always;
         /// From where.
         subnets: Vec<Subnet> = "Subnets";
@@ -199,7 +199,7 @@ document! {
     pub struct HostComputeNetwork {
         /// Identifier.
         id: Guid = "ID";
-        /// Who made it.
+        /// The program that made it.
         owner: String = "Owner";
         /// Its name, unique on the host.
         name: String = "Name";

@@ -29,7 +29,7 @@ named! {
         AutomaticDns = "AutomaticDNS" / 5,
         /// The adapter, by other names.
         InterfaceConstraint = "InterfaceConstraint" / 6,
-        /// Where a prefix of an overlay lives.
+        /// The host of a prefix of an overlay.
         RemoteSubnetRoute = "RemoteSubnetRoute" / 7,
         /// The tunnel's UDP port.
         VxlanPort = "VxlanPort" / 8,
@@ -70,7 +70,7 @@ named! {
         SdnRoute = "SDNRoute" / 5,
         /// A proxy.
         L4Proxy = "L4Proxy" / 6,
-        /// The host behind which the endpoint lives.
+        /// The host behind which the endpoint is.
         ProviderAddress = "ProviderAddress" / 7,
         /// The switch port's name.
         PortName = "PortName" / 8,
@@ -216,7 +216,7 @@ impl EndpointPolicy {
         Self::new(EndpointPolicyType::SdnRoute, &settings)
     }
 
-    /// `ProviderAddress`: the host behind which the endpoint lives.
+    /// `ProviderAddress`: the host behind which the endpoint is.
     pub fn provider_address(address: IpAddr) -> Self {
         let settings = ProviderAddress { provider_address: address.to_string(), ..ProviderAddress::default() };
         Self::new(EndpointPolicyType::ProviderAddress, &settings)

@@ -131,7 +131,7 @@ document! {
         destination_prefix: String = "DestinationPrefix";
         /// The virtual network's number.
         isolation_id: u32 = "IsolationId";
-        /// The host behind which the prefix lives.
+        /// The host behind which the prefix is.
         provider_address: String = "ProviderAddress";
         /// That host's distributed router.
         distributed_router_mac_address: String = "DistributedRouterMacAddress";
@@ -453,7 +453,7 @@ document! {
 document! {
     /// Settings of `Firewall`. The schema and WSL name the members differently; both are read.
     pub struct Firewall {
-        /// Who made the virtual machine.
+        /// The component that made the virtual machine.
         vm_creator_id: Token = "VmCreatorId" | "VmType";
         /// 1 is a constrained interface.
         policy_flags: u32 = "PolicyFlags" | "FirewallPolicyFlags";

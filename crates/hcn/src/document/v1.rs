@@ -120,7 +120,7 @@ document! {
         name: String = "Name";
         /// Its type, spelt as it was given.
         network_type: Token = "Type";
-        /// Who made it.
+        /// The program that made it.
         owner: String = "Owner";
         /// Its subnets.
         subnets: Vec<Subnet> = "Subnets";
@@ -216,7 +216,7 @@ document! {
         dns_server_list: String = "DNSServerList";
         /// The connection's own suffix.
         dns_suffix: String = "DNSSuffix";
-        /// Whether it lives on another host.
+        /// Whether it is on another host.
         is_remote_endpoint: bool = "IsRemoteEndpoint";
         /// Whether HNS resolves names for it.
         enable_internal_dns: bool = "EnableInternalDNS";

@@ -179,7 +179,7 @@ impl Connection {
         Ok(Reply::default())
     }
 
-    /// Ends the connection: nothing more is read, and the session learns that nobody waits for its calls.
+    /// Ends the connection: nothing more is read, and the session learns that its calls have no caller any more.
     fn end(&self, broken: Option<io::Error>) {
         let subscription = {
             let mut state = self.lock();

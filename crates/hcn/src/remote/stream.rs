@@ -60,7 +60,7 @@ impl Address {
         }
     }
 
-    /// Listens. A unix socket's file is replaced where nobody listens on it any more.
+    /// Listens. A unix socket's file is replaced where no process listens on it any more.
     pub fn listen(&self) -> io::Result<Listener> {
         match self {
             #[cfg(unix)]

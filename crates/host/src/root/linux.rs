@@ -245,15 +245,15 @@ impl Root {
 
 /// Makes the names users see (`key` → `..data/key`), and removes those that are gone.
 fn link_names(dir: &OwnedFd, files: &BTreeMap<String, VolumeFile>) -> io::Result<()> {
-    let wanted: BTreeSet<&str> = files.keys().filter_map(|n| n.split('/').find(|p| !p.is_empty())).collect();
-    for name in &wanted {
+    let desired: BTreeSet<&str> = files.keys().filter_map(|n| n.split('/').find(|p| !p.is_empty())).collect();
+    for name in &desired {
         match symlinkat(format!("{DATA}/{name}").as_str(), dir, *name) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(e) => return Err(e.into()),
         }
     }
     for (name, kind) in list(dir.try_clone()?)? {
-        if kind == FileKind::Link && !name.starts_with("..") && !wanted.contains(name.as_str()) {
+        if kind == FileKind::Link && !name.starts_with("..") && !desired.contains(name.as_str()) {
             unlinkat(dir, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
         }
     }

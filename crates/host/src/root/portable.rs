@@ -153,8 +153,8 @@ impl Root {
 }
 
 fn link_names(dir: &Path, files: &BTreeMap<String, VolumeFile>) -> io::Result<()> {
-    let wanted: BTreeSet<&str> = files.keys().filter_map(|n| n.split('/').find(|p| !p.is_empty())).collect();
-    for name in &wanted {
+    let desired: BTreeSet<&str> = files.keys().filter_map(|n| n.split('/').find(|p| !p.is_empty())).collect();
+    for name in &desired {
         let link = dir.join(name);
         if fs::symlink_metadata(&link).is_ok() {
             continue;
@@ -165,7 +165,7 @@ fn link_names(dir: &Path, files: &BTreeMap<String, VolumeFile>) -> io::Result<()
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name().into_string().unwrap_or_default();
-        if entry.file_type()?.is_symlink() && !name.starts_with("..") && !wanted.contains(name.as_str()) {
+        if entry.file_type()?.is_symlink() && !name.starts_with("..") && !desired.contains(name.as_str()) {
             let link = dir.join(name);
             fs::remove_file(&link).or_else(|_| fs::remove_dir(&link))?;
         }

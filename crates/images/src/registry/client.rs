@@ -29,13 +29,13 @@ const REDIRECTS: usize = 5;
 /// Largest answer of a token server.
 const MAX_TOKEN: usize = 1 << 20;
 
-/// Why a registry gave no answer that is of use. Worded as containerd's resolver words it.
+/// Why a registry gave no usable answer. Worded as containerd's resolver words it.
 #[derive(Debug, Error)]
 pub enum RegistryError {
     /// It has no such image.
     #[error("{0}: not found")]
     NotFound(String),
-    /// It wants to know who asks, or did not like the answer.
+    /// It asks for credentials, or refused those that it got.
     #[error("pull access denied, repository does not exist or may require authorization: server message: {0}")]
     Denied(String),
     /// No token to be had.
@@ -109,7 +109,7 @@ impl Client {
         Ok(Self { http, endpoint, repository: repository.to_owned(), credentials, authorization })
     }
 
-    /// Asks for `manifests/TAG` or `blobs/DIGEST`; gets a token when that is wanted.
+    /// Asks for `manifests/TAG` or `blobs/DIGEST`; gets a token when the registry asks for one.
     pub(super) async fn ask(&mut self, method: Method, path: &str, extra: &[(HeaderName, &str)]) -> Result<Response<Incoming>, RegistryError> {
         let url = format!("{}/v2/{}/{path}", self.endpoint.url, self.repository);
         let response = self.send(&method, &url, extra).await?;

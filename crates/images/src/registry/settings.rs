@@ -86,7 +86,7 @@ fn is_loopback(domain: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Who asks a registry.
+/// The user of a registry.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Credentials {
     /// Anonymous.

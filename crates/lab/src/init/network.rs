@@ -26,7 +26,7 @@ const SWITCHES: [(&str, &str); 7] = [
     // Pods' packets return by other links than they came by.
     ("net.ipv4.conf.all.rp_filter", "0"),
     ("net.ipv4.conf.default.rp_filter", "0"),
-    // Hosts are routers on one LAN: none is to tell the others of shorter ways.
+    // Hosts are routers on one LAN: none must send redirects to the others.
     ("net.ipv4.conf.all.send_redirects", "0"),
     ("net.ipv4.conf.default.send_redirects", "0"),
     ("net.ipv4.conf.all.accept_redirects", "0"),
@@ -67,7 +67,7 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
     for (network, hop) in &config.routes {
         router.add_route(&Route::new((*network).into()).via((*hop).into()).oif(lan.index))?;
     }
-    // Whoever asks for the outside is told at once, not once a second, that there is no way.
+    // Refuse connections to the outside at once, without the limit of one ICMP message a second.
     sysctl::set_in(&gw, "net.ipv4.icmp_ratelimit", "0")?;
     if config.outside {
         translate(&gw)?;
@@ -102,7 +102,7 @@ fn on_lan(address: Ipv4Addr, prefix: u8) -> IpNet {
     IpNet::new_assert(address.into(), prefix)
 }
 
-/// A hardware address that tells whose it is: local, and then the IP address.
+/// A hardware address that contains its host's IP address: the local bit, then the address.
 fn mac(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
     [0x02, 0x4d, a, b, c, d]

@@ -33,7 +33,7 @@ enum State {
     Resting { until: Instant },
 }
 
-/// The pipe on which a process says that it is ready, and what it said so far.
+/// The pipe on which a process reports that it is ready, and what was read from it so far.
 type Notice = (File, Vec<u8>);
 
 struct Process {
@@ -104,7 +104,7 @@ impl Processes {
         }
     }
 
-    /// A child has ended; `None` for orphans, which are nobody's here.
+    /// A child has ended; `None` for orphans, which are no process of ours.
     pub fn exited(&mut self, pid: u32, status: ExitStatus, now: Instant) -> Option<Event> {
         let process = self.all.iter_mut().find(|p| matches!(&p.state, State::Running { child, .. } if child.pid() == pid))?;
         let State::Running { since, .. } = &process.state else { return None };
@@ -121,9 +121,9 @@ impl Processes {
         })
     }
 
-    /// Reads what processes said.
+    /// Reads the readiness pipes of processes.
     pub fn take_notices(&mut self) -> Vec<Event> {
-        let mut said = Vec::new();
+        let mut reports = Vec::new();
         for (i, process) in self.all.iter_mut().enumerate() {
             let State::Running { notice, .. } = &mut process.state else { continue };
             let Some((pipe, line)) = notice else { continue };
@@ -134,14 +134,14 @@ impl Processes {
             match read_line(pipe, line) {
                 Some(detail) => {
                     *notice = None;
-                    said.push((i, detail));
+                    reports.push((i, detail));
                 }
-                // Closed without a word: the process will not become ready.
+                // Closed without a report: the process will not become ready.
                 None if line.len() == before => *notice = None,
                 None => {}
             }
         }
-        said.into_iter().map(|(i, detail)| self.mark_ready(i, detail)).collect()
+        reports.into_iter().map(|(i, detail)| self.mark_ready(i, detail)).collect()
     }
 
     /// When [`Self::advance`] is to be called next.

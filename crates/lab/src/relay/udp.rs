@@ -71,7 +71,7 @@ async fn open(sessions: &Sessions, client: SocketAddr, port: HostPort, targets: 
     if sessions.lock().unwrap_or_else(PoisonError::into_inner).len() >= MOST {
         return Err(io::Error::other("too many sessions"));
     }
-    let target = targets.pick(port).into_iter().next().ok_or_else(|| io::Error::other("no node is ready to take it"))?;
+    let target = targets.select(port).into_iter().next().ok_or_else(|| io::Error::other("no node is ready to take it"))?;
     let server = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
     server.connect(target).await?;
     let server = Arc::new(server);
@@ -90,7 +90,7 @@ async fn carry_back(socket: Arc<UdpSocket>, server: Arc<UdpSocket>, client: Sock
                 let _ = socket.send_to(&packet[..length], client).await;
                 touch(&sessions, client);
             }
-            // Refused: the next packet of the client picks a target anew.
+            // Refused: the next packet of the client selects a target again.
             Ok(Err(_)) => break,
             Err(_) => {}
         }

@@ -128,7 +128,7 @@ pub fn down(dirs: &Dirs) -> Result<(), LabError> {
         thread::sleep(TRY_LOCK);
     };
     let wait = || LabError::file("wait for the end of", &dirs.dir);
-    // Held by a descriptor, its number cannot come to mean another process. (None where it lives in another pid namespace.)
+    // Held by a descriptor, its number cannot come to mean another process. (None where it is in another pid namespace.)
     let pid = getsockopt(&stream, PeerCredentials).ok().and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 0);
     let supervisor = pid.and_then(|pid| PidFd::open(pid).ok());
     stream.set_read_timeout(Some(END)).map_err(wait())?;

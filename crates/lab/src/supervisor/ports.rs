@@ -1,7 +1,7 @@
 //! Ports of the real host: bound here, used by a relay in the lab.
 //!
 //! The relay says which ports it wants; each that can be had comes back as a descriptor, each that
-//! cannot with the reason. Sockets are kept by port while they are wanted, so a relay that was
+//! cannot with the reason. Sockets are kept by port while they are requested, so a relay that was
 //! restarted gets the same ones and no connection is refused in between.
 
 use std::collections::btree_map::Entry;
@@ -59,8 +59,8 @@ fn serve_relay(relay: &OwnedFd, held: &Held, shared: &Shared) {
         if length == 0 {
             return;
         }
-        let wanted: BTreeSet<HostPort> = match serde_json::from_slice(&buffer[..length]) {
-            Ok(wanted) => wanted,
+        let requested: BTreeSet<HostPort> = match serde_json::from_slice(&buffer[..length]) {
+            Ok(requested) => requested,
             Err(e) => {
                 tracing::warn!("the relay asked for unreadable ports: {e}");
                 return;
@@ -68,19 +68,19 @@ fn serve_relay(relay: &OwnedFd, held: &Held, shared: &Shared) {
         };
         let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(held) = held.as_mut() else { return };
-        held.retain(|port, _| wanted.contains(port));
-        granted.retain(|port| wanted.contains(port));
+        held.retain(|port, _| requested.contains(port));
+        granted.retain(|port| requested.contains(port));
         let mut status = Vec::new();
-        for port in wanted {
+        for port in requested {
             let error = ensure(held, port).err().map(|e| e.to_string());
-            let told = PortStatus { port, error };
-            if !granted.contains(&port) && answer(relay, &told, held.get(&port)).is_err() {
+            let port_status = PortStatus { port, error };
+            if !granted.contains(&port) && answer(relay, &port_status, held.get(&port)).is_err() {
                 return;
             }
-            if told.error.is_none() {
+            if port_status.error.is_none() {
                 granted.insert(port);
             }
-            status.push(told);
+            status.push(port_status);
         }
         shared.status().ports = status;
     }

@@ -30,7 +30,7 @@ fn body(w: &mut Writer, address: IpNet) {
     }
 }
 
-/// Who put the address there: kernels keep it since 5.18 and leave it out when it is 0.
+/// Origin of the address (`IFA_PROTO`): kernels keep it since 5.18 and leave it out when it is 0.
 const IFA_PROTO: u16 = 11;
 
 impl Rtnl {
@@ -39,7 +39,7 @@ impl Rtnl {
         Ok(self.marked_addrs(index)?.into_iter().map(|(net, _)| net).collect())
     }
 
-    /// The addresses of a link, each with the number of who put it there (0 unknown).
+    /// The addresses of a link, each with the number of its origin (0 unknown).
     pub fn marked_addrs(&self, index: u32) -> Result<Vec<(IpNet, u8)>> {
         let all = self.dump("list addresses", libc::RTM_GETADDR, &[0; 8], |payload| {
             let (prefix, owner) = (*payload.get(1)?, wire::u32_at(payload, 4)?);
@@ -53,12 +53,12 @@ impl Rtnl {
     }
 
     /// Gives a link an address; that it has it already is fine. IPv6 addresses are usable at once
-    /// (no duplicate address detection: our links have no strangers).
+    /// (no duplicate address detection: no other machine is on our links).
     pub fn add_addr(&self, index: u32, address: IpNet) -> Result<()> {
         self.add_marked_addr(index, address, 0)
     }
 
-    /// Like [`Self::add_addr`], with the number of who puts it there.
+    /// Like [`Self::add_addr`], with the number of its origin.
     pub fn add_marked_addr(&self, index: u32, address: IpNet, mark: u8) -> Result<()> {
         self.put_addr(index, address, mark, 0)
     }

@@ -61,7 +61,7 @@ pub struct Route {
     pub metric: u32,
     /// Routing table; 254 is the main one.
     pub table: u32,
-    /// Who made it: 2 the kernel, 4 an administrator; a number of one's own marks one's own routes.
+    /// Origin (`RTPROT_*`): 2 the kernel, 4 an administrator; a number of one's own marks one's own routes.
     pub protocol: u8,
     /// What it does.
     pub kind: RouteKind,
@@ -176,7 +176,7 @@ pub struct Rule {
     pub to: Option<IpNet>,
     /// Packets that came in by this link.
     pub iif: Option<String>,
-    /// Packets that the members above do not tell.
+    /// Packets that the members above do not select.
     pub inverted: bool,
     /// The table asked.
     pub table: u32,
@@ -251,7 +251,7 @@ impl Rule {
 }
 
 impl Rtnl {
-    /// All routes but the local table's; of a route with several next hops, none is told.
+    /// All routes but the local table's; routes with several next hops are listed without them.
     pub fn routes(&self) -> Result<Vec<Route>> {
         let all = self.dump("list routes", libc::RTM_GETROUTE, &[0; 12], Route::read)?;
         Ok(all.into_iter().filter(|r| r.table != TABLE_LOCAL).collect())

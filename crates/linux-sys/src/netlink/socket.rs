@@ -20,14 +20,14 @@ const RECEIVE: usize = 128 * 1024;
 /// How often a dump is begun anew when the kernel says that it changed meanwhile.
 const DUMP_TRIES: usize = 16;
 
-/// What the kernel said about one message.
+/// The kernel's answer to one message.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// The sequence number of the message.
     pub seq: u32,
     /// 0 is an acknowledgement.
     pub errno: i32,
-    /// The kernel's own words (extended acknowledgement), when it had any.
+    /// The kernel's own message (extended acknowledgement), when it had one.
     pub text: Option<String>,
 }
 
@@ -68,12 +68,12 @@ impl Socket {
     /// Makes room to send and receive `bytes` at once. Beyond `net.core.wmem_max` that takes real
     /// root; `false` says that the room could not be had.
     pub fn make_room(&self, bytes: usize) -> bool {
-        let wanted = bytes + bytes / 4 + 4096;
+        let size = bytes + bytes / 4 + 4096;
         if self.room() >= bytes + 1024 {
             return true;
         }
-        if socket::setsockopt(&self.fd, socket::sockopt::SndBufForce, &wanted).is_err() {
-            let _ = socket::setsockopt(&self.fd, socket::sockopt::SndBuf, &wanted);
+        if socket::setsockopt(&self.fd, socket::sockopt::SndBufForce, &size).is_err() {
+            let _ = socket::setsockopt(&self.fd, socket::sockopt::SndBuf, &size);
         }
         self.room() >= bytes + 1024
     }
@@ -181,7 +181,7 @@ impl Socket {
                             errno => Err(NetlinkError::refused(operation, errno, answer.text)),
                         };
                     }
-                    // What stopped a dump half way is said in its last message.
+                    // The last message of a dump holds the error that stopped it half way.
                     NLMSG_DONE => match wire::u32_at(message.payload, 0).map_or(0, |e| -(e as i32)) {
                         0 => return Ok(consistent),
                         libc::EINTR => return Ok(false),
@@ -205,7 +205,7 @@ impl Socket {
             match self.receive(false) {
                 Ok(None) => return Ok(answers),
                 Ok(Some(datagram)) => answers.extend(wire::messages(datagram).filter(|m| m.kind == NLMSG_ERROR).map(|m| read_answer(&m))),
-                // More errors than the buffer holds: those which came first tell the reason.
+                // More errors than the buffer holds: the first ones have the reason.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) && answers.iter().any(|a: &Answer| a.errno != 0) => {}
                 Err(e) => return Err(e),
             }

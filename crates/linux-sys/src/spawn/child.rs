@@ -54,7 +54,7 @@ impl Tables {
     }
 }
 
-/// Never returns: execs, or tells `report` what failed and ends.
+/// Never returns: execs, or writes the failure to `report` and ends.
 ///
 /// # Safety
 /// To be called in a process just cloned, which shares no memory with its parent.

@@ -47,7 +47,7 @@ pub fn is_machine_root() -> io::Result<bool> {
     let map = fs::read_to_string("/proc/self/uid_map")?;
     let first = map.lines().next().unwrap_or_default();
     let numbers: Vec<u64> = first.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-    // Of a namespace with one user nobody can tell; there it is mapped as everybody's is.
+    // A namespace with one user does not show it; there it is mapped as everybody's is.
     Ok(matches!(numbers.as_slice(), [0, 0, count] if *count > 1))
 }
 

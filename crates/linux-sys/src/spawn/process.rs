@@ -191,7 +191,7 @@ fn let_go(prepared: &Prepared, child: &Child, go: io::PipeWriter, report: io::Pi
         users.apply(child.pid).map_err(|e| io::Error::new(e.kind(), format!("start {}: {e}", prepared.name)))?;
     }
     let mut go = File::from(OwnedFd::from(go));
-    // A child that died already (killed from outside) is told by the report's end and its status.
+    // The report's end and the status show a child that died already (killed from outside).
     let _ = go.write_all(b"g");
     let mut message = [0; 8];
     let mut report = File::from(OwnedFd::from(report));

@@ -195,7 +195,7 @@ proptest! {
 }
 
 #[test]
-fn ranks_say_who_gains_first_and_who_loses_first() {
+fn ranks_order_additions_and_removals() {
     let fill = |data: u32, keys: std::ops::Range<u16>| {
         let mut desired = Desired::new(table());
         desired.chain(chain(0), [rule().mark(data, u32::MAX).drop()]);

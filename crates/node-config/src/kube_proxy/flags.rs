@@ -47,7 +47,7 @@ use Kind::{List, Map, Switch, Text};
 const NO_CONNTRACK: &str = "connection tracking is the kernel's own business here";
 const NO_IPVS: &str = "there is no IPVS backend";
 const NO_LOG: &str = "logs go to standard error; MULLION_LOG chooses how much";
-const NO_CLIENT: &str = "the API client paces itself by the server's word";
+const NO_CLIENT: &str = "the API client paces itself by the server's answers";
 
 /// Every flag of upstream's, and ours.
 const FLAGS: &[Flag] = &[
@@ -60,11 +60,16 @@ const FLAGS: &[Flag] = &[
     used("proxy-mode", "mode", Text, "kernelspace (HNS), nftables or userspace; iptables and ipvs mean nftables"),
     used("metrics-bind-address", "metricsBindAddress", Text, "where metrics are served; empty is nowhere"),
     used("metrics-port", "", Text, "port of the metrics (deprecated: --metrics-bind-address)"),
-    used("healthz-bind-address", "healthzBindAddress", Text, "where health is told; empty is nowhere"),
+    used("healthz-bind-address", "healthzBindAddress", Text, "where health is served; empty is nowhere"),
     used("healthz-port", "", Text, "port of the health (deprecated: --healthz-bind-address)"),
     used("nodeport-addresses", "nodePortAddresses", List, "networks of the addresses on which node ports listen, or primary; HNS: all"),
     used("cluster-cidr", "clusterCIDR", List, "networks of the pods"),
-    used("detect-local-mode", "detectLocalMode", Text, "how pods of this node are told: ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix"),
+    used(
+        "detect-local-mode",
+        "detectLocalMode",
+        Text,
+        "how pods of this node are recognised: ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix",
+    ),
     used("pod-bridge-interface", "detectLocal.bridgeInterface", Text, "the bridge of --detect-local-mode=BridgeInterface"),
     used("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", Text, "the prefix of --detect-local-mode=InterfaceNamePrefix"),
     used("masquerade-all", "nftables.masqueradeAll", Switch, "nftables: every client of a Service gets this node's address"),
@@ -81,7 +86,7 @@ const FLAGS: &[Flag] = &[
     used("write-config-to", "", Text, "write the configuration that these flags mean to a file, and end"),
     used("version", "", Switch, "print the version, and end"),
     used("help", "", Switch, "print this, and end"),
-    used("v", "logging.verbosity", Text, "from 4 on logs tell every change, from 6 on every plan"),
+    used("v", "logging.verbosity", Text, "from 4 on logs show every change, from 6 on every plan"),
     used("service-interface", "", Text, "userspace: the interface that gets Services' addresses (default: INTERFACE_TO_ADD_SERVICE_IP)"),
     used("udp-timeout", "udpIdleTimeout", Text, "userspace: a client's datagrams stay with a backend while they pause for less"),
     used("hcn", "", Text, "the Host Networking Service at unix:PATH or tcp:HOST:PORT (default: MULLION_HCN, else this host's own)"),

@@ -26,9 +26,9 @@ fn flags_are_read_as_upstream_reads_them() {
     assert_eq!(parse("--nodeport-addresses=localhost,10.0.0.0/8").unwrap().get("nodeport-addresses"), "localhost,10.0.0.0/8");
     assert_eq!((options.config.logging.verbosity, options.get("nodeport-addresses").as_str()), (4, "10.0.0.0/8,127.0.0.0/8"));
     assert_eq!(options.get("root-hnsendpoint-name"), "cbr0");
-    let told = parse("--ipvs-scheduler=rr --conntrack-min=0 --profiling --oom-score-adj -998").unwrap().warnings;
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told[0].contains("--ipvs-scheduler has no effect: there is no IPVS backend"), "{told:?}");
+    let warnings = parse("--ipvs-scheduler=rr --conntrack-min=0 --profiling --oom-score-adj -998").unwrap().warnings;
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings[0].contains("--ipvs-scheduler has no effect: there is no IPVS backend"), "{warnings:?}");
     for (line, part) in [
         ("--fly", "unknown flag: --fly"),
         ("run", "unknown argument \"run\""),
@@ -95,11 +95,11 @@ fn configuration_file_counts_more_than_flags() {
     let values = ["proxy-mode", "hostname-override", "network-name", "source-vip", "kubeconfig", "feature-gates"].map(|flag| options.get(flag));
     assert_eq!(values, ["kernelspace", "mine", "flannel.4096", "10.244.1.2", r"C:\k\config", "WinDSR=true,WinOverlay=true"]);
     assert_eq!((options.get("iptables-sync-period"), options.get("nodeport-addresses")), ("10s".into(), "10.0.0.0/8".into()));
-    let told = options.warnings.join("\n");
+    let warnings = options.warnings.join("\n");
     for part in ["--proxy-mode has no effect: the configuration file counts", "surprise is unknown", "clientConnection.qps has no effect"] {
-        assert!(told.contains(part), "{told}");
+        assert!(warnings.contains(part), "{warnings}");
     }
-    assert_eq!(options.warnings.len(), 3, "{told}");
+    assert_eq!(options.warnings.len(), 3, "{warnings}");
     assert!(Options::of_file("kind: KubeletConfiguration").unwrap_err().to_string().contains("not a KubeProxyConfiguration"));
 }
 
@@ -202,7 +202,7 @@ fn upstreams_flags_have_upstreams_defaults_or_a_reason_for_no_effect() {
     assert_eq!(Options::default().get("enable-dsr"), "true", "upstream's is false, unless WinDSR says otherwise");
     for flag in UPSTREAM_WITHOUT_EFFECT.split_whitespace() {
         assert_eq!(is_used(flag), Some(false), "{flag}");
-        assert_eq!(parse(&format!("--{flag}=true")).unwrap().warnings.len(), 1, "{flag} is said once");
+        assert_eq!(parse(&format!("--{flag}=true")).unwrap().warnings.len(), 1, "{flag} is reported once");
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::spec::CniError;
 
-/// Who holds an address.
+/// The holder of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner<'a> {
     pub container_id: &'a str,
