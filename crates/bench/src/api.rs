@@ -189,7 +189,7 @@ fn serve<S: Read + Write>(stream: S, services: usize) -> std::io::Result<()> {
     while let Some((request, body)) = read(&mut reader)? {
         if request.is_watch() {
             watch(&request, reader.get_mut(), services)?;
-            // There is no news.
+            // There are no changes.
             while !reader.fill_buf()?.is_empty() {
                 let length = reader.buffer().len();
                 reader.consume(length);

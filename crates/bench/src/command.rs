@@ -147,8 +147,8 @@ struct Measured {
 impl Measured {
     fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.0.try_wait()? {
-            let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-            bail!("{} ended with {status}: {}", self.program.display(), said.trim());
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            bail!("{} ended with {status}: {}", self.program.display(), log.trim());
         }
         ensure!(self.begun.elapsed() < PATIENCE, "{} does not serve all after {PATIENCE:?}", self.program.display());
         Ok(())
@@ -158,8 +158,8 @@ impl Measured {
     fn converged(&mut self, services: usize) -> Result<Duration> {
         loop {
             if let Ok((200, body)) = api::get(METRICS, "/readyz") {
-                let said: serde_json::Value = serde_json::from_str(&body)?;
-                if said["converged"] == true && said["desired"] == services {
+                let health: serde_json::Value = serde_json::from_str(&body)?;
+                if health["converged"] == true && health["desired"] == services {
                     return Ok(self.begun.elapsed());
                 }
             }
@@ -190,8 +190,8 @@ impl Measured {
         let pid = rustix::process::Pid::from_child(&self.child.0);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).context("asking a program to end failed")?;
         let status = self.child.0.wait()?;
-        let said = || std::fs::read_to_string(&self.log).unwrap_or_default();
-        ensure!(status.success(), "{} ended with {status}: {}", self.program.display(), said().trim());
+        let log = || std::fs::read_to_string(&self.log).unwrap_or_default();
+        ensure!(status.success(), "{} ended with {status}: {}", self.program.display(), log().trim());
         Ok(())
     }
 

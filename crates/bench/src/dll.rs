@@ -40,7 +40,7 @@ pub struct Args {
     services: usize,
 }
 
-/// What the model said: writes, other calls, and when the last write was done.
+/// The model's report: writes, other calls, and when the last write was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Stats {
     writes: u64,

@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use crate::machine::{self, Processors};
 
-/// The least share of stolen time that a table tells, in percent.
+/// The least share of stolen time that a table mentions, in percent.
 const NOTICEABLE: f64 = 1.0;
 
 /// What was measured.
@@ -201,7 +201,7 @@ impl Report {
         report
     }
 
-    /// A report of a program's part, in a process of its own: the first process has said where it runs.
+    /// A report of a program's part, in a process of its own: the first process has printed where it runs.
     pub fn resume() -> Self {
         Self::to(Box::new(std::io::stdout()))
     }

@@ -74,7 +74,7 @@ fn names(text: &str) -> BTreeSet<String> {
     let name = |line: &str| {
         let rest = line.strip_prefix("fn=(").or_else(|| line.strip_prefix("cfn=("))?;
         let (_, name) = rest.split_once(") ")?;
-        // `'2` and so on are levels of recursion; functions without a name are told by their address.
+        // `'2` and so on are levels of recursion; functions without a name are distinguished by their address.
         let name = name.split('\'').next().unwrap_or(name);
         (!name.starts_with("0x") && !name.contains(' ')).then(|| name.to_owned())
     };

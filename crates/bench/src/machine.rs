@@ -27,7 +27,7 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// Until now; nothing where the system does not tell.
+    /// Until now; nothing where the system does not report it.
     pub fn now() -> Self {
         Self::parse(&read("/proc/stat")).unwrap_or_default()
     }

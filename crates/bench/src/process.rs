@@ -115,7 +115,7 @@ impl Running {
             fs::read_to_string(&path).with_context(|| format!("reading {path} failed"))
         };
         let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
-        let peak = kib(&read("status")?, "VmHWM:").context("the kernel does not tell a process's peak")?;
+        let peak = kib(&read("status")?, "VmHWM:").context("the kernel reports no peak of a process")?;
         Ok(Memory { all: share(self.0.id())? * 1024, program: of_file(&read("smaps")?, &program) * 1024, peak: peak * 1024 })
     }
 

@@ -128,10 +128,7 @@ fn programming(figures: &mut Figures, services: usize, most: Duration) -> Result
         let begin = Instant::now();
         let writes = sync(&mut proxy, &world.table, &none, true)?.writes;
         times.push(begin.elapsed());
-        ensure!(
-            writes == services * (BACKENDS + 3),
-            "{writes} elements for {services} Services: each has a VIP, an address, slots and a pod here"
-        );
+        ensure!(writes == services * (BACKENDS + 3), "{writes} elements for {services} Services: each has a VIP, an address, slots and a pod here");
     }
     figures.time(format!("{services}: all, into an empty kernel"), median(times), most);
     let mut proxy = backend();

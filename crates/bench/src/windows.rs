@@ -46,7 +46,7 @@ impl Cluster<'_> {
         run(&mut self.command(args), stdin)
     }
 
-    /// From the first pod seen to the last Ready, both as a watch tells.
+    /// From the first pod seen to the last Ready, both as a watch reports them.
     fn ready(&self, pods: &[Value]) -> Result<Duration> {
         let watch = Watch::open(self)?;
         self.kubectl(&["create", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string())?;
@@ -86,7 +86,7 @@ impl Watch {
                 }
             }
         });
-        // kubectl does not tell when its watch is open.
+        // kubectl does not report when its watch is open.
         thread::sleep(Duration::from_millis(500));
         Ok(Self { child, lines })
     }

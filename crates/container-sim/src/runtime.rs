@@ -1,6 +1,6 @@
 //! The runtime: its sandboxes and containers, and the operations on them.
 //!
-//! State lives in three places that never contradict each other for long: the records on disk (requests), the
+//! State is in three places that never contradict each other for long: the records on disk (requests), the
 //! shims (processes), and [`State`] (in memory, rebuilt from the other two at start). Operations on one sandbox run
 //! one after the other; reading never waits for them.
 //!
@@ -180,7 +180,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// The shim of a sandbox, if it lives and answers.
+    /// The shim of a sandbox, if it runs and answers.
     async fn find_shim(&self, dir: &Path, sandbox: &str) -> Option<Shim> {
         let shim = Shim::connect(dir, sandbox, self.notices.clone()).await.ok()?;
         shim.ping().await.is_ok().then_some(shim)

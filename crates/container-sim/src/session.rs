@@ -119,7 +119,7 @@ impl SessionControl {
         self.link.exit().await
     }
 
-    /// Kills the program of an `exec` with everything it started in its session; an attached container lives on.
+    /// Kills the program of an `exec` with everything it started in its session; an attached container goes on.
     pub(crate) fn kill(&self) {
         self.link.kill();
     }

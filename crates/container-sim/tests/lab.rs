@@ -124,7 +124,7 @@ async fn stopping(dir: std::path::PathBuf) {
     node.client.stop_container(&deaf, Duration::ZERO).await.unwrap();
     node.client.remove_container(v1::RemoveContainerRequest { container_id: deaf.clone() }).await.unwrap();
     node.client.remove_container(v1::RemoveContainerRequest { container_id: deaf }).await.unwrap();
-    // A program that does not exist fails at start, in runc's words.
+    // A program that does not exist fails at start, with runc's message.
     let request = container("wrong", "demo:1", &["no-such-program"]);
     let id = node.create(&pod, request).await.unwrap();
     let error = node.client.start_container(v1::StartContainerRequest { container_id: id.clone() }).await.unwrap_err().to_string();
@@ -276,7 +276,7 @@ async fn restart(dir: std::path::PathBuf) {
     assert_eq!(node.sandbox(&half).await.state, v1::PodSandboxState::SandboxNotready as i32);
     until("its shim has ended", || !std::path::Path::new(&format!("/proc/{shim}/ns/net")).exists()).await;
     node.remove(&half).await;
-    // The other one is in hand again: it stops when told.
+    // The other one is in hand again: it stops on request.
     node.client.stop_container(&stays, Duration::ZERO).await.unwrap();
     assert_eq!(node.status(&stays).await.exit_code, 137);
     node.remove(&pod).await;

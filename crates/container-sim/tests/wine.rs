@@ -256,7 +256,7 @@ async fn refusals(dir: PathBuf) {
         request.mounts.push(v1::Mount { container_path: r"C:\app".into(), host_path: r"C:\app".into(), ..Default::default() });
         let error = match node.create(&pod, request).await {
             Ok(id) => node.client.start_container(v1::StartContainerRequest { container_id: id }).await.unwrap_err(),
-            // What the name alone says is said sooner.
+            // What the name alone shows is reported sooner.
             Err(error) => error,
         };
         assert!(error.to_string().contains(reason), "{error}");

@@ -63,7 +63,7 @@ struct Flags {
     root: PathBuf,
 }
 
-/// Runs a stand-in until it is told to stop (SIGTERM: exit code 0).
+/// Runs a stand-in until it is asked to stop (SIGTERM: exit code 0).
 pub fn run(options: Options) -> ExitCode {
     run_with(options, Flags { port: None, root: "/".into() })
 }
@@ -138,7 +138,7 @@ async fn listen(port: u16) -> anyhow::Result<tokio::net::TcpListener> {
     tokio::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.with_context(|| format!("cannot listen on port {port}"))
 }
 
-/// Resolves when the program is told to stop, with the name of the signal.
+/// Resolves when the program is asked to stop, with the name of the signal.
 async fn stop_signal() -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

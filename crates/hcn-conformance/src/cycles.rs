@@ -174,7 +174,7 @@ fn events(bench: &Bench<'_>) -> Check {
         event.event_type == event_type && data.is_some_and(|data| data.id == id)
     };
     await_events(&heard, &|heard| {
-        let missed = expected.into_iter().find(|wanted| !heard.iter().any(|event| is(event, *wanted)));
+        let missed = expected.into_iter().find(|event| !heard.iter().any(|other| is(other, *event)));
         missed.map(|(event_type, id)| format!("{event_type:#x} of {id}"))
     })?;
     drop(subscription);

@@ -215,7 +215,7 @@ fn filters(bench: &Bench<'_>) -> Check {
     let endpoint = bench.endpoint()?;
     let list = bench.call(Function::Enumerate(Kind::Network), Args::default()).map_err(raw)?.result.unwrap_or_default();
     let ids = serde_json::from_str::<Vec<Guid>>(&list).map_err(|error| Finding::Differs(format!("no list of GUIDs ({error}): {list}")))?;
-    ensure!(ids.contains(&network.id), "an enumeration without a query lacks {}", network.id);
+    ensure!(ids.contains(&network.id), "an enumeration without a query does not list {}", network.id);
     for (member, value) in [("Name", network.name.clone()), ("ID", network.id.to_string())] {
         let found = bench.client.ids::<HostComputeNetwork>(&Query::by(member, &value))?;
         ensure!(found == [network.id], "{member} = {value} finds {found:?}");
@@ -241,9 +241,9 @@ fn hns_call(bench: &Bench<'_>) -> Check {
         entries.filter_map(|entry| entry.get("ID")?.as_str()?.parse::<Guid>().ok()).any(|found| found == id)
     };
     let networks = bench.client.hns_call("GET", "/networks/", "")?;
-    ensure!(listed(&networks, network.id), "/networks/ lacks {}: {networks}", network.id);
+    ensure!(listed(&networks, network.id), "/networks/ does not list {}: {networks}", network.id);
     let endpoints = bench.client.hns_call("GET", "/endpoints/", "")?;
-    ensure!(listed(&endpoints, endpoint.id), "/endpoints/ lacks {}", endpoint.id);
+    ensure!(listed(&endpoints, endpoint.id), "/endpoints/ does not list {}", endpoint.id);
     let one = bench.client.hns_call("GET", &format!("/endpoints/{}", endpoint.id), "")?;
     ensure!(one.get("VirtualNetwork").is_some(), "/endpoints/ID answers {one}");
     let namespace = bench.namespace()?;

@@ -38,8 +38,8 @@ fn modify_balancer(bench: &Bench<'_>) -> Check {
     made.host_compute_endpoints = vec![bench.endpoint()?.id];
     let outcome = bench.client.modify_load_balancer(&id, &made);
     let after = bench.client.get::<HostComputeLoadBalancer>(&id)?.unwrap_or_default().host_compute_endpoints;
-    let judged = |wanted: &[Guid]| -> Check {
-        ensure!(after == wanted, "the backends are {after:?}, not {wanted:?}");
+    let judged = |expected: &[Guid]| -> Check {
+        ensure!(after == expected, "the backends are {after:?}, not {expected:?}");
         Ok(())
     };
     if bench.features.modify_load_balancer {

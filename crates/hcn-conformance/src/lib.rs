@@ -269,9 +269,9 @@ pub fn run(port: Arc<dyn HostNetwork>, options: &Options, mut progress: impl FnM
     }
     sweep(&client)?;
     let mut report = Report { hns_version: features.version.to_string(), network_type: options.network_type.to_string(), cases: Vec::new() };
-    let wanted = |case: &Case| options.only.as_deref().is_none_or(|part| case.group.contains(part) || case.name.contains(part));
+    let selected = |case: &Case| options.only.as_deref().is_none_or(|part| case.group.contains(part) || case.name.contains(part));
     let mut bench = Bench::new(client, features, options);
-    for case in cases().filter(|case| wanted(case)) {
+    for case in cases().filter(|case| selected(case)) {
         let started = Instant::now();
         bench.begin(case.name);
         let found = (case.run)(&bench);

@@ -41,13 +41,13 @@ fn change_network(bench: &Bench<'_>, network: &Guid, request: RequestType, polic
     bench.modify::<HostComputeNetwork>(network, &ModifyRequest::network_policies(request, policies))
 }
 
-/// Whether a policy of the wanted type is there with at least the wanted settings.
-fn has(policies: &[EndpointPolicy], wanted: &EndpointPolicy) -> bool {
+/// Whether a policy of the expected type is there with at least the expected settings.
+fn has(policies: &[EndpointPolicy], expected: &EndpointPolicy) -> bool {
     let settings = |policy: &EndpointPolicy| {
-        let members = wanted.settings.as_object().into_iter().flatten();
+        let members = expected.settings.as_object().into_iter().flatten();
         members.into_iter().all(|(key, value)| policy.settings.get(key) == Some(value))
     };
-    policies.iter().any(|policy| policy.policy_type == wanted.policy_type && settings(policy))
+    policies.iter().any(|policy| policy.policy_type == expected.policy_type && settings(policy))
 }
 
 fn nat() -> EndpointPolicy {
@@ -60,10 +60,10 @@ fn route(prefix: &str) -> EndpointPolicy {
 
 fn kept(bench: &Bench<'_>) -> Check {
     bench.needs_vfp()?;
-    let wanted = [nat(), route("10.96.0.0/12")];
-    let document = wanted.iter().cloned().fold(bench.endpoint_document()?, HostComputeEndpoint::with_policy);
+    let expected = [nat(), route("10.96.0.0/12")];
+    let document = expected.iter().cloned().fold(bench.endpoint_document()?, HostComputeEndpoint::with_policy);
     let made = bench.create_endpoint(&document)?;
-    for policy in &wanted {
+    for policy in &expected {
         ensure!(has(&made.policies, policy), "{} became {}", text(policy), text(&made.policies));
     }
     Ok(())
@@ -73,10 +73,10 @@ fn kept(bench: &Bench<'_>) -> Check {
 fn loopback(bench: &Bench<'_>) -> Check {
     bench.needs_vfp()?;
     bench.needs(bench.features.dsr, "DSR")?;
-    let wanted = [nat(), EndpointPolicy::outbound_nat_to([ipnet::IpNet::from(std::net::IpAddr::from([10, 255, 3, 9]))])];
-    let document = wanted.iter().cloned().fold(bench.endpoint_document()?, HostComputeEndpoint::with_policy);
+    let expected = [nat(), EndpointPolicy::outbound_nat_to([ipnet::IpNet::from(std::net::IpAddr::from([10, 255, 3, 9]))])];
+    let document = expected.iter().cloned().fold(bench.endpoint_document()?, HostComputeEndpoint::with_policy);
     let made = bench.create_endpoint(&document)?;
-    ensure!(wanted.iter().all(|policy| has(&made.policies, policy)), "they became {}", text(&made.policies));
+    ensure!(expected.iter().all(|policy| has(&made.policies, policy)), "they became {}", text(&made.policies));
     Ok(())
 }
 

@@ -30,7 +30,7 @@ pub const REGISTRY: u8 = 82;
 /// No node has the image.
 pub const NO_IMAGE: u8 = 83;
 
-/// A word for each code, for programs; `docs/exit-codes.md` lists them.
+/// A name for each code, for programs; `docs/exit-codes.md` lists them.
 const REASONS: [(u8, &str); 18] = [
     (USAGE, "Usage"),
     (65, "Directory"),
@@ -81,7 +81,7 @@ fn code(error: &anyhow::Error) -> u8 {
     FAILED
 }
 
-/// Whether a command line asks for JSON (`-o json` in any of its forms), so that its failure is told as JSON too, even a wrong option.
+/// Whether a command line asks for JSON (`-o json` in any of its forms), so that its failure is printed as JSON too, even a wrong option.
 pub fn wants_json(args: &[OsString]) -> bool {
     let args: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).take_while(|arg| *arg != "--").collect();
     // There -o names a file.

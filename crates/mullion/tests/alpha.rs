@@ -169,7 +169,7 @@ impl Proxy {
         Self { child, log }
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
@@ -177,18 +177,18 @@ impl Proxy {
         let start = Instant::now();
         while !done() {
             let ended = self.child.try_wait().unwrap();
-            assert!(start.elapsed() < PATIENCE && ended.is_none(), "{what}: it ended with {ended:?} and said\n{}", self.said());
+            assert!(start.elapsed() < PATIENCE && ended.is_none(), "{what}: it ended with {ended:?} and printed\n{}", self.output());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Tells it to end, and waits.
+    /// Asks it to end, and waits.
     fn end(mut self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
         let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < PATIENCE, "it does not end: {}", self.said());
+            assert!(start.elapsed() < PATIENCE, "it does not end: {}", self.output());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -210,7 +210,7 @@ fn the_alpha_documents_command_line_serves_clients() {
         rtnl.set_up(index).unwrap();
         let windows = std::env::var_os("MULLION_TEST_PROXY").is_some();
         if windows {
-            // Wine's IP Helper adds no address: one is there already, and is used; the other's want is told.
+            // Wine's IP Helper adds no address: one is there already, and is used; the other's absence is reported.
             rtnl.add_addr(index, "10.96.0.10/32".parse().unwrap()).unwrap();
         }
         let (tcp, udp) = serve();
@@ -221,7 +221,7 @@ fn the_alpha_documents_command_line_serves_clients() {
         if windows {
             proxy.until("readiness", || page(10249, "/readyz").starts_with("HTTP/1.1 200"));
             assert!(page(10249, "/readyz").contains("\"failing\":1"), "{}", page(10249, "/readyz"));
-            assert!(proxy.said().contains("cannot add 10.96.0.1 to svc0"), "{}", proxy.said());
+            assert!(proxy.output().contains("cannot add 10.96.0.1 to svc0"), "{}", proxy.output());
         } else {
             proxy.until("the address of a Service", || ask("10.96.0.1:80") == "a pod");
             assert_eq!(addresses(), [NODE, "10.96.0.1", "10.96.0.10"]);

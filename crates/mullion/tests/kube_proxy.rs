@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// The proxy ends for want of credentials, and has said before what HNS cannot do of what it was asked for.
+/// The proxy ends without credentials, and has reported before which of its options HNS cannot follow.
 #[test]
 fn kube_proxy_reports_gaps_of_hns_at_the_start() {
     let run = |flags: &[&str]| {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A home with a copy of the binary and, if wanted, the guest programs beside it.
+/// A home with a copy of the binary and, if asked for, the guest programs beside it.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -60,9 +60,9 @@ impl Home {
     /// The only line on standard error, and the exit code.
     fn refused(&self, args: &[&str]) -> (i32, String) {
         let output = self.run(args);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(said.lines().count(), 1, "{said}");
-        (output.status.code().unwrap(), said.trim().to_owned())
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(error.lines().count(), 1, "{error}");
+        (output.status.code().unwrap(), error.trim().to_owned())
     }
 
     /// Names in the cache, the lock apart.
@@ -99,9 +99,9 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn template_is_made_once_by_the_first_of_two_and_replaced_by_another_version() {
     let home = Home::new(true);
-    let (code, said) = home.refused(&["template", "--status"]);
-    assert_eq!(code, 72, "{said}");
-    assert!(said.contains("there is no Windows template at") && said.ends_with("make it with `mullion template`"), "{said}");
+    let (code, error) = home.refused(&["template", "--status"]);
+    assert_eq!(code, 72, "{error}");
+    assert!(error.contains("there is no Windows template at") && error.ends_with("make it with `mullion template`"), "{error}");
 
     let both = [home.start(&["template", "-o", "json"]), home.start(&["template", "-o", "json"])];
     let made = both.map(|child| json(&child.wait_with_output().unwrap()));
@@ -133,9 +133,9 @@ fn template_is_made_once_by_the_first_of_two_and_replaced_by_another_version() {
     assert!(home.run(&["template", "--status"]).status.success());
 
     fs::write(&stamp, "0123\n").unwrap();
-    let (code, said) = home.refused(&["template", "--status"]);
-    assert_eq!(code, 73, "{said}");
-    assert!(said.contains("has version 0123, this mullion needs") && said.ends_with("replace it with `mullion template`"), "{said}");
+    let (code, error) = home.refused(&["template", "--status"]);
+    assert_eq!(code, 73, "{error}");
+    assert!(error.contains("has version 0123, this mullion needs") && error.ends_with("replace it with `mullion template`"), "{error}");
     // A process that uses the old one keeps it.
     let user = fs::File::open(&stamp).unwrap();
     user.lock_shared().unwrap();
@@ -171,9 +171,9 @@ fn interrupted_template_leaves_nothing() {
 #[test]
 fn template_without_wine_or_programs_names_what_is_missing() {
     let home = Home::new(false);
-    let (code, said) = home.refused(&["template"]);
-    assert_eq!(code, 71, "{said}");
-    assert!(said.contains("built without the guest programs") && said.contains("tools/guest"), "{said}");
+    let (code, error) = home.refused(&["template"]);
+    assert_eq!(code, 71, "{error}");
+    assert!(error.contains("built without the guest programs") && error.contains("tools/guest"), "{error}");
 
     // In a mount namespace of its own, this machine has no Wine.
     let hide = "for dir in /usr/lib/wine /opt/wine-stable; do [ ! -d $dir ] || mount -t tmpfs none $dir; done; exec \"$0\" template \"$@\"";
@@ -181,9 +181,9 @@ fn template_without_wine_or_programs_names_what_is_missing() {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--mount", "/bin/sh", "-c", hide]).arg(home.binary()).args(args);
         let output = command.env("HOME", home.0.path()).env("XDG_CACHE_HOME", home.path("cache")).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(71), "{said}");
-        assert!(said.contains("this machine has no Wine; install it (Debian: apt-get install wine64)"), "{said}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(71), "{error}");
+        assert!(error.contains("this machine has no Wine; install it (Debian: apt-get install wine64)"), "{error}");
     }
 }
 

@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn at_sign_before_a_block_is_left_out_for_wine() {
-        for (line, wanted) in [
+        for (line, expected) in [
             ("cmd /c \"for %i in (1 2) do @(echo a && echo b)\"", "cmd /c \"for %i in (1 2) do (echo a && echo b)\""),
             ("CMD.EXE /S /C for /L %i in (1,0,2) DO  @ (ver & ping x)", "CMD.EXE /S /C for /L %i in (1,0,2) DO   (ver & ping x)"),
             (r"C:\windows\system32\cmd.exe /k for %i in (1)do @(a)", r"C:\windows\system32\cmd.exe /k for %i in (1)do (a)"),
@@ -183,14 +183,14 @@ mod tests {
             ("cmd /c redo @(a)", "cmd /c redo @(a)"),
             ("tool do @(a)", "tool do @(a)"),
         ] {
-            assert_eq!(for_cmd(line), wanted, "{line}");
+            assert_eq!(for_cmd(line), expected, "{line}");
         }
     }
 
     #[test]
     fn the_program_is_the_first_word() {
-        for (line, wanted) in [("cmd /c x", "cmd"), (r#" "C:\a b\x.exe" y"#, r"C:\a b\x.exe"), ("x.exe", "x.exe"), ("", ""), ("\"open", "open")] {
-            assert_eq!(program(line), wanted, "{line}");
+        for (line, expected) in [("cmd /c x", "cmd"), (r#" "C:\a b\x.exe" y"#, r"C:\a b\x.exe"), ("x.exe", "x.exe"), ("", ""), ("\"open", "open")] {
+            assert_eq!(program(line), expected, "{line}");
         }
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn ask(ns: &NetNs, address: SocketAddr) -> Result<()> {
 struct Way {
     client: NetNs,
     server: Ipv4Addr,
-    /// The namespace between them lives as long as the way.
+    /// Keeps the namespace between them.
     _between: NetNs,
 }
 

@@ -56,7 +56,7 @@ const STREAMS: usize = 2;
 const SPAN: Duration = Duration::from_millis(1500);
 const ROUNDS: usize = 7;
 const AT_ONCE: usize = 4_000;
-/// Quiet connections need no pipe; so many are kept for those that speak.
+/// Quiet connections need no pipe; so many are kept for busy ones.
 const KEPT: usize = 64;
 const SERVICE: &str = "10.96.0.1:80";
 const BARE: &str = "127.0.0.1:8081";

@@ -198,8 +198,8 @@ fn parents(controller: &str, own: &str, mounts: &str) -> Vec<Parent> {
         own.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':');
             let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-            let wanted = if unified { controllers.is_empty() } else { controllers.split(',').any(|name| name == controller) };
-            wanted.then_some(path)
+            let matches = if unified { controllers.is_empty() } else { controllers.split(',').any(|name| name == controller) };
+            matches.then_some(path)
         })
     };
     // The mount point, and the group's way from there.

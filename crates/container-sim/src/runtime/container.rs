@@ -142,7 +142,7 @@ impl Runtime {
     }
 
     pub(super) async fn stop_container(&self, id: &str, timeout: i64) -> Result<(), Status> {
-        // Unknown means already gone, which is what was wanted.
+        // Unknown means already gone, as requested.
         let Some(record) = self.container(id) else { return Ok(()) };
         if !record.is_running() {
             return Ok(());

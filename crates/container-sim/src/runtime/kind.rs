@@ -128,7 +128,7 @@ impl Request<'_> {
         argv(self.config, self.image)
     }
 
-    /// Whether the first word of the command is the image's.
+    /// Whether the first argument of the command is the image's.
     fn begins_as_image(&self) -> bool {
         self.config.command.is_empty() && (!self.image.config.entrypoint.is_empty() || self.config.args.is_empty())
     }

@@ -66,7 +66,7 @@ pub(super) fn positive(number: i64) -> Option<u64> {
 
 /// Enforces `amounts` as far as the machine allows.
 pub(super) fn set(cgroups: &Cgroups, system: &dyn System, id: &str, amounts: Amounts) -> Result<(Limits, Holders)> {
-    let holder = |wanted: bool, available: bool| match (wanted, available) {
+    let holder = |requested: bool, available: bool| match (requested, available) {
         (false, _) => Holder::Unlimited,
         (true, true) => Holder::Cgroup,
         (true, false) => Holder::Nobody,

@@ -105,8 +105,8 @@ impl Network {
         match &sandbox.netns {
             Netns::Hcn(guid) => {
                 // Without this member the compartment would appear with the first container only.
-                let wanted = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
-                let made = self.hcn()?.create_namespace(*guid, &wanted).await.context("cannot create the pod's namespace in HNS")?;
+                let namespace = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
+                let made = self.hcn()?.create_namespace(*guid, &namespace).await.context("cannot create the pod's namespace in HNS")?;
                 late = made.namespace_id == 0;
             }
             Netns::Own => {
@@ -116,7 +116,7 @@ impl Network {
             Netns::Host => {}
         }
         let added = self.cni.add(&self.attachment(sandbox)).await.map_err(|error| {
-            // containerd's words, which people search for.
+            // containerd's message, which people search for.
             anyhow!(error).context(format!("failed to setup network for sandbox {:?}", sandbox.id))
         })?;
         if let (true, Netns::Hcn(guid)) = (late, &sandbox.netns) {
@@ -224,7 +224,7 @@ impl Network {
 
 /// The ports that the node shall pass on to the pod.
 fn port_mappings(sandbox: &SandboxRecord) -> Vec<cni::spec::PortMapping> {
-    let wanted = sandbox.config.port_mappings.iter().filter(|mapping| mapping.host_port > 0);
+    let published = sandbox.config.port_mappings.iter().filter(|mapping| mapping.host_port > 0);
     let mapping = |mapping: &k8s_cri::v1::PortMapping| {
         Some(cni::spec::PortMapping {
             host_port: u16::try_from(mapping.host_port).ok()?,
@@ -233,5 +233,5 @@ fn port_mappings(sandbox: &SandboxRecord) -> Vec<cni::spec::PortMapping> {
             host_ip: mapping.host_ip.clone(),
         })
     };
-    wanted.filter_map(mapping).collect()
+    published.filter_map(mapping).collect()
 }

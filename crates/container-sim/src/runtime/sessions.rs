@@ -165,7 +165,7 @@ fn with_terminal(handed: Vec<(Handed, OwnedFd)>, want: Want) -> anyhow::Result<V
     let mut all = Vec::new();
     for (kind, fd) in handed {
         if kind == Handed::Terminal {
-            for copied in [(Handed::Stdin, want.stdin), (Handed::Stdout, want.stdout)].into_iter().filter(|(_, wanted)| *wanted) {
+            for copied in [(Handed::Stdin, want.stdin), (Handed::Stdout, want.stdout)].into_iter().filter(|(_, asked)| *asked) {
                 all.push((copied.0, fd.try_clone().context("cannot copy a terminal's descriptor")?));
             }
         }

@@ -120,7 +120,7 @@ impl Runtime {
     }
 
     pub(super) fn list_stats(&self, filter: &v1::ContainerStatsFilter) -> Vec<v1::ContainerStats> {
-        let wanted: Vec<ContainerRecord> = {
+        let selected: Vec<ContainerRecord> = {
             let state = self.state();
             let matches = |record: &&ContainerRecord| {
                 record.is_running()
@@ -131,7 +131,7 @@ impl Runtime {
             state.containers.values().filter(matches).cloned().collect()
         };
         self.forget_samples();
-        wanted.iter().map(|record| self.stats(record)).collect()
+        selected.iter().map(|record| self.stats(record)).collect()
     }
 
     fn forget_samples(&self) {

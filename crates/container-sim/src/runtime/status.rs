@@ -93,9 +93,9 @@ impl Runtime {
     pub(super) fn list_sandboxes(&self, filter: &v1::PodSandboxFilter) -> Vec<v1::PodSandbox> {
         let state = self.state();
         let id = by_prefix(&state.sandboxes, &filter.id).map(|sandbox| sandbox.record.id.clone());
-        let wanted = state.sandboxes.values().filter(|sandbox| {
+        let selected = state.sandboxes.values().filter(|sandbox| {
             (filter.id.is_empty() || id.as_ref() == Some(&sandbox.record.id))
-                && filter.state.is_none_or(|wanted| wanted.state == sandbox_state(sandbox) as i32)
+                && filter.state.is_none_or(|asked| asked.state == sandbox_state(sandbox) as i32)
                 && selected(&sandbox.record.config.labels, &filter.label_selector)
         });
         let item = |sandbox: &Sandbox| v1::PodSandbox {
@@ -107,17 +107,17 @@ impl Runtime {
             annotations: sandbox_annotations(sandbox),
             runtime_handler: sandbox.record.runtime_handler.clone(),
         };
-        wanted.map(item).collect()
+        selected.map(item).collect()
     }
 
     pub(super) fn list_containers(&self, filter: &v1::ContainerFilter) -> Vec<v1::Container> {
         let state = self.state();
         let id = by_prefix(&state.containers, &filter.id).map(|container| container.id.clone());
         let sandbox = by_prefix(&state.sandboxes, &filter.pod_sandbox_id).map(|sandbox| sandbox.record.id.clone());
-        let wanted = state.containers.values().filter(|record| {
+        let selected = state.containers.values().filter(|record| {
             (filter.id.is_empty() || id.as_ref() == Some(&record.id))
                 && (filter.pod_sandbox_id.is_empty() || sandbox.as_ref() == Some(&record.sandbox))
-                && filter.state.is_none_or(|wanted| wanted.state == record.state() as i32)
+                && filter.state.is_none_or(|asked| asked.state == record.state() as i32)
                 && selected(&record.config.labels, &filter.label_selector)
         });
         let item = |record: &ContainerRecord| v1::Container {
@@ -132,7 +132,7 @@ impl Runtime {
             annotations: annotations(record),
             image_id: record.image_id.clone(),
         };
-        wanted.map(item).collect()
+        selected.map(item).collect()
     }
 }
 

@@ -44,7 +44,7 @@ impl Limits {
         Rlimit { current: self.data, maximum: getrlimit(Resource::Data).maximum }
     }
 
-    /// Whether the kernel has killed one of its processes for lack of memory.
+    /// Whether the kernel has killed one of its processes because memory ran out.
     pub(super) fn ran_out_of_memory(&self) -> bool {
         // cgroup v2 and v1.
         let counts = self.cgroups.iter().flat_map(|dir| ["memory.events", "memory.oom_control"].map(|file| dir.join(file)));

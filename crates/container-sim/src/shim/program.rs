@@ -142,7 +142,7 @@ fn linux(spec: &StartSpec, argv: &[String], cwd: &str, tty: bool, report: &Repor
     let mut command = Command::new(&program);
     command.arg0(name).args(&argv[1..]).env_clear();
     command.envs(spec.env.iter().map(|(name, value)| (name, value)));
-    let missing = |wanted: &str| !spec.env.iter().any(|(name, _)| name == wanted);
+    let missing = |variable: &str| !spec.env.iter().any(|(name, _)| name == variable);
     if missing("HOME") {
         command.env("HOME", &user.home);
     }
@@ -155,7 +155,7 @@ fn linux(spec: &StartSpec, argv: &[String], cwd: &str, tty: bool, report: &Repor
     Ok(Ready::Exec(command, program))
 }
 
-/// What execvp does, with runc's words when it fails.
+/// What execvp does, with runc's message when it fails.
 fn find(name: &str, path: &str) -> Result<PathBuf> {
     let executable = |path: &Path| {
         let found = nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok();

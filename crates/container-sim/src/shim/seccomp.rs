@@ -169,8 +169,8 @@ impl Profile {
             args,
         };
         let mut syscalls = vec![calls(REFUSED, None, Vec::new())];
-        let held = |wanted: CapabilitySet| kept.contains(wanted) || kept.contains(CapabilitySet::SYS_ADMIN);
-        syscalls.extend(GUARDED.iter().filter(|(wanted, _)| !held(*wanted)).map(|(_, names)| calls(names, None, Vec::new())));
+        let held = |capability: CapabilitySet| kept.contains(capability) || kept.contains(CapabilitySet::SYS_ADMIN);
+        syscalls.extend(GUARDED.iter().filter(|(capability, _)| !held(*capability)).map(|(_, names)| calls(names, None, Vec::new())));
         if !kept.contains(CapabilitySet::SYS_ADMIN) {
             // clone3 hides its flags from filters: programs fall back to clone, where each kind is seen.
             syscalls.push(calls(&["clone3"], Some(ENOSYS), Vec::new()));

@@ -85,7 +85,7 @@ struct Container {
     /// The master of its terminal.
     terminal: Option<OwnedFd>,
     /// Whether it has an input at all.
-    stdin_wanted: bool,
+    stdin_requested: bool,
     /// Whether the input ends with the first client.
     stdin_once: bool,
     starting: Option<Starting>,

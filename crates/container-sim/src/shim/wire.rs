@@ -110,7 +110,7 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// Nanoseconds since 1970.
     pub at: i64,
-    /// Whether the kernel killed one of its processes for lack of memory.
+    /// Whether the kernel killed one of its processes because memory ran out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom: bool,
     /// Reason, where the code does not show it.

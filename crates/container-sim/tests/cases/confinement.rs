@@ -207,8 +207,8 @@ pub async fn privileged(dir: PathBuf) {
     // Each gets the value that it has.
     for name in ["kernel/printk_delay", "kernel/panic", "vm/swappiness", "fs/file-max", "kernel/core_pattern"] {
         let machines = run(&format!("v=$(cat /proc/sys/{name}) && echo $v > /proc/sys/{name}")).await;
-        let said = String::from_utf8_lossy(&machines.stderr).into_owned();
-        assert!(machines.exit_code != 0 && (said.contains("Read-only file system") || said.contains("Permission denied")), "{name}: {said}");
+        let error = String::from_utf8_lossy(&machines.stderr).into_owned();
+        assert!(machines.exit_code != 0 && (error.contains("Read-only file system") || error.contains("Permission denied")), "{name}: {error}");
     }
     node.remove(&pod).await;
 }

@@ -40,7 +40,7 @@ pub async fn sync(dir: PathBuf) {
     let text = String::from_utf8(answer.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[..5], ["first", "execs", "/work", "hello /", "0"], "{text}");
-    assert!(lines[5] != "me 1" && lines[6] == "sleep", "it lives beside the container's program: {text}");
+    assert!(lines[5] != "me 1" && lines[6] == "sleep", "it runs beside the container's program: {text}");
     // The same rights, and nothing of the lab in hand.
     let answer = run("grep -E 'CapEff|CapBnd|SigBlk|NoNewPrivs' /proc/self/status; ls /proc/self/fd; echo $PATH; test -t 0 || echo no terminal")
         .await
@@ -79,7 +79,7 @@ pub async fn ends(dir: PathBuf) {
         answer.exit_code == 0
     };
     assert!(!sleeps(500).await && !sleeps(600).await, "nothing is left of what was killed");
-    // What a program leaves behind does not hold the answer up for long, and lives on.
+    // What a program leaves behind does not hold the answer up for long, and runs on.
     let began = Instant::now();
     let answer = node.client.exec_sync(&id, &script("echo said; sleep 700 & exit 3"), Duration::from_secs(100)).await.unwrap();
     assert_eq!((answer.exit_code, answer.stdout.as_slice()), (3, b"said\n".as_slice()));
@@ -137,7 +137,7 @@ impl Session {
         while !self.rest.contains(&b'\n') {
             let mut buffer = [0; 1024];
             let count = self.socket.read(&mut buffer).unwrap();
-            assert!(count > 0, "the shim hung up before it told the exit");
+            assert!(count > 0, "the shim hung up before it reported the exit");
             self.rest.extend_from_slice(&buffer[..count]);
         }
         serde_json::from_slice::<Value>(&self.rest).unwrap()["exited"]["exit"]["code"].as_i64().unwrap()
@@ -173,13 +173,13 @@ impl std::io::Read for Handed {
     }
 }
 
-/// Reads a terminal until `wanted` appears.
-fn read_until(terminal: &mut Handed, wanted: &str) -> String {
+/// Reads a terminal until `expected` appears.
+fn read_until(terminal: &mut Handed, expected: &str) -> String {
     let mut text = String::new();
     let mut buffer = [0; 1024];
-    while !text.contains(wanted) {
+    while !text.contains(expected) {
         let count = terminal.read(&mut buffer).unwrap_or(0);
-        assert!(count > 0, "no {wanted:?} in {text:?}");
+        assert!(count > 0, "no {expected:?} in {text:?}");
         text.push_str(&String::from_utf8_lossy(&buffer[..count]));
     }
     text

@@ -56,7 +56,7 @@ async fn lost(node: &Node, pod: &Pod) -> String {
     }
 }
 
-/// Waits until a sandbox is ready without a word about its network.
+/// Waits until a sandbox is ready without a problem of its network.
 async fn well(node: &Node, pod: &Pod, when: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while state(node, pod).await != (v1::PodSandboxState::SandboxReady, None) {
@@ -118,7 +118,7 @@ pub async fn lost_networks(dir: PathBuf) {
         {
             break;
         }
-        assert!(Instant::now() < deadline, "no word of the network");
+        assert!(Instant::now() < deadline, "no problem of the network is reported");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     network(&hns, Guid::random(), "192.168.1.0/24");

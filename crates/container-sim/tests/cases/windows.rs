@@ -107,7 +107,7 @@ pub async fn many(node: &Node) {
     assert!(node.client.list_pod_sandbox(Default::default()).await.unwrap().is_empty());
 }
 
-/// HNS makes a compartment late, or half of an endpoint: a pod waits for the one and fails with the other, in words of its node.
+/// HNS makes a compartment late, or half of an endpoint: a pod waits for the one and fails with the other, with a message for users of the node.
 pub async fn faults(node: &Node, dir: &Path) {
     let admin = hns_sim::admin::AdminClient::new(dir.join("hcn-admin"));
     let config = |name: &str| v1::PodSandboxConfig { windows: None, ..windows_sandbox(name) };
@@ -136,8 +136,8 @@ pub async fn faults(node: &Node, dir: &Path) {
         let error = run("broken").await.unwrap_err().to_string();
         assert!(error.contains(words) && !error.contains(&here), "{fault}: {error}");
         admin.clear_faults().unwrap();
-        let mended = node.run(config("broken")).await;
-        node.remove(&mended).await;
+        let repaired = node.run(config("broken")).await;
+        node.remove(&repaired).await;
     }
 
     // Files of the node are named as the node names them.

@@ -31,7 +31,7 @@ pub fn compile(source: &str, target: &Path) {
     assert!(status.success(), "the test's program does not compile");
 }
 
-/// Gives a node that shall live in `dir` the template.
+/// Gives the template to a node whose directory will be `dir`.
 pub fn share(dir: &Path) {
     std::os::unix::fs::symlink(cache().join(NAME), dir.join(NAME)).unwrap();
 }

@@ -44,14 +44,14 @@ pub async fn all(dir: PathBuf) {
         node.client.stop_container(&id, std::time::Duration::ZERO).await.unwrap();
     }
     // Nobody knows him: neither the container nor the sandbox starts.
-    let id = node.create(&pod, named("stranger", r"CORP\nobody")).await.unwrap();
+    let id = node.create(&pod, named("unknown", r"CORP\nobody")).await.unwrap();
     let error = node.client.start_container(v1::StartContainerRequest { container_id: id.clone() }).await.unwrap_err().to_string();
     assert!(error.contains("The user name or password is incorrect.") && error.contains("0x52e"), "{error}");
     let status = node.status(&id).await;
     assert_eq!((status.exit_code, status.reason.as_str()), (128, "StartError"), "{}", describe(&status));
     let security = v1::WindowsSandboxSecurityContext { run_as_username: "nobody".into(), ..Default::default() };
     let config =
-        v1::PodSandboxConfig { windows: Some(v1::WindowsPodSandboxConfig { security_context: Some(security) }), ..windows_sandbox("stranger") };
+        v1::PodSandboxConfig { windows: Some(v1::WindowsPodSandboxConfig { security_context: Some(security) }), ..windows_sandbox("unknown") };
     let error = node.client.run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(config), ..Default::default() }).await.unwrap_err().to_string();
     assert!(error.contains("The user name or password is incorrect."), "{error}");
     node.remove(&pod).await;

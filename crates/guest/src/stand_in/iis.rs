@@ -36,7 +36,7 @@ struct Site {
     asked: Asked,
 }
 
-/// Serves until told to stop.
+/// Serves until asked to stop.
 pub(crate) async fn serve(options: Options, port: u16, root: PathBuf) -> Result<()> {
     let product = if options.program == StandIn::Aspnet { Product::Aspnet } else { Product::Iis };
     let hostname = hostname(&options.env);
@@ -133,7 +133,7 @@ async fn route(site: &Site, parts: &http::request::Parts, body: &[u8], client: S
         "/fetch" if site.asked.fetch => fetch_page(site, parts.uri.query().unwrap_or("")).await,
         path => match pages::site(&site.drives, path) {
             Some(page) => page,
-            None if path == "/" => pages::front(&site.hostname, site.product),
+            None if path == "/" => pages::start(&site.hostname, site.product),
             None => pages::off(path).unwrap_or_else(pages::not_found),
         },
     }

@@ -83,8 +83,8 @@ pub(crate) fn off(path: &str) -> Option<Page> {
     Some(Page::text(StatusCode::NOT_FOUND, text))
 }
 
-/// The front page, when the site has none of its own.
-pub(crate) fn front(hostname: &str, product: Product) -> Page {
+/// The start page, when the site has none of its own.
+pub(crate) fn start(hostname: &str, product: Product) -> Page {
     let (title, name) = match product {
         Product::Iis => ("IIS Windows Server (Mullion stand-in)", "Internet Information Services"),
         Product::Aspnet => ("ASP.NET on IIS (Mullion stand-in)", "an ASP.NET image"),
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn start_page_says_that_it_is_a_stand_in() {
-        let page = front("a<b>", Product::Iis);
+        let page = start("a<b>", Product::Iis);
         let text = String::from_utf8(page.body.to_vec()).unwrap();
         assert!(text.contains("IIS") && text.contains("Mullion") && text.contains("stand-in") && text.contains("a&lt;b&gt;"));
     }

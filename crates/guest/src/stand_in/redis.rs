@@ -17,10 +17,10 @@ use store::{Session, Store};
 
 /// Where Redis listens.
 pub(crate) const PORT: u16 = 6379;
-/// Clients at a time; one more is told so and sent away, in Redis' words.
+/// Clients at a time; one more gets Redis' message and is closed.
 const MAX_CLIENTS: u64 = 1000;
 
-/// Serves until told to stop.
+/// Serves until asked to stop.
 pub(crate) async fn serve(port: u16) -> Result<()> {
     let listener = super::listen(port).await?;
     let store = Rc::new(RefCell::new(Store::new(port, Instant::now())));

@@ -101,7 +101,7 @@ mod tests {
     fn all_details_of_a_pod_are_printed() {
         let text = report(&pod(), true);
         let lines: Vec<&str> = text.split("\r\n").collect();
-        for wanted in [
+        for expected in [
             "   Host Name . . . . . . . . . . . . : web-1",
             "   DNS Suffix Search List. . . . . . : default.svc.cluster.local",
             "                                       svc.cluster.local",
@@ -114,7 +114,7 @@ mod tests {
             "   Default Gateway . . . . . . . . . : 192.168.1.1",
             "   DNS Servers . . . . . . . . . . . : 10.96.0.10",
         ] {
-            assert!(lines.contains(&wanted), "{wanted:?} is missing in\n{text}");
+            assert!(lines.contains(&expected), "{expected:?} is missing in\n{text}");
         }
         let short = report(&pod(), false);
         assert!(short.contains(": 192.168.1.12\r\n") && !short.contains("DNS Servers") && !short.contains("127.0.0.1"), "{short}");

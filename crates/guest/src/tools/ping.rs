@@ -1,4 +1,4 @@
-//! `ping`: real echo requests over IPv4, with Windows' options, words and exit codes.
+//! `ping`: real echo requests over IPv4, with Windows' options, messages and exit codes.
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
@@ -122,7 +122,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
 }
 
 impl Tally {
-    /// Counts an answer and words it.
+    /// Counts an answer and formats it.
     fn take(&mut self, answer: &Result<Echo, u32>) -> String {
         self.sent += 1;
         let echo = match answer {
@@ -201,8 +201,8 @@ mod tests {
             ("-l 65501 web", "valid range is from 0 to 65500"),
             ("a b", "Bad parameter b."),
         ] {
-            let said = options(line).unwrap_err();
-            assert!(said.contains(words), "{line}: {said}");
+            let message = options(line).unwrap_err();
+            assert!(message.contains(words), "{line}: {message}");
         }
     }
 

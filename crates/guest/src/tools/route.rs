@@ -48,7 +48,7 @@ fn print(network: &Network, four: bool, six: bool, filter: Option<&str>) -> Stri
     }
     text += &format!("{RULE}\r\n");
     if four {
-        let routes = ipv4(network).into_iter().filter(|line| wanted(filter, &line.0.to_string()));
+        let routes = ipv4(network).into_iter().filter(|line| selects(filter, &line.0.to_string()));
         let line = |(to, mask, gateway, from, metric): (Ipv4Addr, Ipv4Addr, String, Ipv4Addr, u32)| {
             format!("{:>17} {:>16} {gateway:>16} {:>16} {metric:>6}\r\n", to.to_string(), mask.to_string(), from.to_string())
         };
@@ -57,7 +57,7 @@ fn print(network: &Network, four: bool, six: bool, filter: Option<&str>) -> Stri
         text += &format!("{RULE}Persistent Routes:\r\n  None\r\n\r\n");
     }
     if six {
-        let routes = network.routes.iter().filter(|route| route.to.is_ipv6() && wanted(filter, &route.to.to_string()));
+        let routes = network.routes.iter().filter(|route| route.to.is_ipv6() && selects(filter, &route.to.to_string()));
         let line = |route: &Route| {
             let index = network.interface(&route.interface).map_or(0, |interface| interface.index);
             let gateway = route.gateway.map_or_else(|| "On-link".to_owned(), |gateway| gateway.to_string());
@@ -95,13 +95,13 @@ fn ipv4(network: &Network) -> Vec<(Ipv4Addr, Ipv4Addr, String, Ipv4Addr, u32)> {
 }
 
 /// Whether a destination is asked for; `*` stands for any text, `?` for one character.
-fn wanted(filter: Option<&str>, destination: &str) -> bool {
+fn selects(filter: Option<&str>, destination: &str) -> bool {
     fn matches(pattern: &[u8], text: &[u8]) -> bool {
         match (pattern.split_first(), text.split_first()) {
             (None, None) => true,
             (Some((b'*', rest)), _) => matches(rest, text) || text.split_first().is_some_and(|(_, text)| matches(pattern, text)),
             (Some((b'?', rest)), Some((_, text))) => matches(rest, text),
-            (Some((wanted, rest)), Some((found, text))) => wanted == found && matches(rest, text),
+            (Some((pattern, rest)), Some((found, text))) => pattern == found && matches(rest, text),
             _ => false,
         }
     }
@@ -116,14 +116,14 @@ mod tests {
     #[test]
     fn routes_are_printed_in_columns() {
         let text = print(&pod(), true, true, None);
-        for wanted in [
+        for expected in [
             "          0.0.0.0          0.0.0.0      192.168.1.1     192.168.1.12      0\r\n",
             "      192.168.1.0    255.255.255.0          On-link     192.168.1.12      0\r\n",
             "     192.168.1.12  255.255.255.255          On-link     192.168.1.12      0\r\n",
             "  2...00 15 5d 0a 0b 0c .....Hyper-V Virtual Ethernet Container Adapter\r\n",
             "  2    256 fe80::/64                On-link\r\n",
         ] {
-            assert!(text.contains(wanted), "{wanted:?} is missing in\n{text}");
+            assert!(text.contains(expected), "{expected:?} is missing in\n{text}");
         }
         let filtered = print(&pod(), true, false, Some("192.*"));
         assert!(!filtered.contains("IPv6") && !filtered.contains("127.0.0.1") && filtered.contains("192.168.1.0 "), "{filtered}");
@@ -131,6 +131,6 @@ mod tests {
 
     #[test]
     fn filters_have_wildcards() {
-        assert!(wanted(Some("10.?.*"), "10.1.2.3") && !wanted(Some("10.?"), "10.11") && wanted(None, "x") && wanted(Some("*"), ""));
+        assert!(selects(Some("10.?.*"), "10.1.2.3") && !selects(Some("10.?"), "10.11") && selects(None, "x") && selects(Some("*"), ""));
     }
 }

@@ -196,7 +196,7 @@ fn add(builder: &mut Builder<impl Write>, source: &Path, stored: &Path, verbose:
     Ok(())
 }
 
-/// A file that may change while it is read: what the header said is what follows.
+/// A file that may change while it is read: the size of the header decides what follows.
 struct Exactly {
     inner: File,
     left: u64,
@@ -228,8 +228,8 @@ fn read(options: &Options, streams: &mut Streams<'_>) -> std::io::Result<bool> {
         let mut entry = entry?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let chosen = below(&name).filter(|path| {
-            let wanted = |wanted: &String| below(wanted).is_some_and(|wanted| path.starts_with(wanted));
-            options.names.is_empty() || options.names.iter().any(wanted)
+            let selects = |name: &String| below(name).is_some_and(|name| path.starts_with(name));
+            options.names.is_empty() || options.names.iter().any(selects)
         });
         let Some(path) = chosen else {
             if options.names.is_empty() {

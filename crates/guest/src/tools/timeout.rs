@@ -120,8 +120,8 @@ mod tests {
             ("/x", "Invalid argument/option - '/x'"),
             ("1 2", "not allowed more than '1'"),
         ] {
-            let said = options(line).unwrap_err();
-            assert!(said.contains(words), "{line}: {said}");
+            let message = options(line).unwrap_err();
+            assert!(message.contains(words), "{line}: {message}");
         }
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn main(args: &[String], streams: &mut Streams<'_>) -> u8 {
         let _ = write!(streams.out, "{USAGE}");
         return 0;
     }
-    let said = match parse(args) {
+    let outcome = match parse(args) {
         Ok(Wish::Send(signal)) => {
             // Windows sends to whoever listens, and does not say whether anybody did.
             api::set_event(&event(&signal));
@@ -32,7 +32,7 @@ pub(super) fn main(args: &[String], streams: &mut Streams<'_>) -> u8 {
         },
         Err(words) => Err(words),
     };
-    match said {
+    match outcome {
         Ok(words) => {
             let _ = writeln!(streams.out, "\r\n{words}\r");
             0

@@ -54,7 +54,7 @@ pub struct Fingerprint(u64);
 impl Default for Fingerprint {
     /// Of tables without facts. Another version of this program may have other chains.
     fn default() -> Self {
-        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 6")))
+        Self(wide_hash(concat!(env!("CARGO_PKG_VERSION"), " 7")))
     }
 }
 

@@ -135,7 +135,8 @@ impl Context<'_> {
 
     /// What the service adds to an endpoint's policies.
     fn add_own_policies(&self, network_type: &NetworkType, document: &mut HostComputeEndpoint) {
-        let has = |document: &HostComputeEndpoint, of_type: &EndpointPolicyType| document.policies.iter().any(|policy| policy.policy_type == *of_type);
+        let has =
+            |document: &HostComputeEndpoint, of_type: &EndpointPolicyType| document.policies.iter().any(|policy| policy.policy_type == *of_type);
         if has_vfp(network_type) && !has(document, &EndpointPolicyType::L2Driver) {
             document.policies.push(EndpointPolicy { policy_type: EndpointPolicyType::L2Driver, ..EndpointPolicy::default() });
         }

@@ -22,7 +22,7 @@ pub struct RelayArgs {
     listen: String,
 }
 
-/// Serves until the process is told to end. What programs need in their environment is printed first.
+/// Serves until the process is asked to end. What programs need in their environment is printed first.
 pub fn main(args: &RelayArgs) -> Result<(), Failure> {
     crate::init_logs();
     let service = args.target.address()?.context("which service? Give --node NODE (`mullion status` lists them) or --hcn ADDRESS")?;

@@ -103,7 +103,7 @@ pub struct UpArgs {
     /// Let pods reach what this machine reaches, through pasta (package passt); =false ends it [default: what DIR holds]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub outside: Option<bool>,
-    /// Where the detached child tells how far it is
+    /// Where the detached child reports its progress
     #[arg(long, hide = true)]
     pub report_fd: Option<i32>,
     /// Refuse images that only a stand-in could answer for; =false allows them again [default: what DIR holds]

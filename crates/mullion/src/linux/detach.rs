@@ -33,8 +33,8 @@ pub fn start(as_json: bool) -> Result<(), Failure> {
         .context("starting the supervisor failed")?;
     for line in BufReader::new(ours).lines() {
         let line = line.context("reading from the supervisor failed")?;
-        let (word, text) = line.split_once(' ').unwrap_or((&line, ""));
-        match word {
+        let (kind, text) = line.split_once(' ').unwrap_or((&line, ""));
+        match kind {
             STEP => eprintln!("{text}"),
             READY => {
                 if let (true, Ok(document)) = (as_json, serde_json::from_str(text)) {
@@ -51,5 +51,5 @@ pub fn start(as_json: bool) -> Result<(), Failure> {
             _ => {}
         }
     }
-    Err(anyhow!("the supervisor ended without a word: start without --detach to see why").into())
+    Err(anyhow!("the supervisor ended without a message: start without --detach to see why").into())
 }

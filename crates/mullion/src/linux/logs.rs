@@ -85,7 +85,7 @@ fn sources(dirs: &Dirs, cluster: &Cluster, host: &str, component: Option<&str>) 
     let names = files.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let sources: Vec<_> = files
         .iter()
-        .filter(|(name, _)| component.is_none_or(|wanted| wanted == name))
+        .filter(|(name, _)| component.is_none_or(|asked| asked == name))
         .map(|(name, path)| Source { component: name.clone(), path: path.clone(), file: None, inode: 0, rest: Vec::new(), at: Timestamp::MIN })
         .collect();
     match component {
@@ -194,7 +194,7 @@ mod tests {
         };
         assert_eq!(texts(read(&mut sources).unwrap()), ["one", "  and more", "two", "three"]);
         assert_eq!(texts(read(&mut sources).unwrap()), [""; 0], "half a line waits");
-        // Put aside with its last words, and begun anew.
+        // Rotated with its last lines, and begun anew.
         let old = dir.path().join("a.log.old");
         fs::rename(&a, &old).unwrap();
         File::options().append(true).open(&old).unwrap().write_all(b"lf\n").unwrap();

@@ -102,25 +102,25 @@ pub async fn run(client: Client, api: &ApiServer, socket: PathBuf) -> Result<()>
         nodes: Informer::start(Api::<Node>::all(client.clone()), Selection::all().of(api), NodeRow::of),
     });
     let recorder = EventRecorder::new(client, "mullion", "cp");
-    let (wanted, wants) = watch::channel(BTreeSet::new());
-    let (status, told) = watch::channel(Vec::new());
+    let (desired, ports) = watch::channel(BTreeSet::new());
+    let (status, reports) = watch::channel(Vec::new());
     let chooser = views.clone();
     let targets = Arc::new(move |port: HostPort| chooser.targets(port));
     tokio::select! {
         () = relay::run(&socket, wants, targets, status) => {}
-        () = want(&views, wanted) => {}
-        () = report(&views, told, &recorder) => {}
+        () = follow(&views, desired) => {}
+        () = report(&views, reports, &recorder) => {}
     }
     Ok(())
 }
 
 /// Keeps the list of ports what the Services say.
-async fn want(views: &Views, wanted: watch::Sender<BTreeSet<HostPort>>) {
+async fn follow(views: &Views, desired: watch::Sender<BTreeSet<HostPort>>) {
     let mut changed = views.services.changed();
     views.services.synced().await;
     loop {
         let all: BTreeSet<HostPort> = views.services.snapshot().into_iter().flat_map(|(_, ports)| (*ports).clone()).collect();
-        wanted.send_if_modified(|old| {
+        desired.send_if_modified(|old| {
             let differs = *old != all;
             *old = all;
             differs
@@ -132,10 +132,10 @@ async fn want(views: &Views, wanted: watch::Sender<BTreeSet<HostPort>>) {
 }
 
 /// An Event for each port that newly cannot be had.
-async fn report(views: &Views, mut told: watch::Receiver<Vec<PortStatus>>, recorder: &EventRecorder) {
+async fn report(views: &Views, mut reports: watch::Receiver<Vec<PortStatus>>, recorder: &EventRecorder) {
     let mut known = BTreeSet::new();
-    while told.changed().await.is_ok() {
-        let refused: Vec<PortStatus> = told.borrow_and_update().iter().filter(|status| status.error.is_some()).cloned().collect();
+    while reports.changed().await.is_ok() {
+        let refused: Vec<PortStatus> = reports.borrow_and_update().iter().filter(|status| status.error.is_some()).cloned().collect();
         for status in refused.iter().filter(|status| !known.contains(&status.port)) {
             let Some(owner) = views.owner(status.port) else { continue };
             let reason = status.error.as_deref().unwrap_or_default();

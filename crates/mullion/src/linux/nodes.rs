@@ -52,7 +52,7 @@ async fn hcn_counts(client: &kube::Client, node: &str) -> Result<Value, String> 
 #[derive(Default)]
 struct Seen {
     ready: BTreeSet<String>,
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
     problem: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to watch the nodes of `boots`: name → boot id. A resumed cluster still holds what was true before; only a
-    /// node that tells of its present boot counts.
+    /// node that reports its present boot counts.
     pub fn start(kubeconfig: PathBuf, boots: BTreeMap<String, String>) -> Self {
         let boots = Arc::new(boots);
         let expected = boots.clone();
@@ -90,8 +90,8 @@ impl Watch {
     /// Nodes that became Ready since the last call.
     pub fn newly_ready(&self) -> Vec<String> {
         let mut seen = lock(&self.seen);
-        let new: Vec<String> = seen.ready.difference(&seen.told).cloned().collect();
-        seen.told.extend(new.iter().cloned());
+        let new: Vec<String> = seen.ready.difference(&seen.reported).cloned().collect();
+        seen.reported.extend(new.iter().cloned());
         new
     }
 

@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::exit::Failure;
 
-/// First word of a message to the waiting parent of a detached supervisor.
+/// Kind of a message, its first word, to the waiting parent of a detached supervisor.
 pub const STEP: &str = "step";
 /// All nodes are Ready; a document about the cluster follows.
 pub const READY: &str = "ready";
 /// The supervisor gives up: exit code and reason follow.
 pub const FAILED: &str = "failed";
 
-/// Where steps are told.
+/// Where steps are printed.
 pub struct Progress {
     last: Instant,
     parent: Option<File>,
@@ -37,11 +37,11 @@ impl Progress {
         Ok(Self { last: Instant::now(), parent: parent.map(File::from), as_json })
     }
 
-    fn tell(&mut self, word: &str, text: &str) {
+    fn print(&mut self, kind: &str, text: &str) {
         match &mut self.parent {
             // A parent that went away does not matter: the cluster is what counts.
-            Some(parent) => drop(writeln!(parent, "{word} {}", text.replace('\n', " "))),
-            None if word == FAILED => {}
+            Some(parent) => drop(writeln!(parent, "{kind} {}", text.replace('\n', " "))),
+            None if kind == FAILED => {}
             None => eprintln!("{text}"),
         }
     }
@@ -50,22 +50,22 @@ impl Progress {
     pub fn step(&mut self, text: &str) {
         let took = self.last.elapsed();
         self.last = Instant::now();
-        self.tell(STEP, &format!("{text:32} {:>7.3} s", took.as_secs_f64()));
+        self.print(STEP, &format!("{text:32} {:>7.3} s", took.as_secs_f64()));
     }
 
     /// Something to know, or that takes a while.
     pub fn note(&mut self, text: &str) {
-        self.tell(STEP, text);
+        self.print(STEP, text);
     }
 
     /// Everything is there, as `document` says.
     pub fn ready(&mut self, took: Duration, dirs: &Dirs, server: &str, document: &Value) {
         let dir = dirs.dir.display();
         let kubeconfig = lab::shell::quote(document["kubeconfig"].as_str().unwrap_or_default());
-        self.tell(STEP, &format!("the cluster of {dir} is ready after {:.3} s: {server}", took.as_secs_f64()));
-        self.tell(STEP, &format!("use it: export KUBECONFIG={kubeconfig}"));
+        self.print(STEP, &format!("the cluster of {dir} is ready after {:.3} s: {server}", took.as_secs_f64()));
+        self.print(STEP, &format!("use it: export KUBECONFIG={kubeconfig}"));
         match &mut self.parent {
-            Some(_) => self.tell(READY, &document.to_string()),
+            Some(_) => self.print(READY, &document.to_string()),
             None if self.as_json => print_document(document),
             None => {}
         }
@@ -73,11 +73,11 @@ impl Progress {
 
     /// The cluster stays for as long as this process.
     pub fn running(&mut self, dirs: &Dirs) {
-        self.tell(STEP, &format!("Ctrl-C ends it; the next `{}` resumes it", dirs.command("up")));
+        self.print(STEP, &format!("Ctrl-C ends it; the next `{}` resumes it", dirs.command("up")));
     }
 
     /// Nothing came of it. In the foreground the caller prints the reason.
     pub fn failed(&mut self, failure: &Failure) {
-        self.tell(FAILED, &format!("{} {:#}", failure.code, failure.error));
+        self.print(FAILED, &format!("{} {:#}", failure.code, failure.error));
     }
 }

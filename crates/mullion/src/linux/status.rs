@@ -22,14 +22,14 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     let cluster = Cluster::load(&dirs)?;
     let nodes = nodes::list(&dirs.dir.join("pki").join("admin.conf"));
     let (faults, silent) = crate::hns::faults::set_on(&dirs);
-    let lacks = cluster.as_ref().map(|cluster| limitations::list(cluster, &dirs)).unwrap_or_default();
+    let missing = cluster.as_ref().map(|cluster| limitations::list(cluster, &dirs)).unwrap_or_default();
     if args.output == Some(Output::Json) {
         let mut document = document(&status)?;
         document["nodes"] = match &nodes {
             Ok(nodes) => nodes.iter().map(node_document).collect(),
             Err(error) => json!({"error": format!("{error:#}")}),
         };
-        document["lacks"] = lacks.into();
+        document["lacks"] = missing.into();
         document["faults"] = serde_json::to_value(&faults).context("the status cannot be printed")?;
         println!("{}", serde_json::to_string_pretty(&document).context("the status cannot be printed")?);
         return Ok(());
@@ -52,7 +52,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     if !faults.is_empty() {
         print!("\nFaults are set; `mullion hns fault clear --dir {}` takes them back:\n{}", dirs.dir.display(), crate::hns::faults::table(&faults));
     }
-    for line in lacks.into_iter().chain(silent) {
+    for line in missing.into_iter().chain(silent) {
         println!("{line}");
     }
     for port in status.ports.iter().filter(|port| port.error.is_some()) {

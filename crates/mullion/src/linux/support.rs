@@ -1,7 +1,7 @@
 //! `mullion support-bundle`: all that somebody else needs to understand a cluster, in one archive without secrets.
 //!
 //! What cannot be had is listed in `missing.txt`, and the exit code says so; the rest is written all the same. Every file passes
-//! [`redact`]: values of Secrets (as the API tells them), private keys and tokens never reach the archive.
+//! [`redact`]: values of Secrets (as the API returns them), private keys and tokens never reach the archive.
 
 mod api;
 mod containers;
@@ -70,7 +70,7 @@ impl Bundle {
         self.add(path, format!("{value:#}\n"));
     }
 
-    fn lacks(&mut self, what: &str, why: impl std::fmt::Display) {
+    fn add_missing(&mut self, what: &str, why: impl std::fmt::Display) {
         self.missing.push(format!("{what}: {why}"));
     }
 
@@ -96,7 +96,7 @@ impl Bundle {
     }
 }
 
-/// Everything, part by part, each told with its time.
+/// Collects everything, part by part, and prints each part with its time.
 fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, status: Result<Status, LabError>) {
     let mut last = Instant::now();
     let mut step = |what: &str| {
@@ -125,7 +125,7 @@ fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, status: Result<S
             step("asked the network services");
             match probe::run(status.init, &dirs.run) {
                 Ok(files) => files.into_iter().for_each(|(path, text)| bundle.add(path, text)),
-                Err(error) => bundle.lacks("networks of the hosts", format!("{error:#}")),
+                Err(error) => bundle.add_missing("networks of the hosts", format!("{error:#}")),
             }
             step("looked at the hosts' networks");
             let secrets_known = api::collect(bundle, &dirs.dir.join("pki").join("admin.conf"));
@@ -134,7 +134,7 @@ fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, status: Result<S
             step("took the containers' output");
         }
         Err(error) => {
-            bundle.lacks("status, networks and objects", error);
+            bundle.add_missing("status, networks and objects", error);
             containers::collect(bundle, dirs, cluster, false);
         }
     }
@@ -189,7 +189,7 @@ fn take(bundle: &mut Bundle, name: &str, path: &Path, most: u64) {
     };
     match read() {
         Ok(bytes) => bundle.add(name, bytes),
-        Err(error) => bundle.lacks(name, error),
+        Err(error) => bundle.add_missing(name, error),
     }
 }
 
@@ -213,13 +213,13 @@ fn hns(bundle: &mut Bundle, dirs: &Dirs, node: &str) {
     let address = format!("unix:{}", dirs.socket(node, "hcn").display());
     let client = match hcn::HcnClient::connect(&address) {
         Ok(client) => client,
-        Err(error) => return bundle.lacks(&format!("network service of {node}"), error),
+        Err(error) => return bundle.add_missing(&format!("network service of {node}"), error),
     };
     for listing in [Listing::Networks, Listing::Endpoints, Listing::LoadBalancers, Listing::Namespaces] {
         let name = listing.as_str();
         match hcn::table::render(client.blocking(), listing, true) {
             Ok(text) => bundle.add(format!("hosts/{node}/hns/{name}.json"), text),
-            Err(error) => bundle.lacks(&format!("{name} of {node}"), error),
+            Err(error) => bundle.add_missing(&format!("{name} of {node}"), error),
         }
     }
 }

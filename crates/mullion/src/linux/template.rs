@@ -149,7 +149,7 @@ fn sticky(ask: impl Fn() -> bool) -> impl Fn() -> bool {
     }
 }
 
-/// For `up`: makes the template where a cluster with Windows nodes lacks it. Without one the cluster starts all the same; then a line says
+/// For `up`: makes the template where a cluster with Windows nodes has none. Without one the cluster starts all the same; then a line says
 /// why only stand-ins run.
 ///
 /// # Errors

@@ -96,7 +96,7 @@ fn failures_are_documents_for_those_who_ask_for_json() {
         let error = json(&output)["error"].clone();
         assert_eq!((output.code, &error["exitCode"], &error["reason"]), (Some(66), &66.into(), &"PortTaken".into()), "{output:?}");
     }
-    // Nothing runs, and that is what is wanted.
+    // Nothing runs, as intended.
     assert_eq!(place.mullion(&["down", "--if-running"]).code, Some(0));
     let output = place.mullion(&["down", "--if-running", "--delete", "-o", "json"]);
     assert_eq!((output.code, json(&output)["ended"].clone()), (Some(0), false.into()), "{output:?}");

@@ -145,14 +145,14 @@ pub fn second_up(cluster: &Cluster) {
     assert!(cluster.kubectl(&["get", "nodes"]).contains("win02"));
 }
 
-/// The handbook's own API group is long gone; kubectl says so with its own words.
+/// The handbook's own API group is long gone; kubectl prints its own message.
 pub fn old_api_group(cluster: &Cluster) {
     let manifest = manifests::web("old", "win01", "", "").replacen("apps/v1", "extensions/v1beta1", 1);
     let manifest = manifest.split("---").next().unwrap_or_default();
     let output = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
     assert_eq!(output.code, Some(1), "{output:?}");
-    let wanted = "error: resource mapping not found for name: \"old\" namespace: \"\" from \"STDIN\": no matches for kind \"Deployment\" in version \"extensions/v1beta1\"\nensure CRDs are installed first";
-    assert_eq!(output.err.trim(), wanted);
+    let expected = "error: resource mapping not found for name: \"old\" namespace: \"\" from \"STDIN\": no matches for kind \"Deployment\" in version \"extensions/v1beta1\"\nensure CRDs are installed first";
+    assert_eq!(output.err.trim(), expected);
 }
 
 /// kubectl asks for strict validation.
@@ -161,8 +161,8 @@ pub fn unknown_fields(cluster: &Cluster) {
     let manifest = manifest.split("---").next().unwrap_or_default();
     let output = cluster.try_kubectl(&["apply", "-f", "-"], manifest);
     assert_eq!(output.code, Some(1), "{output:?}");
-    let wanted = "strict decoding error: unknown field \"spec.template.spec.containers[0].imagePolicy\"";
-    assert!(output.err.contains(wanted) && output.err.contains("BadRequest"), "{output:?}");
+    let expected = "strict decoding error: unknown field \"spec.template.spec.containers[0].imagePolicy\"";
+    assert!(output.err.contains(expected) && output.err.contains("BadRequest"), "{output:?}");
     let left = cluster.try_kubectl(&["get", "deployment", "typo"], "");
     assert!(left.err.contains("deployments.apps \"typo\" not found"), "{left:?}");
 }

@@ -53,7 +53,7 @@ pub struct Image {
 
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// This machine's busybox. A layer with another `note` is another layer; `label` tells images of the same layer apart.
+/// This machine's busybox. A layer with another `note` is another layer; `label` distinguishes images of the same layer.
 pub fn image(note: &str, label: &str) -> Image {
     let program = std::fs::read("/bin/busybox").expect("/bin/busybox: install the package busybox-static");
     let named = |bytes: Vec<u8>| (digest(&bytes), bytes);

@@ -29,7 +29,7 @@ pub fn nodes_are_ready(cluster: &Cluster) {
 }
 
 /// The table for people and the document for programs.
-pub fn status_tells(cluster: &Cluster) {
+pub fn status_lists_processes_and_nodes(cluster: &Cluster) {
     let text = cluster.place.mullion(&["status"]).ok("mullion status");
     assert!(text.contains(&format!("https://127.0.0.1:{}", cluster.port)), "{text}");
     let status: Value = serde_json::from_str(&cluster.place.mullion(&["status", "-o", "json"]).ok("mullion status -o json")).expect("JSON");

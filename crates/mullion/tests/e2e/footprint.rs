@@ -76,7 +76,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// As the cluster itself tells, and `/proc` shows.
+    /// As the cluster itself reports, and `/proc` shows.
     pub fn of(cluster: &Cluster) -> Self {
         let status: Value = serde_json::from_str(&cluster.place.mullion(&["status", "-o", "json"]).ok("mullion status")).expect("JSON");
         let number = |key: &str| status[key].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_else(|| panic!("no {key}: {status}"));

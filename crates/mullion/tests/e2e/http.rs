@@ -1,4 +1,4 @@
-//! As much of HTTP as the tests speak to 127.0.0.1.
+//! As much of HTTP as the tests need for 127.0.0.1.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -43,18 +43,18 @@ impl Seen {
         command.arg(script).arg(place.path()).arg(mullion()).arg(kubectl()).arg(by);
         let output = run(&mut command, "");
         let seen = Self(place.path().join("seen"));
-        assert_eq!(output.code, Some(0), "machine.sh {by}: {output:?}\n{}{}", seen.told("up"), seen.told("rollout"));
+        assert_eq!(output.code, Some(0), "machine.sh {by}: {output:?}\n{}{}", seen.read("up"), seen.read("rollout"));
         seen
     }
 
     /// What is in one of its files.
-    fn told(&self, name: &str) -> String {
+    fn read(&self, name: &str) -> String {
         fs::read_to_string(self.0.join(name)).unwrap_or_default()
     }
 
     /// The lines about a subject at one time.
     fn lines(&self, time: &str, subject: &str) -> BTreeSet<String> {
-        self.told(&format!("{time}/{subject}")).lines().map(str::to_owned).collect()
+        self.read(&format!("{time}/{subject}")).lines().map(str::to_owned).collect()
     }
 
     /// What came and went between the time before the cluster and another.
@@ -65,33 +65,33 @@ impl Seen {
     }
 }
 
-/// The line of a pod's event, and the ways to tell why nothing of Windows runs.
-fn says_what_it_lacks(seen: &Seen) {
-    let lacks = "this machine has no Wine; install it (Debian: apt-get install wine64), then run `mullion template`";
-    let up = seen.told("up");
-    assert!(up.contains(&format!("only stand-ins will run on Windows nodes: {lacks}")) && up.contains("is ready after"), "{up}");
+/// The line of a pod's event, and the commands that say why no Windows program runs.
+fn reports_missing_wine(seen: &Seen) {
+    let missing = "this machine has no Wine; install it (Debian: apt-get install wine64), then run `mullion template`";
+    let up = seen.read("up");
+    assert!(up.contains(&format!("only stand-ins will run on Windows nodes: {missing}")) && up.contains("is ready after"), "{up}");
     let ready = up.lines().filter(|line| line.starts_with("node ") && line.contains(" is Ready ")).count();
     assert_eq!(ready, 3, "{up}");
-    assert!(seen.told("status").contains(&format!("Only stand-ins run on Windows nodes: {lacks}")), "{}", seen.told("status"));
-    assert!(seen.told("page").contains("IIS Windows Server (Mullion stand-in)"), "{}", seen.told("page"));
-    let (pod, exec, template) = (seen.told("describe"), seen.told("exec"), seen.told("template"));
+    assert!(seen.read("status").contains(&format!("Only stand-ins run on Windows nodes: {missing}")), "{}", seen.read("status"));
+    assert!(seen.read("page").contains("IIS Windows Server (Mullion stand-in)"), "{}", seen.read("page"));
+    let (pod, exec, template) = (seen.read("describe"), seen.read("exec"), seen.read("template"));
     let event = pod.lines().find(|line| line.contains("Warning") && line.contains("Failed"));
-    assert!(event.is_some_and(|line| line.ends_with(&format!("Error: cannot run Windows programs: {lacks}"))), "{pod}");
+    assert!(event.is_some_and(|line| line.ends_with(&format!("Error: cannot run Windows programs: {missing}"))), "{pod}");
     assert!(pod.contains("Reason:       CreateContainerError"), "{pod}");
     assert!(exec.contains("install Wine on this machine (Debian: apt"), "{exec}");
-    assert_eq!(seen.told("enter"), "0\n", "the lab is entered as its root: {}", seen.told("status"));
-    assert!(template.contains(lacks) && template.ends_with("code 71\n"), "{template}");
+    assert_eq!(seen.read("enter"), "0\n", "the lab is entered as its root: {}", seen.read("status"));
+    assert!(template.contains(missing) && template.ends_with("code 71\n"), "{template}");
 }
 
 /// Up, a pod, down and `down --delete`, each followed by a look at the whole machine.
 fn leaves_no_trace(by: &str) {
     let place = Place::alone_without_windows();
     let seen = Seen::of(&place, by);
-    says_what_it_lacks(&seen);
+    reports_missing_wine(&seen);
     for subject in NETWORK {
         assert!(!seen.lines("before", subject).is_empty(), "{by}: nothing was seen of {subject}");
     }
-    assert!(seen.lines("before", "sysctls").len() > 300 && seen.told("before/nft").contains("tcp dport 1 drop"));
+    assert!(seen.lines("before", "sysctls").len() > 300 && seen.read("before/nft").contains("tcp dport 1 drop"));
     for time in ["during", "after", "deleted"] {
         for subject in NETWORK.iter().chain(&["iptables"]) {
             assert_eq!(seen.changes(time, subject), Vec::<String>::new(), "{by}: {subject} {time}");
@@ -103,7 +103,7 @@ fn leaves_no_trace(by: &str) {
             assert_eq!(seen.changes(time, subject), Vec::<String>::new(), "{by}: {subject} {time}");
         }
     }
-    assert_eq!(seen.told("after/groups"), "", "{by}: control groups stay");
+    assert_eq!(seen.read("after/groups"), "", "{by}: control groups stay");
     // While it runs there are sockets outside of DIR, and nothing else.
     let sockets = |line: &String| line.starts_with("+ /tmp/mullion-");
     assert!(seen.changes("during", "files").iter().all(sockets), "{by}: {:?}", seen.changes("during", "files"));
@@ -117,7 +117,7 @@ fn leaves_no_trace(by: &str) {
         assert_eq!(others, Vec::<String>::new(), "{by}: files {time}");
     }
     assert!(seen.lines("after", "home").iter().any(|line| line.ends_with("/mullion/cluster.json")), "DIR keeps the cluster");
-    assert!(seen.told("delete").contains("is deleted"), "{}", seen.told("delete"));
+    assert!(seen.read("delete").contains("is deleted"), "{}", seen.read("delete"));
     let left: Vec<_> = seen.lines("deleted", "home").into_iter().filter(|line| below(line, ".local/state/mullion")).collect();
     assert_eq!(left, Vec::<String>::new(), "{by}: `down --delete` leaves nothing of DIR");
 }

@@ -120,7 +120,7 @@ fn a_cluster_from_up_to_down() {
     let mut cluster = Cluster::up("");
     let steps: &[Step] = &[
         ("all nodes are Ready and labelled", commands::nodes_are_ready),
-        ("status lists processes and nodes", commands::status_tells),
+        ("status lists processes and nodes", commands::status_lists_processes_and_nodes),
         ("the real host's network is as before", footprint::host_network_is_untouched),
         ("top shows what nodes and pods use", workloads::top),
         ("a second cluster runs beside it", several_clusters::side_by_side),

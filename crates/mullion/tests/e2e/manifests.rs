@@ -1,6 +1,6 @@
 //! Manifests as users write them.
 
-/// The examples of the repository: what users are told to apply.
+/// The examples of the repository: what the documentation has users apply.
 pub const IIS: &str = include_str!("../../../../examples/iis.yaml");
 pub const ENV: &str = include_str!("../../../../examples/env.yaml");
 pub const HOST_PATH: &str = include_str!("../../../../examples/host-path.yaml");

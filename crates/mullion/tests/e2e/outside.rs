@@ -40,7 +40,7 @@ pub fn is_refused_at_once(cluster: &Cluster) {
         assert!(answer.status != 200 && answer.body.to_lowercase().contains("unreachable"), "{answer:?}");
         quickest = quickest.min(begin.elapsed());
     }
-    assert!(quickest < Duration::from_secs(2), "told at once, not after {quickest:?}");
+    assert!(quickest < Duration::from_secs(2), "refused at once, not after {quickest:?}");
     let text = "nc -w 5 \"$1\" 80 </dev/null 2>&1; echo \"code $?\"";
     let log = script(cluster, "stay", text, NOBODY);
     assert!(log.to_lowercase().contains("unreachable") && log.contains("code 1"), "{log}");
@@ -63,10 +63,10 @@ fn own_address() -> Ipv4Addr {
 fn server(address: Ipv4Addr) -> (SocketAddr, Arc<AtomicBool>) {
     let listener = TcpListener::bind((address, 0)).expect("a port");
     let (at, seen) = (listener.local_addr().expect("an address"), Arc::new(AtomicBool::new(false)));
-    let told = seen.clone();
+    let flag = seen.clone();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            told.store(true, Ordering::Relaxed);
+            flag.store(true, Ordering::Relaxed);
             std::thread::spawn(move || {
                 let _ = stream.read(&mut [0; 1024]);
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 12\r\n\r\nfrom outside");

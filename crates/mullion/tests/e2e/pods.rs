@@ -19,11 +19,11 @@ pub fn scales(cluster: &Cluster) {
     cluster.apply(&manifests::web("many", "win01", "", "").replace("kubernetes.io/hostname: win01", "kubernetes.io/os: windows"));
     cluster.rolled_out("many");
     let port = cluster.node_port("many");
-    let count = |wanted: usize| {
-        until(&format!("{wanted} Ready pods"), PATIENCE, || {
+    let count = |desired: usize| {
+        until(&format!("{desired} Ready pods"), PATIENCE, || {
             let pods = cluster.pods("many");
             let ready = pods.iter().filter(|pod| ready(pod)).count();
-            if (pods.len(), ready) == (wanted, wanted) { Ok(pods) } else { Err(format!("{} pods, {ready} Ready", pods.len())) }
+            if (pods.len(), ready) == (desired, desired) { Ok(pods) } else { Err(format!("{} pods, {ready} Ready", pods.len())) }
         })
     };
     count(1);
@@ -61,8 +61,8 @@ pub fn environment(cluster: &Cluster) {
     cluster.apply(&manifests::web("env", "win01", "", env));
     cluster.rolled_out("env");
     let seen = page(cluster.node_port("env"), "/env");
-    for wanted in ["PASSWORD=s3cret=!", "LEVEL_OF_LOGS=7", "MY_NODE=win01", "BOTH=7-win01", "MODE=dark", "LEVEL=7"] {
-        assert!(seen.lines().any(|line| line == wanted), "{wanted} is missing: {seen}");
+    for expected in ["PASSWORD=s3cret=!", "LEVEL_OF_LOGS=7", "MY_NODE=win01", "BOTH=7-win01", "MODE=dark", "LEVEL=7"] {
+        assert!(seen.lines().any(|line| line == expected), "{expected} is missing: {seen}");
     }
     let secret = cluster.kubectl(&["describe", "secret", "login"]);
     assert!(secret.contains("password:  8 bytes") && !secret.contains("s3cret"), "{secret}");
@@ -102,8 +102,8 @@ pub fn examples(cluster: &Cluster) {
     cluster.apply(manifests::HOST_PATH);
     cluster.kubectl(&["wait", "--for=condition=Ready", "pod/env", "pod/host-path", "--timeout=30s"]);
     let seen = page(cluster.node_port("env"), "/env");
-    for wanted in ["USERNAME_OF_SECRET=admin", "SPECIAL_LEVEL_KEY=very", "POD_NAME=env"] {
-        assert!(seen.lines().any(|line| line == wanted), "{wanted} is missing: {seen}");
+    for expected in ["USERNAME_OF_SECRET=admin", "SPECIAL_LEVEL_KEY=very", "POD_NAME=env"] {
+        assert!(seen.lines().any(|line| line == expected), "{expected} is missing: {seen}");
     }
     let node = cluster.json(&["pod", "host-path"])["spec"]["nodeName"].as_str().expect("a node").to_owned();
     assert!(cluster.drive_c(&node).join("data").is_dir(), "the directory was made");

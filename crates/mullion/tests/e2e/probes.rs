@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::busybox;
 use crate::cluster::{Cluster, PATIENCE, until};
 
-/// One system's words for the same pod.
+/// The manifest of the same pod for one system.
 struct System {
     pod: &'static str,
     os: &'static str,
@@ -94,7 +94,7 @@ impl System {
         cluster.kubectl(&[&["exec", self.pod, "-c", "main", "--"], command].concat());
     }
 
-    /// Waits for an event about a container whose message is told to be the wanted one; how often it came.
+    /// Waits for an event about a container whose message the predicate accepts; returns how often it came.
     #[track_caller]
     fn event(&self, cluster: &Cluster, reason: &str, container: &str, is_it: impl Fn(&str) -> bool) -> u64 {
         let fields = format!("involvedObject.name={},reason={reason}", self.pod);

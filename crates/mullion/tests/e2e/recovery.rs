@@ -128,7 +128,7 @@ fn an_interrupt_ends_a_cluster_in_the_foreground() {
     until("a cluster that is up", PATIENCE, || {
         let output = cluster.place.mullion(&["status", "-o", "json"]);
         let status: Value = serde_json::from_str(&output.out).map_err(|_| format!("{output:?}"))?;
-        // Told once all nodes are Ready; the objects alone may be those of the boot before.
+        // Printed once all nodes are Ready; the objects alone may be those of the boot before.
         if status["kubeconfig"].is_string() { Ok(()) } else { Err(output.out) }
     });
     let footprint = Footprint::of(&cluster);

@@ -1,4 +1,4 @@
-//! A registry of images that holds a layer back until it is told to go on, and what users are told of pulls from it.
+//! A registry of images that holds a layer back until it may go on, and what users see of pulls from it.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -156,8 +156,8 @@ pub fn pulls(cluster: &Cluster, registry: &Registry) {
     let mib = |bytes: usize| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     let far = until("how far the pull is", PATIENCE, || {
         let all = messages(cluster, "large1", "Pulling");
-        let wanted = format!("Pulling image \"{}\": {} of {} MiB after ", image("1"), mib(size / 2), mib(size));
-        all.iter().find_map(|message| message.strip_prefix(&wanted).map(seconds)).ok_or_else(|| format!("{all:?} has no {wanted:?}"))
+        let begin = format!("Pulling image \"{}\": {} of {} MiB after ", image("1"), mib(size / 2), mib(size));
+        all.iter().find_map(|message| message.strip_prefix(&begin).map(seconds)).ok_or_else(|| format!("{all:?} has no {begin:?}"))
     });
     assert!(far >= 5.0, "{far}");
     for name in ["large1", "large2"] {

@@ -55,7 +55,7 @@ fn refused(cluster: &Cluster, manifest: &str) -> Output {
     output
 }
 
-/// The value of a variable in a Windows container, as its own shell tells it.
+/// The value of a variable in a Windows container, as its own shell prints it.
 #[track_caller]
 fn variable(cluster: &Cluster, pod: &str, name: &str) -> String {
     let text = cluster.kubectl(&["exec", pod, "--", "cmd", "/c", &format!("echo %{name}%")]);
@@ -192,8 +192,8 @@ fn handbook_iis(cluster: &Cluster) {
     }
     cluster.apply(seed!("handbook/iis.repaired.yaml"));
     cluster.rolled_out("iis");
-    let front = page(cluster.node_port("iis"), "/");
-    assert!(front.contains("IIS Windows Server (Mullion stand-in)"), "{front}");
+    let start = page(cluster.node_port("iis"), "/");
+    assert!(start.contains("IIS Windows Server (Mullion stand-in)"), "{start}");
     delete(cluster, &[seed!("handbook/iis.repaired.yaml")]);
     cluster.gone("pods", "app=iis");
 }

@@ -14,8 +14,8 @@ pub fn iis_answers_by_node_port(cluster: &Cluster) {
     cluster.apply(manifests::IIS);
     cluster.rolled_out("iis");
     let port = cluster.node_port("iis");
-    let front = page(port, "/");
-    assert!(front.contains(TITLE), "{front}");
+    let start = page(port, "/");
+    assert!(start.contains(TITLE), "{start}");
     let hostname = page(port, "/hostname");
     let pod = &cluster.pods("iis")[0];
     assert_eq!(Some(hostname.trim()), pod["metadata"]["name"].as_str(), "the pod's name is its host name");

@@ -80,7 +80,7 @@ fn at_terminal(cluster: &Cluster, spdy: bool, args: &[&str]) -> Command {
 /// The size of the user's terminal, a line typed into it, and the exit code.
 pub fn terminal(cluster: &Cluster) {
     pod(cluster);
-    // The size comes after the start, as with every runtime; until then there is none to be told.
+    // The size comes after the start, as with every runtime; until then no size is known.
     let script = "until size=$(stty size 2>&-); [ -n \"$size\" ]; do sleep 0.1; done; echo $size; read line; echo got $line; exit 5";
     for spdy in [false, true] {
         let mut command = at_terminal(cluster, spdy, &["exec", "-it", "streams", "--", "sh", "-c", script]);

@@ -131,7 +131,7 @@ pub fn bundle(cluster: &Cluster) {
     assert!(secrets.len() > 8, "the keys of the cluster are among them");
     for (name, text) in &files {
         let leaked: Vec<&String> = secrets.iter().filter(|secret| text.contains(secret.as_str())).collect();
-        assert!(leaked.is_empty(), "{name} tells {leaked:?}");
+        assert!(leaked.is_empty(), "{name} leaks {leaked:?}");
     }
     cluster.kubectl(&["delete", "deployment/keeper", "service/keeper", "secret/vault"]);
     cluster.kubectl(&["delete", "pod/printer", "--grace-period=0", "--force"]);

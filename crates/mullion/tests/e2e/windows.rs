@@ -185,8 +185,8 @@ pub fn usage(cluster: &Cluster) {
     };
     until("the figures of `kubectl top`", PATIENCE * 2, || {
         let [idle, computes, takes] = all.map(|name| row(name).unwrap_or_default());
-        let told = idle.1 > 0 && computes.0 >= 100 && computes.0 > 4 * idle.0 && takes.1 >= idle.1 + (TAKEN >> 20);
-        if told { Ok(()) } else { Err(format!("idle {idle:?}, computes {computes:?}, takes {takes:?}")) }
+        let distinct = idle.1 > 0 && computes.0 >= 100 && computes.0 > 4 * idle.0 && takes.1 >= idle.1 + (TAKEN >> 20);
+        if distinct { Ok(()) } else { Err(format!("idle {idle:?}, computes {computes:?}, takes {takes:?}")) }
     });
     let output = cluster.kubectl(&["top", "node", "win01", "--no-headers"]);
     let words: Vec<&str> = output.split_whitespace().collect();

@@ -167,7 +167,7 @@ fn requested_pids(request: &Request<'_>) -> Result<Pids> {
     match options.pid() {
         v1::NamespaceMode::Container => Ok(Pids::Own),
         v1::NamespaceMode::Pod => Ok(Pids::Pod),
-        v1::NamespaceMode::Node => bail!("hostPID is not supported by this runtime: its pods live in pid namespaces of their own"),
+        v1::NamespaceMode::Node => bail!("hostPID is not supported by this runtime: its pods have pid namespaces of their own"),
         v1::NamespaceMode::Target => {
             let target = request.runtime.container(&options.target_id).filter(|target| target.sandbox == request.sandbox.id);
             let target = target.with_context(|| format!("invalid target container: {:?} is not in this pod", options.target_id))?;

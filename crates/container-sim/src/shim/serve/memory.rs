@@ -85,7 +85,7 @@ impl Memory {
         if is_updated && let Ok(spec) = read_json::<StartSpec>(&self.spec) {
             (self.written, self.limit) = (written, spec.limits.data);
         }
-        // The last word is the youngest process of this namespace and those below.
+        // The last number is the youngest process of this namespace and those below.
         let youngest = std::fs::read_to_string("/proc/loadavg").ok().and_then(|text| text.split_whitespace().last().map(str::to_owned));
         let is_still = youngest.as_ref() == Some(&self.youngest) && self.programs <= 1;
         let Some(limit) = self.limit else { return };
@@ -125,7 +125,7 @@ impl Process {
     fn parse(status: &str) -> Option<Self> {
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let name = field("Name:")?;
-        // Numbered by the lab, by the sandbox (which is where this process lives), by the container.
+        // Numbered by the lab, by the sandbox (where this process is), by the container.
         let pid = field("NSpid:")?.split_whitespace().nth(1)?.parse().ok()?;
         let data = field("VmData:")?.split_whitespace().next()?.parse::<u64>().ok()? * 1024;
         let role = match name {

@@ -72,8 +72,8 @@ impl Server {
             handed.push((Handed::Stdin, input));
         }
         for stream in &mut container.streams {
-            let (kind, wanted) = if stream.name == "stderr" { (Handed::Stderr, request.stderr) } else { (Handed::Stdout, request.stdout) };
-            if wanted {
+            let (kind, requested) = if stream.name == "stderr" { (Handed::Stderr, request.stderr) } else { (Handed::Stdout, request.stdout) };
+            if requested {
                 let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
                 stream.attach(number, nonblocking(writer.into())?);
                 handed.push((kind, nonblocking(reader.into())?));
@@ -126,7 +126,7 @@ impl Container {
     fn input(&mut self) -> Result<Option<OwnedFd>> {
         let copied = "cannot copy the input's descriptor";
         if let Some(terminal) = &self.terminal {
-            return if self.stdin_wanted { terminal.try_clone().map(Some).context(copied) } else { Ok(None) };
+            return if self.stdin_requested { terminal.try_clone().map(Some).context(copied) } else { Ok(None) };
         }
         if self.stdin_once {
             return Ok(self.stdin.take());

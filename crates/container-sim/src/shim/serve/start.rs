@@ -52,7 +52,7 @@ impl Server {
             streams,
             stdin: ends.stdin,
             terminal: None,
-            stdin_wanted: spec.stdin,
+            stdin_requested: spec.stdin,
             stdin_once: spec.stdin_once,
             starting: Some(Starting { report, connection }),
             exited: false,

@@ -93,9 +93,9 @@ impl Running {
             bail!(reason);
         }
         let limited = Account::find(&spec.account)?.is_limited();
-        let wanted = Order { command_line: command::for_cmd(line), cwd: cwd.replace('/', "\\"), env: spec.env.clone(), limited };
+        let message = Order { command_line: command::for_cmd(line), cwd: cwd.replace('/', "\\"), env: spec.env.clone(), limited };
         let mut order = File::from(memfd_create(c"order", MFdFlags::MFD_CLOEXEC).context("cannot make a file for the order")?);
-        order.write_all(&wanted.encode())?;
+        order.write_all(&message.encode())?;
         let (reports, theirs) = std::io::pipe().context("cannot make a pipe")?;
         let mut signals = SigSet::empty();
         for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT] {
@@ -161,7 +161,7 @@ impl Running {
                 Ok(None) => {}
                 Ok(Some(status)) => {
                     if let Some(report) = report.take() {
-                        report.failed(&format!("Wine ended before the program began ({status:?}): the container's log may hold its words"));
+                        report.failed(&format!("Wine ended before the program began ({status:?}): the container's log may have its messages"));
                     }
                     return ExitCode::from(137);
                 }
@@ -221,7 +221,7 @@ fn overrides() -> String {
     format!("mscoree,mshtml=;explorer.exe{}=n", ours.collect::<String>())
 }
 
-/// Why a program could not be started, in the words of hcsshim and Windows, and the way out.
+/// Why a program could not be started, as hcsshim and Windows word it, and the way out.
 fn refused(line: &str, code: u32) -> String {
     let program = command::program(line);
     let (text, hint) = match code {

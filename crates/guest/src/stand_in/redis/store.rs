@@ -127,7 +127,7 @@ impl Store {
             "exists" => number(args[1..].iter().filter(|key| self.databases[db].contains_key(*key)).count()),
             "ttl" | "pttl" => self.remaining(db, &args[1], name == "ttl", now),
             "keys" => self.keys(db, &args[1], now),
-            "dbsize" => number(self.databases[db].values().filter(|value| lives(value, now)).count()),
+            "dbsize" => number(self.databases[db].values().filter(|value| is_current(value, now)).count()),
             _ => return self.write(name, db, args, now),
         })
     }
@@ -259,7 +259,7 @@ impl Store {
 
     fn forget_expired(&mut self, db: usize, keys: &[Vec<u8>], now: Instant) {
         for key in keys {
-            if self.databases[db].get(key).is_some_and(|value| !lives(value, now)) {
+            if self.databases[db].get(key).is_some_and(|value| !is_current(value, now)) {
                 self.delete(db, key);
             }
         }
@@ -274,7 +274,7 @@ impl Store {
     }
 
     fn keys(&self, db: usize, pattern: &[u8], now: Instant) -> Reply {
-        let found = self.databases[db].iter().filter(|(key, value)| lives(value, now) && glob(pattern, key));
+        let found = self.databases[db].iter().filter(|(key, value)| is_current(value, now) && glob(pattern, key));
         Reply::Array(found.map(|(key, _)| Reply::Bulk(key.clone())).collect())
     }
 
@@ -303,11 +303,11 @@ impl Store {
     }
 }
 
-fn lives(value: &Value, now: Instant) -> bool {
+fn is_current(value: &Value, now: Instant) -> bool {
     value.until.is_none_or(|until| until > now)
 }
 
-/// When a key ends that lives so long from now; none when that is not in the future, or further than clocks reach.
+/// When a key with that time to live ends; none when that is not in the future, or further than clocks reach.
 fn deadline(now: Instant, amount: i64, seconds: bool) -> Option<Instant> {
     let amount = u64::try_from(amount).ok().filter(|amount| *amount > 0)?;
     now.checked_add(if seconds { Duration::from_secs(amount) } else { Duration::from_millis(amount) })

@@ -87,7 +87,7 @@ impl From<RegistryArgs> for Registries {
     }
 }
 
-/// What is taken, and how it is told.
+/// What is taken, and how progress is printed.
 #[derive(Clone, Debug, Args)]
 pub struct Take {
     /// Also take images for older Windows builds, which run with Hyper-V isolation
@@ -111,7 +111,7 @@ impl Take {
     }
 }
 
-/// How it is told.
+/// How progress is printed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OutputArg {
     /// Output format

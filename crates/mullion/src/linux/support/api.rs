@@ -35,7 +35,7 @@ pub fn collect(bundle: &mut Bundle, kubeconfig: &Path) -> bool {
     let lists = match ask(kubeconfig) {
         Ok(lists) => lists,
         Err(error) => {
-            bundle.lacks("objects", format!("{error:#}"));
+            bundle.add_missing("objects", format!("{error:#}"));
             return false;
         }
     };
@@ -49,7 +49,7 @@ pub fn collect(bundle: &mut Bundle, kubeconfig: &Path) -> bool {
                 }
                 bundle.add_json(format!("objects/{name}.json"), &list);
             }
-            Err(error) => bundle.lacks(&format!("objects of kind {name}"), format!("{error:#}")),
+            Err(error) => bundle.add_missing(&format!("objects of kind {name}"), format!("{error:#}")),
         }
     }
     secrets_known

@@ -38,7 +38,7 @@ pub fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, secrets_know
     if !secrets_known {
         if !logs.is_empty() {
             let why = "left out, because the values of Secrets that may stand in it are known only while the API answers";
-            bundle.lacks(&format!("output of {} containers", logs.len()), why);
+            bundle.add_missing(&format!("output of {} containers", logs.len()), why);
         }
         return;
     }
@@ -47,7 +47,7 @@ pub fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, secrets_know
     for log in logs {
         let most = log.length.min(FILE);
         if most > left {
-            bundle.lacks(&log.name, format!("left out, because the containers' output has more than {} MiB", ALL >> 20));
+            bundle.add_missing(&log.name, format!("left out, because the containers' output has more than {} MiB", ALL >> 20));
             continue;
         }
         left -= most;
@@ -55,7 +55,7 @@ pub fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, secrets_know
             Ok(text) => bundle.add(log.name, text),
             // Rotated or removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => bundle.lacks(&log.name, error),
+            Err(error) => bundle.add_missing(&log.name, error),
         }
     }
 }

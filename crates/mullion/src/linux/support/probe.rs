@@ -34,7 +34,7 @@ pub fn run(init: u32, run: &Path) -> Result<Vec<(String, String)>> {
     if !status.success() {
         bail!("the probe failed: {}", text.trim());
     }
-    serde_json::from_str(&text).context("the probe said something unknown")
+    serde_json::from_str(&text).context("the probe printed something unknown")
 }
 
 /// `mullion lab-probe INIT RUN`: prints the files. To be called before any thread exists.
