@@ -110,6 +110,7 @@ fn stay_in(namespace: NetNs) -> Result<(), Failure> {
 /// Uses nf_tables, with the NAT that services need, in init's own network namespace.
 fn try_nftables() -> Result<(), Failure> {
     let table = nft::Table::new(nft::Family::Ip, "probe");
+    // A batch, not the engine: one transaction makes and deletes the table, so that the probe leaves nothing.
     let mut batch = nft::Batch::new();
     batch.add_table(&table).add_chain(&table, &nft::Chain::base("nat", nft::ChainType::Nat, nft::Hook::Prerouting, -100));
     batch.add_set(&table, &nft::SetSpec::map("map", [nft::DataType::Ipv4Addr], [nft::DataType::Ipv4Addr]));

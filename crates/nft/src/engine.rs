@@ -3,11 +3,12 @@
 //! [`Engine::reconcile`] adopts what is in the kernel: it reads a table, and writes only what differs. [`Engine::apply`] makes a change
 //! whose user knows what is in the kernel ([`Plan::between`]). [`Engine::is_undisturbed`] says by the kernel's generation number whether
 //! anybody else wrote any rules since, without reading them; [`Engine::plan`] reads them and is empty when all is as desired.
+//! [`Engine::delete`] deletes whole tables.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::plan::TablePlan;
-use super::{Batch, Desired, Entry, Nft, NftError, Plan};
+use super::{Batch, Desired, Entry, Nft, NftError, Plan, Table};
 
 /// How often a plan for a shared table is made anew because somebody else changed rules meanwhile. The last one is committed as it is.
 const TRIES: usize = 16;
@@ -132,6 +133,18 @@ impl Engine {
         let (elements, batch) = (plan.element_count(), batch_of(plan));
         self.nft.commit(&batch)?;
         Ok(Report { elements, transactions: usize::from(!batch.is_empty()) })
+    }
+
+    /// Deletes tables with everything in them, in one transaction; a table that does not exist is no error.
+    ///
+    /// # Errors
+    /// When the kernel refuses; then all of them stay.
+    pub fn delete(&self, tables: impl IntoIterator<Item = Table>) -> Result<(), NftError> {
+        let mut batch = Batch::new();
+        for table in tables {
+            batch.destroy_table(&table);
+        }
+        self.nft.commit(&batch)
     }
 
     fn left(&self) -> Option<u32> {

@@ -106,6 +106,19 @@ fn engine_adopts_a_table_and_repairs_what_differs() {
 }
 
 #[test]
+fn engine_deletes_tables_whether_they_exist_or_not() {
+    in_lab("engine_deletes_tables_whether_they_exist_or_not", || {
+        let (engine, other) = (engine(), Table::new(Family::Ip, "other"));
+        engine.reconcile(vec![desired(10), Desired::new(other.clone())]).unwrap();
+        engine.delete([table(), Table::new(Family::Ip6, "never")]).unwrap();
+        assert_eq!(engine.nft().tables().unwrap(), [other], "other tables stay");
+        assert!(!engine.is_undisturbed().unwrap(), "what it left is gone");
+        engine.reconcile(vec![desired(10)]).unwrap();
+        assert!(engine.plan(vec![desired(10)]).unwrap().is_empty());
+    });
+}
+
+#[test]
 fn engine_commits_in_parts_and_a_change_in_one_transaction() {
     in_lab("engine_commits_in_parts_and_a_change_in_one_transaction", || {
         let mut nft = Nft::open().unwrap();

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 
 use linux_sys::netlink::{NetlinkError, Rtnl};
 use linux_sys::sysctl;
-use nft::{Batch, Nft, NftError};
+use nft::{Engine, Nft, NftError};
 use thiserror_ext::AsReport as _;
 
 use crate::backend::{Outcome, Pass};
@@ -58,11 +58,9 @@ pub enum NftablesError {
 /// The kernel refused it.
 pub fn cleanup() -> Result<bool, NftablesError> {
     let remove = || -> Result<bool, NftError> {
-        let nft = Nft::open()?;
-        let there = nft.tables()?.contains(&table());
-        let mut batch = Batch::new();
-        batch.destroy_table(&table());
-        nft.commit(&batch)?;
+        let engine = Engine::new(Nft::open()?);
+        let there = engine.nft().tables()?.contains(&table());
+        engine.delete([table()])?;
         Ok(there)
     };
     remove().map_err(NftablesError::Cleanup)

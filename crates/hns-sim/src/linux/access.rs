@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use linux_sys::ns::NetNs;
-use nft::{Batch, Chain, ChainType, CmpOp, Desired, Element, Engine, Expr, Family, Hook, Key, Nft, PayloadBase, Rule, Table, Verdict, rule};
+use nft::{Chain, ChainType, CmpOp, Desired, Element, Engine, Expr, Family, Hook, Key, Nft, PayloadBase, Rule, Table, Verdict, rule};
 
 use super::LinuxKernel;
 use super::rules::{ACCESS_IN, ACCESS_OUT, FAMILIES, Slots, Tables, always_pass, family_of, spec};
@@ -71,11 +71,7 @@ impl LinuxKernel {
     /// Takes rules out of a compartment, where that still exists.
     pub(super) fn unmake_inside(&self, list: &AccessList) -> io::Result<()> {
         let Some(nft) = self.nft_inside(list)? else { return Ok(()) };
-        let mut batch = Batch::new();
-        for family in FAMILIES {
-            batch.destroy_table(&table_inside(family, list));
-        }
-        Ok(nft.commit(&batch)?)
+        Ok(Engine::new(nft).delete(FAMILIES.map(|family| table_inside(family, list)))?)
     }
 }
 

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use nft::{Batch, Chain, ChainType, Desired, Element, Engine, Family, Hook, Key, Nft, Table, Verdict};
+use nft::{Chain, ChainType, Desired, Element, Engine, Family, Hook, Key, Nft, Table, Verdict};
 
 use super::access::{render_list, render_set};
 use super::tunnels;
@@ -86,18 +86,21 @@ pub fn reconcile(engine: &Engine, facts: &BTreeSet<Fact>) -> io::Result<Fingerpr
         return Ok(fingerprint);
     }
     // Without a fingerprint until everything is written.
-    let mut batch = Batch::new();
     if !found.is_empty() {
-        batch.flush_set(&table(Family::Ip), FINGERPRINT);
-        engine.nft().commit(&batch)?;
+        engine.apply_at_once(nft::Plan::between(fingerprints(found), Vec::new()))?;
     }
     let mut tables = Tables::fixed();
     tables.render(facts.iter().filter_map(Fact::rule));
     engine.reconcile(tables.into())?;
-    let mut batch = Batch::new();
-    batch.add_elements(&table(Family::Ip), FINGERPRINT, &[fingerprint.element()]);
-    engine.nft().commit(&batch)?;
+    engine.apply_at_once(nft::Plan::between(Vec::new(), fingerprints(vec![fingerprint.element()])))?;
     Ok(fingerprint)
+}
+
+/// The set of fingerprints with these elements, as a part of its table.
+fn fingerprints(elements: Vec<Element>) -> Vec<Desired> {
+    let mut part = Tables::default();
+    elements.into_iter().for_each(|element| part.element(Family::Ip, FINGERPRINT, element));
+    part.into()
 }
 
 /// Makes a plan's changes in one transaction. Returns the tables' fingerprint afterwards.

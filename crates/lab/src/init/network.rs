@@ -79,10 +79,11 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
 /// What leaves the LAN has the router's address.
 fn translate(gw: &NetNs) -> io::Result<()> {
     let table = nft::Table::new(nft::Family::Ip, "mullion-gw");
-    let mut batch = nft::Batch::new();
-    batch.add_table(&table).add_chain(&table, &nft::Chain::base("postrouting", nft::ChainType::Nat, nft::Hook::Postrouting, 100));
-    batch.add_rule(&table, "postrouting", nft::rule().oifname(outside::LINK).masquerade());
-    Ok(nft::Nft::open_in(gw)?.commit(&batch)?)
+    let mut desired: nft::Desired = nft::Desired::new(table);
+    let postrouting = nft::Chain::base("postrouting", nft::ChainType::Nat, nft::Hook::Postrouting, 100);
+    desired.chain(postrouting, [nft::rule().oifname(outside::LINK).masquerade()]);
+    nft::Engine::new(nft::Nft::open_in(gw)?).reconcile(vec![desired])?;
+    Ok(())
 }
 
 /// A host's namespace, pinned, with its switches, and the directory for those of its pods.

@@ -6,6 +6,7 @@ use cluster::Key;
 use linux_sys::netlink::{BridgePort, Route, Rtnl};
 use linux_sys::ns::{NetNs, in_lab};
 use linux_sys::sysctl;
+use nft::Batch;
 
 use super::elements::Role;
 use super::*;
