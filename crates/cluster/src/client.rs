@@ -15,7 +15,7 @@ pub fn install_crypto_provider() {
 /// A client for the current context of a kubeconfig file (client certificate or token, inline or as files, relative to the kubeconfig).
 ///
 /// # Errors
-/// [`Error::Kubeconfig`] when the file cannot be read or lacks a part, [`Error::Client`] when its certificates or keys are unusable.
+/// [`Error::Kubeconfig`] when the file cannot be read or is incomplete, [`Error::Client`] when its certificates or keys are unusable.
 /// No connection is made here.
 pub async fn client_from_kubeconfig(path: &Path) -> Result<Client> {
     install_crypto_provider();

@@ -117,7 +117,7 @@ impl Selection {
 /// One row that changed: `old` is none for a new one, `new` is none for one that went away. Never both none.
 #[derive(Debug)]
 pub struct Change<'a, R> {
-    /// Whose row.
+    /// The key of the row.
     pub key: &'a Key,
     /// The row before.
     pub old: Option<&'a Arc<R>>,

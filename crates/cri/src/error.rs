@@ -56,7 +56,7 @@ pub enum Error {
         /// The transport's message.
         message: String,
     },
-    /// The answer lacks a part that CRI requires.
+    /// A part that CRI requires is missing in the answer.
     #[error("{call}: the runtime's answer has no {missing}")]
     Incomplete {
         /// CRI method.

@@ -1,6 +1,6 @@
 //! Container Runtime Interface: a typed client over a unix socket, a named pipe or TCP.
 //!
-//! One [`Client`] speaks to one runtime. Connections are made when first needed and again after a loss, so a runtime that restarts
+//! One [`Client`] serves one runtime. Connections are made when first needed and again after a loss, so a runtime that restarts
 //! costs failed calls, never a new client. Every call has a deadline; [`Error`] says what a caller can act on.
 //! [`Client::events`] follows `GetContainerEvents` and notifies the caller whenever it has to list again.
 

@@ -1,4 +1,4 @@
-//! Command-line tools of Windows that Wine lacks or has in part; and `powershell`, which only says that it is missing. One
+//! Command-line tools of Windows that Wine does not have or has in part; and `powershell`, which only says that it is missing. One
 //! executable is all of them, by the name it is called.
 
 mod curl;

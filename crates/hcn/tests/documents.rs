@@ -301,7 +301,7 @@ prop_compose! {
     }
 }
 
-/// The same text with every member's name in upper case, where no document can tell.
+/// The same text with every member's name in upper case, where documents ignore case.
 fn shout(value: &Value) -> Value {
     match value {
         Value::Object(map) => map

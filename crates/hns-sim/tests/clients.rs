@@ -104,7 +104,7 @@ fn answer(ns: &NetNs, to: &str, expected: bool) -> Option<String> {
     reached().and_then(harness::hear).ok()
 }
 
-/// Who asks for what, the load balancer's backend and flags, and what the one who answers says.
+/// The client and its request, the load balancer's backend and flags, and the expected answer.
 type Asked<'a> = (&'a str, &'a NetNs, Option<&'a str>, u8, LoadBalancerFlags, Option<String>);
 
 /// Asks for each; all differences are reported together.

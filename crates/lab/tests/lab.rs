@@ -235,7 +235,7 @@ fn nobody_in_a_lab_is_root_of_the_machine() {
 
 fn hosts_have_known_sysctls_whatever_the_machine_has() {
     let bench = Bench::new("switches");
-    let wanted = [
+    let expected = [
         ("ipv4/ip_forward", "1"),
         ("ipv4/conf/eth0/forwarding", "1"),
         ("ipv4/conf/all/rp_filter", "0"),
@@ -251,7 +251,7 @@ fn hosts_have_known_sysctls_whatever_the_machine_has() {
         ("ipv6/conf/eth0/disable_ipv6", "0"),
         ("bridge/bridge-nf-call-iptables", "0"),
     ];
-    let files: Vec<String> = wanted.iter().map(|(name, _)| format!("/proc/sys/net/{name}")).collect();
+    let files: Vec<String> = expected.iter().map(|(name, _)| format!("/proc/sys/net/{name}")).collect();
     let hosts = ["gw", "cp", "n1", "n2"];
     let programs = hosts.map(|host| {
         let out = bench.out(host);
@@ -263,7 +263,7 @@ fn hosts_have_known_sysctls_whatever_the_machine_has() {
         wait_for("the switches of a host", || bench.out(host).exists());
         for line in read(&bench.out(host)).lines() {
             let (file, value) = line.split_once('=').unwrap();
-            let (name, right) = wanted.iter().find(|(name, _)| file.ends_with(name)).unwrap();
+            let (name, right) = expected.iter().find(|(name, _)| file.ends_with(name)).unwrap();
             // The router's LAN is a bridge, and a kernel without the bridge firewall has no switch for it.
             assert!(value == *right || value == "absent" && (host == "gw" || name.starts_with("bridge/")), "{host}: {line}");
         }

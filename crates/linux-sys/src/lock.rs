@@ -25,7 +25,7 @@ impl FileLock {
         }
     }
 
-    /// Locks `path`, which exists, together with others who share it; `None` when somebody holds it alone.
+    /// Locks `path`, which exists, shared with other holders; `None` when a process holds it alone.
     ///
     /// # Errors
     /// When the file cannot be opened or the file system has no locks.
@@ -38,7 +38,7 @@ impl FileLock {
         }
     }
 
-    /// The locked file, to write who holds it.
+    /// The locked file, to write its holder into.
     pub fn file(&mut self) -> &mut File {
         &mut self.0
     }

@@ -1,8 +1,8 @@
 //! The one way to start a process in namespaces.
 //!
 //! [`Spawn`] forks by clone3 from any process, threads or not: everything that the child needs is
-//! prepared before, and between clone and exec it makes system calls only. What fails there is told
-//! to the caller with the name of the step.
+//! prepared before, and between clone and exec it makes system calls only. A failure there reaches
+//! the caller with the name of the step.
 //!
 //! ```no_run
 //! use linux_sys::spawn::{Namespaces, Spawn, Step};
@@ -222,7 +222,7 @@ impl Spawn {
         self
     }
 
-    /// In the new user namespace all users are who they are, when the caller is root and may do so;
+    /// In the new user namespace all users keep their numbers, when the caller is root and may do so;
     /// else as [`Self::map_current_user_to_root`].
     pub fn map_users(mut self) -> Self {
         self.users = UserMap::AllOrMe;

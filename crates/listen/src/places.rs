@@ -1,4 +1,4 @@
-//! Connection slots of a listener: who holds one, and which connection is closed for a new one.
+//! Connection slots of a listener: their holders, and which connection is closed for a new one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -97,7 +97,7 @@ struct Held {
 }
 
 impl Place {
-    /// The peer has proved who it is: its connection is not closed for others any more.
+    /// The peer is authenticated: its connection is not closed for others any more.
     pub fn keep(&self) {
         if !self.0.known.swap(true, Ordering::Relaxed) {
             self.0.places.state().unauthenticated.remove(&self.0.id);

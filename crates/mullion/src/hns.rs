@@ -100,7 +100,7 @@ pub fn main(args: &HnsArgs) -> Result<(), Failure> {
     }
 }
 
-/// Writes an answer. Who has read enough of it (`| head`) ends the program.
+/// Writes an answer. A broken pipe (`| head`) ends the program quietly.
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

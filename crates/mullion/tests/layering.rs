@@ -1,4 +1,4 @@
-//! The rules between crates, over what cargo and the sources say: who may use whom, where `unsafe` may stand, what every file opens with.
+//! The rules between crates, over what cargo and the sources say: which crate may use which, where `unsafe` may stand, what every file opens with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -278,7 +278,7 @@ impl<E: Entry> Plan<E> {
     }
 
     /// From tables, or parts of tables, that hold `before` to tables that hold `after` in its place. Nothing is read: that is for
-    /// users who know what they programmed.
+    /// users that know what they programmed.
     pub fn between(before: Vec<Desired<E>>, after: Vec<Desired<E>>) -> Self {
         let mut pairs: BTreeMap<Table, [Desired<E>; 2]> = BTreeMap::new();
         for (at, desired) in before.into_iter().map(|d| (0, d)).chain(after.into_iter().map(|d| (1, d))) {

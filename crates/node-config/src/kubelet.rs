@@ -22,7 +22,7 @@ pub struct KubeletConfiguration {
     pub tls_cert_file: String,
     /// Its key, a path to PEM.
     pub tls_private_key_file: String,
-    /// Who may ask the server.
+    /// Which requests the server accepts.
     pub authentication: Authentication,
     /// Port of the server.
     pub port: u16,

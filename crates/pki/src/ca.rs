@@ -149,8 +149,8 @@ fn alt_names(dns: &[String], ips: &[IpAddr]) -> Result<Vec<SanType>, rcgen::Erro
 fn set_usage(params: &mut CertificateParams, server: bool, client: bool, days: u32) {
     params.is_ca = IsCa::NoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    let wanted = [(server, ExtendedKeyUsagePurpose::ServerAuth), (client, ExtendedKeyUsagePurpose::ClientAuth)];
-    params.extended_key_usages = wanted.into_iter().filter(|(on, _)| *on).map(|(_, usage)| usage).collect();
+    let usages = [(server, ExtendedKeyUsagePurpose::ServerAuth), (client, ExtendedKeyUsagePurpose::ClientAuth)];
+    params.extended_key_usages = usages.into_iter().filter(|(on, _)| *on).map(|(_, usage)| usage).collect();
     params.use_authority_key_identifier_extension = true;
     params.not_before = (SystemTime::now() - BACKDATE).into();
     params.not_after = (SystemTime::now() + DAY * days).into();

@@ -68,7 +68,7 @@ pub enum Error {
         #[source]
         source: serde_yaml_ng::Error,
     },
-    /// A kubeconfig lacks a member that is needed.
+    /// A kubeconfig without a required member.
     #[error("kubeconfig {path:?} has no {member}: write it anew")]
     KubeConfigMember {
         /// Which file.

@@ -47,7 +47,7 @@ pub(crate) struct Pod {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Who is where.
+/// The places of clients, nodes and pods.
 pub(crate) struct Places {
     /// A pod on the node that serves nothing.
     pub client: NetNs,
@@ -187,12 +187,12 @@ impl<S: Serve> World<S> {
         format!("{}:{port}", self.places.node_ip)
     }
 
-    /// Who answers `who` at `to`, as `POD:PORT`.
+    /// The pod that answers `who` at `to`, as `POD:PORT`.
     fn answer(&self, who: &str, to: &str) -> String {
         self.answers(who, to, 1).pop_first().unwrap()
     }
 
-    /// Who answers so many connections of `who` to `to`.
+    /// The pods that answer so many connections of `who` to `to`.
     fn answers(&self, who: &str, to: &str, times: usize) -> BTreeSet<String> {
         let ns = self.ns(who);
         (0..times).map(|_| eventually(&format!("an answer for {who} at {to}"), || ask(&ns, to))).collect()
@@ -200,10 +200,10 @@ impl<S: Serve> World<S> {
 
     /// Checks that only `pods` answer, and each of them.
     fn only(&self, who: &str, to: &str, pods: &[&str]) {
-        // A pod of two that is picked at random stays unheard with a chance of 2⁻⁴⁰.
+        // A pod of two that is selected at random stays unheard with a chance of 2⁻⁴⁰.
         let heard = self.answers(who, to, if pods.len() == 1 { 8 } else { 40 });
         let heard: BTreeSet<&str> = heard.iter().map(|answer| answer.split(':').next().unwrap()).collect();
-        assert_eq!(heard, pods.iter().copied().collect(), "who answers {who} at {to}");
+        assert_eq!(heard, pods.iter().copied().collect(), "pods that answer {who} at {to}");
     }
 
     /// Checks that nobody answers; returns why the last try failed.
@@ -281,7 +281,7 @@ fn answer_at(ns: &NetNs, ip: IpAddr, name: &'static str) {
     });
 }
 
-/// A connection, and who answered.
+/// A connection, and the pod that answered.
 fn connect(ns: &NetNs, to: &str) -> Result<(String, TcpStream), String> {
     let to: SocketAddr = to.parse().unwrap();
     let open = || -> std::io::Result<(String, TcpStream)> {

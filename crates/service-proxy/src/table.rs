@@ -168,7 +168,7 @@ pub struct Vip {
     pub kind: Kind,
     /// Its backends; traffic policy, topology hints and conditions are already applied.
     pub backends: Backends,
-    /// With external traffic policy `Local`: who answers clients inside the cluster, who may use every backend.
+    /// With external traffic policy `Local`: the backends for clients inside the cluster, which may use every one.
     pub inside: Option<Backends>,
     /// Backends must see the client's own address (external traffic policy `Local`).
     pub keep_client: bool,

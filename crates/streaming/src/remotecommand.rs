@@ -215,7 +215,7 @@ pub fn accept(headers: &HeaderMap, requested: Requested) -> Result<(Response<()>
     Ok((response, Accepted { wire, protocol, requested }))
 }
 
-/// Answers a request over WebSocket with v5 alone, as an API server does which speaks SPDY to nodes.
+/// Answers a request over WebSocket with v5 alone, as an API server does that uses SPDY to nodes.
 ///
 /// # Errors
 /// The refusal.
@@ -365,7 +365,7 @@ async fn read_sizes(mut from: Input, to: mpsc::Sender<Size>) {
     }
 }
 
-/// A server's streams, at a client that speaks SPDY.
+/// A server's streams, at a client with SPDY.
 pub struct Remote {
     connection: Connection,
     error: spdy::Stream,
@@ -375,7 +375,7 @@ pub struct Remote {
     resize: Option<spdy::Stream>,
 }
 
-/// The protocols that [`Remote`] speaks, for the request.
+/// The protocols that [`Remote`] supports, for the request.
 pub const REMOTE_PROTOCOLS: [&str; 1] = [V4];
 
 impl Remote {

@@ -51,7 +51,7 @@ pub enum Missing {
 pub struct Programs(Vec<(&'static str, Cow<'static, [u8]>)>);
 
 impl Programs {
-    /// Their names: the first process of containers, the command-line tools, a library that Wine 8 lacks, and a shell for a desktop that
+    /// Their names: the first process of containers, the command-line tools, a library that Wine 8 does not have, and a shell for a desktop that
     /// nobody sees.
     pub const NAMES: [&str; 4] = ["mullion-init.exe", "mullion-tools.exe", "bcryptprimitives.dll", "explorer.exe"];
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::record::SandboxRecord;
 use crate::Config;
 
-/// Whose network a sandbox has.
+/// The network of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Netns {

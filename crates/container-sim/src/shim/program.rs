@@ -115,7 +115,7 @@ pub(super) fn take_terminal(report: &Report) -> Result<()> {
     nix::unistd::dup2_stderr(&slave).context("cannot connect the terminal")
 }
 
-/// Gives the standard streams to the container's user, who may open them again by name (`/dev/stdout`).
+/// Gives the standard streams to the container's user, so that it may open them again by name (`/dev/stdout`).
 fn own_streams(user: &User) -> Result<()> {
     if user.uid == 0 {
         return Ok(());

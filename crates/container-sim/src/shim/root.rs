@@ -128,7 +128,7 @@ fn layered(dir: &Path, layers_dir: &Path, layers: &[String], target: &Path) -> R
     let options = format!("lowerdir={},upperdir={},workdir={},userxattr", lowers.join(":"), escape(&upper), escape(&work));
     match mount(Some("overlay"), target, Some("overlay"), MsFlags::empty(), Some(options.as_str())) {
         Ok(()) => {
-            // The kernel shuts out even the owner, who could then not remove the cluster's directory.
+            // The kernel shuts out even the owner, so that the cluster's directory could not be removed.
             let inner = work.join("work");
             std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o700)).with_context(|| format!("cannot open {}", inner.display()))
         }

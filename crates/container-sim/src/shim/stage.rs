@@ -20,7 +20,7 @@ use super::windows::Watch;
 /// Which processes a new one sees.
 #[derive(Debug)]
 pub(super) enum PidNamespace {
-    /// The shim's. Only for programs of ours: who sees the shim can ask for its files.
+    /// The shim's. Only for programs of ours: a process that sees the shim can ask for its files.
     Shim,
     /// None: it is pid 1 of a namespace of its own.
     Own,

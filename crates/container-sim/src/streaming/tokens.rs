@@ -23,7 +23,7 @@ impl<T> Tokens<T> {
         self.insert_at(what, Instant::now())
     }
 
-    /// What a token stands for, for the first who asks in time.
+    /// What a token stands for; it is handed out once, in time.
     pub(super) fn take(&self, token: &str) -> Option<T> {
         self.take_at(token, Instant::now())
     }

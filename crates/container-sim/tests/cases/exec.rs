@@ -208,7 +208,7 @@ pub async fn sessions(dir: PathBuf) {
     let text = read_until(&mut terminal, "controlling\r\n");
     assert!(text.contains("/dev/pts/") && text.contains("xterm") && text.contains("17 91"), "{text}");
     assert_eq!(session.wait(), 4);
-    // Who hangs up takes the terminal away, and with it what reads it.
+    // A client that hangs up closes the terminal, and ends what reads it.
     let mut session = exec(&["/bin/sh", "-c", "trap 'echo hung > /hung; exit' HUP; echo up; while :; do sleep 0.05; done"], true, true).unwrap();
     read_until(&mut session.take("terminal"), "up");
     drop(session);

@@ -1,4 +1,4 @@
-//! Whom programs run as, and what that takes away from them.
+//! Accounts of programs, and the rights that they remove.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Windows calls that the tools need and std lacks.
+//! Windows calls that the tools need and std does not have.
 #![allow(unsafe_code, reason = "echo requests, console events and named events have no safe form in std")]
 
 use std::ffi::OsStr;
@@ -112,7 +112,7 @@ pub(crate) fn key_within(time: Duration) -> bool {
     }
 }
 
-/// Whom this process runs as.
+/// The account of this process.
 pub(crate) fn user_name() -> Option<String> {
     let mut buffer = [0_u16; 257];
     let mut length = 257;

@@ -230,7 +230,7 @@ extern "system" fn control(event: u32) -> windows_sys::core::BOOL {
     TRUE
 }
 
-/// Tells every program of the container that the system shuts down.
+/// Notifies every program of the container that the system shuts down.
 ///
 /// Windows has no call for that: its console host does it. A control event is a thread that runs `CtrlRoutine`, which calls
 /// the handlers that the program has set, or ends it.

@@ -241,7 +241,7 @@ document! {
 document! {
     /// Settings of `NeighborDiscovery`.
     pub struct NeighborDiscovery {
-        /// Whose solicitations are answered.
+        /// The peer whose solicitations are answered.
         target_ip_prefix: String = "TargetIpPrefix";
         /// The answer's source address.
         sender_ip_address: String = "SenderIpAddress";
@@ -371,7 +371,7 @@ document! {
 }
 
 document! {
-    /// How peers of an `Encryption` policy prove who they are.
+    /// How peers of an `Encryption` policy authenticate.
     pub struct AuthenticationMethod {
         /// `PresharedKey` or `Certificate`.
         method_type: String = "Type";
@@ -385,7 +385,7 @@ document! {
     pub struct Encryption {
         /// `Ipsec`.
         encryption_method_type: String = "EncryptionMethodType";
-        /// How peers prove who they are.
+        /// How peers authenticate.
         authentication_methods: Vec<AuthenticationMethod> = "AuthenticationMethods";
         /// Name of the rule.
         name: String = "Name";

@@ -68,7 +68,7 @@ fn returns_directly(switches: &Switches) -> bool {
     switches.direct_server_return && switches.features().dsr
 }
 
-/// Whom backends see: the client with direct server return, else the load balancer's own source, else the host.
+/// The client address that backends see: the client's with direct server return, else the load balancer's own source, else the host.
 fn seen(balancer: &Balancer, host: Option<IpAddr>, switches: &Switches, ipv6: bool, facts: &mut BTreeSet<Fact>) -> Seen {
     if returns_directly(switches) && balancer.document.flags.contains(LoadBalancerFlags::DSR) {
         return Seen::Client;

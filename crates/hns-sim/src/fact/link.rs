@@ -68,7 +68,7 @@ pub enum Link {
         /// Bytes a second.
         bytes: u64,
     },
-    /// Who answers for an address on a link.
+    /// The MAC that answers for an address on a link.
     Neighbour {
         /// The link.
         link: String,

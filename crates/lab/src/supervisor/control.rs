@@ -28,7 +28,7 @@ const END: Duration = Duration::from_secs(60);
 /// How often a lock that somebody else holds is tried.
 const TRY_LOCK: Duration = Duration::from_millis(5);
 
-/// Connections of those who asked for the end; they close when it has come.
+/// Connections that asked for the end; they close when it has come.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Waiting(Arc<Mutex<Vec<UnixStream>>>);
 

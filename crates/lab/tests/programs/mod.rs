@@ -102,7 +102,7 @@ fn kill(init: &str, pid: &str) {
 /// TCP ports to n1, the UDP port to n2.
 fn relay(args: &[String]) {
     let port = |protocol, text: &String| HostPort { protocol, port: text.parse().unwrap() };
-    let wanted = BTreeSet::from([port(Transport::Tcp, &args[1]), port(Transport::Tcp, &args[2]), port(Transport::Udp, &args[3])]);
+    let desired = BTreeSet::from([port(Transport::Tcp, &args[1]), port(Transport::Tcp, &args[2]), port(Transport::Udp, &args[3])]);
     let targets = |port: HostPort| -> Vec<SocketAddr> {
         match port.protocol {
             // The first refuses, so the second is tried.
@@ -112,8 +112,8 @@ fn relay(args: &[String]) {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (_keep, wanted) = tokio::sync::watch::channel(wanted);
+        let (_keep, desired) = tokio::sync::watch::channel(desired);
         let (status, _) = tokio::sync::watch::channel(Vec::new());
-        lab::relay::run(std::path::Path::new(&args[0]), wanted, Arc::new(targets), status).await;
+        lab::relay::run(std::path::Path::new(&args[0]), desired, Arc::new(targets), status).await;
     });
 }

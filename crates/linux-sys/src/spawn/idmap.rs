@@ -24,7 +24,7 @@ pub(super) fn only_me() -> UserMaps {
     UserMaps { uid: format!("0 {} 1", geteuid()), gid: format!("0 {} 1", getegid()), deny_groups: true }
 }
 
-/// Everybody stays who they are if the caller is root, else as [`only_me`].
+/// Every user keeps their number if the caller is root, else as [`only_me`].
 pub(super) fn all_or_me() -> io::Result<UserMaps> {
     if geteuid() != Uid::from_raw(0) {
         return Ok(only_me());

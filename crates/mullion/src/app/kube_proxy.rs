@@ -206,7 +206,7 @@ fn node_name(config: &KubeProxyConfiguration) -> Result<String> {
         .context("this host has no name: give --hostname-override")
 }
 
-/// The identity of the cluster: the UID of namespace `kube-system`, or, for who may not see that, of Service `kubernetes`.
+/// The identity of the cluster: the UID of namespace `kube-system`, or, where that may not be read, of Service `kubernetes`.
 async fn cluster_uid(client: &Client) -> String {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
     loop {

@@ -44,7 +44,7 @@ pub fn main(args: ImageArgs) -> Result<(), Failure> {
     }
 }
 
-/// Gives what root wrote to the users whom the cluster's processes run as.
+/// Gives what root wrote to the users of the cluster's processes.
 fn changed(at: &ImageNodes, result: Result<(), Failure>) -> Result<(), Failure> {
     let dirs = dirs(&at.dir)?;
     let nodes = Cluster::load(&dirs)?.map(|cluster| cluster.nodes).unwrap_or_default();

@@ -107,7 +107,7 @@ pub async fn run(client: Client, api: &ApiServer, socket: PathBuf) -> Result<()>
     let chooser = views.clone();
     let targets = Arc::new(move |port: HostPort| chooser.targets(port));
     tokio::select! {
-        () = relay::run(&socket, wants, targets, status) => {}
+        () = relay::run(&socket, ports, targets, status) => {}
         () = follow(&views, desired) => {}
         () = report(&views, reports, &recorder) => {}
     }

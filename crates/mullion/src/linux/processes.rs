@@ -26,7 +26,7 @@ const API_FD: i32 = 3;
 /// As kind has it: no pressure by a full disk.
 const EVICTION_HARD: &str = "memory.available<100Mi,nodefs.available<0%";
 
-/// Agents and plug-ins speak the second API of the Host Networking Service, which earlier builds lack. Their hosts get the service of
+/// Agents and plug-ins use the second API of the Host Networking Service, which earlier builds do not have. Their hosts get the service of
 /// this build, unless the specification says otherwise.
 pub const FIRST_WITH_V2: u32 = 17763;
 
@@ -251,7 +251,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
     Ok(NodeConfig { node, kubelet, kube_proxy })
 }
 
-/// The node's name stands on the command line too, for who reads the list of processes.
+/// The node's name stands on the command line too, for readers of the list of processes.
 fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     let (dirs, name) = (inputs.dirs, &node.name);
     let argv = Argv::new("node").path("config", node_config_file(dirs, name)).opt("hostname-override", name);

@@ -30,7 +30,7 @@ fn advice(text: &str, command: &str) -> String {
     found.unwrap_or_else(|| panic!("no command `mullion {command} …` is advised: {text}")).to_owned()
 }
 
-/// Runs a line as a user does who pastes it into a shell.
+/// Runs a line as a shell runs it.
 fn paste(place: &Place, line: &str) -> Output {
     let bin = place.path().join("bin");
     if !bin.is_dir() {
@@ -81,7 +81,7 @@ fn wrong_command_lines_end_with_64() {
 
 /// Failures of commands that understood their line.
 #[test]
-fn failures_are_documents_for_those_who_ask_for_json() {
+fn failures_are_documents_with_json_output() {
     let place = Place::new();
     for args in [&["status"] as &[&str], &["down"], &["image", "list"]] {
         let output = place.mullion(&[args, &["-o", "json"]].concat());

@@ -36,7 +36,7 @@ impl Seen {
         let script = place.path().join("machine.sh");
         fs::write(&script, include_str!("machine.sh")).expect("a script");
         let is_root = fs::metadata(place.path()).expect("a directory").uid() == 0;
-        // Who has no rights may make a user namespace, and has them there.
+        // A user without rights may make a user namespace, and has them there.
         let own: &[&str] = if is_root { &[] } else { &["--user", "--map-root-user"] };
         let mut command = place.command("unshare");
         command.args(own).args(["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sh"]);

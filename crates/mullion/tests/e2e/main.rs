@@ -106,7 +106,7 @@ fn streams_reach_containers_of_both_systems() {
         ("run -i attaches", streams::attach),
         ("port-forward carries many connections", streams::forwards),
         ("debug puts a container into a pod", workloads::debug),
-        ("the API server proxies pods and nodes, for those who may", streams::proxies),
+        ("the API server proxies pods and nodes for authorized users", streams::proxies),
     ]);
 }
 

@@ -95,7 +95,7 @@ fn pods_reach_the_outside_where_the_user_allows_it() {
     let log = script(&cluster, "linux-traveller", ASK, &server.to_string());
     assert!(log.contains("from outside"), "{log}");
     crate::registry::pulls(&cluster, &registry);
-    // By the router's address, which some ways out lead to the loopback of the machine. Who routes such packets further may let the
+    // By the router's address, which some ways out lead to the loopback of the machine. A router that forwards such packets may let the
     // connection hang: the pod gives up before long.
     let log = script(&cluster, "intruder", ASK, &format!("169.254.64.1:{}", hidden.port()));
     assert!(!log.contains("from outside") && !found.load(Ordering::Relaxed), "the loopback of this machine is out of reach: {log}");

@@ -84,7 +84,7 @@ pub fn windows_pods_reach_each_other(cluster: &Cluster) {
             let answer = fetched(port, &format!("http://{host}/hostname"));
             assert_eq!(answer.trim(), name, "{client} asked {host}");
         }
-        // Through the Service as without it, the server sees who asks: load balancers leave the client's address as it is.
+        // Through the Service as without it, the server sees the client: load balancers leave its address as it is.
         let own_ip = cluster.pods(client)[0]["status"]["podIP"].as_str().expect("a pod address").to_owned();
         for host in [pod_ip, cluster_ip] {
             let seen = fetched(port, &format!("http://{host}/headers"));

@@ -68,7 +68,7 @@ fn relist_replaces_old_rows_when_it_completes() {
     }
     assert_eq!(end(), (false, false), "all of it was in the list");
     dirty(&mut shared.lock());
-    // A list that failed, and then one that lacks something.
+    // A list that failed, and then one without some objects.
     begin();
     assert!(!shared.put(key("gone"), service("10.96.0.7")));
     begin();

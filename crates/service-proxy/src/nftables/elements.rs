@@ -99,7 +99,7 @@ pub enum Role {
 pub struct Set {
     /// What it is for.
     pub role: Role,
-    /// Whose addresses are in it.
+    /// The family of its addresses.
     pub family: IpFamily,
 }
 
@@ -135,7 +135,7 @@ impl Role {
     }
 }
 
-/// What tells names of one family from those of the other.
+/// The suffix that distinguishes the names of the families.
 pub fn suffix(family: IpFamily) -> &'static str {
     match family {
         IpFamily::V4 => "",

@@ -11,7 +11,7 @@ use super::elements::{NetworkContext, Role, Set, elements};
 use super::layout::{Names, table};
 use crate::table::{IpFamily, Protocol, Table, Vip, VipAddress, VipKey};
 
-/// Who may answer at addresses that UDP clients send to.
+/// The backends that may answer at addresses that UDP clients send to.
 pub type Answerers = BTreeMap<SocketAddr, BTreeSet<SocketAddr>>;
 
 /// Those of the VIPs of `keys`. One that is gone has nobody.
@@ -33,7 +33,7 @@ fn targets(vip: &Vip) -> BTreeSet<SocketAddr> {
     vip.backends.iter().chain(inside).map(|b| SocketAddr::new(b.address, b.port)).collect()
 }
 
-/// Whether the flow goes to a Service, and to none of those who may answer.
+/// Whether the flow goes to a Service, and to none of its backends.
 fn is_stale(answerers: &Answerers, flow: &Flow) -> bool {
     answerers.get(&flow.destination).is_some_and(|targets| !targets.contains(&flow.reply_source))
 }

@@ -115,7 +115,7 @@ impl Names {
     }
 
     /// address · protocol · port, and where the next part of a key goes.
-    fn load_front(self, rule: Rule, reg: u32) -> (Rule, u32) {
+    fn load_vip(self, rule: Rule, reg: u32) -> (Rule, u32) {
         let port = reg + self.width() + 1;
         (self.load_daddr(rule, reg).load_l4proto(port - 1).load_dport(port), port + 1)
     }
@@ -174,11 +174,11 @@ impl Layout {
     }
 
     fn family_chains(&self, names: Names) -> Vec<(Chain, Vec<Rule>)> {
-        let guarded = || names.load_front(names.rule(), 0).0.lookup(names.set(Role::Guarded), 0);
+        let guarded = || names.load_vip(names.rule(), 0).0.lookup(names.set(Role::Guarded), 0);
         // The class goes on as the packet's priority: nft(8) aborts when it has to show a rule that looks up in one map what
         // another one gave, and marks belong to others.
         let serve = |rule: Rule, role: Role| {
-            let (rule, next) = names.load_front(rule, 0);
+            let (rule, next) = names.load_vip(rule, 0);
             rule.lookup_data(names.set(role), 0, next).expr(Expr::MetaSet { key: MetaKey::Priority, reg: next }).goto(names.of("classify"))
         };
         let mut served: Vec<Rule> = self.by_pods(names, true).map(|rule| serve(rule, Role::Inside)).into_iter().collect();
@@ -187,7 +187,7 @@ impl Layout {
         vec![
             named(names.of("classify"), vec![rule().expr(Expr::Meta { key: MetaKey::Priority, reg: 0 }).vmap(names.classes(), 0)]),
             named(names.serve(), served),
-            // Whom the guard lets in does not come back unless nobody serves him.
+            // Allowed clients return to this chain only when the VIP has no backend.
             named(names.of("dispatch"), vec![guarded().jump(names.guard()), guarded().drop(), rule().goto(names.serve())]),
             named(names.of("source"), self.source(names)),
             named(names.of("unserved"), unserved(names)),
@@ -209,7 +209,7 @@ impl Layout {
         }
     }
 
-    /// Whose source becomes the node's.
+    /// The packets that get the node's address as their source.
     fn source(&self, names: Names) -> Vec<Rule> {
         let translated = || names.rule().ct_status(ct_status::DNAT);
         let both = names.load_daddr(names.load_saddr(translated(), 0), names.width());
@@ -259,11 +259,11 @@ impl Layout {
         rules.extend(marked.map(|rule| rule.set_mark(self.mark, self.mark)));
         let to_target = |rule: Rule, map: String, data: u32| rule.lookup_data(map, 0, data).dnat(names.nft(), data, Some(data + names.width()));
         if class.affinity != 0 {
-            let (client, next) = names.load_front(names.load_saddr(names.rule(), 0), names.width());
+            let (client, next) = names.load_vip(names.load_saddr(names.rule(), 0), names.width());
             rules.push(to_target(client, names.affinity(class.affinity), next));
         }
         let offset = if class.inside { INSIDE_SLOTS } else { 0 };
-        let (vip, next) = names.load_front(names.rule(), 0);
+        let (vip, next) = names.load_vip(names.rule(), 0);
         let random = Expr::Numgen { random: true, modulus: class.count.into(), offset, reg: next };
         rules.push(to_target(vip.expr(random), names.set(Role::Slots), next + 1));
         rules
@@ -301,7 +301,7 @@ pub fn optional_rules(desired: &mut Desired<Row>, optional: &BTreeSet<Set>) {
 /// Leads clients of a guarded VIP on that are in one of its networks of so many bits.
 fn allow_rule(names: Names, bits: u8) -> Rule {
     let set = names.set(Role::Allowed(bits));
-    let (vip, next) = names.load_front(names.rule(), 0);
+    let (vip, next) = names.load_vip(names.rule(), 0);
     let source = names.load_saddr(vip, next);
     let masked = match mask(names, bits) {
         Some(mask) => source.expr(Expr::Bitwise { from: next, to: next, xor: vec![0; mask.len()], mask }),
@@ -328,7 +328,7 @@ fn mask(names: Names, bits: u8) -> Option<Vec<u8>> {
 /// What was not translated although it is for a Service.
 fn unserved(names: Names) -> Vec<Rule> {
     const TCP: u8 = 6;
-    let vip = |rule: Rule, role: Role| names.load_front(rule, 0).0.lookup(names.set(role), 0);
+    let vip = |rule: Rule, role: Role| names.load_vip(rule, 0).0.lookup(names.set(role), 0);
     let cluster_ip = |rule: Rule| names.load_daddr(rule, 0).lookup(names.set(Role::ClusterIps), 0);
     // A client of TCP on this node may hold its socket when an ICMP message comes back, and then ignores it for a second.
     let tcp = || names.rule().l4proto(TCP);
@@ -348,7 +348,7 @@ fn learn_rule(names: Names, seconds: u32) -> Rule {
         IpFamily::V6 => (CtKey::SrcIp6, CtKey::DstIp6),
     };
     let original = |rule: Rule, key: CtKey, reg: u32| rule.expr(Expr::Ct { key, reg, reply: Some(false) });
-    // client · address · protocol · port, as the client meant them; its VIP alone is the key to who sticks.
+    // client · address · protocol · port, as the client sent them; the VIP alone is the key of sticky clients.
     let (vip, protocol) = (names.width(), names.width() * 2);
     let sticky = original(original(names.rule(), destination, vip).load_l4proto(protocol), CtKey::ProtoDst, protocol + 1);
     let client = original(sticky.lookup(names.set(Role::Sticky(seconds)), vip), source, 0);

@@ -267,7 +267,7 @@ async fn until_health(expected: Option<(&str, &str)>) {
     }
 }
 
-/// The whole proxy in each mode, from the API to who asks.
+/// The whole proxy in each mode, from the API to the client.
 #[cfg(target_os = "linux")]
 #[test]
 fn each_mode_answers_at_the_health_check_node_port() {

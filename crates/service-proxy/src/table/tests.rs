@@ -187,8 +187,8 @@ fn hints_keep_traffic_in_the_zone_or_on_the_node() {
         (vec!["10.1.0.5 rs there zone=c,a", away], "10.1.0.5:8080", "an endpoint may be for several zones"),
         (vec!["10.1.0.5 rs there zone=c", away], "10.1.0.5:8080 10.1.1.5:8080", "none for this zone"),
         (vec!["10.1.0.5 rs there zone=a", AWAY], "10.1.0.5:8080 10.1.1.5:8080", "one has no hint"),
-        (vec!["10.1.0.5 rs there zone=a", away, "10.1.1.9  there"], "10.1.0.5:8080", "who is not ready needs no hint"),
-        (vec!["10.1.0.5 st there zone=a", away], "10.1.1.5:8080", "who is not ready makes no zone served"),
+        (vec!["10.1.0.5 rs there zone=a", away, "10.1.1.9  there"], "10.1.0.5:8080", "an endpoint that is not ready needs no hint"),
+        (vec!["10.1.0.5 st there zone=a", away], "10.1.1.5:8080", "an endpoint that is not ready makes no zone served"),
         (vec!["10.1.0.5 rs here node=here zone=a", "10.1.1.5 rs there node=there zone=a"], "10.1.0.5:8080@here", "the node before the zone"),
         (vec!["10.1.0.5 rs there node=there zone=a", "10.1.1.5 rs there node=there zone=b"], "10.1.0.5:8080", "the zone when the node has none"),
         (vec!["10.1.0.5 st there zone=b", "10.1.1.5 st there zone=a"], "10.1.0.5:8080 10.1.1.5:8080", "the last resort ignores hints"),
@@ -388,7 +388,7 @@ mod model {
     }
 
     impl World {
-        /// Takes the event in and tells `inputs` of it as an informer would.
+        /// Processes the event and passes it to `inputs` as an informer would.
         fn take(&mut self, event: &Event, inputs: &mut Inputs) {
             match event {
                 Event::Service(n, doc) => {

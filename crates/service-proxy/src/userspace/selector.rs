@@ -61,7 +61,7 @@ impl BackendSelector {
         self.vip = vip;
     }
 
-    /// Who answers `client`, where those in `failed` did not.
+    /// The backend for `client`, where those in `failed` did not answer.
     pub fn choose(&mut self, client: IpAddr, inside: &Inside, now: Instant, failed: &[BackendAddress]) -> Choice {
         if self.vip.sources.as_ref().is_some_and(|nets| !nets.iter().any(|net| net.contains(&client))) {
             return Choice::Ignore;

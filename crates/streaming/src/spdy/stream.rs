@@ -111,7 +111,7 @@ impl AsyncRead for ReceiveHalf {
         if state.reset.is_some() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
-        let Some(front) = state.inbound.front_mut() else {
+        let Some(first) = state.inbound.front_mut() else {
             if state.inbound_fin {
                 return Poll::Ready(Ok(()));
             }
@@ -121,10 +121,10 @@ impl AsyncRead for ReceiveHalf {
             state.reader = Some(cx.waker().clone());
             return Poll::Pending;
         };
-        let count = front.len().min(buffer.remaining());
-        buffer.put_slice(&front[..count]);
-        front.advance(count);
-        if front.is_empty() {
+        let count = first.len().min(buffer.remaining());
+        buffer.put_slice(&first[..count]);
+        first.advance(count);
+        if first.is_empty() {
             state.inbound.pop_front();
         }
         state.inbound_len -= count;

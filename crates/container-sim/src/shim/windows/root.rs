@@ -88,7 +88,7 @@ fn overlay(dir: &Path, prefix: &Path, lowers: &[PathBuf]) -> Result<()> {
     mount(Some("overlay"), prefix, Some("overlay"), MsFlags::empty(), Some(options.as_str())).with_context(|| {
         format!("cannot lay the container's files over Windows' (Windows programs need a file system that overlayfs accepts for {})", dir.display())
     })?;
-    // The kernel shuts out even the owner, who could then not remove the cluster's directory.
+    // The kernel shuts out even the owner, so that the cluster's directory could not be removed.
     let inner = work.join("work");
     std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o700)).with_context(|| format!("cannot open {}", inner.display()))
 }

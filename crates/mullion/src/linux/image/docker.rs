@@ -30,7 +30,7 @@ struct Auth {
 /// What docker knows about a registry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Who asks.
+    /// The credentials of the request.
     pub credentials: Credentials,
     /// The helper that would know more.
     pub helper: Option<String>,

@@ -217,7 +217,7 @@ async fn foreign_load_balancer_is_reported_kept_and_replaced_when_it_goes() {
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"]);
 }
 
-/// CNI makes a pod's endpoint and tells nobody; upstream leaves such a pod out until something else happens (§3.2.3).
+/// CNI makes a pod's endpoint without a notification; upstream leaves such a pod out until something else happens (§3.2.3).
 #[tokio::test]
 async fn late_pod_endpoint_is_found() {
     let host = Host::new(OLD).await;

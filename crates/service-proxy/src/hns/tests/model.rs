@@ -87,7 +87,7 @@ impl Object {
         })
     }
 
-    /// Each VIP, and who may answer there.
+    /// Each VIP, and the backends that may answer there.
     fn expected(&self, n: usize, zone: &str) -> Vec<(String, Side, BTreeSet<&'static str>)> {
         let of = |state: Pod, near: bool, here: bool| -> BTreeSet<&'static str> {
             let fits = |(pod, s): &&(usize, Option<Pod>)| *s == Some(state) && (!near || ZONES[pod % 2] == zone) && (!here || is_here(PODS[*pod]));

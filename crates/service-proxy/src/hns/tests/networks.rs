@@ -217,7 +217,7 @@ impl World {
         (Self { _lan: lan, one, _two: two, outside, a, b, alone, _far: far }, table)
     }
 
-    /// Asks everywhere. Returns who serves the sticky client; versions without direct server return have no affinity either.
+    /// Asks everywhere. Returns the backend of the sticky client; versions without direct server return have no affinity either.
     fn judge(&self, when: &str, direct: bool) -> String {
         let source = if self.one.is_overlay() { self.one.ip(2) } else { N1.to_owned() };
         let (own, plain) = (self.one.ip(5), self.one.ip(8));

@@ -88,7 +88,7 @@ fn serve(ns: &NetNs, name: &'static str) {
     serve_at(ns, "0.0.0.0", name);
 }
 
-/// Says `name` to everybody who connects to port 8080 of an address.
+/// Sends `name` to every client of port 8080 of an address.
 pub fn serve_at(ns: &NetNs, ip: &str, name: &'static str) {
     let at: SocketAddr = format!("{ip}:8080").parse().unwrap();
     let listener = ns.run(|| TcpListener::bind(at).unwrap()).unwrap();
@@ -103,7 +103,7 @@ fn ask(ns: &NetNs, to: &str) -> String {
     ask_for(ns, to, Duration::from_millis(800)).unwrap_or_else(|error| error)
 }
 
-/// What who answers at `to` says, within `patience`; or why nobody did.
+/// The answer at `to` within `patience`, or why there was none.
 pub fn ask_for(ns: &NetNs, to: &str, patience: Duration) -> Result<String, String> {
     let to: SocketAddr = to.parse().unwrap();
     let connect = || {
@@ -165,7 +165,7 @@ fn pods_nodes_and_neighbours_reach_services() {
     parity::proved(parity::Hns, &["A pod that is its own backend"]);
 }
 
-/// Asks without end, each time by a new connection, and counts who gets no answer.
+/// Asks without end, each time by a new connection, and counts connections without an answer.
 struct Asking {
     ended: Arc<std::sync::atomic::AtomicBool>,
     thread: std::thread::JoinHandle<(usize, Vec<String>)>,

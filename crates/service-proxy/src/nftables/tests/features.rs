@@ -181,7 +181,7 @@ fn foreign_packet_marks_stay_and_the_masquerade_mark_is_cleared() {
         batch.add_chain(&other, &Chain::base("mark", ChainType::Filter, Hook::Prerouting, -150)).add_rule(&other, "mark", rule().set_mark(0x7, 0xff));
         batch.add_chain(&other, &Chain::base("seen", ChainType::Filter, Hook::Postrouting, 300));
         for (mark, mask) in [(0x7, 0xffff), (0x7, 0xff), (0, 0)] {
-            // TCP's packets alone: what the node itself tells of its multicast groups comes "from" that link, too.
+            // TCP's packets alone: the node's own multicast reports come "from" that link, too.
             batch.add_rule(&other, "seen", rule().iifname("up0").l4proto(6).mark(mark, mask).counter());
         }
         nft.commit(&batch).unwrap();

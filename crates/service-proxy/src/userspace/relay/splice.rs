@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 /// What a pipe may hold; the kernel takes less where its limits say so.
 const SIZE: usize = 1 << 18;
-/// Pipes that are kept for the next one who needs one.
+/// Pipes that are kept for the next connection that needs one.
 const KEPT: usize = 64;
-/// Who carries so much at once is in no hurry.
+/// A connection that carries so much at once is in no hurry.
 const HEAVY: usize = 1 << 16;
 /// So much within a spell earns a thread.
 const LONG: usize = 8 << 20;
