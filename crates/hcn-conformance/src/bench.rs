@@ -190,7 +190,6 @@ impl<'a> Bench<'a> {
         self.create_endpoint_on(&network.id, document)
     }
 
-    /// An endpoint of that network.
     pub fn create_endpoint_on(&self, network: &Guid, document: &HostComputeEndpoint) -> Result<HostComputeEndpoint, HcnError> {
         let id = self.id(Kind::Endpoint)?;
         let endpoint = self.client.create_endpoint(network, id, document)?;
@@ -223,12 +222,10 @@ impl<'a> Bench<'a> {
         reply.handle.ok_or_else(|| HResult::FAIL.into())
     }
 
-    /// Opens.
     pub fn open(&self, kind: Kind, id: Guid) -> Result<Handle, RawError> {
         self.call(Function::Open(kind), Args { id: Some(id), ..Args::default() })?.handle.ok_or_else(|| HResult::FAIL.into())
     }
 
-    /// Closes.
     pub fn shut(&self, kind: Kind, handle: Handle) -> Result<(), RawError> {
         self.call(Function::Close(kind), Args { handle: Some(handle), ..Args::default() }).map(drop)
     }
@@ -300,7 +297,6 @@ pub(crate) fn host(prefix: Ipv4Net, number: u8) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(prefix.network()) + u32::from(number))
 }
 
-/// A raw error as a finding.
 pub(crate) fn raw(error: RawError) -> Finding {
     Finding::Differs(format!("{:?} {}", error.hresult, error.record.unwrap_or_default()))
 }
@@ -323,7 +319,6 @@ pub(crate) fn refused_raw<T>(what: &str, outcome: Result<T, RawError>, codes: &[
     refused(what, outcome, codes)
 }
 
-/// The text of a document.
 pub(crate) fn text<T: serde::Serialize>(document: &T) -> String {
     to_text(document)
 }

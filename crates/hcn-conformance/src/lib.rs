@@ -99,7 +99,6 @@ pub enum Evidence {
     /// A user's report or log.
     #[serde(rename = "U")]
     Report,
-    /// Our inference.
     #[serde(rename = "I")]
     Inference,
 }
@@ -133,7 +132,6 @@ impl From<HcnError> for Finding {
 /// What a case found.
 pub type Check = Result<(), Finding>;
 
-/// One case.
 pub struct Case {
     /// What it is about: documents, errors, cycles, policies, features or restart.
     pub group: &'static str,
@@ -169,9 +167,7 @@ pub enum Outcome {
 /// One line of the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// The case's group.
     pub group: &'static str,
-    /// The case's name.
     pub name: &'static str,
     /// What its expectation rests on.
     pub evidence: Evidence,
@@ -184,10 +180,8 @@ pub struct Line {
     pub micros: u64,
 }
 
-/// The result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The version of the service.
     pub hns_version: String,
     /// The type of network that was judged.
     pub network_type: String,

@@ -29,7 +29,6 @@ pub fn service() -> Result<&'static dyn HostNetwork, RawError> {
     service.map_err(|reason| RawError::with_record(HResult::SERVICE_DOES_NOT_EXIST, reason))
 }
 
-/// One call.
 pub fn call(function: Function, args: Args<'_>) -> Result<Reply, RawError> {
     service()?.call(function, args)
 }

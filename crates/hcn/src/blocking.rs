@@ -87,7 +87,6 @@ impl Client {
         HcnClient::of_this_host().map(|client| client.blocking().clone())
     }
 
-    /// The port below.
     pub fn port(&self) -> &Arc<dyn HostNetwork> {
         &self.port
     }
@@ -142,7 +141,6 @@ impl Client {
         Ok(objects)
     }
 
-    /// The object of that id.
     pub fn get<T: Object>(&self, id: &Guid) -> Result<Option<T>, HcnError> {
         let Some(open) = self.open::<T>(id)? else { return Ok(None) };
         match self.query(&open, &id.to_string()) {

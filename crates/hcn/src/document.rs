@@ -36,7 +36,6 @@ pub struct SchemaVersion {
     /// 1 for the old shape, 2 for this one.
     #[serde(rename = "Major")]
     pub major: u32,
-    /// The minor version.
     #[serde(rename = "Minor")]
     pub minor: u32,
 }
@@ -44,9 +43,7 @@ pub struct SchemaVersion {
 document! {
     /// The members of a schema version, read in any case.
     pub struct SchemaVersionMembers {
-        /// Major.
         major: u32 = "Major";
-        /// Minor.
         minor: u32 = "Minor";
     }
 }
@@ -69,7 +66,6 @@ impl Default for SchemaVersion {
 pub struct Token(pub String);
 
 impl Token {
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -120,11 +116,8 @@ impl<'de> Deserialize<'de> for Token {
 pub struct Protocol(pub u32);
 
 impl Protocol {
-    /// TCP.
     pub const TCP: Self = Self(6);
-    /// UDP.
     pub const UDP: Self = Self(17);
-    /// SCTP.
     pub const SCTP: Self = Self(132);
 }
 
@@ -160,7 +153,6 @@ impl<'de> Deserialize<'de> for Protocol {
 document! {
     /// The last error of an object.
     pub struct HealthData {
-        /// Its code.
         last_error_code: u32 = "LastErrorCode";
         /// When, in units of 100 ns since 1601 (FILETIME).
         last_update_time: u64 = "LastUpdateTime";
@@ -170,7 +162,6 @@ document! {
 document! {
     /// What HNS last thought of an object.
     pub struct Health {
-        /// The last error.
         data: HealthData = "Data";
         /// What lies under the object: `Resources`, `SharedContainers`, `LayeredOn`, `SwitchGuid`, `UtilityVM`, `VirtualMachine`.
         details: Option<Box<Value>> = "Extra";
@@ -184,9 +175,7 @@ document! {
         domain: String = "Domain" | "Suffix";
         /// Suffixes to try, in order.
         search: Vec<String> = "Search";
-        /// Name servers.
         server_list: Vec<String> = "ServerList";
-        /// Resolver options.
         options: Vec<String> = "Options";
     }
 }
@@ -194,7 +183,6 @@ document! {
 document! {
     /// A route inside a subnet or an endpoint's compartment.
     pub struct Route {
-        /// The gateway.
         next_hop: String = "NextHop";
         /// What goes there; `0.0.0.0/0` or `::/0` is the default route.
         destination_prefix: String = "DestinationPrefix";

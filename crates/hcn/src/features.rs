@@ -7,10 +7,8 @@ use serde::{Deserialize, Serialize};
 /// The version of the Host Networking Service, as `GET /globals/version` answers it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HnsVersion {
-    /// Major.
     #[serde(rename = "Major", alias = "major")]
     pub major: u32,
-    /// Minor.
     #[serde(rename = "Minor", alias = "minor")]
     pub minor: u32,
 }
@@ -78,7 +76,6 @@ macro_rules! features {
         /// The features of a version of the service. Source: hnslib's `hcnsupport.go` and `hcnglobals.go`.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct SupportedFeatures {
-            /// The version itself.
             pub version: HnsVersion,
             $( $(#[$meta])* pub $field: bool, )*
         }
@@ -102,7 +99,6 @@ features! {
     acl_address_lists = "AclAddressLists", &[(7, 2)];
     /// Host ACLs without priority.
     acl_no_host_rule_priority = "AclNoHostRulePriority", &[(7, 2)];
-    /// Port ranges in an ACL.
     acl_port_ranges = "AclPortRanges", &[(7, 2)];
     /// Names of ACLs.
     acl_rule_id = "AclRuleId", &[(7, 2)];
@@ -112,13 +108,11 @@ features! {
     api_v2 = "V2", &[(9, 2)];
     /// RemoteSubnetRoute.
     remote_subnet = "RemoteSubnet", &[(9, 2)];
-    /// HostRoute.
     host_route = "HostRoute", &[(9, 2)];
     /// Direct server return.
     dsr = "DSR", &[(9, 3), (10, 2)];
     /// Endpoints with /32 prefixes.
     slash32_endpoint_prefixes = "Slash32EndpointPrefixes", &[(9, 3), (10, 4)];
-    /// VxlanPort.
     vxlan_port = "VxlanPort", &[(10, 3)];
     /// VXLAN in ACLs.
     acl_support_for_protocol_252 = "AclSupportForProtocol252", &[(11, 0)];
@@ -126,17 +120,13 @@ features! {
     ipv6_dual_stack = "IPv6DualStack", &[(11, 10)];
     /// Affinity of load balancers.
     session_affinity = "SessionAffinity", &[(12, 0)];
-    /// Sets of addresses.
     set_policy = "SetPolicy", &[(13, 0)];
-    /// Proxies.
     l4_proxy = "L4Proxy", &[(9, 5), (10, 5), (11, 11), (12, 1), (13, 1)];
-    /// Transparent proxies.
     l4_wfp_proxy = "L4WfpProxy", &[(13, 2)];
     /// ACLs in tiers.
     tier_acl = "TierAcl", &[(14, 0)];
     /// ACLs of networks.
     network_acl = "NetworkACL", &[(15, 0)];
-    /// Sets of sets.
     nested_ip_set = "NestedIpSet", &[(15, 0)];
     /// Networks without a host port.
     disable_host_port = "DisableHostPort", &[(15, 1)];

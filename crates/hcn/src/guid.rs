@@ -14,7 +14,6 @@ impl Guid {
     /// The all-zero GUID: "no object", and on a create "choose an id".
     pub const NIL: Self = Self(Uuid::nil());
 
-    /// A random GUID.
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }

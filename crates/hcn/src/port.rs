@@ -125,7 +125,6 @@ pub struct Args<'a> {
     pub handle: Option<Handle>,
     /// The document to create or modify with, or the body of `HNSCall`.
     pub settings: Option<&'a str>,
-    /// The query document.
     pub query: Option<&'a str>,
     /// `HNSCall`: "GET", "POST" or "DELETE".
     pub method: Option<&'a str>,
@@ -154,7 +153,6 @@ impl From<Args<'_>> for OwnedArgs {
 }
 
 impl OwnedArgs {
-    /// The arguments.
     pub fn borrow(&self) -> Args<'_> {
         let Self { network, id, handle, .. } = *self;
         Args {
@@ -219,7 +217,6 @@ pub struct Event {
     /// The notification type: see the constants of this type.
     #[serde(rename = "type")]
     pub event_type: u32,
-    /// Its status.
     pub status: HResult,
     /// Its JSON text `{"ID","Flags","Data"}`; none for a disconnect.
     pub data: Option<String>,
@@ -271,7 +268,6 @@ pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 ///
 /// Calls are synchronous and may come from many threads. Handles die with the implementation's connection.
 pub trait HostNetwork: Send + Sync + 'static {
-    /// Makes one call.
     fn call(&self, function: Function, args: Args<'_>) -> Result<Reply, RawError>;
 
     /// Registers for service notifications.

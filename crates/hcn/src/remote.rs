@@ -126,7 +126,6 @@ impl Answer {
     }
 }
 
-/// Writes one frame.
 pub fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, message)?;

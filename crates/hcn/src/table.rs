@@ -15,13 +15,10 @@ use crate::guid::Guid;
 /// What can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// Networks.
     Networks,
     /// Endpoints, local and remote.
     Endpoints,
-    /// Load balancers.
     LoadBalancers,
-    /// Namespaces.
     Namespaces,
 }
 
@@ -92,7 +89,6 @@ pub fn documents<T: Serialize>(objects: &[T]) -> String {
     text
 }
 
-/// Networks as a table.
 pub fn networks_table(networks: &[HostComputeNetwork]) -> String {
     let rows = networks.iter().map(|network| {
         let subnets = network.subnets().map(|subnet| subnet.ip_address_prefix.clone()).collect::<Vec<_>>();
@@ -176,7 +172,6 @@ pub fn load_balancers_table(load_balancers: &[HostComputeLoadBalancer], endpoint
     table(&["VIP", "PORT", "PROTOCOL", "BACKENDS", "FLAGS", "ID"], rows)
 }
 
-/// Namespaces as a table.
 pub fn namespaces_table(namespaces: &[HostComputeNamespace]) -> String {
     let rows = namespaces.iter().map(|namespace| {
         let containers = namespace.resources.iter().filter(|resource| resource.resource_type == NamespaceResourceType::Container).count();

@@ -60,10 +60,7 @@ pub enum Health {
     /// It answers.
     Answering,
     /// Calls fail, for less than the grace that a restart gets.
-    Failing {
-        /// The last error.
-        reason: String,
-    },
+    Failing { reason: String },
     /// A call is under way for longer than it should be; it may still be answered.
     Slow {
         /// The call and its limit.
@@ -147,7 +144,6 @@ impl Watch {
         Self { changes, health, _alive: alive }
     }
 
-    /// The service's health.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.health.clone()
     }

@@ -21,18 +21,15 @@ impl HcnClient {
         self.typed(|| "listing the ids of namespaces".into(), |client| client.ids::<HostComputeNamespace>(&Query::default())).await
     }
 
-    /// All networks.
     pub async fn networks(&self) -> Result<Vec<HostComputeNetwork>, HcnError> {
         self.typed(|| "listing networks".into(), |client| client.list(&Query::default())).await
     }
 
-    /// The network of that id.
     pub async fn network(&self, id: &Guid) -> Result<Option<HostComputeNetwork>, HcnError> {
         let id = *id;
         self.typed(|| format!("reading network {id}"), move |client| client.get(&id)).await
     }
 
-    /// The network of that name.
     pub async fn network_by_name(&self, name: &str) -> Result<Option<HostComputeNetwork>, HcnError> {
         let owned = name.to_owned();
         self.typed(|| format!("reading network {name}"), move |client| client.get_by_name(&owned)).await
@@ -44,7 +41,6 @@ impl HcnClient {
         self.typed(|| format!("creating network {id}"), move |client| client.create(id, &network)).await
     }
 
-    /// Modifies a network.
     pub async fn modify_network(&self, id: &Guid, request: ModifyRequest) -> Result<(), HcnError> {
         let id = *id;
         self.typed(|| format!("modifying network {id}"), move |client| client.modify::<HostComputeNetwork>(&id, &request)).await
@@ -61,13 +57,11 @@ impl HcnClient {
         self.typed(|| "listing endpoints".into(), |client| client.list(&Query::default())).await
     }
 
-    /// All endpoints of a network.
     pub async fn endpoints_of(&self, network: &Guid) -> Result<Vec<HostComputeEndpoint>, HcnError> {
         let query = Query::by_network(network);
         self.typed(|| format!("listing endpoints of network {network}"), move |client| client.list(&query)).await
     }
 
-    /// The endpoint of that id.
     pub async fn endpoint(&self, id: &Guid) -> Result<Option<HostComputeEndpoint>, HcnError> {
         let id = *id;
         self.typed(|| format!("reading endpoint {id}"), move |client| client.get(&id)).await
@@ -86,7 +80,6 @@ impl HcnClient {
         self.typed(|| format!("creating endpoint {id}"), move |client| client.create_endpoint(&network, id, &endpoint)).await
     }
 
-    /// Modifies an endpoint.
     pub async fn modify_endpoint(&self, id: &Guid, request: ModifyRequest) -> Result<(), HcnError> {
         let id = *id;
         self.typed(|| format!("modifying endpoint {id}"), move |client| client.modify::<HostComputeEndpoint>(&id, &request)).await
@@ -116,12 +109,10 @@ impl HcnClient {
         self.typed(|| format!("reading the counters of endpoint {id}"), move |client| client.endpoint_stats(&id)).await
     }
 
-    /// All namespaces.
     pub async fn namespaces(&self) -> Result<Vec<HostComputeNamespace>, HcnError> {
         self.typed(|| "listing namespaces".into(), |client| client.list(&Query::default())).await
     }
 
-    /// The namespace of that id.
     pub async fn namespace(&self, id: &Guid) -> Result<Option<HostComputeNamespace>, HcnError> {
         let id = *id;
         self.typed(|| format!("reading namespace {id}"), move |client| client.get(&id)).await
@@ -133,7 +124,6 @@ impl HcnClient {
         self.typed(|| format!("creating namespace {id}"), move |client| client.create(id, &namespace)).await
     }
 
-    /// Modifies a namespace.
     pub async fn modify_namespace(&self, id: &Guid, request: ModifyRequest) -> Result<(), HcnError> {
         let id = *id;
         self.typed(|| format!("modifying namespace {id}"), move |client| client.modify::<HostComputeNamespace>(&id, &request)).await
@@ -159,12 +149,10 @@ impl HcnClient {
         self.typed(|| format!("deleting namespace {id}"), move |client| client.delete::<HostComputeNamespace>(&id)).await
     }
 
-    /// All load balancers.
     pub async fn load_balancers(&self) -> Result<Vec<HostComputeLoadBalancer>, HcnError> {
         self.typed(|| "listing load balancers".into(), |client| client.list(&Query::default())).await
     }
 
-    /// The load balancer of that id.
     pub async fn load_balancer(&self, id: &Guid) -> Result<Option<HostComputeLoadBalancer>, HcnError> {
         let id = *id;
         self.typed(|| format!("reading load balancer {id}"), move |client| client.get(&id)).await

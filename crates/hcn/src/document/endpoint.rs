@@ -15,7 +15,6 @@ bits! {
         REMOTE = 1 "RemoteEndpoint",
         /// No traffic between compute systems.
         DISABLE_INTER_COMPUTE_COMMUNICATION = 2 "DisableInterComputeCommunication",
-        /// Port mirroring.
         ENABLE_MIRRORING = 4 "EnableMirroring",
         /// Prefer this interface.
         ENABLE_LOW_INTERFACE_METRIC = 8 "EnableLowInterfaceMetric",
@@ -49,7 +48,6 @@ impl EndpointState {
 document! {
     /// An address of an endpoint.
     pub struct IpConfiguration {
-        /// The address.
         ip_address: String = "IpAddress";
         /// The length of its subnet's prefix.
         prefix_length: u8 = "PrefixLength";
@@ -61,7 +59,6 @@ document! {
 document! {
     /// An endpoint (`HostComputeEndpoint`).
     pub struct HostComputeEndpoint {
-        /// Identifier.
         id: Guid = "ID";
         /// The program that made it.
         owner: String = "Owner";
@@ -69,25 +66,20 @@ document! {
         name: String = "Name";
         /// The HNS version that wrote it.
         version: u64 = "Version";
-        /// Its network.
         host_compute_network: Guid = "HostComputeNetwork";
         /// Output only: the namespace it is in; all-zero or absent when in none.
         host_compute_namespace: Guid = "HostComputeNamespace";
-        /// Its policies.
         policies: Vec<EndpointPolicy> = "Policies";
         /// Its addresses; none lets HNS choose.
         ip_configurations: Vec<IpConfiguration> = "IpConfigurations";
         /// Name resolution.
         dns: Dns = "Dns";
-        /// Its routes.
         routes: Vec<Route> = "Routes";
         /// Its MAC, as `00-15-5D-AA-BB-CC`; colons are read too.
         mac_address: String = "MacAddress";
-        /// Its switches.
         flags: EndpointFlags = "Flags";
         /// What HNS last thought of it.
         health: Option<Box<Health>> = "Health";
-        /// Anything.
         additional_params: Option<Box<Value>> = "AdditionalParams";
         /// See [`EndpointState`].
         state: u32 = "State";
@@ -133,7 +125,6 @@ impl HostComputeEndpoint {
         }
     }
 
-    /// Adds a policy.
     #[must_use]
     pub fn with_policy(mut self, policy: EndpointPolicy) -> Self {
         self.policies.push(policy);

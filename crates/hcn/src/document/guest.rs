@@ -43,9 +43,7 @@ named! {
 document! {
     /// An interface of the guest that mirrors an endpoint.
     pub struct MirroredInterface {
-        /// The endpoint.
         endpoint_id: Guid = "EndpointId";
-        /// The interface.
         interface_guid: Guid = "InterfaceGuid";
         /// How it is.
         state: Token = "State";
@@ -57,11 +55,9 @@ document! {
 document! {
     /// The service inside a virtual machine (`GuestNetworkService`).
     pub struct GuestNetworkService {
-        /// Identifier.
         id: Guid = "ID";
         /// The program that made it.
         owner: String = "Owner";
-        /// The virtual machine.
         virtual_machine_id: Guid = "VirtualMachineId";
         /// Interfaces that mirror endpoints.
         mirrored_interfaces: Vec<MirroredInterface> = "MirroredInterfaces";
@@ -69,7 +65,6 @@ document! {
         mirror_host_networking: bool = "MirrorHostNetworking";
         /// How the guest is reached.
         gns_rpc_server_information: Value = "GnsRpcServerInformation";
-        /// Its switches.
         flags: GuestNetworkServiceFlags = "Flags";
         /// How far it is.
         state: GuestNetworkServiceState = "State";
@@ -81,7 +76,6 @@ document! {
 document! {
     /// Policies of several endpoints (`HostComputePolicyList`), from before load balancers had a document of their own.
     pub struct HostComputePolicyList {
-        /// Identifier.
         id: Guid = "ID";
         /// What they are for, as `/endpoints/GUID`.
         references: Vec<String> = "References";
@@ -93,7 +87,6 @@ document! {
 }
 
 impl HostComputePolicyList {
-    /// The endpoints it is for.
     pub fn endpoints(&self) -> impl Iterator<Item = Guid> {
         self.references.iter().filter_map(|reference| reference.trim_start_matches('/').strip_prefix("endpoints/")?.parse().ok())
     }

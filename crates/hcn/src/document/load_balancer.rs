@@ -13,7 +13,6 @@ bits! {
     pub struct LoadBalancerFlags {
         /// Direct server return: the backend sees the client's address.
         DSR = 1 "EnableDirectServerReturn",
-        /// IPv6.
         IPV6 = 2 "EnableIPv6",
     }
 }
@@ -77,7 +76,6 @@ document! {
         external_port: u16 = "ExternalPort";
         /// See [`DistributionType`].
         distribution_type: DistributionType = "DistributionType";
-        /// Its switches.
         flags: PortMappingFlags = "Flags";
     }
 }
@@ -85,11 +83,9 @@ document! {
 document! {
     /// A load balancer (`HostComputeLoadBalancer`).
     pub struct HostComputeLoadBalancer {
-        /// Identifier.
         id: Guid = "ID";
         /// The program that made it.
         owner: String = "Owner";
-        /// Its name.
         name: String = "Name";
         /// The HNS version that wrote it.
         version: u64 = "Version";
@@ -101,13 +97,10 @@ document! {
         source_vip: String = "SourceVIP";
         /// The frontend's addresses; none is a node port on any host address.
         frontend_vips: Vec<String> = "FrontendVIPs";
-        /// Its ports.
         port_mappings: Vec<LoadBalancerPortMapping> = "PortMappings";
-        /// Its switches.
         flags: LoadBalancerFlags = "Flags";
         /// What HNS last thought of it.
         health: Option<Box<Health>> = "Health";
-        /// Anything.
         additional_params: Option<Box<Value>> = "AdditionalParams";
         /// 2 is normal.
         state: u32 = "State";
@@ -132,23 +125,19 @@ impl HostComputeLoadBalancer {
 document! {
     /// A routing rule for endpoints (`HostComputeRoute`). hnslib writes the rules as `Setting`.
     pub struct HostComputeRoute {
-        /// Identifier.
         id: Guid = "ID";
         /// The program that made it.
         owner: String = "Owner";
-        /// Its name.
         name: String = "Name";
         /// The HNS version that wrote it.
         version: u64 = "Version";
         /// Its network (schema 2.5).
         host_compute_network: Guid = "HostComputeNetwork";
-        /// The endpoints it is for.
         host_compute_endpoints: Vec<Guid> = "HostComputeEndpoints";
         /// Its rules.
         routes: Vec<SdnRoute> = "Routes" | "Setting";
         /// What HNS last thought of it.
         health: Option<Box<Health>> = "Health";
-        /// Anything.
         additional_params: Option<Box<Value>> = "AdditionalParams";
         /// 1 is normal.
         state: u32 = "State";

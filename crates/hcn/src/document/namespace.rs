@@ -24,9 +24,7 @@ named! {
     /// What a namespace holds.
     pub enum NamespaceResourceType {
         default Endpoint;
-        /// A container.
         Container = "Container" / 0,
-        /// An endpoint.
         Endpoint = "Endpoint" / 1,
     }
 }
@@ -42,21 +40,17 @@ document! {
 document! {
     /// One thing that a namespace holds.
     pub struct NamespaceResource {
-        /// What it is.
         resource_type: NamespaceResourceType = "Type", always;
-        /// Which it is.
         data: NamespaceResourceData = "Data";
     }
 }
 
 impl NamespaceResource {
-    /// A container.
     pub fn container(id: &str) -> Self {
         let data = NamespaceResourceData { id: id.to_owned(), ..NamespaceResourceData::default() };
         Self { resource_type: NamespaceResourceType::Container, data, ..Self::default() }
     }
 
-    /// An endpoint.
     pub fn endpoint(id: Guid) -> Self {
         let data = NamespaceResourceData { id: id.to_string(), ..NamespaceResourceData::default() };
         Self { resource_type: NamespaceResourceType::Endpoint, data, ..Self::default() }
@@ -66,11 +60,9 @@ impl NamespaceResource {
 document! {
     /// A namespace (`HostComputeNamespace`).
     pub struct HostComputeNamespace {
-        /// Identifier.
         id: Guid = "ID";
         /// The program that made it.
         owner: String = "Owner";
-        /// Its name.
         name: String = "Name";
         /// The HNS version that wrote it.
         version: u64 = "Version";
@@ -88,7 +80,6 @@ document! {
         is_default: bool = "IsDefault";
         /// What HNS last thought of it.
         health: Option<Box<Health>> = "Health";
-        /// Anything.
         additional_params: Option<Box<Value>> = "AdditionalParams";
         /// 1 is normal.
         state: u32 = "State";

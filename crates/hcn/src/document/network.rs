@@ -22,7 +22,6 @@ named! {
         L2Bridge = "L2Bridge" / 3,
         /// As L2Bridge, with all traffic passing the fabric.
         L2Tunnel = "L2Tunnel" / 4,
-        /// VXLAN.
         Overlay = "Overlay" / 5,
         /// Isolated switch without a host port.
         Private = "Private" / 6,
@@ -55,7 +54,6 @@ bits! {
         ENABLE_DNS_PROXY = 1 "EnableDnsProxy",
         /// HNS answers DHCP.
         ENABLE_DHCP_SERVER = 2 "EnableDhcpServer",
-        /// Port mirroring.
         ENABLE_MIRRORING = 4 "EnableMirroring",
         /// The network does not survive a reboot.
         ENABLE_NON_PERSISTENT = 8 "EnableNonPersistent",
@@ -63,11 +61,9 @@ bits! {
         ENABLE_PERSISTENT = 16 "EnablePersistent",
         /// The switch is not shared.
         ISOLATE_VSWITCH = 32 "IsolateVSwitch",
-        /// Flow steering.
         ENABLE_FLOW_STEERING = 64 "EnableFlowSteering",
         /// No endpoint sharing.
         DISABLE_SHARING = 128 "DisableSharing",
-        /// Firewall on.
         ENABLE_FIREWALL = 256 "EnableFirewall",
         /// The switch's media state does not reach the host.
         SUPPRESS_MEDIA_DISCONNECT = 512 "SuppressMediaDisconnect",
@@ -77,7 +73,6 @@ bits! {
         WEAK_HOST_RECEIVE = 2048 "WeakHostReceive",
         /// The host sends from any of its addresses.
         WEAK_HOST_SEND = 4096 "WeakHostSend",
-        /// SR-IOV.
         ENABLE_IOV = 8192 "EnableIov",
     }
 }
@@ -103,15 +98,12 @@ bits! {
 document! {
     /// A part of a subnet (schema 2.3).
     pub struct IpSubnet {
-        /// Identifier.
         id: Guid = "ID";
         /// The program that made it.
         owner: String = "Owner";
-        /// Its name.
         name: String = "Name";
         /// The prefix, as `10.0.0.0/25`.
         ip_address_prefix: String = "IpAddressPrefix";
-        /// Its switches.
         flags: IpSubnetFlags = "Flags";
         /// What HNS last thought of it.
         health: Option<Box<Health>> = "Health";
@@ -123,11 +115,9 @@ document! {
 document! {
     /// Addresses of a subnet.
     pub struct Subnet {
-        /// Identifier.
         id: Guid = "ID";
         /// The program that made it.
         owner: String = "Owner";
-        /// Its name.
         name: String = "Name";
         /// The prefix, as `10.0.0.0/24`.
         ip_address_prefix: String = "IpAddressPrefix";
@@ -189,7 +179,6 @@ document! {
 document! {
     /// Where HNS takes MAC addresses from.
     pub struct MacPool {
-        /// Its ranges.
         ranges: Vec<MacRange> = "Ranges";
     }
 }
@@ -197,7 +186,6 @@ document! {
 document! {
     /// A network (`HostComputeNetwork`).
     pub struct HostComputeNetwork {
-        /// Identifier.
         id: Guid = "ID";
         /// The program that made it.
         owner: String = "Owner";
@@ -207,7 +195,6 @@ document! {
         version: u64 = "Version";
         /// What kind of switch it is.
         network_type: NetworkType = "Type", always;
-        /// Its policies.
         policies: Vec<NetworkPolicy> = "Policies";
         /// Where MAC addresses come from.
         mac_pool: MacPool = "MacPool";
@@ -215,11 +202,9 @@ document! {
         dns: Dns = "Dns";
         /// Its addresses.
         ipams: Vec<Ipam> = "Ipams";
-        /// Its switches.
         flags: NetworkFlags = "Flags";
         /// What HNS last thought of it.
         health: Option<Box<Health>> = "Health";
-        /// Anything.
         additional_params: Option<Box<Value>> = "AdditionalParams";
         /// 1 is normal.
         state: u32 = "State";
@@ -234,7 +219,6 @@ impl Subnet {
         self.isolation(&NetworkPolicyType::Vsid)
     }
 
-    /// Its VLAN.
     pub fn vlan(&self) -> Option<u32> {
         self.isolation(&NetworkPolicyType::Vlan)
     }
@@ -251,7 +235,6 @@ impl HostComputeNetwork {
         Self { name: name.into(), network_type, ipams: vec![ipam], ..Self::default() }
     }
 
-    /// Adds a policy.
     #[must_use]
     pub fn with_policy(mut self, policy: NetworkPolicy) -> Self {
         self.policies.push(policy);

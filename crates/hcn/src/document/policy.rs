@@ -12,14 +12,12 @@ use super::{
 };
 
 named! {
-    /// The types of network policies.
     pub enum NetworkPolicyType {
         default SourceMacAddress;
         /// The MAC of outgoing frames.
         SourceMacAddress = "SourceMacAddress" / 0,
         /// The adapter under the switch.
         NetAdapterName = "NetAdapterName" / 1,
-        /// A switch extension.
         VSwitchExtension = "VSwitchExtension" / 2,
         /// The host's address (ManagementIP).
         ProviderAddress = "ProviderAddress" / 3,
@@ -37,9 +35,7 @@ named! {
         HostRoute = "HostRoute" / 9,
         /// A set of addresses.
         SetPolicy = "SetPolicy" / 10,
-        /// A proxy.
         L4Proxy = "L4Proxy" / 11,
-        /// A layer.
         LayerConstraint = "LayerConstraint" / 12,
         /// An access rule of the network.
         NetworkAcl = "NetworkACL" / 13,
@@ -53,7 +49,6 @@ named! {
 }
 
 named! {
-    /// The types of endpoint policies.
     pub enum EndpointPolicyType {
         default PortMapping;
         /// A host port.
@@ -68,7 +63,6 @@ named! {
         OutBoundNat = "OutBoundNAT" / 4,
         /// A prefix that the host routes.
         SdnRoute = "SDNRoute" / 5,
-        /// A proxy.
         L4Proxy = "L4Proxy" / 6,
         /// The host behind which the endpoint is.
         ProviderAddress = "ProviderAddress" / 7,
@@ -80,17 +74,14 @@ named! {
         InterfaceConstraint = "InterfaceConstraint" / 10,
         /// IPsec.
         Encryption = "Encryption" / 11,
-        /// A VLAN.
         Vlan = "VLAN" / 12,
         /// The interface's MTU.
         InterfaceParameters = "InterfaceParameters" / 13,
         /// A transparent proxy.
         L4WfpProxy = "L4WFPPROXY" / 14,
-        /// SR-IOV.
         Iov = "Iov" / 15,
         /// Access rules in tiers.
         TierAcl = "TierAcl" / 16,
-        /// The firewall.
         Firewall = "Firewall" / 18,
     }
 }
@@ -98,7 +89,6 @@ named! {
 document! {
     /// A policy of a network or a subnet.
     pub struct NetworkPolicy {
-        /// What it is.
         policy_type: NetworkPolicyType = "Type", always;
         /// Its settings, as the type has them.
         settings: Value = "Settings";
@@ -106,9 +96,7 @@ document! {
 }
 
 document! {
-    /// A policy of an endpoint.
     pub struct EndpointPolicy {
-        /// What it is.
         policy_type: EndpointPolicyType = "Type", always;
         /// Its settings, as the type has them.
         settings: Value = "Settings";

@@ -10,7 +10,6 @@ named! {
     /// What a modify request does.
     pub enum RequestType {
         default Add;
-        /// Adds.
         Add = "Add" / 0,
         /// Removes what equals the settings.
         Remove = "Remove" / 1,
@@ -99,7 +98,6 @@ named! {
 document! {
     /// Settings that change policies: of a network read the entries as [`NetworkPolicy`], of an endpoint as [`EndpointPolicy`].
     pub struct PolicySettings {
-        /// The policies.
         policies: Vec<Value> = "Policies";
     }
 }
@@ -107,7 +105,6 @@ document! {
 document! {
     /// Settings that switch an extension of a network's switch.
     pub struct ExtensionSettings {
-        /// Which.
         id: Guid = "Id";
         /// On or off.
         is_enabled: bool = "IsEnabled";
@@ -117,7 +114,6 @@ document! {
 document! {
     /// Settings that change subnets.
     pub struct SubnetSettings {
-        /// The subnets.
         subnets: Vec<Subnet> = "Subnets";
     }
 }
@@ -125,7 +121,6 @@ document! {
 document! {
     /// Settings that change parts of a subnet.
     pub struct IpSubnetSettings {
-        /// The subnet.
         subnet_id: Guid = "SubnetId";
         /// Its parts.
         ip_subnets: Vec<IpSubnet> = "IpSubnets";
@@ -139,7 +134,6 @@ document! {
         port_id: Guid = "PortId";
         /// `VIRTUAL-MACHINE--ENDPOINT`.
         virtual_nic_name: String = "VirtualNicName";
-        /// The virtual machine.
         virtual_machine_id: String = "VirtualMachineId";
     }
 }
@@ -155,7 +149,6 @@ document! {
 document! {
     /// Settings that name an endpoint.
     pub struct EndpointSettings {
-        /// Which.
         endpoint_id: Guid = "EndpointId";
     }
 }

@@ -27,7 +27,6 @@ impl ErrorRecord {
 document! {
     /// What an event carries.
     pub struct NotificationData {
-        /// The object.
         id: Guid = "ID";
         /// The network's switches.
         flags: u32 = "Flags";
@@ -53,9 +52,7 @@ document! {
 document! {
     /// Counters of an endpoint (`GET /endpointstats/ID`, `HcnQueryEndpointStats`).
     pub struct EndpointStats {
-        /// The endpoint.
         endpoint_id: Guid = "EndpointId";
-        /// The interface.
         instance_id: Guid = "InstanceId";
         /// Bytes to the endpoint.
         bytes_received: u64 = "BytesReceived", always;

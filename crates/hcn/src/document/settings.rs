@@ -10,7 +10,6 @@ bits! {
     pub struct NatFlags {
         /// The host itself may use it.
         LOCAL_ROUTED_VIP = 1 "LocalRoutedVip",
-        /// IPv6.
         IPV6 = 2 "IPv6",
         /// The client reserved the port.
         EXTERNAL_PORT_RESERVED = 4 "ExternalPortReserved",
@@ -21,9 +20,7 @@ named! {
     /// What an access rule does.
     pub enum Action {
         default Block;
-        /// Passes.
         Allow = "Allow",
-        /// Drops.
         Block = "Block",
         /// Goes on with the next tier.
         Pass = "Pass",
@@ -50,7 +47,6 @@ document! {
         exceptions: Vec<String> = "Exceptions" | "ExceptionList";
         /// Where given, only these destinations are translated.
         destinations: Vec<String> = "Destinations";
-        /// Its switches.
         flags: NatFlags = "Flags";
         /// How many ports it may use.
         max_port_pool_usage: u16 = "MaxPortPoolUsage";
@@ -60,9 +56,7 @@ document! {
 document! {
     /// Settings of `SDNRoute`.
     pub struct SdnRoute {
-        /// The prefix.
         destination_prefix: String = "DestinationPrefix";
-        /// The gateway.
         next_hop: String = "NextHop";
         /// The host routes the packet.
         need_encap: bool = "NeedEncap";
@@ -82,7 +76,6 @@ document! {
         external_port: u16 = "ExternalPort";
         /// The host's address; absent is any.
         vip: String = "VIP";
-        /// Its switches.
         flags: NatFlags = "Flags";
     }
 }
@@ -101,7 +94,6 @@ named! {
 document! {
     /// Settings of `ACL` and `NetworkACL`.
     pub struct Acl {
-        /// Name of the rule.
         id: String = "Id";
         /// Protocol numbers joined by commas; none or "256" is any.
         protocols: Token = "Protocols";
@@ -127,7 +119,6 @@ document! {
 document! {
     /// Settings of a network's `RemoteSubnetRoute`.
     pub struct RemoteSubnetRoute {
-        /// The prefix.
         destination_prefix: String = "DestinationPrefix";
         /// The virtual network's number.
         isolation_id: u32 = "IsolationId";
@@ -173,7 +164,6 @@ document! {
 document! {
     /// Settings of `SourceMacAddress`.
     pub struct SourceMacAddress {
-        /// The MAC.
         source_mac_address: String = "SourceMacAddress";
     }
 }
@@ -181,7 +171,6 @@ document! {
 document! {
     /// Settings of `DrMacAddress`: the distributed router's MAC, which peers must know.
     pub struct DrMacAddress {
-        /// The MAC.
         address: String = "Address";
     }
 }
@@ -189,17 +178,14 @@ document! {
 document! {
     /// Settings of `InterfaceConstraint`, of networks and endpoints: the adapter by any of its names.
     pub struct InterfaceConstraint {
-        /// Its GUID.
         interface_guid: Guid = "InterfaceGuid";
         /// Its locally unique identifier.
         interface_luid: u64 = "InterfaceLuid";
-        /// Its index.
         interface_index: u32 = "InterfaceIndex";
         /// Its medium.
         interface_media_type: u32 = "InterfaceMediaType";
         /// Its alias, as `Ethernet`.
         interface_alias: String = "InterfaceAlias";
-        /// Its description.
         interface_description: String = "InterfaceDescription";
     }
 }
@@ -207,7 +193,6 @@ document! {
 document! {
     /// Settings of `VSwitchExtension`.
     pub struct VSwitchExtension {
-        /// Which.
         extension_id: Guid = "ExtensionID";
         /// On or off.
         enable: bool = "Enable";
@@ -274,7 +259,6 @@ document! {
     pub struct SetPolicy {
         /// Identifier, as ACLs name it.
         id: String = "Id";
-        /// Name.
         name: String = "Name";
         /// What the values are.
         policy_type: SetPolicyType = "PolicyType" | "Type", always;
@@ -293,9 +277,7 @@ impl SetPolicy {
 document! {
     /// Settings of `L4Proxy`, of networks and endpoints: redirection to a proxy by the switch. V1 calls the type `PROXY`.
     pub struct L4Proxy {
-        /// The proxy's address.
         ip: String = "IP";
-        /// The proxy's port.
         port: Token = "Port";
         /// TCP or another; none is all.
         protocol: Protocol = "Protocol";
@@ -345,9 +327,7 @@ document! {
 document! {
     /// What `L4WFPPROXY` lets pass.
     pub struct ProxyExceptions {
-        /// Addresses.
         ip_address_exceptions: Vec<String> = "IpAddressExceptions";
-        /// Ports.
         port_exceptions: Vec<Token> = "PortExceptions";
     }
 }
@@ -387,13 +367,11 @@ document! {
         encryption_method_type: String = "EncryptionMethodType";
         /// How peers authenticate.
         authentication_methods: Vec<AuthenticationMethod> = "AuthenticationMethods";
-        /// Name of the rule.
         name: String = "Name";
         /// One side's addresses.
         endpoints1: Vec<String> = "Endpoints1";
         /// The other side's.
         endpoints2: Vec<String> = "Endpoints2";
-        /// Which protocol.
         protocol_type: Token = "ProtocolType";
         /// One side's ports.
         endpoint1_ports: Vec<Token> = "Endpoint1Ports";
@@ -417,7 +395,6 @@ document! {
 document! {
     /// One rule of a `TierAcl`.
     pub struct TierAclRule {
-        /// Name of the rule.
         id: String = "Id";
         /// Protocol numbers joined by commas; none or "256" is any.
         protocols: Token = "Protocols";
@@ -439,13 +416,11 @@ document! {
 document! {
     /// Settings of `TierAcl`: a tier of rules.
     pub struct TierAcl {
-        /// Name of the tier.
         name: String = "Name";
         /// Which packets.
         direction: Direction = "Direction", always;
         /// The tier's place: lower comes first.
         order: u16 = "Order";
-        /// Its rules.
         rules: Vec<TierAclRule> = "TierAclRules";
     }
 }

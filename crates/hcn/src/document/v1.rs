@@ -15,7 +15,6 @@ use crate::guid::Guid;
 document! {
     /// A policy: its settings stand beside its type, in `extra`.
     pub struct Policy {
-        /// What it is.
         policy_type: Token = "Type", always;
     }
 }
@@ -74,7 +73,6 @@ impl Policy {
         NetworkPolicy { policy_type: NetworkPolicyType::parse(&name), settings, ..NetworkPolicy::default() }
     }
 
-    /// The endpoint policy that it is.
     pub fn to_endpoint_policy(&self) -> EndpointPolicy {
         let (name, settings) = self.to_v2();
         EndpointPolicy { policy_type: EndpointPolicyType::parse(&name), settings, ..EndpointPolicy::default() }
@@ -82,13 +80,9 @@ impl Policy {
 }
 
 document! {
-    /// A subnet.
     pub struct Subnet {
-        /// Identifier.
         id: Guid = "ID";
-        /// The prefix.
         address_prefix: String = "AddressPrefix";
-        /// The gateway.
         gateway_address: String = "GatewayAddress";
         /// `VLAN` or `VSID`.
         policies: Vec<Policy> = "Policies";
@@ -102,9 +96,7 @@ document! {
 document! {
     /// An extension of a network's switch.
     pub struct Extension {
-        /// Which.
         id: Guid = "Id";
-        /// Its name.
         name: String = "Name";
         /// On or off.
         is_enabled: bool = "IsEnabled", always;
@@ -112,21 +104,16 @@ document! {
 }
 
 document! {
-    /// A network.
     pub struct Network {
-        /// Identifier.
         id: Guid = "ID";
-        /// Its name.
         name: String = "Name";
         /// Its type, spelt as it was given.
         network_type: Token = "Type";
         /// The program that made it.
         owner: String = "Owner";
-        /// Its subnets.
         subnets: Vec<Subnet> = "Subnets";
         /// Where MAC addresses come from.
         mac_pools: Vec<MacRange> = "MacPools";
-        /// Its policies.
         policies: Vec<Policy> = "Policies";
         /// The physical adapter's alias.
         network_adapter_name: String = "NetworkAdapterName";
@@ -144,7 +131,6 @@ document! {
         dns_server_compartment: u32 = "DNSServerCompartment";
         /// The layer under the switch.
         layered_on: Guid = "LayeredOn";
-        /// The switch.
         switch_guid: Guid = "SwitchGuid";
         /// Endpoints now.
         current_endpoint_count: u32 = "CurrentEndpointCount";
@@ -158,7 +144,6 @@ document! {
         ipv6: bool = "IPv6";
         /// Extensions of its switch.
         extensions: Vec<Extension> = "Extensions";
-        /// Its switches.
         flags: NetworkFlags = "Flags";
         /// What HNS last thought of it.
         health: Option<Box<Health>> = "Health";
@@ -176,11 +161,8 @@ document! {
 document! {
     /// Where an endpoint is.
     pub struct NamespaceReference {
-        /// The namespace.
         id: Guid = "ID";
-        /// Its compartment.
         compartment_id: u32 = "CompartmentId";
-        /// Its compartment's GUID.
         compartment_guid: Guid = "CompartmentGuid";
         /// Whether it is the host's own.
         is_default: bool = "IsDefault";
@@ -188,17 +170,11 @@ document! {
 }
 
 document! {
-    /// An endpoint.
     pub struct Endpoint {
-        /// Identifier.
         id: Guid = "ID";
-        /// Its name.
         name: String = "Name";
-        /// Its network.
         virtual_network: Guid = "VirtualNetwork";
-        /// Its network's name.
         virtual_network_name: String = "VirtualNetworkName";
-        /// Its address.
         ip_address: String = "IPAddress";
         /// Its second address.
         ipv6_address: String = "IPv6Address";
@@ -210,7 +186,6 @@ document! {
         gateway_address: String = "GatewayAddress";
         /// The gateway of its second address.
         gateway_address_v6: String = "GatewayAddressV6";
-        /// Its MAC.
         mac_address: String = "MacAddress";
         /// Name servers, joined by commas.
         dns_server_list: String = "DNSServerList";
@@ -226,7 +201,6 @@ document! {
         shared_containers: Vec<String> = "SharedContainers";
         /// Where it is.
         namespace: Option<Box<NamespaceReference>> = "Namespace";
-        /// Its policies.
         policies: Vec<Policy> = "Policies";
         /// What HNS last thought of it.
         health: Option<Box<Health>> = "Health";
@@ -244,7 +218,6 @@ document! {
 document! {
     /// A load balancer: a policy list whose policy is an `ELB`.
     pub struct PolicyList {
-        /// Identifier.
         id: Guid = "ID";
         /// Its backends, as `/endpoints/GUID`.
         references: Vec<String> = "References";
@@ -260,13 +233,9 @@ document! {
 }
 
 document! {
-    /// A namespace.
     pub struct Namespace {
-        /// Identifier.
         id: Guid = "ID";
-        /// Its compartment.
         compartment_id: u32 = "CompartmentId";
-        /// Its compartment's GUID.
         compartment_guid: Guid = "CompartmentGuid";
         /// Whether it is the host's own.
         is_default: bool = "IsDefault", always;

@@ -12,7 +12,6 @@ use std::time::Duration;
 /// Where a service listens: `unix:PATH` or `tcp:HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A unix socket.
     Unix(PathBuf),
     /// A host and port.
     Tcp(String),
@@ -45,7 +44,6 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Connects.
     pub fn connect(&self) -> io::Result<Stream> {
         match self {
             #[cfg(unix)]
@@ -80,12 +78,9 @@ impl Address {
     }
 }
 
-/// A connection.
 pub enum Stream {
-    /// A unix socket.
     #[cfg(unix)]
     Unix(UnixStream),
-    /// TCP.
     Tcp(TcpStream),
 }
 
@@ -164,12 +159,9 @@ impl Write for Stream {
     }
 }
 
-/// A listening socket.
 pub enum Listener {
-    /// A unix socket.
     #[cfg(unix)]
     Unix(UnixListener),
-    /// TCP.
     Tcp(TcpListener),
 }
 
