@@ -24,7 +24,6 @@ pub use crate::latency::Latency;
 /// What the service is and holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The version of the service.
     pub version: HnsVersion,
     /// How many objects of each kind there are.
     pub objects: BTreeMap<String, usize>,

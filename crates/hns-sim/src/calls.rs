@@ -33,7 +33,6 @@ pub struct LoggedCall {
     pub micros: u64,
     /// How it ended.
     pub hresult: HResult,
-    /// The faults that hit it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<String>,
 }
@@ -41,7 +40,6 @@ pub struct LoggedCall {
 /// How often a function was called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
-    /// Calls.
     pub calls: u64,
     /// Those of them that failed.
     pub failed: u64,
@@ -81,11 +79,8 @@ pub struct Calls {
 
 /// A call to be noted.
 pub struct Noted<'a> {
-    /// The session.
     pub session: u64,
-    /// The function.
     pub function: Function,
-    /// The object.
     pub id: Option<Guid>,
     /// For `HNSCall`: method and path.
     pub path: Option<String>,
@@ -93,7 +88,6 @@ pub struct Noted<'a> {
     pub took: Duration,
     /// How it ended.
     pub hresult: HResult,
-    /// The faults that hit it.
     pub faults: &'a [&'static str],
 }
 

@@ -16,7 +16,6 @@ pub struct KernelError {
     pub action: String,
     /// The code that HNS gives its caller for it.
     pub hresult: HResult,
-    /// The kernel's error.
     #[source]
     pub source: std::io::Error,
 }

@@ -99,7 +99,6 @@ impl LinuxKernel {
         Ok(())
     }
 
-    /// Takes one step.
     fn take(&self, step: Step<'_>) -> io::Result<()> {
         match step {
             Step::Add(Fact::Compartment(id)) => self.make_compartment(id),

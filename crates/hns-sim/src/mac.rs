@@ -34,7 +34,6 @@ impl Mac {
         Self([0x00, 0x15, 0x5d, a, b, c])
     }
 
-    /// As a number.
     pub fn to_number(self) -> u64 {
         self.0.into_iter().fold(0, |number, byte| number << 8 | u64::from(byte))
     }

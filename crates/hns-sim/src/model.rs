@@ -84,7 +84,6 @@ pub struct Context<'a> {
     pub state: &'a State,
     /// How Windows behaves where that is not sure.
     pub switches: &'a Switches,
-    /// The host.
     pub host: &'a Host,
     /// Reads an endpoint's counters, where it has an adapter.
     pub stats: &'a dyn Fn(&Guid) -> Option<EndpointStats>,

@@ -28,7 +28,6 @@ pub enum RestartMode {
     Clean,
     /// It crashed; the service manager starts it again.
     Crash,
-    /// The host rebooted.
     Reboot,
 }
 

@@ -21,10 +21,8 @@ mod index;
 
 pub use index::{Index, is_address, sets_of};
 
-/// An endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// Its document.
     pub document: HostComputeEndpoint,
     /// Whether it is attached to the host's own compartment.
     #[serde(default)]
@@ -83,16 +81,13 @@ impl Endpoint {
             .map(|mapping| Listener::new(mapping.vip.parse().ok(), mapping.flags.contains(NatFlags::IPV6), mapping.protocol, mapping.external_port))
     }
 
-    /// Its MAC.
     pub fn mac(&self) -> Option<Mac> {
         self.document.mac_address.parse().ok()
     }
 }
 
-/// A load balancer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Balancer {
-    /// Its document.
     pub document: HostComputeLoadBalancer,
     /// The network of its backends; nil once that is gone, and then it listens nowhere.
     #[serde(default)]
@@ -134,7 +129,6 @@ pub struct Listener {
     pub ipv6: bool,
     /// TCP, UDP or another.
     pub protocol: Protocol,
-    /// The port.
     pub port: u16,
 }
 
@@ -152,24 +146,17 @@ impl Listener {
 /// An object of any kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
-    /// A network.
     Network(HostComputeNetwork),
-    /// An endpoint.
     Endpoint(Endpoint),
-    /// A namespace.
     Namespace(HostComputeNamespace),
-    /// A load balancer.
     Balancer(Balancer),
-    /// A routing rule.
     Route(HostComputeRoute),
 }
 
 /// One change of the state: an object appears, changes or goes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// The object's kind.
     pub kind: Kind,
-    /// The object's id.
     pub id: Guid,
     /// What it is afterwards.
     pub after: Option<Object>,
@@ -188,7 +175,6 @@ impl Change {
 }
 
 impl Object {
-    /// Its kind.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Network(_) => Kind::Network,
@@ -204,13 +190,11 @@ impl Object {
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndpointRow {
     text: Box<str>,
-    /// Its network.
     pub network: Guid,
     /// Its first IPv4 address.
     pub v4: Option<Ipv4Addr>,
     /// Its first IPv6 address.
     pub v6: Option<Ipv6Addr>,
-    /// Its switches.
     pub flags: EndpointFlags,
     /// See [`hcn::EndpointState`].
     pub state: u32,
@@ -258,7 +242,6 @@ impl EndpointRow {
         serde_json::from_str(&self.text).expect("a document's text is read back")
     }
 
-    /// The endpoint.
     pub fn read(&self) -> Endpoint {
         Endpoint { document: self.document(), on_host: self.on_host, interface: self.interface.as_deref().map(str::to_owned), defects: self.defects }
     }
@@ -277,7 +260,6 @@ pub struct BalancerRow {
     pub network: Guid,
     /// See [`Balancer::backends`].
     pub backends: Box<[IpAddr]>,
-    /// Its switches.
     pub flags: LoadBalancerFlags,
     /// 2 is normal.
     pub state: u32,
@@ -312,13 +294,10 @@ impl BalancerRow {
 /// Everything the service keeps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// Networks.
     pub networks: BTreeMap<Guid, HostComputeNetwork>,
     /// Endpoints, local and remote.
     pub endpoints: BTreeMap<Guid, EndpointRow>,
-    /// Namespaces.
     pub namespaces: BTreeMap<Guid, HostComputeNamespace>,
-    /// Load balancers.
     pub balancers: BTreeMap<Guid, BalancerRow>,
     /// Routing rules.
     pub routes: BTreeMap<Guid, HostComputeRoute>,
@@ -328,7 +307,6 @@ pub struct State {
 }
 
 impl State {
-    /// The object of that kind and id.
     pub fn get(&self, kind: Kind, id: &Guid) -> Option<Object> {
         match kind {
             Kind::Network => self.networks.get(id).cloned().map(Object::Network),
@@ -340,7 +318,6 @@ impl State {
         }
     }
 
-    /// The endpoint of that id.
     pub fn endpoint(&self, id: &Guid) -> Option<Endpoint> {
         self.endpoints.get(id).map(EndpointRow::read)
     }
@@ -398,7 +375,6 @@ impl State {
         &self.index
     }
 
-    /// Makes a change.
     pub fn apply(&mut self, change: Change) {
         let Change { kind, id, after } = change;
         self.unindex(kind, &id);

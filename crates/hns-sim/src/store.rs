@@ -24,28 +24,19 @@ const SLACK: usize = 4096;
 pub enum StoreError {
     /// The file system refused.
     #[error("cannot use the service's state {}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// A newer program wrote it.
     #[error("the service's state {} has format {found}, this program knows {FORMAT}: run the newer program, or delete the file while no cluster runs", path.display())]
     Newer {
-        /// The file.
         path: PathBuf,
         /// Its format.
         found: u32,
     },
-    /// It is damaged.
     #[error("line {line} of the service's state {} cannot be read: delete the file to begin with an empty service", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// The parser's error.
         source: serde_json::Error,
     },
 }
@@ -82,7 +73,6 @@ enum WrittenObject<'a> {
     Route(&'a HostComputeRoute),
 }
 
-/// The journal.
 pub struct Store {
     path: PathBuf,
     /// None after the journal could not be rewritten: the next change tries again.

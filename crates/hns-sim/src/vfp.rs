@@ -34,28 +34,22 @@ pub struct Port {
     pub layers: Vec<Layer>,
 }
 
-/// One layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
-    /// Its name.
     pub name: String,
     /// Its groups: a direction and an address family each.
     pub groups: Vec<Group>,
 }
 
-/// One group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// Its name.
     pub name: String,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
 }
 
-/// One rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// Its name.
     pub name: String,
     /// What it matches and does.
     pub what: String,
@@ -80,7 +74,6 @@ impl fmt::Display for Dump {
 }
 
 impl Port {
-    /// The rule of that name.
     pub fn rule(&self, layer: &str, group: &str, name: &str) -> Option<&Rule> {
         let layer = self.layers.iter().find(|one| one.name == layer)?;
         layer.groups.iter().find(|one| one.name == group)?.rules.iter().find(|rule| rule.name == name)

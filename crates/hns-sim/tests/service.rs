@@ -34,7 +34,6 @@ fn config(directory: &Path) -> Config {
     }
 }
 
-/// A service in a directory of its own, and a client of it.
 fn service() -> (tempfile::TempDir, HcnClient) {
     let directory = tempfile::tempdir().unwrap();
     let config = config(directory.path());

@@ -24,13 +24,9 @@ pub struct AccessRule {
     pub action: Access,
     /// Protocols, by number.
     pub protocols: Vec<u8>,
-    /// Sources.
     pub sources: Vec<IpNet>,
-    /// Sets of sources.
     pub source_sets: Vec<String>,
-    /// Destinations.
     pub destinations: Vec<IpNet>,
-    /// Sets of destinations.
     pub destination_sets: Vec<String>,
     /// Ranges of source ports.
     pub source_ports: Vec<(u16, u16)>,
@@ -66,9 +62,7 @@ pub enum Place {
     Switch,
     /// In the compartment.
     Inside {
-        /// The compartment.
         compartment: Guid,
-        /// The interface in it.
         interface: String,
         /// Of the compartment's own firewall, not of a switch that the host does not see into.
         host: bool,
@@ -78,7 +72,6 @@ pub enum Place {
 /// The rules of a port in one direction. Replies of what they allow pass; what no rule matches passes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccessList {
-    /// The port.
     pub port: String,
     /// Where the rules are.
     pub place: Place,

@@ -11,30 +11,23 @@ use crate::mac::Mac;
 /// One fact about links. The variants are in the order in which they are made.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Link {
-    /// A bridge of the host.
     Bridge {
-        /// Its name.
         name: String,
         /// How it forwards.
         forwarding: Forwarding,
     },
-    /// A bridge's own MAC.
     BridgeMac {
-        /// The bridge.
         bridge: String,
-        /// Its MAC.
         mac: Mac,
     },
     /// The host's adapter is a port of a bridge, which has taken its addresses over.
     Uplink {
-        /// The bridge.
         bridge: String,
     },
     /// What is marked for the fabric leaves by the adapter, whatever its destination.
     Fabric,
     /// A device that encapsulates frames.
     Tunnel {
-        /// Its name.
         name: String,
         /// The identifier of its segment.
         vni: u32,
@@ -47,41 +40,31 @@ pub enum Link {
     },
     /// An address of the host on a bridge.
     BridgeAddress {
-        /// The bridge.
         bridge: String,
         /// The address with its subnet's length.
         address: IpNet,
     },
-    /// A port.
     Port(Port),
     /// A port that passes nothing.
     Blocked {
-        /// The port.
         port: String,
     },
     /// An interface sends at most so much.
     Rate {
-        /// The compartment.
         compartment: Guid,
-        /// The interface in it.
         interface: String,
         /// Bytes a second.
         bytes: u64,
     },
     /// The MAC that answers for an address on a link.
     Neighbour {
-        /// The link.
         link: String,
-        /// The address.
         address: IpAddr,
-        /// Its MAC.
         mac: Mac,
     },
     /// Where frames for a MAC are sent.
     Peer {
-        /// The tunnel.
         tunnel: String,
-        /// The MAC.
         mac: Mac,
         /// The host behind which it is.
         host: IpAddr,
@@ -90,7 +73,6 @@ pub enum Link {
     },
     /// What is reached through a tunnel.
     Route {
-        /// The tunnel.
         tunnel: String,
         /// The destinations.
         prefix: IpNet,
@@ -140,13 +122,10 @@ pub struct Port {
     pub bridge: String,
     /// How that bridge forwards.
     pub forwarding: Forwarding,
-    /// The compartment.
     pub compartment: Guid,
     /// The interface's name inside.
     pub interface: String,
-    /// Its MAC.
     pub mac: Mac,
-    /// Its addresses.
     pub addresses: Vec<IpNet>,
     /// Its routes: prefix, gateway, metric.
     pub routes: Vec<(IpNet, IpAddr, u16)>,
@@ -159,7 +138,6 @@ pub struct Port {
 /// Next hop of packets that carry its mark, whatever their destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hop {
-    /// Its address.
     pub address: IpAddr,
     /// Only where it is a neighbour of the host; else it may be behind a router, too.
     pub neighbour: bool,

@@ -13,32 +13,25 @@ use crate::mac::Mac;
 pub enum Rule {
     /// Ports of a bridge reach the host itself only on a host path.
     Guarded {
-        /// The bridge.
         bridge: String,
     },
     /// What reaches the ports of a bridge is TCP, UDP, ICMP or IGMP, unless a rule of theirs lets more in.
     Closed {
-        /// The bridge.
         bridge: String,
     },
     /// Ports of a bridge and the host do not reach each other.
     Hostless {
-        /// The bridge.
         bridge: String,
     },
     /// Traffic between the ports of a bridge goes to the fabric first.
     ToFabric {
-        /// The bridge.
         bridge: String,
     },
-    /// A link of an overlay.
     OverlayLink {
-        /// The link.
         link: String,
     },
     /// A tunnel of an overlay.
     TunnelLink {
-        /// The tunnel.
         tunnel: String,
     },
     /// An address of the host on a bridge.
@@ -49,16 +42,13 @@ pub enum Rule {
     OverlayPrefix(IpNet),
     /// An address that tunnelled frames for that MAC are taken for.
     TunnelMac {
-        /// The tunnel.
         tunnel: String,
-        /// The MAC.
         mac: Mac,
     },
     /// What a pod sends there goes by the host.
     HostPath {
         /// The pod's address.
         address: IpAddr,
-        /// The destinations.
         destination: IpNet,
     },
     /// What a pod sends can be marked for a hop.
@@ -70,66 +60,50 @@ pub enum Rule {
     PodHop {
         /// The pod's address.
         address: IpAddr,
-        /// The destinations.
         destination: IpNet,
-        /// The hop.
         hop: Hop,
     },
     /// What leaves a prefix for elsewhere gets the host's address, whatever the protocol (NAT networks).
     Masquerade(IpNet),
     /// The source that a class of traffic gets.
     Source {
-        /// The class.
         class: NatClass,
-        /// The address.
         address: IpAddr,
     },
     /// A destination to which a class is not translated.
     Exception {
-        /// The class.
         class: NatClass,
-        /// The destination.
         destination: IpNet,
     },
     /// A destination to which a class with [`ONLY_DESTINATIONS`] is translated.
     Destination {
-        /// The class.
         class: NatClass,
-        /// The destination.
         destination: IpNet,
     },
     /// Outgoing TCP and UDP of an address belong to a class.
     Outbound {
-        /// The address.
         address: IpAddr,
-        /// The class.
         class: NatClass,
     },
     /// A destination that a pod's proxy does not see.
     Unproxied {
         /// The pod's address.
         address: IpAddr,
-        /// The destination.
         destination: IpNet,
     },
     /// A pod's connections to a prefix end at a proxy.
     Proxied {
         /// The pod's address.
         address: IpAddr,
-        /// The protocol.
         protocol: Protocol,
-        /// The destinations.
         destination: IpNet,
-        /// The proxy.
         proxy: (IpAddr, u16),
     },
     /// A set of addresses that access rules name.
     Set(String),
     /// A member of a set.
     Member {
-        /// The set.
         set: String,
-        /// The addresses.
         prefix: IpNet,
     },
     /// Access rules of a port, at its switch.
@@ -141,9 +115,7 @@ pub enum Rule {
     },
     /// A backend selector.
     Selector(Selector),
-    /// A backend of a VIP.
     Backend {
-        /// The VIP.
         vip: Vip,
         /// Its place among the VIP's backends, from 0.
         slot: u16,
@@ -154,7 +126,6 @@ pub enum Rule {
     },
     /// A backend of a VIP whose connections keep their destination.
     KeptBackend {
-        /// The VIP.
         vip: Vip,
         /// Its place among the VIP's backends, from 0.
         slot: u16,
@@ -163,9 +134,7 @@ pub enum Rule {
     },
     /// A VIP with its backend selector.
     Vip {
-        /// The VIP.
         vip: Vip,
-        /// Its selector.
         selector: Selector,
     },
 }
@@ -202,7 +171,6 @@ pub enum Distribution {
 /// Source address that a backend sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Seen {
-    /// The client.
     Client,
     /// The address of a class.
     Class(NatClass),
@@ -240,7 +208,6 @@ pub struct Vip {
     pub address: IpAddr,
     /// TCP, UDP or SCTP.
     pub protocol: Protocol,
-    /// The port.
     pub port: u16,
 }
 

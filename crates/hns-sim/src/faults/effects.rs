@@ -46,7 +46,6 @@ pub enum Action {
 pub enum Shown {
     /// Not yet there.
     NoManagementAddress,
-    /// A link-local address.
     LinkLocalAddress,
 }
 
@@ -129,7 +128,6 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// Adds the effect of a fault.
     pub(super) fn add(&mut self, kind: &'static FaultKind, fault: &Fault) {
         self.names.push(kind.name);
         let hresult = fault.hresult.or(kind.hresult);

@@ -11,7 +11,6 @@ use crate::restart::Loss;
 /// A call as the engine sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Called<'a> {
-    /// The function.
     pub function: Function,
     /// The object, where the call names one.
     pub id: Option<Guid>,
@@ -29,7 +28,6 @@ pub struct ActiveFault {
     pub hits: u64,
     /// How many calls it named.
     pub seen: u64,
-    /// The fault.
     pub fault: Fault,
 }
 

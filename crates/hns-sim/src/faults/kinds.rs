@@ -10,7 +10,6 @@ use crate::model::Tampering;
 /// Kind of a fault, by its name.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultKind {
-    /// The name.
     pub name: &'static str,
     /// What it does.
     pub action: Action,
@@ -687,7 +686,6 @@ pub const KINDS: &[FaultKind] = &[
     },
 ];
 
-/// The kind of that name.
 pub fn kind(name: &str) -> Option<&'static FaultKind> {
     KINDS.iter().find(|kind| kind.name == name)
 }

@@ -15,9 +15,7 @@ use crate::model::{Staged, Tampering, failure};
 pub(crate) struct Call<'a> {
     /// Its number since the service began.
     pub number: u64,
-    /// The function.
     pub function: Function,
-    /// Its arguments.
     pub args: Args<'a>,
     /// The object that it is about, where it names one.
     pub subject: Option<Guid>,
@@ -37,7 +35,6 @@ pub(crate) trait ClientSession: Send + Sync {
     /// Closes a handle of this session.
     fn close(&self, handle: Option<Handle>);
 
-    /// Subscribes the client to events.
     fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError>;
 }
 
@@ -49,7 +46,6 @@ pub(crate) trait Service: Send + Sync {
     /// Blocks until hanging calls are released more often than `releases`.
     fn hang(&self, releases: u64);
 
-    /// Restarts the service.
     fn restart(&self, restart: Restart) -> Result<(), String>;
 
     /// Damages the service's data: it is away until it is wiped.
@@ -85,7 +81,6 @@ impl<C: ClientSession, S: Service> FaultySession<C, S> {
         &self.session
     }
 
-    /// Makes a call.
     pub(crate) fn call(&self, call: &Call<'_>) -> Outcome {
         let Call { function, args, subject, .. } = *call;
         let (effects, releases) = self.service.judge(&Called { function, id: subject, texts: [args.settings, args.query, args.path] });
@@ -142,7 +137,6 @@ impl<C: ClientSession, S: Service> FaultySession<C, S> {
         Ok(reply)
     }
 
-    /// Subscribes the client to events.
     pub(crate) fn subscribe(&self, sink: EventSink) -> Result<Subscription, RawError> {
         self.session.subscribe(sink)
     }

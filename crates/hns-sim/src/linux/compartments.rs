@@ -16,12 +16,10 @@ impl LinuxKernel {
         self.netns_dir.join(id.to_string())
     }
 
-    /// Makes a compartment.
     pub(super) fn make_compartment(&self, id: &Guid) -> io::Result<()> {
         NetNs::create_at(&self.compartment(id)).map(drop)
     }
 
-    /// Removes a compartment.
     pub(super) fn remove_compartment(&self, id: &Guid) -> io::Result<()> {
         NetNs::remove_at(&self.compartment(id))
     }

@@ -178,7 +178,6 @@ impl LinuxKernel {
         Ok(self.rtnl.set_up(index)?)
     }
 
-    /// The uplink's address.
     pub(super) fn uplink_address(&self) -> io::Result<Option<Ipv4Addr>> {
         let Some(link) = self.rtnl.link(&self.uplink)? else { return Ok(None) };
         let addresses = self.rtnl.addrs(link.master.unwrap_or(link.index))?;

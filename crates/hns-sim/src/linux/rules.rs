@@ -139,7 +139,6 @@ impl Tables {
         tables
     }
 
-    /// The table of a family.
     pub(super) fn of(&mut self, family: Family) -> &mut Desired {
         self.0.entry(family).or_insert_with(|| Desired::new(table(family)))
     }

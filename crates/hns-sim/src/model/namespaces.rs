@@ -10,7 +10,6 @@ use super::{Context, Result, Staged, failure, new_id, read, read_value};
 use crate::compile::awaits_compartment;
 use crate::state::{Change, Endpoint, Object, endpoint_of};
 
-/// The host's own compartment.
 pub(crate) const HOST_COMPARTMENT: u32 = 1;
 
 impl Context<'_> {

@@ -207,7 +207,6 @@ impl Node {
         self.client.create(id(number), &balancer).unwrap();
     }
 
-    /// Sets a fault.
     pub fn fault(&self, fault: &str) {
         self.simulator.as_ref().unwrap().add_fault(fault.parse().unwrap()).unwrap();
     }
