@@ -7,7 +7,6 @@ pub fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
     lookup(object, path).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// An integer at a path.
 pub fn integer(object: &Value, path: &[&str]) -> Option<i64> {
     lookup(object, path).and_then(Value::as_i64)
 }

@@ -69,9 +69,7 @@ pub enum StartError {
     /// Keys or certificates do not fit.
     #[error("the API server's {what} cannot be used")]
     Tls {
-        /// Which of them.
         what: &'static str,
-        /// Why.
         #[source]
         source: BoxError,
     },
@@ -89,7 +87,6 @@ pub enum StartError {
 /// An in-process client's identity.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// User name.
     pub user: String,
     /// Groups, `system:authenticated` is added.
     pub groups: Vec<String>,
@@ -115,7 +112,6 @@ pub struct Api {
 }
 
 impl Api {
-    /// The user of a bearer token.
     pub fn token_user(&self, bearer: &str) -> Option<UserInfo> {
         self.review_token(bearer, &[token::ISSUER]).map(|(user, _)| user)
     }

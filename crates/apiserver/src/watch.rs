@@ -39,7 +39,6 @@ pub struct Request {
     pub kind: &'static KindInfo,
     /// Namespace, "" for all.
     pub namespace: String,
-    /// Selectors.
     pub selection: Selection,
     /// Where it starts.
     pub start: Start,

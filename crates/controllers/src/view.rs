@@ -53,7 +53,6 @@ pub(crate) struct ContainerPort {
     pub port: i32,
 }
 
-/// Row of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PodRow {
     pub uid: String,
@@ -158,7 +157,6 @@ impl PodRow {
     }
 }
 
-/// A port of a Service.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServicePortRow {
     pub name: Option<String>,
@@ -168,7 +166,6 @@ pub(crate) struct ServicePortRow {
     pub target: Option<IntOrString>,
 }
 
-/// Row of a Service.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServiceRow {
     pub uid: String,
@@ -226,7 +223,6 @@ impl readiness::Condition for NodeCondition {
     }
 }
 
-/// Row of a Node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NodeRow {
     pub uid: String,
@@ -272,7 +268,6 @@ pub(crate) struct DeploymentRow {
     pub replicas: i32,
 }
 
-/// Row of a Namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceRow {
     pub deleting: bool,

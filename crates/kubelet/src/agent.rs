@@ -70,7 +70,6 @@ impl Workers {
         }
     }
 
-    /// Wakes all.
     pub(crate) fn wake_all(&self) {
         for notes in self.lock().values() {
             let _ = notes.send(Note::Wake);

@@ -16,9 +16,7 @@ use crate::eviction::EvictionHard;
 pub struct Capacity {
     /// Thousandths of a CPU.
     pub cpu_millis: i64,
-    /// Bytes.
     pub memory_bytes: u64,
-    /// Pods.
     pub pods: u32,
     /// Bytes of the agent's file system; 0 asks the file system.
     pub ephemeral_storage_bytes: u64,
@@ -27,7 +25,6 @@ pub struct Capacity {
 /// Resolver settings of the host, for pods with `dnsPolicy: Default`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolver {
-    /// Name servers.
     pub servers: Vec<String>,
     /// Search domains.
     pub searches: Vec<String>,
@@ -58,7 +55,6 @@ pub struct ServerConfig {
     pub listener: TcpListener,
     /// Serving certificate, PEM.
     pub cert_pem: String,
-    /// Its key, PEM.
     pub key_pem: String,
     /// Client certificates of this CA are believed, PEM.
     pub client_ca_pem: String,
@@ -85,7 +81,6 @@ pub struct Config {
     pub root_dir: String,
     /// Facts for `nodeInfo`.
     pub facts: HostFacts,
-    /// Declared capacity.
     pub capacity: Capacity,
     /// More labels for a new Node, within what NodeRestriction allows.
     pub labels: BTreeMap<String, String>,

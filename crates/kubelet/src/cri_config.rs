@@ -140,7 +140,6 @@ pub(crate) fn dns(node: &NodeSide, pod: &Pod) -> v1::DnsConfig {
     dns
 }
 
-/// The sandbox of a pod.
 pub(crate) fn sandbox(node: &NodeSide, pod: &Pod, attempt: u32, logs: &PodPath) -> v1::PodSandboxConfig {
     let m = &pod.metadata;
     let spec = pod.spec.clone().unwrap_or_default();
@@ -257,7 +256,6 @@ fn notes(pod: &Pod, c: &Container, restarts: u32) -> HashMap<String, String> {
     notes
 }
 
-/// A container of a pod.
 pub(crate) fn container(node: &NodeSide, pod: &Pod, c: &Container, side: ContainerSide<'_>) -> Result<v1::ContainerConfig, SecurityError> {
     let lookup = |name: &str| side.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let expanded = |list: &Option<Vec<String>>| -> Vec<String> { list.iter().flatten().map(|s| expand(s, lookup)).collect() };

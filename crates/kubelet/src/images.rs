@@ -50,7 +50,6 @@ impl ImageError {
         }
     }
 
-    /// The reason of the event.
     pub(crate) fn event_reason(&self) -> &'static str {
         match self {
             ImageError::InvalidName { .. } | ImageError::Inspect { .. } => "InspectFailed",

@@ -33,7 +33,6 @@ pub(crate) struct Observed {
     pub containers: Vec<Container>,
 }
 
-/// A pod sandbox.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sandbox {
     pub id: String,
@@ -244,7 +243,6 @@ pub(crate) struct Output {
     pub finished: bool,
 }
 
-/// A container of the spec with its kind.
 pub(crate) fn containers(spec: &PodSpec) -> impl DoubleEndedIterator<Item = (Kind, &Spec)> {
     let inits = spec.init_containers.iter().flatten().map(|c| {
         let sidecar = c.restart_policy.as_deref() == Some("Always");

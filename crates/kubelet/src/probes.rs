@@ -78,7 +78,6 @@ pub(crate) enum GetError {
     Http(#[from] hyper::Error),
 }
 
-/// Which probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     Startup,

@@ -81,7 +81,6 @@ struct Ground {
     health: watch::Receiver<RuntimeHealth>,
     node: Informer<Node>,
     lists: FirstLists,
-    /// Changes of pods.
     changes: mpsc::UnboundedReceiver<PodChange>,
 }
 

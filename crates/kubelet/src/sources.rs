@@ -33,7 +33,6 @@ impl Kind {
         }
     }
 
-    /// The kind's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::ConfigMap => "ConfigMap",
@@ -67,7 +66,6 @@ struct Watch {
     users: Users,
 }
 
-/// The watches.
 pub(crate) struct Sources {
     client: kube::Client,
     api: cluster::ApiServer,

@@ -94,7 +94,6 @@ impl Statuses {
         let _ = tokio::time::timeout(LAST_WORD, arrived).await;
     }
 
-    /// Forgets a pod.
     pub(crate) fn forget(&self, uid: &str) {
         self.entries().remove(uid);
     }

@@ -15,7 +15,6 @@ pub enum TlsError {
     /// The PEM text holds no usable certificate or key.
     #[error("reading the {what} failed: check that it is PEM")]
     Pem {
-        /// Which one.
         what: &'static str,
         /// The parser's words.
         #[source]

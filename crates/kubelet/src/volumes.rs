@@ -45,7 +45,6 @@ pub(crate) enum VolumeError {
     HostPathTypeUnknown(String),
 }
 
-/// The directories of one pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodDirs {
     /// `…/pods/UID`.
@@ -207,7 +206,6 @@ pub(crate) fn tear_down(root: &HostRoot, dirs: &PodDirs) -> Result<(), HostError
     root.remove_tree(&dirs.pod.join("volumes")?)
 }
 
-/// Removes all directories of the pod.
 pub(crate) fn remove_all(root: &HostRoot, dirs: &PodDirs) -> Result<(), HostError> {
     root.unmount_below(&dirs.pod)?;
     root.remove_tree(&dirs.pod)?;

@@ -73,7 +73,6 @@ impl Allocators {
         taken.ports.extend(ports);
     }
 
-    /// Takes one address.
     pub fn take_address(&self, address: IpAddr) -> Result<(), AllocError> {
         let edges = [self.cidr.network(), self.cidr.broadcast()];
         if !self.cidr.contains(&address) || edges.contains(&address) {
@@ -95,7 +94,6 @@ impl Allocators {
         Ok(address)
     }
 
-    /// Takes one port.
     pub fn take_port(&self, port: u16) -> Result<(), AllocError> {
         if !self.ports.contains(&port) {
             return Err(AllocError::PortOutside { first: *self.ports.start(), last: *self.ports.end() });

@@ -22,18 +22,15 @@ pub const SERVICE_ACCOUNT_USER: &str = "system:serviceaccount:";
 /// Upstream's `user.Info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserInfo {
-    /// User name.
     pub name: String,
     /// User id ("" when the proof has none).
     pub uid: String,
-    /// Groups.
     pub groups: Vec<String>,
     /// Further attributes.
     pub extra: Map<String, Value>,
 }
 
 impl UserInfo {
-    /// An authenticated user.
     pub fn new(name: &str, groups: &[&str]) -> Self {
         let mut groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
         if !groups.iter().any(|group| group == AUTHENTICATED || group == UNAUTHENTICATED) {
@@ -42,7 +39,6 @@ impl UserInfo {
         Self { name: name.into(), uid: String::new(), groups, extra: Map::new() }
     }
 
-    /// The anonymous user.
     pub fn anonymous() -> Self {
         Self::new("system:anonymous", &[UNAUTHENTICATED])
     }

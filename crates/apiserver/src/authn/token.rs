@@ -16,9 +16,7 @@ pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 pub struct Binding {
     /// "Pod", "Secret" or "Node".
     pub kind: String,
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
     /// The node a bound pod runs on: (name, uid).
     pub node: Option<(String, String)>,

@@ -23,7 +23,6 @@ fn metadata(name: &str) -> Value {
     })
 }
 
-/// All ClusterRoles.
 pub fn cluster_roles() -> Vec<Value> {
     let mut roles = vec![("cluster-admin", vec![rule(&["*"], &["*"], &["*"]), json!({"nonResourceURLs": ["*"], "verbs": ["*"]})])];
     roles.extend(system_roles());
@@ -33,7 +32,6 @@ pub fn cluster_roles() -> Vec<Value> {
     roles.into_iter().map(document).chain(user_roles()).collect()
 }
 
-/// All ClusterRoleBindings.
 pub fn cluster_role_bindings() -> Vec<Value> {
     let bindings = [
         ("cluster-admin", "cluster-admin", vec![("Group", "system:masters")]),

@@ -17,19 +17,13 @@ use std::sync::Arc;
 pub struct Attributes {
     /// Who asks.
     pub user: UserInfo,
-    /// The verb.
     pub verb: String,
     /// Whether a resource is meant, or a path.
     pub is_resource: bool,
-    /// API group.
     pub group: String,
-    /// Resource.
     pub resource: String,
-    /// Subresource.
     pub subresource: String,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// Path, for other requests.
     pub path: String,
@@ -110,7 +104,6 @@ pub enum Decision {
     NoOpinion(String),
 }
 
-/// All authorizers.
 pub struct Authorizer {
     store: Arc<Store>,
     rbac: rbac::Cache,
@@ -122,7 +115,6 @@ impl Authorizer {
         Self { store, rbac: rbac::Cache::default() }
     }
 
-    /// Decides.
     pub fn decide(&self, attributes: &Attributes) -> Decision {
         if attributes.user.is_in(MASTERS) {
             return Decision::Allow(String::new());

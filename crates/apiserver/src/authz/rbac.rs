@@ -34,7 +34,6 @@ impl Cache {
     }
 }
 
-/// One rule of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rule {
     verbs: Vec<String>,

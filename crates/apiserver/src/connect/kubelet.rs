@@ -50,9 +50,7 @@ impl NodeNetworks {
 /// Where a node's kubelet is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The node's name.
     pub node: String,
-    /// Its address.
     pub address: IpAddr,
     /// The kubelet's port.
     pub port: u16,

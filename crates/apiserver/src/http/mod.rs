@@ -39,11 +39,8 @@ pub struct Call {
     pub info: RequestInfo,
     /// Who asks.
     pub user: UserInfo,
-    /// The query string.
     pub query: Query,
-    /// Headers.
     pub headers: HeaderMap,
-    /// The body.
     pub body: Bytes,
 }
 

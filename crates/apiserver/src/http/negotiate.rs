@@ -35,7 +35,6 @@ pub enum Transform {
 pub struct Accepted {
     /// Wire form.
     pub encoding: Encoding,
-    /// Transformation.
     pub transform: Transform,
 }
 

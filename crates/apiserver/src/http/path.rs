@@ -15,7 +15,6 @@ pub struct RequestInfo {
     pub is_resource: bool,
     /// API group ("" for the legacy one).
     pub group: String,
-    /// API version.
     pub version: String,
     /// Plural resource name.
     pub resource: String,
@@ -27,7 +26,6 @@ pub struct RequestInfo {
     pub namespace: String,
     /// Object name; for a list or watch the name that its field selector asks for.
     pub name: String,
-    /// The whole path.
     pub path: String,
 }
 

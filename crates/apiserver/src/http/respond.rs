@@ -25,7 +25,6 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A response of bytes.
 pub fn bytes(code: u16, content_type: &'static str, bytes: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(bytes));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -47,7 +46,6 @@ pub fn document(encoding: Encoding, code: u16, value: &Value) -> Response<Body> 
     }
 }
 
-/// An error.
 pub fn error(encoding: Encoding, error: &ApiError) -> Response<Body> {
     let mut response = document(encoding, error.code, &error.to_value());
     let retry = error.details.as_ref().and_then(|details| details.get("retryAfterSeconds")).and_then(Value::as_i64);
@@ -84,7 +82,6 @@ pub fn entry(accepted: Accepted, kind: &KindInfo, include: &str, entry: &Entry) 
     object(accepted, kind, 200, include, entry.value())
 }
 
-/// A page of a list.
 pub fn list(accepted: Accepted, kind: &KindInfo, include: &str, page: &Page) -> Response<Body> {
     let metadata = page.metadata();
     match (accepted.transform, accepted.encoding) {

@@ -1,11 +1,9 @@
 //! The kinds this server serves, as one table: their names, scope, verbs and subresources as upstream's discovery states them.
 
-/// One served kind.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KindInfo {
     /// API group; empty for the core group.
     pub group: &'static str,
-    /// API version.
     pub version: &'static str,
     /// The kind's name in objects.
     pub kind: &'static str,
@@ -82,7 +80,6 @@ const APPS: &str = "apps";
 const EVENTS: &str = "events.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// The stored kinds.
 pub const KINDS: &[KindInfo] = &[
     kind("", "ConfigMap", "configmaps", "configmap", "io.k8s.api.core.v1.ConfigMap").short(&["cm"]),
     kind("", "Endpoints", "endpoints", "endpoints", "io.k8s.api.core.v1.Endpoints").short(&["ep"]),

@@ -3,10 +3,8 @@
 /// One line: a metric with its labels.
 #[derive(Debug, PartialEq)]
 pub struct Line<'a> {
-    /// The metric's name.
     pub name: &'a str,
     labels: &'a str,
-    /// The value.
     pub value: f64,
     /// Milliseconds since 1970, when the line says so.
     pub at: Option<i64>,

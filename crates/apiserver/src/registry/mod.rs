@@ -22,7 +22,6 @@ use crate::store::{Store, WriteError};
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The registry of all kinds.
 pub struct Registry {
     /// Where objects live.
     pub store: Arc<Store>,
@@ -34,7 +33,6 @@ pub struct Registry {
 
 /// Who writes, and how.
 pub struct WriteContext {
-    /// The requester.
     pub user: UserInfo,
     /// `dryRun=All`: everything but the write.
     pub dry_run: bool,

@@ -53,11 +53,9 @@ impl Selection {
     }
 }
 
-/// A page of a list.
 pub struct Page {
     /// metadata.resourceVersion of the list.
     pub revision: u64,
-    /// The objects.
     pub entries: Vec<Entry>,
     /// metadata.continue, "" for the last page.
     pub next: String,
@@ -97,7 +95,6 @@ impl Registry {
         self.store.get(&storage_key(kind, namespace, name)).ok_or_else(|| ApiError::not_found(kind, name))
     }
 
-    /// One page of a list.
     pub fn list(&self, kind: &KindInfo, namespace: &str, selection: &Selection, query: &Query) -> Result<Page, ApiError> {
         let limit = query.integer("limit").and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
         let resume = query.get("continue").filter(|token| !token.is_empty()).map(decode_continue).transpose()?;

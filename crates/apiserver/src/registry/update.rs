@@ -16,11 +16,8 @@ const TRIES: usize = 6;
 /// What is written.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// Its kind.
     pub kind: &'static KindInfo,
-    /// Its namespace.
     pub namespace: &'a str,
-    /// Its name.
     pub name: &'a str,
     /// The part that may change.
     pub part: Part,

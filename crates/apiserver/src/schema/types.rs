@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 
 const TEXT: &str = include_str!("types.txt");
 
-/// A Go struct.
 #[derive(Debug, PartialEq, Eq)]
 pub struct GoType {
     /// The full name, as in OpenAPI documents.
@@ -20,7 +19,6 @@ pub struct GoType {
     pub fields: Vec<Field>,
 }
 
-/// A field of a Go struct.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Field {
     /// The name in JSON.

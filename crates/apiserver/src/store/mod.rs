@@ -27,7 +27,6 @@ pub enum OpenError {
     /// A file or directory could not be read or written.
     #[error("opening the store in {dir:?}: {operation} failed")]
     File {
-        /// The store's directory.
         dir: std::path::PathBuf,
         /// What was attempted.
         operation: &'static str,
@@ -38,7 +37,6 @@ pub enum OpenError {
     /// redb refused the file.
     #[error("opening the store {path:?} failed: another process may hold it, or it is damaged")]
     Database {
-        /// The file.
         path: std::path::PathBuf,
         /// What redb said.
         #[source]
@@ -55,17 +53,13 @@ pub enum OpenError {
     /// The encryption configuration does not fit.
     #[error("reading {path:?} failed: {reason}")]
     Encryption {
-        /// The file.
         path: std::path::PathBuf,
         /// What is wrong with it.
         reason: String,
     },
     /// A stored object cannot be decrypted.
     #[error("{key:?} cannot be decrypted: the encryption configuration beside the store is not the one it was written with")]
-    Decrypt {
-        /// The object's key.
-        key: String,
-    },
+    Decrypt { key: String },
 }
 
 /// Why a write was not made.
@@ -102,7 +96,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The object.
     pub fn value(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or_default()
     }
@@ -172,7 +165,6 @@ impl Store {
         self.shared.lock().changed.get(prefix).copied().unwrap_or_default()
     }
 
-    /// One object.
     pub fn get(&self, key: &str) -> Option<Entry> {
         self.shared.lock().index.get(key).cloned()
     }

@@ -25,7 +25,6 @@ pub enum Change {
 pub struct Event {
     /// The revision that made it.
     pub revision: u64,
-    /// The object's key.
     pub key: Arc<str>,
     /// What happened.
     pub change: Change,

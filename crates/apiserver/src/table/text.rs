@@ -34,7 +34,6 @@ pub fn since(object: &Value, pointer: &str, now: Timestamp) -> String {
     time(object, pointer).map_or_else(|| "<unknown>".into(), |then| human_duration(now.as_second() - then.as_second()))
 }
 
-/// The timestamp at the pointer.
 pub fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
     get(object, pointer).parse().ok()
 }

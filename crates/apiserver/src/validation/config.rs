@@ -166,7 +166,6 @@ pub fn new_event(new: &Field, old: Option<&Field>, errors: &mut Errors) {
     }
 }
 
-/// A Lease.
 pub fn lease(new: &Field, errors: &mut Errors) {
     let spec = new.get("spec");
     let duration = spec.get("leaseDurationSeconds");

@@ -42,7 +42,6 @@ impl ErrorKind {
     }
 }
 
-/// One field's error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
     /// What is wrong.

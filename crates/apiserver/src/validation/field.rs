@@ -8,7 +8,6 @@ use serde_json::Value;
 pub struct Field<'a> {
     /// The path, as errors name it.
     pub path: String,
-    /// The value.
     pub value: &'a Value,
 }
 
@@ -54,7 +53,6 @@ impl<'a> Field<'a> {
         self.value.as_i64()
     }
 
-    /// Whether it is true.
     pub fn is_true(&self) -> bool {
         self.value.as_bool().unwrap_or_default()
     }

@@ -78,7 +78,6 @@ fn common(meta: &Field, errors: &mut Errors) {
     }
 }
 
-/// A map of labels.
 pub fn labels(field: &Field, errors: &mut Errors) {
     for (key, value) in field.members() {
         for problem in names::qualified(key) {
@@ -90,7 +89,6 @@ pub fn labels(field: &Field, errors: &mut Errors) {
     }
 }
 
-/// A map of annotations.
 pub fn annotations(field: &Field, errors: &mut Errors) {
     let mut size = 0;
     for (key, value) in field.members() {
@@ -128,7 +126,6 @@ fn owners(field: &Field, errors: &mut Errors) {
     }
 }
 
-/// A label selector.
 pub fn selector(field: &Field, errors: &mut Errors) {
     labels(&field.get("matchLabels"), errors);
     for requirement in field.get("matchExpressions").items() {

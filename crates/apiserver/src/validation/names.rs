@@ -120,7 +120,6 @@ pub fn qualified(text: &str) -> Vec<String> {
     found
 }
 
-/// A label's value.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     at_most(text, 63, &mut found);
@@ -157,7 +156,6 @@ pub fn environment(text: &str) -> Vec<String> {
     if valid { Vec::new() } else { vec!["a valid environment variable name must consist only of printable ASCII characters other than '='".into()] }
 }
 
-/// A port's number.
 pub fn port_number(number: i64) -> Vec<String> {
     if (1..=65535).contains(&number) { Vec::new() } else { vec!["must be between 1 and 65535, inclusive".into()] }
 }
@@ -183,7 +181,6 @@ pub fn port_name(text: &str) -> Vec<String> {
     found
 }
 
-/// An IP address.
 pub fn ip(text: &str) -> Vec<String> {
     match text.parse::<IpAddr>() {
         Ok(_) => Vec::new(),

@@ -33,7 +33,6 @@ pub fn check_ephemeral(new: &Field, old: &Field, errors: &mut Errors) {
     pod_update::ephemeral(&new.get("spec"), &old.get("spec"), errors);
 }
 
-/// A pod template.
 pub fn template(template: &Field, errors: &mut Errors) {
     meta::labels(&template.get("metadata").get("labels"), errors);
     meta::annotations(&template.get("metadata").get("annotations"), errors);

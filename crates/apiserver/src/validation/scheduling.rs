@@ -158,7 +158,6 @@ pub fn spread(field: &Field, errors: &mut Errors) {
     }
 }
 
-/// The taints of a node.
 pub fn taints(field: &Field, errors: &mut Errors) {
     let mut used = HashSet::new();
     for taint in field.items() {

@@ -24,7 +24,6 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Starts them.
     pub fn start(client: &Client, api: &ApiServer) -> Self {
         let labels = |namespace: &Namespace| Some(namespace.metadata.labels.clone().unwrap_or_default());
         Self {
@@ -62,7 +61,6 @@ impl World {
         }
     }
 
-    /// A volume by name.
     pub fn volume(&self, name: &str) -> Option<&VolumeRow> {
         self.volumes.iter().find(|(key, _)| key.name == name).map(|(_, volume)| volume.as_ref())
     }

@@ -69,7 +69,6 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     Ok(Next::Change)
 }
 
-/// The claims of a pod's own volumes.
 fn wanted(key: &Key, pod: &Pod) -> Vec<PersistentVolumeClaim> {
     let owner = controller_reference("v1", "Pod", &key.name, pod.metadata.uid.as_deref().unwrap_or_default());
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());

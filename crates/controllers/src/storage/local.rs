@@ -52,7 +52,6 @@ pub trait LocalVolumes: Send + Sync + 'static {
     fn remove(&self, node: &str, path: &str) -> io::Result<()>;
 }
 
-/// Row of a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NodeRow {
     windows: bool,

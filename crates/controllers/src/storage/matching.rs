@@ -13,7 +13,6 @@ pub(crate) type Named = (Key, Arc<VolumeRow>);
 /// Where a volume is looked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place<'a> {
-    /// Anywhere.
     Anywhere,
     /// Only a volume reserved for the claim counts: the scheduler will choose among others.
     Reserved,

@@ -13,7 +13,6 @@ use super::{Container, ImageState, Input, Kind, State, containers, is_host_netwo
 /// The conditions that belong to the node agent; others are left alone.
 pub(crate) const OWN_CONDITIONS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
-/// Renders the status of a pod.
 pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodStatus {
     let old = i.pod.status.clone().unwrap_or_default();
     let Some(spec) = &i.pod.spec else { return old };

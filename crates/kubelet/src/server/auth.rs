@@ -11,7 +11,6 @@ use kube::Api;
 use kube::api::PostParams;
 use sha2::{Digest, Sha256};
 
-/// An authenticated user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct User {
     pub name: String,

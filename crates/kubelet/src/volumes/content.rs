@@ -73,7 +73,6 @@ fn token_key(t: &ServiceAccountTokenProjection) -> (String, i64) {
 }
 
 impl Content<'_> {
-    /// The files of one volume.
     pub(super) fn files(&self, volume: &Volume) -> Result<Files, ContentError> {
         let mut out = Files::new();
         if let Some(s) = &volume.secret {

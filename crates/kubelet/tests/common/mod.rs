@@ -169,7 +169,6 @@ impl World {
         self.ready_condition().await.is_some_and(|c| c.status == "True")
     }
 
-    /// The Node's condition Ready.
     pub async fn ready_condition(&self) -> Option<NodeCondition> {
         let conditions = self.node().await.and_then(|n| n.status).and_then(|s| s.conditions).unwrap_or_default();
         conditions.into_iter().find(|c| c.type_ == "Ready")
