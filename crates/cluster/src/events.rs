@@ -29,7 +29,6 @@ const QUEUE: usize = 1000;
 /// Attempts for one Event (upstream: `maxTriesPerEvent`).
 const ATTEMPTS: u32 = 12;
 
-/// Type of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
     /// Things go as they should.

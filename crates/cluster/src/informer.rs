@@ -36,7 +36,6 @@ const PAGE_SIZE: u32 = 100;
 pub struct Key {
     /// Namespace, empty for cluster-scoped objects.
     pub ns: String,
-    /// Name.
     pub name: String,
 }
 
@@ -216,7 +215,6 @@ impl<R> Informer<R> {
         self.read(|rows| rows.range(Key::new(ns, "")..).take_while(|(key, _)| key.ns == ns).map(|(key, row)| (key.clone(), row.clone())).collect())
     }
 
-    /// One row.
     pub fn get(&self, key: impl Borrow<Key>) -> Option<Arc<R>> {
         self.read(|rows| rows.get(key.borrow()).cloned())
     }

@@ -35,16 +35,13 @@ pub enum Error {
     /// The kubeconfig could not be read or parsed. Retrying does not help until the file changes.
     #[error("reading kubeconfig {path:?} failed: check that the file exists and holds clusters, users and a current-context")]
     Kubeconfig {
-        /// Path of the file.
         path: std::path::PathBuf,
-        /// The error of the parser.
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
     /// The kubeconfig names certificates or keys that cannot be used.
     #[error("making an API client from {path:?} failed: check the certificates and keys it names")]
     Client {
-        /// Path of the file.
         path: std::path::PathBuf,
         /// The error of the client library.
         #[source]

@@ -78,7 +78,6 @@ pub struct Request {
     pub args: BTreeMap<String, String>,
     /// `CNI_PATH`.
     pub path: String,
-    /// The configuration.
     pub config: PluginConfig,
     /// The configuration as it came, for delegates.
     pub stdin: Vec<u8>,

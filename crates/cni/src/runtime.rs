@@ -19,7 +19,6 @@ pub use exec::Call;
 /// One interface of one sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attachment {
-    /// The sandbox's id.
     pub container_id: String,
     /// Its network namespace: a path on Linux, an HCN namespace's GUID on Windows. Empty when it is gone (DEL only).
     pub netns: String,
@@ -57,7 +56,6 @@ pub enum RuntimeError {
     /// There is no usable configuration; it may appear later.
     #[error("no network configuration in {dir}: {reason}; the pod network writes it when it is ready")]
     NotConfigured {
-        /// The directory searched.
         dir: PathBuf,
         /// What was found instead.
         reason: String,
@@ -72,7 +70,6 @@ pub enum RuntimeError {
         plugin: String,
         /// `ADD`, `DEL`, …
         command: &'static str,
-        /// Its output.
         #[source]
         error: CniError,
     },
@@ -91,9 +88,7 @@ pub enum RuntimeError {
     Cache {
         /// `write`, `read`, `remove`.
         what: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },

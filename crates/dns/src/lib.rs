@@ -36,7 +36,6 @@ pub enum Error {
     Domain {
         /// The given text.
         domain: String,
-        /// The reason.
         #[source]
         source: ZoneError,
     },

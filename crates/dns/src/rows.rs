@@ -18,7 +18,6 @@ pub(crate) struct Port {
 /// Target of a Service's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Its own addresses.
     Addresses(Vec<IpAddr>),
     /// Those of its endpoints.
     Endpoints,
@@ -26,7 +25,6 @@ pub(crate) enum Target {
     Alias(String),
 }
 
-/// Row of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServiceRow {
     pub target: Target,
@@ -57,7 +55,6 @@ pub(crate) struct Endpoint {
     pub hostname: Option<String>,
 }
 
-/// Row of an EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SliceRow {
     pub service: String,

@@ -13,7 +13,6 @@ pub const OWNER: &str = "mullion";
 pub struct Desired {
     /// The network's id: ours alone can have it.
     pub network_id: Guid,
-    /// The network.
     pub network: HostComputeNetwork,
     /// The host endpoint's id.
     pub endpoint_id: Guid,
@@ -73,9 +72,7 @@ pub enum HnsError {
         "HNS network {name:?} exists and is not ours (id {id}, owner {owner:?}): remove it (Get-HnsNetwork | ? Name -eq {name} | Remove-HnsNetwork) or choose another name for the pod network"
     )]
     Foreign {
-        /// Its name.
         name: String,
-        /// Its id.
         id: Guid,
         /// The owner that it names.
         owner: String,

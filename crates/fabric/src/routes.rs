@@ -16,7 +16,6 @@ pub enum Step {
     Add {
         /// The route, without an interface: the host finds it by the next hop.
         route: HostRoute,
-        /// The peer.
         node: String,
     },
     /// Points a route of ours to another next hop: the pod CIDR has moved.
@@ -25,14 +24,10 @@ pub enum Step {
         old: HostRoute,
         /// What should be there.
         route: HostRoute,
-        /// The peer.
         node: String,
     },
     /// Removes a route of ours that no peer needs.
-    Delete {
-        /// The route.
-        route: HostRoute,
-    },
+    Delete { route: HostRoute },
 }
 
 impl fmt::Display for Step {

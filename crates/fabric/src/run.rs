@@ -36,10 +36,7 @@ pub enum PodNetwork {
     },
     /// By a Linux bridge of this name, in this process's network namespace.
     #[cfg(target_os = "linux")]
-    Linux {
-        /// The bridge.
-        bridge: String,
-    },
+    Linux { bridge: String },
     /// Not at all: only routes are kept. For a host without pods that must reach them, such as the control plane's.
     None,
 }

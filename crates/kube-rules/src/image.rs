@@ -6,9 +6,7 @@ use crate::os::{NodeOs, WINDOWS_RELEASES, describe_build, release};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.message())]
 pub struct BuildMismatch {
-    /// Build of the image.
     pub image_build: u32,
-    /// Build of the node.
     pub node_build: u32,
     /// The image as the pod names it, where known.
     pub image: Option<String>,

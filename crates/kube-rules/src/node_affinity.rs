@@ -48,7 +48,6 @@ pub struct NodeTerm {
 }
 
 impl NodeTerm {
-    /// Compiles a term.
     pub fn new(term: &NodeSelectorTerm) -> Self {
         let expressions = term.match_expressions.iter().flatten();
         let expressions = expressions.map(|one| (one.key.as_str(), one.operator.as_str(), one.values.as_deref().unwrap_or_default()));

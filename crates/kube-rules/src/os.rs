@@ -15,14 +15,12 @@ pub enum NodeOs {
         /// Build number, as in `10.0.BUILD`.
         build: u32,
     },
-    /// Linux.
     Linux,
 }
 
 /// One Windows Server release.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WindowsRelease {
-    /// Build number.
     pub build: u32,
     /// Names that image tags use for it; the first is the one advice mentions.
     pub tags: &'static [&'static str],
@@ -78,7 +76,6 @@ impl NodeOs {
         }
     }
 
-    /// Whether it is Windows.
     pub fn is_windows(self) -> bool {
         matches!(self, NodeOs::Windows { .. })
     }

@@ -28,7 +28,6 @@ pub enum PathError {
     /// A component that the file system cannot hold or treats specially.
     #[error("path {path:?} contains {component:?}: {why}")]
     Component {
-        /// The whole path.
         path: String,
         /// The offending part.
         component: String,

@@ -54,10 +54,8 @@ impl Quantity {
         Quantity { nanos: millis as i128 * (NANO / 1000), format: Format::DecimalSi }
     }
 
-    /// Zero.
     pub const ZERO: Quantity = Quantity::from_units(0);
 
-    /// Reads a quantity.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         text.parse()
     }
@@ -77,7 +75,6 @@ impl Quantity {
         self.nanos as f64 / NANO as f64
     }
 
-    /// Whether it is zero.
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }

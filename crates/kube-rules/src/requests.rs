@@ -24,7 +24,6 @@ pub fn count(name: &str, quantity: Quantity) -> i64 {
     if name == "cpu" { quantity.milli_value() } else { quantity.value() }
 }
 
-/// Counts all amounts.
 pub fn counts(amounts: &Amounts) -> Resources {
     amounts.iter().map(|(name, quantity)| (name.clone(), count(name, *quantity))).collect()
 }

@@ -16,7 +16,6 @@ pub enum SelectorError {
     /// A field selector with a term that has no operator.
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
     Term {
-        /// The whole text.
         selector: String,
         /// The part without an operator.
         term: String,

@@ -53,7 +53,6 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("the configuration file {path} cannot be read")]
     Read {
-        /// The file.
         path: String,
         /// The system's reason.
         source: std::io::Error,
@@ -61,7 +60,6 @@ pub enum ConfigError {
     /// Something in the file is wrong.
     #[error("the configuration file {path}")]
     File {
-        /// The file.
         path: String,
         /// What is wrong with it.
         source: Box<ConfigError>,
@@ -159,7 +157,6 @@ pub fn to_document<T: Document>(config: &T) -> Value {
     Value::Object(document)
 }
 
-/// The document as YAML.
 pub fn to_yaml<T: Document>(config: &T) -> String {
     serde_yaml_ng::to_string(&to_document(config)).unwrap_or_default()
 }

@@ -25,7 +25,6 @@ pub const HEALTHZ_PORT: u16 = 10256;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubeProxyConfiguration {
-    /// The API client.
     pub client_connection: ClientConnection,
     /// Name of the Node; empty for the host's name.
     pub hostname_override: String,
@@ -193,7 +192,6 @@ pub enum ProxyMode {
     Unset,
     /// HNS.
     Kernelspace,
-    /// nftables.
     Nftables,
     /// Relays in the proxy's own process.
     Userspace,

@@ -30,7 +30,6 @@ pub struct KubeletConfiguration {
     pub healthz_port: u16,
     /// Address of plain health checks.
     pub healthz_bind_address: IpAddr,
-    /// Cluster domain.
     pub cluster_domain: String,
     /// Cluster DNS servers.
     #[serde(rename = "clusterDNS")]

@@ -29,7 +29,6 @@ pub enum Part {
 }
 
 impl Part {
-    /// All parts.
     pub const ALL: [Self; 3] = [Self::Kubelet, Self::Proxy, Self::Fabric];
 }
 
@@ -80,7 +79,6 @@ mod os_as_text {
 pub struct NodeConfiguration {
     /// Path of the kubeconfig with the node's identity.
     pub kubeconfig: String,
-    /// Name of the Node.
     pub node_name: String,
     /// Address of the node that others reach it at.
     #[serde(rename = "nodeIP", with = "empty_is_none")]
@@ -157,7 +155,6 @@ impl Document for NodeConfiguration {
 /// The whole configuration of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeConfig {
-    /// The node itself.
     pub node: NodeConfiguration,
     /// The node agent.
     pub kubelet: KubeletConfiguration,
@@ -250,7 +247,6 @@ impl NodeConfig {
 pub struct Complete {
     /// The configuration in effect.
     pub config: NodeConfig,
-    /// Address of the node.
     pub node_ip: IpAddr,
     /// Every pod's address lies here.
     pub cluster_cidr: IpNet,

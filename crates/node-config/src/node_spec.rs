@@ -29,9 +29,7 @@ const GIB: u64 = 1 << 30;
 pub struct NodeSpec {
     /// Host name and Node name.
     pub name: String,
-    /// Operating system.
     pub os: NodeOs,
-    /// Processors.
     pub cpu: u32,
     /// Memory in bytes.
     pub mem: u64,

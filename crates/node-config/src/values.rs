@@ -166,7 +166,6 @@ as_text!(NetworkName);
 pub struct NetworkList(pub Vec<NetworkName>);
 
 impl NetworkList {
-    /// All the networks.
     pub fn networks(&self) -> Vec<IpNet> {
         self.0.iter().flat_map(|name| name.networks()).collect()
     }

@@ -17,7 +17,6 @@ use crate::table::{Table, VipKey};
 /// A VIP that could not be programmed; it is retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Which one.
     pub key: VipKey,
     /// Why, with the way out.
     pub reason: String,
@@ -84,7 +83,6 @@ pub trait Backend {
     /// Waits for the next event. May be dropped and called again at any time.
     fn next_event(&mut self) -> impl Future<Output = Self::Event> + Send;
 
-    /// Processes an event.
     fn process(&mut self, event: Self::Event, table: &Table);
 
     /// The progress, when anything in it but `pending` changed since this was last called.

@@ -47,7 +47,6 @@ pub struct ListenError {
 enum Site {
     /// Metrics, mode, configuration.
     Metrics,
-    /// Health.
     Health,
 }
 

@@ -229,7 +229,6 @@ pub enum CleanupError {
     /// An object is left.
     #[error("{key}: {reason}")]
     Left {
-        /// Its VIP.
         key: VipKey,
         /// Why it is left.
         reason: String,

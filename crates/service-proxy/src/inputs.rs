@@ -211,7 +211,6 @@ fn begins_with(slice: &str, service: &str) -> bool {
 pub struct SharedInputs(Arc<Mutex<Inputs>>);
 
 impl SharedInputs {
-    /// Locks the inputs.
     pub fn lock(&self) -> MutexGuard<'_, Inputs> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -53,7 +53,6 @@ pub(crate) struct Places {
     pub client: NetNs,
     /// A host outside of the cluster, which sends to 10.96.0.0/16 and 192.0.2.0/24 through the node.
     pub outside: NetNs,
-    /// The node's address.
     pub node_ip: &'static str,
     pub pods: Vec<Pod>,
 }

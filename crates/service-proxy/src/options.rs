@@ -37,7 +37,6 @@ pub enum OptionsError {
 pub enum Mode {
     /// HNS.
     Kernel,
-    /// nftables.
     Nftables,
     /// Relays in this process.
     Userspace,

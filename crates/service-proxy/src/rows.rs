@@ -33,14 +33,11 @@ pub struct ServiceRow {
     pub preserve_destination: bool,
 }
 
-/// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
     /// Its name; empty when it has none.
     pub name: String,
-    /// Its protocol.
     pub protocol: Protocol,
-    /// Its number.
     pub port: u16,
     /// Its port on every node.
     pub node_port: Option<u16>,
@@ -51,9 +48,7 @@ pub struct ServicePort {
 pub struct SliceRow {
     /// Name of the Service, from the label.
     pub service: String,
-    /// Its ports.
     pub ports: Vec<SlicePort>,
-    /// Its endpoints.
     pub endpoints: Vec<EndpointRow>,
     /// The zones that its endpoints' hints name; [`EndpointRow::zones`] points here.
     pub zones: Vec<Box<str>>,
@@ -61,18 +56,14 @@ pub struct SliceRow {
     pub triggered: Option<i64>,
 }
 
-/// A port of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePort {
     /// Its name; empty when it has none.
     pub name: String,
-    /// Its protocol.
     pub protocol: Protocol,
-    /// Its number.
     pub port: u16,
 }
 
-/// An endpoint of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointRow {
     /// Its first address: the API calls them interchangeable.
@@ -117,7 +108,6 @@ pub struct NodeRow {
 }
 
 impl NodeRow {
-    /// Reads a Node.
     pub fn of(node: &Node) -> Self {
         let meta = &node.metadata;
         let spec = node.spec.as_ref();

@@ -29,7 +29,6 @@ pub enum BackendConfig {
     Hcn {
         /// The service.
         client: HcnClient,
-        /// Its settings.
         settings: crate::hns::Settings,
     },
     /// nftables in this process's network namespace.
@@ -59,7 +58,6 @@ pub struct Config {
     pub health_checks: bool,
     /// Where the status goes.
     pub status: Option<watch::Sender<Status>>,
-    /// The metrics.
     pub metrics: Metrics,
 }
 

@@ -8,14 +8,10 @@ use std::sync::Arc;
 use cluster::Key;
 use ipnet::IpNet;
 
-/// A transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
-    /// SCTP.
     Sctp,
 }
 
@@ -63,7 +59,6 @@ impl IpFamily {
     /// Both.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// That of an address.
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
@@ -72,7 +67,6 @@ impl IpFamily {
 /// The address a VIP listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VipAddress {
-    /// One address.
     Ip(IpAddr),
     /// The addresses of this node, of one family, on which node ports listen.
     Node(IpFamily),
@@ -81,11 +75,8 @@ pub enum VipAddress {
 /// What identifies a VIP on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipKey {
-    /// Address.
     pub address: VipAddress,
-    /// Protocol.
     pub protocol: Protocol,
-    /// Port.
     pub port: u16,
 }
 
@@ -138,9 +129,7 @@ pub enum Unserved {
 /// Address and port of a backend of a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendAddress {
-    /// Its address.
     pub address: IpAddr,
-    /// Its port.
     pub port: u16,
     /// Whether its pod runs on this node.
     pub local: bool,
@@ -237,7 +226,6 @@ impl fmt::Display for Vip {
 /// The health check of a Service at `healthCheckNodePort`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The port.
     pub port: u16,
     /// How many ready endpoints of the Service are on this node.
     pub endpoints: usize,
@@ -255,7 +243,6 @@ pub struct DesiredVips {
 /// A difference between two states of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which VIP.
     pub key: VipKey,
     /// Before; absent when it is new.
     pub old: Option<Arc<Vip>>,

@@ -20,7 +20,6 @@ pub struct Dns {
     /// Search list.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<String>,
-    /// Resolver options.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }
@@ -43,7 +42,6 @@ pub struct RuntimeDns {
     /// Search list.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<String>,
-    /// Resolver options.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }
@@ -51,10 +49,8 @@ pub struct RuntimeDns {
 /// One entry of the `portMappings` capability.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
-    /// Port on the host.
     #[serde(rename = "hostPort")]
     pub host_port: u16,
-    /// Port in the container.
     #[serde(rename = "containerPort")]
     pub container_port: u16,
     /// `tcp`, `udp` or `sctp`; empty means tcp.
@@ -68,7 +64,6 @@ pub struct PortMapping {
 /// What the runtime adds to a plug-in's configuration, limited to the capabilities the plug-in declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeConfig {
-    /// Host ports.
     #[serde(rename = "portMappings", default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub port_mappings: Vec<PortMapping>,
     /// Name resolution.

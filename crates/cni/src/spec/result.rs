@@ -31,7 +31,6 @@ pub struct AddResult {
 /// An interface that a plug-in made or used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// Its name.
     pub name: String,
     /// Its hardware address, in the host's notation.
     #[serde(default, skip_serializing_if = "String::is_empty")]

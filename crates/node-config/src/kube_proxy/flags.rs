@@ -23,7 +23,6 @@ enum Kind {
     Map,
 }
 
-/// One flag.
 struct Flag {
     name: &'static str,
     /// Its member of the configuration file; empty when it is a flag alone, a field of [`CommandFlags`].

@@ -32,15 +32,12 @@ pub enum Call {
     Endpoints(Guid),
     /// One load balancer.
     ReadBalancer(Guid),
-    /// One endpoint.
     ReadEndpoint(Guid),
     /// Creates an endpoint on the network.
     CreateEndpoint(Guid, Box<HostComputeEndpoint>),
-    /// Deletes an endpoint.
     DeleteEndpoint(Guid),
     /// Creates or changes a load balancer. A change is read back when asked for.
     Put {
-        /// How.
         how: Put,
         /// What it should be.
         document: Box<HostComputeLoadBalancer>,
@@ -71,7 +68,6 @@ impl Call {
 /// The answer of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// It is done.
     Done,
     /// The network, and what the service can do.
     Network(Option<Box<HostComputeNetwork>>, SupportedFeatures),
@@ -132,7 +128,6 @@ impl Calls {
         Self { client, network: Mutex::default(), tallies: Mutex::default() }
     }
 
-    /// The client below.
     pub fn client(&self) -> &HcnClient {
         &self.client
     }

@@ -37,7 +37,6 @@ impl Rules {
 /// The network that the load balancers are for, as far as their documents depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkContext {
-    /// Its id.
     pub id: Guid,
     /// It is an overlay: addresses carry their host's.
     pub overlay: bool,
@@ -143,7 +142,6 @@ pub enum Remote {
 }
 
 impl Remote {
-    /// Its address.
     pub fn address(&self) -> IpAddr {
         match self {
             Self::Backend(address) | Self::ServiceVip(address) | Self::SourceVip(address) => *address,
@@ -173,7 +171,6 @@ impl Remote {
         owned(cluster_uid, self, &network.id, self.provider(network))
     }
 
-    /// Its document.
     pub fn document(&self, network: &NetworkContext) -> HostComputeEndpoint {
         let mut document = HostComputeEndpoint::remote(self.address());
         if let IpAddr::V6(ip) = self.address() {
@@ -225,13 +222,11 @@ pub fn vip_key(document: &HostComputeLoadBalancer) -> Option<VipKey> {
 pub struct Shape {
     /// Its backends' endpoints, sorted, each once.
     pub endpoints: Box<[Guid]>,
-    /// Their port.
     pub internal_port: u16,
     /// How connections spread.
     pub distribution: DistributionType,
     /// Switches of the port mapping.
     pub port_flags: PortMappingFlags,
-    /// Its switches.
     pub flags: LoadBalancerFlags,
     /// The address that backends see; absent leaves it to the service.
     pub source_vip: Option<IpAddr>,

@@ -34,10 +34,7 @@ pub enum Gap {
     /// Clients inside the cluster reach only the backends of this node.
     InsideClients,
     /// A pod of the host's own network is no endpoint.
-    HostNetwork {
-        /// Its address.
-        address: IpAddr,
-    },
+    HostNetwork { address: IpAddr },
 }
 
 impl Gap {

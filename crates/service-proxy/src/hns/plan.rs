@@ -27,20 +27,11 @@ pub enum Step {
     /// Reads a load balancer.
     Read,
     /// Reads an endpoint that HNS reports as existing.
-    ReadEndpoint {
-        /// Its id.
-        id: Guid,
-    },
+    ReadEndpoint { id: Guid },
     /// Makes an address usable.
-    CreateEndpoint {
-        /// Its id.
-        id: Guid,
-        /// What it is.
-        remote: Remote,
-    },
+    CreateEndpoint { id: Guid, remote: Remote },
     /// Makes the load balancer what it should be.
     Put {
-        /// How.
         how: Put,
         /// What it should be.
         shape: Shape,
@@ -52,7 +43,6 @@ pub enum Step {
 /// The steps for a VIP in their order, and what it will lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The operations.
     pub steps: Vec<Step>,
     /// Local pods without an endpoint: CNI creates it without a notification.
     pub missing_endpoints: Vec<IpAddr>,
@@ -111,11 +101,9 @@ impl Step {
 /// What every plan depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// The cluster's identity.
     pub cluster_uid: &'a str,
     /// What is there.
     pub mirror: &'a Mirror,
-    /// The network.
     pub network: &'a NetworkContext,
     /// What the service can do.
     pub rules: Rules,

@@ -57,7 +57,6 @@ pub enum Lane {
 const QUICKEST: Duration = Duration::from_millis(200);
 const SLOWEST: Duration = Duration::from_secs(10);
 
-/// The queue.
 #[derive(Debug, Default)]
 pub struct Queue {
     ready: BTreeSet<(Lane, u64, Item)>,

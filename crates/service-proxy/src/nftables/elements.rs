@@ -99,7 +99,6 @@ pub enum Role {
 pub struct Set {
     /// What it is for.
     pub role: Role,
-    /// The family of its addresses.
     pub family: IpFamily,
 }
 

@@ -17,7 +17,6 @@ const MOST_CLIENTS: usize = 65_536;
 pub struct Inside {
     /// Every pod's address lies in these.
     pub pods: Vec<IpNet>,
-    /// The node's own addresses.
     pub node: Vec<IpAddr>,
 }
 
