@@ -10,7 +10,6 @@ use thiserror::Error;
 /// A bare absolute path counts as a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// A unix socket.
     Unix(PathBuf),
     /// A Windows named pipe, as `\\.\pipe\name`.
     Pipe(String),

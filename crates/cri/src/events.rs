@@ -15,10 +15,7 @@ pub enum Notice {
     /// Events begin (again): earlier events are lost. List now.
     Relist,
     /// Events stopped; they are tried again by themselves. List at intervals until the next [`Notice::Relist`].
-    Lost {
-        /// Why.
-        reason: String,
-    },
+    Lost { reason: String },
     /// The runtime has no events (containerd before 1.7 says so): list at intervals, for good.
     Unsupported {
         /// The runtime's message.

@@ -20,11 +20,8 @@ pub use k8s_cri::v1;
 
 /// What other programs key on in CRI labels and annotations (`pkg/kubelet/types/labels.go`): a node can change agents in place.
 pub mod labels {
-    /// Name of the pod.
     pub const POD_NAME: &str = "io.kubernetes.pod.name";
-    /// Namespace of the pod.
     pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-    /// UID of the pod.
     pub const POD_UID: &str = "io.kubernetes.pod.uid";
     /// Name of the container in the pod.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";

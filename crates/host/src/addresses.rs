@@ -18,7 +18,6 @@ pub use imp::WindowsAddresses;
 /// One address of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostAddress {
-    /// The address.
     pub ip: IpAddr,
     /// Whether we put it there, in this or in an earlier life.
     pub ours: bool,
@@ -30,7 +29,6 @@ pub struct HostAddress {
 pub struct AddressesError {
     /// What was tried, with address and interface.
     pub operation: String,
-    /// The cause.
     #[source]
     pub source: io::Error,
 }

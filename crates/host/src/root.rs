@@ -42,7 +42,6 @@ pub enum HostError {
         operation: &'static str,
         /// In the node's own form.
         path: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -58,15 +57,10 @@ impl HostError {
 /// What a path leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// A directory.
     Directory,
-    /// A regular file.
     File,
-    /// A unix socket.
     Socket,
-    /// A character device.
     CharDevice,
-    /// A block device.
     BlockDevice,
     /// A symbolic link or junction (only in listings, which do not follow).
     Link,
@@ -79,7 +73,6 @@ pub enum FileKind {
 pub struct Resolved {
     /// Where it is on the machine that runs us, links inside the root resolved.
     pub path: PathBuf,
-    /// What it is.
     pub kind: FileKind,
     /// The object itself, held open (`O_PATH` on Linux): bind `/proc/self/fd/N` of this rather
     /// than `path`, which could be exchanged meanwhile.
@@ -93,9 +86,7 @@ pub struct Space {
     pub capacity: u64,
     /// Free for ordinary users.
     pub available: u64,
-    /// Number of inodes.
     pub inodes: u64,
-    /// Free inodes.
     pub inodes_free: u64,
 }
 

@@ -43,7 +43,6 @@ pub struct HostRoute {
 pub struct RoutesError {
     /// What was tried, with the route.
     pub operation: String,
-    /// The cause.
     #[source]
     pub source: io::Error,
 }

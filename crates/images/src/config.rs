@@ -76,7 +76,6 @@ pub struct RunConfig {
     /// Windows: the entrypoint is one command line already.
     #[serde(deserialize_with = "or_default")]
     pub args_escaped: bool,
-    /// Labels.
     #[serde(deserialize_with = "or_default")]
     pub labels: IndexMap<String, String>,
 }

@@ -21,26 +21,21 @@ use super::tarball::{self, Kind, Limits, Member, TarError};
 /// Why a layer could not be unpacked.
 #[derive(Debug, Error)]
 pub enum LayerError {
-    /// The archive itself.
     #[error(transparent)]
     Tar(#[from] TarError),
-    /// The file system.
     #[error("cannot {operation} {path:?}")]
     Io {
         /// What was tried.
         operation: &'static str,
         /// Path inside the layer.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A part of a Windows registry.
     #[error("cannot read the registry in {path:?}")]
     Hive {
-        /// The member.
         path: PathBuf,
-        /// Why.
         #[source]
         source: super::windows::hive::HiveError,
     },

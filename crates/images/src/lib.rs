@@ -56,7 +56,6 @@ pub enum ImageError {
     /// The archive's form.
     #[error("{archive:?} is not an image archive that can be loaded: {reason}")]
     NotAnImage {
-        /// The file.
         archive: PathBuf,
         /// What is wrong.
         reason: String,
@@ -64,12 +63,9 @@ pub enum ImageError {
     /// Hostile, damaged or too large.
     #[error(transparent)]
     Tar(#[from] TarError),
-    /// A layer.
     #[error("cannot unpack layer {diff_id}")]
     Layer {
-        /// Which.
         diff_id: String,
-        /// Why.
         #[source]
         source: layer::LayerError,
     },
@@ -79,7 +75,6 @@ pub enum ImageError {
     /// Content is not what its name says.
     #[error("{what} has digest {actual}, expected {expected}: the archive is damaged or was tampered with")]
     Digest {
-        /// The member.
         what: String,
         /// As named.
         expected: String,
@@ -89,9 +84,7 @@ pub enum ImageError {
     /// Compressed data ends early or is wrong.
     #[error("{archive:?} is damaged or truncated")]
     Damaged {
-        /// The file.
         archive: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -106,14 +99,11 @@ pub enum ImageError {
         #[source]
         source: RegistryError,
     },
-    /// The file system.
     #[error("cannot {operation} {path:?}")]
     Io {
         /// What was tried.
         operation: &'static str,
-        /// With what.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },

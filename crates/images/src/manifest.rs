@@ -22,7 +22,6 @@ pub struct ImageContents {
     pub manifest: Option<String>,
     /// Digest of its configuration: the image's id.
     pub id: String,
-    /// The configuration.
     pub config: ImageConfig,
     /// Where its layers lie, lowest first.
     pub layers: Vec<LayerBlob>,

@@ -79,11 +79,9 @@ impl fmt::Display for Platform {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no match for platform in manifest: not found: {image} is for {}, this node runs {}; {}", list(.available), describe(*.node), self.way_out())]
 pub struct NoMatch {
-    /// The image.
     pub image: String,
     /// What it is made for.
     pub available: Vec<Platform>,
-    /// The node.
     pub node: NodeOs,
 }
 

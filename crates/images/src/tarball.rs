@@ -16,9 +16,7 @@ use thiserror::Error;
 pub struct Limits {
     /// Bytes of all files of one archive together, unpacked.
     pub bytes: u64,
-    /// Bytes of one file.
     pub file_bytes: u64,
-    /// Number of members.
     pub members: u64,
 }
 
@@ -41,7 +39,6 @@ pub enum TarError {
     /// Too large, or too many members.
     #[error("archive holds more than {limit} {unit}: refused as a decompression bomb")]
     TooLarge {
-        /// The limit.
         limit: u64,
         /// `bytes`, `bytes in one file` or `members`.
         unit: &'static str,
@@ -49,7 +46,6 @@ pub enum TarError {
     /// A form that is not read.
     #[error("member {path:?} is a {what}, which is not supported")]
     Unsupported {
-        /// The member.
         path: PathBuf,
         /// Its form.
         what: &'static str,
@@ -62,32 +58,25 @@ pub enum TarError {
 /// What a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A regular file.
     File,
-    /// A directory.
     Directory,
-    /// A symbolic link.
     Symlink,
     /// Another name for a file that came before.
     HardLink,
-    /// A named pipe.
     Fifo,
     /// A block or character device.
     Device,
 }
 
-/// One member.
 #[derive(Debug)]
 pub struct Member {
     /// Relative to the root, without `.` and `..`. Empty for the root itself.
     pub path: PathBuf,
-    /// What it is.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
     /// Seconds since 1970.
     pub mtime: u64,
-    /// Size of a file.
     pub size: u64,
     /// Where the content begins in the archive.
     pub offset: u64,

@@ -17,7 +17,6 @@ type Opened = Checked<Box<dyn Read>>;
 pub(super) struct Source<'a> {
     /// Bytes of the layer as it is stored, checked.
     pub size: &'a dyn Fn(&LayerBlob) -> Result<u64, ImageError>,
-    /// The layer.
     pub open: &'a dyn Fn(&LayerBlob) -> Result<Opened, ImageError>,
 }
 

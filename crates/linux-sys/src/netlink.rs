@@ -51,7 +51,6 @@ pub enum NetlinkError {
         operation: String,
         /// The kernel's own message (extended acknowledgement), when it has one.
         detail: Option<String>,
-        /// The error number.
         source: io::Error,
     },
 }

@@ -44,7 +44,6 @@ pub struct Namespaces(u64);
 impl Namespaces {
     /// Users and capabilities.
     pub const USER: Self = Self(libc::CLONE_NEWUSER as u64);
-    /// Mounts.
     pub const MOUNT: Self = Self(libc::CLONE_NEWNS as u64);
     /// Network.
     pub const NET: Self = Self(libc::CLONE_NEWNET as u64);
@@ -149,13 +148,11 @@ impl Spawn {
         }
     }
 
-    /// Adds an argument.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
         self
     }
 
-    /// Adds arguments.
     pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.args.extend(args.into_iter().map(|a| a.as_ref().to_owned()));
         self
@@ -261,7 +258,6 @@ impl Spawn {
         self
     }
 
-    /// Adds steps.
     pub fn steps(mut self, steps: impl IntoIterator<Item = Step>) -> Self {
         self.steps.extend(steps);
         self

@@ -90,7 +90,6 @@ impl<E: Entry> Desired<E> {
         Self { partial: true, shared: true, ..self }
     }
 
-    /// The table.
     pub fn table(&self) -> &Table {
         &self.table
     }

@@ -10,7 +10,6 @@ const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
 /// A chain as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainInfo {
-    /// Its name.
     pub name: String,
     /// Whether packets enter it by a hook.
     pub base: bool,
@@ -19,7 +18,6 @@ pub struct ChainInfo {
 /// A set or map as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetInfo {
-    /// Its name.
     pub name: String,
     /// Whether it maps.
     pub map: bool,
@@ -30,7 +28,6 @@ pub struct SetInfo {
 pub struct RuleInfo {
     /// Its number in the table, to delete it by.
     pub handle: u64,
-    /// Its comment.
     pub comment: Option<String>,
     /// [`super::Rule::fingerprint`] of the rule that was added; none when another program made it.
     pub fingerprint: Option<u64>,

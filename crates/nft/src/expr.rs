@@ -60,7 +60,6 @@ pub enum PayloadBase {
     Transport = 2,
 }
 
-/// A comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)]
@@ -77,16 +76,13 @@ pub enum CmpOp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum NatKind {
-    /// The source.
     Snat = 0,
-    /// The destination.
     Dnat = 1,
 }
 
 /// How a packet is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectKind {
-    /// A TCP reset.
     TcpReset,
     /// "Net unreachable" ("no route" in IPv6), in the packet's own family.
     Net,
@@ -127,7 +123,6 @@ pub enum DynsetOp {
     Add = 0,
     /// Adds, or renews the timeout.
     Update = 1,
-    /// Deletes.
     Delete = 2,
 }
 
@@ -136,49 +131,117 @@ pub enum DynsetOp {
 #[allow(missing_docs)]
 pub enum Expr {
     /// Loads metadata.
-    Meta { key: MetaKey, reg: u32 },
+    Meta {
+        key: MetaKey,
+        reg: u32,
+    },
     /// Sets metadata (the mark, the priority).
-    MetaSet { key: MetaKey, reg: u32 },
+    MetaSet {
+        key: MetaKey,
+        reg: u32,
+    },
     /// Loads bytes of the packet.
-    Payload { base: PayloadBase, offset: u32, len: u32, reg: u32 },
+    Payload {
+        base: PayloadBase,
+        offset: u32,
+        len: u32,
+        reg: u32,
+    },
     /// Goes on if the register compares so.
-    Cmp { op: CmpOp, reg: u32, value: Vec<u8> },
+    Cmp {
+        op: CmpOp,
+        reg: u32,
+        value: Vec<u8>,
+    },
     /// `to = (from & mask) ^ xor`.
-    Bitwise { from: u32, to: u32, mask: Vec<u8>, xor: Vec<u8> },
+    Bitwise {
+        from: u32,
+        to: u32,
+        mask: Vec<u8>,
+        xor: Vec<u8>,
+    },
     /// Goes on if the key is in the set.
-    Lookup { set: String, reg: u32, inverted: bool },
+    Lookup {
+        set: String,
+        reg: u32,
+        inverted: bool,
+    },
     /// Goes on, with the value loaded, if the key is in the map.
-    LookupData { set: String, reg: u32, to: u32 },
+    LookupData {
+        set: String,
+        reg: u32,
+        to: u32,
+    },
     /// Takes the verdict of the key in the map; goes on if there is none.
-    LookupVerdict { set: String, reg: u32 },
+    LookupVerdict {
+        set: String,
+        reg: u32,
+    },
     /// Loads bytes.
-    Immediate { reg: u32, value: Vec<u8> },
+    Immediate {
+        reg: u32,
+        value: Vec<u8>,
+    },
     /// Ends the rule.
     Verdict(Verdict),
     /// Translates an address, and a port.
-    Nat { kind: NatKind, family: Family, addr: u32, port: Option<u32> },
+    Nat {
+        kind: NatKind,
+        family: Family,
+        addr: u32,
+        port: Option<u32>,
+    },
     /// Translates the source to the outgoing link's address.
     Masquerade,
     /// Translates the destination to this host.
-    Redirect { port: Option<u32> },
+    Redirect {
+        port: Option<u32>,
+    },
     /// Loads connection state; `reply` selects a direction where the key has one.
-    Ct { key: CtKey, reg: u32, reply: Option<bool> },
+    Ct {
+        key: CtKey,
+        reg: u32,
+        reply: Option<bool>,
+    },
     /// Sets connection state (the mark).
-    CtSet { key: CtKey, reg: u32 },
+    CtSet {
+        key: CtKey,
+        reg: u32,
+    },
     /// Leaves the packet out of connection tracking.
     Notrack,
     /// Loads a number below `modulus`, plus `offset`.
-    Numgen { random: bool, modulus: u32, offset: u32, reg: u32 },
+    Numgen {
+        random: bool,
+        modulus: u32,
+        offset: u32,
+        reg: u32,
+    },
     /// Loads the Jenkins hash of `len` bytes from `from`, below `modulus`, plus `offset`.
-    Hash { from: u32, len: u32, modulus: u32, seed: u32, offset: u32, reg: u32 },
-    /// Counts.
+    Hash {
+        from: u32,
+        len: u32,
+        modulus: u32,
+        seed: u32,
+        offset: u32,
+        reg: u32,
+    },
     Counter,
-    /// Refuses.
     Reject(RejectKind),
     /// Loads what the routing table says.
-    Fib { flags: FibFlags, result: FibResult, reg: u32 },
+    Fib {
+        flags: FibFlags,
+        result: FibResult,
+        reg: u32,
+    },
     /// Changes a dynamic set.
-    Dynset { set: String, op: DynsetOp, key: u32, data: Option<u32>, timeout: Option<Duration> },
+    Dynset {
+        set: String,
+        op: DynsetOp,
+        key: u32,
+        data: Option<u32>,
+        timeout: Option<Duration>,
+    },
 }
 
 /// The kernel's number of a slot.

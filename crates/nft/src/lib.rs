@@ -180,7 +180,6 @@ impl ChainType {
 /// A chain to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name.
     pub name: String,
     /// Type, hook and priority of a base chain; `None` for one that others jump to.
     pub hook: Option<(ChainType, Hook, i32)>,
@@ -270,7 +269,6 @@ pub enum NftError {
         index: Option<usize>,
         /// The kernel's own message (extended acknowledgement), when it has one.
         detail: Option<String>,
-        /// The error number.
         source: io::Error,
     },
     /// The batch exceeds what may be sent at once.

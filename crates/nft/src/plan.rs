@@ -57,7 +57,6 @@ struct ChangedChain {
 enum Edit {
     /// Delete the chain and make it with another hook.
     Redefine,
-    /// Flush it.
     Flush,
     /// Delete these rules.
     Delete(Vec<u64>),

@@ -331,12 +331,10 @@ impl Rule {
         self.expr(Expr::Masquerade)
     }
 
-    /// Counts.
     pub fn counter(self) -> Self {
         self.expr(Expr::Counter)
     }
 
-    /// Refuses.
     pub fn reject(self, kind: RejectKind) -> Self {
         self.expr(Expr::Reject(kind))
     }
@@ -346,7 +344,6 @@ impl Rule {
         self.expr(Expr::Verdict(Verdict::Accept))
     }
 
-    /// Drops the packet.
     pub fn drop(self) -> Self {
         self.expr(Expr::Verdict(Verdict::Drop))
     }

@@ -65,14 +65,12 @@ pub(super) fn concatenated(parts: &[DataType]) -> (u32, u32) {
 pub enum MapData {
     /// Values that go into registers.
     Values(Vec<DataType>),
-    /// Verdicts.
     Verdict,
 }
 
 /// A set or map to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetSpec {
-    /// Its name.
     pub name: String,
     /// Parts of its keys.
     pub key: Vec<DataType>,
@@ -89,7 +87,6 @@ pub struct SetSpec {
 }
 
 impl SetSpec {
-    /// A set.
     pub fn set(name: impl Into<String>, key: impl Into<Vec<DataType>>) -> Self {
         Self { name: name.into(), key: key.into(), data: None, interval: false, dynamic: false, timeout: None, size: None }
     }
@@ -210,7 +207,6 @@ impl Key {
         Self::default()
     }
 
-    /// An address.
     pub fn ip(self, ip: IpAddr) -> Self {
         self.part(&linux_sys::netlink::ip_bytes(ip))
     }
@@ -220,7 +216,6 @@ impl Key {
         self.part(&[number])
     }
 
-    /// A port.
     pub fn port(self, port: u16) -> Self {
         self.part(&port.to_be_bytes())
     }
@@ -230,7 +225,6 @@ impl Key {
         self.part(&mark.to_ne_bytes())
     }
 
-    /// A hardware address.
     pub fn mac(self, mac: [u8; 6]) -> Self {
         self.part(&mac)
     }
@@ -275,7 +269,6 @@ pub(super) fn ifname(name: &str) -> [u8; 16] {
 pub enum Data {
     /// Bytes for registers.
     Value(Vec<u8>),
-    /// A verdict.
     Verdict(Verdict),
 }
 

@@ -14,10 +14,8 @@ pub enum Credentials {
     Certificate {
         /// The certificate, PEM.
         cert_pem: String,
-        /// Its key, PEM.
         key_pem: String,
     },
-    /// A bearer token.
     Token(String),
 }
 
@@ -28,7 +26,6 @@ pub struct KubeConfig {
     pub server: String,
     /// The certificate authority that the server's certificate is checked against, PEM.
     pub ca_pem: String,
-    /// Our credentials.
     pub credentials: Credentials,
     /// The cluster's name in the file.
     pub cluster: String,

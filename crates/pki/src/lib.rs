@@ -21,7 +21,6 @@ pub enum Error {
     Generate {
         /// The common name asked for.
         subject: String,
-        /// The library's error.
         #[source]
         source: rcgen::Error,
     },
@@ -30,7 +29,6 @@ pub enum Error {
     Parse {
         /// What was being read ("CA key", "certificate", …).
         what: &'static str,
-        /// The library's error.
         #[source]
         source: rcgen::Error,
     },
@@ -53,25 +51,20 @@ pub enum Error {
     File {
         /// "reading" or "writing".
         operation: &'static str,
-        /// Which file.
         path: std::path::PathBuf,
-        /// The system's error.
         #[source]
         source: std::io::Error,
     },
     /// A kubeconfig file does not parse.
     #[error("kubeconfig {path:?} is not valid")]
     KubeConfig {
-        /// Which file.
         path: std::path::PathBuf,
-        /// The parser's error.
         #[source]
         source: serde_yaml_ng::Error,
     },
     /// A kubeconfig without a required member.
     #[error("kubeconfig {path:?} has no {member}: write it anew")]
     KubeConfigMember {
-        /// Which file.
         path: std::path::PathBuf,
         /// The member that is missing.
         member: &'static str,

@@ -70,7 +70,6 @@ where
 
 /// A way to a pod's ports.
 pub trait AsyncDial<C>: Clone + Send + 'static {
-    /// Connects.
     fn dial(&self, port: u16) -> impl Future<Output = Result<C, String>> + Send;
 }
 

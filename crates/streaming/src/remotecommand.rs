@@ -60,7 +60,6 @@ pub struct Requested {
     pub stdout: bool,
     /// Errors; not with a terminal.
     pub stderr: bool,
-    /// A terminal.
     pub tty: bool,
 }
 
@@ -123,7 +122,6 @@ impl Outcome {
 
 /// A client's streams, at a server.
 pub struct Streams {
-    /// Its input.
     pub stdin: Option<Input>,
     /// Takes output.
     pub stdout: Option<Output>,

@@ -33,7 +33,6 @@ const BUFFER: usize = 32 << 10;
 pub enum Wire {
     /// SPDY/3.1.
     Spdy,
-    /// WebSocket.
     WebSocket,
 }
 

@@ -26,7 +26,6 @@ pub enum Unfit {
          (dotnet publish -r win-x64 --self-contained)"
     )]
     DotNetFramework,
-    /// A library.
     #[error("it is a library (DLL), not a program")]
     Library,
     /// Native subsystem.

@@ -62,7 +62,6 @@ pub(super) trait System: Send + Sync {
     /// Files of the runtime that appear in the container.
     fn files(&self, request: &Request<'_>) -> Vec<MountSpec>;
 
-    /// A volume of the request.
     fn volume(&self, request: &Request<'_>, mount: &v1::Mount) -> Result<MountSpec>;
 
     /// The Windows account that programs run as; empty on Linux.

@@ -33,7 +33,6 @@ pub(crate) struct Loaded {
     pub ignored: Vec<String>,
 }
 
-/// A sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SandboxRecord {
     pub format: u32,
@@ -50,7 +49,6 @@ pub(crate) struct SandboxRecord {
     pub stopped: bool,
 }
 
-/// A container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ContainerRecord {
     pub id: String,

@@ -31,7 +31,6 @@ pub(crate) enum Request {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ExecRequest {
-    /// The container.
     pub id: String,
     pub argv: Vec<String>,
     pub tty: bool,
@@ -42,7 +41,6 @@ pub(crate) struct ExecRequest {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct AttachRequest {
-    /// The container.
     pub id: String,
     pub stdin: bool,
     pub stdout: bool,
@@ -97,7 +95,6 @@ pub struct Identity {
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
-    /// All its groups.
     pub groups: Vec<u32>,
 }
 

@@ -43,7 +43,6 @@ pub enum RegistryError {
     Token {
         /// `anonymous` or `oauth`.
         kind: &'static str,
-        /// Why.
         reason: String,
     },
     /// Another answer than was to be expected.
@@ -51,9 +50,7 @@ pub enum RegistryError {
     Status {
         /// `HEAD` or `GET`.
         method: Method,
-        /// Where.
         url: String,
-        /// What.
         status: StatusCode,
     },
     /// No answer.
@@ -61,9 +58,7 @@ pub enum RegistryError {
     Unreachable {
         /// `HEAD` or `GET`.
         method: Method,
-        /// Where.
         url: String,
-        /// Why.
         reason: String,
     },
     /// Not what it should be.

@@ -89,14 +89,12 @@ fn is_loopback(domain: &str) -> bool {
 /// The user of a registry.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Credentials {
-    /// Anonymous.
     #[default]
     Anonymous,
     /// A user.
     Password {
         /// Name.
         user: String,
-        /// Password.
         password: String,
     },
     /// A token for which the registry's authority gives others.

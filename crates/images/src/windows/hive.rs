@@ -48,13 +48,10 @@ pub struct Key {
     pub name: String,
     /// What becomes of the key below it.
     pub semantics: Semantics,
-    /// Its values.
     pub values: Vec<Value>,
-    /// The keys in it.
     pub keys: Vec<Key>,
 }
 
-/// A value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Empty for the key's default value.

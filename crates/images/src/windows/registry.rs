@@ -20,7 +20,6 @@ pub enum Which {
 }
 
 impl Which {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Software, Self::System, Self::User];
 
     /// Name of the file in an unpacked layer.

@@ -19,7 +19,6 @@ const IFF_LOWER_UP: u32 = libc::IFF_LOWER_UP as u32;
 pub struct Link {
     /// Its number in this namespace.
     pub index: u32,
-    /// Its name.
     pub name: String,
     /// `veth`, `bridge`, `vxlan`, …; empty for physical and loopback links.
     pub kind: String,
@@ -145,7 +144,6 @@ impl Rtnl {
         self.dump("list links", libc::RTM_GETLINK, &header(0, 0, 0, 0), read)
     }
 
-    /// The link of that name.
     pub fn link(&self, name: &str) -> Result<Option<Link>> {
         let body = |w: &mut Writer| w.attr_str(libc::IFLA_IFNAME, name);
         let found = self.request(&format!("read link {name}"), libc::RTM_GETLINK, ACK, &header(0, 0, 0, 0), body);

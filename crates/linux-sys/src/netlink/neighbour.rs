@@ -16,7 +16,6 @@ const AF_BRIDGE: u8 = libc::AF_BRIDGE as u8;
 /// An entry of the neighbour table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Its address.
     pub ip: IpAddr,
     /// Its hardware address, once known.
     pub mac: Option<[u8; 6]>,

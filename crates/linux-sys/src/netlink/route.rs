@@ -46,7 +46,6 @@ impl RouteKind {
     }
 }
 
-/// A route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Route {
     /// Destination; 0.0.0.0/0 or ::/0 is the default route.

@@ -27,14 +27,12 @@ pub enum Step {
     },
     /// Writes into an existing file, as those below /proc.
     WriteFile {
-        /// The file.
         path: PathBuf,
         /// What is written, in one call.
         content: Vec<u8>,
     },
     /// Makes `src` (with what is mounted below it) visible at `dst`.
     BindMount {
-        /// What.
         src: PathBuf,
         /// Where; it must exist and be of the same kind.
         dst: PathBuf,
@@ -45,12 +43,10 @@ pub enum Step {
     Attach {
         /// Its number in the parent.
         tree: RawFd,
-        /// Where.
         target: PathBuf,
     },
     /// A memory file system.
     Tmpfs {
-        /// Where.
         target: PathBuf,
         /// As `mode=0755,size=16m`.
         options: String,
@@ -69,7 +65,6 @@ pub enum Step {
         upper: PathBuf,
         /// Scratch directory beside `upper`.
         work: PathBuf,
-        /// Where.
         target: PathBuf,
     },
     /// What is mounted there becomes read-only.
@@ -99,7 +94,6 @@ pub enum Step {
     NoNewPrivileges,
     /// A limit of resources (`libc::RLIMIT_*`), soft and hard.
     Limit {
-        /// Which.
         resource: u32,
         /// Soft and hard limit.
         value: u64,

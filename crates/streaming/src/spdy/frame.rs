@@ -32,7 +32,6 @@ pub enum Frame {
     },
     /// Accepts a stream.
     SynReply {
-        /// Which.
         stream: u32,
         /// The sender has nothing to send on it.
         fin: bool,
@@ -41,7 +40,6 @@ pub enum Frame {
     },
     /// Ends a stream at once.
     RstStream {
-        /// Which.
         stream: u32,
         /// Why: see [`reset`].
         status: u32,
@@ -59,7 +57,6 @@ pub enum Frame {
     },
     /// More headers.
     Headers {
-        /// For which stream.
         stream: u32,
         /// The sender has nothing more to send on it.
         fin: bool,
@@ -75,11 +72,9 @@ pub enum Frame {
     },
     /// A piece of a stream.
     Data {
-        /// Which.
         stream: u32,
         /// It was the last one.
         fin: bool,
-        /// The bytes.
         payload: Bytes,
     },
 }
@@ -112,12 +107,7 @@ pub enum FrameError {
     Large(usize),
     /// A frame of the wrong form.
     #[error("a SPDY frame of type {kind} with {length} bytes is malformed")]
-    Malformed {
-        /// Its type.
-        kind: u16,
-        /// Its length.
-        length: usize,
-    },
+    Malformed { kind: u16, length: usize },
     /// Stream 0 has no frames of this type.
     #[error("a SPDY frame names no stream")]
     NoStream,

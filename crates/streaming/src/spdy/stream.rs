@@ -30,7 +30,6 @@ impl Incoming {
         self.0.as_ref().map_or(&NONE, |stream| &stream.headers)
     }
 
-    /// Accepts it.
     pub fn accept(mut self) -> Option<Stream> {
         let stream = self.0.take()?;
         stream.receive.shared.reply(stream.id);
@@ -46,9 +45,7 @@ impl Drop for Incoming {
     }
 }
 
-/// A stream.
 pub struct Stream {
-    /// Its number.
     pub id: u32,
     /// What it began with.
     pub headers: Headers,
