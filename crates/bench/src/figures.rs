@@ -34,7 +34,6 @@ enum Unit {
 }
 
 impl Amount {
-    /// A time.
     pub fn time(time: Duration) -> Self {
         Self { value: time.as_secs_f64(), unit: Unit::Seconds }
     }
@@ -119,7 +118,6 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A row.
 #[derive(Clone, Debug, PartialEq)]
 struct Figure {
     name: String,
@@ -144,12 +142,10 @@ impl fmt::Display for Figure {
     }
 }
 
-/// The rows of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures(Vec<Figure>);
 
 impl Figures {
-    /// A figure.
     pub fn add(&mut self, name: impl Into<String>, measured: Amount, limit: Limit) {
         self.add_detailed(name, measured, "", limit);
     }

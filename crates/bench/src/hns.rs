@@ -60,7 +60,6 @@ struct Host {
     _lan: NetNs,
 }
 
-/// A pod on it.
 struct Pod {
     id: Guid,
     ns: NetNs,

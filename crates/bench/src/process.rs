@@ -136,7 +136,6 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts it.
     pub fn start(args: &[&str]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?).args(args).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("a child has no output")?;

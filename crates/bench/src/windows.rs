@@ -25,7 +25,6 @@ const STATE: &str = r#"jsonpath={.metadata.name} {.status.conditions[?(@.type=="
 
 /// kubectl, speaking to the cluster that is measured.
 pub struct Cluster<'a> {
-    /// The program.
     pub kubectl: &'a Path,
     /// What it reads.
     pub kubeconfig: &'a Path,

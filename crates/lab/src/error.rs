@@ -45,7 +45,6 @@ pub enum LabError {
     /// Its description cannot be read.
     #[error("{} cannot be read ({reason}): restore it, or remove the directory to begin anew", .path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
@@ -53,7 +52,6 @@ pub enum LabError {
     /// Somebody else runs it.
     #[error("a cluster runs on {} already{}: end it with `{}`", .dir.display(), .pid.map(|p| format!(" (process {p})")).unwrap_or_default(), command_in(.dir, "down"))]
     Running {
-        /// The directory.
         dir: PathBuf,
         /// The supervisor.
         pid: Option<u32>,
@@ -61,13 +59,11 @@ pub enum LabError {
     /// It is no cluster's, and holds files.
     #[error("cannot make a cluster in {}: it holds other files; choose an empty or new directory with --dir", .0.display())]
     ForeignFiles(PathBuf),
-    /// It is not running.
     #[error("no cluster runs on {}: start one with `{}`", .0.display(), command_in(.0, "up"))]
     NotRunning(PathBuf),
     /// It was asked to end and did not.
     #[error("cannot end the cluster on {}: process {pid} still runs after {seconds} s; end it with `kill -9 {pid}`", .dir.display())]
     StillRuns {
-        /// The directory.
         dir: PathBuf,
         /// The supervisor.
         pid: u32,
@@ -89,7 +85,6 @@ pub enum LabError {
     /// The disk is full.
     #[error("{} MiB are free at {}, a cluster needs {} MiB: make room or choose another --dir", .free >> 20, .dir.display(), .needed >> 20)]
     Disk {
-        /// Where.
         dir: PathBuf,
         /// Bytes that are free.
         free: u64,
@@ -99,7 +94,6 @@ pub enum LabError {
     /// The runtime directory would make a socket's path too long, or belongs to somebody else.
     #[error("{} cannot hold the cluster's sockets: {reason}", .path.display())]
     RunDir {
-        /// The directory.
         path: PathBuf,
         /// Why, and the way out.
         reason: String,
@@ -109,7 +103,6 @@ pub enum LabError {
     File {
         /// What was tried.
         operation: &'static str,
-        /// With what.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
@@ -120,7 +113,6 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// The exit code for it.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Damaged { .. } | Self::ForeignFiles(_) => ExitCode::Directory,

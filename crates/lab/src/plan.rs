@@ -24,7 +24,6 @@ pub struct LanFull {
     pub nodes: usize,
 }
 
-/// A host on the LAN.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     /// Its name: `cp`, or a node's.

@@ -51,7 +51,6 @@ pub struct ProcessSpec {
     pub readiness: Readiness,
     /// It starts once these are ready (the first time only).
     pub after: Vec<String>,
-    /// Restarts.
     pub restart: Backoff,
 }
 
@@ -124,23 +123,19 @@ pub enum Event {
     },
     /// A process runs.
     Started {
-        /// Which.
         name: String,
         /// Its number inside the lab.
         pid: u32,
     },
     /// A process is ready.
     Ready {
-        /// Which.
         name: String,
         /// Its report of readiness, if it has a text.
         detail: String,
     },
     /// A process has ended, or could not be started.
     Exited {
-        /// Which.
         name: String,
-        /// How.
         status: String,
         /// When it is started again, in milliseconds.
         restart_ms: u64,
@@ -148,10 +143,7 @@ pub enum Event {
     /// `mullion down` (or Ctrl-C's sender) wants the lab to stop. From the supervisor's own socket.
     DownRequested,
     /// Init is gone, and everything with it. From the supervisor.
-    Ended {
-        /// How.
-        status: String,
-    },
+    Ended { status: String },
 }
 
 /// What the supervisor asks of init.
@@ -176,19 +168,15 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessStatus {
-    /// Its name.
     pub name: String,
-    /// Its host.
     pub host: String,
     /// Its number inside the lab while it runs.
     pub pid: Option<u32>,
-    /// Whether it is ready.
     pub ready: bool,
     /// How often it was started again.
     pub restarts: u32,
     /// How it ended last.
     pub last_exit: Option<String>,
-    /// Its log.
     pub log: PathBuf,
 }
 
@@ -210,7 +198,6 @@ pub struct Status {
     pub extra: serde_json::Map<String, serde_json::Value>,
 }
 
-/// A transport protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[allow(missing_docs)]
@@ -222,9 +209,7 @@ pub enum Transport {
 /// A port of the real host, at 127.0.0.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostPort {
-    /// Its protocol.
     pub protocol: Transport,
-    /// Its number.
     pub port: u16,
 }
 
@@ -237,7 +222,6 @@ impl std::fmt::Display for HostPort {
 /// Whether a port of the real host could be had.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStatus {
-    /// Which.
     #[serde(flatten)]
     pub port: HostPort,
     /// Why not, if not.

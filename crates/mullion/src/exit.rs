@@ -53,7 +53,6 @@ const REASONS: [(u8, &str); 18] = [
 ];
 
 impl Failure {
-    /// A failure with a code of its own.
     pub fn new(code: u8, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
     }

@@ -44,7 +44,6 @@ struct Process {
     restarts: u32,
 }
 
-/// All of them.
 pub(super) struct Processes {
     all: Vec<Process>,
     hosts: BTreeMap<String, NetNs>,

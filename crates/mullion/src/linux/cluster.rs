@@ -43,7 +43,6 @@ pub enum ClusterError {
     /// Written by a newer Mullion.
     #[error("{} is of format {found}, this mullion reads up to {known}: use a newer mullion or another --dir", .dir.display())]
     NewerFormat {
-        /// The directory.
         dir: PathBuf,
         /// Its format.
         found: u32,
@@ -56,7 +55,6 @@ pub enum ClusterError {
         .dir.display()
     )]
     OtherCluster {
-        /// The directory.
         dir: PathBuf,
         /// The option that differs.
         option: &'static str,
@@ -71,7 +69,6 @@ pub enum ClusterError {
     /// DIR is not to be deleted.
     #[error("cannot delete {}: {reason}", .dir.display())]
     Delete {
-        /// The directory.
         dir: PathBuf,
         /// Why, and the way out.
         reason: String,
@@ -82,7 +79,6 @@ pub enum ClusterError {
 }
 
 impl ClusterError {
-    /// The exit code for it.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Spec(_) | Self::Addresses(_) | Self::Lan(_) => ExitCode::Usage,
@@ -111,7 +107,6 @@ impl Plan {
         Ok(Self { addresses: addresses.clone(), hosts: lab::plan::hosts(nodes.iter().map(|node| node.name.as_str()), known)? })
     }
 
-    /// The address of a host.
     pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
         self.hosts.iter().find(|h| h.name == host).map(|h| h.address)
     }
@@ -126,11 +121,9 @@ pub struct Cluster {
     /// Its name in kubeconfigs; empty in files of format 1.
     #[serde(default)]
     pub name: String,
-    /// The nodes as specified.
     pub nodes: Vec<NodeSpec>,
     /// The network mode.
     pub network: String,
-    /// Address options.
     pub addresses: AddressOptions,
     /// Switches of the node agents, as `HyperVContainer=true`.
     #[serde(default)]

@@ -21,7 +21,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Hosts of the lab itself, and the processes whose logs they are.
 const OF_LAB: [(&str, &[&str]); 3] = [("cp", &["control-plane"]), ("gw", &["outside"]), ("lab", &["lab"])];
 
-/// Prints logs.
 pub fn main(args: &LogsArgs) -> Result<(), Failure> {
     let dirs = dirs(&args.dir)?;
     let cluster = Cluster::load(&dirs)?.ok_or_else(|| LabError::NotRunning(dirs.dir.clone()))?;

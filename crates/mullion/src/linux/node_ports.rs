@@ -36,7 +36,6 @@ impl NodeRow {
     }
 }
 
-/// A Service's node ports.
 fn ports(service: &Service) -> Option<BTreeSet<HostPort>> {
     let ports = service.spec.as_ref()?.ports.iter().flatten();
     let ports: BTreeSet<HostPort> = ports

@@ -32,7 +32,6 @@ pub const FIRST_WITH_V2: u32 = 17763;
 
 /// What the list of processes depends on.
 pub struct Inputs<'a> {
-    /// Paths.
     pub dirs: &'a Dirs,
     /// Nodes and network mode.
     pub cluster: &'a Cluster,

@@ -369,7 +369,6 @@ impl Cluster {
         port.and_then(|port| port.try_into().ok()).unwrap_or_else(|| panic!("service {service} has no NodePort"))
     }
 
-    /// The pods of an app.
     #[track_caller]
     pub fn pods(&self, app: &str) -> Vec<Value> {
         self.json(&["pods", "-l", &format!("app={app}")])["items"].as_array().cloned().unwrap_or_default()

@@ -75,7 +75,6 @@ impl System {
         })
     }
 
-    /// The status of one of its containers.
     fn status(&self, cluster: &Cluster, container: &str) -> Value {
         let status = cluster.json(&["pod", self.pod])["status"]["containerStatuses"].clone();
         status.as_array().into_iter().flatten().find(|status| status["name"] == container).cloned().unwrap_or_default()

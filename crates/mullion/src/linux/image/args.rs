@@ -104,7 +104,6 @@ pub struct Take {
 }
 
 impl Take {
-    /// The bounds.
     pub fn limits(&self) -> Limits {
         let bytes = |quantity: &Quantity| u64::try_from(quantity.value()).unwrap_or(0);
         Limits { bytes: bytes(&self.max_size), file_bytes: bytes(&self.max_file_size), ..Limits::default() }
