@@ -1,0 +1,10 @@
+//! What tests of several crates need, and nothing that only one of them needs. Only dev-dependencies name this crate.
+//!
+//! | item | what it gives |
+//! | --- | --- |
+//! | [`until`], [`until_async`] | waiting for a cause, with a failure that says what was awaited and what was seen last |
+//! | [`in_time`] | the same for a future |
+
+mod wait;
+
+pub use wait::{Found, LIMIT, in_time, same, until, until_async};
