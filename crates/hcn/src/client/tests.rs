@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
+use test_lab::{LIMIT, until};
+
 use super::*;
 use crate::Guid;
 use crate::document::Query;
 use crate::port::{Args, EventSink, Function, Handle, Kind, Reply, Subscription};
-
-/// Long enough for the slowest machine; only ends a wait.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A deadline that tests wait for.
 const SHORT: Duration = Duration::from_millis(500);
@@ -74,16 +73,7 @@ impl HostNetwork for Threads {
 
 fn client(places: usize) -> (Arc<Service>, HcnClient) {
     let service = Arc::new(Service::default());
-    (service.clone(), HcnClient::with_limits(service, Limits { places, deadline: PATIENCE }))
-}
-
-/// Waits until something holds.
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    (service.clone(), HcnClient::with_limits(service, Limits { places, deadline: LIMIT }))
 }
 
 fn open(client: &HcnClient) -> Result<Reply, RawError> {
@@ -96,7 +86,7 @@ fn list(client: &HcnClient) -> Result<Reply, RawError> {
 
 #[test]
 fn threads_are_kept_for_the_next_call() {
-    let client = HcnClient::with_limits(Arc::new(Threads), Limits { places: 3, deadline: PATIENCE });
+    let client = HcnClient::with_limits(Arc::new(Threads), Limits { places: 3, deadline: LIMIT });
     let threads = Mutex::new(BTreeSet::new());
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -126,7 +116,7 @@ fn blocking_calls_end_at_their_deadline_and_are_refused_when_every_place_hangs()
     // Far from the deadline of the call that is refused.
     let started = Instant::now();
     let refused = list(&client).unwrap_err();
-    assert!(started.elapsed() < PATIENCE / 2, "refused at once");
+    assert!(started.elapsed() < LIMIT / 2, "refused at once");
     assert!(refused.record.as_deref().is_some_and(|text| text.contains("Restart-Service")), "{refused:?}");
     assert_eq!(client.snapshot().refused, 1);
 

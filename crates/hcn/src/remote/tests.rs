@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
+use test_lab::{LIMIT, until};
+
 use super::*;
 use crate::port::{EventSink, Function, HostNetwork, Kind, Subscription};
 
@@ -48,17 +50,6 @@ impl HostNetwork for Echo {
 }
 
 const HANGS: Function = Function::QueryEndpointStats;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until something holds.
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let started = std::time::Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// A server on a free port that serves `count` connections.
 fn server(echo: &Arc<Echo>, count: usize) -> String {
@@ -133,9 +124,9 @@ fn events_cross_and_lost_connection_is_a_disconnect_event() {
     let sink = echo.sinks.lock().unwrap()[0].clone();
     let event = Event { event_type: Event::NETWORK_CREATE, status: HResult::OK, data: Some("{}".into()) };
     sink(event.clone());
-    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)).unwrap(), event);
+    assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), event);
     remote.break_connection();
-    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)).unwrap().event_type, Event::SERVICE_DISCONNECT);
+    assert_eq!(receiver.recv_timeout(LIMIT).unwrap().event_type, Event::SERVICE_DISCONNECT);
     drop(subscription);
 }
 
@@ -177,7 +168,7 @@ fn answers_carry_the_id_of_their_request_and_come_as_calls_end() {
     let echo = Arc::new(Echo::default());
     let address: Address = server(&echo, 1).parse().unwrap();
     let mut stream = address.connect().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
     let request = |id, call: &str| Request { id, call: call.into(), ..Request::default() };
     write_frame(&mut stream, &Request { token: Some("secret".into()), ..Request::default() }).unwrap();
     // A client that sends one call at a time.

@@ -1,6 +1,8 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex};
 
+use test_lab::in_time;
+
 use super::*;
 use crate::error::HResult;
 use crate::port::{Args, EventSink, Function, HostNetwork, Kind, RawError, Reply};
@@ -69,20 +71,17 @@ const FAST: Timing = Timing {
     full_pass: Duration::from_secs(3600),
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
 fn start(timing: Timing) -> (Arc<Service>, Watch) {
     let service = Arc::new(Service::default());
     (service.clone(), Watch::start(HcnClient::new(service), timing))
 }
 
 async fn becomes(health: &mut watch::Receiver<Health>, what: &str, holds: impl Fn(&Health) -> bool) -> Health {
-    let seen = tokio::time::timeout(PATIENCE, health.wait_for(|health| holds(health))).await;
-    seen.unwrap_or_else(|_| panic!("not {what}")).unwrap().clone()
+    in_time(what, health.wait_for(|health| holds(health))).await.unwrap().clone()
 }
 
 async fn next(listener: &mut Listener) -> Change {
-    tokio::time::timeout(PATIENCE, listener.next()).await.expect("a change")
+    in_time("a change", listener.next()).await
 }
 
 /// A listener that has read the change of its start and of the first registration.
