@@ -1,13 +1,14 @@
 //! Faults that act on packets while the documents look right.
 #![cfg(target_os = "linux")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hcn::document::*;
 use hcn::{HResult, HnsVersion};
 use hns_sim::switches::Switches;
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
+use test_lab::{same, until};
 
 #[path = "harness/lab.rs"]
 mod harness;
@@ -26,17 +27,6 @@ fn blocks(port: u16) -> EndpointPolicy {
         ..Acl::default()
     };
     EndpointPolicy::acl(&rule)
-}
-
-fn within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let began = Instant::now();
-    loop {
-        match holds() {
-            true => return true,
-            false if began.elapsed() > patience => return false,
-            false => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
 }
 
 #[test]
@@ -132,12 +122,12 @@ fn net_blip_takes_uplink_addresses_for_a_while() {
         node.fault("net-blip=400ms,count=1");
         make(1, NetworkType::L2Bridge).unwrap();
         assert!(connect(&node.ns, "10.240.0.12:80").is_err() && prefixes().is_empty());
-        assert!(within(Duration::from_secs(5), || prefixes() == before), "{:?}", prefixes());
+        until("the route", || same(prefixes(), &before));
         assert!(ask_tcp(&node.ns, "10.240.0.12:80").is_ok());
 
         node.fault("net-blip-loses-routes=1ms,count=1,call=HcnDeleteNetwork");
         node.client.delete::<HostComputeNetwork>(&id(1)).unwrap();
-        assert!(within(Duration::from_secs(5), || prefixes() == ["0.0.0.0/0"]), "{:?}", prefixes());
+        until("the lost route", || same(prefixes(), &["0.0.0.0/0"]));
         node.fault("net-blip-loses-ip,count=1");
         // A network of the LAN takes over what is there: nothing. What comes back comes back to its bridge.
         make(2, NetworkType::Transparent).unwrap();
@@ -171,7 +161,8 @@ fn compartment_appears_late_or_with_the_first_container() {
         assert_eq!(make(2), 0);
         assert!(!path(0x42).exists());
         assert_eq!(node.client.get::<HostComputeEndpoint>(&id(2)).unwrap().unwrap().state, EndpointState::ATTACHED_SHARING);
-        assert!(within(Duration::from_secs(5), || compartment(0x42) == 2) && has_adapter(0x42));
+        until("the other compartment", || same(compartment(0x42), &2));
+        assert!(has_adapter(0x42));
 
         node.fault("ns-late-compartment=60m");
         assert_eq!([make(3), make(4)], [0, 0]);

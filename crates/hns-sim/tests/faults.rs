@@ -10,6 +10,7 @@ use hns_sim::faults::{KINDS, RestartMode};
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use hns_sim::{Options, Simulator};
+use test_lab::{LIMIT, until};
 
 #[path = "faults/effects.rs"]
 mod effects;
@@ -100,7 +101,7 @@ fn hanging_call_ends_when_its_fault_is_removed() {
     assert!(receiver.recv_timeout(Duration::from_millis(100)).is_err(), "it hangs");
     assert!(client.get::<HostComputeEndpoint>(&id(3)).unwrap().is_some(), "others are answered");
     assert!(simulator.remove_fault(number));
-    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)).unwrap(), HResult::RPC_CALL_FAILED);
+    assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), HResult::RPC_CALL_FAILED);
     client.delete::<HostComputeEndpoint>(&id(3)).unwrap();
 }
 
@@ -155,11 +156,7 @@ fn restart_ends_handles_and_registrations_and_keeps_objects() {
     add(&simulator, "hns-restart,delay=80ms,count=1");
     assert_eq!(code(client.delete::<HostComputeLoadBalancer>(&id(5))), HResult::RPC_CALL_FAILED);
     assert_eq!(code(client.delete::<HostComputeLoadBalancer>(&id(5))), HResult::RPC_NOT_REGISTERED, "it is away");
-    let began = Instant::now();
-    while client.features().is_err() {
-        assert!(began.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("an answer of the restarted service", || client.features());
     assert!(simulator.state() == before, "a clean restart keeps everything");
     assert_eq!(*heard.lock().unwrap(), [Event::SERVICE_DISCONNECT]);
     let error = session.call(Function::Query(Kind::Network), Args { handle, ..Args::default() }).unwrap_err();

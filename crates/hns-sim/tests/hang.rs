@@ -1,7 +1,7 @@
 //! A service with the fault `hang` behind its socket: one hung call stalls nobody, clients end their calls, places come back.
 #![cfg(unix)]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hcn::client::Limits;
 use hcn::document::*;
@@ -11,9 +11,7 @@ use hns_sim::admin::AdminClient;
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use hns_sim::{Config, Simulator, server};
-
-/// Only ends a wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+use test_lab::{LIMIT, until_async};
 
 /// A deadline that a test waits for.
 const SHORT: Duration = Duration::from_millis(500);
@@ -41,19 +39,10 @@ fn service(places: usize) -> (tempfile::TempDir, HcnClient, AdminClient) {
     let simulator = Simulator::new(Box::new(kernel), Switches::of(config.hns_version), None).unwrap();
     server::serve(&simulator, &config).unwrap();
     let port = RemoteHcn::connect(&format!("unix:{}", config.socket.display())).unwrap();
-    let client = HcnClient::with_limits(std::sync::Arc::new(port), Limits { places, deadline: PATIENCE });
+    let client = HcnClient::with_limits(std::sync::Arc::new(port), Limits { places, deadline: LIMIT });
     let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), [192, 168, 1, 1].into());
     client.blocking().create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
     (directory, client, AdminClient::new(config.admin_socket))
-}
-
-/// Waits until something holds.
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 #[tokio::test]
@@ -64,7 +53,7 @@ async fn hung_call_delays_no_other_call_of_its_connection() {
         let client = client.clone();
         async move { client.delete_endpoint(&id(9)).await }
     });
-    until("the delete hangs", || admin.faults().unwrap()[0].hits == 1).await;
+    until_async("the delete hangs", async || admin.faults().unwrap()[0].hits == 1).await;
     for number in 10..20 {
         client.create_namespace(id(number), &HostComputeNamespace::default()).await.unwrap();
     }
@@ -90,7 +79,7 @@ async fn client_whose_every_place_hangs_is_refused_until_the_service_lets_go() {
     let other = HcnClient::with_limits(client.blocking().port().clone(), Limits::default());
     assert!(other.networks().await.unwrap_err().to_string().contains("Restart-Service"), "the limit is the process's");
     admin.clear_faults().unwrap();
-    until("the places come back", || client.snapshot().running == 0).await;
+    until_async("the places come back", async || client.snapshot().running == 0).await;
     assert_eq!(client.networks().await.unwrap().len(), 1);
     let snapshot = client.snapshot();
     assert_eq!((snapshot.timed_out, snapshot.hung.len(), snapshot.total().hung), (2, 0, 2));

@@ -7,11 +7,11 @@
 #[path = "harness/lab.rs"]
 mod harness;
 
-use std::time::Duration;
 
 use harness::{Lab, Pod, ask_tcp, ask_udp, id, net, serve_tcp, serve_udp};
 use hcn::document::*;
 use hcn::{EndpointPolicy, HnsVersion};
+use test_lab::until;
 
 const WS2022: HnsVersion = HnsVersion::new(13, 3);
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
@@ -328,12 +328,10 @@ fn the_process_answers_on_its_sockets() {
         let admin = config.admin_socket.clone();
         let service = std::thread::spawn(move || hns_sim::run(&config));
         let client = hcn::blocking::Client::new(std::sync::Arc::new(hcn::remote::RemoteHcn::connect(&address).unwrap()));
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        while client.features().is_err() {
-            assert!(std::time::Instant::now() < deadline, "the service does not answer");
-            assert!(!service.is_finished(), "{:?}", service.join());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until("an answer of the service", || {
+            assert!(!service.is_finished(), "the service has ended");
+            client.features()
+        });
         let subnet = Subnet::new(net("192.168.1.0/24"), "192.168.1.1".parse().unwrap());
         client.create(id(1), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).unwrap();
         client.create(id(2), &HostComputeNamespace::default()).unwrap();

@@ -11,6 +11,7 @@ use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use hns_sim::{Config, Simulator, admin, server};
 use serde_json::{Value, json};
+use test_lab::{LIMIT, until, until_async};
 
 fn id(number: u8) -> Guid {
     format!("00000000-0000-0000-0000-0000000000{number:02x}").parse().unwrap()
@@ -106,11 +107,7 @@ async fn faults_hit_calls_and_deadlines_hold() {
     assert!(matches!(error, HcnError::Deadline { .. }) && error.to_string().contains("deleting network"), "{error}");
     assert_eq!(ask(&directory, "faults", Value::Null).unwrap().as_array().unwrap().len(), 1);
     ask(&directory, "clear-faults", Value::Null).unwrap();
-    let began = std::time::Instant::now();
-    while client.network(&id(1)).await.unwrap().is_some() {
-        assert!(began.elapsed() < Duration::from_secs(60), "the slow delete came through in the end");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_async("the slow delete", async || client.network(&id(1)).await.unwrap().is_none()).await;
     assert!(ask(&directory, "add-fault", json!({"name": "flood"})).is_err());
     assert!(ask(&directory, "add-fault", json!({"name": "slow-call", "delay_ms": 1, "color": "red"})).is_err());
     assert!(ask(&directory, "dance", Value::Null).is_err());
@@ -130,7 +127,7 @@ fn restart_cuts_connections_and_clients_reconnect() {
         let sender = std::sync::Mutex::new(sender.clone());
         client.subscribe(std::sync::Arc::new(move |event: hcn::Event| sender.lock().unwrap().send(event.event_type).unwrap_or(()))).unwrap()
     };
-    let next = || heard.recv_timeout(Duration::from_secs(60)).unwrap();
+    let next = || heard.recv_timeout(LIMIT).unwrap();
     let subscription = subscribe(client);
     client.create(id(2), &HostComputeNamespace::default()).unwrap();
     assert_eq!(next(), hcn::Event::NAMESPACE_CREATE, "events cross the socket");
@@ -138,19 +135,13 @@ fn restart_cuts_connections_and_clients_reconnect() {
     let number = admin.add_fault(&"ep-delete-hang".parse().unwrap()).unwrap();
     let hung = Client::connect(&format!("unix:{}", directory.path().join("win01.hcn").display())).unwrap();
     let hung = std::thread::spawn(move || hung.delete::<HostComputeEndpoint>(&id(9)).unwrap_err());
-    while admin.faults().unwrap()[0].hits == 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the delete hangs", || admin.faults().unwrap()[0].hits > 0);
     admin.restart(RestartMode::Clean, Duration::from_millis(50)).unwrap();
     assert!(hung.join().unwrap().is_service_down());
     assert_eq!(next(), hcn::Event::SERVICE_DISCONNECT);
     drop(subscription);
     assert!(!admin.status().unwrap().running);
-    let began = std::time::Instant::now();
-    while client.features().is_err() {
-        assert!(began.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("an answer of the restarted service", || client.features());
     let _subscription = subscribe(client);
     client.delete::<HostComputeNamespace>(&id(2)).unwrap();
     assert_eq!(next(), hcn::Event::NAMESPACE_DELETE, "who registers again hears again");

@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hcn::blocking::Client;
 use hcn::document::*;
@@ -17,6 +17,7 @@ use hns_sim::switches::Switches;
 use ipnet::IpNet;
 use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::ns::NetNs;
+use test_lab::until;
 
 /// How long a client waits for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -307,13 +308,7 @@ pub fn ask_tcp(ns: &NetNs, address: &str) -> io::Result<String> {
 
 /// In IPv6 a fresh pod searches for its neighbours only when its own link's address is sure to be no one else's, seconds later.
 pub fn ask_soon(ns: &NetNs, address: &str) -> String {
-    let until = Instant::now() + Duration::from_secs(20);
-    loop {
-        match ask_tcp(ns, address) {
-            Ok(answer) => return answer,
-            Err(error) => assert!(Instant::now() < until, "{address}: {error}"),
-        }
-    }
+    until(address, || ask_tcp(ns, address))
 }
 
 pub fn ask_udp(ns: &NetNs, address: &str) -> io::Result<String> {
