@@ -24,6 +24,7 @@ use linux_sys::mount::mounts_below;
 use linux_sys::netlink::Rtnl;
 use linux_sys::signal::Signal;
 use linux_sys::spawn::{Spawn, Stdio, Step};
+use test_lab::{LIMIT, until};
 
 const TESTS: [(&str, fn()); 9] = [
     ("hosts_reach_each_other_and_nothing_is_left", hosts_reach_each_other_and_nothing_is_left),
@@ -143,7 +144,7 @@ impl Bench {
     }
 
     fn assert_gone(&self) {
-        wait_for("the end of all processes", || self.living().is_empty());
+        until("the end of all processes", || self.living().is_empty());
         assert!(!self.dirs.run.exists(), "{} is left", self.dirs.run.display());
         assert_eq!(mounts_below(self.root.path()).unwrap(), Vec::<PathBuf>::new());
     }
@@ -155,14 +156,6 @@ impl Bench {
     /// A file that processes of the lab write.
     fn out(&self, name: &str) -> PathBuf {
         self.file("shared").join(name)
-    }
-}
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "still waiting for {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -194,8 +187,8 @@ fn hosts_reach_each_other_and_nothing_is_left() {
     let start = Instant::now();
     let lab = supervisor::start(config).unwrap_or_else(|e| panic!("{e}"));
     let started = start.elapsed();
-    lab.wait_ready(&["server", "gateway", "control", "sleep"], Duration::from_secs(60), |_| {}).unwrap();
-    wait_for("an answer over the LAN", || read(&out) == "from n1");
+    lab.wait_ready(&["server", "gateway", "control", "sleep"], LIMIT, |_| {}).unwrap();
+    until("an answer over the LAN", || read(&out) == "from n1");
     let mut text = String::new();
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "from cp", "the inherited listener answers on the real host");
@@ -220,7 +213,7 @@ fn nobody_in_a_lab_is_root_of_the_machine() {
     let mut look = bench.program("look", "n1", &["look", out.to_str().unwrap(), "/proc/sys/kernel/printk_delay", secret.to_str().unwrap()]);
     look.readiness = Readiness::Notify;
     let lab = bench.start(vec![look]);
-    lab.wait_ready(&["look"], Duration::from_secs(60), |_| {}).unwrap();
+    lab.wait_ready(&["look"], LIMIT, |_| {}).unwrap();
     let seen = read(&out);
     let map: Vec<&str> = seen.lines().next().unwrap_or_default().split_whitespace().collect();
     assert!(matches!(map.as_slice(), ["0", outside, _] if *outside != "0"), "user 0 of the lab is user 0 of the machine: {seen}");
@@ -260,7 +253,7 @@ fn hosts_have_known_sysctls_whatever_the_machine_has() {
     });
     let lab = bench.start(programs.into());
     for host in hosts {
-        wait_for("the switches of a host", || bench.out(host).exists());
+        until("the switches of a host", || bench.out(host).exists());
         for line in read(&bench.out(host)).lines() {
             let (file, value) = line.split_once('=').unwrap();
             let (name, right) = expected.iter().find(|(name, _)| file.ends_with(name)).unwrap();
@@ -281,10 +274,10 @@ fn processes_are_restarted_alone_and_orphans_survive() {
     never.after = vec!["missing".into()];
     let lab = bench.start(vec![steady, parent, missing, never]);
     let mut exits = BTreeMap::<String, Vec<u64>>::new();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + LIMIT;
     while exits.get("missing").map_or(0, Vec::len) < 3 || exits.get("parent").map_or(0, Vec::len) < 3 {
         assert!(Instant::now() < deadline, "{exits:?}");
-        if let Some(Event::Exited { name, restart_ms, .. }) = lab.wait_event(Duration::from_secs(60)) {
+        if let Some(Event::Exited { name, restart_ms, .. }) = lab.wait_event(LIMIT) {
             exits.entry(name).or_default().push(restart_ms);
         }
     }
@@ -297,7 +290,7 @@ fn processes_are_restarted_alone_and_orphans_survive() {
     assert_eq!((of("never").pid, of("never").last_exit.clone()), (None, None));
     // The first parent's child wrote its beat before and after its parent's end.
     let beats = read(&orphan).len();
-    wait_for("more beats of the orphan", || read(&orphan).len() > beats + 1);
+    until("more beats of the orphan", || read(&orphan).len() > beats + 1);
     lab.stop().unwrap();
     bench.assert_gone();
 }
@@ -325,9 +318,9 @@ fn supervise(root: &Path) -> ExitCode {
     };
     let lab = supervisor::start(config).unwrap();
     lab.end_on(signals).unwrap();
-    lab.wait_ready(&["sleep"], Duration::from_secs(60), |_| {}).unwrap();
+    lab.wait_ready(&["sleep"], LIMIT, |_| {}).unwrap();
     fs::write(root.join("ready"), lab.init_pid().to_string()).unwrap();
-    while !matches!(lab.wait_event(Duration::from_secs(60)), Some(Event::DownRequested | Event::Ended { .. }) | None) {}
+    while !matches!(lab.wait_event(LIMIT), Some(Event::DownRequested | Event::Ended { .. }) | None) {}
     lab.stop().unwrap();
     drop(lock);
     // As one that a busy machine does not let end.
@@ -340,7 +333,7 @@ fn supervise(root: &Path) -> ExitCode {
 fn start_supervisor(bench: &Bench) -> (linux_sys::spawn::Child, Dirs) {
     fs::write(bench.file("mark"), bench.mark.split_once('=').unwrap().1).unwrap();
     let child = Spawn::new(std::env::current_exe().unwrap()).arg("supervise").arg(bench.root.path()).stdin(Stdio::Null).spawn().unwrap();
-    wait_for("the supervisor", || !read(&bench.file("ready")).is_empty());
+    until("the supervisor", || !read(&bench.file("ready")).is_empty());
     (child, Dirs { dir: bench.file("dir"), run: bench.file("mullion/00000001") })
 }
 
@@ -351,8 +344,8 @@ fn everything_ends_with_the_supervisor() {
     let init: u32 = read(&bench.file("ready")).parse().unwrap();
     child.kill(Signal::SIGKILL).unwrap();
     child.wait().unwrap();
-    wait_for("the end of the lab", || bench.living().is_empty() && !dirs.run.exists());
-    wait_for("the end of init", || !Path::new(&format!("/proc/{init}/ns/net")).exists());
+    until("the end of the lab", || bench.living().is_empty() && !dirs.run.exists());
+    until("the end of init", || !Path::new(&format!("/proc/{init}/ns/net")).exists());
     dirs.lock().expect("the lock is free again");
 }
 
@@ -407,14 +400,12 @@ fn ports_of_the_real_host_are_relayed() {
         stream.read_to_string(&mut text)?;
         Ok(text)
     };
-    wait_for("an answer through the relay", || fetch(tcp).is_ok_and(|t| t == "from n1"));
+    until("an answer through the relay", || fetch(tcp).is_ok_and(|t| t == "from n1"));
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     client.connect((Ipv4Addr::LOCALHOST, udp)).unwrap();
     let mut buffer = [0; 64];
-    wait_for("a packet through the relay", || {
-        client.send(b"over udp").is_ok() && client.recv(&mut buffer).is_ok_and(|n| &buffer[..n] == b"over udp")
-    });
+    until("a packet through the relay", || client.send(b"over udp").is_ok() && client.recv(&mut buffer).is_ok_and(|n| &buffer[..n] == b"over udp"));
     let ports = lab.status().ports;
     let error = |port: u16| ports.iter().find(|p| p.port.port == port).unwrap().error.clone();
     assert!(error(tcp).is_none() && error(udp).is_none() && error(taken).unwrap().contains("in use"), "{ports:?}");
@@ -422,10 +413,10 @@ fn ports_of_the_real_host_are_relayed() {
     let pid = lab.status().processes.iter().find(|p| p.name == "relay").unwrap().pid.unwrap();
     let killed = Spawn::new("/proc/self/exe").args(["program", "kill", &lab.init_pid().to_string(), &pid.to_string()]).spawn().unwrap();
     assert!(killed.wait().unwrap().success());
-    wait_for("the relay's restart", || lab.status().processes.iter().any(|p| p.name == "relay" && p.restarts == 1));
+    until("the relay's restart", || lab.status().processes.iter().any(|p| p.name == "relay" && p.restarts == 1));
     assert_eq!(fetch(tcp).unwrap(), "from n1");
     drop(holder);
-    wait_for("the port that was taken", || fetch(taken).is_ok_and(|t| t == "from n1"));
+    until("the port that was taken", || fetch(taken).is_ok_and(|t| t == "from n1"));
     lab.stop().unwrap();
     assert!(fetch(tcp).is_err(), "the port is free again");
     bench.assert_gone();
