@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use cri::v1;
-use support::{Node, container, describe, get, http, image_archive, play, sandbox, until};
+use support::{Node, container, describe, get, http, image_archive, play, sandbox};
+use test_lab::until_async;
 
 fn main() -> ExitCode {
     play(
@@ -89,7 +90,7 @@ async fn linux_container(dir: std::path::PathBuf) {
     // A second container writes to a layer of its own, and stays alive for the statistics.
     let second = node.start(&pod, container("second", "demo:1", &["/bin/sh", "-c", "test ! -e /kept && echo fresh; sleep 1000"])).await;
     let log = dir.join("host/var/log/pods/linux-pod/second/0.log");
-    until("the second container's line", || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("F fresh"))).await;
+    until_async("the second container's line", async || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("F fresh"))).await;
     let stats = node.client.list_container_stats(Default::default()).await.unwrap();
     assert_eq!(stats.len(), 1);
     assert!(stats[0].memory.as_ref().unwrap().rss_bytes.as_ref().unwrap().value > 0);
@@ -110,7 +111,7 @@ async fn stopping(dir: std::path::PathBuf) {
         .start(&pod, container("polite", "demo:1", &["/bin/sh", "-c", "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done"]))
         .await;
     let log = dir.join("host/var/log/pods/stopping/polite/0.log");
-    until("the trap is set", || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("F up"))).await;
+    until_async("the trap is set", async || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("F up"))).await;
     node.client.stop_container(&polite, Duration::from_secs(10)).await.unwrap();
     assert_eq!(node.status(&polite).await.exit_code, 7);
     // Pid 1 without a handler ignores SIGTERM, as everywhere.
@@ -207,7 +208,7 @@ async fn stand_in(dir: std::path::PathBuf) {
     request.mounts.extend([mount(r"C:\etc\foo", true), mount("D:/rw", false), mount("/relative", false)]);
     let id = node.start(&pod, request).await;
     println!("    sandbox, container and start of a stand-in: {:?}", began.elapsed());
-    until("the stand-in listens", || http("GET", "/", "").is_some()).await;
+    until_async("the stand-in listens", async || http("GET", "/", "").is_some()).await;
     let page = get("/");
     assert!(page.starts_with("HTTP/1.1 200") && page.to_lowercase().contains("server: microsoft-iis/10.0"), "{page}");
     assert!(page.contains("IIS") && page.contains("stand-in"), "{page}");
@@ -237,7 +238,7 @@ async fn stand_in(dir: std::path::PathBuf) {
     request.envs.push(env("PASSWORD", "s3cret"));
     request.mounts.push(mount(r"C:\etc\foo", false));
     node.start(&pod, request).await;
-    until("the stand-in listens", || http("GET", "/hostname", "").is_some_and(|page| page.ends_with("web-0\n"))).await;
+    until_async("the stand-in listens", async || http("GET", "/hostname", "").is_some_and(|page| page.ends_with("web-0\n"))).await;
     for path in ["/env", "/files/C:/etc/foo/x", "/files/C:/etc", "/fetch?url=http://127.0.0.1/hostname"] {
         let page = get(path);
         assert!(page.starts_with("HTTP/1.1 404") && page.contains("MULLION_STAND_IN_PAGES"), "{path}: {page}");
@@ -259,7 +260,7 @@ async fn restart(dir: std::path::PathBuf) {
     std::fs::create_dir_all(dir.join("host/data")).unwrap();
     std::fs::write(dir.join("host/data/end"), "").unwrap();
     let exit = dir.join("state/cri/sandboxes").join(&pod).join("containers").join(&ends).join("exit.json");
-    until("the container ends without its runtime", || exit.exists()).await;
+    until_async("the container ends without its runtime", async || exit.exists()).await;
     node.restart().await;
     assert_eq!(node.sandbox(&pod).await.state, v1::PodSandboxState::SandboxReady as i32);
     let after = node.status(&stays).await;
@@ -274,7 +275,7 @@ async fn restart(dir: std::path::PathBuf) {
     std::fs::write(&file, record.to_string()).unwrap();
     node.restart().await;
     assert_eq!(node.sandbox(&half).await.state, v1::PodSandboxState::SandboxNotready as i32);
-    until("its shim has ended", || !std::path::Path::new(&format!("/proc/{shim}/ns/net")).exists()).await;
+    until_async("its shim has ended", async || !std::path::Path::new(&format!("/proc/{shim}/ns/net")).exists()).await;
     node.remove(&half).await;
     // The other one is in hand again: it stops on request.
     node.client.stop_container(&stays, Duration::ZERO).await.unwrap();
@@ -411,7 +412,7 @@ async fn compartments(dir: std::path::PathBuf) {
     assert_eq!([&pods[0].1, &pods[1].1], ["192.168.1.3", "192.168.1.4"]);
     let ask = |ip: &str, path: &str| support::http_at(&format!("{ip}:80"), "GET", path, "").unwrap_or_default();
     for (number, (_, ip)) in pods.iter().enumerate() {
-        until("the pod answers its node", || ask(ip, "/hostname").ends_with(&format!("web-{number}\n"))).await;
+        until_async("the pod answers its node", async || ask(ip, "/hostname").ends_with(&format!("web-{number}\n"))).await;
     }
     let (first, second) = (&pods[0].1, &pods[1].1);
     let answer = ask(first, &format!("/fetch?url=http://{second}/headers"));

@@ -16,7 +16,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use cri::v1;
-use support::{Node, container, describe, get, play, until, windows_sandbox};
+use support::{Node, container, describe, get, play, windows_sandbox};
+use test_lab::until_async;
 
 /// The base image for which Wine's own programs stand.
 const NANOSERVER: &str = "mcr.microsoft.com/windows/nanoserver:ltsc2022";
@@ -151,7 +152,7 @@ async fn exec(dir: PathBuf) {
     second(&node, &id, &["cmd", "/c", r"echo x>\\?\unix\usr\local\made"]).await;
     assert!(!below.join("made").exists(), "a later mount below /usr is written from a container");
     node.remove(&pod).await;
-    until("nothing is left", || processes("wineserver").is_empty() && processes("services.exe").is_empty()).await;
+    until_async("nothing is left", async || processes("wineserver").is_empty() && processes("services.exe").is_empty()).await;
 }
 
 async fn kernel(dir: PathBuf) {
@@ -190,7 +191,7 @@ async fn stop(dir: PathBuf) {
     let id = node.start(&pod, waiting("killed")).await;
     node.client.stop_container(&id, Duration::ZERO).await.unwrap();
     assert_eq!(node.status(&id).await.exit_code, 137);
-    until("nothing is left", || processes("wineserver").is_empty() && processes("mullion-init.exe").is_empty()).await;
+    until_async("nothing is left", async || processes("wineserver").is_empty() && processes("mullion-init.exe").is_empty()).await;
     node.remove(&pod).await;
 }
 
@@ -270,7 +271,7 @@ async fn terminal(dir: PathBuf) {
     let id = node.start(&pod, v1::ContainerConfig { tty: true, ..waiting("main") }).await;
     let (code, text) = second(&node, &id, &["cmd", "/c", "echo beside"]).await;
     assert_eq!((code, text.as_str()), (0, "beside\n"));
-    until("cmd greets", || log(&dir, "tty", "main").join("\n").contains("Microsoft Windows")).await;
+    until_async("cmd greets", async || log(&dir, "tty", "main").join("\n").contains("Microsoft Windows")).await;
     assert_eq!(node.status(&id).await.state, v1::ContainerState::ContainerRunning as i32);
     node.remove(&pod).await;
 }
@@ -281,12 +282,12 @@ async fn stand_in(dir: PathBuf) {
     node.pull(iis).await.unwrap();
     let pod = node.run(windows_sandbox("iis")).await;
     let id = node.start(&pod, container("web", iis, &[])).await;
-    until("it answers", || support::http("GET", "/", "").is_some()).await;
+    until_async("it answers", async || support::http("GET", "/", "").is_some()).await;
     assert!(processes("wineserver").is_empty(), "Wine waits for somebody to want it");
     let (code, text) = second(&node, &id, &["cmd", "/c", r"echo mine>C:\inetpub\wwwroot\mine.txt&ver"]).await;
     assert!(code == 0 && text.contains("10.0.20348"), "{code} {text}");
     assert!(get("/mine.txt").contains("mine"), "the same drive C");
-    until("Wine ends with its last program", || processes("wineserver").is_empty()).await;
+    until_async("Wine ends with its last program", async || processes("wineserver").is_empty()).await;
     node.remove(&pod).await;
 }
 
@@ -316,7 +317,7 @@ async fn parallel(dir: PathBuf) {
         assert_eq!(second(&node, &id, &["cmd", "/c", "exit 5"]).await.0, 5);
         node.remove(&pod).await;
     }
-    until("nothing is left", || processes("wineserver").is_empty()).await;
+    until_async("nothing is left", async || processes("wineserver").is_empty()).await;
 }
 
 /// Proportional memory, in KiB, of processes whose command line holds `text`.

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use cri::v1;
 use serde_json::{Value, json};
+use test_lab::until_async;
 
-use crate::support::{Node, container, image_archive, sandbox, until};
+use crate::support::{Node, container, image_archive, sandbox};
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
@@ -212,11 +213,8 @@ pub async fn sessions(dir: PathBuf) {
     let mut session = exec(&["/bin/sh", "-c", "trap 'echo hung > /hung; exit' HUP; echo up; while :; do sleep 0.05; done"], true, true).unwrap();
     read_until(&mut session.take("terminal"), "up");
     drop(session);
-    let hung = || async { node.client.exec_sync(&id, &words(&["/bin/cat", "/hung"]), Duration::ZERO).await.unwrap().exit_code == 0 };
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !hung().await {
-        assert!(Instant::now() < deadline, "the program never heard SIGHUP");
-    }
+    let hung = async || node.client.exec_sync(&id, &words(&["/bin/cat", "/hung"]), Duration::ZERO).await.unwrap().exit_code == 0;
+    until_async("the program to get SIGHUP", hung).await;
     // It is killed on request, with what it started.
     let mut session = exec(&["/bin/sh", "-c", "sleep 900 & echo up; wait"], false, true).unwrap();
     let mut stdout = session.take("stdout");
@@ -262,7 +260,7 @@ pub async fn attach(dir: PathBuf) {
     assert_eq!(node.status(&id).await.state, v1::ContainerState::ContainerRunning as i32);
     node.client.stop_container(&id, Duration::ZERO).await.unwrap();
     assert_eq!((one.wait(), two.wait()), (137, 137));
-    until("the log holds everything", || log("both").contains("stdout F got third")).await;
+    until_async("the log holds everything", async || log("both").contains("stdout F got third")).await;
     // stdinOnce: the input ends with the first client.
     let once = v1::ContainerConfig { stdin: true, stdin_once: true, ..container("once", "demo:1", &["/bin/cat"]) };
     let once = node.start(&pod, once).await;

@@ -1,14 +1,14 @@
 //! Sandboxes on Windows nodes whose network HNS lost.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use cri::annotations::NETWORK_PROBLEM;
 use cri::v1;
 use hcn::blocking::Client;
 use hcn::{Guid, HostComputeEndpoint, HostComputeNamespace, HostComputeNetwork, NetworkType, Query};
+use test_lab::{same, until_async};
 
-use crate::support::{self, Node, container, http_at, until, windows_sandbox};
+use crate::support::{self, Node, container, http_at, windows_sandbox};
 
 const IIS: &str = "microsoft/iis";
 
@@ -34,7 +34,7 @@ impl Pod {
     }
 
     async fn serves(&self, when: &str) {
-        until(&format!("{} serves {when}", self.name), || self.answers()).await;
+        until_async(&format!("{} serves {when}", self.name), async || self.answers()).await;
     }
 }
 
@@ -46,23 +46,17 @@ async fn state(node: &Node, pod: &Pod) -> (v1::PodSandboxState, Option<String>) 
 
 /// Waits until a sandbox is not ready for want of a network, and says why.
 async fn lost(node: &Node, pod: &Pod) -> String {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match state(node, pod).await {
-            (v1::PodSandboxState::SandboxNotready, Some(reason)) => return reason,
-            other => assert!(Instant::now() < deadline, "{}: {other:?}", pod.name),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let lost = async || match state(node, pod).await {
+        (v1::PodSandboxState::SandboxNotready, Some(reason)) => Ok(reason),
+        other => Err(format!("{other:?}")),
+    };
+    until_async(format_args!("{} to lose its network", pod.name), lost).await
 }
 
 /// Waits until a sandbox is ready without a problem of its network.
 async fn well(node: &Node, pod: &Pod, when: &str) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while state(node, pod).await != (v1::PodSandboxState::SandboxReady, None) {
-        assert!(Instant::now() < deadline, "{} {when}: {:?}", pod.name, state(node, pod).await);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let ready = async || same(state(node, pod).await, &(v1::PodSandboxState::SandboxReady, None));
+    until_async(format_args!("{} to be ready {when}", pod.name), ready).await;
 }
 
 fn local(hns: &Client, pod: &Pod) -> HostComputeEndpoint {
@@ -79,7 +73,7 @@ fn network(hns: &Client, id: Guid, prefix: &str) {
 /// Restarts the service and waits until it answers.
 async fn restart(simulator: &hns_sim::Simulator, hns: &Client, wipe: bool) {
     simulator.restart(hns_sim::admin::Restart { away_ms: 300, wipe, ..Default::default() }).unwrap();
-    until("the service answers", || hns.ids::<HostComputeNetwork>(&Query::default()).is_ok()).await;
+    until_async("the service answers", async || hns.ids::<HostComputeNetwork>(&Query::default()).is_ok()).await;
 }
 
 pub async fn lost_networks(dir: PathBuf) {
@@ -110,17 +104,14 @@ pub async fn lost_networks(dir: PathBuf) {
     // Without a network the pods have the reason in CRI; its owner makes it again under another id.
     let subject = hns.get_by_name::<HostComputeNetwork>("mullion").unwrap().unwrap().id;
     hns.delete::<HostComputeNetwork>(&subject).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
+    let reasons = ["HNS network \"mullion\" does not exist", "HNS has lost the endpoint"];
+    let reported = async || {
         let (ready, problem) = state(&node, &pods[1]).await;
         assert_eq!(ready, v1::PodSandboxState::SandboxReady, "it can be repaired");
-        if problem.is_some_and(|problem| problem.contains("HNS network \"mullion\" does not exist") || problem.contains("HNS has lost the endpoint"))
-        {
-            break;
-        }
-        assert!(Instant::now() < deadline, "no problem of the network is reported");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        let problem = problem.unwrap_or_default();
+        if reasons.iter().any(|reason| problem.contains(reason)) { Ok(()) } else { Err(problem) }
+    };
+    until_async("a report of the missing network", reported).await;
     network(&hns, Guid::random(), "192.168.1.0/24");
     all_serve(&node, "after the network was made again").await;
     assert_eq!(local(&hns, &pods[0]).mac_address, before.mac_address);

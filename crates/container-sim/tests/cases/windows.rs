@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cri::v1;
+use test_lab::until_async;
 
-use crate::support::{Node, container, http_at, until, windows_sandbox};
+use crate::support::{Node, container, http_at, windows_sandbox};
 
 const ANNOTATION: &str = "experimental.windows.kubernetes.io/isolation-type";
 
@@ -71,12 +72,13 @@ pub async fn shared(node: &Node) {
         stream.read_exact(&mut answer).ok()?;
         (&answer == b"+PONG\r\n").then_some(())
     };
-    until("both answer at the pod's address", || ping().is_some() && http_at(&format!("{ip}:80"), "GET", "/hostname", "").is_some()).await;
+    until_async("both answer at the pod's address", async || ping().is_some() && http_at(&format!("{ip}:80"), "GET", "/hostname", "").is_some())
+        .await;
     node.client.stop_container(&first, Duration::ZERO).await.unwrap();
     assert!(ping().is_none() && http_at(&format!("{ip}:80"), "GET", "/hostname", "").is_some(), "the other one goes on");
     let again = v1::ContainerConfig { metadata: Some(v1::ContainerMetadata { name: "redis".into(), attempt: 1 }), ..container("redis", redis, &[]) };
     node.start(&pod, again).await;
-    until("it answers again at the same address", || ping().is_some()).await;
+    until_async("it answers again at the same address", async || ping().is_some()).await;
     assert_eq!(node.sandbox(&pod).await.network.unwrap().ip, ip);
     let stats = node.client.pod_sandbox_stats(v1::PodSandboxStatsRequest { pod_sandbox_id: pod.clone() }).await.unwrap().windows.unwrap();
     assert_eq!(stats.containers.len(), 2);
@@ -123,7 +125,7 @@ pub async fn faults(node: &Node, dir: &Path) {
     admin.clear_faults().unwrap();
     node.start(&late, container("iis", "microsoft/iis", &[])).await;
     let ip = node.sandbox(&late).await.network.unwrap().ip;
-    until("the late pod answers", || http_at(&format!("{ip}:80"), "GET", "/hostname", "").unwrap_or_default().ends_with("late\n")).await;
+    until_async("the late pod answers", async || http_at(&format!("{ip}:80"), "GET", "/hostname", "").unwrap_or_default().ends_with("late\n")).await;
 
     let here = dir.to_string_lossy().into_owned();
     for (fault, words) in [

@@ -16,6 +16,7 @@ use images::Store;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use sha2::{Digest as _, Sha256};
+use test_lab::until_async;
 
 pub type Test = fn(PathBuf) -> Pin<Box<dyn Future<Output = ()>>>;
 
@@ -157,7 +158,7 @@ impl Node {
         });
         self.task = Some((stop, task));
         let socket = self.config.socket.clone();
-        until("the runtime listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok()).await;
+        until_async("the runtime listens", async || std::os::unix::net::UnixStream::connect(&socket).is_ok()).await;
         // The first call after a restart may still meet the end of the old connection.
         let _ = self.client.version(Default::default()).await;
         self.client.version(Default::default()).await.unwrap();
@@ -175,7 +176,7 @@ impl Node {
     pub async fn stop(&self) {
         if let Some((_, task)) = &self.task {
             task.abort();
-            until("the runtime is gone", || task.is_finished()).await;
+            until_async("the runtime is gone", async || task.is_finished()).await;
         }
     }
 
@@ -218,14 +219,11 @@ impl Node {
     }
 
     pub async fn wait_exit(&self, id: &str) -> v1::ContainerStatus {
-        for _ in 0..3_000 {
+        let exited = async || {
             let status = self.status(id).await;
-            if status.state == v1::ContainerState::ContainerExited as i32 {
-                return status;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("container {id} did not end within 60 s");
+            if status.state() == v1::ContainerState::ContainerExited { Ok(status) } else { Err(format!("{status:?}")) }
+        };
+        until_async(format_args!("the end of container {id}"), exited).await
     }
 
     pub async fn remove(&self, pod: &str) {
@@ -291,14 +289,6 @@ pub fn http_at(server: &str, method: &str, path: &str, body: &str) -> Option<Str
 
 pub fn get(path: &str) -> String {
     http("GET", path, "").expect("the server answers")
-}
-
-pub async fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within 60 s: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// A docker-save archive of `demo:1` in two layers: Debian's static busybox, and a file over it.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cri::v1;
+use test_lab::until_async;
 
-use crate::support::{container, describe, until, windows_sandbox};
+use crate::support::{container, describe, windows_sandbox};
 use crate::{NANOSERVER, log, node, second, waiting};
 
 pub async fn all(dir: PathBuf) {
@@ -54,7 +55,7 @@ pub async fn all(dir: PathBuf) {
         let (code, text) = second(&node, &id, &["cmd", "/c", &line]).await;
         assert_eq!((code, text.as_str()), (0, "a1\nb1\na2\nb2\n"), "{line}");
     }
-    until("the loop goes round", || log(&dir, "tools", "loop").iter().filter(|line| line.contains("ready")).count() >= 2).await;
+    until_async("the loop goes round", async || log(&dir, "tools", "loop").iter().filter(|line| line.contains("ready")).count() >= 2).await;
     for id in [id, other, third] {
         let status = node.status(&id).await;
         assert_eq!(status.state, v1::ContainerState::ContainerRunning as i32, "{}", describe(&status));
