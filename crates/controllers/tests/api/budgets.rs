@@ -10,8 +10,9 @@ use kube::{
     api::{DeleteParams, EvictParams, ListParams},
 };
 use serde_json::json;
+use test_lab::until_async;
 
-use crate::common::{Cluster, create, deployment, eventually, object};
+use crate::common::{Cluster, create, deployment, object};
 
 #[tokio::test]
 async fn a_budget_lets_pods_go_one_by_one() {
@@ -25,7 +26,7 @@ async fn a_budget_lets_pods_go_one_by_one() {
         let status = budgets.get("web").await.unwrap().status?;
         (status.expected_pods == Some(3) && status.current_healthy == Some(3) && status.disruptions_allowed == Some(count)).then_some(status)
     };
-    let (status, _) = eventually("one may go", async || allowed(1).await).await;
+    let status = until_async("one may go", async || allowed(1).await).await;
     assert_eq!(status.desired_healthy, Some(2));
     let pods = cluster.api::<Pod>();
     let names: Vec<String> = pods.list(&ListParams::default()).await.unwrap().items.iter().map(ResourceExt::name_any).collect();
@@ -33,7 +34,7 @@ async fn a_budget_lets_pods_go_one_by_one() {
     let results = futures::future::join_all(names.iter().map(|name| pods.evict(name, &params))).await;
     let refused = results.iter().filter(|result| matches!(result, Err(kube::Error::Api(status)) if status.code == 429)).count();
     assert_eq!((refused, results.iter().filter(|result| result.is_ok()).count()), (2, 1));
-    eventually("its replacement is there", async || allowed(1).await).await;
+    until_async("its replacement is there", async || allowed(1).await).await;
     cluster.stop().await;
 }
 
@@ -45,10 +46,10 @@ async fn endpoints_written_by_hand_have_slices() {
     create(&cluster.api::<Endpoints>(), &object(json!({"metadata": {"name": "db"}, "subsets": subsets}))).await;
     let of_service = ListParams::default().labels("kubernetes.io/service-name=db");
     let slices = async || cluster.api::<EndpointSlice>().list(&of_service).await.unwrap().items;
-    let (slice, _) = eventually("a slice mirrors them", async || slices().await.pop()).await;
+    let slice = until_async("a slice mirrors them", async || slices().await.pop()).await;
     assert_eq!(slice.labels()["endpointslice.kubernetes.io/managed-by"], "endpointslicemirroring-controller.k8s.io");
     assert_eq!(slice.endpoints.unwrap()[0].addresses, ["10.240.0.9"]);
     cluster.api::<Endpoints>().delete("db", &DeleteParams::default()).await.unwrap();
-    eventually("it goes with them", async || slices().await.is_empty().then_some(())).await;
+    until_async("it goes with them", async || slices().await.is_empty()).await;
     cluster.stop().await;
 }

@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, TcpListener},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use apiserver::{Identity, Server};
@@ -17,6 +17,7 @@ use kube::{
 use pki::{Ca, CertRequest, service_account::SigningKey};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use test_lab::in_time;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -153,7 +154,7 @@ impl Cluster {
     pub async fn stop(self) {
         self.shutdown.cancel();
         for task in self.tasks.into_iter().chain(self.control) {
-            let _ = tokio::time::timeout(Duration::from_secs(60), task).await.expect("everything ends when told to");
+            let _ = in_time("the end of a task", task).await;
         }
         self.server.shutdown().await;
     }
@@ -263,19 +264,6 @@ pub fn deployment(name: &str, replicas: i32, image: &str) -> k8s_openapi::api::a
             },
         },
     }))
-}
-
-/// Waits until `look` finds something, and says how long that took.
-pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> (T, Duration) {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return (found, start.elapsed());
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
-        // Looking costs as much as what is looked at: rarely enough not to measure itself.
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 /// Creates an object.

@@ -9,8 +9,9 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
+use test_lab::until_async;
 
-use crate::common::{Cluster, create, eventually, object};
+use crate::common::{Cluster, create, object};
 
 fn agent(image: &str) -> DaemonSet {
     object(json!({
@@ -51,21 +52,21 @@ async fn one_pod_on_each_windows_node_cordoned_or_not() {
     let nodes: Api<Node> = Api::all(cluster.admin());
     nodes.patch("win02", &PatchParams::default(), &Patch::Merge(json!({"spec": {"unschedulable": true}}))).await.unwrap();
     create(&cluster.api(), &agent("monitor:1")).await;
-    eventually("both run", async || settled(&cluster, 2).await).await;
+    until_async("both run", async || settled(&cluster, 2).await).await;
     let on = |node: &str| (node.to_owned(), "monitor:1".to_owned());
     assert_eq!(nodes_and_images(&cluster).await, [on("win01"), on("win02")]);
 
     cluster.add_node("win03", "windows").await;
-    eventually("a new node gets one", async || settled(&cluster, 3).await).await;
+    until_async("a new node gets one", async || settled(&cluster, 3).await).await;
     nodes.patch("win03", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}}))).await.unwrap();
-    eventually("a node that suits no longer loses it", async || settled(&cluster, 2).await).await;
+    until_async("a node that suits no longer loses it", async || settled(&cluster, 2).await).await;
 
     let pods = cluster.api::<Pod>();
     let name = pods.list(&ListParams::default()).await.unwrap().items[0].name_any();
     pods.delete(&name, &DeleteParams::default()).await.unwrap();
-    eventually("a deleted pod comes back", async || {
+    until_async("a deleted pod comes back", async || {
         let found = pods.list(&ListParams::default()).await.unwrap().items;
-        (found.len() == 2 && found.iter().all(|pod| pod.name_any() != name)).then_some(())
+        found.len() == 2 && found.iter().all(|pod| pod.name_any() != name)
     })
     .await;
     cluster.stop().await;
@@ -78,13 +79,12 @@ async fn an_update_goes_node_by_node_and_can_be_undone() {
         cluster.add_node(name, "windows").await;
     }
     create(&cluster.api(), &agent("monitor:1")).await;
-    eventually("the first rollout", async || settled(&cluster, 2).await).await;
+    until_async("the first rollout", async || settled(&cluster, 2).await).await;
     let sets = cluster.api::<DaemonSet>();
     let image = json!({"spec": {"template": {"spec": {"containers": [{"name": "agent", "image": "monitor:2"}]}}}});
     sets.patch("agent", &PatchParams::default(), &Patch::Strategic(image)).await.unwrap();
-    eventually("the second rollout", async || {
-        settled(&cluster, 2).await?;
-        nodes_and_images(&cluster).await.iter().all(|(_, image)| image == "monitor:2").then_some(())
+    until_async("the second rollout", async || {
+        settled(&cluster, 2).await.is_some() && nodes_and_images(&cluster).await.iter().all(|(_, image)| image == "monitor:2")
     })
     .await;
 
@@ -99,15 +99,14 @@ async fn an_update_goes_node_by_node_and_can_be_undone() {
     // What kubectl's `rollout undo` does.
     let first: Value = noted[0].data.clone().unwrap().0;
     sets.patch("agent", &PatchParams::default(), &Patch::Strategic(first)).await.unwrap();
-    eventually("back to the first", async || {
-        settled(&cluster, 2).await?;
-        nodes_and_images(&cluster).await.iter().all(|(_, image)| image == "monitor:1").then_some(())
+    until_async("back to the first", async || {
+        settled(&cluster, 2).await.is_some() && nodes_and_images(&cluster).await.iter().all(|(_, image)| image == "monitor:1")
     })
     .await;
-    eventually("the old revision is the newest now", async || {
+    until_async("the old revision is the newest now", async || {
         let found = history().await;
         let names: Vec<(String, i64)> = found.iter().map(|one| (one.name_any(), one.revision)).collect();
-        (names == [(noted[1].name_any(), 2), (noted[0].name_any(), 3)]).then_some(())
+        names == [(noted[1].name_any(), 2), (noted[0].name_any(), 3)]
     })
     .await;
     cluster.stop().await;

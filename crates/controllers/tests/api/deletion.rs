@@ -1,6 +1,6 @@
 //! Deletion against the real API server: owners and dependents, namespaces, nodes.
 
-use crate::common::{Cluster, create, deployment, eventually, object};
+use crate::common::{Cluster, create, deployment, object};
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::{ConfigMap, Namespace, Node, Pod},
@@ -11,6 +11,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy},
 };
 use serde_json::json;
+use std::time::Instant;
+use test_lab::until_async;
 
 async fn count<K>(api: &Api<K>) -> usize
 where
@@ -25,9 +27,9 @@ async fn three_pods(cluster: &mut Cluster) {
     let running = async || {
         let pods = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
         let running = pods.iter().filter(|pod| pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).is_some());
-        (running.count() == 3).then_some(())
+        running.count() == 3
     };
-    eventually("three pods run", running).await;
+    until_async("three pods run", running).await;
 }
 
 #[tokio::test]
@@ -35,10 +37,9 @@ async fn background_deletion_takes_everything_along() {
     let mut cluster = Cluster::start().await;
     three_pods(&mut cluster).await;
     cluster.api::<Deployment>().delete("web", &DeleteParams::background()).await.unwrap();
-    let (_, took) = eventually("nothing is left", async || {
-        (count(&cluster.api::<ReplicaSet>()).await == 0 && count(&cluster.api::<Pod>()).await == 0).then_some(())
-    })
-    .await;
+    let began = Instant::now();
+    until_async("nothing is left", async || count(&cluster.api::<ReplicaSet>()).await == 0 && count(&cluster.api::<Pod>()).await == 0).await;
+    let took = began.elapsed();
     println!("a Deployment of three is gone after {took:?}");
     cluster.stop().await;
 }
@@ -52,11 +53,11 @@ async fn foreground_deletion_goes_from_the_leaves_up() {
     let name = pods.list(&ListParams::default()).await.unwrap().items[0].metadata.name.clone().unwrap();
     pods.patch(&name, &PatchParams::default(), &held).await.unwrap();
     cluster.api::<Deployment>().delete("web", &DeleteParams::foreground()).await.unwrap();
-    eventually("the other pods are gone", async || (count(&pods).await == 1).then_some(())).await;
+    until_async("the other pods are gone", async || count(&pods).await == 1).await;
     let found = cluster.api::<Deployment>().get("web").await.expect("the Deployment waits for the last pod");
     assert!(found.metadata.deletion_timestamp.is_some());
     pods.patch(&name, &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}}))).await.unwrap();
-    eventually("the Deployment is gone", async || cluster.api::<Deployment>().get_opt("web").await.unwrap().is_none().then_some(())).await;
+    until_async("the Deployment is gone", async || cluster.api::<Deployment>().get_opt("web").await.unwrap().is_none()).await;
     assert_eq!(count(&cluster.api::<ReplicaSet>()).await, 0);
     cluster.stop().await;
 }
@@ -67,13 +68,13 @@ async fn orphaning_leaves_the_dependents() {
     three_pods(&mut cluster).await;
     let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
     cluster.api::<Deployment>().delete("web", &orphan).await.unwrap();
-    eventually("the Deployment is gone", async || cluster.api::<Deployment>().get_opt("web").await.unwrap().is_none().then_some(())).await;
+    until_async("the Deployment is gone", async || cluster.api::<Deployment>().get_opt("web").await.unwrap().is_none()).await;
     let sets = cluster.api::<ReplicaSet>().list(&ListParams::default()).await.unwrap().items;
     assert!(sets.len() == 1 && sets[0].metadata.owner_references.as_deref().unwrap_or_default().is_empty());
     create(&cluster.api(), &deployment("web", 3, "microsoft/iis")).await;
-    eventually("a new Deployment adopts them", async || {
+    until_async("a new Deployment adopts them", async || {
         let sets = cluster.api::<ReplicaSet>().list(&ListParams::default()).await.unwrap().items;
-        (sets.len() == 1 && sets[0].metadata.owner_references.is_some()).then_some(())
+        sets.len() == 1 && sets[0].metadata.owner_references.is_some()
     })
     .await;
     assert_eq!(count(&cluster.api::<Pod>()).await, 3);
@@ -90,7 +91,7 @@ async fn an_object_whose_owner_never_was_goes_and_one_with_an_unknown_kind_stays
     let maps = cluster.api::<ConfigMap>();
     create(&maps, &owned("stays", "Ghost", "example.com/v1")).await;
     create(&maps, &owned("goes", "ConfigMap", "v1")).await;
-    eventually("the stray is gone", async || maps.get_opt("goes").await.unwrap().is_none().then_some(())).await;
+    until_async("the stray is gone", async || maps.get_opt("goes").await.unwrap().is_none()).await;
     assert!(maps.get_opt("stays").await.unwrap().is_some());
     cluster.stop().await;
 }
@@ -104,13 +105,15 @@ async fn a_namespace_goes_with_all_it_holds() {
     let inside = |client| Api::<Deployment>::namespaced(client, "shop");
     let pods: Api<Pod> = Api::namespaced(cluster.admin(), "shop");
     create(&inside(cluster.admin()), &deployment("web", 2, "microsoft/iis")).await;
-    eventually("two pods", async || (count(&pods).await == 2).then_some(())).await;
+    until_async("two pods", async || count(&pods).await == 2).await;
     let service = object(json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}));
     create(&Api::<k8s_openapi::api::core::v1::Service>::namespaced(cluster.admin(), "shop"), &service).await;
     let slices: Api<EndpointSlice> = Api::namespaced(cluster.admin(), "shop");
-    eventually("a slice", async || (count(&slices).await == 1).then_some(())).await;
+    until_async("a slice", async || count(&slices).await == 1).await;
     namespaces.delete("shop", &DeleteParams::default()).await.unwrap();
-    let (_, took) = eventually("the namespace is gone", async || namespaces.get_opt("shop").await.unwrap().is_none().then_some(())).await;
+    let began = Instant::now();
+    until_async("the namespace is gone", async || namespaces.get_opt("shop").await.unwrap().is_none()).await;
+    let took = began.elapsed();
     println!("a namespace of two pods is gone after {took:?}");
     assert_eq!((count(&pods).await, count(&slices).await), (0, 0));
     cluster.stop().await;
@@ -123,7 +126,7 @@ async fn a_cordoned_node_gets_no_pods_and_a_tainted_one_loses_them() {
     cluster.add_node("win02", "windows").await;
     let nodes: Api<Node> = Api::all(cluster.admin());
     nodes.patch("win02", &PatchParams::default(), &Patch::Merge(json!({"spec": {"unschedulable": true}}))).await.unwrap();
-    eventually("the cordon is a taint", async || {
+    until_async("the cordon is a taint", async || {
         let taints = nodes.get("win02").await.unwrap().spec?.taints?;
         taints.into_iter().find(|taint| taint.key == "node.kubernetes.io/unschedulable")
     })
@@ -134,10 +137,10 @@ async fn a_cordoned_node_gets_no_pods_and_a_tainted_one_loses_them() {
         let all = pods.list(&ListParams::default()).await.unwrap().items;
         all.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none() && pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node)).count()
     };
-    eventually("all pods are on the other node", async || (on("win01").await == 4).then_some(())).await;
+    until_async("all pods are on the other node", async || on("win01").await == 4).await;
     nodes.patch("win02", &PatchParams::default(), &Patch::Merge(json!({"spec": {"unschedulable": false}}))).await.unwrap();
     let taint = json!({"spec": {"taints": [{"key": "broken", "effect": "NoExecute"}]}});
     nodes.patch("win01", &PatchParams::default(), &Patch::Strategic(taint)).await.unwrap();
-    eventually("all pods moved", async || (on("win02").await == 4 && on("win01").await == 0).then_some(())).await;
+    until_async("all pods moved", async || on("win02").await == 4 && on("win01").await == 0).await;
     cluster.stop().await;
 }

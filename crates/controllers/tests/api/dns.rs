@@ -13,9 +13,10 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use serde_json::json;
+use test_lab::until_async;
 use tokio::net::{TcpListener, UdpSocket};
 
-use crate::common::{Cluster, create, deployment, eventually, object};
+use crate::common::{Cluster, create, deployment, object};
 
 async fn serve(cluster: &Cluster) -> SocketAddr {
     serve_as(cluster.admin(), &ApiServer::default()).await
@@ -54,23 +55,23 @@ async fn services_have_names_as_long_as_they_live() {
     let plain = create(&services, &object(json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": port}}))).await;
     let address = plain.spec.unwrap().cluster_ip.unwrap();
     let web = "web.default.svc.cluster.local.";
-    let resolves = async |name: &str, expected: &[String]| (ask(server, name, RecordType::A).await == expected).then_some(());
-    eventually("the Service's name", async || resolves(web, std::slice::from_ref(&address)).await).await;
+    let resolves = async |name: &str, expected: &[String]| ask(server, name, RecordType::A).await == expected;
+    until_async("the Service's name", async || resolves(web, std::slice::from_ref(&address)).await).await;
     let headless = json!({"metadata": {"name": "pods"}, "spec": {"clusterIP": "None", "selector": {"app": "web"}, "ports": port}});
     create(&services, &object(headless)).await;
     create(&cluster.api(), &deployment("web", 2, "microsoft/iis")).await;
-    let (mut addresses, _) = eventually("two pods have addresses", async || {
+    let mut addresses = until_async("two pods have addresses", async || {
         let pods = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
         let addresses: Vec<String> = pods.into_iter().filter_map(|pod| pod.status?.pod_ip).collect();
         (addresses.len() == 2).then_some(addresses)
     })
     .await;
     addresses.sort();
-    eventually("the headless Service's name", async || resolves("pods.default.svc.cluster.local.", &addresses).await).await;
+    until_async("the headless Service's name", async || resolves("pods.default.svc.cluster.local.", &addresses).await).await;
     let ports = ask(server, "_http._tcp.pods.default.svc.cluster.local.", RecordType::SRV).await;
     let expected: Vec<String> = addresses.iter().map(|ip| format!("0 50 80 {}.pods.default.svc.cluster.local.", ip.replace('.', "-"))).collect();
     assert_eq!(ports, expected);
     services.delete("web", &DeleteParams::default()).await.unwrap();
-    eventually("the name is gone with its Service", async || resolves(web, &[]).await).await;
+    until_async("the name is gone with its Service", async || resolves(web, &[]).await).await;
     cluster.stop().await;
 }

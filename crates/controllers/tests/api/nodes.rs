@@ -1,6 +1,6 @@
 //! Nodes that fall silent and come back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use controllers::Timing;
 use k8s_openapi::api::{
@@ -9,8 +9,9 @@ use k8s_openapi::api::{
 };
 use kube::{Api, api::ListParams};
 use serde_json::json;
+use test_lab::until_async;
 
-use crate::common::{Cluster, create, deployment, eventually, object};
+use crate::common::{Cluster, create, deployment, object};
 
 fn taints(node: &Node) -> Vec<String> {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
@@ -34,23 +35,25 @@ async fn a_silent_node_is_unknown_tainted_and_without_endpoints_until_it_speaks(
         .await;
     create(&cluster.api(), &deployment("web", 2, "microsoft/iis")).await;
     let slices = cluster.api::<EndpointSlice>();
-    eventually("both pods are endpoints", async || (ready_endpoints(&slices).await == 2).then_some(())).await;
+    until_async("both pods are endpoints", async || ready_endpoints(&slices).await == 2).await;
     let nodes: Api<Node> = Api::all(cluster.admin());
     let lost = ["node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"];
-    let (node, took) = eventually("the silent node is tainted", async || {
+    let began = Instant::now();
+    let node = until_async("the silent node is tainted", async || {
         cluster.heartbeat("win02").await;
         let node = nodes.get("win01").await.unwrap();
         (taints(&node) == lost).then_some(node)
     })
     .await;
+    let took = began.elapsed();
     assert!(took > Duration::from_secs(2), "not before its grace is over: {took:?}");
     let conditions = node.status.unwrap().conditions.unwrap();
     let ready = conditions.iter().find(|one| one.type_ == "Ready").unwrap();
     assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("Unknown", Some("NodeStatusUnknown")));
     assert_eq!(taints(&nodes.get("win02").await.unwrap()), Vec::<String>::new(), "the other one speaks");
-    eventually("its pod is no endpoint any more", async || (ready_endpoints(&slices).await == 1).then_some(())).await;
+    until_async("its pod is no endpoint any more", async || ready_endpoints(&slices).await == 1).await;
     cluster.heartbeat("win01").await;
-    eventually("it speaks again", async || taints(&nodes.get("win01").await.unwrap()).is_empty().then_some(())).await;
+    until_async("it speaks again", async || taints(&nodes.get("win01").await.unwrap()).is_empty()).await;
     let told = cluster.events("default", "win01").await;
     assert!(told.contains(&"NodeNotReady: Node win01 status is now: NodeNotReady".to_owned()), "{told:?}");
     cluster.stop().await;
@@ -72,7 +75,7 @@ async fn the_lease_alone_keeps_a_node_alive() {
     tokio::time::sleep(Duration::from_millis(3500)).await;
     assert_eq!(taints(&nodes.get("win01").await.unwrap()), Vec::<String>::new());
     keeper.abort();
-    eventually("without it the node is lost", async || (!taints(&nodes.get("win01").await.unwrap()).is_empty()).then_some(())).await;
+    until_async("without it the node is lost", async || !taints(&nodes.get("win01").await.unwrap()).is_empty()).await;
     let alone = taints(&nodes.get("win01").await.unwrap());
     assert_eq!(alone, ["node.kubernetes.io/unreachable:NoSchedule"], "the last node drives nobody out");
     cluster.stop().await;

@@ -9,8 +9,10 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use serde_json::json;
+use std::time::Instant;
+use test_lab::until_async;
 
-use crate::common::{Cluster, create, eventually, object};
+use crate::common::{Cluster, create, object};
 
 fn claim(name: &str, class: Option<&str>) -> PersistentVolumeClaim {
     object(json!({
@@ -49,7 +51,7 @@ async fn the_seeds_volume_waits_for_the_right_claim() {
     }));
     create(&volumes, &volume).await;
     create(&cluster.api(), &claim("windows-pv-claim", None)).await;
-    eventually("the claim is bound", async || (phase(&cluster, "windows-pv-claim").await? == "Bound").then_some(())).await;
+    until_async("the claim is bound", async || phase(&cluster, "windows-pv-claim").await.as_deref() == Some("Bound")).await;
     let bound = cluster.api::<PersistentVolumeClaim>().get("windows-pv-claim").await.unwrap();
     assert_eq!(bound.spec.unwrap().volume_name.as_deref(), Some("gce-windows-pv"));
     assert_eq!(bound.status.unwrap().capacity.unwrap()["storage"].0, "1Gi");
@@ -57,12 +59,10 @@ async fn the_seeds_volume_waits_for_the_right_claim() {
     create(&cluster.api(), &pod("as-written", "task-pv-claim")).await;
     let missing = "FailedScheduling: 0/1 nodes are available: persistentvolumeclaim \"task-pv-claim\" not found. no new claims to deallocate, \
                    preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
-    eventually("the event names the missing claim", async || {
-        cluster.events("default", "as-written").await.iter().any(|event| event == missing).then_some(())
-    })
-    .await;
+    until_async("the event names the missing claim", async || cluster.events("default", "as-written").await.iter().any(|event| event == missing))
+        .await;
     create(&cluster.api(), &pod("repaired", "windows-pv-claim")).await;
-    eventually("the repaired pod has a node", async || node(&cluster, "repaired").await).await;
+    until_async("the repaired pod has a node", async || node(&cluster, "repaired").await).await;
 
     // A claim in use stays, then goes, and leaves its volume released.
     let claims = cluster.api::<PersistentVolumeClaim>();
@@ -70,16 +70,15 @@ async fn the_seeds_volume_waits_for_the_right_claim() {
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert!(claims.get_opt("windows-pv-claim").await.unwrap().is_some(), "a pod uses it");
     cluster.api::<Pod>().delete("repaired", &DeleteParams::default()).await.unwrap();
-    eventually("the claim is gone", async || claims.get_opt("windows-pv-claim").await.unwrap().is_none().then_some(())).await;
-    eventually("its volume is released", async || {
+    until_async("the claim is gone", async || claims.get_opt("windows-pv-claim").await.unwrap().is_none()).await;
+    until_async("its volume is released", async || {
         let phase = volumes.get("gce-windows-pv").await.unwrap().status.unwrap().phase;
-        (phase.as_deref() == Some("Released")).then_some(())
+        phase.as_deref() == Some("Released")
     })
     .await;
     create(&cluster.api(), &claim("second", None)).await;
     let none = "FailedBinding: no persistent volumes available for this claim and no storage class is set";
-    eventually("a released volume suits nobody", async || cluster.events("default", "second").await.iter().any(|event| event == none).then_some(()))
-        .await;
+    until_async("a released volume suits nobody", async || cluster.events("default", "second").await.iter().any(|event| event == none)).await;
     assert_eq!(phase(&cluster, "second").await.as_deref(), Some("Pending"));
     cluster.stop().await;
 }
@@ -93,13 +92,15 @@ async fn a_local_volume_is_made_where_its_pod_goes_and_removed_with_its_claim() 
     }
     cluster.start_local_volumes(disks.path().to_owned());
     let classes: Api<StorageClass> = Api::all(cluster.admin());
-    eventually("the default class", async || classes.get_opt("mullion-local").await.unwrap()).await;
+    until_async("the default class", async || classes.get_opt("mullion-local").await.unwrap()).await;
 
     create(&cluster.api(), &claim("data", None)).await;
     let waits = "WaitForFirstConsumer: waiting for first consumer to be created before binding";
-    eventually("nothing is made yet", async || cluster.events("default", "data").await.iter().any(|event| event == waits).then_some(())).await;
+    until_async("nothing is made yet", async || cluster.events("default", "data").await.iter().any(|event| event == waits)).await;
     create(&cluster.api(), &pod("web", "data")).await;
-    let (on, took) = eventually("the pod has a node", async || node(&cluster, "web").await).await;
+    let began = Instant::now();
+    let on = until_async("the pod has a node", async || node(&cluster, "web").await).await;
+    let took = began.elapsed();
     println!("claim to bound pod: {took:?}");
     assert_eq!(on, "win01");
     assert_eq!(phase(&cluster, "data").await.as_deref(), Some("Bound"));
@@ -113,7 +114,7 @@ async fn a_local_volume_is_made_where_its_pod_goes_and_removed_with_its_claim() 
 
     // A second pod of the claim goes where the volume is, whatever else is free.
     create(&cluster.api(), &pod("beside", "data")).await;
-    let (on, _) = eventually("the second pod has a node", async || node(&cluster, "beside").await).await;
+    let on = until_async("the second pod has a node", async || node(&cluster, "beside").await).await;
     assert_eq!(on, "win01");
     // A claim that a pod brings along goes with it.
     let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
@@ -121,18 +122,18 @@ async fn a_local_volume_is_made_where_its_pod_goes_and_removed_with_its_claim() 
     let container = json!({"name": "web", "image": "microsoft/iis", "volumeMounts": [{"name": "cache", "mountPath": "C:/cache"}]});
     let alone: Pod = object(json!({"metadata": {"name": "alone"}, "spec": {"containers": [container], "volumes": [cache]}}));
     create(&cluster.api(), &alone).await;
-    eventually("its own claim is bound", async || node(&cluster, "alone").await).await;
+    until_async("its own claim is bound", async || node(&cluster, "alone").await).await;
     assert_eq!(phase(&cluster, "alone-cache").await.as_deref(), Some("Bound"));
     cluster.api::<Pod>().delete("alone", &DeleteParams::default()).await.unwrap();
-    eventually("one volume is left", async || (volumes.list(&ListParams::default()).await.unwrap().items.len() == 1).then_some(())).await;
+    until_async("one volume is left", async || volumes.list(&ListParams::default()).await.unwrap().items.len() == 1).await;
 
     for pod in ["web", "beside"] {
         cluster.api::<Pod>().delete(pod, &DeleteParams::default()).await.unwrap();
     }
     cluster.api::<PersistentVolumeClaim>().delete("data", &DeleteParams::default()).await.unwrap();
-    eventually("volume and directory are gone", async || {
+    until_async("volume and directory are gone", async || {
         let gone = volumes.get_opt(&name).await.unwrap().is_none() && !directory.exists();
-        gone.then_some(())
+        gone
     })
     .await;
     cluster.stop().await;
@@ -169,7 +170,7 @@ async fn volumes_on_nodes_are_shared_out_by_where_pods_can_go() {
         nodes.sort();
         nodes
     };
-    eventually("a pod for each disk", async || (placed().await == ["win01", "win02"]).then_some(())).await;
+    until_async("a pod for each disk", async || placed().await == ["win01", "win02"]).await;
     let lonely = async || {
         let pods = cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
         pods.into_iter().find(|pod| pod.spec.as_ref().unwrap().node_name.is_none()).unwrap().name_any()
@@ -177,7 +178,7 @@ async fn volumes_on_nodes_are_shared_out_by_where_pods_can_go() {
     let name = lonely().await;
     let why = "FailedScheduling: 0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind. no new claims to deallocate, \
                preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
-    eventually("the third is told why not", async || cluster.events("default", &name).await.iter().any(|event| event == why).then_some(())).await;
+    until_async("the third is told why not", async || cluster.events("default", &name).await.iter().any(|event| event == why)).await;
     cluster.stop().await;
 }
 
@@ -190,7 +191,7 @@ async fn bindings_survive_the_death_of_whoever_makes_them() {
     }
     cluster.start_local_volumes(disks.path().to_owned());
     let classes: Api<StorageClass> = Api::all(cluster.admin());
-    eventually("the default class", async || classes.get_opt("mullion-local").await.unwrap()).await;
+    until_async("the default class", async || classes.get_opt("mullion-local").await.unwrap()).await;
     for index in 0..12 {
         create(&cluster.api(), &claim(&format!("data-{index}"), None)).await;
         create(&cluster.api(), &pod(&format!("web-{index}"), &format!("data-{index}"))).await;
@@ -202,7 +203,7 @@ async fn bindings_survive_the_death_of_whoever_makes_them() {
         cluster.start_local_volumes(disks.path().to_owned());
     }
     let volumes: Api<PersistentVolume> = Api::all(cluster.admin());
-    eventually("all are bound and placed", async || {
+    until_async("all are bound and placed", async || {
         for index in 0..12 {
             node(&cluster, &format!("web-{index}")).await?;
             (phase(&cluster, &format!("data-{index}")).await? == "Bound").then_some(())?;
@@ -229,19 +230,19 @@ async fn a_namespace_takes_its_volumes_along() {
     cluster.add_node("win01", "windows").await;
     cluster.start_local_volumes(disks.path().to_owned());
     let classes: Api<StorageClass> = Api::all(cluster.admin());
-    eventually("the default class", async || classes.get_opt("mullion-local").await.unwrap()).await;
+    until_async("the default class", async || classes.get_opt("mullion-local").await.unwrap()).await;
     let namespaces: Api<Namespace> = Api::all(cluster.admin());
     create(&namespaces, &object(json!({"metadata": {"name": "shop"}}))).await;
     let pods: Api<Pod> = Api::namespaced(cluster.admin(), "shop");
     create(&Api::namespaced(cluster.admin(), "shop"), &claim("data", None)).await;
-    eventually("the ServiceAccount", async || Api::<ServiceAccount>::namespaced(cluster.admin(), "shop").get_opt("default").await.unwrap()).await;
+    until_async("the ServiceAccount", async || Api::<ServiceAccount>::namespaced(cluster.admin(), "shop").get_opt("default").await.unwrap()).await;
     create(&pods, &pod("web", "data")).await;
-    eventually("the pod runs", async || pods.get("web").await.unwrap().status?.pod_ip).await;
+    until_async("the pod runs", async || pods.get("web").await.unwrap().status?.pod_ip).await;
     let volumes: Api<PersistentVolume> = Api::all(cluster.admin());
     assert_eq!(volumes.list(&ListParams::default()).await.unwrap().items.len(), 1);
     namespaces.delete("shop", &DeleteParams::default()).await.unwrap();
-    eventually("the namespace is gone", async || namespaces.get_opt("shop").await.unwrap().is_none().then_some(())).await;
-    eventually("so is the volume", async || volumes.list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())).await;
+    until_async("the namespace is gone", async || namespaces.get_opt("shop").await.unwrap().is_none()).await;
+    until_async("so is the volume", async || volumes.list(&ListParams::default()).await.unwrap().items.is_empty()).await;
     assert_eq!(std::fs::read_dir(disks.path().join("win01")).unwrap().count(), 0, "and its directory");
     cluster.stop().await;
 }

@@ -13,9 +13,10 @@ use http::{Request, Response};
 use http_body::{Body, Frame};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::api::{DeleteParams, ListParams};
+use test_lab::until_async;
 use tower::Service;
 
-use crate::common::{Cluster, create, deployment, eventually};
+use crate::common::{Cluster, create, deployment};
 
 /// Open watches by path, as the API server sees them.
 pub type OpenWatches = Arc<Mutex<BTreeMap<String, usize>>>;
@@ -103,15 +104,12 @@ async fn control_plane_has_one_watch_per_kind() {
     cluster.add_node("win01", "windows").await;
     create(&cluster.api(), &deployment("web", 1, "microsoft/iis")).await;
     let pods = async || cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
-    eventually("the pod runs", async || {
-        pods().await.iter().any(|pod| pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some())).then_some(())
-    })
-    .await;
+    until_async("the pod runs", async || pods().await.iter().any(|pod| pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some()))).await;
     cluster.api::<Deployment>().delete("web", &DeleteParams::background()).await.unwrap();
-    eventually("the pod is gone", async || pods().await.is_empty().then_some(())).await;
+    until_async("the pod is gone", async || pods().await.is_empty()).await;
 
     let open = || cluster.open_watches().lock().unwrap().clone();
-    eventually("watches that were taken over are closed", async || open().values().all(|count| *count == 1).then_some(())).await;
+    until_async("watches that were taken over are closed", async || open().values().all(|count| *count == 1)).await;
     let (seen, own) = (open(), cluster.watches().open_watches());
     assert!(seen.keys().all(|path| !path.contains("/namespaces/")), "no second watch of a kind in one namespace: {seen:?}");
     for kind in ["/api/v1/nodes", "/api/v1/pods", "/api/v1/services", "/api/v1/configmaps", "/apis/coordination.k8s.io/v1/leases"] {
