@@ -6,7 +6,7 @@ pub mod runtime;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use host::{HostFacts, HostRoot, NodeOs};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, NodeCondition, Pod, Secret, ServiceAccount};
@@ -15,6 +15,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kubelet::{Capacity, Config, LogRotation, Resolver, ServerConfig};
 use pki::{Ca, CertRequest};
 use serde_json::{Value, json};
+use test_lab::until_async;
 use tokio_util::sync::CancellationToken;
 
 use link::Link;
@@ -22,9 +23,6 @@ use runtime::Runtime;
 
 const NODE: &str = "win01";
 const OS: NodeOs = NodeOs::Windows { build: 20348 };
-
-/// Longest any single expectation may take.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct World {
     pub runtime: Runtime,
@@ -204,15 +202,11 @@ impl World {
 
     /// Waits until the pod's status satisfies a condition; returns it.
     pub async fn until(&self, name: &str, what: &str, ok: impl Fn(&Value) -> bool) -> Value {
-        let began = Instant::now();
-        loop {
+        let look = async || {
             let status = self.status(name).await;
-            if ok(&status) {
-                return status;
-            }
-            assert!(began.elapsed() < PATIENCE, "{name} never got {what}: {status:#}\n{:#?}", self.events().await);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+            if ok(&status) { Ok(status) } else { Err(format!("{status:#}\n{:#?}", self.events().await)) }
+        };
+        until_async(format_args!("{what} of {name}"), look).await
     }
 
     pub async fn until_running(&self, name: &str) -> Value {
@@ -222,11 +216,7 @@ impl World {
 
     /// Waits for anything.
     pub async fn eventually(&self, what: &str, ok: impl AsyncFn() -> bool) {
-        let began = Instant::now();
-        while !ok().await {
-            assert!(began.elapsed() < PATIENCE, "never: {what}\n{:#?}", self.events().await);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_async(what, async || if ok().await { Ok(()) } else { Err(format!("{:#?}", self.events().await)) }).await;
     }
 
     /// Waits for an event: they are written beside the work, not before it goes on.
