@@ -7,11 +7,9 @@ use common::TestServer;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams};
 use std::time::Duration;
+use test_lab::in_time;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-/// Longest that anything may take on a busy machine. Far less than the times after which the server itself lets go.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Half a request over TLS.
 async fn half_a_request(server: &TestServer) -> tokio_rustls::client::TlsStream<TcpStream> {
@@ -30,16 +28,15 @@ async fn idle_connections_starve_nobody() {
         held.push(TcpStream::connect(server.address()).await.unwrap());
     }
     let admin: Api<Namespace> = Api::all(server.tls_client("admin", "system:masters").await);
-    let asked = tokio::time::timeout(PATIENCE, admin.list(&ListParams::default())).await.expect("idle connections keep the client out");
-    asked.unwrap();
+    in_time("an answer beside idle connections", admin.list(&ListParams::default())).await.unwrap();
     let mut slow = Vec::new();
     for _ in 0..40 {
         slow.push(half_a_request(&server).await);
     }
     // On the connection that it has: who is known is not closed for others.
-    tokio::time::timeout(PATIENCE, admin.list(&ListParams::default())).await.expect("half requests keep the client out").unwrap();
+    in_time("an answer beside half requests", admin.list(&ListParams::default())).await.unwrap();
     let other: Api<Namespace> = Api::all(server.tls_client("other", "system:masters").await);
-    tokio::time::timeout(PATIENCE, other.list(&ListParams::default())).await.expect("half requests keep a new client out").unwrap();
+    in_time("an answer to a new client beside half requests", other.list(&ListParams::default())).await.unwrap();
     drop((held, slow));
     server.stop().await;
 }
@@ -51,15 +48,14 @@ async fn half_a_request_ends() {
     let mut silent = TcpStream::connect(server.address()).await.unwrap();
     let mut slow = half_a_request(&server).await;
     let mut rest = Vec::new();
-    let ended = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut rest)).await;
-    assert!(ended.is_ok(), "a connection without a handshake goes on");
+    let _ = in_time("the end of a connection without a handshake", silent.read_to_end(&mut rest)).await;
     let trickle = async {
         // A letter now and then does not make it a request.
         while slow.write_all(b"x").await.is_ok() && slow.flush().await.is_ok() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, trickle).await.expect("half a request goes on");
+    in_time("the end of half a request", trickle).await;
     server.stop().await;
 }
 
