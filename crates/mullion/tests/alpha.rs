@@ -9,14 +9,12 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::in_lab;
 use serde_json::{Value, json};
 
-/// Where a line of this test is slow under Wine on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 const NODE: &str = "10.0.0.5";
 
 /// As much of an API as the proxy asks for.
@@ -174,23 +172,18 @@ impl Proxy {
     }
 
     fn until(&mut self, what: &str, mut done: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !done() {
+        test_lab::until(what, || {
             let ended = self.child.try_wait().unwrap();
-            assert!(start.elapsed() < PATIENCE && ended.is_none(), "{what}: it ended with {ended:?} and printed\n{}", self.output());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            assert!(ended.is_none(), "{what}: it ended with {ended:?} and printed\n{}", self.output());
+            if done() { Ok(()) } else { Err(self.output()) }
+        });
     }
 
     /// Asks it to end, and waits.
     fn end(mut self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        let start = Instant::now();
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < PATIENCE, "it does not end: {}", self.output());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        test_lab::until("the end of the proxy", || self.child.try_wait().unwrap().ok_or_else(|| self.output()));
     }
 }
 

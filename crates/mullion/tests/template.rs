@@ -7,9 +7,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use test_lab::until;
 
 /// A home with a copy of the binary and, if asked for, the guest programs beside it.
 struct Home(tempfile::TempDir);
@@ -78,14 +78,6 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn until(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(240);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// All files of a template, in order.
 fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -151,7 +143,7 @@ fn interrupted_template_leaves_nothing() {
     let home = Home::new(true);
     for signal in ["INT", "KILL"] {
         let mut child = home.start(&["template"]);
-        until("no template is begun", || {
+        until("the beginning of a template", || {
             home.cached().iter().any(|name| name.starts_with("wine-template.making-") && home.cache().join(name).join("prefix/drive_c").exists())
         });
         let killed = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
