@@ -15,8 +15,6 @@ mod lease;
 mod reflect;
 mod retry;
 mod server;
-#[cfg(test)]
-mod testing;
 
 pub use client::{client_from_kubeconfig, install_crypto_provider};
 pub use events::{EventRecorder, EventType};

@@ -4,7 +4,10 @@
 //! | --- | --- |
 //! | [`until`], [`until_async`] | waiting for a cause, with a failure that says what was awaited and what was seen last |
 //! | [`in_time`] | the same for a future |
+//! | [`api`] (feature `api`) | fake API servers for clients of crate `kube` |
 
+#[cfg(feature = "api")]
+pub mod api;
 mod wait;
 
 pub use wait::{Found, LIMIT, in_time, same, until, until_async};

@@ -1,7 +1,8 @@
 use std::sync::{Arc, Mutex};
 
+use test_lab::api::{Reply, fake_client};
+
 use super::*;
-use crate::testing::{Reply, fake_client};
 
 fn pod() -> ObjectReference {
     ObjectReference {

@@ -4,26 +4,21 @@ use std::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
+use test_lab::api::{Reply, end_of_list, event, fake_client};
+use test_lab::{in_time, until_async};
 
 use super::*;
-use crate::testing::{Reply, fake_client};
 
 fn config_map(name: &str, value: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "a", "name": name, "resourceVersion": "1"}, "data": {"v": value}})
 }
 
-fn event(kind: &str, object: Value) -> Value {
-    json!({"type": kind, "object": object})
-}
-
 fn bookmark() -> Value {
-    let metadata = json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
-    event("BOOKMARK", json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))
+    end_of_list("v1", "ConfigMap", "9")
 }
 
 fn value(map: &ConfigMap) -> Option<String> {
@@ -69,8 +64,6 @@ impl Keeper<String> for Shared {
     }
 }
 
-const LIMIT: Duration = Duration::from_secs(60);
-
 #[tokio::test]
 async fn rows_go_to_their_keeper_and_only_differences_wake() {
     let client = fake_client(|_| {
@@ -89,9 +82,9 @@ async fn rows_go_to_their_keeper_and_only_differences_wake() {
     });
     let shelf = Shared::default();
     let feed = Feed::start(Api::<ConfigMap>::all(client), Selection::all(), value, shelf.clone());
-    tokio::time::timeout(LIMIT, feed.synced()).await.unwrap();
+    in_time("the list", feed.synced()).await;
     let mut changed = feed.changed();
-    tokio::time::timeout(LIMIT, changed.wait_for(|version| *version >= 3)).await.unwrap().unwrap();
+    in_time("the changes", changed.wait_for(|version| *version >= 3)).await.unwrap();
     assert_eq!(shelf.0.lock().unwrap().log, ["a/x=1", "end", "a/x=1", "a/x=2", "-a/nobody", "-a/x"]);
     assert_eq!(*changed.borrow(), 3, "the list, a change and a loss; an unchanged row and the deletion of an unknown one wake nobody");
 }
@@ -115,7 +108,7 @@ async fn rows_missing_in_a_later_list_are_removed_at_its_end() {
     let shelf = Shared::default();
     let feed = Feed::start(Api::<ConfigMap>::all(client), Selection::all(), value, shelf.clone());
     let mut changed = feed.changed();
-    tokio::time::timeout(LIMIT, changed.wait_for(|version| *version >= 2)).await.unwrap().unwrap();
+    in_time("the changes", changed.wait_for(|version| *version >= 2)).await.unwrap();
     let shelf = shelf.0.lock().unwrap();
     assert!(shelf.rows.keys().eq(["a/kept", "a/new"]), "{:?}", shelf.rows);
     assert_eq!(shelf.log, ["a/gone=1", "a/kept=2", "end", "a/kept=2", "a/new=3", "end"], "nothing is removed while a list is under way");
@@ -128,11 +121,5 @@ async fn the_watch_ends_with_its_feed() {
     feed.synced().await;
     let task = feed._attachment.task();
     drop(feed);
-    tokio::time::timeout(LIMIT, async {
-        while !task.is_finished() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .unwrap();
+    until_async("the end of the watch", async || task.is_finished()).await;
 }

@@ -7,28 +7,19 @@ use std::{
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{api::DynamicObject, core::PartialObjectMeta};
 use serde_json::{Value, json};
+use test_lab::api::{Reply, Seen, end_of_list, event, fake_client, fake_server};
+use test_lab::{in_time, until_async};
 
 use super::*;
-use crate::{
-    Feed, Informer, Keeper,
-    testing::{Reply, Seen, fake_client, fake_server},
-};
-
-/// On a busy machine too.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::{Feed, Informer, Keeper};
 
 fn config_map(name: &str, app: &str) -> Value {
     let metadata = json!({"namespace": "a", "name": name, "resourceVersion": "1", "labels": {"app": app}});
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"v": format!("{name}-{app}")}})
 }
 
-fn event(kind: &str, object: Value) -> Value {
-    json!({"type": kind, "object": object})
-}
-
 fn bookmark() -> Value {
-    let metadata = json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
-    event("BOOKMARK", json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))
+    end_of_list("v1", "ConfigMap", "9")
 }
 
 /// A server with two objects, `x` of app `web` and `y` of app `db`, whose watches stay open, and the queries it has seen.
@@ -59,7 +50,7 @@ fn start(client: &kube::Client, selection: Selection) -> Informer<String> {
 }
 
 async fn synced<R>(informer: &Informer<R>) {
-    tokio::time::timeout(LIMIT, informer.synced()).await.expect("the first list");
+    in_time("the first list", informer.synced()).await;
 }
 
 #[tokio::test]
@@ -134,13 +125,7 @@ async fn wider_watch_takes_over_the_readers_of_a_narrow_one() {
     assert_eq!(server.open_watches(), ["/api/v1/configmaps"]);
     assert_eq!((rows(&named), rows(&all).len()), (vec!["x-web".to_owned()], 2));
     assert_eq!(*named.changed().borrow(), version, "what it selects is the same");
-    tokio::time::timeout(LIMIT, async {
-        while !task.is_finished() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .expect("the narrow watch ends");
+    until_async("the end of the narrow watch", async || task.is_finished()).await;
     assert_eq!(queries.lock().unwrap().len(), 2);
 }
 
@@ -170,7 +155,7 @@ async fn changes_reach_each_reader_in_its_own_selection() {
         lines.lock().unwrap().push(format!("{} {:?}->{:?}", change.key, change.old, change.new));
     });
     let mut changed = all.changed();
-    tokio::time::timeout(LIMIT, changed.wait_for(|_| all.len() == 2)).await.expect("the last change").unwrap();
+    in_time("the last change", changed.wait_for(|_| all.len() == 2)).await.unwrap();
     assert_eq!(rows(&all), ["end-end", "x-db"]);
     assert!(web.is_empty());
     let expected = ["a/x None->Some(\"x-web\")", "a/x Some(\"x-web\")->None", "a/z None->Some(\"z-web\")", "a/z Some(\"z-web\")->None"];
@@ -207,13 +192,7 @@ async fn last_reader_ends_the_watch() {
     assert_eq!((server.open_watches().len(), task.is_finished()), (1, false));
     drop(second);
     assert!(server.open_watches().is_empty());
-    tokio::time::timeout(LIMIT, async {
-        while !task.is_finished() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .expect("the watch ends");
+    until_async("the end of the watch", async || task.is_finished()).await;
 }
 
 /// Rows of a feed, by the list they came with.
@@ -255,7 +234,7 @@ async fn feeds_and_informers_share_a_watch_and_a_reader_that_does_not_read_holds
         synced(&late).await;
         assert_eq!(rows(&late), ["x-web", "y-db"]);
     }
-    tokio::time::timeout(LIMIT, feed.synced()).await.expect("the feed's list");
+    in_time("the feed's list", feed.synced()).await;
     assert!(shelf.0.lock().unwrap().keys().eq(["x-web", "y-db"]));
     assert_eq!(*feed.changed().borrow(), 1, "lists for others are not reported");
     assert_eq!(server.open_watches().len(), 1);
@@ -286,13 +265,9 @@ async fn node_process_has_one_watch_per_kind() {
         core::v1::{Node, Pod, Service},
         discovery::v1::EndpointSlice,
     };
-    let end = |kind: &str, api_version: &str| {
-        let metadata = json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
-        event("BOOKMARK", json!({"apiVersion": api_version, "kind": kind, "metadata": metadata}))
-    };
     let client = fake_client(move |request| {
         let kind = [("nodes", "Node"), ("services", "Service"), ("pods", "Pod")].into_iter().find(|(path, _)| request.path.ends_with(path));
-        let bookmark = kind.map_or_else(|| end("EndpointSlice", "discovery.k8s.io/v1"), |(_, kind)| end(kind, "v1"));
+        let bookmark = kind.map_or_else(|| end_of_list("discovery.k8s.io/v1", "EndpointSlice", "9"), |(_, kind)| end_of_list("v1", kind, "9"));
         Reply::watch(vec![bookmark], true)
     });
     let server = ApiServer::default();

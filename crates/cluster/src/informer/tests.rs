@@ -1,30 +1,21 @@
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
+use test_lab::api::{Reply, end_of_list, event, fake_client};
+use test_lab::until_async;
 
 use super::*;
-use crate::testing::{Reply, fake_client};
 
 fn config_map(name: &str, version: u64, value: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "a", "name": name, "resourceVersion": version.to_string()}, "data": {"v": value}})
 }
 
-fn event(kind: &str, object: Value) -> Value {
-    json!({"type": kind, "object": object})
-}
-
 fn bookmark(version: u64) -> Value {
-    event(
-        "BOOKMARK",
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"resourceVersion": version.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}}}),
-    )
+    end_of_list("v1", "ConfigMap", &version.to_string())
 }
 
 fn value(map: &ConfigMap) -> Option<String> {
@@ -132,11 +123,5 @@ async fn dropping_the_last_clone_ends_the_watch() {
     tokio::task::yield_now().await;
     assert!(!task.is_finished());
     drop(clone);
-    tokio::time::timeout(Duration::from_secs(60), async {
-        while !task.is_finished() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .unwrap();
+    until_async("the end of the watch", async || task.is_finished()).await;
 }

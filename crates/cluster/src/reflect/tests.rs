@@ -8,15 +8,11 @@ use std::sync::{
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use serde_json::{Value, json};
+use test_lab::api::{Reply, Seen, event, fake_server};
+use test_lab::{LIMIT, in_time, until_async};
 
 use super::*;
-use crate::{
-    Informer,
-    testing::{Reply, Seen, fake_server},
-};
-
-/// On a busy machine too.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::Informer;
 
 /// The requests of each kind that a server saw.
 #[derive(Default)]
@@ -28,10 +24,6 @@ struct Requests {
 
 fn object(kind: &str, name: &str, version: u64) -> Value {
     json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "a", "name": name, "resourceVersion": version.to_string()}})
-}
-
-fn event(kind: &str, object: Value) -> Value {
-    json!({"type": kind, "object": object})
 }
 
 fn kind_of(request: &Seen) -> &'static str {
@@ -70,7 +62,7 @@ fn names<R>(informer: &Informer<R>) -> Vec<String> {
 /// Waits until the informer has the whole list and the change after it.
 async fn followed<R>(informer: &Informer<R>) {
     let mut changed = informer.changed();
-    tokio::time::timeout(LIMIT, changed.wait_for(|_| informer.len() == 3)).await.expect("the list and a change").unwrap();
+    in_time("the list and a change", changed.wait_for(|_| informer.len() == 3)).await.unwrap();
     assert_eq!(names(informer), ["later", "one", "two"]);
     assert!(informer.is_synced());
 }
@@ -162,9 +154,7 @@ async fn informers_that_wait_for_the_end_of_a_list_learn_from_the_first_refusal(
     // Patient enough that only the refusal can end the wait.
     let known = ApiServer::with_limits(LIMIT * 10, LIMIT * 10);
     let waiting = Informer::start(Api::<Secret>::all(client.clone()), Selection::all().of(&known), |_| Some(()));
-    while requests.streamed.load(SeqCst) == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_async("the streamed list", async || requests.streamed.load(SeqCst) > 0).await;
     let second = Informer::start(Api::<ConfigMap>::all(client), Selection::all().of(&known), |_| Some(()));
     followed(&second).await;
     followed(&waiting).await;
@@ -222,11 +212,11 @@ async fn failures_are_counted_and_reported_as_trouble() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LIMIT, reported).await.expect("two failures");
+    in_time("two failures", reported).await;
     assert!(informer.trouble().unwrap().contains("system:node:win01"), "{:?}", informer.trouble());
     assert!(!informer.is_synced());
     *forbidden.lock().unwrap() = false;
-    tokio::time::timeout(LIMIT, informer.synced()).await.expect("the list");
+    in_time("the list", informer.synced()).await;
     assert_eq!((informer.trouble(), known.streams_lists(), known.watches("configmaps").fallbacks), (None, true, 0));
     let metrics = metrics(&known);
     assert!(metrics.contains("mullion_watch_failures_total{resource=\"configmaps\"} "), "{metrics}");
