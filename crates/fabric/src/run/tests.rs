@@ -1,55 +1,26 @@
 use std::sync::Mutex;
 
-use bytes::Bytes;
 use hcn::HnsVersion;
 use hns_sim::Simulator;
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use host::RoutesError;
-use http::{Request, Response};
-use http_body_util::StreamBody;
-use kube::client::Body;
-use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use serde_json::json;
+use test_lab::api::ScriptedApi;
+use test_lab::until_async;
 
 use super::*;
 
-/// An API server with one watch of Nodes, whose events the test sends.
-struct FakeApi {
-    say: mpsc::UnboundedSender<Value>,
-    client: Client,
+const NODES: &str = "/api/v1/nodes";
+
+fn nodes() -> ScriptedApi {
+    ScriptedApi::new(&[(NODES, "v1", "Node")])
 }
 
-type Reply = http_body_util::combinators::UnsyncBoxBody<Bytes, std::io::Error>;
-
-impl FakeApi {
-    fn new() -> Self {
-        let (say, watch) = mpsc::unbounded_channel::<Value>();
-        let watch = Arc::new(Mutex::new(Some(watch)));
-        let service = tower::service_fn(move |_: Request<Body>| {
-            let watch = watch.clone();
-            async move {
-                // A watch that is asked for again stays silent.
-                let lines = watch.lock().unwrap().take().unwrap_or_else(|| mpsc::unbounded_channel().1);
-                let frames = UnboundedReceiverStream::new(lines).map(|event| Ok(http_body::Frame::data(Bytes::from(format!("{event}\n")))));
-                Ok::<_, kube::Error>(Response::new(Reply::new(StreamBody::new(frames))))
-            }
-        });
-        Self { say, client: Client::new(service, "default") }
-    }
-
-    fn node(&self, kind: &str, name: &str, cidr: Option<&str>, address: &str) {
-        let object = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"podCIDR": cidr, "podCIDRs": cidr.map(|c| [c])},
-            "status": {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}]}});
-        self.say.send(json!({"type": kind, "object": object})).unwrap();
-    }
-
-    fn listed(&self) {
-        let meta = json!({"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}});
-        self.say.send(json!({"type": "BOOKMARK", "object": {"kind": "Node", "apiVersion": "v1", "metadata": meta}})).unwrap();
-    }
+fn send(api: &ScriptedApi, kind: &str, name: &str, cidr: Option<&str>, address: &str) {
+    let object = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"podCIDR": cidr, "podCIDRs": cidr.map(|c| [c])},
+        "status": {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}]}});
+    api.send(NODES, kind, object);
 }
 
 /// A routing table in memory, which marks what is added.
@@ -88,15 +59,7 @@ impl MemoryRoutes {
     }
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
-fn config(api: &FakeApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std::path::Path) -> Config {
+fn config(api: &ScriptedApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std::path::Path) -> Config {
     Config {
         client: api.client.clone(),
         api: cluster::ApiServer::default(),
@@ -120,7 +83,7 @@ fn config(api: &FakeApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std:
 
 /// The network is ours and its host endpoint attached.
 async fn whole(simulator: &Simulator, what: &str) {
-    until(what, || {
+    until_async(what, async || {
         let state = simulator.state();
         let hosts = state.endpoints.iter().filter(|(_, row)| state.networks.contains_key(&row.network));
         state.networks.len() == 1 && hosts.map(|(_, row)| row.read()).any(|endpoint| endpoint.on_host && endpoint.document.name == "mullion_ep")
@@ -133,17 +96,17 @@ async fn lost_hns_objects_are_repaired_without_waiting_for_the_periodic_pass() {
     let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
     let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
     let hcn = HcnClient::new(simulator.session());
-    let api = FakeApi::new();
+    let api = nodes();
     let dir = tempfile::tempdir().unwrap();
     let routes = Arc::new(MemoryRoutes::default());
     let changes = hcn::watch::Watch::start(HcnClient::new(simulator.session()), hcn::watch::Timing::default()).listen();
     let config = Config { changes: Some(changes), ..config(&api, &routes, &hcn, dir.path()) };
     let fabric = tokio::spawn(run(config, std::future::pending()));
-    api.node("ADDED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
+    send(&api, "ADDED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
     api.listed();
     whole(&simulator, "the network").await;
     let conf = dir.path().join(conf::FILE);
-    until("the configuration", || conf.exists()).await;
+    until_async("the configuration", async || conf.exists()).await;
 
     let network = hcn.network_ids().await.unwrap()[0];
     hcn.delete_network(&network).await.unwrap();
@@ -158,7 +121,7 @@ async fn lost_hns_objects_are_repaired_without_waiting_for_the_periodic_pass() {
     assert_ne!(other, network);
     whole(&simulator, "the host's endpoint on the new network").await;
     assert_eq!(hcn.network_ids().await.unwrap(), [other], "the service's id stays");
-    until("the configuration", || conf.exists()).await;
+    until_async("the configuration", async || conf.exists()).await;
     fabric.abort();
 }
 
@@ -171,7 +134,7 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
     )
     .unwrap();
     let hcn = HcnClient::new(simulator.session());
-    let api = FakeApi::new();
+    let api = nodes();
     let dir = tempfile::tempdir().unwrap();
     let lan = HostRoute { dst: "10.240.0.0/24".parse().unwrap(), via: None, oif: 7, metric: 0, ours: false };
     let routes = Arc::new(MemoryRoutes(Mutex::new(vec![lan])));
@@ -181,12 +144,12 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
     std::fs::write(&stale, "{}").unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let fabric = tokio::spawn(run(config, async move { drop(stopped.await) }));
-    api.node("ADDED", "win01", None, "10.240.0.12");
-    api.node("ADDED", "lin01", Some("192.168.0.0/24"), "10.240.0.11");
+    send(&api, "ADDED", "win01", None, "10.240.0.12");
+    send(&api, "ADDED", "lin01", Some("192.168.0.0/24"), "10.240.0.11");
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(routes.ours(), [""; 0], "half a list is no list");
     api.listed();
-    until("the peer's route", || routes.ours() == ["192.168.0.0/24 via 10.240.0.11 dev 7"]).await;
+    until_async("the peer's route", async || routes.ours() == ["192.168.0.0/24 via 10.240.0.11 dev 7"]).await;
     assert!(hcn.networks().await.unwrap().is_empty(), "without a pod CIDR there is no network");
     let fail = hns_sim::admin::Fault {
         name: "fail-call".into(),
@@ -196,7 +159,7 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
         ..Default::default()
     };
     simulator.controls().add_fault(fail).unwrap();
-    api.node("MODIFIED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
+    send(&api, "MODIFIED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
     let failing = seen.wait_for(|status| !status.problems.is_empty()).await.unwrap().clone();
     assert!(failing.problems[0].contains("create the host's endpoint") && !failing.ready, "{failing:?}");
     assert!(!stale.exists(), "what an earlier boot left is hidden until the network is ready");
@@ -206,12 +169,12 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
     routes.0.lock().unwrap().retain(|r| !r.ours);
     let endpoint = hcn.endpoint_by_name("mullion_ep").await.unwrap().unwrap().id;
     hcn.delete_endpoint(&endpoint).await.unwrap();
-    until("the route to come back", || routes.ours() == ["192.168.0.0/24 via 10.240.0.11 dev 7"]).await;
-    until("the endpoint to come back", || !simulator.state().endpoints.is_empty()).await;
-    api.node("MODIFIED", "lin01", Some("192.168.0.0/24"), "10.240.0.99");
-    until("the route to follow", || routes.ours() == ["192.168.0.0/24 via 10.240.0.99 dev 7"]).await;
-    api.node("DELETED", "lin01", Some("192.168.0.0/24"), "10.240.0.99");
-    until("the route to go", || routes.ours().is_empty()).await;
+    until_async("the route to come back", async || routes.ours() == ["192.168.0.0/24 via 10.240.0.11 dev 7"]).await;
+    until_async("the endpoint to come back", async || !simulator.state().endpoints.is_empty()).await;
+    send(&api, "MODIFIED", "lin01", Some("192.168.0.0/24"), "10.240.0.99");
+    until_async("the route to follow", async || routes.ours() == ["192.168.0.0/24 via 10.240.0.99 dev 7"]).await;
+    send(&api, "DELETED", "lin01", Some("192.168.0.0/24"), "10.240.0.99");
+    until_async("the route to go", async || routes.ours().is_empty()).await;
     stop.send(()).unwrap();
     fabric.await.unwrap();
     assert!(stale.exists(), "pods outlive a restart");
