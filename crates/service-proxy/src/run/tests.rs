@@ -1,18 +1,10 @@
-use std::collections::HashMap;
-use std::sync::Mutex;
-
-use bytes::Bytes;
 use hcn::{HnsVersion, HostComputeEndpoint, HostComputeNetwork, NetworkType, Subnet};
 use hns_sim::Simulator;
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
-use http::{Request, Response};
-use http_body_util::StreamBody;
-use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use test_lab::api::ScriptedApi;
+use test_lab::{in_time, same, until_async};
 
 use super::*;
 use crate::hns::vip_key;
@@ -20,61 +12,8 @@ use crate::hns::vip_key;
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
-/// An API whose watches say what the test tells them to; each is asked for once.
-struct Api {
-    say: HashMap<&'static str, mpsc::UnboundedSender<Value>>,
-    client: Client,
-    /// Events that were written.
-    events: mpsc::UnboundedReceiver<Value>,
-}
-
-impl Api {
-    fn new() -> Self {
-        let mut say = HashMap::new();
-        let mut watches = HashMap::new();
-        for path in [SERVICES, SLICES] {
-            let (sender, receiver) = mpsc::unbounded_channel::<Value>();
-            say.insert(path, sender);
-            watches.insert(path, receiver);
-        }
-        let watches = Arc::new(Mutex::new(watches));
-        let (written, events) = mpsc::unbounded_channel();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let watch = with_watches(&watches, request.uri().path());
-            let written = written.clone();
-            async move {
-                if request.method() == http::Method::POST {
-                    let event = serde_json::from_slice(&request.into_body().collect_bytes().await?).unwrap();
-                    written.send(event).unwrap();
-                }
-                let lines = UnboundedReceiverStream::new(watch).map(|event| Ok::<_, std::io::Error>(http_body_frame(&event)));
-                Ok::<_, kube::Error>(Response::new(StreamBody::new(lines)))
-            }
-        });
-        Self { say, client: Client::new(service, "default"), events }
-    }
-
-    fn send(&self, path: &str, kind: &str, object: Value) {
-        self.say[path].send(json!({"type": kind, "object": object})).unwrap();
-    }
-
-    fn listed(&self) {
-        for (path, kind, version) in [(SERVICES, "Service", "v1"), (SLICES, "EndpointSlice", "discovery.k8s.io/v1")] {
-            let meta = json!({"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}});
-            self.send(path, "BOOKMARK", json!({"kind": kind, "apiVersion": version, "metadata": meta}));
-        }
-    }
-}
-
-type Watches = Arc<Mutex<HashMap<&'static str, mpsc::UnboundedReceiver<Value>>>>;
-
-fn with_watches(watches: &Watches, path: &str) -> mpsc::UnboundedReceiver<Value> {
-    // A watch that is asked for again stays silent.
-    watches.lock().unwrap().remove(path).unwrap_or_else(|| mpsc::unbounded_channel().1)
-}
-
-fn http_body_frame(event: &Value) -> http_body::Frame<Bytes> {
-    http_body::Frame::data(Bytes::from(format!("{event}\n")))
+fn api() -> ScriptedApi {
+    ScriptedApi::new(&[(SERVICES, "v1", "Service"), (SLICES, "discovery.k8s.io/v1", "EndpointSlice")])
 }
 
 fn service(version: u32) -> Value {
@@ -89,17 +28,13 @@ fn slice(version: u32, addresses: &[&str]) -> Value {
 }
 
 /// Waits until HNS has load balancers with these numbers of backends.
-async fn until(hcn: &HcnClient, expected: &[(&str, usize)]) -> Duration {
-    let start = Instant::now();
-    loop {
-        let seen: Vec<(String, usize)> =
-            hcn.load_balancers().await.unwrap().iter().map(|lb| (vip_key(lb).unwrap().to_string(), lb.host_compute_endpoints.len())).collect();
-        if seen.iter().map(|(key, n)| (key.as_str(), *n)).eq(expected.iter().copied()) {
-            return start.elapsed();
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "{seen:?} is not {expected:?}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+async fn until(hcn: &HcnClient, expected: &[(&str, usize)]) {
+    let expected: Vec<(String, usize)> = expected.iter().map(|(key, count)| ((*key).to_owned(), *count)).collect();
+    let seen = async || {
+        let all = hcn.load_balancers().await.unwrap();
+        all.iter().map(|lb| (vip_key(lb).unwrap().to_string(), lb.host_compute_endpoints.len())).collect::<Vec<_>>()
+    };
+    until_async(format_args!("{expected:?}"), async || same(seen().await, &expected)).await;
 }
 
 /// A simulated host with a pod network.
@@ -131,7 +66,7 @@ impl Host {
 /// Upstream notes that it synced although Services failed.
 #[tokio::test]
 async fn health_follows_pending_work_not_attempts() {
-    let (host, mut api) = (Host::new().await, Api::new());
+    let (host, mut api) = (Host::new().await, api());
     let (status, mut seen) = watch::channel(Status::default());
     let config = host.config(api.client.clone(), status);
     let metrics = config.metrics.clone();
@@ -148,7 +83,7 @@ async fn health_follows_pending_work_not_attempts() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(11)).await;
     tokio::time::resume();
-    let event = tokio::time::timeout(Duration::from_secs(60), api.events.recv()).await.unwrap().unwrap();
+    let event = in_time("an event", api.writes.recv()).await.unwrap();
     assert_eq!((&event["reason"], &event["involvedObject"]["name"]), (&json!("ServiceNotServed"), &json!("web")));
     assert!(event["message"].as_str().is_some_and(|text| text.starts_with("10.96.0.7:80/tcp: ")), "{event}");
     host.simulator.clear_faults();
@@ -168,7 +103,7 @@ async fn lost_client_address_is_an_event_of_the_requesting_service() {
     for (version, policy, reported) in
         [(HnsVersion::new(10, 0), "Local", true), (HnsVersion::new(10, 0), "Cluster", false), (HnsVersion::new(13, 3), "Local", false)]
     {
-        let (host, mut api) = (Host::of(version).await, Api::new());
+        let (host, mut api) = (Host::of(version).await, api());
         let pod = HostComputeEndpoint::local("pod", "192.168.1.5/24".parse().unwrap(), None);
         let network = host.hcn.network_by_name("pods").await.unwrap().unwrap().id;
         host.hcn.create_endpoint(&network, hcn::Guid::random(), &pod).await.unwrap();
@@ -181,7 +116,7 @@ async fn lost_client_address_is_an_event_of_the_requesting_service() {
         api.listed();
         seen.wait_for(|status| status.is_converged() && status.vips == 2).await.unwrap();
         let patience = Duration::from_secs(if reported { 15 } else { 1 });
-        let event = tokio::time::timeout(patience, api.events.recv()).await.ok().flatten();
+        let event = tokio::time::timeout(patience, api.writes.recv()).await.ok().flatten();
         let event = event.map(|event| (event["reason"].clone(), event["involvedObject"]["name"].clone(), event["message"].to_string()));
         assert_eq!(event.is_some(), reported, "HNS {version}, {policy}: {event:?}");
         if let Some((reason, service, message)) = event {
@@ -194,7 +129,7 @@ async fn lost_client_address_is_an_event_of_the_requesting_service() {
 
 #[tokio::test]
 async fn loop_waits_for_both_lists_follows_the_api_and_repairs_drift() {
-    let (host, api) = (Host::new().await, Api::new());
+    let (host, api) = (Host::new().await, api());
     let hcn = host.hcn.clone();
     let (status, mut seen) = watch::channel(Status::default());
     let config = host.config(api.client.clone(), status);
@@ -209,7 +144,9 @@ async fn loop_waits_for_both_lists_follows_the_api_and_repairs_drift() {
     let reported = tokio::time::timeout(Duration::from_millis(2_500), seen.wait_for(|status| status.is_converged() && status.vips == 1)).await;
     reported.expect("convergence is reported at once, not with the next enumeration").unwrap();
     api.send(SLICES, "MODIFIED", slice(2, &["192.168.2.3", "192.168.2.4"]));
-    let took = until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
+    let start = Instant::now();
+    until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
+    let took = start.elapsed();
     assert!(took < Duration::from_secs(5), "an event is acted on at once, not at the next full pass: {took:?}");
     // Another program deletes it.
     let id = hcn.load_balancers().await.unwrap()[0].id;
@@ -236,7 +173,7 @@ fn health(port: u16) -> Option<(String, String)> {
 
 #[cfg(target_os = "linux")]
 async fn health_follows_pods_on_the_node(backend: BackendConfig) {
-    let api = Api::new();
+    let api = api();
     let proxy = tokio::spawn(run(Config::new(api.client.clone(), "here", "uid", backend), std::future::pending()));
     let local = json!({"metadata": {"name": "web", "namespace": "default", "resourceVersion": "1"},
         "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "clusterIP": "10.96.0.7",
@@ -256,15 +193,9 @@ async fn health_follows_pods_on_the_node(backend: BackendConfig) {
 
 #[cfg(target_os = "linux")]
 async fn until_health(expected: Option<(&str, &str)>) {
-    let start = Instant::now();
-    loop {
-        let heard = tokio::task::spawn_blocking(|| health(32000)).await.unwrap();
-        if heard.as_ref().map(|(status, weight)| (status.as_str(), weight.as_str())) == expected {
-            return;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "{heard:?} is not {expected:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let expected = expected.map(|(status, weight)| (status.to_owned(), weight.to_owned()));
+    let heard = async || tokio::task::spawn_blocking(|| health(32000)).await.unwrap();
+    until_async(format_args!("health {expected:?}"), async || same(heard().await, &expected)).await;
 }
 
 /// The whole proxy in each mode, from the API to the client.
@@ -302,7 +233,7 @@ fn userspace_is_not_synced_while_a_vip_fails() {
     use linux_sys::ns::in_lab;
     in_lab("run::tests::userspace_is_not_synced_while_a_vip_fails", || {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
-            let api = Api::new();
+            let api = api();
             let (status, mut seen) = watch::channel(Status::default());
             let settings = crate::userspace::Settings {
                 interface: None,
@@ -323,13 +254,13 @@ fn userspace_is_not_synced_while_a_vip_fails() {
             api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
             api.listed();
             let reported = seen.wait_for(|status| status.ready && !status.progress.failing.is_empty());
-            let failing = tokio::time::timeout(Duration::from_secs(60), reported).await.expect("a report of it").unwrap().clone();
+            let failing = in_time("a report of it", reported).await.unwrap().clone();
             assert_eq!((failing.progress.failing.len(), failing.vips), (1, 2), "{failing:?}");
             assert!(std::net::TcpStream::connect("127.0.0.7:80").is_ok(), "the ClusterIP is served");
             assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
             drop(taken);
             let converged = seen.wait_for(|status| status.is_converged() && status.stuck_since.is_none());
-            tokio::time::timeout(Duration::from_secs(60), converged).await.expect("the retry").unwrap();
+            in_time("the retry", converged).await.unwrap();
             assert!(metrics.last_synced().is_some());
             proxy.abort();
         });

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use apiserver::{Identity, Server};
 use hcn::{Guid, HcnClient, HnsVersion, HostComputeEndpoint, HostComputeNetwork, NetworkType, Subnet};
@@ -18,13 +18,12 @@ use pki::{Ca, CertRequest};
 use serde_json::json;
 use service_proxy::hns::{Settings, vip_key};
 use service_proxy::{BackendConfig, Config, Status};
+use test_lab::until_async;
 use tokio::sync::watch;
 
 use super::link::Link;
 
 pub const NODE: &str = "win01";
-/// Longest that anything may take, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct World {
     pub link: Arc<Link>,
@@ -177,12 +176,11 @@ impl World {
     }
 
     pub async fn until_true(&self, what: &str, done: impl AsyncFn() -> bool) {
-        let start = Instant::now();
-        while !done().await {
+        let look = async || {
             self.collect_writes();
-            assert!(start.elapsed() < PATIENCE, "{what} takes too long: {:?}", self.seen().await);
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+            if done().await { Ok(()) } else { Err(format!("{:?}", self.seen().await)) }
+        };
+        until_async(what, look).await;
     }
 
     /// Calls that changed something since this was last asked.
