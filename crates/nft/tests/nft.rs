@@ -1,8 +1,8 @@
 //! nf_tables against a real kernel; what is written is read back by nft(8) too.
 #![cfg(target_os = "linux")]
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 use linux_sys::sysctl;
 use nft::*;
+use test_lab::net::{greeting, neighbour, route, serve_tcp};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -242,15 +243,9 @@ fn large_batches_are_committed_in_parts() {
 #[test]
 fn data_maps_spread_connections() {
     in_lab("data_maps_spread_connections", || {
-        let (router, far) = (NetNs::current().unwrap(), NetNs::new_anonymous().unwrap());
-        let (near, there) = (Rtnl::open().unwrap(), Rtnl::open_in(&far).unwrap());
-        near.add_veth("near", "far", Some(&far)).unwrap();
-        for (rtnl, link, addresses) in [(&near, "near", vec!["10.1.0.1/24"]), (&there, "far", vec!["10.1.0.2/24", "10.1.0.3/24", "10.1.0.4/24"])] {
-            let index = rtnl.link(link).unwrap().unwrap().index;
-            addresses.iter().for_each(|a| rtnl.add_addr(index, net(a)).unwrap());
-            rtnl.set_up(index).unwrap();
-        }
-        near.add_route(&linux_sys::netlink::Route::new(net("10.96.0.0/16")).via(ip("10.1.0.2"))).unwrap();
+        let router = NetNs::current().unwrap();
+        let far = neighbour(("near", &["10.1.0.1/24"]), ("far", &["10.1.0.2/24", "10.1.0.3/24", "10.1.0.4/24"]));
+        route(&Rtnl::open().unwrap(), "10.96.0.0/16", "10.1.0.2");
         sysctl::set("net.ipv4.ip_forward", "1").unwrap();
         let t = Table::new(Family::Ip, "lb");
         let slots = [ADDR_PROTO_PORT.to_vec(), vec![DataType::Mark]].concat();
@@ -274,19 +269,13 @@ fn data_maps_spread_connections() {
         }
         b.add_rule(&t, "out", rule().load_ip_daddr(0).load_l4proto(1).load_dport(2).lookup_data("counts", 0, 4).vmap("spread", 4));
         Nft::open_in(&router).unwrap().commit(&b).unwrap();
-        let listener = far.run(|| TcpListener::bind("0.0.0.0:8080")).unwrap().unwrap();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let address = stream.local_addr().unwrap().ip().to_string();
-                stream.write_all(address.as_bytes()).unwrap();
-            }
+        serve_tcp(&far, "0.0.0.0:8080", |mut stream, _| {
+            let address = stream.local_addr()?.ip();
+            write!(stream, "{address}")
         });
         let mut hits = std::collections::BTreeMap::<String, u32>::new();
         for _ in 0..60 {
-            let mut text = String::new();
-            TcpStream::connect_timeout(&"10.96.0.1:80".parse().unwrap(), Duration::from_secs(5)).unwrap().read_to_string(&mut text).unwrap();
-            *hits.entry(text).or_default() += 1;
+            *hits.entry(greeting(&router, "10.96.0.1:80", Duration::from_secs(5)).unwrap()).or_default() += 1;
         }
         assert_eq!(hits.keys().collect::<Vec<_>>(), ["10.1.0.2", "10.1.0.3", "10.1.0.4"], "all three of them: {hits:?}");
     });

@@ -4,10 +4,13 @@
 //! | --- | --- |
 //! | [`until`], [`until_async`] | waiting for a cause, with a failure that says what was awaited and what was seen last |
 //! | [`in_time`] | the same for a future |
+//! | [`net`] (Linux) | links between namespaces, a LAN, small servers and clients |
 //! | [`api`] (feature `api`) | fake API servers for clients of crate `kube` |
 
 #[cfg(feature = "api")]
 pub mod api;
+#[cfg(target_os = "linux")]
+pub mod net;
 mod wait;
 
 pub use wait::{Found, LIMIT, in_time, same, until, until_async};
