@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Read;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use linux_sys::ns::in_lab;
 use serde_json::{Value, json};
+use test_lab::net::{greet, neighbour};
 
 use super::*;
 use crate::spec::PluginConfig;
@@ -59,13 +60,9 @@ impl Pod {
         self.result.primary_ip().unwrap()
     }
 
-    /// Listens on port 80 and sends one client its own address.
-    fn serve(&self) -> std::thread::JoinHandle<()> {
-        let listener = self.netns.run(|| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
-        std::thread::spawn(move || {
-            let (mut stream, peer) = listener.accept().unwrap();
-            stream.write_all(peer.ip().to_string().as_bytes()).unwrap();
-        })
+    /// Sends each client of port 80 its own address.
+    fn serve(&self) {
+        greet(&self.netns, "0.0.0.0:80", |peer| peer.to_string());
     }
 }
 
@@ -95,14 +92,12 @@ fn pods_reach_each_other_through_the_node() {
 fn reach_each_other(node: &Node) {
     let (a, b) = (node.add("a", node.conf()), node.add("b", node.conf()));
     assert_eq!((a.ip().to_string(), b.ip().to_string()), ("10.1.0.2".into(), "10.1.0.3".into()));
-    let server = b.serve();
+    b.serve();
     let (seen, took) = a.netns.run(|| ask(b.ip())).unwrap();
-    server.join().unwrap();
     assert_eq!(seen, "10.1.0.2", "the client's address is kept");
     assert!(took < Duration::from_millis(500), "ARP is answered at once, not after proxy_delay: {took:?}");
-    let server = a.serve();
+    a.serve();
     assert_eq!(ask(a.ip()).0, "10.1.0.1", "the node reaches its pods from the gateway's address");
-    server.join().unwrap();
 }
 
 #[test]
@@ -205,19 +200,10 @@ fn masquerading_hides_pods_from_other_networks() {
         conf["ipMasq"] = json!(true);
         let (a, b) = (node.add("a", conf.clone()), node.add("b", conf));
         // A neighbour of the node that knows nothing of pods.
-        let world = NetNs::new_anonymous().unwrap();
-        let (here, there) = (Rtnl::open().unwrap(), Rtnl::open_in(&world).unwrap());
-        here.add_veth("up0", "world0", Some(&world)).unwrap();
-        for (rtnl, name, address) in [(&here, "up0", "10.240.0.11/24"), (&there, "world0", "10.240.0.1/24")] {
-            let index = rtnl.link(name).unwrap().unwrap().index;
-            rtnl.add_addr(index, address.parse().unwrap()).unwrap();
-            rtnl.set_up(index).unwrap();
-        }
-        let server = Pod { netns: world, result: AddResult::default() }.serve();
+        let world = neighbour(("up0", &["10.240.0.11/24"]), ("world0", &["10.240.0.1/24"]));
+        greet(&world, "0.0.0.0:80", |peer| peer.to_string());
         assert_eq!(a.netns.run(|| ask("10.240.0.1".parse().unwrap())).unwrap().0, "10.240.0.11");
-        server.join().unwrap();
-        let server = b.serve();
+        b.serve();
         assert_eq!(a.netns.run(|| ask(b.ip())).unwrap().0, "10.1.0.2", "but not from each other");
-        server.join().unwrap();
     });
 }

@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 use serde_json::{Value, json};
+use test_lab::net::{greet, neighbour, route, settle};
 
 use super::*;
 use crate::spec::PluginConfig;
@@ -39,18 +40,10 @@ struct Net {
 
 impl Net {
     fn new() -> Self {
-        let node = Rtnl::open().unwrap();
         let far = |link: &str, own: &str, others: &[&str], gateway: &str| {
-            let ns = NetNs::new_anonymous().unwrap();
-            let there = Rtnl::open_in(&ns).unwrap();
-            node.add_veth(link, "eth0", Some(&ns)).unwrap();
-            for (rtnl, name, addresses) in [(&node, link, &[own][..]), (&there, "eth0", others)] {
-                let index = rtnl.link(name).unwrap().unwrap().index;
-                addresses.iter().for_each(|address| rtnl.add_addr(index, address.parse().unwrap()).unwrap());
-                rtnl.set_up(index).unwrap();
-                rtnl.link(name).unwrap();
-            }
-            there.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via(gateway.parse().unwrap())).unwrap();
+            let ns = neighbour((link, &[own]), ("eth0", others));
+            [&NetNs::current().unwrap(), &ns].into_iter().for_each(settle);
+            route(&Rtnl::open_in(&ns).unwrap(), "0.0.0.0/0", gateway);
             ns
         };
         let pods = far("near", "10.1.0.1/24", &["10.1.0.2/24", "10.1.0.3/24"], "10.1.0.1");
@@ -61,14 +54,7 @@ impl Net {
 
     /// Answers each connection to `address` with the client's address.
     fn serve(&self, address: &str) {
-        let listener = self.pods.run(|| TcpListener::bind(address).unwrap()).unwrap();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let peer = stream.peer_addr().unwrap().ip().to_string();
-                stream.write_all(peer.as_bytes()).unwrap();
-            }
-        });
+        greet(&self.pods, address, |peer| peer.to_string());
     }
 }
 
@@ -139,7 +125,7 @@ fn pods_reach_no_loopback_service_of_the_node() {
         let pods = Rtnl::open_in(&net.pods).unwrap();
         let own = pods.link("lo").unwrap().unwrap().index;
         let _ = pods.del_addr(own, "127.0.0.1/8".parse().unwrap());
-        pods.add_route(&Route::new("127.0.0.1/32".parse().unwrap()).via("10.1.0.1".parse().unwrap())).unwrap();
+        route(&pods, "127.0.0.1/32", "10.1.0.1");
         let eth0 = pods.link("eth0").unwrap().unwrap().index;
         pods.add_addr(eth0, "127.0.0.9/32".parse().unwrap()).unwrap();
         for name in ["all", "eth0"] {

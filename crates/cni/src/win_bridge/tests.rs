@@ -382,13 +382,11 @@ fn configuration_of_the_2017_scripts_works() {
 /// With real packets: the simulated service over this kernel.
 #[cfg(target_os = "linux")]
 mod with_packets {
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
 
     use hns_sim::linux::LinuxKernel;
-    use linux_sys::netlink::Rtnl;
     use linux_sys::ns::{NetNs, in_lab};
+    use test_lab::net::{connect, greet, greeting, neighbour, settle};
 
     use super::*;
 
@@ -396,14 +394,7 @@ mod with_packets {
     fn pods_of_a_windows_node_reach_each_other_and_the_lan() {
         in_lab("win_bridge::tests::with_packets::pods_of_a_windows_node_reach_each_other_and_the_lan", || {
             let dir = tempfile::tempdir().unwrap();
-            let world = NetNs::new_anonymous().unwrap();
-            let (node, outside) = (Rtnl::open().unwrap(), Rtnl::open_in(&world).unwrap());
-            node.add_veth("eth0", "world0", Some(&world)).unwrap();
-            for (rtnl, link, address) in [(&node, "eth0", "10.240.0.12/24"), (&outside, "world0", "10.240.0.1/24")] {
-                let index = rtnl.link(link).unwrap().unwrap().index;
-                rtnl.add_addr(index, address.parse().unwrap()).unwrap();
-                rtnl.set_up(index).unwrap();
-            }
+            let world = neighbour(("eth0", &["10.240.0.12/24"]), ("world0", &["10.240.0.1/24"]));
             let kernel = LinuxKernel::open(dir.path(), "eth0").unwrap();
             let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
             let client = Client::new(simulator.session());
@@ -421,34 +412,13 @@ mod with_packets {
                 (NetNs::open(&dir.path().join(namespace.to_string())).unwrap(), result.primary_ip().unwrap())
             };
             let ((a, _), (b, b_ip)) = (pod("a"), pod("b"));
-            for ns in [&a, &b, &world, &NetNs::current().unwrap()] {
-                // Asking for a link makes the kernel act on its carrier now; by itself it may take a second.
-                let rtnl = Rtnl::open_in(ns).unwrap();
-                let mut links = rtnl.links().unwrap();
-                links.sort_by_key(|link| link.kind == "bridge");
-                links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
-            }
-            let serve = |ns: &NetNs| {
-                let listener = ns.run(|| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
-                std::thread::spawn(move || {
-                    let (mut stream, peer) = listener.accept().unwrap();
-                    stream.write_all(peer.ip().to_string().as_bytes()).unwrap();
-                })
-            };
-            let ask = |ip: std::net::IpAddr| {
-                let mut stream = TcpStream::connect_timeout(&(ip, 80).into(), Duration::from_secs(3)).unwrap();
-                let mut text = String::new();
-                stream.read_to_string(&mut text).unwrap();
-                text
-            };
-            let server = serve(&b);
-            assert_eq!(a.run(|| ask(b_ip)).unwrap(), "10.10.187.70", "pods see each other's addresses");
-            server.join().unwrap();
-            let server = serve(&world);
-            assert_eq!(a.run(|| ask("10.240.0.1".parse().unwrap())).unwrap(), "10.240.0.12", "OutBoundNAT: the LAN is no exception here");
-            server.join().unwrap();
+            [&a, &b, &world, &NetNs::current().unwrap()].into_iter().for_each(settle);
+            [&b, &world].into_iter().for_each(|ns| greet(ns, "0.0.0.0:80", |peer| peer.to_string()));
+            let ask = |to: &str| greeting(&a, to, Duration::from_secs(3)).unwrap();
+            assert_eq!(ask(&format!("{b_ip}:80")), "10.10.187.70", "pods see each other's addresses");
+            assert_eq!(ask("10.240.0.1:80"), "10.240.0.12", "OutBoundNAT: the LAN is no exception here");
             host.call(Command::Del, "b", "", host.conf()).unwrap();
-            assert!(b.run(|| TcpStream::connect_timeout(&"10.10.187.70:80".parse().unwrap(), Duration::from_millis(300)).is_err()).unwrap());
+            assert!(connect(&b, "10.10.187.70:80", Duration::from_millis(300)).is_err());
         });
     }
 }
