@@ -7,7 +7,6 @@
 #[path = "harness/lab.rs"]
 mod harness;
 
-
 use harness::{Lab, Pod, ask_tcp, ask_udp, id, net, serve_tcp, serve_udp};
 use hcn::document::*;
 use hcn::{EndpointPolicy, HnsVersion};

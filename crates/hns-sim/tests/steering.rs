@@ -58,8 +58,8 @@ fn backend(node: &Node, subnet: u8, number: u8, name: &'static str) -> Pod {
     let pod = pod(node, subnet, number, vec![]);
     for vip in [VIP, VIP6].map(ip) {
         own(&pod.ns, vip);
-        serve_tcp_at(&pod.ns, SocketAddr::new(vip, 8080), name);
-        serve_udp_at(&pod.ns, SocketAddr::new(vip, 8080), name);
+        serve_tcp_at(&pod.ns, &SocketAddr::new(vip, 8080).to_string(), name);
+        serve_udp_at(&pod.ns, &SocketAddr::new(vip, 8080).to_string(), name);
     }
     pod
 }

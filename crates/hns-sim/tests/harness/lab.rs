@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each suite uses its part")]
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use hns_sim::switches::Switches;
 use ipnet::IpNet;
 use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::ns::NetNs;
+use test_lab::net::{Lan, set_up};
 use test_lab::until;
 
 /// How long a client waits for an answer.
@@ -35,7 +36,7 @@ pub fn net(text: &str) -> IpNet {
 
 pub struct Lab {
     directory: tempfile::TempDir,
-    router: NetNs,
+    lan: Lan,
 }
 
 pub struct Host {
@@ -44,30 +45,12 @@ pub struct Host {
 
 impl Lab {
     pub fn new() -> Self {
-        let router = NetNs::new_anonymous().unwrap();
-        let rtnl = Rtnl::open_in(&router).unwrap();
-        rtnl.add_bridge("lan0").unwrap();
-        let index = rtnl.link("lan0").unwrap().unwrap().index;
-        rtnl.add_addr(index, net("10.240.0.1/24")).unwrap();
-        rtnl.set_up(index).unwrap();
-        Self { directory: tempfile::tempdir().unwrap(), router }
+        Self { directory: tempfile::tempdir().unwrap(), lan: Lan::new() }
     }
 
     /// A host of the LAN, with routes (prefix, gateway) beside the default one.
     pub fn host(&self, address: &str, routes: &[(&str, &str)]) -> Host {
-        let ns = NetNs::new_anonymous().unwrap();
-        let (inside, lan) = (Rtnl::open_in(&ns).unwrap(), Rtnl::open_in(&self.router).unwrap());
-        let name = format!("h{}", address.rsplit('.').next().unwrap());
-        lan.add_veth(&name, "eth0", Some(&ns)).unwrap();
-        let (outer, bridge) = (lan.link(&name).unwrap().unwrap().index, lan.link("lan0").unwrap().unwrap().index);
-        lan.set_master(outer, Some(bridge)).unwrap();
-        lan.set_up(outer).unwrap();
-        for link in ["lo", "eth0"] {
-            inside.set_up(inside.link(link).unwrap().unwrap().index).unwrap();
-        }
-        let host = Host { ns };
-        host.add_address(&format!("{address}/24"));
-        host.route("0.0.0.0/0", "10.240.0.1");
+        let host = Host { ns: self.lan.host(address) };
         routes.iter().for_each(|(prefix, gateway)| host.route(prefix, gateway));
         host
     }
@@ -110,7 +93,7 @@ impl Lab {
 
     /// The namespace of the LAN's router, whose bridge every frame crosses.
     pub fn router(&self) -> &NetNs {
-        &self.router
+        &self.lan.router
     }
 
     pub fn node_with(&self, switches: Switches) -> Node {
@@ -244,44 +227,27 @@ impl Node {
 
 /// Gives a namespace an address beside those of its links.
 pub fn own(ns: &NetNs, address: IpAddr) {
-    let rtnl = Rtnl::open_in(ns).unwrap();
-    let lo = rtnl.link("lo").unwrap().unwrap().index;
-    rtnl.set_up(lo).unwrap();
-    rtnl.add_addr(lo, address.into()).unwrap();
+    set_up(&Rtnl::open_in(ns).unwrap(), "lo", &[&IpNet::from(address).to_string()]);
 }
 
 /// Answers every connection, after the client sent a byte, with `NAME saw CLIENT`.
 pub fn serve_tcp(ns: &NetNs, port: u16, name: &'static str) {
-    serve_tcp_at(ns, SocketAddr::new(IpAddr::from([0; 16]), port), name);
+    serve_tcp_at(ns, &format!("[::]:{port}"), name);
 }
 
-pub fn serve_tcp_at(ns: &NetNs, address: SocketAddr, name: &'static str) {
-    let listener = ns.run(move || TcpListener::bind(address)).unwrap().unwrap();
-    std::thread::spawn(move || {
-        while let Ok((mut stream, peer)) = listener.accept() {
-            std::thread::spawn(move || {
-                let mut byte = [0];
-                if stream.read_exact(&mut byte).is_ok() {
-                    // A client that is gone is its own business.
-                    let _ = write!(stream, "{name} saw {}", peer.ip().to_canonical());
-                }
-            });
-        }
+pub fn serve_tcp_at(ns: &NetNs, at: &str, name: &'static str) {
+    test_lab::net::serve_tcp(ns, at, move |mut stream, peer| {
+        stream.read_exact(&mut [0])?;
+        write!(stream, "{name} saw {peer}")
     });
 }
 
 pub fn serve_udp(ns: &NetNs, port: u16, name: &'static str) {
-    serve_udp_at(ns, SocketAddr::new(IpAddr::from([0; 16]), port), name);
+    serve_udp_at(ns, &format!("[::]:{port}"), name);
 }
 
-pub fn serve_udp_at(ns: &NetNs, address: SocketAddr, name: &'static str) {
-    let socket = ns.run(move || UdpSocket::bind(address)).unwrap().unwrap();
-    std::thread::spawn(move || {
-        let mut buffer = [0; 64];
-        while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(format!("{name} saw {}", peer.ip().to_canonical()).as_bytes(), peer);
-        }
-    });
+pub fn serve_udp_at(ns: &NetNs, at: &str, name: &'static str) {
+    test_lab::net::serve_udp(ns, at, move |peer, _| format!("{name} saw {peer}"));
 }
 
 pub fn connect(ns: &NetNs, address: &str) -> io::Result<TcpStream> {
@@ -312,15 +278,7 @@ pub fn ask_soon(ns: &NetNs, address: &str) -> String {
 }
 
 pub fn ask_udp(ns: &NetNs, address: &str) -> io::Result<String> {
-    let address: SocketAddr = address.parse().unwrap();
-    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = ns.run(|| UdpSocket::bind(any)).unwrap()?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.connect(address)?;
-    socket.send(b"?")?;
-    let mut buffer = [0; 64];
-    let length = socket.recv(&mut buffer)?;
-    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    test_lab::net::ask_udp(ns, address, PATIENCE)
 }
 
 /// Whether no connection comes about, and nobody says why: packets are lost.
