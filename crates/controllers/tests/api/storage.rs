@@ -131,11 +131,7 @@ async fn a_local_volume_is_made_where_its_pod_goes_and_removed_with_its_claim() 
         cluster.api::<Pod>().delete(pod, &DeleteParams::default()).await.unwrap();
     }
     cluster.api::<PersistentVolumeClaim>().delete("data", &DeleteParams::default()).await.unwrap();
-    until_async("volume and directory are gone", async || {
-        let gone = volumes.get_opt(&name).await.unwrap().is_none() && !directory.exists();
-        gone
-    })
-    .await;
+    until_async("volume and directory are gone", async || volumes.get_opt(&name).await.unwrap().is_none() && !directory.exists()).await;
     cluster.stop().await;
 }
 
