@@ -42,7 +42,7 @@ use filter::by_prefix;
 use kind::System;
 use network::Network;
 use record::{ContainerRecord, Loaded, Records, SandboxRecord};
-use repair::Trouble;
+use repair::NetworkProblem;
 
 use crate::Config;
 use crate::shim::client::{Notice, Shim};
@@ -91,12 +91,12 @@ struct Sandbox {
     /// Held by the operation that is under way.
     turn: Arc<tokio::sync::Mutex<()>>,
     /// What is wrong with its network.
-    trouble: Option<Trouble>,
+    problem: Option<NetworkProblem>,
 }
 
 impl Sandbox {
     fn is_ready(&self) -> bool {
-        self.shim.is_some() && !self.record.stopped && !matches!(self.trouble, Some(Trouble::Lost(_)))
+        self.shim.is_some() && !self.record.stopped && !matches!(self.problem, Some(NetworkProblem::Lost(_)))
     }
 }
 
@@ -143,7 +143,7 @@ impl Runtime {
         valid.extend(runtime.state().sandboxes.keys().cloned());
         runtime.network.collect(valid).await;
         tokio::spawn(Self::listen(Arc::downgrade(&runtime), receiver));
-        runtime.keep_networks();
+        runtime.start_network_repair();
         Ok(runtime)
     }
 
@@ -163,7 +163,7 @@ impl Runtime {
                 unfinished.shutdown().await;
             }
             tracing::info!(sandbox = record.id, alive = shim.is_some(), "found a sandbox");
-            let sandbox = Sandbox { record, shim, turn: Arc::default(), trouble: None };
+            let sandbox = Sandbox { record, shim, turn: Arc::default(), problem: None };
             self.state().sandboxes.insert(sandbox.record.id.clone(), sandbox);
         }
         for mut record in containers {

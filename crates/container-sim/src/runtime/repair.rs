@@ -1,8 +1,8 @@
 //! Windows nodes: finds sandboxes whose network HNS lost, and has CNI repair it.
 //!
 //! HNS says what happened ([`hcn::watch`]): which sandboxes that may concern are compared with the namespaces that HNS has. A sandbox
-//! whose namespace is there without its endpoint is [`Trouble::Repairing`]: CNI CHECK is called until it succeeds. Where it cannot succeed
-//! (the namespace with its compartment is gone, or CHECK says that the attachment drifted) the sandbox is [`Trouble::Lost`]: not ready in
+//! whose namespace is there without its endpoint is [`NetworkProblem::Repairing`]: CNI CHECK is called until it succeeds. Where it cannot succeed
+//! (the namespace with its compartment is gone, or CHECK says that the attachment drifted) the sandbox is [`NetworkProblem::Lost`]: not ready in
 //! CRI, so that the node agent replaces it.
 
 use std::collections::BTreeMap;
@@ -21,14 +21,14 @@ use super::record::SandboxRecord;
 
 /// What is wrong with a sandbox's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum NetworkProblem {
     /// CNI is asked again until it works.
     Repairing(String),
     /// Only another sandbox has a network again.
     Lost(String),
 }
 
-impl Trouble {
+impl NetworkProblem {
     pub(crate) fn reason(&self) -> &str {
         match self {
             Self::Repairing(reason) | Self::Lost(reason) => reason,
@@ -43,19 +43,19 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// So often CNI may refuse a repair for another reason than "try again" before the sandbox is lost.
 const REFUSALS: u32 = 5;
 
-/// What became of one look at a sandbox.
-enum Looked {
+/// What became of one check of a sandbox.
+enum CheckOutcome {
     /// Its network is as it was made, or the sandbox needs none any more.
     Done,
-    /// Look again soon.
+    /// Check again soon.
     Again,
-    /// CNI refused: look again, but not for ever.
+    /// CNI refused: check again, a limited number of times.
     Refused(String),
 }
 
 impl Runtime {
     /// Starts the task that repairs networks on a Windows node.
-    pub(super) fn keep_networks(self: &Arc<Self>) {
+    pub(super) fn start_network_repair(self: &Arc<Self>) {
         if let Some(watch) = self.network.watch() {
             let work = follow(Arc::downgrade(self), watch.listen());
             self.tasks.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
@@ -67,19 +67,19 @@ impl Runtime {
         let state = self.state();
         let ready = state.sandboxes.iter().filter(|(_, sandbox)| sandbox.is_ready());
         let compartment = |netns: &Netns| if let Netns::Hcn(guid) = netns { Some(*guid) } else { None };
-        ready.filter_map(|(id, sandbox)| Some((id.clone(), (compartment(&sandbox.record.netns)?, sandbox.trouble.is_some())))).collect()
+        ready.filter_map(|(id, sandbox)| Some((id.clone(), (compartment(&sandbox.record.netns)?, sandbox.problem.is_some())))).collect()
     }
 
-    /// The sandboxes that have to be looked at after this change; none where HNS does not say.
+    /// The sandboxes that have to be checked after this change; `None` where HNS does not say.
     async fn suspects(&self, change: &Change) -> Option<Vec<String>> {
         // Before HNS is read: a sandbox that is made meanwhile is not missed there.
         let known = self.compartments();
         let of = |guid: Guid| known.iter().filter(|(_, (own, _))| *own == guid).map(|(id, _)| id.clone()).collect();
         if let Change::Event(event) = change {
             match namespace_of(event) {
-                Concerns::Nothing => return Some(Vec::new()),
-                Concerns::Namespace(guid) => return Some(of(guid)),
-                Concerns::All => {}
+                AffectedNamespaces::None => return Some(Vec::new()),
+                AffectedNamespaces::One(guid) => return Some(of(guid)),
+                AffectedNamespaces::All => {}
             }
         }
         match self.network.namespaces().await {
@@ -94,47 +94,47 @@ impl Runtime {
         }
     }
 
-    /// Looks at one sandbox, and repairs its network.
-    async fn look_at(&self, id: &str) -> Looked {
-        let Some((_, turn)) = self.sandbox_turn(id) else { return Looked::Done };
-        let Ok(_turn) = turn.try_lock() else { return Looked::Again };
-        let Some((record, guid)) = self.connected(id) else { return Looked::Done };
+    /// Checks one sandbox, and repairs its network.
+    async fn check(&self, id: &str) -> CheckOutcome {
+        let Some((_, turn)) = self.sandbox_turn(id) else { return CheckOutcome::Done };
+        let Ok(_turn) = turn.try_lock() else { return CheckOutcome::Again };
+        let Some((record, guid)) = self.connected(id) else { return CheckOutcome::Done };
         match self.network.endpoints(&guid).await {
-            Ok(Some(0)) => self.set_trouble(&record, Some(Trouble::Repairing(format!("HNS has lost the endpoint in namespace {guid}")))),
+            Ok(Some(0)) => self.set_problem(&record, Some(NetworkProblem::Repairing(format!("HNS has lost the endpoint in namespace {guid}")))),
             Ok(Some(_)) => {}
             Ok(None) => {
-                self.set_trouble(&record, Some(Trouble::Lost(format!("HNS has lost namespace {guid} and with it the pod's compartment"))));
-                return Looked::Done;
+                self.set_problem(&record, Some(NetworkProblem::Lost(format!("HNS has lost namespace {guid} and with it the pod's compartment"))));
+                return CheckOutcome::Done;
             }
-            Err(error) if error.is_service_down() => return Looked::Again,
-            Err(error) => return Looked::Refused(error.to_string()),
+            Err(error) if error.is_service_down() => return CheckOutcome::Again,
+            Err(error) => return CheckOutcome::Refused(error.to_string()),
         }
         let checked = self.network.check(&record).await;
         let Err(error) = checked else {
             // Plug-ins of others may find nothing wrong and repair nothing.
             return match self.network.endpoints(&guid).await {
                 Ok(Some(1..)) => {
-                    self.set_trouble(&record, None);
-                    Looked::Done
+                    self.set_problem(&record, None);
+                    CheckOutcome::Done
                 }
-                Ok(_) => Looked::Refused(format!("CNI finds nothing wrong, but HNS has no endpoint in namespace {guid}")),
-                Err(_) => Looked::Again,
+                Ok(_) => CheckOutcome::Refused(format!("CNI finds nothing wrong, but HNS has no endpoint in namespace {guid}")),
+                Err(_) => CheckOutcome::Again,
             };
         };
         let code = error.code();
         let reason = format!("{:#}", anyhow::Error::new(error));
         match code {
             Some(code::DRIFT) => {
-                self.set_trouble(&record, Some(Trouble::Lost(reason)));
-                Looked::Done
+                self.set_problem(&record, Some(NetworkProblem::Lost(reason)));
+                CheckOutcome::Done
             }
             Some(code::TRY_AGAIN) => {
-                self.set_trouble(&record, Some(Trouble::Repairing(reason)));
-                Looked::Again
+                self.set_problem(&record, Some(NetworkProblem::Repairing(reason)));
+                CheckOutcome::Again
             }
             _ => {
-                self.set_trouble(&record, Some(Trouble::Repairing(reason.clone())));
-                Looked::Refused(reason)
+                self.set_problem(&record, Some(NetworkProblem::Repairing(reason.clone())));
+                CheckOutcome::Refused(reason)
             }
         }
     }
@@ -148,27 +148,29 @@ impl Runtime {
     }
 
     /// Records what is wrong with a sandbox's network, and sends an event.
-    fn set_trouble(&self, record: &SandboxRecord, trouble: Option<Trouble>) {
+    fn set_problem(&self, record: &SandboxRecord, problem: Option<NetworkProblem>) {
         let kind = {
             let mut state = self.state();
             let Some(sandbox) = state.sandboxes.get_mut(&record.id) else { return };
             // A new reason while the same repair goes on changes nothing.
-            let same = match (&sandbox.trouble, &trouble) {
-                (Some(Trouble::Repairing(_)), Some(Trouble::Repairing(_))) => true,
+            let same = match (&sandbox.problem, &problem) {
+                (Some(NetworkProblem::Repairing(_)), Some(NetworkProblem::Repairing(_))) => true,
                 (old, new) => old == new,
             };
-            sandbox.trouble.clone_from(&trouble);
+            sandbox.problem.clone_from(&problem);
             if same {
                 return;
             }
-            if trouble.is_none() { ContainerEventType::ContainerStartedEvent } else { ContainerEventType::ContainerStoppedEvent }
+            if problem.is_none() { ContainerEventType::ContainerStartedEvent } else { ContainerEventType::ContainerStoppedEvent }
         };
         let metadata = record.config.metadata.clone().unwrap_or_default();
         let pod = format!("{}/{}", metadata.namespace, metadata.name);
-        match &trouble {
+        match &problem {
             None => tracing::info!(pod, sandbox = record.id, "the sandbox's network works again"),
-            Some(Trouble::Repairing(reason)) => tracing::warn!(pod, sandbox = record.id, reason, "the sandbox has no network; repairing it"),
-            Some(Trouble::Lost(reason)) => tracing::warn!(pod, sandbox = record.id, reason, "the sandbox has lost its network and is not ready"),
+            Some(NetworkProblem::Repairing(reason)) => tracing::warn!(pod, sandbox = record.id, reason, "the sandbox has no network; repairing it"),
+            Some(NetworkProblem::Lost(reason)) => {
+                tracing::warn!(pod, sandbox = record.id, reason, "the sandbox has lost its network and is not ready")
+            }
         }
         self.changed(&record.id, &record.id, kind);
     }
@@ -176,28 +178,28 @@ impl Runtime {
     /// Gives a repair up.
     fn give_up(&self, id: &str, reason: String) {
         if let Some((record, _)) = self.connected(id) {
-            self.set_trouble(&record, Some(Trouble::Lost(format!("the sandbox's network cannot be repaired: {reason}"))));
+            self.set_problem(&record, Some(NetworkProblem::Lost(format!("the sandbox's network cannot be repaired: {reason}"))));
         }
     }
 }
 
-/// Which namespace an event is about.
-enum Concerns {
-    Nothing,
-    Namespace(Guid),
+/// The namespaces that an event affects.
+enum AffectedNamespaces {
+    None,
+    One(Guid),
     All,
 }
 
-fn namespace_of(event: &Event) -> Concerns {
+fn namespace_of(event: &Event) -> AffectedNamespaces {
     let data: serde_json::Value = event.data.as_deref().and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default();
     let guid = |value: &serde_json::Value| value.as_str().and_then(|text| text.parse::<Guid>().ok());
     let namespace = match event.event_type {
         Event::NAMESPACE_DELETE => guid(&data["ID"]),
         Event::ENDPOINT_DETACHED => guid(&data["Data"]["Namespace"]),
         Event::NETWORK_DELETE => None,
-        _ => return Concerns::Nothing,
+        _ => return AffectedNamespaces::None,
     };
-    namespace.map_or(Concerns::All, Concerns::Namespace)
+    namespace.map_or(AffectedNamespaces::All, AffectedNamespaces::One)
 }
 
 /// Looks at sandboxes when HNS reports a change, and again at those that are under repair.
@@ -220,16 +222,16 @@ async fn follow(runtime: Weak<Runtime>, mut listener: Listener) {
             }
         }
         let looks = futures::stream::iter(std::mem::take(&mut pending)).map(async |(id, refusals)| {
-            let looked = runtime.look_at(&id).await;
-            (id, refusals, looked)
+            let outcome = runtime.check(&id).await;
+            (id, refusals, outcome)
         });
-        let looked: Vec<_> = looks.buffer_unordered(AT_ONCE).collect().await;
-        for (id, refusals, looked) in looked {
-            match looked {
-                Looked::Done => {}
-                Looked::Again => drop(pending.insert(id, refusals)),
-                Looked::Refused(_) if refusals + 1 < REFUSALS => drop(pending.insert(id, refusals + 1)),
-                Looked::Refused(reason) => runtime.give_up(&id, reason),
+        let outcomes: Vec<_> = looks.buffer_unordered(AT_ONCE).collect().await;
+        for (id, refusals, outcome) in outcomes {
+            match outcome {
+                CheckOutcome::Done => {}
+                CheckOutcome::Again => drop(pending.insert(id, refusals)),
+                CheckOutcome::Refused(_) if refusals + 1 < REFUSALS => drop(pending.insert(id, refusals + 1)),
+                CheckOutcome::Refused(reason) => runtime.give_up(&id, reason),
             }
         }
     }

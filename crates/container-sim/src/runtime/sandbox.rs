@@ -48,12 +48,12 @@ impl Runtime {
                 let name = format!("{}_{}_{}_{}", metadata.name, metadata.namespace, metadata.uid, metadata.attempt);
                 return Err(Status::unknown(format!("failed to reserve sandbox name {name:?}: name {name:?} is reserved for {:?}", other.record.id)));
             }
-            state.sandboxes.insert(id.clone(), Sandbox { record: record.clone(), shim: None, turn, trouble: None });
+            state.sandboxes.insert(id.clone(), Sandbox { record: record.clone(), shim: None, turn, problem: None });
         }
         match self.set_up(record.clone()).await {
             Ok((record, shim)) => {
                 if let Some(sandbox) = self.state().sandboxes.get_mut(&id) {
-                    *sandbox = Sandbox { record, shim: Some(shim), turn: sandbox.turn.clone(), trouble: None };
+                    *sandbox = Sandbox { record, shim: Some(shim), turn: sandbox.turn.clone(), problem: None };
                 }
                 self.changed(&id, &id, v1::ContainerEventType::ContainerCreatedEvent);
                 self.changed(&id, &id, v1::ContainerEventType::ContainerStartedEvent);

@@ -144,7 +144,7 @@ fn user(user: &Identity) -> v1::ContainerUser {
 /// As given, and what is wrong with the network.
 fn sandbox_annotations(sandbox: &Sandbox) -> HashMap<String, String> {
     let mut annotations = sandbox.record.config.annotations.clone();
-    annotations.extend(sandbox.trouble.as_ref().map(|trouble| (NETWORK_PROBLEM.to_owned(), trouble.reason().to_owned())));
+    annotations.extend(sandbox.problem.as_ref().map(|problem| (NETWORK_PROBLEM.to_owned(), problem.reason().to_owned())));
     annotations
 }
 
