@@ -29,7 +29,7 @@ pub use count::Count;
 pub use effects::{Action, Defect, Effects, Incident, Outage, Shown};
 pub use engine::{ActiveFault, Called, Faults};
 pub use kinds::{FaultKind, Hits, KINDS, Value, kind};
-pub(crate) use session::{Call, ClientSession, FaultySession, Service, incident};
+pub(crate) use session::{Call, ClientSession, FaultTarget, FaultySession, incident};
 
 /// A fault, with the calls that it hits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

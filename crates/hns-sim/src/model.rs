@@ -21,7 +21,7 @@ mod networks;
 mod policies;
 mod subnets;
 mod tampering;
-mod view;
+mod v1_schema;
 
 pub(crate) use namespaces::HOST_COMPARTMENT;
 pub use tampering::Tampering;

@@ -247,7 +247,7 @@ impl Core {
     }
 
     /// Gives namespaces the compartments that they wait for.
-    fn compartments_arrive(&mut self, namespaces: &[Guid]) {
+    fn create_pending_compartments(&mut self, namespaces: &[Guid]) {
         for id in namespaces {
             let staged = self.with_context(|context| context.compartment_arrives(*id));
             if let Err(error) = self.commit(&staged.changes) {

@@ -1,4 +1,4 @@
-//! What is there.
+//! Reads tables, chains, sets, rules and elements from the kernel.
 
 use super::batch::{family_of, read_comment, read_fingerprint};
 use super::set::predecessor;

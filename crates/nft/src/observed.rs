@@ -1,4 +1,5 @@
-//! What is in a table: chains, rules by their fingerprints, and sets. Elements are read set by set.
+//! A table as the kernel has it, to be compared with the desired one: chains, rules by their fingerprints, and sets. Elements are read set
+//! by set.
 
 use std::collections::BTreeMap;
 

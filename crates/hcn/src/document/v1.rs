@@ -1,4 +1,4 @@
-//! The older shape of the same objects: what queries without a 2.x query document, `HNSCall` and Microsoft's scripts read and write.
+//! Objects in HNS's V1 schema: what queries without a 2.x query document, `HNSCall` and Microsoft's scripts read and write.
 //!
 //! Policies are flat here (`{"Type":"OutBoundNAT","ExceptionList":[…]}`), and a few have other names. [`Network::to_v2`] and
 //! [`Endpoint::to_v2`] give the newer document, `of` the older one. Sources: hnslib's V1 schema, `Get-HnsNetwork`, hns.v2.psm1.

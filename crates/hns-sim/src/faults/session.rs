@@ -39,7 +39,7 @@ pub(crate) trait ClientSession: Send + Sync {
 }
 
 /// The service and its host, as faults act on them beside the calls of clients.
-pub(crate) trait Service: Send + Sync {
+pub(crate) trait FaultTarget: Send + Sync {
     /// The effects of the active faults on a call, and how often hanging calls have been released.
     fn judge(&self, called: &Called<'_>) -> (Effects, u64);
 
@@ -70,7 +70,7 @@ pub(crate) struct FaultySession<C, S> {
 /// The outcome of a call, and the names of the faults that hit it.
 pub(crate) type Outcome = (Result<Reply, RawError>, Vec<&'static str>);
 
-impl<C: ClientSession, S: Service> FaultySession<C, S> {
+impl<C: ClientSession, S: FaultTarget> FaultySession<C, S> {
     /// `session` with the faults of `service`.
     pub(crate) fn new(session: C, service: S) -> Self {
         Self { session, service }
@@ -163,7 +163,7 @@ fn alter(staged: &mut Staged, effects: &Effects, late: &mut Vec<(Vec<Guid>, Dura
 }
 
 /// Does what a fault does to the service beside a call about `subject`; an error is the call's.
-pub(crate) fn incident(service: &impl Service, kind: Incident, fault: &Fault, subject: Option<Guid>) -> Result<(), RawError> {
+pub(crate) fn incident(service: &impl FaultTarget, kind: Incident, fault: &Fault, subject: Option<Guid>) -> Result<(), RawError> {
     match kind {
         Incident::Restart | Incident::Wipe => {
             let restart = Restart { mode: fault.mode.unwrap_or_default(), away_ms: fault.delay_ms, wipe: kind == Incident::Wipe };

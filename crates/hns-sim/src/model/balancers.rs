@@ -1,4 +1,4 @@
-//! Rules of load balancers and routes.
+//! Validation and effects of calls on load balancers and routes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Rules of endpoints.
+//! Validation and effects of calls on endpoints.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

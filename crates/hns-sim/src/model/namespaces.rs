@@ -1,4 +1,4 @@
-//! Rules of namespaces and of the endpoints in them.
+//! Validation and effects of calls on namespaces and the endpoints in them.
 
 use std::collections::BTreeMap;
 

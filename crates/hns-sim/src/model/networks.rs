@@ -1,4 +1,4 @@
-//! Rules of networks.
+//! Validation and effects of calls on networks.
 
 use std::net::IpAddr;
 

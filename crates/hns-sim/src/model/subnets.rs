@@ -1,4 +1,4 @@
-//! Rules of subnets.
+//! Validation and effects of calls on subnets.
 
 use std::net::IpAddr;
 

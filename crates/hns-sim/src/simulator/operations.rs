@@ -8,12 +8,12 @@ use hcn::{Event, Guid, HResult, RawError};
 
 use super::{Away, Inner, Simulator, lock};
 use crate::admin::Restart;
-use crate::faults::{Called, Effects, Fault, Service, incident};
+use crate::faults::{Called, Effects, Fault, FaultTarget, incident};
 use crate::model::Tampering;
 use crate::restart::Ending;
 
 impl Simulator {
-    /// Sets a fault. Answers its number. What happens to one object whatever is called happens now.
+    /// Sets a fault. Returns its number. A fault with an id that changes its object acts at once.
     pub fn add_fault(&self, fault: Fault) -> Result<u32, String> {
         let (number, at_once) = {
             let mut controls = self.controls();
@@ -27,7 +27,7 @@ impl Simulator {
         Ok(number)
     }
 
-    /// Takes a fault back. Calls that hang look again whether they still must.
+    /// Removes a fault. Calls that hang check whether they still have to.
     pub fn remove_fault(&self, number: u32) -> bool {
         let removed = {
             let mut controls = self.controls();
@@ -42,14 +42,14 @@ impl Simulator {
         removed
     }
 
-    /// Takes every fault back: calls that hang fail, and what would come later comes now.
+    /// Removes every fault: calls that hang fail, and pending restorations of the uplink and of compartments run at once.
     pub fn clear_faults(&self) {
         let mut controls = self.controls();
         controls.faults.clear();
         controls.releases += 1;
         drop(controls);
         self.inner.released.notify_all();
-        self.finish_pending();
+        self.run_pending_restorations();
     }
 
     /// Restarts the service, or reboots its host: handles and registrations die, connections end, and what does not survive is gone. While
@@ -99,17 +99,17 @@ impl Simulator {
     }
 
     /// Does now what would be done later.
-    fn finish_pending(&self) {
+    fn run_pending_restorations(&self) {
         let mut core = lock(&self.inner.core);
         core.restore_uplink(true);
         if core.switches.enable_compartment_namespace {
             let all: Vec<Guid> = core.state.namespaces.keys().copied().collect();
-            core.compartments_arrive(&all);
+            core.create_pending_compartments(&all);
         }
     }
 }
 
-impl Service for Simulator {
+impl FaultTarget for Simulator {
     fn judge(&self, called: &Called<'_>) -> (Effects, u64) {
         let mut controls = self.controls();
         (controls.faults.judge(called), controls.releases)
@@ -166,7 +166,7 @@ impl Service for Simulator {
 
     fn deliver_compartments(&self, namespaces: Vec<Guid>, delay: Duration) {
         if !namespaces.is_empty() {
-            self.later(delay, move |service| lock(&service.inner.core).compartments_arrive(&namespaces));
+            self.later(delay, move |service| lock(&service.inner.core).create_pending_compartments(&namespaces));
         }
     }
 }

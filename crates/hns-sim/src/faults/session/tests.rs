@@ -87,7 +87,7 @@ impl ClientSession for RecordingSession {
     }
 }
 
-impl Service for RecordingService {
+impl FaultTarget for RecordingService {
     fn judge(&self, called: &Called<'_>) -> (Effects, u64) {
         (self.1.lock().unwrap().judge(called), 0)
     }

@@ -1,4 +1,4 @@
-//! Older shape of objects.
+//! Objects in HNS's V1 schema: networks, endpoints and policy lists.
 
 use hcn::document::{VSwitchExtension, v1};
 use hcn::{Guid, HostComputeNetwork, LoadBalancerFlags, NetworkType, PortMappingFlags};
@@ -19,8 +19,8 @@ impl Context<'_> {
     /// The older shape of an object.
     pub(super) fn older(&self, id: Guid, object: &Object) -> Value {
         match object {
-            Object::Network(network) => value(&self.older_network(network)),
-            Object::Endpoint(endpoint) => value(&self.older_endpoint(endpoint)),
+            Object::Network(network) => value(&self.v1_network(network)),
+            Object::Endpoint(endpoint) => value(&self.v1_endpoint(endpoint)),
             Object::Namespace(namespace) => value(&v1::Namespace::of(namespace)),
             Object::Balancer(balancer) => value(&policy_list(id, balancer)),
             Object::Route(route) => {
@@ -31,7 +31,7 @@ impl Context<'_> {
         }
     }
 
-    fn older_network(&self, network: &HostComputeNetwork) -> v1::Network {
+    fn v1_network(&self, network: &HostComputeNetwork) -> v1::Network {
         let count = u32::try_from(self.state.index().endpoints_of(network.id).count()).unwrap_or(u32::MAX);
         let switched = |id: &Guid| {
             let settings = network.policies.iter().filter_map(|policy| policy.settings_as::<VSwitchExtension>(&policy.policy_type));
@@ -57,7 +57,7 @@ impl Context<'_> {
         }
     }
 
-    fn older_endpoint(&self, endpoint: &Endpoint) -> v1::Endpoint {
+    fn v1_endpoint(&self, endpoint: &Endpoint) -> v1::Endpoint {
         let document = &endpoint.document;
         let mut older = v1::Endpoint::of(document, self.state.networks.get(&document.host_compute_network));
         if let Some(namespace) = self.state.namespaces.get(&document.host_compute_namespace) {
