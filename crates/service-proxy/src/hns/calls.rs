@@ -232,15 +232,26 @@ impl Operation<'_> {
         Ok(Answer::Network(network.map(Box::new), features))
     }
 
+    /// An open handle of the network, kept for all calls.
     fn network(&self, id: &Guid) -> Result<Handle, HcnError> {
+        let kept = lock(&self.calls.network).filter(|(open, _)| open == id);
+        if let Some((_, handle)) = kept {
+            return Ok(handle);
+        }
+        // Opened without the lock: an open that hangs must not hold up the calls that come after it.
+        let handle = self.opened(Function::Open(Kind::Network), id, Args::default())?;
         let mut network = lock(&self.calls.network);
-        match *network {
-            Some((open, handle)) if open == *id => Ok(handle),
-            _ => {
-                let handle = self.opened(Function::Open(Kind::Network), id, Args::default())?;
-                *network = Some((*id, handle));
-                Ok(handle)
+        let first = network.filter(|(open, _)| open == id);
+        if first.is_none() {
+            *network = Some((*id, handle));
+        }
+        drop(network);
+        match first {
+            Some((_, first)) => {
+                self.close(Kind::Network, handle);
+                Ok(first)
             }
+            None => Ok(handle),
         }
     }
 

@@ -124,7 +124,7 @@ async fn ineffective_or_refused_modify_falls_back_to_replace() {
             assert_eq!(host.seen().await, [format!("10.96.0.1:80/tcp -> {backend}")], "{fault}");
         }
         assert_eq!(host.calls().iter().filter(|call| call.call == "HcnModifyLoadBalancer").count(), 1, "{fault}: it is tried once");
-        assert!(!proxy.hns.engine().rules().modify);
+        assert!(!proxy.hns.engine().capabilities().modify);
     }
     parity::proved(parity::Hns, &["#131466"]);
 }
@@ -343,4 +343,16 @@ async fn cleanup_removes_only_our_objects() {
     let nowhere = Settings { network: "later".into(), ..host.settings() };
     assert!(cleanup(&host.client, UID, nowhere).await.unwrap_err().to_string().contains("does not exist yet"));
     parity::proved(parity::Hns, &["Clean-up on request"]);
+}
+
+#[tokio::test]
+async fn hung_open_of_the_network_holds_up_no_later_endpoint() {
+    let host = Host::new(NEW).await;
+    let mut proxy = host.proxy();
+    // The network is found before; its handle is opened for the first remote endpoint.
+    proxy.rest().await;
+    host.fault("hang,call=HcnOpenNetwork,count=1");
+    proxy.web(&[("192.168.2.3", 80, false)]);
+    proxy.rest().await;
+    assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"]);
 }
