@@ -14,7 +14,7 @@ use hns_sim::kernel::NoKernel;
 use hns_sim::one_lock::OneLock;
 use hns_sim::switches::Switches;
 use service_proxy::backend::Backend as _;
-use service_proxy::hns::{Engine, Hns, LOOK, Settings, verify_pause};
+use service_proxy::hns::{ENUMERATE_EVERY, Engine, Hns, Settings, verify_pause};
 use service_proxy::{BackendAddress, IpFamily, Kind, Protocol, Table, Vip, VipAddress, VipKey};
 
 use crate::figures::{Amount, Figures, Limit, Report};
@@ -237,7 +237,11 @@ async fn rest(figures: &mut Figures) -> Result<()> {
         let spent = (cpu()? - used).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
         let round = verify_pause(count as usize + 1) * (count + 1);
         let calls = ((host.all_calls() - calls) as f64 / minutes).round() as usize;
-        let detail = format!("ids compared every {} s, every load balancer read again within {:.0} min", LOOK.as_secs(), round.as_secs_f64() / 60.0);
+        let detail = format!(
+            "ids compared every {} s, every load balancer read again within {:.0} min",
+            ENUMERATE_EVERY.as_secs(),
+            round.as_secs_f64() / 60.0
+        );
         let limit = |most| Limit::AtMost(Amount::count(most as usize));
         figures.add_detailed(format!("calls a minute at rest, {count} Services"), Amount::count(calls), detail, limit(most_calls));
         figures.at_most(format!("… processor time, {count} Services, the simulator's own included"), Amount::percent(spent), most_percent);

@@ -1,43 +1,9 @@
-//! Errors of a lab, each with its exit code and way out.
+//! Errors of a lab, each with its way out.
 
 use std::path::PathBuf;
 use std::{fmt, io};
 
 use crate::dir::command_in;
-
-/// Exit codes of `mullion up`, `down` and `status`. Documented; they do not change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ExitCode {
-    /// Anything without a code of its own.
-    Failure = 1,
-    /// Wrong arguments: node specification, address options.
-    Usage = 64,
-    /// DIR is of a newer format, damaged, specifies another cluster, or holds foreign files.
-    Directory = 65,
-    /// A port is taken.
-    Port = 66,
-    /// User namespaces are not usable.
-    Namespaces = 67,
-    /// nf_tables is not usable.
-    Nftables = 68,
-    /// Not enough room on the disk.
-    Disk = 69,
-    /// There is no way to the outside (`--outside`).
-    Outside = 70,
-    /// No cluster runs on DIR (`down`, `status`).
-    NotRunning = 74,
-    /// A cluster runs on DIR already.
-    Running = 75,
-    /// The cluster was not ready in time (`up --timeout`).
-    Timeout = 77,
-}
-
-impl From<ExitCode> for std::process::ExitCode {
-    fn from(code: ExitCode) -> Self {
-        Self::from(code as u8)
-    }
-}
 
 /// Why there is no lab. Each message is one line with the way out.
 #[derive(Debug, thiserror::Error)]
@@ -113,21 +79,6 @@ pub enum LabError {
 }
 
 impl LabError {
-    pub fn exit_code(&self) -> ExitCode {
-        match self {
-            Self::Damaged { .. } | Self::ForeignFiles(_) => ExitCode::Directory,
-            Self::PortTaken(_) => ExitCode::Port,
-            Self::Namespaces(_) => ExitCode::Namespaces,
-            Self::Nftables(_) => ExitCode::Nftables,
-            Self::Disk { .. } => ExitCode::Disk,
-            Self::File { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => ExitCode::Disk,
-            Self::Outside(_) => ExitCode::Outside,
-            Self::NotRunning(_) => ExitCode::NotRunning,
-            Self::Running { .. } => ExitCode::Running,
-            Self::RunDir { .. } | Self::File { .. } | Self::Init(_) | Self::StillRuns { .. } => ExitCode::Failure,
-        }
-    }
-
     /// A failed operation on a file: what was tried, with what.
     pub fn file(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

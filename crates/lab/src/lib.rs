@@ -25,7 +25,7 @@
 //! preflight::disk(&dirs.dir)?;
 //! preflight::namespaces()?;
 //! let mut lock = dirs.lock()?; // to be held to the end
-//! let hosts = plan::hosts(["win01"], &Default::default()).expect("room on the LAN");
+//! let hosts = lan::hosts(["win01"], &Default::default()).expect("room on the LAN");
 //! let api = preflight::bind_api(6443)?;
 //! dirs.make_run(["win01"])?;
 //!
@@ -78,10 +78,10 @@
 pub mod dir;
 pub mod error;
 pub mod init;
+pub mod lan;
 pub mod notify;
 pub mod outside;
 pub mod owner;
-pub mod plan;
 pub mod preflight;
 pub mod protocol;
 pub mod relay;

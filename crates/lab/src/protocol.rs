@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Host;
+use crate::lan::Host;
 
 /// Everything that init needs, sent to it first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -24,9 +24,9 @@ use linux_sys::spawn::{Child, Namespaces, Spawn, Stdio, Step};
 use crate::dir::{Dirs, LOCK, PARTS};
 use crate::error::LabError;
 use crate::init::SOCKET;
+use crate::lan::{GATEWAY, Host, LAN};
 use crate::outside::{self, Outside};
 use crate::owner;
-use crate::plan::{GATEWAY, Host, LAN};
 use crate::preflight;
 use crate::protocol::{Command, Event, InitConfig, ProcessSpec, ProcessStatus, Status};
 
@@ -44,7 +44,7 @@ const PASSED: [&str; 7] = ["PATH", "HOME", "USER", "MULLION_LOG", "RUST_BACKTRAC
 pub struct LabConfig {
     /// Its paths.
     pub dirs: Dirs,
-    /// Hosts on the LAN, from [`crate::plan::hosts`].
+    /// Hosts on the LAN, from [`crate::lan::hosts`].
     pub hosts: Vec<Host>,
     /// What runs in it.
     pub processes: Vec<ProcessSpec>,

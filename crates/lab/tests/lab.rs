@@ -19,7 +19,7 @@ use lab::dir::{Dirs, Env, LOCK};
 use lab::error::LabError;
 use lab::protocol::{Event, ProcessSpec, Readiness};
 use lab::supervisor::{self, Lab, LabConfig, SharedDir};
-use lab::{plan, preflight};
+use lab::{lan, preflight};
 use linux_sys::mount::mounts_below;
 use linux_sys::netlink::Rtnl;
 use linux_sys::signal::Signal;
@@ -120,7 +120,7 @@ impl Bench {
         let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
         LabConfig {
             dirs: self.dirs.clone(),
-            hosts: plan::hosts(names, &BTreeMap::new()).unwrap(),
+            hosts: lan::hosts(names, &BTreeMap::new()).unwrap(),
             processes,
             fds: Vec::new(),
             routes: Vec::new(),
@@ -308,7 +308,7 @@ fn supervise(root: &Path) -> ExitCode {
     let fds = vec![(LOCK.to_owned(), OwnedFd::from(lock.file().try_clone().unwrap()))];
     let config = LabConfig {
         dirs: dirs.clone(),
-        hosts: plan::hosts(["n1"], &BTreeMap::new()).unwrap(),
+        hosts: lan::hosts(["n1"], &BTreeMap::new()).unwrap(),
         processes: vec![sleeper],
         fds,
         routes: Vec::new(),

@@ -1,59 +1,127 @@
 //! Exit codes, and reports of failures: one line on standard error and, with `-o json`, a document on standard output.
 
 use std::ffi::OsString;
+#[cfg(target_os = "linux")]
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
+#[cfg(target_os = "linux")]
+use lab::error::LabError;
 use serde_json::json;
+
+#[cfg(target_os = "linux")]
+use crate::linux::cluster_file::ClusterError;
 
 /// Why the program ends without having done what it was asked.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code; `docs/exit-codes.md` lists them.
-    pub code: u8,
+    pub code: Code,
     /// What failed, on what, and the way out.
     pub error: anyhow::Error,
 }
 
-/// Something failed that has no code of its own.
-pub const FAILED: u8 = 1;
-/// Wrong arguments.
-pub const USAGE: u8 = 64;
-/// Done, but not all of it.
-#[cfg(target_os = "linux")]
-pub const INCOMPLETE: u8 = 76;
-/// The archive is damaged, hostile or not an image archive; or larger than allowed.
-pub const ARCHIVE: u8 = 80;
-/// Nothing in it is for any of the nodes.
-pub const NO_MATCH: u8 = 81;
-/// The registry has no such image, wants credentials, or cannot be reached.
-pub const REGISTRY: u8 = 82;
-/// No node has the image.
-pub const NO_IMAGE: u8 = 83;
+/// Why the program ends, for programs: the exit code, and with `-o json` the reason. `docs/exit-codes.md` lists them; they do not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Code {
+    /// Anything without a code of its own.
+    Failure = 1,
+    /// Wrong arguments.
+    Usage = 64,
+    /// DIR is of a newer format, damaged, specifies another cluster, or holds foreign files.
+    Directory = 65,
+    PortTaken = 66,
+    /// User namespaces are not usable.
+    UserNamespaces = 67,
+    /// nf_tables is not usable.
+    Nftables = 68,
+    DiskFull = 69,
+    /// There is no way to other networks (`--outside`).
+    Outside = 70,
+    NoWine = 71,
+    /// There is no Windows template.
+    NoTemplate = 72,
+    /// The Windows template is another version's.
+    OtherTemplate = 73,
+    /// No cluster runs on DIR.
+    NotRunning = 74,
+    /// A cluster runs on DIR already.
+    Running = 75,
+    /// Done, but not all of it.
+    Incomplete = 76,
+    /// The cluster was not ready in time (`up --timeout`).
+    Timeout = 77,
+    /// The archive is damaged, hostile or not an image archive; or larger than allowed.
+    Archive = 80,
+    /// Nothing in it is for any of the nodes.
+    NoMatch = 81,
+    /// The registry has no such image, wants credentials, or cannot be reached.
+    Registry = 82,
+    /// No node has the image.
+    NoImage = 83,
+}
 
-/// A name for each code, for programs; `docs/exit-codes.md` lists them.
-const REASONS: [(u8, &str); 18] = [
-    (USAGE, "Usage"),
-    (65, "Directory"),
-    (66, "PortTaken"),
-    (67, "UserNamespaces"),
-    (68, "Nftables"),
-    (69, "DiskFull"),
-    (70, "Outside"),
-    (71, "NoWine"),
-    (72, "NoTemplate"),
-    (73, "OtherTemplate"),
-    (74, "NotRunning"),
-    (75, "Running"),
-    (76, "Incomplete"),
-    (77, "Timeout"),
-    (ARCHIVE, "Archive"),
-    (NO_MATCH, "NoMatch"),
-    (REGISTRY, "Registry"),
-    (NO_IMAGE, "NoImage"),
-];
+impl Code {
+    pub const ALL: [Self; 19] = [
+        Self::Failure,
+        Self::Usage,
+        Self::Directory,
+        Self::PortTaken,
+        Self::UserNamespaces,
+        Self::Nftables,
+        Self::DiskFull,
+        Self::Outside,
+        Self::NoWine,
+        Self::NoTemplate,
+        Self::OtherTemplate,
+        Self::NotRunning,
+        Self::Running,
+        Self::Incomplete,
+        Self::Timeout,
+        Self::Archive,
+        Self::NoMatch,
+        Self::Registry,
+        Self::NoImage,
+    ];
+
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The code of a number that a copy of this program ended with; `Failure` for any other.
+    #[cfg(target_os = "linux")]
+    pub fn of_number(number: u8) -> Self {
+        Self::ALL.into_iter().find(|code| code.number() == number).unwrap_or(Self::Failure)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn of_lab(error: &LabError) -> Self {
+        match error {
+            LabError::Damaged { .. } | LabError::ForeignFiles(_) => Self::Directory,
+            LabError::PortTaken(_) => Self::PortTaken,
+            LabError::Namespaces(_) => Self::UserNamespaces,
+            LabError::Nftables(_) => Self::Nftables,
+            LabError::Disk { .. } => Self::DiskFull,
+            LabError::File { source, .. } if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => Self::DiskFull,
+            LabError::Outside(_) => Self::Outside,
+            LabError::NotRunning(_) => Self::NotRunning,
+            LabError::Running { .. } => Self::Running,
+            LabError::RunDir { .. } | LabError::File { .. } | LabError::Init(_) | LabError::StillRuns { .. } => Self::Failure,
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn of_cluster(error: &ClusterError) -> Self {
+        match error {
+            ClusterError::Spec(_) | ClusterError::Addresses(_) | ClusterError::Lan(_) => Self::Usage,
+            ClusterError::NewerFormat { .. } | ClusterError::OtherCluster { .. } | ClusterError::Delete { .. } => Self::Directory,
+            ClusterError::Lab(error) => Self::of_lab(error),
+        }
+    }
+}
 
 impl Failure {
-    pub fn new(code: u8, error: impl Into<anyhow::Error>) -> Self {
+    pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
     }
 }
@@ -66,18 +134,18 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 /// The code of the error that began it.
-fn code(error: &anyhow::Error) -> u8 {
+fn code(error: &anyhow::Error) -> Code {
     #[cfg(target_os = "linux")]
     for cause in error.chain() {
-        if let Some(error) = cause.downcast_ref::<lab::error::LabError>() {
-            return error.exit_code() as u8;
+        if let Some(error) = cause.downcast_ref::<LabError>() {
+            return Code::of_lab(error);
         }
-        if let Some(error) = cause.downcast_ref::<crate::linux::cluster::ClusterError>() {
-            return error.exit_code() as u8;
+        if let Some(error) = cause.downcast_ref::<ClusterError>() {
+            return Code::of_cluster(error);
         }
     }
     let _ = error;
-    FAILED
+    Code::Failure
 }
 
 /// Whether a command line asks for JSON (`-o json` in any of its forms), so that its failure is printed as JSON too, even a wrong option.
@@ -105,7 +173,7 @@ pub fn report(result: Result<(), Failure>, as_json: bool) -> ExitCode {
             if as_json {
                 print_json(code, &message);
             }
-            ExitCode::from(code)
+            ExitCode::from(code.number())
         }
     }
 }
@@ -126,14 +194,13 @@ pub fn report_usage(error: &clap::Error, as_json: bool) -> ExitCode {
     if as_json {
         let text = error.to_string();
         let message = text.split("\n\n").next().unwrap_or_default().trim().trim_start_matches("error: ").replace('\n', " ");
-        print_json(USAGE, &message);
+        print_json(Code::Usage, &message);
     }
-    ExitCode::from(USAGE)
+    ExitCode::from(Code::Usage.number())
 }
 
-fn print_json(code: u8, message: &str) {
-    let reason = REASONS.iter().find(|(known, _)| *known == code).map_or("Failure", |(_, reason)| reason);
-    println!("{:#}", json!({"error": {"reason": reason, "message": message, "exitCode": code}}));
+fn print_json(code: Code, message: &str) {
+    println!("{:#}", json!({"error": {"reason": format!("{code:?}"), "message": message, "exitCode": code.number()}}));
 }
 
 #[cfg(test)]
@@ -143,6 +210,15 @@ mod tests {
     #[test]
     fn messages_carry_no_control_characters() {
         assert_eq!(printable("a\u{1b}[2Jb\0\r\nü"), "a\\u{1b}[2Jb\\u{0}\\r\nü");
+    }
+
+    #[test]
+    fn documented_codes_are_the_codes() {
+        let page = include_str!("../../../docs/exit-codes.md");
+        for code in Code::ALL {
+            let row = format!("| {} | `{code:?}` |", code.number());
+            assert!(page.contains(&row), "docs/exit-codes.md has no row {row}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use hcn::blocking::Client;
 
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 /// `mullion hns`.
 #[derive(Clone, Debug, Args)]
@@ -133,7 +133,7 @@ impl Target {
 pub fn check_switches(nodes: &[node_config::node_spec::NodeSpec]) -> Result<(), Failure> {
     for node in nodes {
         let Some((version, switches)) = node.hns.as_deref().and_then(|hns| hns.split_once('+')) else { continue };
-        let wrong = |error: String| Failure::new(crate::exit::USAGE, anyhow::anyhow!("node {}: {error}", node.name));
+        let wrong = |error: String| Failure::new(Code::Usage, anyhow::anyhow!("node {}: {error}", node.name));
         let mut known = hns_sim::switches::Switches::of(version.parse::<hcn::HnsVersion>().map_err(|error| wrong(error.to_string()))?);
         for switch in switches.split('+') {
             known.set(switch).map_err(wrong)?;
@@ -145,7 +145,7 @@ pub fn check_switches(nodes: &[node_config::node_spec::NodeSpec]) -> Result<(), 
 /// The Windows nodes that run.
 #[cfg(target_os = "linux")]
 fn running(dir: &crate::linux::cli::DirArgs) -> Result<Vec<String>, Failure> {
-    let dirs = crate::linux::cluster::dirs(dir)?;
+    let dirs = crate::linux::cluster_file::dirs(dir)?;
     let nodes = dirs.socket("", "hcn").parent().map(nodes_in).unwrap_or_default();
     if nodes.is_empty() {
         let dir = dirs.dir.display();
@@ -157,7 +157,7 @@ fn running(dir: &crate::linux::cli::DirArgs) -> Result<Vec<String>, Failure> {
 /// A socket of a node's service.
 #[cfg(target_os = "linux")]
 fn socket(node: &str, suffix: &str, dir: &crate::linux::cli::DirArgs) -> Result<std::path::PathBuf, Failure> {
-    let dirs = crate::linux::cluster::dirs(dir)?;
+    let dirs = crate::linux::cluster_file::dirs(dir)?;
     let socket = dirs.socket(node, suffix);
     if !socket.exists() {
         let nodes = socket.parent().map(nodes_in).unwrap_or_default();
@@ -166,7 +166,7 @@ fn socket(node: &str, suffix: &str, dir: &crate::linux::cli::DirArgs) -> Result<
             [] => anyhow::anyhow!("no Windows node of {dir} runs: `{}` starts its cluster", dirs.command("up")).into(),
             nodes => {
                 let error = anyhow::anyhow!("no Windows node {node} of {dir} runs: use one of {}", nodes.join(", "));
-                Failure::new(crate::exit::USAGE, error)
+                Failure::new(Code::Usage, error)
             }
         });
     }

@@ -1,7 +1,7 @@
 //! Linux-only commands: the one-machine cluster and its simulated hosts.
 
 pub mod cli;
-pub mod cluster;
+pub mod cluster_file;
 pub mod delete;
 pub mod detach;
 pub mod disks;

@@ -35,7 +35,7 @@ pub fn to_stdout(text: Arguments<'_>) {
     match out.write_fmt(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             to_stderr(format_args!("mullion: cannot write to standard output: {error}\n"));
-            std::process::exit(crate::exit::FAILED.into());
+            std::process::exit(crate::exit::Code::Failure.number().into());
         }
         _ => {}
     }

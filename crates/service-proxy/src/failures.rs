@@ -10,22 +10,22 @@ use crate::table::VipKey;
 /// A failure that ends sooner gets no event.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often failures are compared: there may be thousands.
-const LOOK: Duration = Duration::from_secs(1);
+const COMPARE_EVERY: Duration = Duration::from_secs(1);
 
 /// VIPs that fail, since when, and whether that was reported.
 #[derive(Debug, Default)]
 pub(crate) struct LastingFailures {
     since: BTreeMap<VipKey, (Instant, bool)>,
-    looked: Option<Instant>,
+    compared: Option<Instant>,
 }
 
 impl LastingFailures {
     /// Updates with what fails now; returns what has failed for long and was not reported yet.
     pub fn overdue(&mut self, failing: &BTreeMap<VipKey, String>, now: Instant) -> Vec<VipKey> {
-        if self.looked.is_some_and(|at| now < at + LOOK) || failing.is_empty() && self.since.is_empty() {
+        if self.compared.is_some_and(|at| now < at + COMPARE_EVERY) || failing.is_empty() && self.since.is_empty() {
             return Vec::new();
         }
-        self.looked = Some(now);
+        self.compared = Some(now);
         self.since.retain(|key, _| failing.contains_key(key));
         failing.keys().for_each(|key| _ = self.since.entry(*key).or_insert((now, false)));
         let overdue = self.since.iter_mut().filter(|(_, (since, reported))| !*reported && now >= *since + PATIENCE);

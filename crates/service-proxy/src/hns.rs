@@ -20,7 +20,7 @@ mod plan;
 mod queue;
 mod scheduler;
 mod view;
-mod vips;
+mod vip_states;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use crate::backend::{Backend, Backlog, Progress};
 use crate::metrics::CallCounter;
 use crate::table::{Table, VipKey};
 pub use calls::{Answer, Call, CallError, Tally};
-pub use discovery::{LOOK, verify_pause};
+pub use discovery::{ENUMERATE_EVERY, verify_pause};
 pub use document::{load_balancer_id, vip_key};
 pub use engine::{Engine, Token};
 pub use gap::Gap;

@@ -8,11 +8,10 @@
 //! a periodic full pass compares with the host itself; what is not ours is never touched; nothing is wiped at start.
 
 pub mod backend;
-mod endpoints;
 mod failures;
 #[cfg(all(test, target_os = "linux"))]
 mod flows;
-mod health;
+mod health_check_node_port;
 pub mod hns;
 mod inputs;
 mod metrics;
@@ -24,19 +23,20 @@ mod node_ports;
 pub mod options;
 mod rows;
 mod run;
+mod status_server;
 mod table;
 mod taint;
 pub mod userspace;
 mod vips;
 
 pub use backend::{Failure, Outcome, Progress, Refusal};
-pub use endpoints::{Endpoints, ListenError};
-pub use health::{HealthServers, Healthy};
+pub use health_check_node_port::{HealthServers, Healthy};
 pub use inputs::Inputs;
 pub use metrics::Metrics;
 pub use node_ports::NodePorts;
 pub use rows::{EndpointRow, NodeHint, NodeRow, ServicePort, ServiceRow, SlicePort, SliceRow};
 pub use run::{BackendConfig, Config, Status, run};
+pub use status_server::{ListenError, StatusServer};
 pub use table::{BackendAddress, Backends, Change, DesiredVips, HealthCheck, IpFamily, Kind, Protocol, Table, Unserved, Vip, VipAddress, VipKey};
 pub use taint::{StartupTaint, TaintError};
 pub use vips::{NodePolicy, desired_vips};

@@ -7,13 +7,16 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use hcn::HcnClient;
 use node_config::NetworkName;
 use node_config::kube_proxy::{KubeProxyConfiguration, ProxyMode};
 
 use crate::node_ports::NodePorts;
 use crate::rows::NodeRow;
+use crate::run::BackendConfig;
+use crate::vips::NodePolicy;
 
-pub use gaps::hns_gaps;
+pub use gaps::warn_of_gaps;
 
 /// Why a configuration cannot be followed. Each message is one line with the way out.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +24,9 @@ pub enum OptionsError {
     /// nftables elsewhere.
     #[error("--proxy-mode=nftables needs Linux: use kernelspace or userspace")]
     NeedsLinux,
+    /// HNS where there is none.
+    #[error("--proxy-mode=kernelspace needs a Windows node: use nftables or userspace")]
+    NeedsWindows,
     /// HNS without a network.
     #[error("the HNS network of the pods is not named: give --network-name, or set KUBE_NETWORK")]
     NoNetwork,
@@ -35,8 +41,8 @@ pub enum OptionsError {
 /// Which backend serves Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// HNS.
-    Kernel,
+    /// Load balancers of the Host Networking Service (`--proxy-mode=kernelspace`).
+    Hns,
     Nftables,
     /// Relays in this process.
     Userspace,
@@ -49,8 +55,8 @@ impl Mode {
     /// [`OptionsError::NeedsLinux`].
     pub fn of(config: &KubeProxyConfiguration, has_hns: bool) -> Result<Self, OptionsError> {
         let mode = match config.mode {
-            ProxyMode::Unset if has_hns => Self::Kernel,
-            ProxyMode::Kernelspace => Self::Kernel,
+            ProxyMode::Unset if has_hns => Self::Hns,
+            ProxyMode::Kernelspace => Self::Hns,
             ProxyMode::Userspace => Self::Userspace,
             ProxyMode::Unset | ProxyMode::Nftables => Self::Nftables,
             other @ (ProxyMode::Iptables | ProxyMode::Ipvs) => {
@@ -73,7 +79,7 @@ impl Mode {
 impl From<Mode> for ProxyMode {
     fn from(mode: Mode) -> Self {
         match mode {
-            Mode::Kernel => Self::Kernelspace,
+            Mode::Hns => Self::Kernelspace,
             Mode::Nftables => Self::Nftables,
             Mode::Userspace => Self::Userspace,
         }
@@ -102,10 +108,52 @@ pub fn node_ips(config: &KubeProxyConfiguration, node: &NodeRow) -> Result<Vec<I
     if ips.is_empty() { Err(OptionsError::NoAddress) } else { Ok(ips) }
 }
 
+/// What decides about every Service of the node alike.
+pub fn policy(config: &KubeProxyConfiguration, node_ips: Vec<IpAddr>) -> NodePolicy {
+    NodePolicy { node_ips, forwarded_health_port: forwarded_health_port(config), ..NodePolicy::default() }
+}
+
 /// The port that health checks forwarded by load balancers ask, where that is on.
-pub fn forwarded_health_port(config: &KubeProxyConfiguration) -> Option<u16> {
+fn forwarded_health_port(config: &KubeProxyConfiguration) -> Option<u16> {
     let at = config.healthz_bind_address.socket(node_config::kube_proxy::HEALTHZ_PORT).filter(|_| config.winkernel.forward_health_check_vip);
     at.map(|at| at.port())
+}
+
+/// What a backend needs of the node, beside the configuration.
+#[derive(Default)]
+pub struct Host<'a> {
+    /// The node's addresses, the main one first.
+    pub ips: &'a [IpAddr],
+    /// Its Node object, where that was read.
+    pub row: NodeRow,
+    pub hcn: Option<HcnClient>,
+    /// MAC of its adapter, in the form of HNS.
+    pub mac: Option<String>,
+    /// The interface that gets Services' addresses in mode userspace.
+    pub service_interface: Option<&'a str>,
+    /// Whether pods' traffic to other networks gets the node's address (nftables).
+    pub masquerade_leaving: bool,
+}
+
+/// The backend of a mode.
+///
+/// # Errors
+/// When the host does not have what the mode needs.
+pub fn backend(config: &KubeProxyConfiguration, mode: Mode, host: Host<'_>) -> Result<BackendConfig, OptionsError> {
+    match mode {
+        Mode::Hns => {
+            let settings = hns(config, host.ips, host.mac)?;
+            Ok(BackendConfig::Hns { client: host.hcn.ok_or(OptionsError::NeedsWindows)?, settings })
+        }
+        #[cfg(target_os = "linux")]
+        Mode::Nftables => {
+            let settings = nftables(config, &host.row, host.ips);
+            Ok(BackendConfig::Nftables(crate::nftables::Settings { masquerade_leaving: host.masquerade_leaving, ..settings }))
+        }
+        #[cfg(not(target_os = "linux"))]
+        Mode::Nftables => Err(OptionsError::NeedsLinux),
+        Mode::Userspace => Ok(BackendConfig::Userspace(userspace(config, host.ips, host.service_interface)?)),
+    }
 }
 
 /// Settings of the HNS backend. `host_mac` is the MAC of the node's adapter, where it is known.
@@ -136,7 +184,7 @@ fn node_ports(config: &KubeProxyConfiguration) -> NodePorts {
 
 /// Settings of the nftables backend.
 #[cfg(target_os = "linux")]
-pub fn nftables(config: &KubeProxyConfiguration, node: &NodeRow, node_ips: &[IpAddr]) -> crate::nftables::Settings {
+fn nftables(config: &KubeProxyConfiguration, node: &NodeRow, node_ips: &[IpAddr]) -> crate::nftables::Settings {
     use node_config::kube_proxy::DetectLocalMode;
 
     use crate::nftables::{Pods, Settings};
@@ -160,7 +208,7 @@ pub fn nftables(config: &KubeProxyConfiguration, node: &NodeRow, node_ips: &[IpA
 ///
 /// # Errors
 /// When that interface is not there.
-pub fn userspace(config: &KubeProxyConfiguration, node_ips: &[IpAddr], interface: Option<&str>) -> Result<crate::userspace::Settings, OptionsError> {
+fn userspace(config: &KubeProxyConfiguration, node_ips: &[IpAddr], interface: Option<&str>) -> Result<crate::userspace::Settings, OptionsError> {
     let interface: Option<Arc<dyn host::Addresses>> = match interface.filter(|name| !name.is_empty()) {
         #[cfg(target_os = "linux")]
         Some(name) => Some(Arc::new(host::LinuxAddresses::open(name)?)),

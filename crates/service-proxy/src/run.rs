@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::backend::{Backend, Backlog, Passes, Progress, Refusal};
 use crate::failures::LastingFailures;
-use crate::health::{HealthServers, Healthy};
+use crate::health_check_node_port::{HealthServers, Healthy};
 use crate::hns::Hns;
 use crate::inputs::SharedInputs;
 use crate::metrics::Metrics;
@@ -26,7 +26,7 @@ use crate::vips::{NodePolicy, desired_vips};
 /// What keeps the host equal to the table.
 pub enum BackendConfig {
     /// Load balancers of the Host Networking Service.
-    Hcn {
+    Hns {
         /// The service.
         client: HcnClient,
         settings: crate::hns::Settings,
@@ -134,7 +134,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
     let status = status.unwrap_or_else(|| watch::Sender::new(Status::default()));
     let config = LoopConfig { client, api, node_name, full_pass, policy, health_checks, status, metrics };
     match backend {
-        BackendConfig::Hcn { client, settings } => Loop::new(Hns::new(&client, cluster_uid, settings), config).run(shutdown).await,
+        BackendConfig::Hns { client, settings } => Loop::new(Hns::new(&client, cluster_uid, settings), config).run(shutdown).await,
         #[cfg(target_os = "linux")]
         BackendConfig::Nftables(settings) => {
             Loop::new(Passes::new(crate::nftables::Nftables::new(settings), full_pass), config).run(shutdown).await;

@@ -87,8 +87,8 @@ async fn start_server(args: &ControlPlaneArgs) -> Result<Server> {
         kubelet_client: pair(dir, "apiserver-kubelet-client")?,
         // Nodes are hosts of the LAN; its gateway and this host are none.
         node_networks: apiserver::NodeNetworks {
-            within: vec![IpNet::V4(lab::plan::LAN)],
-            except: vec![IpAddr::V4(args.address), IpAddr::V4(lab::plan::GATEWAY)],
+            within: vec![IpNet::V4(lab::lan::LAN)],
+            except: vec![IpAddr::V4(args.address), IpAddr::V4(lab::lan::GATEWAY)],
         },
         service_cidr: IpNet::V4(args.service_cidr),
         node_port_range: args.service_node_port_range.ports(),
@@ -123,7 +123,7 @@ async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlan
         network_name: crate::app::node::NETWORK.to_owned(),
         cluster_cidr: IpNet::V4(args.cluster_cidr),
         service_cidr: IpNet::V4(args.service_cidr),
-        lan: IpNet::V4(lab::plan::LAN),
+        lan: IpNet::V4(lab::lan::LAN),
         dns_ip: args.dns_ip,
         cluster_domain: args.cluster_domain.clone(),
         cni_conf_dir: args.store_dir.clone(),

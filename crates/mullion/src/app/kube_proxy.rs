@@ -17,7 +17,7 @@ use node_config::KubeProxyConfiguration;
 use node_config::document;
 use node_config::kube_proxy::flags::{self, Options};
 use service_proxy::options::{self, Mode};
-use service_proxy::{BackendConfig, Config, Endpoints, NodePolicy, NodeRow, StartupTaint, Status};
+use service_proxy::{Config, NodeRow, StartupTaint, Status, StatusServer};
 use tokio::sync::watch;
 
 use crate::exit::Failure;
@@ -85,18 +85,16 @@ async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
     let has_hns = cfg!(windows) || !options.flags.hcn.is_empty() || std::env::var_os("MULLION_HCN").is_some();
     let mode = Mode::of(&options.config, has_hns)?;
     let config = options::in_effect(options.config.clone(), mode, variable("KUBE_NETWORK"));
-    if mode == Mode::Kernel {
-        options::hns_gaps(&config, options.localhost_node_ports).iter().for_each(|gap| tracing::warn!("{gap}"));
-    }
-    if options.flags.cleanup && mode != Mode::Kernel {
+    options::warn_of_gaps(&config, mode, options.localhost_node_ports);
+    if options.flags.cleanup && mode != Mode::Hns {
         return cleanup(mode);
     }
     let startup_taint = given(&options.flags.startup_taint).map(str::parse::<StartupTaint>).transpose()?;
     let client = client(options).await?;
     let name = node_name(&config)?;
     let (status, reported) = watch::channel(Status::default());
-    let endpoints = Endpoints::new(config.clone(), mode, reported);
-    endpoints.serve().await?;
+    let server = StatusServer::new(config.clone(), mode, reported);
+    server.serve().await?;
     tokio::pin!(ended);
     let identity = async { tokio::join!(cluster_uid(&client), node_row(&client, &name, &config)) };
     let (uid, node) = tokio::select! {
@@ -105,29 +103,31 @@ async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
     };
     tracing::info!(node = name, cluster = uid, mode = mode.as_str(), "the API server answers");
     let node_ips = options::node_ips(&config, &node)?;
-    let hns_settings = || options::hns(&config, &node_ips, given(&options.flags.host_mac).map(str::to_owned).or_else(|| mac_of(node_ips[0])));
+    let host_mac = given(&options.flags.host_mac).map(str::to_owned).or_else(|| mac_of(node_ips[0]));
     if options.flags.cleanup {
-        let removed = service_proxy::hns::cleanup(&hcn(options)?, uid, hns_settings()?).await?;
+        let settings = options::hns(&config, &node_ips, host_mac)?;
+        let removed = service_proxy::hns::cleanup(&hcn(options)?, uid, settings).await?;
         tracing::info!(removed, "what this proxy made is gone");
         return Ok(());
     }
-    let backend = match mode {
-        Mode::Kernel => BackendConfig::Hcn { client: hcn(options)?, settings: hns_settings()? },
-        Mode::Nftables => nftables(&config, &node, &node_ips)?,
-        Mode::Userspace => {
-            let interface = given(&options.flags.service_interface).map(str::to_owned).or_else(|| variable("INTERFACE_TO_ADD_SERVICE_IP"));
-            BackendConfig::Userspace(options::userspace(&config, &node_ips, interface.as_deref())?)
-        }
+    let service_interface = given(&options.flags.service_interface).map(str::to_owned).or_else(|| variable("INTERFACE_TO_ADD_SERVICE_IP"));
+    let host = options::Host {
+        ips: &node_ips,
+        row: node,
+        hcn: (mode == Mode::Hns).then(|| hcn(options)).transpose()?,
+        mac: host_mac,
+        service_interface: service_interface.as_deref(),
+        masquerade_leaving: false,
     };
+    let backend = options::backend(&config, mode, host)?;
     if let Some(taint) = startup_taint {
-        tokio::spawn(taint.hold(client.clone(), name.clone(), endpoints.status.clone()));
+        tokio::spawn(taint.hold(client.clone(), name.clone(), server.status.clone()));
     }
-    let policy = NodePolicy { node_ips, forwarded_health_port: options::forwarded_health_port(&config), ..NodePolicy::default() };
     let config = Config {
         full_pass: config.sync_period.0.max(Duration::from_secs(1)),
-        policy,
+        policy: options::policy(&config, node_ips),
         status: Some(status),
-        metrics: endpoints.metrics.clone(),
+        metrics: server.metrics.clone(),
         ..Config::new(client, &name, uid, backend)
     };
     let mut changed = Ok(());
@@ -142,15 +142,15 @@ async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
     changed
 }
 
-/// How often the configuration file is looked at.
-const LOOK: Duration = Duration::from_secs(5);
+/// How often the configuration file is compared.
+const COMPARE_CONFIG_EVERY: Duration = Duration::from_secs(5);
 
 /// Ends when the configuration file says something else than at the start, as upstream does.
 async fn changed_config(options: &Options) -> &str {
     let Some(path) = given(&options.flags.config) else { return std::future::pending().await };
     let began = std::fs::read(path).ok();
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(COMPARE_CONFIG_EVERY).await;
         // A file that is away is about to come back, or nobody wants another start.
         if let Ok(now) = std::fs::read(path)
             && began.as_ref() != Some(&now)
@@ -270,16 +270,6 @@ fn mac_of(ip: IpAddr) -> Option<String> {
 #[cfg(not(target_os = "linux"))]
 fn mac_of(_: IpAddr) -> Option<String> {
     None
-}
-
-#[cfg(target_os = "linux")]
-fn nftables(config: &KubeProxyConfiguration, node: &NodeRow, node_ips: &[IpAddr]) -> Result<BackendConfig> {
-    Ok(BackendConfig::Nftables(options::nftables(config, node, node_ips)))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn nftables(_: &KubeProxyConfiguration, _: &NodeRow, _: &[IpAddr]) -> Result<BackendConfig> {
-    Err(options::OptionsError::NeedsLinux.into())
 }
 
 #[cfg(test)]

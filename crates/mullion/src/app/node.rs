@@ -17,14 +17,14 @@ use kube::Api;
 use kube::api::{ListParams, ObjectList};
 use kube::core::PartialObjectMeta;
 use node_config::node::{Complete, Part};
-use node_config::{KubeProxyConfiguration, KubeletConfiguration, document};
-use service_proxy::Endpoints;
+use node_config::{KubeletConfiguration, document};
+use service_proxy::StatusServer;
 use service_proxy::options::{self, Mode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::NodeArgs;
-use crate::exit::{Failure, USAGE};
+use crate::exit::{Code, Failure};
 
 /// The version that nodes and the API server report: upstream's whose behaviour is followed, and ours after the plus.
 pub const VERSION: &str = concat!("v1.36.2+mullion.", env!("CARGO_PKG_VERSION"));
@@ -37,8 +37,8 @@ pub const FULL_PASS: Duration = Duration::from_secs(30);
 
 /// Runs a node until the process is asked to end; pods stay.
 pub fn main(args: Box<NodeArgs>) -> Result<(), Failure> {
-    let parsed = args.into_config().map_err(|error| Failure::new(USAGE, error))?;
-    let config = parsed.config.complete(NETWORK).map_err(|error| Failure::new(USAGE, error))?;
+    let parsed = args.into_config().map_err(|error| Failure::new(Code::Usage, error))?;
+    let config = parsed.config.complete(NETWORK).map_err(|error| Failure::new(Code::Usage, error))?;
     crate::init_logs();
     parsed.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     crate::agent_runtime()?.block_on(run(&config)).map_err(Failure::from)
@@ -69,7 +69,7 @@ async fn run(config: &Complete) -> Result<()> {
             kubelet::Config { host_network: watch.as_ref().map(Watch::health), hcn: hcn.clone(), ..kubelet_config(config, client.clone(), &api)? };
         kubelet::run(agent, shutdown.clone()).await.context("the node agent ended")
     };
-    let network = network(config, client.clone(), &api, hcn.clone(), watch.as_ref(), &shutdown);
+    let network = run_fabric_and_proxy(config, client.clone(), &api, hcn.clone(), watch.as_ref(), &shutdown);
     let end = async {
         crate::end_requested().await;
         tracing::info!(node = node.node_name, "ending; pods stay");
@@ -83,8 +83,8 @@ async fn run(config: &Complete) -> Result<()> {
     }
 }
 
-/// Proxy and fabric: both mark what is theirs with the cluster's identity.
-async fn network(
+/// Fabric and proxy, which mark what is theirs with the cluster's identity.
+async fn run_fabric_and_proxy(
     config: &Complete,
     client: kube::Client,
     api: &ApiServer,
@@ -108,7 +108,7 @@ async fn network(
     };
     let proxy = async {
         if !node.without.contains(&Part::Proxy) {
-            let proxy = proxy_config(config, client.clone(), &cluster_uid, hcn.clone()).await?;
+            let proxy = serve_proxy_status(config, client.clone(), &cluster_uid, hcn.clone()).await?;
             service_proxy::run(service_proxy::Config { api: api.clone(), ..proxy }, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
@@ -168,29 +168,23 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
     })
 }
 
-/// The proxy's configuration; its endpoints are served from here on.
-async fn proxy_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<service_proxy::Config> {
+/// Serves the proxy's status, and returns its configuration.
+async fn serve_proxy_status(config: &Complete, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<service_proxy::Config> {
     let proxy = &config.config.kube_proxy;
     let mode = Mode::of(proxy, hcn.is_some())?;
     let proxy = options::in_effect(proxy.clone(), mode, None);
+    options::warn_of_gaps(&proxy, mode, false);
     let status = watch::Sender::new(service_proxy::Status::default());
-    let endpoints = Endpoints::new(proxy.clone(), mode, status.subscribe());
-    endpoints.serve().await?;
-    let node_ips = vec![config.node_ip];
-    let backend = match (mode, hcn) {
-        (Mode::Kernel, Some(client)) => {
-            options::hns_gaps(&proxy, false).iter().for_each(|gap| tracing::warn!("{gap}"));
-            service_proxy::BackendConfig::Hcn { client, settings: options::hns(&proxy, &node_ips, None)? }
-        }
-        (Mode::Kernel, None) => bail!("mode kernelspace needs a Windows node: use nftables or userspace"),
-        (Mode::Nftables, _) => linux_proxy(&proxy, &node_ips)?,
-        (Mode::Userspace, _) => service_proxy::BackendConfig::Userspace(options::userspace(&proxy, &node_ips, None)?),
-    };
+    let server = StatusServer::new(proxy.clone(), mode, status.subscribe());
+    server.serve().await?;
+    let host = options::Host { ips: &[config.node_ip], hcn, masquerade_leaving: true, ..options::Host::default() };
+    let backend = options::backend(&proxy, mode, host)?;
     Ok(service_proxy::Config {
         full_pass: proxy.sync_period.0.max(Duration::from_secs(1)),
         status: Some(status),
-        metrics: endpoints.metrics.clone(),
-        policy: service_proxy::NodePolicy { forwarded_health_port: options::forwarded_health_port(&proxy), ..service_proxy::NodePolicy::default() },
+        metrics: server.metrics.clone(),
+        // The Node's own addresses, which the proxy reads.
+        policy: options::policy(&proxy, Vec::new()),
         ..service_proxy::Config::new(client, &config.config.node.node_name, cluster_uid, backend)
     })
 }
@@ -212,17 +206,6 @@ fn linux_pod_network() -> Result<fabric::PodNetwork> {
 
 #[cfg(not(target_os = "linux"))]
 fn linux_pod_network() -> Result<fabric::PodNetwork> {
-    bail!("--os linux needs a Linux machine")
-}
-
-#[cfg(target_os = "linux")]
-fn linux_proxy(config: &KubeProxyConfiguration, node_ips: &[IpAddr]) -> Result<service_proxy::BackendConfig> {
-    let settings = options::nftables(config, &service_proxy::NodeRow::default(), node_ips);
-    Ok(service_proxy::BackendConfig::Nftables(service_proxy::nftables::Settings { masquerade_leaving: true, ..settings }))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn linux_proxy(_: &KubeProxyConfiguration, _: &[IpAddr]) -> Result<service_proxy::BackendConfig> {
     bail!("--os linux needs a Linux machine")
 }
 

@@ -21,8 +21,8 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::exit::Failure;
-use crate::linux::cli::{NONE, Network, Output, UpArgs};
-use crate::linux::cluster::{self, Cluster, ClusterError, Plan, Requested};
+use crate::linux::cli::{NONE, Output, UpArgs};
+use crate::linux::cluster_file::{self, Cluster, ClusterError, Layout, Requested};
 use crate::linux::progress::Progress;
 use crate::linux::ready::{Limit, wait_ready};
 use crate::linux::{detach, image, keys, processes, status, template};
@@ -69,9 +69,9 @@ impl Drop for ControlGroups {
 
 fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Running, Failure> {
     let begin = Instant::now();
-    let dirs = cluster::dirs(&args.dir)?;
+    let dirs = cluster_file::dirs(&args.dir)?;
     let fresh = !dirs.dir.exists();
-    let (mut cluster, plan, before) = plan(args, &dirs)?;
+    let (mut cluster, layout, before) = plan(args, &dirs)?;
     crate::hns::check_switches(&cluster.nodes)?;
     dirs.check_foreign()?;
     // Whoever runs here already also holds the port: the better reason first.
@@ -87,26 +87,26 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
         None => dirs.lock()?,
     };
     cluster.save(&dirs)?;
-    cluster::make_layout(&dirs, &cluster.nodes)?;
+    cluster_file::make_dirs(&dirs, &cluster.nodes)?;
     dirs.make_run(cluster.nodes.iter().map(|node| node.name.as_str()))?;
     progress.step("checked this machine");
     template::prepare(&cluster, &signals, progress).inspect_err(|_| drop(dirs.remove_run()))?;
 
     let server = keys::server(port);
     let kubeconfig = dirs.dir.join("pki").join("admin.conf");
-    keys::publish_all(&dirs, &cluster, &plan, before.as_ref()).inspect_err(|_| drop(dirs.remove_run()))?;
+    keys::publish_all(&dirs, &cluster, &layout, before.as_ref()).inspect_err(|_| drop(dirs.remove_run()))?;
     progress.step("made keys");
 
     let kept = lock.file().try_clone().context("keeping the lock failed")?;
     let fds = vec![(processes::API_LISTENER.to_owned(), listener.into()), (LOCK.to_owned(), kept.into())];
-    let (lab, boots) = start_lab(&dirs, (&cluster, &plan), fds, outside).inspect_err(|failure| {
+    let (lab, boots) = start_lab(&dirs, (&cluster, &layout), fds, outside).inspect_err(|failure| {
         // On a machine that cannot run it, a cluster that never was leaves nothing. Otherwise its logs may show why.
         if fresh && matches!(failure.error.downcast_ref(), Some(LabError::Nftables(_) | LabError::Namespaces(_))) {
             drop(std::fs::remove_dir_all(&dirs.dir));
         }
     })?;
     lab.end_on(signals).context("starting a thread failed")?;
-    progress.step(&format!("made {} hosts", plan.hosts.len() + 1));
+    progress.step(&format!("made {} hosts", layout.hosts.len() + 1));
     let limit = Limit::new(begin, args.timeout);
     if let Err(failure) = wait_ready(&lab, boots, &kubeconfig, &limit, progress) {
         lab.stop()?;
@@ -118,7 +118,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     lab.set_extra("context", cluster.name.clone().into());
     lab.set_extra("outside", cluster.outside.into());
     let mut document = status::document(&lab.status())?;
-    document["nodes"] = plan.hosts.iter().skip(1).map(|host| json!({"name": host.name, "ready": true, "address": host.address})).collect();
+    document["nodes"] = layout.hosts.iter().skip(1).map(|host| json!({"name": host.name, "ready": true, "address": host.address})).collect();
     progress.ready(begin.elapsed(), &dirs, &server, &document);
     let groups = cluster.nodes.iter().map(|node| dirs.host(&node.name)).collect();
     Ok(Running { dirs, lab, groups: ControlGroups(groups), lock })
@@ -134,7 +134,7 @@ fn bind(asked: Option<u16>, known: Option<u16>) -> Result<TcpListener, LabError>
 }
 
 /// What DIR holds and what is asked for, as one; and what DIR holds.
-fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan, Option<Cluster>), ClusterError> {
+fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Layout, Option<Cluster>), ClusterError> {
     let mut known = Cluster::load(dirs)?;
     if let Some(known) = known.as_mut().filter(|known| known.port.is_none()) {
         // Of a directory of format 1 the kubeconfig alone has the port.
@@ -150,19 +150,19 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Plan, Option<Cluster>), 
     };
     let requested = Requested {
         nodes: args.nodes.as_deref().map(node_spec::parse_list).transpose()?,
-        network: args.network.map(|Network::HostGateway| "host-gateway".to_owned()),
+        network: args.network,
         addresses: Some(addresses),
         feature_gates: args.feature_gates.as_ref().map(ToString::to_string),
         registry_mirrors: some(args.registry_mirror.clone()),
         insecure_registries: some(args.insecure_registry.clone()),
-        without: some(args.without.iter().map(ToString::to_string).collect()),
+        without: (!args.without.is_empty()).then(|| args.without.iter().filter_map(|part| part.part()).collect()),
         name: args.name.clone(),
         kubeconfig: args.kubeconfig.as_deref().map(absolute),
         outside: args.outside,
         no_stand_ins: args.no_stand_ins,
     };
-    let (cluster, plan) = Cluster::reconcile(known.clone(), requested, &node_spec::parse_list(DEFAULT_NODES)?, dirs)?;
-    Ok((cluster, plan, known))
+    let (cluster, layout) = Cluster::merge(known.clone(), requested, &node_spec::parse_list(DEFAULT_NODES)?, dirs)?;
+    Ok((cluster, layout, known))
 }
 
 /// It is remembered, and the next `up` may be called from elsewhere. An empty one stays empty.
@@ -194,27 +194,30 @@ fn write_node_configs(inputs: &processes::Inputs<'_>) -> Result<(), Failure> {
 /// The lab, and the boot id of each node.
 type Started = (Lab, BTreeMap<String, String>);
 
-fn start_lab(dirs: &Dirs, (cluster, plan): (&Cluster, &Plan), fds: Vec<(String, OwnedFd)>, outside: Option<Settings>) -> Result<Started, Failure> {
+fn start_lab(
+    dirs: &Dirs,
+    (cluster, layout): (&Cluster, &Layout),
+    fds: Vec<(String, OwnedFd)>,
+    outside: Option<Settings>,
+) -> Result<Started, Failure> {
     let ca = std::fs::read(dirs.dir.join("pki").join("ca.crt")).context("reading the cluster's authority failed")?;
     let image_cache = image::cache_dir();
     let inputs = processes::Inputs {
         dirs,
         cluster,
-        plan,
+        layout,
         image_cache: &image_cache,
         boot: Uuid::new_v4(),
         identity: Uuid::new_v5(&Uuid::NAMESPACE_OID, &ca),
-        stand_ins: !cluster.no_stand_ins,
-        outside: cluster.outside,
     };
     write_node_configs(&inputs).inspect_err(|_| drop(dirs.remove_run()))?;
     let config = LabConfig {
         dirs: dirs.clone(),
-        hosts: plan.hosts.clone(),
+        hosts: layout.hosts.clone(),
         processes: processes::list(&inputs),
         fds,
         // What comes back for pods: the control plane's host knows the way to each.
-        routes: vec![(plan.addresses.cluster_cidr, lab::plan::CONTROL_PLANE)],
+        routes: vec![(layout.addresses.cluster_cidr, lab::lan::CONTROL_PLANE)],
         outside,
         shared: vec![SharedDir { path: Env::of_process().cache_dir(), entries: vec![image::CACHE, wine::template::NAME, wine::template::LOCK] }],
         init: vec!["/proc/self/exe".to_owned(), "lab-init".to_owned()],

@@ -11,7 +11,7 @@ use hcn_conformance::{Options, Outcome, Restart, run};
 use ipnet::Ipv4Net;
 
 use super::{Output, Target};
-use crate::exit::{Failure, USAGE};
+use crate::exit::{Code, Failure};
 
 /// What to judge, and how.
 #[derive(Clone, Debug, Args)]
@@ -46,7 +46,7 @@ pub fn main(args: &ConformanceArgs) -> Result<(), Failure> {
     let network_type = NetworkType::parse(&args.network_type);
     if let NetworkType::Other(name) = &network_type {
         let error = anyhow!("{name:?} is no type of network: use L2Bridge, Overlay, L2Tunnel, Transparent, NAT, Internal or Private");
-        return Err(Failure::new(USAGE, error));
+        return Err(Failure::new(Code::Usage, error));
     }
     let options = Options {
         network_type,

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Output;
 use super::faults::{FaultCommand, OfNodes};
-use crate::exit::{FAILED, Failure, USAGE};
+use crate::exit::{Code, Failure};
 use crate::linux::cli::DirArgs;
 
 /// How often `--follow` asks.
@@ -155,7 +155,7 @@ impl OfNode {
 pub(super) fn judged<T>(node: &str, outcome: io::Result<T>) -> Result<T, Failure> {
     outcome.map_err(|error| match error.kind() {
         // What the simulator refuses it explains.
-        ErrorKind::InvalidInput => Failure::new(USAGE, anyhow!("{node}: {error}")),
+        ErrorKind::InvalidInput => Failure::new(Code::Usage, anyhow!("{node}: {error}")),
         _ => anyhow!(error).context(format!("the service of node {node} does not answer")).into(),
     })
 }
@@ -194,7 +194,7 @@ pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
             let admin = node.admin()?;
             let restarted = node.judged(if *wipe { admin.wipe() } else { admin.restart(*mode, *away) });
             // No argument is wrong: the service does not stop.
-            restarted.map_err(|failure| Failure { code: FAILED, ..failure })
+            restarted.map_err(|failure| Failure { code: Code::Failure, ..failure })
         }
     }
 }
@@ -363,7 +363,7 @@ fn find(node: &OfNode, endpoint: &str) -> Result<Guid, Failure> {
     let client = Client::connect(&format!("unix:{}", socket.display()))?;
     let found = client.get_by_name::<hcn::HostComputeEndpoint>(endpoint)?;
     let unknown = || anyhow!("node {} has no endpoint {endpoint}: `mullion hns list endpoints --node {}` lists them", node.node, node.node);
-    Ok(found.ok_or_else(|| Failure::new(USAGE, unknown()))?.id)
+    Ok(found.ok_or_else(|| Failure::new(Code::Usage, unknown()))?.id)
 }
 
 #[cfg(test)]

@@ -11,10 +11,12 @@ use host::NodeOs;
 use images::registry::Mirror;
 use ipnet::Ipv4Net;
 
+use super::cluster_file::Network;
 use super::image::{ImageArgs, RegistryArgs};
 use super::template::TemplateArgs;
 use node_config::PortRange;
 use node_config::kubelet::FeatureGates;
+use node_config::node::Part;
 
 /// Commands for users first, then the processes of a one-machine cluster.
 #[derive(Debug, Subcommand)]
@@ -163,20 +165,13 @@ pub enum LeftOut {
     None,
 }
 
-impl std::fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Proxy => "proxy",
-            Self::None => NONE,
-        })
+impl LeftOut {
+    pub fn part(self) -> Option<Part> {
+        match self {
+            Self::Proxy => Some(Part::Proxy),
+            Self::None => None,
+        }
     }
-}
-
-/// A pod network between nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Network {
-    /// Every node routes the others' pods to their addresses
-    HostGateway,
 }
 
 /// How answers are printed.

@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow};
 use linux_sys::spawn::{Spawn, Stdio};
 
 use super::progress::{FAILED, READY, STEP, print_document};
-use crate::exit::{self, Failure};
+use crate::exit::{Code, Failure};
 
 /// The number under which the child finds the way to its parent.
 const REPORT: i32 = 3;
@@ -46,7 +46,7 @@ pub fn start(as_json: bool) -> Result<(), Failure> {
                 // Nothing of it is left when this command returns.
                 let _ = child.pidfd().wait_end(END);
                 let (code, reason) = text.split_once(' ').unwrap_or(("1", text));
-                return Err(Failure::new(code.parse().unwrap_or(exit::FAILED), anyhow!("{reason}")));
+                return Err(Failure::new(code.parse().map_or(Code::Failure, Code::of_number), anyhow!("{reason}")));
             }
             _ => {}
         }

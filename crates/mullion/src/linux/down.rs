@@ -8,14 +8,14 @@ use lab::supervisor;
 use serde_json::json;
 
 use super::cli::{DownArgs, Output};
-use super::cluster::{self, Cluster};
+use super::cluster_file::{self, Cluster};
 use super::progress::print_document;
 use super::{delete, image, keys};
 use crate::exit::Failure;
 
 /// `mullion down`.
 pub fn down(args: &DownArgs) -> Result<(), Failure> {
-    let dirs = cluster::dirs(&args.dir)?;
+    let dirs = cluster_file::dirs(&args.dir)?;
     let begin = Instant::now();
     let ended = match supervisor::down(&dirs) {
         Ok(()) => true,

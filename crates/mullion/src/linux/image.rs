@@ -13,7 +13,7 @@ use images::{Image, ImageError, LoadOptions, PullOptions, Store};
 use indicatif::{ProgressBar, ProgressStyle};
 use kube_rules::Reference;
 use lab::dir::Env;
-use lab::error::{ExitCode, LabError};
+use lab::error::LabError;
 use lab::supervisor;
 use node_config::node_spec::NodeSpec;
 use serde_json::json;
@@ -22,8 +22,8 @@ pub use args::{ImageArgs, RegistryArgs};
 use args::{ImageCommand, ImageNodes, Take};
 
 use super::cli::Output;
-use super::cluster::{Cluster, dirs};
-use crate::exit::{ARCHIVE, Failure, NO_IMAGE, NO_MATCH, REGISTRY, USAGE};
+use super::cluster_file::{Cluster, dirs};
+use crate::exit::{Code, Failure};
 
 /// Does what was asked, node by node.
 pub fn main(args: ImageArgs) -> Result<(), Failure> {
@@ -71,7 +71,7 @@ fn stores(at: &ImageNodes) -> Result<Vec<(String, Store)>, Failure> {
     let dirs = dirs(&at.dir)?;
     let Some(cluster) = Cluster::load(&dirs)? else {
         let error = anyhow!("{} holds no cluster: make one with `{}`", dirs.dir.display(), dirs.command("up"));
-        return Err(Failure::new(ExitCode::NotRunning as u8, error));
+        return Err(Failure::new(Code::NotRunning, error));
     };
     if matches!(supervisor::status(&dirs), Err(LabError::NotRunning(_))) {
         eprintln!(
@@ -84,7 +84,7 @@ fn stores(at: &ImageNodes) -> Result<Vec<(String, Store)>, Failure> {
     if chosen.is_empty() {
         let names: Vec<_> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
         let error = anyhow!("there is no node {}: use one of {}", at.node.as_deref().unwrap_or_default(), names.join(", "));
-        return Err(Failure::new(USAGE, error));
+        return Err(Failure::new(Code::Usage, error));
     }
     let open = |node: &&NodeSpec| {
         let state = dirs.host(&node.name).join("images");
@@ -106,15 +106,15 @@ fn of_file(error: ImageError, archive: &Path) -> Failure {
     Failure { code, error }
 }
 
-fn code_of(error: &ImageError) -> u8 {
+fn code_of(error: &ImageError) -> Code {
     match error {
-        ImageError::Reference(_) => USAGE,
+        ImageError::Reference(_) => Code::Usage,
         ImageError::NotAnImage { .. } | ImageError::Tar(_) | ImageError::Layer { .. } | ImageError::Digest { .. } | ImageError::Damaged { .. } => {
-            ARCHIVE
+            Code::Archive
         }
-        ImageError::NoMatch(_) => NO_MATCH,
-        ImageError::Pull { .. } => REGISTRY,
-        _ => crate::exit::FAILED,
+        ImageError::NoMatch(_) => Code::NoMatch,
+        ImageError::Pull { .. } => Code::Registry,
+        _ => Code::Failure,
     }
 }
 
@@ -164,7 +164,7 @@ fn load(archive: &Path, name: Option<String>, take: &Take, at: &ImageNodes) -> R
         bar.finish_and_clear();
         // What is wrong with the file is no node's fault.
         let loaded = match loaded {
-            Err(error) if code_of(&error) == ARCHIVE => return Err(of_file(error, archive)),
+            Err(error) if code_of(&error) == Code::Archive => return Err(of_file(error, archive)),
             other => other,
         };
         taken.add(&node, &what, loaded)?;
@@ -255,5 +255,5 @@ fn each(image: &str, at: &ImageNodes, change: impl Fn(&Store) -> Result<Option<S
     if done {
         return Ok(());
     }
-    Err(Failure::new(NO_IMAGE, anyhow!("no node has image {image}: `{}` shows what there is", dirs(&at.dir)?.command("image list"))))
+    Err(Failure::new(Code::NoImage, anyhow!("no node has image {image}: `{}` shows what there is", dirs(&at.dir)?.command("image list"))))
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use lab::dir::Dirs;
-use lab::plan::CONTROL_PLANE;
+use lab::lan::CONTROL_PLANE;
 use pki::service_account::SigningKey;
 use pki::{Ca, CertKey, CertRequest, Credentials, KubeConfig};
 
-use super::cluster::{Cluster, Plan};
+use super::cluster_file::{Cluster, Layout};
 
 const YEARS: u64 = 10;
 const DAYS: u32 = 365;
@@ -25,19 +25,19 @@ pub const LAN_PORT: u16 = 6443;
 
 /// Makes what is missing and renews what the authority signs, for the cluster `name` whose API server is at `server`. Returns the
 /// administrator's kubeconfig.
-pub fn prepare(dir: &Path, plan: &Plan, name: &str, server: &str) -> Result<KubeConfig> {
+pub fn prepare(dir: &Path, layout: &Layout, name: &str, server: &str) -> Result<KubeConfig> {
     let ca = authority(dir)?;
     let key = dir.join("sa.key");
     if !key.exists() {
         pki::write_private(&key, SigningKey::generate()?.pem())?;
     }
-    let first: Ipv4Addr = (u32::from(plan.addresses.service_cidr.network()) + 1).into();
+    let first: Ipv4Addr = (u32::from(layout.addresses.service_cidr.network()) + 1).into();
     let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"];
     let ips = [Ipv4Addr::LOCALHOST, CONTROL_PLANE, first].map(IpAddr::V4).to_vec();
     write_pair(dir, "apiserver", &serving(&ca, "kube-apiserver", names.map(str::to_owned).to_vec(), ips)?)?;
     // No group: the user is bound to `system:kubelet-api-admin`, and whoever gets hold of this key rules kubelets, not the API.
     write_pair(dir, "apiserver-kubelet-client", &client(&ca, "kube-apiserver-kubelet-client", "")?)?;
-    for host in plan.hosts.iter().filter(|host| host.name != "cp") {
+    for host in layout.hosts.iter().filter(|host| host.name != "cp") {
         let (node, user) = (&host.name, format!("system:node:{}", host.name));
         let pair = serving(&ca, &user, vec![node.clone()], vec![IpAddr::V4(host.address)])?;
         write_pair(dir, &format!("{node}-serving"), &pair)?;
@@ -85,9 +85,9 @@ pub fn server(port: u16) -> String {
 }
 
 /// Makes the keys, and puts the administrator's access where the user wants it too; where it was `before` it goes.
-pub fn publish_all(dirs: &Dirs, cluster: &Cluster, plan: &Plan, before: Option<&Cluster>) -> Result<()> {
+pub fn publish_all(dirs: &Dirs, cluster: &Cluster, layout: &Layout, before: Option<&Cluster>) -> Result<()> {
     let server = server(cluster.port.unwrap_or(DEFAULT_PORT));
-    let admin = prepare(&dirs.dir.join("pki"), plan, &cluster.name, &server)?;
+    let admin = prepare(&dirs.dir.join("pki"), layout, &cluster.name, &server)?;
     if let Some(before) = before.filter(|before| (&before.name, &before.kubeconfig) != (&cluster.name, &cluster.kubeconfig)) {
         withdraw_from(before)?;
     }

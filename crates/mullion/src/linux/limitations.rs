@@ -5,7 +5,7 @@ use std::time::Duration;
 use cri::v1;
 use lab::dir::Dirs;
 
-use super::cluster::Cluster;
+use super::cluster_file::Cluster;
 use super::template;
 
 /// How long a node's runtime may take to list its containers.

@@ -13,8 +13,8 @@ use lab::dir::Dirs;
 use lab::error::LabError;
 
 use super::cli::LogsArgs;
-use super::cluster::{Cluster, dirs};
-use crate::exit::{self, Failure};
+use super::cluster_file::{Cluster, dirs};
+use crate::exit::{Code, Failure};
 
 /// How often the files are looked at with `--follow`.
 const LOOK: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ pub fn main(args: &LogsArgs) -> Result<(), Failure> {
     if args.host == "gw" && !cluster.outside && files(&dirs, "gw").is_empty() {
         let (down, up) = (dirs.command("down"), dirs.command("up --outside"));
         let way = format!("a running cluster gets it with `{down}`, then `{up}`");
-        return Err(Failure::new(exit::USAGE, anyhow!("gw has no processes unless the cluster runs with --outside: {way}")));
+        return Err(Failure::new(Code::Usage, anyhow!("gw has no processes unless the cluster runs with --outside: {way}")));
     }
     let mut sources = sources(&dirs, &cluster, &args.host, args.component.as_deref())?;
     let since = args.since.map(|since| Timestamp::now().saturating_sub(since).unwrap_or(Timestamp::MIN));
@@ -78,7 +78,7 @@ pub fn files(dirs: &Dirs, host: &str) -> Vec<(String, PathBuf)> {
 fn sources(dirs: &Dirs, cluster: &Cluster, host: &str, component: Option<&str>) -> Result<Vec<Source>, Failure> {
     let hosts: Vec<&str> = cluster.nodes.iter().map(|node| node.name.as_str()).chain(OF_LAB.map(|(name, _)| name)).collect();
     if !hosts.contains(&host) {
-        return Err(Failure::new(exit::USAGE, anyhow!("there is no host {host:?} in {}: use one of {}", dirs.dir.display(), hosts.join(", "))));
+        return Err(Failure::new(Code::Usage, anyhow!("there is no host {host:?} in {}: use one of {}", dirs.dir.display(), hosts.join(", "))));
     }
     let files = files(dirs, host);
     let names = files.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
@@ -90,7 +90,7 @@ fn sources(dirs: &Dirs, cluster: &Cluster, host: &str, component: Option<&str>) 
     match component {
         _ if !sources.is_empty() => Ok(sources),
         Some(component) if !files.is_empty() => {
-            Err(Failure::new(exit::USAGE, anyhow!("nothing on {host} is called {component:?}: use one of {names}")))
+            Err(Failure::new(Code::Usage, anyhow!("nothing on {host} is called {component:?}: use one of {names}")))
         }
         _ => Err(anyhow!("{host} has no logs yet: start the cluster with `{}`", dirs.command("up")).into()),
     }

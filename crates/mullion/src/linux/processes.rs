@@ -7,14 +7,14 @@ use hcn::HnsVersion;
 use ipnet::IpNet;
 use kube_rules::NodeOs;
 use lab::dir::Dirs;
-use lab::plan::{CONTROL_PLANE, LAN};
+use lab::lan::{CONTROL_PLANE, LAN};
 use lab::protocol::{ProcessSpec, Readiness};
 use node_config::kubelet::{Authentication, FeatureGates, X509};
 use node_config::node_spec::NodeSpec;
 use node_config::{KubeProxyConfiguration, KubeletConfiguration, NetworkList, NetworkName, NodeConfig, NodeConfiguration};
 use uuid::Uuid;
 
-use super::cluster::{Cluster, Plan};
+use super::cluster_file::{Cluster, Layout};
 use super::keys::LAN_PORT;
 
 /// Name of the control plane's process.
@@ -36,17 +36,13 @@ pub struct Inputs<'a> {
     /// Nodes and network mode.
     pub cluster: &'a Cluster,
     /// Addresses.
-    pub plan: &'a Plan,
+    pub layout: &'a Layout,
     /// Layers shared by all clusters.
     pub image_cache: &'a std::path::Path,
     /// Names this start of the hosts.
     pub boot: Uuid,
     /// Names the cluster; machines' identities follow from it.
     pub identity: Uuid,
-    /// Whether stand-ins answer for images that need a real Windows.
-    pub stand_ins: bool,
-    /// Whether there is a way to the outside.
-    pub outside: bool,
 }
 
 impl Inputs<'_> {
@@ -101,7 +97,7 @@ pub fn list(inputs: &Inputs<'_>) -> Vec<ProcessSpec> {
 }
 
 fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
-    let (dirs, addresses) = (inputs.dirs, &inputs.plan.addresses);
+    let (dirs, addresses) = (inputs.dirs, &inputs.layout.addresses);
     let argv = Argv::new("control-plane")
         .path("pki-dir", dirs.dir.join("pki"))
         .path("store-dir", dirs.dir.join("store"))
@@ -115,7 +111,7 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .opt("service-cidr", addresses.service_cidr)
         .opt("dns-ip", addresses.dns_ip)
         .opt("service-node-port-range", addresses.service_node_port_range);
-    let argv = if inputs.outside { argv.opt("dns-upstream", SocketAddr::from((lab::outside::DNS, 53))) } else { argv };
+    let argv = if inputs.cluster.outside { argv.opt("dns-upstream", SocketAddr::from((lab::outside::DNS, 53))) } else { argv };
     let mut process = ProcessSpec::new(CONTROL_PLANE_PROCESS, "cp", argv.0, dirs.log(None, "control-plane"));
     process.fds = vec![(API_LISTENER.to_owned(), API_FD)];
     process.readiness = Readiness::Notify;
@@ -174,7 +170,7 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .path("cni-conf-dir", host.join("cni").join("conf"))
         .path("cni-bin-dir", host.join("cni").join("bin"))
         .opt("processors", node.cpu)
-        .flag("no-stand-ins", !inputs.stand_ins);
+        .flag("no-stand-ins", inputs.cluster.no_stand_ins);
     for mirror in &inputs.cluster.registry_mirrors {
         argv = argv.opt("registry-mirror", mirror);
     }
@@ -210,13 +206,13 @@ pub fn node_config_file(dirs: &Dirs, node: &str) -> PathBuf {
 /// # Errors
 /// When `cluster.json` holds options that this program does not know.
 pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeConfig> {
-    let (dirs, name, addresses) = (inputs.dirs, &spec.name, &inputs.plan.addresses);
+    let (dirs, name, addresses) = (inputs.dirs, &spec.name, &inputs.layout.addresses);
     let (pki, host) = (dirs.dir.join("pki"), dirs.host(name));
     let text = |path: PathBuf| path.display().to_string();
     let node = NodeConfiguration {
         kubeconfig: text(pki.join(format!("{name}.conf"))),
         node_name: name.clone(),
-        node_ip: Some(IpAddr::V4(inputs.plan.address(name).unwrap_or(CONTROL_PLANE))),
+        node_ip: Some(IpAddr::V4(inputs.layout.address(name).unwrap_or(CONTROL_PLANE))),
         os: spec.os,
         roots: roots(inputs, spec),
         hcn: if spec.os.is_windows() { hcn_address(dirs, name) } else { String::new() },
@@ -229,7 +225,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
         memory: spec.mem.to_string(),
         machine_id: Uuid::new_v5(&inputs.identity, name.as_bytes()).to_string(),
         boot_id: inputs.boot_id(name),
-        without: inputs.cluster.without.iter().map(|part| part.parse()).collect::<Result<_, _>>()?,
+        without: inputs.cluster.without.clone(),
         ..NodeConfiguration::default()
     };
     let kubelet = KubeletConfiguration {

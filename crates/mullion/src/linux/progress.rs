@@ -78,6 +78,6 @@ impl Progress {
 
     /// Nothing came of it. In the foreground the caller prints the reason.
     pub fn failed(&mut self, failure: &Failure) {
-        self.print(FAILED, &format!("{} {:#}", failure.code, failure.error));
+        self.print(FAILED, &format!("{} {:#}", failure.code.number(), failure.error));
     }
 }

@@ -5,14 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use lab::error::ExitCode;
 use lab::protocol::Event;
 use lab::supervisor::Lab;
 
 use super::nodes;
 use super::processes::CONTROL_PLANE_PROCESS;
 use super::progress::Progress;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 /// How long all nodes have to become Ready, unless the user says.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,7 +39,7 @@ impl Limit {
             Some(given) => (given, "give it more time with --timeout, or see why in the logs"),
             None => (PATIENCE, "see why in the logs, or give it more time with --timeout"),
         };
-        Failure::new(ExitCode::Timeout as u8, anyhow!("the cluster was not ready within {limit:?}, and was ended: {what}; {way_out}"))
+        Failure::new(Code::Timeout, anyhow!("the cluster was not ready within {limit:?}, and was ended: {what}; {way_out}"))
     }
 }
 

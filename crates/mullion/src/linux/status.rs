@@ -9,7 +9,7 @@ use lab::supervisor;
 use serde_json::{Value, json};
 
 use super::cli::{Output, StatusArgs};
-use super::cluster::{self, Cluster};
+use super::cluster_file::{self, Cluster};
 use super::nodes::NodeStatus;
 use super::processes::FIRST_WITH_V2;
 use super::{limitations, nodes};
@@ -17,7 +17,7 @@ use crate::exit::Failure;
 
 /// Prints how the cluster is; not running is a failure with its own exit code.
 pub fn main(args: &StatusArgs) -> Result<(), Failure> {
-    let dirs = cluster::dirs(&args.dir)?;
+    let dirs = cluster_file::dirs(&args.dir)?;
     let status = supervisor::status(&dirs)?;
     let cluster = Cluster::load(&dirs)?;
     let nodes = nodes::list(&dirs.dir.join("pki").join("admin.conf"));

@@ -21,9 +21,9 @@ use lab::supervisor;
 use serde_json::{Value, json};
 
 use super::cli::SupportBundleArgs;
-use super::cluster::{self, Cluster};
+use super::cluster_file::{self, Cluster};
 use super::logs;
-use crate::exit::{self, Failure};
+use crate::exit::{Code, Failure};
 use redact::Secrets;
 
 pub use probe::main as probe;
@@ -35,7 +35,7 @@ const FILE: u64 = 1 << 20;
 
 /// Writes the archive.
 pub fn main(args: &SupportBundleArgs) -> Result<(), Failure> {
-    let dirs = cluster::dirs(&args.dir)?;
+    let dirs = cluster_file::dirs(&args.dir)?;
     let cluster = Cluster::load(&dirs)?.ok_or_else(|| LabError::NotRunning(dirs.dir.clone()))?;
     let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
     let name = format!("mullion-support-{}-{now}", dirs.id());
@@ -48,7 +48,7 @@ pub fn main(args: &SupportBundleArgs) -> Result<(), Failure> {
     match bundle.missing.len() {
         0 => Ok(()),
         count => {
-            Err(Failure::new(exit::INCOMPLETE, anyhow!("{count} parts could not be had, {} among them; missing.txt lists them", bundle.missing[0])))
+            Err(Failure::new(Code::Incomplete, anyhow!("{count} parts could not be had, {} among them; missing.txt lists them", bundle.missing[0])))
         }
     }
 }

@@ -13,18 +13,11 @@ use serde_json::json;
 use wine::template::{self, Interrupted, Made, Missing, NAME, Programs, Work};
 
 use super::cli::Output;
-use super::cluster::Cluster;
+use super::cluster_file::Cluster;
 use super::progress::Progress;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 include!(concat!(env!("OUT_DIR"), "/programs.rs"));
-
-/// Wine, or the guest programs, are missing.
-const NO_WINE: u8 = 71;
-/// There is no template (`--status`).
-const NO_TEMPLATE: u8 = 72;
-/// The template has another version (`--status`).
-const OTHER_VERSION: u8 = 73;
 
 /// `mullion template`.
 #[derive(Clone, Debug, Args)]
@@ -54,7 +47,7 @@ pub fn main(args: &TemplateArgs) -> Result<(), Failure> {
     if let Err(Missing::Wine) = template::find(&cache, None) {
         return Err(failure(Missing::Wine));
     }
-    let programs = programs(args.programs.as_deref()).map_err(|error| Failure::new(NO_WINE, error))?;
+    let programs = programs(args.programs.as_deref()).map_err(|error| Failure::new(Code::NoWine, error))?;
     let begin = Instant::now();
     let mut step = |what: &str, took: Duration| eprintln!("{}", line(what, took));
     let Made { dir, fresh } = make(&programs, args.rebuild, &signals, &mut step)?;
@@ -95,9 +88,9 @@ fn status(args: &TemplateArgs, cache: &Path) -> Result<(), Failure> {
 /// With the exit code of its own.
 fn failure(missing: Missing) -> Failure {
     let code = match missing {
-        Missing::Wine => NO_WINE,
-        Missing::Template(_) => NO_TEMPLATE,
-        Missing::Version { .. } => OTHER_VERSION,
+        Missing::Wine => Code::NoWine,
+        Missing::Template(_) => Code::NoTemplate,
+        Missing::Version { .. } => Code::OtherTemplate,
     };
     Failure::new(code, missing)
 }

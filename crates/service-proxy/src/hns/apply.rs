@@ -12,7 +12,7 @@ use super::document::{Remote, Shape, is_orphaned};
 use super::mirror::{BalancerState, Endpoint};
 use super::plan::{Put, Step};
 use super::view::View;
-use super::vips::Vips;
+use super::vip_states::VipStates;
 use crate::table::VipKey;
 
 /// An item's work: the steps of its plan, and what came of them.
@@ -65,9 +65,9 @@ pub struct Effects {
     /// A load balancer of ours was read: the last one that may name an endpoint, perhaps.
     pub was_read: bool,
     /// Endpoints are not what was believed.
-    pub look_at_endpoints: bool,
+    pub enumerate_endpoints: bool,
     /// Load balancers are not what was believed.
-    pub look_at_balancers: bool,
+    pub enumerate_balancers: bool,
     /// An object was deleted.
     pub deleted: Option<Guid>,
 }
@@ -111,7 +111,7 @@ impl Applier {
     }
 
     fn stop_modifying(&mut self, view: &mut View) {
-        (self.modify_fails, view.rules.modify) = (true, false);
+        (self.modify_fails, view.capabilities.modify) = (true, false);
     }
 
     /// The next call of a VIP; none when its steps are done.
@@ -151,7 +151,7 @@ impl Applier {
     }
 
     /// The current step of a VIP was answered.
-    pub fn answered(&mut self, view: &mut View, vips: &mut Vips, work: &mut Work, key: VipKey, result: Result<Answer, CallError>) -> Effects {
+    pub fn answered(&mut self, view: &mut View, vips: &mut VipStates, work: &mut Work, key: VipKey, result: Result<Answer, CallError>) -> Effects {
         let mut effects = Effects::default();
         let Some(step) = work.current.take() else { return effects };
         let (text, id) = (step.display(&key), vips.id_of(&view.cluster_uid, &key));
@@ -178,10 +178,10 @@ impl Applier {
                 work.failed = Some(format!("cannot {text}: {}", failure.error));
             }
             (Step::Delete, Err(failure)) if is_orphaned(&failure.error) => {
-                leave_behind(view, vips, key, vips.generation(&key) + 1, &mut effects);
+                abandon(view, vips, key, vips.generation(&key) + 1, &mut effects);
             }
             (Step::Put { how: Put::Modify | Put::Replace, .. }, Err(failure)) if is_orphaned(&failure.error) && !failure.deleted => {
-                leave_behind(view, vips, key, vips.generation(&key) + 1, &mut effects);
+                abandon(view, vips, key, vips.generation(&key) + 1, &mut effects);
                 work.again = true;
             }
             (Step::Put { how, shape }, Err(failure)) => {
@@ -281,14 +281,14 @@ impl Applier {
             work.again = true;
         } else if error.is_already_exists() {
             // By our own, that the service brought back, or by a foreign one.
-            effects.look_at_balancers = true;
+            effects.enumerate_balancers = true;
             work.taken = Some(format!("cannot {text}: {error}"));
             work.steps = [Step::Read].into();
         } else {
             if how == Put::Modify || error.is_service_down() {
                 view.mirror.doubt(id, key, &shape.endpoints, stamp);
             }
-            effects.look_at_endpoints |= error.hresult() == Some(HResult::INVALID_JSON_REFERENCE);
+            effects.enumerate_endpoints |= error.hresult() == Some(HResult::INVALID_JSON_REFERENCE);
             work.give_up(text, error);
             if let Some(failed) = &mut work.failed
                 && error.hresult() == Some(HResult::OUT_OF_MEMORY)
@@ -340,13 +340,13 @@ fn endpoint_read(view: &mut View, work: &mut Work, id: Guid, document: Option<&H
         None => {
             work.broken.push(id);
             work.failed = Some(format!("endpoint {id} cannot be created: HNS says that it, or its address, exists already, and it does not"));
-            effects.look_at_endpoints = true;
+            effects.enumerate_endpoints = true;
         }
     }
 }
 
 /// The load balancer of a VIP cannot be deleted: it counts as foreign, and one of another id takes its place.
-pub fn leave_behind(view: &mut View, vips: &mut Vips, key: VipKey, generation: u32, effects: &mut Effects) {
+pub fn abandon(view: &mut View, vips: &mut VipStates, key: VipKey, generation: u32, effects: &mut Effects) {
     let id = vips.id_of(&view.cluster_uid, &key);
     view.write_stamp();
     let is_held = view.mirror.key_of(&id).is_some();
@@ -354,7 +354,9 @@ pub fn leave_behind(view: &mut View, vips: &mut Vips, key: VipKey, generation: u
     if is_held {
         view.mirror.leave(id);
     }
-    if vips.set_generation(key, generation) {
+    let first = !vips.has_generations();
+    vips.set_generation(key, generation);
+    if first {
         tracing::warn!(
             vip = %key,
             "a load balancer cannot be deleted since its network is gone: it stays until the Host Networking Service restarts, and another one \
@@ -387,7 +389,7 @@ mod tests {
     /// The parts, and a load balancer of ours that names one endpoint of ours.
     struct Parts {
         view: View,
-        vips: Vips,
+        vips: VipStates,
         applier: Applier,
         work: Work,
         endpoint: Guid,
@@ -396,8 +398,8 @@ mod tests {
     impl Parts {
         fn new() -> Self {
             let mut view = View::new("uid".into(), &Settings::new("pods"));
-            view.rules.modify = true;
-            let (vips, endpoint) = (Vips::default(), Guid::random());
+            view.capabilities.modify = true;
+            let (vips, endpoint) = (VipStates::default(), Guid::random());
             view.mirror.put_endpoint(endpoint, Endpoint::Ours(Remote::Backend([192, 168, 2, 3].into())), 1);
             view.mirror.put(vips.id_of("uid", &key()), key(), BalancerState::Known(shape(&[endpoint])), 1);
             Self { view, vips, applier: Applier::new(true), work: Work::default(), endpoint }
@@ -420,7 +422,7 @@ mod tests {
         let put = Step::Put { how: Put::Modify, shape: shape(&[parts.endpoint]) };
         assert!(matches!(parts.call(put), Some(Call::Put { check: true, .. })), "the first modify is read back");
         assert_eq!(parts.answer(Err(failure(HResult::NOT_IMPLEMENTED))), Effects::default());
-        assert!(parts.work.again && parts.work.failed.is_none() && !parts.applier.may_modify() && !parts.view.rules.modify);
+        assert!(parts.work.again && parts.work.failed.is_none() && !parts.applier.may_modify() && !parts.view.capabilities.modify);
         assert_eq!(parts.applier.writes(), 0);
     }
 
@@ -458,7 +460,7 @@ mod tests {
         let mut parts = Parts::new();
         parts.view.mirror.remove(&parts.vips.id_of("uid", &key()), &key());
         parts.call(Step::Put { how: Put::Create, shape: shape(&[parts.endpoint]) });
-        assert!(parts.answer(Err(failure(HResult::PORT_ALREADY_EXISTS))).look_at_balancers);
+        assert!(parts.answer(Err(failure(HResult::PORT_ALREADY_EXISTS))).enumerate_balancers);
         assert_eq!(parts.work.steps, [Step::Read]);
         let step = parts.work.steps.pop_front().unwrap();
         parts.call(step);

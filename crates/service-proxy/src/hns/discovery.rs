@@ -1,6 +1,6 @@
 //! Discovery: when the service is asked what it has, and what the answers mean for whether work can go on (pure).
 //!
-//! The network is found by its name, then ids of endpoints and load balancers are enumerated every [`LOOK`], which is cheap;
+//! The network is found by its name, then ids of endpoints and load balancers are enumerated every [`ENUMERATE_EVERY`], which is cheap;
 //! [`Verification`] has every load balancer read once in a while.
 
 use std::collections::hash_map::DefaultHasher;
@@ -18,7 +18,7 @@ use super::mirror::{Mirror, Stamp};
 use crate::table::VipKey;
 
 /// How often ids are enumerated: endpoints and load balancers, a call each.
-pub const LOOK: Duration = Duration::from_secs(3);
+pub const ENUMERATE_EVERY: Duration = Duration::from_secs(3);
 /// How often the network is asked for.
 const NETWORK: Duration = Duration::from_secs(30);
 /// How long it takes to read every load balancer once, and how long there is at most between two.
@@ -79,7 +79,7 @@ enum Phase {
 
 /// One kind of enumeration.
 #[derive(Debug)]
-struct Look {
+struct Enumeration {
     due: Instant,
     running: bool,
     again: bool,
@@ -87,7 +87,7 @@ struct Look {
     last: Option<(Stamp, u64)>,
 }
 
-impl Look {
+impl Enumeration {
     fn new(now: Instant) -> Self {
         Self { due: now, running: false, again: false, last: None }
     }
@@ -102,8 +102,8 @@ impl Look {
 pub struct Discovery {
     name: String,
     phase: Phase,
-    endpoints: Look,
-    balancers: Look,
+    endpoints: Enumeration,
+    balancers: Enumeration,
     network_due: Instant,
     last_endpoints: Instant,
     /// Enumerations that were asked for before this are of no use.
@@ -120,8 +120,8 @@ impl Discovery {
         Self {
             name: name.into(),
             phase: Phase::Lost { again: now, attempts: 0 },
-            endpoints: Look::new(now),
-            balancers: Look::new(now),
+            endpoints: Enumeration::new(now),
+            balancers: Enumeration::new(now),
             network_due: now,
             last_endpoints: now,
             since: 0,
@@ -147,7 +147,7 @@ impl Discovery {
     }
 
     /// Whether an enumeration is under way.
-    pub fn is_looking(&self) -> bool {
+    pub fn is_enumerating(&self) -> bool {
         self.under_way.values().any(|query| matches!(query, Query::Endpoints | Query::Balancers))
     }
 
@@ -167,8 +167,9 @@ impl Discovery {
             Phase::Lost { again, .. } => (!self.under_way.values().any(|query| *query == Query::Find)).then_some(again),
             Phase::Listing => None,
             Phase::Up => {
-                let looks = [&self.endpoints, &self.balancers].into_iter().filter(|look| !look.running).map(|look| look.due);
-                Some(looks.fold(self.network_due, Instant::min))
+                let enumerations =
+                    [&self.endpoints, &self.balancers].into_iter().filter(|enumeration| !enumeration.running).map(|enumeration| enumeration.due);
+                Some(enumerations.fold(self.network_due, Instant::min))
             }
         }
     }
@@ -180,11 +181,11 @@ impl Discovery {
             return (!finding && again <= now).then(|| (Query::Find, Call::Find(self.name.clone())));
         }
         if !self.balancers.running && self.balancers.due <= now {
-            (self.balancers.running, self.balancers.due) = (true, now + LOOK);
+            (self.balancers.running, self.balancers.due) = (true, now + ENUMERATE_EVERY);
             return Some((Query::Balancers, Call::Balancers));
         }
         if !self.endpoints.running && self.endpoints.due <= now {
-            (self.endpoints.running, self.endpoints.due, self.last_endpoints) = (true, now + LOOK, now);
+            (self.endpoints.running, self.endpoints.due, self.last_endpoints) = (true, now + ENUMERATE_EVERY, now);
             return Some((Query::Endpoints, Call::Endpoints(network.id)));
         }
         if !finding && self.network_due <= now {
@@ -207,7 +208,7 @@ impl Discovery {
     }
 
     /// A pod waits for its endpoint.
-    pub fn look_at_endpoints(&mut self) {
+    pub fn enumerate_endpoints(&mut self) {
         if self.endpoints.running {
             self.endpoints.again = true;
         } else {
@@ -216,7 +217,7 @@ impl Discovery {
     }
 
     /// A load balancer was met that was not expected.
-    pub fn look_at_balancers(&mut self, now: Instant) {
+    pub fn enumerate_balancers(&mut self, now: Instant) {
         if self.balancers.running {
             self.balancers.again = true;
         } else {
@@ -273,7 +274,7 @@ impl Discovery {
         if begins {
             self.phase = Phase::Listing;
             self.since = since();
-            (self.endpoints, self.balancers, self.network_due) = (Look::new(now), Look::new(now), now + NETWORK);
+            (self.endpoints, self.balancers, self.network_due) = (Enumeration::new(now), Enumeration::new(now), now + NETWORK);
         }
         begins
     }
@@ -293,15 +294,15 @@ impl Discovery {
         if since < self.since {
             return Ok((Listed::Outdated, false));
         }
-        let look = if query == Query::Endpoints { &mut self.endpoints } else { &mut self.balancers };
-        look.running = false;
-        let again = std::mem::take(&mut look.again);
+        let enumeration = if query == Query::Endpoints { &mut self.endpoints } else { &mut self.balancers };
+        enumeration.running = false;
+        let again = std::mem::take(&mut enumeration.again);
         if again {
-            look.due = now;
+            enumeration.due = now;
         }
         let hash = hash(text);
-        let same = look.last.is_some_and(|(before, known)| known == hash && changed < before);
-        look.last = Some((since, hash));
+        let same = enumeration.last.is_some_and(|(before, known)| known == hash && changed < before);
+        enumeration.last = Some((since, hash));
         Ok((if same { Listed::Same } else { Listed::Ids(ids(text)?) }, again))
     }
 
@@ -382,7 +383,7 @@ impl Verification {
             tracing::info!(
                 load_balancers = count,
                 ?period,
-                "ids are compared every {LOOK:?}, and each load balancer is read again within the period"
+                "ids are compared every {ENUMERATE_EVERY:?}, and each load balancer is read again within the period"
             );
         }
         Some(Verify { key, round_ended: next.is_none() })
@@ -428,11 +429,11 @@ mod tests {
     async fn enumerations_follow_their_period_and_requests_shorten_it() {
         let now = Instant::now();
         let (mut discovery, network) = (up(now), NetworkContext::default());
-        assert_eq!((discovery.next(now, &network), discovery.wake()), (None, Some(now + LOOK)));
-        discovery.look_at_endpoints();
+        assert_eq!((discovery.next(now, &network), discovery.wake()), (None, Some(now + ENUMERATE_EVERY)));
+        discovery.enumerate_endpoints();
         assert_eq!(discovery.wake(), Some(now + SOON));
         assert_eq!(discovery.next(now + SOON, &network), Some((Query::Endpoints, Call::Endpoints(network.id))));
-        discovery.look_at_endpoints();
+        discovery.enumerate_endpoints();
         let later = now + SOON * 2;
         assert!(matches!(discovery.listed(Query::Endpoints, "[]", 3, later, 9), Ok((_, true))), "asked for while one was under way");
         assert_eq!(discovery.wake(), Some(later));

@@ -14,9 +14,9 @@ use ipnet::IpNet;
 use super::Settings;
 use crate::table::{BackendAddress, IpFamily, Kind, Protocol, Vip, VipAddress, VipKey};
 
-/// What this version of the service and the configuration allow.
+/// What this version of the service can do, as far as the configuration allows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct Capabilities {
     /// ClusterIP load balancers use direct server return.
     pub cluster_ip_dsr: bool,
     /// The service has direct server return, which external traffic policy `Local` needs.
@@ -27,8 +27,8 @@ pub struct Rules {
     pub modify: bool,
 }
 
-impl Rules {
-    /// The rules for a service with `features`; `dsr` is the configuration's wish.
+impl Capabilities {
+    /// Those of a service with `features`; `dsr` says whether the configuration wants direct server return.
     pub fn new(features: &SupportedFeatures, dsr: bool) -> Self {
         Self { cluster_ip_dsr: dsr && features.dsr, dsr: features.dsr, affinity: features.session_affinity, modify: features.modify_load_balancer }
     }
@@ -263,21 +263,21 @@ impl Shape {
         internal_port: u16,
         endpoints: Vec<Guid>,
         remotes: &[IpAddr],
-        rules: Rules,
+        capabilities: Capabilities,
         network: &NetworkContext,
     ) -> Self {
-        let local_dsr = rules.dsr && (vip.keep_client || keeps_destination(vip, rules));
+        let local_dsr = capabilities.dsr && (vip.keep_client || keeps_destination(vip, capabilities));
         let (dsr, mut port_flags) = match vip.kind {
-            Kind::ClusterIp => (rules.cluster_ip_dsr, PortMappingFlags::default()),
-            Kind::NodePort => (vip.keep_client && rules.dsr, PortMappingFlags::LOCAL_ROUTED_VIP | PortMappingFlags::VIP_EXTERNAL_IP),
-            Kind::ExternalIp => (vip.keep_client && rules.dsr, PortMappingFlags::VIP_EXTERNAL_IP),
+            Kind::ClusterIp => (capabilities.cluster_ip_dsr, PortMappingFlags::default()),
+            Kind::NodePort => (vip.keep_client && capabilities.dsr, PortMappingFlags::LOCAL_ROUTED_VIP | PortMappingFlags::VIP_EXTERNAL_IP),
+            Kind::ExternalIp => (vip.keep_client && capabilities.dsr, PortMappingFlags::VIP_EXTERNAL_IP),
             Kind::LoadBalancer => (local_dsr, PortMappingFlags::VIP_EXTERNAL_IP),
             Kind::HealthCheck => (false, PortMappingFlags::default()),
         };
-        if matches!(vip.kind, Kind::LoadBalancer | Kind::HealthCheck) && keeps_destination(vip, rules) {
+        if matches!(vip.kind, Kind::LoadBalancer | Kind::HealthCheck) && keeps_destination(vip, capabilities) {
             port_flags = port_flags | PortMappingFlags::USE_MUX | PortMappingFlags::PRESERVE_DIP;
         }
-        let sticky = vip.affinity.is_some() && rules.affinity && vip.kind != Kind::HealthCheck;
+        let sticky = vip.affinity.is_some() && capabilities.affinity && vip.kind != Kind::HealthCheck;
         let mut flags = LoadBalancerFlags::default();
         if dsr {
             flags = flags | LoadBalancerFlags::DSR;
@@ -330,8 +330,8 @@ impl Shape {
 }
 
 /// Whether backends are to see the VIP's own address, and the service can do that.
-pub fn keeps_destination(vip: &Vip, rules: Rules) -> bool {
-    vip.preserve_destination && rules.dsr
+pub fn keeps_destination(vip: &Vip, capabilities: Capabilities) -> bool {
+    vip.preserve_destination && capabilities.dsr
 }
 
 /// A load balancer has one port for all its backends: the one that most have, the lowest among equals.

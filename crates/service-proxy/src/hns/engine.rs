@@ -1,4 +1,4 @@
-//! The engine composes [`Discovery`], [`Scheduler`], [`Vips`] and [`Applier`] over one [`View`] of the service (pure but for the clock
+//! The engine composes [`Discovery`], [`Scheduler`], [`VipStates`] and [`Applier`] over one [`View`] of the service (pure but for the clock
 //! that it is given).
 //!
 //! [`Engine::next`] hands out one operation at a time, [`Engine::done`] takes its answer. Both, and [`Engine::touch`], work in a
@@ -13,17 +13,17 @@ use hcn::{EndpointPolicy, Event, Guid, HResult, HcnError, HostComputeEndpoint};
 use tokio::time::Instant;
 
 use super::Settings;
-use super::apply::{Applier, Effects, leave_behind};
+use super::apply::{Applier, Effects, abandon};
 use super::calls::{Answer, Call, CallError};
 use super::discovery::{Discovery, Verification};
-use super::document::{Remote, Rules, Shape, generation, vip_key};
+use super::document::{Capabilities, Remote, Shape, generation, vip_key};
 use super::gap::Gap;
 use super::mirror::{BalancerState, Endpoint, Mirror, Stamp};
 use super::plan::{Plan, Step, no_endpoint, plan};
 use super::queue::{Item, Lane};
 use super::scheduler::{Running, Scheduler};
 use super::view::View;
-use super::vips::Vips;
+use super::vip_states::VipStates;
 use crate::table::{Kind, Table, Vip, VipAddress, VipKey};
 
 /// Names an operation under way.
@@ -37,7 +37,7 @@ pub struct Engine {
     discovery: Discovery,
     verification: Verification,
     scheduler: Scheduler,
-    vips: Vips,
+    vips: VipStates,
     applier: Applier,
     /// The first pod's endpoint that was found without the loopback policy.
     without_loopback: Option<Guid>,
@@ -57,7 +57,7 @@ impl Engine {
             discovery: Discovery::new(settings.network.clone(), now),
             verification: Verification::new(now),
             scheduler: Scheduler::default(),
-            vips: Vips::default(),
+            vips: VipStates::default(),
             applier: Applier::new(settings.modify),
             settings,
             without_loopback: None,
@@ -73,8 +73,8 @@ impl Engine {
     }
 
     /// What the service can do; what it refused is off.
-    pub fn rules(&self) -> Rules {
-        self.view.rules
+    pub fn capabilities(&self) -> Capabilities {
+        self.view.capabilities
     }
 
     /// VIPs that are not what they should be, with the reason.
@@ -114,8 +114,8 @@ impl Engine {
 
     /// Whether nothing goes on: what failed waits for its retry.
     pub fn is_only_waiting(&self) -> bool {
-        let waits = self.view.mirror.is_reading() || self.vips.awaits_look();
-        self.is_up() && self.scheduler.is_at_rest() && !self.discovery.is_looking() && !waits
+        let waits = self.view.mirror.is_reading() || self.vips.awaits_enumeration();
+        self.is_up() && self.scheduler.is_at_rest() && !self.discovery.is_enumerating() && !waits
     }
 
     /// Whether nothing is left to do but to enumerate once in a while.
@@ -205,7 +205,7 @@ impl Engine {
         match event.event_type {
             Event::SERVICE_DISCONNECT => self.lose(now, "the Host Networking Service restarts".into()),
             Event::NETWORK_CREATE | Event::NETWORK_DELETE => self.discovery.network_changed(now),
-            Event::ENDPOINT_ATTACHED | Event::ENDPOINT_DETACHED => self.discovery.look_at_endpoints(),
+            Event::ENDPOINT_ATTACHED | Event::ENDPOINT_DETACHED => self.discovery.enumerate_endpoints(),
             _ => {}
         }
     }
@@ -254,11 +254,11 @@ impl Engine {
         if effects.was_read {
             self.sweep_once();
         }
-        if effects.look_at_endpoints {
-            self.discovery.look_at_endpoints();
+        if effects.enumerate_endpoints {
+            self.discovery.enumerate_endpoints();
         }
-        if effects.look_at_balancers {
-            self.discovery.look_at_balancers(now);
+        if effects.enumerate_balancers {
+            self.discovery.enumerate_balancers(now);
         }
     }
 
@@ -266,7 +266,7 @@ impl Engine {
     fn note_loopback(&mut self, document: &HostComputeEndpoint) {
         // The host's own endpoint has no route: its packets take the host's.
         let is_pod = !document.is_remote() && !document.host_compute_namespace.is_nil() && !document.routes.is_empty();
-        if self.without_loopback.is_some() || !is_pod || !self.view.rules.cluster_ip_dsr || loops_back(document) {
+        if self.without_loopback.is_some() || !is_pod || !self.view.capabilities.cluster_ip_dsr || loops_back(document) {
             return;
         }
         self.without_loopback = Some(document.id);
@@ -422,8 +422,8 @@ impl Turn<'_> {
             vips.wait_for_reading(*key);
             return None;
         }
-        if !plan.missing_endpoints.is_empty() && vips.wait_for_look(*key) {
-            discovery.look_at_endpoints();
+        if !plan.missing_endpoints.is_empty() && vips.wait_for_enumeration(*key) {
+            discovery.enumerate_endpoints();
             return None;
         }
         if !plan.steps.is_empty() {
@@ -503,7 +503,7 @@ impl Turn<'_> {
         let is_failed = failed.is_some();
         if let Item::Vip(key) = item {
             let missing = running.work.missing_endpoints.first().map(|address| no_endpoint(*address));
-            self.engine.vips.ended(key, failed.or(missing));
+            self.engine.vips.record_result(key, failed.or(missing));
         }
         self.leave(running);
         match (is_failed, item) {
@@ -583,7 +583,7 @@ impl Turn<'_> {
                         return;
                     }
                     let mut effects = Effects::default();
-                    leave_behind(view, vips, key, later, &mut effects);
+                    abandon(view, vips, key, later, &mut effects);
                     self.engine.take_effects(effects, now);
                 }
                 let own = vip_key(&document).map(|key| self.engine.id_of(&key));

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
-use super::document::Rules;
+use super::document::Capabilities;
 use crate::backend::Refusal;
 use crate::table::{Kind, Vip};
 
@@ -39,20 +39,20 @@ pub enum Gap {
 
 impl Gap {
     /// What `vip` asks for in vain.
-    pub fn of_vip(vip: &Vip, rules: Rules) -> Vec<Self> {
+    pub fn of_vip(vip: &Vip, capabilities: Capabilities) -> Vec<Self> {
         let mut gaps = Vec::new();
         match vip.affinity {
-            Some(_) if !rules.affinity => gaps.push(Self::Affinity),
+            Some(_) if !capabilities.affinity => gaps.push(Self::Affinity),
             Some(timeout) if timeout != DEFAULT_TIMEOUT => gaps.push(Self::AffinityTimeout),
             _ => {}
         }
         if vip.sources.is_some() {
             gaps.push(Self::SourceRanges);
         }
-        if vip.keep_client && !rules.dsr {
+        if vip.keep_client && !capabilities.dsr {
             gaps.push(Self::ClientAddress);
         }
-        if vip.preserve_destination && vip.kind == Kind::LoadBalancer && !rules.dsr {
+        if vip.preserve_destination && vip.kind == Kind::LoadBalancer && !capabilities.dsr {
             gaps.push(Self::Destination);
         }
         let outer = matches!(vip.kind, Kind::ExternalIp | Kind::LoadBalancer);

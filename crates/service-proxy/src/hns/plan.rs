@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use hcn::Guid;
 
-use super::document::{NetworkContext, Remote, Rules, Shape, backends_of_one_port, keeps_destination};
+use super::document::{Capabilities, NetworkContext, Remote, Shape, backends_of_one_port, keeps_destination};
 use super::gap::Gap;
 use super::mirror::{BalancerState, Mirror};
 use crate::table::{BackendAddress, Kind, Vip, VipAddress, VipKey};
@@ -106,7 +106,7 @@ pub struct Context<'a> {
     pub mirror: &'a Mirror,
     pub network: &'a NetworkContext,
     /// What the service can do.
-    pub rules: Rules,
+    pub capabilities: Capabilities,
 }
 
 /// Plans for one VIP; `vip` is absent when the table has none.
@@ -128,7 +128,7 @@ pub fn plan(context: &Context<'_>, key: &VipKey, vip: Option<&Vip>) -> Plan {
     let step = match (context.mirror.balancer(key), shape) {
         (Some(BalancerState::Known(old)), Some(new)) if new.is_met_by(old) => None,
         (Some(BalancerState::Known(old) | BalancerState::Stale(old)), Some(new)) => {
-            let how = if context.rules.modify && new.differs_in_endpoints_at_most(old) { Put::Modify } else { Put::Replace };
+            let how = if context.capabilities.modify && new.differs_in_endpoints_at_most(old) { Put::Modify } else { Put::Replace };
             Some(Step::Put { how, shape: new })
         }
         (_, Some(new)) => Some(Step::Put { how: Put::Create, shape: new }),
@@ -145,11 +145,11 @@ impl Context<'_> {
         if vip.kind == Kind::HealthCheck {
             let root = self.mirror.root();
             plan.wait = root.is_none() && self.mirror.is_reading();
-            return root.map(|id| Shape::desired(key, vip, key.port, vec![id], &[], self.rules, self.network));
+            return root.map(|id| Shape::desired(key, vip, key.port, vec![id], &[], self.capabilities, self.network));
         }
-        plan.gaps.extend(Gap::of_vip(vip, self.rules));
+        plan.gaps.extend(Gap::of_vip(vip, self.capabilities));
         let local: Vec<BackendAddress>;
-        let candidates: &[BackendAddress] = if keeps_destination(vip, self.rules) {
+        let candidates: &[BackendAddress] = if keeps_destination(vip, self.capabilities) {
             local = vip.backends.iter().filter(|b| b.local).copied().collect();
             &local
         } else {
@@ -169,7 +169,7 @@ impl Context<'_> {
             return None;
         }
         self.source_vip(plan);
-        Some(Shape::desired(key, vip, port, ids, &remotes, self.rules, self.network))
+        Some(Shape::desired(key, vip, port, ids, &remotes, self.capabilities, self.network))
     }
 
     /// The endpoint for a backend: CNI's when there is one, whatever the slice says; else a remote one.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use hcn::Guid;
 
 use super::Settings;
-use super::document::{NetworkContext, Remote, Rules};
+use super::document::{Capabilities, NetworkContext, Remote};
 use super::mirror::{Mirror, Stamp};
 use super::plan::Context;
 use crate::table::{VipAddress, VipKey};
@@ -18,7 +18,7 @@ pub struct View {
     pub root_endpoint: String,
     pub mirror: Mirror,
     pub network: NetworkContext,
-    pub rules: Rules,
+    pub capabilities: Capabilities,
     /// Objects that we deleted lately: an enumeration that began before may still show them.
     deleted: HashMap<Guid, Stamp>,
     stamp: Stamp,
@@ -33,7 +33,7 @@ impl View {
             root_endpoint: settings.root_endpoint.clone(),
             mirror: Mirror::default(),
             network: NetworkContext::default(),
-            rules: Rules::default(),
+            capabilities: Capabilities::default(),
             deleted: HashMap::new(),
             stamp: 0,
             changed: 0,
@@ -42,7 +42,7 @@ impl View {
 
     /// What a plan depends on.
     pub fn context(&self) -> Context<'_> {
-        Context { cluster_uid: &self.cluster_uid, mirror: &self.mirror, network: &self.network, rules: self.rules }
+        Context { cluster_uid: &self.cluster_uid, mirror: &self.mirror, network: &self.network, capabilities: self.capabilities }
     }
 
     /// A number greater than every one before; calls are named by it.

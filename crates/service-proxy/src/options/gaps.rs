@@ -5,11 +5,20 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 use node_config::{KubeProxyConfiguration, NetworkName};
 
+use super::Mode;
+
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Logs which options of the configuration the mode cannot follow.
+pub fn warn_of_gaps(config: &KubeProxyConfiguration, mode: Mode, localhost_node_ports: bool) {
+    if mode == Mode::Hns {
+        hns_gaps(config, localhost_node_ports).iter().for_each(|gap| tracing::warn!("{gap}"));
+    }
+}
 
 /// A line for each option that HNS cannot follow: which it is, and what happens instead. Upstream ignores them silently.
 /// `localhost_node_ports` is `--iptables-localhost-nodeports`.
-pub fn hns_gaps(config: &KubeProxyConfiguration, localhost_node_ports: bool) -> Vec<String> {
+pub(super) fn hns_gaps(config: &KubeProxyConfiguration, localhost_node_ports: bool) -> Vec<String> {
     let mut gaps = Vec::new();
     let is_loopback = |name: &NetworkName| match name {
         NetworkName::Localhost => true,

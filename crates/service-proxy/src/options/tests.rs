@@ -6,7 +6,7 @@ use super::*;
 
 fn config(line: &str) -> KubeProxyConfiguration {
     let config = Options::parse(line.split_whitespace().map(str::to_owned)).unwrap().config;
-    in_effect(config, Mode::Kernel, None)
+    in_effect(config, Mode::Hns, None)
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn hns_settings_follow_the_flags() {
     assert!(!of("--network-name=pods --enable-dsr=false").dsr);
     assert!(!of("--network-name=pods --feature-gates=WinOverlay=true,WinDSR=false").dsr);
     assert!(matches!(hns(&config(""), &ips, None), Err(OptionsError::NoNetwork)));
-    let named = in_effect(KubeProxyConfiguration::default(), Mode::Kernel, Some("pods".into()));
+    let named = in_effect(KubeProxyConfiguration::default(), Mode::Hns, Some("pods".into()));
     assert_eq!(hns(&named, &ips, None).unwrap().network, "pods");
 }
 

@@ -58,7 +58,7 @@ impl Host {
     }
 
     fn config(&self, client: Client, status: watch::Sender<Status>) -> Config {
-        let backend = BackendConfig::Hcn { client: self.hcn.clone(), settings: crate::hns::Settings::new("pods") };
+        let backend = BackendConfig::Hns { client: self.hcn.clone(), settings: crate::hns::Settings::new("pods") };
         Config { status: Some(status), ..Config::new(client, "here", "uid", backend) }
     }
 }
@@ -209,7 +209,7 @@ fn each_mode_answers_at_the_health_check_node_port() {
             let pod = HostComputeEndpoint::local("pod", "192.168.1.5/24".parse().unwrap(), None);
             let network = host.hcn.network_by_name("pods").await.unwrap().unwrap().id;
             host.hcn.create_endpoint(&network, hcn::Guid::random(), &pod).await.unwrap();
-            health_follows_pods_on_the_node(BackendConfig::Hcn { client: host.hcn.clone(), settings: crate::hns::Settings::new("pods") }).await;
+            health_follows_pods_on_the_node(BackendConfig::Hns { client: host.hcn.clone(), settings: crate::hns::Settings::new("pods") }).await;
             let node: std::net::IpAddr = "10.240.0.11".parse().unwrap();
             let nftables = crate::nftables::Settings::new(vec![node], crate::nftables::Pods::Unknown);
             health_follows_pods_on_the_node(BackendConfig::Nftables(nftables)).await;

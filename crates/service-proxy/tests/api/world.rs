@@ -146,7 +146,7 @@ impl World {
     /// Starts a proxy, which ends with the test.
     pub fn proxy(&self) -> watch::Receiver<Status> {
         let (status, reported) = watch::channel(Status::default());
-        let backend = BackendConfig::Hcn { client: self.hcn.clone(), settings: Settings::new("pods") };
+        let backend = BackendConfig::Hns { client: self.hcn.clone(), settings: Settings::new("pods") };
         let config = Config { status: Some(status), ..Config::new(self.link.client(), NODE, "uid", backend) };
         tokio::spawn(service_proxy::run(config, std::future::pending()));
         reported

@@ -6,13 +6,13 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::linux::cluster::Requested;
+use crate::linux::cluster_file::Requested;
 
 /// A cluster of one Windows and one Linux node, as `cluster.json` has it.
 fn cluster(dirs: &Dirs) -> Cluster {
     let nodes = node_config::node_spec::parse_list("win01:windows:20348:drive=D,lin01:linux").unwrap();
-    let requested = Requested { without: Some(vec!["fabric".into()]), ..Requested::default() };
-    let (mut cluster, _) = Cluster::reconcile(None, requested, &nodes, dirs).unwrap();
+    let requested = Requested { without: Some(vec![node_config::node::Part::Fabric]), ..Requested::default() };
+    let (mut cluster, _) = Cluster::merge(None, requested, &nodes, dirs).unwrap();
     (cluster.port, cluster.kubeconfig) = (Some(6443), Some("/k".into()));
     (cluster.registry_mirrors, cluster.insecure_registries) = (vec!["docker.io=http://a".into()], vec!["b:5000".into()]);
     cluster
@@ -20,17 +20,8 @@ fn cluster(dirs: &Dirs) -> Cluster {
 
 /// What a cluster becomes: command lines by process, and each node's file.
 fn results(cluster: &Cluster, dirs: &Dirs) -> BTreeMap<String, String> {
-    let plan = Plan::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses).unwrap();
-    let inputs = Inputs {
-        dirs,
-        cluster,
-        plan: &plan,
-        image_cache: Path::new("/cache"),
-        boot: Uuid::nil(),
-        identity: Uuid::nil(),
-        stand_ins: !cluster.no_stand_ins,
-        outside: cluster.outside,
-    };
+    let layout = Layout::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses).unwrap();
+    let inputs = Inputs { dirs, cluster, layout: &layout, image_cache: Path::new("/cache"), boot: Uuid::nil(), identity: Uuid::nil() };
     let mut all: BTreeMap<String, String> = list(&inputs).into_iter().map(|process| (process.name, process.argv.join(" "))).collect();
     for node in &cluster.nodes {
         all.insert(format!("{}/node.yaml", node.name), node_config(&inputs, node).unwrap().to_yaml());
@@ -140,23 +131,13 @@ fn files_of_nodes_are_whole() {
 #[test]
 fn options_of_a_newer_build_are_refused_by_name() {
     let dirs = dirs();
-    let plan = |cluster: &Cluster| Plan::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses).unwrap();
+    let layout = |cluster: &Cluster| Layout::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses).unwrap();
     let refused = |change: fn(&mut Cluster)| {
         let mut cluster = cluster(&dirs);
         change(&mut cluster);
-        let (plan, cache) = (plan(&cluster), Path::new("/cache"));
-        let inputs = Inputs {
-            dirs: &dirs,
-            cluster: &cluster,
-            plan: &plan,
-            image_cache: cache,
-            boot: Uuid::nil(),
-            identity: Uuid::nil(),
-            stand_ins: true,
-            outside: false,
-        };
+        let (layout, cache) = (layout(&cluster), Path::new("/cache"));
+        let inputs = Inputs { dirs: &dirs, cluster: &cluster, layout: &layout, image_cache: cache, boot: Uuid::nil(), identity: Uuid::nil() };
         node_config(&inputs, &cluster.nodes[0]).unwrap_err().to_string()
     };
     assert!(refused(|cluster| cluster.feature_gates = "Other=true".into()).contains("unrecognized feature gate: Other"));
-    assert!(refused(|cluster| cluster.without = vec!["dns".into()]).contains("\"dns\" is no part"));
 }

@@ -9,7 +9,7 @@ use kube_rules::NodeOs;
 use lab::dir::Dirs;
 
 use super::Bundle;
-use crate::linux::cluster::Cluster;
+use crate::linux::cluster_file::Cluster;
 
 /// The most of one file that is taken, its end.
 const FILE: u64 = 256 << 10;
@@ -125,7 +125,7 @@ fn joined(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linux::cluster::Requested;
+    use crate::linux::cluster_file::Requested;
 
     #[test]
     fn lines_that_were_cut_are_whole_again() {
@@ -148,7 +148,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dirs = Dirs { dir: root.path().join("dir"), run: root.path().join("run/0011aabb") };
         let nodes = node_config::node_spec::parse_list("l:linux,w:windows").unwrap();
-        let (cluster, _) = Cluster::reconcile(None, Requested::default(), &nodes, &dirs).unwrap();
+        let (cluster, _) = Cluster::merge(None, Requested::default(), &nodes, &dirs).unwrap();
         for (disk, size) in [("l/root", 10), ("w/c", 2 * FILE as usize)] {
             let dir = dirs.dir.join("hosts").join(disk).join("var/log/pods/ns_pod_uid/main");
             fs::create_dir_all(&dir).unwrap();

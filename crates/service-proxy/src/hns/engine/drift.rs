@@ -43,8 +43,8 @@ impl Turn<'_> {
                 return;
             }
         };
-        view.rules = Rules::new(features, settings.dsr);
-        view.rules.modify &= applier.may_modify();
+        view.capabilities = Capabilities::new(features, settings.dsr);
+        view.capabilities.modify &= applier.may_modify();
         let other = network.id != view.network.id;
         let changed = network != view.network;
         view.network = network;
@@ -73,7 +73,7 @@ impl Turn<'_> {
         };
         // VIPs that waited for an enumeration have had it, unless it began before they asked.
         if query == Query::Endpoints && !again {
-            let waited = self.engine.vips.end_look();
+            let waited = self.engine.vips.end_enumeration();
             self.push_all(waited);
         }
         if self.engine.discovery.go_up() {

@@ -75,7 +75,7 @@ async fn idle_calls_stay_within_budget() {
     for (count, most) in [(10, 95.0), (2_000, 100.0), (20_000, 700.0)] {
         let pause = verify_pause(count).as_secs_f64();
         let round = pause * count as f64;
-        let calls = 60.0 * (2.0 / LOOK.as_secs_f64() + 5.0 / 30.0 + 3.0 / pause);
+        let calls = 60.0 * (2.0 / ENUMERATE_EVERY.as_secs_f64() + 5.0 / 30.0 + 3.0 / pause);
         assert!(calls <= most && round <= 9_000.5, "{count}: {calls} calls a minute, {round} s a round");
     }
     let host = Host::new(NEW).await;

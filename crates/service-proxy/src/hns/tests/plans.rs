@@ -4,7 +4,7 @@ use hcn::document::DistributionType;
 use hcn::{LoadBalancerFlags, PortMappingFlags};
 
 use super::*;
-use crate::hns::document::{NetworkContext, Remote, Rules, Shape};
+use crate::hns::document::{Capabilities, NetworkContext, Remote, Shape};
 use crate::hns::mirror::{BalancerState, Endpoint, Mirror};
 use crate::hns::plan::{Context, Plan, Step, plan};
 
@@ -27,12 +27,12 @@ fn with_pod(address: &str) -> Mirror {
     mirror
 }
 
-fn made(mirror: &Mirror, network: &NetworkContext, key: &VipKey, vip: Option<&Vip>, rules: Rules) -> Plan {
-    plan(&Context { cluster_uid: UID, mirror, network, rules }, key, vip)
+fn made(mirror: &Mirror, network: &NetworkContext, key: &VipKey, vip: Option<&Vip>, capabilities: Capabilities) -> Plan {
+    plan(&Context { cluster_uid: UID, mirror, network, capabilities }, key, vip)
 }
 
-fn text(mirror: &Mirror, vip: Option<&Vip>, rules: Rules) -> String {
-    made(mirror, &network(), &web(), vip, rules).display(&web()).to_string()
+fn text(mirror: &Mirror, vip: Option<&Vip>, capabilities: Capabilities) -> String {
+    made(mirror, &network(), &web(), vip, capabilities).display(&web()).to_string()
 }
 
 /// Carries a plan out on the mirror alone, as a service that refuses nothing would.
@@ -50,7 +50,7 @@ fn carry_out(mirror: &mut Mirror, plan: &Plan) {
 
 #[test]
 fn plan_follows_a_vip_through_its_life() {
-    let modify = Rules { modify: true, ..Rules::default() };
+    let modify = Capabilities { modify: true, ..Capabilities::default() };
     let mut mirror = with_pod("192.168.4.5");
     let first = vip(Kind::ClusterIp, &[("192.168.2.3", 8080, false), ("192.168.2.4", 8080, false), ("192.168.4.5", 8080, true)]);
     insta::assert_snapshot!(text(&mirror, Some(&first), modify), @r"
@@ -66,7 +66,7 @@ fn plan_follows_a_vip_through_its_life() {
     create remote endpoint 192.168.2.7
     modify load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080
     ");
-    insta::assert_snapshot!(text(&mirror, Some(&second), Rules::default()), @r"
+    insta::assert_snapshot!(text(&mirror, Some(&second), Capabilities::default()), @r"
     create remote endpoint 192.168.2.7
     replace load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080
     ");
@@ -82,12 +82,12 @@ fn plan_follows_a_vip_through_its_life() {
 fn dead_endpoints_leave_load_balancers_without_a_replacement() {
     let mut mirror = with_pod("192.168.4.5");
     let both = vip(Kind::ClusterIp, &[("192.168.2.3", 80, false), ("192.168.4.5", 80, true)]);
-    let plan = made(&mirror, &network(), &web(), Some(&both), Rules::default());
+    let plan = made(&mirror, &network(), &web(), Some(&both), Capabilities::default());
     carry_out(&mut mirror, &plan);
     let pod = mirror.local(ip("192.168.4.5")).unwrap();
     mirror.remove_endpoint(&pod);
     assert_eq!(mirror.invalidate(&pod), [web()]);
-    insta::assert_snapshot!(text(&mirror, Some(&both), Rules { modify: true, ..Rules::default() }), @r"
+    insta::assert_snapshot!(text(&mirror, Some(&both), Capabilities { modify: true, ..Capabilities::default() }), @r"
     modify load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80
     wait 10.96.0.1:80/tcp: the pod at 192.168.4.5 has no endpoint in HNS yet
     ");
@@ -98,7 +98,7 @@ fn local_endpoint_wins_over_the_slice_and_foreign_remote_endpoint_is_reused() {
     let mut mirror = with_pod("192.168.4.5");
     mirror.put_endpoint(Guid::random(), Endpoint::Foreign([ip("192.168.2.3")].into()), 1);
     let vip = vip(Kind::ClusterIp, &[("192.168.4.5", 80, false), ("192.168.2.3", 80, false)]);
-    assert_eq!(text(&mirror, Some(&vip), Rules::default()), "create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 80\n");
+    assert_eq!(text(&mirror, Some(&vip), Capabilities::default()), "create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 80\n");
 }
 
 #[test]
@@ -108,15 +108,16 @@ fn plan_reports_missing_features_of_hns() {
     asking.sources = Some(["203.0.113.0/24".parse().unwrap()].into());
     asking.keep_client = true;
     asking.inside = Some(backends(&[("192.168.2.9", 80, false)]));
-    let gaps = |rules| made(&Mirror::default(), &network(), &web(), Some(&asking), rules).gaps.iter().map(Gap::name).collect::<Vec<_>>();
-    assert_eq!(gaps(Rules::default()), ["NoSessionAffinity", "NoSourceRanges", "NoClientAddress", "LocalBackendsOnly", "SeveralTargetPorts"]);
-    let text = text(&Mirror::default(), Some(&asking), Rules::default());
+    let gaps =
+        |capabilities| made(&Mirror::default(), &network(), &web(), Some(&asking), capabilities).gaps.iter().map(Gap::name).collect::<Vec<_>>();
+    assert_eq!(gaps(Capabilities::default()), ["NoSessionAffinity", "NoSourceRanges", "NoClientAddress", "LocalBackendsOnly", "SeveralTargetPorts"]);
+    let text = text(&Mirror::default(), Some(&asking), Capabilities::default());
     assert!(text.contains("create load balancer 10.96.0.1:80/tcp -> 2 endpoints at 8080"), "the port that most have: {text}");
-    let all = Rules { affinity: true, dsr: true, ..Rules::default() };
+    let all = Capabilities { affinity: true, dsr: true, ..Capabilities::default() };
     assert_eq!(gaps(all), ["NoAffinityTimeout", "NoSourceRanges", "LocalBackendsOnly", "SeveralTargetPorts"]);
     let kept = Vip { preserve_destination: true, ..vip(Kind::LoadBalancer, &[("192.168.2.3", 80, false)]) };
-    let gaps = |rules| made(&Mirror::default(), &network(), &web(), Some(&kept), rules).gaps;
-    assert_eq!((gaps(Rules::default())[0].name(), gaps(all).len()), ("NoPreservedDestination", 0));
+    let gaps = |capabilities| made(&Mirror::default(), &network(), &web(), Some(&kept), capabilities).gaps;
+    assert_eq!((gaps(Capabilities::default())[0].name(), gaps(all).len()), ("NoPreservedDestination", 0));
     let host = vip(Kind::ClusterIp, &[("10.0.0.1", 80, true), ("192.168.2.3", 80, false)]);
     let plan = made(&Mirror::default(), &network(), &web(), Some(&host), all);
     assert_eq!((plan.gaps[0].name(), plan.missing_endpoints.len(), plan.steps.len()), ("HostNetworkBackend", 0, 2));
@@ -135,8 +136,9 @@ fn plan_reports_missing_features_of_hns() {
 /// winkernel.md §1.3, one row after the other: flags of the load balancer and of its port mapping.
 #[test]
 fn documents_carry_upstream_flags() {
-    let rules = Rules { cluster_ip_dsr: true, dsr: true, affinity: true, modify: true };
-    let shape = |address: Option<&str>, vip: &Vip, rules| Shape::desired(&key(address, 80), vip, 8080, vec![Guid::NIL], &[], rules, &network());
+    let capabilities = Capabilities { cluster_ip_dsr: true, dsr: true, affinity: true, modify: true };
+    let shape =
+        |address: Option<&str>, vip: &Vip, capabilities| Shape::desired(&key(address, 80), vip, 8080, vec![Guid::NIL], &[], capabilities, &network());
     let flags = |shape: Shape| (shape.flags.0, shape.port_flags.0);
     let local = |kind| Vip { keep_client: true, ..vip(kind, &[]) };
     let keeping = |kind| Vip { preserve_destination: true, ..vip(kind, &[]) };
@@ -154,23 +156,23 @@ fn documents_carry_upstream_flags() {
         (vip(Kind::ClusterIp, &[]), Some("fd00::1"), (3, 0)),
         (local(Kind::LoadBalancer), Some("fd00::9"), (3, 16)),
     ] {
-        assert_eq!(flags(shape(address, &vip, rules)), expected, "{vip} at {address:?}");
-        assert_eq!(shape(address, &vip, Rules::default()).flags.0 & 1, 0, "no direct server return where the service has none");
+        assert_eq!(flags(shape(address, &vip, capabilities)), expected, "{vip} at {address:?}");
+        assert_eq!(shape(address, &vip, Capabilities::default()).flags.0 & 1, 0, "no direct server return where the service has none");
     }
     let sticky = Vip { affinity: Some(60), ..vip(Kind::ClusterIp, &[]) };
-    assert_eq!(shape(Some("10.96.0.1"), &sticky, rules).distribution, DistributionType::SOURCE_IP);
-    assert_eq!(shape(Some("10.96.0.1"), &sticky, Rules::default()).distribution, DistributionType::PER_CONNECTION);
-    let document = shape(None, &local(Kind::NodePort), rules).document(Guid::NIL, &key(None, 30080));
+    assert_eq!(shape(Some("10.96.0.1"), &sticky, capabilities).distribution, DistributionType::SOURCE_IP);
+    assert_eq!(shape(Some("10.96.0.1"), &sticky, Capabilities::default()).distribution, DistributionType::PER_CONNECTION);
+    let document = shape(None, &local(Kind::NodePort), capabilities).document(Guid::NIL, &key(None, 30080));
     assert!(document.frontend_vips.is_empty() && document.source_vip.is_empty());
     assert_eq!((document.flags, document.port_mappings[0].flags), (LoadBalancerFlags::DSR, PortMappingFlags(18)));
     assert_eq!(vip_key(&document), Some(key(None, 30080)));
-    assert_eq!(Shape::of(&document), shape(None, &local(Kind::NodePort), rules));
+    assert_eq!(Shape::of(&document), shape(None, &local(Kind::NodePort), capabilities));
 }
 
 #[test]
 fn incomplete_documents_match_nothing() {
     let half = HostComputeLoadBalancer { host_compute_endpoints: vec![Guid::NIL], ..HostComputeLoadBalancer::default() };
-    let desired = Shape::desired(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![Guid::NIL], &[], Rules::default(), &network());
+    let desired = Shape::desired(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![Guid::NIL], &[], Capabilities::default(), &network());
     assert_eq!(vip_key(&half), None);
     assert!(!desired.is_met_by(&Shape::of(&half)) && !desired.differs_in_endpoints_at_most(&Shape::of(&half)));
     let mut mirror = Mirror::default();
@@ -182,16 +184,16 @@ fn incomplete_documents_match_nothing() {
 #[test]
 fn overlay_plan_creates_an_endpoint_for_every_address() {
     let backend = vip(Kind::ClusterIp, &[("192.168.2.3", 80, false)]);
-    let plan = made(&Mirror::default(), &overlay(), &web(), Some(&backend), Rules::default());
+    let plan = made(&Mirror::default(), &overlay(), &web(), Some(&backend), Capabilities::default());
     insta::assert_snapshot!(plan.display(&web()), @r"
     create remote endpoint 192.168.2.3
     create endpoint of source VIP 192.168.4.2
     create endpoint of service address 10.96.0.1
     create load balancer 10.96.0.1:80/tcp -> 1 endpoints at 80
     ");
-    let empty = made(&Mirror::default(), &overlay(), &web(), Some(&vip(Kind::ClusterIp, &[])), Rules::default());
+    let empty = made(&Mirror::default(), &overlay(), &web(), Some(&vip(Kind::ClusterIp, &[])), Capabilities::default());
     assert_eq!(empty.display(&web()).to_string(), "create endpoint of service address 10.96.0.1\n", "even without backends");
-    let outer = made(&Mirror::default(), &overlay(), &web(), Some(&vip(Kind::ExternalIp, &[])), Rules::default());
+    let outer = made(&Mirror::default(), &overlay(), &web(), Some(&vip(Kind::ExternalIp, &[])), Capabilities::default());
     assert_eq!(outer, Plan::default(), "for ClusterIPs only");
 }
 
@@ -209,7 +211,7 @@ fn overlay_endpoints_carry_their_provider_address() {
     let source = Remote::SourceVip(ip("192.168.4.2")).document(&network);
     assert_eq!((source.is_remote(), source.policies.len()), (false, 0));
     let source_of =
-        |remotes: &[IpAddr]| Shape::desired(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![], remotes, Rules::default(), &network).source_vip;
+        |remotes: &[IpAddr]| Shape::desired(&web(), &vip(Kind::ClusterIp, &[]), 80, vec![], remotes, Capabilities::default(), &network).source_vip;
     assert_eq!(source_of(&[ip("192.168.2.3")]), Some(ip("192.168.4.2")));
     assert_eq!(source_of(&[ip("192.168.2.3"), ip("10.0.0.3")]), Some(ip("10.0.0.1")), "a node can only answer the node's own address");
     assert_eq!(source_of(&[ip("203.0.113.7")]), Some(ip("10.0.0.1")));

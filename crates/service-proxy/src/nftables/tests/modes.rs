@@ -32,9 +32,9 @@ fn node() -> (Lab, Places) {
     (lab, places)
 }
 
-struct Kernel(Nftables);
+struct NftablesMode(Nftables);
 
-impl Serve for Kernel {
+impl Serve for NftablesMode {
     const MODE: Mode = Mode::Nftables;
 
     async fn begin() -> (Self, Places) {
@@ -52,9 +52,9 @@ impl Serve for Kernel {
     }
 }
 
-struct Process(Option<Userspace>);
+struct UserspaceMode(Option<Userspace>);
 
-impl Process {
+impl UserspaceMode {
     fn proxy() -> Userspace {
         Userspace::new(userspace::Settings {
             interface: Some(Arc::new(LinuxAddresses::open("svc0").unwrap())),
@@ -79,7 +79,7 @@ impl Process {
     }
 }
 
-impl Serve for Process {
+impl Serve for UserspaceMode {
     const MODE: Mode = Mode::Userspace;
 
     async fn begin() -> (Self, Places) {
@@ -104,7 +104,7 @@ impl Serve for Process {
 mod kernel {
     use crate::modes::try_each;
 
-    try_each!(super::Kernel:
+    try_each!(super::NftablesMode:
         every_address_of_a_service_answers
         tcp_and_udp_share_a_port
         each_port_leads_to_the_port_of_the_slice
@@ -132,7 +132,7 @@ mod kernel {
 mod process {
     use crate::modes::try_each;
 
-    try_each!(super::Process:
+    try_each!(super::UserspaceMode:
         every_address_of_a_service_answers
         tcp_and_udp_share_a_port
         each_port_leads_to_the_port_of_the_slice

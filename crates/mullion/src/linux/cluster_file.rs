@@ -7,17 +7,20 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use kube_rules::NodeOs;
 use lab::dir::{Dirs, Env};
-use lab::error::{ExitCode, LabError};
-use lab::plan::{Host, LAN, LanFull};
+use lab::error::LabError;
+use lab::lan::{Host, LAN, LanFull};
 use node_config::addresses::{AddressError, AddressOptions};
+use node_config::node::Part;
 use node_config::node_spec::{NodeSpec, SpecError};
 use serde::{Deserialize, Serialize};
 
@@ -78,33 +81,23 @@ pub enum ClusterError {
     Lab(#[from] LabError),
 }
 
-impl ClusterError {
-    pub fn exit_code(&self) -> ExitCode {
-        match self {
-            Self::Spec(_) | Self::Addresses(_) | Self::Lan(_) => ExitCode::Usage,
-            Self::NewerFormat { .. } | Self::OtherCluster { .. } | Self::Delete { .. } => ExitCode::Directory,
-            Self::Lab(error) => error.exit_code(),
-        }
-    }
-}
-
 /// Which networks and hosts there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct Layout {
     /// Validated options.
     pub addresses: AddressOptions,
     /// `cp` and the nodes, in the order of the specification. `gw` is the bridge's own host.
     pub hosts: Vec<Host>,
 }
 
-impl Plan {
+impl Layout {
     /// Gives each node an address: the one it had (`known`), else the first free one.
     ///
     /// # Errors
     /// One line that names the option and the way out.
     pub fn new(nodes: &[NodeSpec], addresses: &AddressOptions, known: &BTreeMap<String, Ipv4Addr>) -> Result<Self, ClusterError> {
         addresses.check(nodes.len(), LAN)?;
-        Ok(Self { addresses: addresses.clone(), hosts: lab::plan::hosts(nodes.iter().map(|node| node.name.as_str()), known)? })
+        Ok(Self { addresses: addresses.clone(), hosts: lab::lan::hosts(nodes.iter().map(|node| node.name.as_str()), known)? })
     }
 
     pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
@@ -123,7 +116,7 @@ pub struct Cluster {
     pub name: String,
     pub nodes: Vec<NodeSpec>,
     /// The network mode.
-    pub network: String,
+    pub network: Network,
     pub addresses: AddressOptions,
     /// Switches of the node agents, as `HyperVContainer=true`.
     #[serde(default)]
@@ -136,7 +129,7 @@ pub struct Cluster {
     pub insecure_registries: Vec<String>,
     /// Parts that the node agents leave out, as `proxy`.
     #[serde(default)]
-    pub without: Vec<String>,
+    pub without: Vec<Part>,
     /// The API server's port on 127.0.0.1; `None` before the first start, and in files of format 1.
     #[serde(default)]
     pub port: Option<u16>,
@@ -153,13 +146,30 @@ pub struct Cluster {
     pub node_addresses: BTreeMap<String, Ipv4Addr>,
 }
 
+/// A pod network between nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Network {
+    /// Every node routes the others' pods to their addresses
+    #[default]
+    HostGateway,
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HostGateway => "host-gateway",
+        })
+    }
+}
+
 /// Options of `up`; `None` takes what DIR remembers, or the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Requested {
     /// `--nodes`.
     pub nodes: Option<Vec<NodeSpec>>,
     /// `--network`.
-    pub network: Option<String>,
+    pub network: Option<Network>,
     /// `--cluster-cidr` and the like.
     pub addresses: Option<AddressOptions>,
     /// `--feature-gates`.
@@ -169,7 +179,7 @@ pub struct Requested {
     /// `--insecure-registry`, alike.
     pub insecure_registries: Option<Vec<String>>,
     /// `--without`, alike.
-    pub without: Option<Vec<String>>,
+    pub without: Option<Vec<Part>>,
     /// `--name`.
     pub name: Option<String>,
     /// `--kubeconfig`; an empty path forgets the one that is remembered.
@@ -208,7 +218,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`ClusterError::OtherCluster`] when they differ; address errors.
-    pub fn reconcile(known: Option<Self>, requested: Requested, default_nodes: &[NodeSpec], dirs: &Dirs) -> Result<(Self, Plan), ClusterError> {
+    pub fn merge(known: Option<Self>, requested: Requested, default_nodes: &[NodeSpec], dirs: &Dirs) -> Result<(Self, Layout), ClusterError> {
         let list = |nodes: &[NodeSpec]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         if let Some(known) = &known {
             let refuse = |option, held: &dyn ToString, reason| {
@@ -240,7 +250,7 @@ impl Cluster {
         let mut cluster = known.unwrap_or_else(|| Self {
             format: FORMAT,
             nodes: requested.nodes.unwrap_or_else(|| default_nodes.to_vec()),
-            network: requested.network.unwrap_or_else(|| "host-gateway".into()),
+            network: requested.network.unwrap_or_default(),
             addresses: requested.addresses.unwrap_or_default(),
             feature_gates: String::new(),
             registry_mirrors: Vec::new(),
@@ -266,9 +276,9 @@ impl Cluster {
         if cluster.name.is_empty() {
             cluster.name = dirs.default_name();
         }
-        let plan = Plan::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses)?;
-        cluster.node_addresses = plan.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
-        Ok((cluster, plan))
+        let layout = Layout::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses)?;
+        cluster.node_addresses = layout.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
+        Ok((cluster, layout))
     }
 
     /// Writes `cluster.json`, whole or not at all.
@@ -292,7 +302,7 @@ pub fn dirs(args: &DirArgs) -> Result<Dirs, LabError> {
 ///
 /// # Errors
 /// When one cannot be made.
-pub fn make_layout(dirs: &Dirs, nodes: &[NodeSpec]) -> Result<(), LabError> {
+pub fn make_dirs(dirs: &Dirs, nodes: &[NodeSpec]) -> Result<(), LabError> {
     let mut all: Vec<PathBuf> = ["pki", "store", "log"].iter().map(|d| dirs.dir.join(d)).collect();
     for node in nodes {
         let drives: &[&str] = match (node.os, node.drive) {
@@ -327,23 +337,21 @@ mod tests {
         fs::create_dir_all(&dirs.dir).unwrap();
         let defaults = parse_list("lin01:linux,win01:windows").unwrap();
         assert_eq!(Cluster::load(&dirs).unwrap(), None);
-        let (cluster, plan) = Cluster::reconcile(None, Requested::default(), &defaults, &dirs).unwrap();
+        let (cluster, layout) = Cluster::merge(None, Requested::default(), &defaults, &dirs).unwrap();
         cluster.save(&dirs).unwrap();
         let known = Cluster::load(&dirs).unwrap();
         assert_eq!(known.as_ref(), Some(&cluster));
-        let again = Cluster::reconcile(known.clone(), Requested::default(), &[], &dirs).unwrap();
-        assert_eq!(again, (cluster, plan), "resumed without options");
+        let again = Cluster::merge(known.clone(), Requested::default(), &[], &dirs).unwrap();
+        assert_eq!(again, (cluster, layout), "resumed without options");
         let mirrors = |list: &[&str]| Requested { registry_mirrors: Some(list.iter().map(|m| (*m).to_owned()).collect()), ..Requested::default() };
-        let (mirrored, _) = Cluster::reconcile(known.clone(), mirrors(&["docker.io=http://a"]), &[], &dirs).unwrap();
-        let (later, _) = Cluster::reconcile(Some(mirrored), Requested::default(), &[], &dirs).unwrap();
+        let (mirrored, _) = Cluster::merge(known.clone(), mirrors(&["docker.io=http://a"]), &[], &dirs).unwrap();
+        let (later, _) = Cluster::merge(Some(mirrored), Requested::default(), &[], &dirs).unwrap();
         assert_eq!(later.registry_mirrors, ["docker.io=http://a"], "remembered");
-        let (other, _) = Cluster::reconcile(Some(later), mirrors(&["docker.io=http://b"]), &[], &dirs).unwrap();
+        let (other, _) = Cluster::merge(Some(later), mirrors(&["docker.io=http://b"]), &[], &dirs).unwrap();
         assert_eq!(other.registry_mirrors, ["docker.io=http://b"], "replaced");
-        let refused = |requested| Cluster::reconcile(known.clone(), requested, &[], &dirs).unwrap_err().to_string();
+        let refused = |requested| Cluster::merge(known.clone(), requested, &[], &dirs).unwrap_err().to_string();
         let nodes = Requested { nodes: Some(parse_list("b:linux").unwrap()), ..Requested::default() };
         assert!(refused(nodes).contains("--nodes lin01:linux,win01:windows:20348; leave --nodes out to resume it, or choose another --dir"));
-        let network = Requested { network: Some("vxlan".into()), ..Requested::default() };
-        assert!(refused(network).contains("--network host-gateway"));
         let addresses = Requested { addresses: Some(AddressOptions { node_mask: 26, ..AddressOptions::default() }), ..Requested::default() };
         assert!(refused(addresses).contains("--node-mask 24"));
     }
@@ -358,12 +366,12 @@ mod tests {
             kubeconfig: Some("/k".into()),
             outside: Some(true),
             no_stand_ins: Some(true),
-            without: Some(vec!["proxy".into()]),
+            without: Some(vec![Part::Proxy]),
             feature_gates: Some("HyperVContainer=true".into()),
             ..Requested::default()
         };
-        let (made, _) = Cluster::reconcile(None, made, &defaults, &dirs).unwrap();
-        let (resumed, _) = Cluster::reconcile(Some(made.clone()), Requested::default(), &[], &dirs).unwrap();
+        let (made, _) = Cluster::merge(None, made, &defaults, &dirs).unwrap();
+        let (resumed, _) = Cluster::merge(Some(made.clone()), Requested::default(), &[], &dirs).unwrap();
         assert_eq!(resumed, made);
         assert_eq!((made.name.as_str(), made.kubeconfig.as_deref(), made.outside, made.no_stand_ins), ("ci", Some(Path::new("/k")), true, true));
         let back = Requested {
@@ -375,7 +383,7 @@ mod tests {
             name: Some("other".into()),
             ..Requested::default()
         };
-        let (back, _) = Cluster::reconcile(Some(made), back, &[], &dirs).unwrap();
+        let (back, _) = Cluster::merge(Some(made), back, &[], &dirs).unwrap();
         assert_eq!((back.name.as_str(), back.kubeconfig, back.outside, back.no_stand_ins), ("other", None, false, false));
         assert!(back.without.is_empty() && back.feature_gates.is_empty());
     }
@@ -390,7 +398,7 @@ mod tests {
             "serviceCidr": "10.96.0.0/12", "dnsIp": "10.96.0.10"}, "nodeAddresses": {"win01": "10.240.0.11"}}"#;
         fs::write(dirs.dir.join("cluster.json"), old).unwrap();
         let known = Cluster::load(&dirs).unwrap();
-        let (cluster, _) = Cluster::reconcile(known, Requested::default(), &[], &dirs).unwrap();
+        let (cluster, _) = Cluster::merge(known, Requested::default(), &[], &dirs).unwrap();
         assert_eq!((cluster.format, cluster.name.as_str(), cluster.port, cluster.outside), (FORMAT, "dir", None, false));
     }
 
@@ -404,14 +412,14 @@ mod tests {
         assert!(e.to_string().contains("is of format 9, this mullion reads up to 2"), "{e}");
         fs::write(dirs.dir.join("cluster.json"), r#"{"format": 1, "nod"#).unwrap();
         let e = Cluster::load(&dirs).unwrap_err();
-        assert!(matches!(e, ClusterError::Lab(LabError::Damaged { .. })) && e.exit_code() as u8 == 65, "{e}");
+        assert!(matches!(e, ClusterError::Lab(LabError::Damaged { .. })), "{e}");
     }
 
     #[test]
     fn node_kinds_have_their_directories() {
         let root = tempfile::tempdir().unwrap();
         let dirs = dirs(root.path());
-        make_layout(&dirs, &parse_list("l:linux,w:windows,v:windows:drive=D").unwrap()).unwrap();
+        make_dirs(&dirs, &parse_list("l:linux,w:windows,v:windows:drive=D").unwrap()).unwrap();
         for there in ["pki", "store", "log", "hosts/l/root", "hosts/l/images", "hosts/w/c", "hosts/w/hns", "hosts/v/d"] {
             assert!(dirs.dir.join(there).is_dir(), "{there}");
         }

@@ -1,4 +1,4 @@
-//! Health and metrics endpoints: metrics, mode and configuration on :10249, health on :10256, with upstream's meaning.
+//! Health and metrics server: metrics, mode and configuration on :10249, health on :10256, with upstream's meaning.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::run::Status;
 /// Connections to one address.
 const LIMITS: Limits = Limits { first_request: Duration::from_secs(10), ..Limits::new(256, 128) };
 
-/// State that the endpoints report.
-pub struct Endpoints {
+/// The server of the proxy's status.
+pub struct StatusServer {
     /// Progress of the proxy.
     pub status: watch::Receiver<Status>,
     /// What is measured.
@@ -42,7 +42,7 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
-/// Which endpoints an address serves.
+/// Which server an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Site {
     /// Metrics, mode, configuration.
@@ -61,8 +61,8 @@ fn time(at: Option<SystemTime>) -> String {
     jiff::Timestamp::try_from(at).map_or_else(|error| error.to_string(), |at| at.to_string())
 }
 
-impl Endpoints {
-    /// Endpoints of a proxy that works as `config` says, which is the configuration in effect.
+impl StatusServer {
+    /// The server of a proxy that works as `config` says, which is the configuration in effect.
     pub fn new(config: KubeProxyConfiguration, mode: Mode, status: watch::Receiver<Status>) -> Arc<Self> {
         let metrics = Metrics::default();
         metrics.report(status.clone());
@@ -151,10 +151,10 @@ impl Endpoints {
 }
 
 /// Listens at `at` and answers until the program ends.
-async fn serve_at(at: SocketAddr, site: Site, endpoints: Arc<Endpoints>) -> Result<(), ListenError> {
+async fn serve_at(at: SocketAddr, site: Site, server: Arc<StatusServer>) -> Result<(), ListenError> {
     let listener = TcpListener::bind(at).await.map_err(|source| ListenError { at, source })?;
     let service = move |request: Request<Incoming>| {
-        let (status, kind, text) = endpoints.answer(site, request.uri().path(), Format::accepted(request.headers()));
+        let (status, kind, text) = server.answer(site, request.uri().path(), Format::accepted(request.headers()));
         let mut response = Response::new(Full::new(Bytes::from(text)));
         *response.status_mut() = status;
         response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
@@ -172,19 +172,19 @@ mod tests {
     use super::*;
     use crate::table::{Protocol, VipAddress, VipKey};
 
-    fn endpoints(status: Status) -> Arc<Endpoints> {
-        Endpoints::new(KubeProxyConfiguration::default(), Mode::Kernel, watch::Sender::new(status).subscribe())
+    fn server(status: Status) -> Arc<StatusServer> {
+        StatusServer::new(KubeProxyConfiguration::default(), Mode::Hns, watch::Sender::new(status).subscribe())
     }
 
     #[tokio::test(start_paused = true)]
     async fn health_means_what_upstreams_means() {
         let busy = Status { stuck_since: Some(Instant::now()), ..Status::default() };
-        let codes = |endpoints: &Endpoints| ["/healthz", "/livez"].map(|path| endpoints.answer(Site::Health, path, Format::Text).0.as_u16());
-        let waits = endpoints(busy);
+        let codes = |server: &StatusServer| ["/healthz", "/livez"].map(|path| server.answer(Site::Health, path, Format::Text).0.as_u16());
+        let waits = server(busy);
         assert_eq!(codes(&waits), [200, 200], "a change may wait for a while");
         tokio::time::advance(Duration::from_secs(61)).await;
         assert_eq!(codes(&waits), [503, 503]);
-        let leaving = endpoints(Status { node_leaving: true, ..Status::default() });
+        let leaving = server(Status { node_leaving: true, ..Status::default() });
         assert_eq!(codes(&leaving), [503, 200], "a node that leaves takes no new load, and is alive");
         assert!(leaving.answer(Site::Health, "/healthz", Format::Text).2.contains("\"nodeEligible\": false"));
         let metrics = leaving.answer(Site::Metrics, "/metrics", Format::Text).2;
@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn each_site_has_its_own_paths() {
-        let ready = endpoints(Status { ready: true, ..Status::default() });
-        let code = |endpoints: &Endpoints, site, path| endpoints.answer(site, path, Format::Text).0.as_u16();
+        let ready = server(Status { ready: true, ..Status::default() });
+        let code = |server: &StatusServer, site, path| server.answer(site, path, Format::Text).0.as_u16();
         assert_eq!(ready.answer(Site::Metrics, "/proxyMode", Format::Text).2, "kernelspace");
         assert_eq!(
             [code(&ready, Site::Metrics, "/readyz"), code(&ready, Site::Metrics, "/configz"), code(&ready, Site::Metrics, "/healthz")],
@@ -205,24 +205,24 @@ mod tests {
         assert_eq!([code(&ready, Site::Health, "/metrics"), code(&ready, Site::Metrics, "/livez")], [404; 2]);
         let mut behind = Status { vips: 10, eta: Some(Duration::from_secs(7)), ..Status::default() };
         behind.progress.pending = 4;
-        let (code, _, text) = endpoints(behind).answer(Site::Metrics, "/readyz", Format::Text);
+        let (code, _, text) = server(behind).answer(Site::Metrics, "/readyz", Format::Text);
         assert_eq!(code, 503);
         assert!(text.contains("\"missing\":4") && text.contains("\"etaSeconds\":7.0"), "{text}");
         // One is refused for good: the others are served, and the node is ready.
         let mut refused = Status { ready: true, vips: 10, ..Status::default() };
         let key = VipKey { address: VipAddress::Ip([10, 96, 0, 9].into()), protocol: Protocol::Tcp, port: 80 };
         refused.progress.failing.insert(key, "the port is taken".into());
-        let (code, _, text) = endpoints(refused.clone()).answer(Site::Metrics, "/readyz", Format::Text);
+        let (code, _, text) = server(refused.clone()).answer(Site::Metrics, "/readyz", Format::Text);
         assert!(code == 200 && text.contains("\"converged\":false") && text.contains("\"failing\":1"), "{text}");
         refused.progress.unavailable = Some("the service is away".into());
-        assert_eq!(endpoints(refused).answer(Site::Metrics, "/readyz", Format::Text).0, 503);
+        assert_eq!(server(refused).answer(Site::Metrics, "/readyz", Format::Text).0, 503);
     }
 
     #[test]
     fn configz_serves_the_configuration_in_effect() {
         let config = KubeProxyConfiguration { hostname_override: "win01".into(), ..KubeProxyConfiguration::default() };
-        let config = crate::options::in_effect(config, Mode::Kernel, Some("pods".into()));
-        let served = Endpoints::new(config.clone(), Mode::Kernel, watch::Sender::new(Status::default()).subscribe()).configz();
+        let config = crate::options::in_effect(config, Mode::Hns, Some("pods".into()));
+        let served = StatusServer::new(config.clone(), Mode::Hns, watch::Sender::new(Status::default()).subscribe()).configz();
         let document = &served["kubeproxy.config.k8s.io"];
         assert_eq!(node_config::document::read::<KubeProxyConfiguration>(document).unwrap().config, config);
         assert_eq!((&document["mode"], &document["winkernel"]["networkName"]), (&"kernelspace".into(), &"pods".into()));

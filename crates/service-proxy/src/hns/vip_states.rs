@@ -9,23 +9,23 @@ use super::document::successor_id;
 use super::gap::Gap;
 use crate::table::{Vip, VipKey};
 
-/// The VIPs.
+/// The states of all VIPs.
 #[derive(Debug, Default)]
-pub struct Vips {
+pub struct VipStates {
     /// How many load balancers of a VIP could not be deleted, where any.
     generations: HashMap<VipKey, u32>,
     /// VIPs that wait until every endpoint was read.
     reading: BTreeSet<VipKey>,
     /// VIPs that wait for a new enumeration of endpoints; those that had it.
-    awaiting_look: BTreeSet<VipKey>,
-    looked: BTreeSet<VipKey>,
+    awaiting_enumeration: BTreeSet<VipKey>,
+    enumerated: BTreeSet<VipKey>,
     failing: BTreeMap<VipKey, String>,
     gaps: BTreeMap<VipKey, Vec<Gap>>,
     finished: u64,
     changed: bool,
 }
 
-impl Vips {
+impl VipStates {
     /// VIPs that are not what they should be, with the reason.
     pub fn failing(&self) -> &BTreeMap<VipKey, String> {
         &self.failing
@@ -56,18 +56,20 @@ impl Vips {
         self.generations.get(key).copied().unwrap_or(0)
     }
 
-    /// Notes a generation. Whether it is the first one of any VIP.
-    pub fn set_generation(&mut self, key: VipKey, generation: u32) -> bool {
-        let first = self.generations.is_empty();
+    /// Whether the load balancer of any VIP could not be deleted.
+    pub fn has_generations(&self) -> bool {
+        !self.generations.is_empty()
+    }
+
+    pub fn set_generation(&mut self, key: VipKey, generation: u32) {
         self.generations.insert(key, generation);
-        first
     }
 
     /// The VIP changed: it waits for nothing any more.
     pub fn touch(&mut self, key: &VipKey) {
         self.reading.remove(key);
-        self.awaiting_look.remove(key);
-        self.looked.remove(key);
+        self.awaiting_enumeration.remove(key);
+        self.enumerated.remove(key);
     }
 
     /// Has a VIP wait until every endpoint was read.
@@ -81,45 +83,45 @@ impl Vips {
     }
 
     /// Has a VIP wait for the next enumeration of endpoints, unless it had one since it last ended. Whether it waits.
-    pub fn wait_for_look(&mut self, key: VipKey) -> bool {
-        let waits = !self.looked.contains(&key);
+    pub fn wait_for_enumeration(&mut self, key: VipKey) -> bool {
+        let waits = !self.enumerated.contains(&key);
         if waits {
-            self.awaiting_look.insert(key);
+            self.awaiting_enumeration.insert(key);
         }
         waits
     }
 
     /// Endpoints were enumerated: these waited, and do not wait again.
-    pub fn end_look(&mut self) -> BTreeSet<VipKey> {
-        self.looked.extend(&self.awaiting_look);
-        take(&mut self.awaiting_look)
+    pub fn end_enumeration(&mut self) -> BTreeSet<VipKey> {
+        self.enumerated.extend(&self.awaiting_enumeration);
+        take(&mut self.awaiting_enumeration)
     }
 
     /// No VIP waits any more: everything was read again.
     pub fn forget_waiting(&mut self) {
         self.reading.clear();
-        self.awaiting_look.clear();
+        self.awaiting_enumeration.clear();
     }
 
     /// Whether a VIP waits for something to be read.
     pub fn is_waiting(&self, key: &VipKey) -> bool {
-        self.reading.contains(key) || self.awaiting_look.contains(key)
+        self.reading.contains(key) || self.awaiting_enumeration.contains(key)
     }
 
     /// Whether some wait for an enumeration.
-    pub fn awaits_look(&self) -> bool {
-        !self.awaiting_look.is_empty()
+    pub fn awaits_enumeration(&self) -> bool {
+        !self.awaiting_enumeration.is_empty()
     }
 
     /// How many wait for something to be read.
     pub fn waiting(&self) -> usize {
-        self.reading.len() + self.awaiting_look.len()
+        self.reading.len() + self.awaiting_enumeration.len()
     }
 
     /// A VIP was processed to the end; `reason` says what is not as it should be.
-    pub fn ended(&mut self, key: VipKey, reason: Option<String>) {
+    pub fn record_result(&mut self, key: VipKey, reason: Option<String>) {
         self.finished += 1;
-        self.looked.remove(&key);
+        self.enumerated.remove(&key);
         if self.failing.get(&key) == reason.as_ref() {
             return;
         }
@@ -162,39 +164,41 @@ mod tests {
 
     #[test]
     fn vip_waits_for_one_enumeration_until_it_ends_or_changes() {
-        let mut vips = Vips::default();
-        assert!(vips.wait_for_look(key(1)) && vips.is_waiting(&key(1)));
+        let mut vips = VipStates::default();
+        assert!(vips.wait_for_enumeration(key(1)) && vips.is_waiting(&key(1)));
         vips.wait_for_reading(key(2));
-        assert_eq!((vips.waiting(), vips.end_look()), (2, [key(1)].into()));
-        assert!(!vips.wait_for_look(key(1)), "it had its enumeration");
-        vips.ended(key(1), Some("no endpoint".into()));
-        assert!(vips.wait_for_look(key(1)), "the next attempt asks again");
+        assert_eq!((vips.waiting(), vips.end_enumeration()), (2, [key(1)].into()));
+        assert!(!vips.wait_for_enumeration(key(1)), "it had its enumeration");
+        vips.record_result(key(1), Some("no endpoint".into()));
+        assert!(vips.wait_for_enumeration(key(1)), "the next attempt asks again");
         vips.touch(&key(1));
-        assert!(!vips.is_waiting(&key(1)) && !vips.awaits_look());
+        assert!(!vips.is_waiting(&key(1)) && !vips.awaits_enumeration());
         assert_eq!((vips.end_reading(), vips.waiting()), ([key(2)].into(), 0));
     }
 
     #[test]
     fn changes_of_failures_and_gaps_are_reported_once() {
-        let mut vips = Vips::default();
-        vips.ended(key(1), None);
+        let mut vips = VipStates::default();
+        vips.record_result(key(1), None);
         vips.note_gaps(&key(1), &[], None);
         assert!(!vips.take_changed(), "nothing differs");
-        vips.ended(key(1), Some("refused".into()));
+        vips.record_result(key(1), Some("refused".into()));
         assert!(vips.take_changed() && !vips.take_changed());
-        vips.ended(key(1), Some("refused".into()));
+        vips.record_result(key(1), Some("refused".into()));
         assert!(!vips.take_changed(), "the same failure again");
         vips.note_gaps(&key(1), &[Gap::SourceRanges], None);
-        vips.ended(key(1), None);
+        vips.record_result(key(1), None);
         assert!(vips.take_changed() && vips.failing().is_empty());
         assert_eq!((vips.finished(), vips.gaps()[&key(1)].len()), (4, 1));
     }
 
     #[test]
     fn load_balancer_that_cannot_be_deleted_gets_a_successor_with_another_id() {
-        let mut vips = Vips::default();
+        let mut vips = VipStates::default();
         let first = vips.id_of("uid", &key(1));
-        assert!(vips.set_generation(key(1), 1) && !vips.set_generation(key(2), 1), "the first of all is named");
+        assert!(!vips.has_generations());
+        vips.set_generation(key(1), 1);
+        assert!(vips.has_generations());
         assert_ne!(vips.id_of("uid", &key(1)), first);
         assert_eq!((vips.generation(&key(1)), vips.generation(&key(3))), (1, 0));
     }
