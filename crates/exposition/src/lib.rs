@@ -9,7 +9,10 @@ use std::fmt::Write as _;
 
 use http::{HeaderMap, header};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{CounterValueEncoder, DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, GaugeValueEncoder, text};
+use prometheus_client::encoding::{
+    CounterValueEncoder, DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, GaugeValueEncoder, NoLabelSet, text,
+};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Metric, Registry};
 
 /// A format of metrics.
@@ -68,6 +71,17 @@ impl Format {
 /// A counter's `name` is without `_total`.
 pub fn register(registry: &mut Registry, name: &'static str, help: &'static str, metric: impl Metric) {
     registry.register_collector(Box::new(Described { name, help, metric: Box::new(metric) }));
+}
+
+/// Writes a family of counters from a collector; `name` is without `_total`.
+pub fn counters<L: EncodeLabelSet, V: EncodeCounterValue>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (L, V)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    samples.into_iter().try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None))
 }
 
 #[derive(Debug)]

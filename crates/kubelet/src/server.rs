@@ -48,7 +48,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(agent: Arc<Agent>, auth: Auth, configz: serde_json::Value, hcn: Option<hcn::HcnClient>) -> Self {
-        let metrics = crate::stats::registry(&agent);
+        let mut metrics = crate::stats::registry(&agent);
+        if let Some(client) = &hcn {
+            metrics.register_collector(Box::new(hcn_calls::Metrics(client.clone())));
+        }
         Self { agent, auth, configz, hcn, metrics }
     }
 }

@@ -272,6 +272,10 @@ async fn the_server_shows_the_calls_to_the_host_networking_service() {
     world.hcn = Some(client);
     world.start_agent();
     world.eventually("node Ready", async || world.node_is_ready().await).await;
+    let (_, metrics) = world.get("/metrics", Some(("kube-apiserver-kubelet-client", "system:masters")), None).await;
+    for line in ["mullion_hns_calls_failed_total{function=\"HcnEnumerateNetworks\"} 1", "mullion_hns_operations{state=\"hung\"} 0"] {
+        assert!(metrics.contains(line), "no {line} in {metrics}");
+    }
     let (status, text) = world.get("/debug/hcn", Some(("kube-apiserver-kubelet-client", "system:masters")), None).await;
     let document: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((status, &document["calls"], &document["failed"], &document["hung"]), (200, &json!(1), &json!(1), &json!([])), "{text}");

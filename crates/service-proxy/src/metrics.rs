@@ -233,17 +233,10 @@ impl Collector for Calls {
             ("mullion_hns_calls_failed", "Calls that failed", |tally| tally.failed),
         ];
         for (name, help, count) in columns {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (labels, tally) in &tallies {
-                family.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(&count(tally), None)?;
-            }
+            exposition::counters(&mut encoder, name, help, tallies.iter().map(|(labels, tally)| (labels.clone(), count(tally))))?;
         }
-        let help = "How long calls took together";
-        let mut seconds = encoder.encode_descriptor("mullion_hns_call_seconds", help, None, MetricType::Counter)?;
-        for (labels, tally) in &tallies {
-            seconds.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(&tally.time.as_secs_f64(), None)?;
-        }
-        Ok(())
+        let seconds = tallies.iter().map(|(labels, tally)| (labels.clone(), tally.time.as_secs_f64()));
+        exposition::counters(&mut encoder, "mullion_hns_call_seconds", "How long calls took together", seconds)
     }
 }
 
