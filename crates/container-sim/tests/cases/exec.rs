@@ -89,9 +89,9 @@ pub async fn ends(dir: PathBuf) {
     // With its container ends everything that runs beside it.
     let session = tokio::spawn({
         let (client, id) = (node.client.clone(), id.clone());
-        async move { client.exec_sync(&id, &words(&["/bin/sleep", "800"]), Duration::ZERO).await }
+        async move { client.exec_sync(&id, &script("exec sleep 800"), Duration::ZERO).await }
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until_async("the second program", async || sleeps(800).await).await;
     node.client.stop_container(&id, Duration::ZERO).await.unwrap();
     assert_eq!(session.await.unwrap().unwrap().exit_code, 137);
     let error = node.client.exec_sync(&id, &words(&["/bin/true"]), Duration::ZERO).await.unwrap_err().to_string();
