@@ -17,7 +17,7 @@
 //!
 //! # Flow of `mullion up`
 //! ```no_run
-//! # use lab::{dir, error::LabError, plan, preflight, protocol::*, supervisor};
+//! # use lab::{dir, error::LabError, lan, preflight, protocol::*, supervisor};
 //! # fn up(given: Option<&std::path::Path>) -> Result<(), LabError> {
 //! let signals = supervisor::end_signals().expect("a descriptor for signals"); // before any thread
 //! let env = dir::Env::of_process();
