@@ -1,7 +1,7 @@
 //! YAML text that readers of YAML 1.1 and of YAML 1.2 understand alike.
 //!
-//! kubectl reads YAML 1.1, where a plain `no` or `y` is a boolean and `1e3` a number. A string is plain here only when it is a word in both
-//! versions; all others are quoted.
+//! kubectl reads YAML 1.1, where a plain `no` or `y` is a boolean and `1e3` a number. serde_yaml_ng writes YAML 1.2 and leaves these words
+//! plain. Here a string is plain only when it is a word in both versions; all others are quoted.
 
 use serde_json::Value;
 
