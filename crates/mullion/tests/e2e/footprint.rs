@@ -1,13 +1,15 @@
 //! What a cluster leaves on the real host: nothing, neither while it runs nor after it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, until};
+use crate::cluster::{Cluster, PATIENCE, until};
 
 /// Interfaces and routes of this test's network namespace.
 pub fn host_network() -> String {
@@ -72,7 +74,26 @@ pub struct Footprint {
     pub supervisor: u32,
     pub init: u32,
     processes: usize,
-    namespaces: BTreeSet<String>,
+    user_namespaces: Arc<UserNamespaces>,
+}
+
+/// The user namespaces of a cluster, by number. They are held open: the kernel gives the number of a namespace that is gone to the
+/// next one, which may be another test's.
+struct UserNamespaces(BTreeMap<u64, File>);
+
+impl UserNamespaces {
+    fn of(pids: &BTreeSet<u32>) -> Self {
+        let open = |pid: &u32| {
+            let namespace = File::open(format!("/proc/{pid}/ns/user")).ok()?;
+            Some((namespace.metadata().ok()?.ino(), namespace))
+        };
+        let ours = fs::metadata("/proc/self/ns/user").expect("this process has one").ino();
+        Self(pids.iter().filter_map(open).filter(|(number, _)| *number != ours).collect())
+    }
+
+    fn has(&self, pid: u32) -> bool {
+        fs::metadata(format!("/proc/{pid}/ns/user")).is_ok_and(|namespace| self.0.contains_key(&namespace.ino()))
+    }
 }
 
 impl Footprint {
@@ -86,7 +107,11 @@ impl Footprint {
         let namespaces: BTreeSet<String> = pids.iter().flat_map(|pid| namespaces(*pid)).filter(|namespace| !ours.contains(namespace)).collect();
         let hosts = status["nodes"].as_array().map_or(0, Vec::len) + 2;
         assert!(namespaces.len() >= hosts + 3, "user, mount and process namespace, and a network of each of {hosts} hosts: {namespaces:?}");
-        Self { supervisor, init, processes: pids.len() + 1, namespaces }
+        Self { supervisor, init, processes: pids.len() + 1, user_namespaces: Arc::new(UserNamespaces::of(&pids)) }
+    }
+
+    fn processes(&self) -> impl Iterator<Item = u32> {
+        processes().filter(|pid| *pid == self.supervisor || self.user_namespaces.has(*pid))
     }
 
     /// Processes that are left of it now. One that has begun to exit runs no more code and does not count: while the kernel takes its
@@ -94,15 +119,14 @@ impl Footprint {
     pub fn left(&self, cluster: &Cluster) -> Vec<String> {
         let flags = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse::<u32>().ok();
         let runs = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| flags(&stat).is_none_or(|flags| flags & 4 == 0));
-        let of_it = processes().filter(|pid| *pid == self.supervisor || !namespaces(*pid).is_disjoint(&self.namespaces));
-        of_it.filter(runs).map(|pid| pid.to_string()).chain(naming(&cluster.place.dir())).collect()
+        self.processes().filter(runs).map(|pid| pid.to_string()).chain(naming(&cluster.place.dir())).collect()
     }
 
     /// Waits until none of it is left, nor a mount, nor the port.
     #[track_caller]
     pub fn is_gone(&self, cluster: &Cluster) {
-        until("no process and no namespace is left", Duration::from_secs(5), || {
-            let left: Vec<u32> = processes().filter(|pid| *pid == self.supervisor || !namespaces(*pid).is_disjoint(&self.namespaces)).collect();
+        until("no process and no namespace is left", PATIENCE, || {
+            let left: Vec<u32> = self.processes().collect();
             let named = naming(&cluster.place.dir());
             if left.is_empty() && named.is_empty() { Ok(()) } else { Err(format!("{left:?} {named:?}")) }
         });
