@@ -7,6 +7,7 @@ use linux_sys::netlink::{BridgePort, Route, Rtnl};
 use linux_sys::ns::{NetNs, in_lab};
 use linux_sys::sysctl;
 use nft::Batch;
+use test_lab::net;
 
 use super::elements::Role;
 use super::*;
@@ -28,24 +29,6 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn address(rtnl: &Rtnl, link: &str, address: &str) -> u32 {
-    let index = rtnl.link(link).unwrap().unwrap().index;
-    rtnl.add_addr(index, address.parse().unwrap()).unwrap();
-    rtnl.set_up(index).unwrap();
-    index
-}
-
-/// Asking for a link makes the kernel act on its carrier now; by itself it may take a second. The bridge needs its ports.
-fn settle(rtnl: &Rtnl) {
-    let mut links = rtnl.links().unwrap();
-    links.sort_by_key(|link| link.kind == "bridge");
-    links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
-}
-
-fn default_route(rtnl: &Rtnl, via: &str) {
-    rtnl.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via(ip(via))).unwrap();
-}
-
 impl Lab {
     /// As stock Debian runs: without bridge netfilter, so ports are isolated and the node forwards between them.
     fn new(pods: u8) -> Self {
@@ -62,8 +45,7 @@ impl Lab {
             sysctl::set(&format!("net.{name}"), value).unwrap();
         }
         node.add_bridge("pods0").unwrap();
-        let bridge = address(&node, "pods0", "10.1.0.1/24");
-        address(&node, "pods0", "fd00:1::1/64");
+        let bridge = net::set_up(&node, "pods0", &["10.1.0.1/24", "fd00:1::1/64"]);
         for (name, value) in [
             ("conf/pods0/proxy_arp_pvlan", if isolated { "1" } else { "0" }),
             ("neigh/pods0/proxy_delay", "0"),
@@ -85,32 +67,30 @@ impl Lab {
                 node.set_bridge_port(port, BridgePort { isolated: Some(isolated), hairpin: Some(!isolated), ..BridgePort::default() }).unwrap();
                 node.set_up(port).unwrap();
                 let inside = Rtnl::open_in(&ns).unwrap();
-                address(&inside, "eth0", &format!("10.1.0.{}/24", n + 2));
-                default_route(&inside, "10.1.0.1");
+                net::set_up(&inside, "eth0", &[&format!("10.1.0.{}/24", n + 2)]);
+                net::route(&inside, "0.0.0.0/0", "10.1.0.1");
                 // IPv6 has no proxy for neighbours of an isolated port: everything goes through the node.
-                let eth0 = address(&inside, "eth0", &format!("fd00:1::{}/128", n + 2));
+                let eth0 = net::set_up(&inside, "eth0", &[&format!("fd00:1::{}/128", n + 2)]);
                 inside.add_route(&Route::new("fd00:1::1/128".parse().unwrap()).oif(eth0)).unwrap();
                 inside.add_route(&Route::new("::/0".parse().unwrap()).via(ip("fd00:1::1")).oif(eth0)).unwrap();
-                settle(&inside);
+                net::settle(&ns);
                 ns
             })
             .collect();
         let world = NetNs::new_anonymous().unwrap();
         sysctl::set_in(&world, "net.ipv6.conf.default.accept_dad", "0").unwrap();
         node.add_veth("up0", "world0", Some(&world)).unwrap();
-        address(&node, "up0", &format!("{NODE}/24"));
-        address(&node, "up0", &format!("{NODE6}/64"));
+        net::set_up(&node, "up0", &[&format!("{NODE}/24"), &format!("{NODE6}/64")]);
         let outside = Rtnl::open_in(&world).unwrap();
-        address(&outside, "world0", "10.240.0.1/24");
-        address(&outside, "world0", "fd00:240::1/64");
+        net::set_up(&outside, "world0", &["10.240.0.1/24", "fd00:240::1/64"]);
         // The world reaches Services through the node, but knows no way to pods.
-        settle(&outside);
+        net::settle(&world);
         for (net, via) in [("10.96.0.0/16", NODE), ("192.0.2.0/24", NODE), ("fd00:96::/64", NODE6)] {
-            outside.add_route(&Route::new(net.parse().unwrap()).via(ip(via))).unwrap();
+            net::route(&outside, net, via);
         }
-        default_route(&node, "10.240.0.1");
-        node.add_route(&Route::new("::/0".parse().unwrap()).via(ip("fd00:240::1"))).unwrap();
-        settle(&node);
+        net::route(&node, "0.0.0.0/0", "10.240.0.1");
+        net::route(&node, "::/0", "fd00:240::1");
+        net::settle(&NetNs::current().unwrap());
         Self { pods, world, proxy: proxy(), table: Table::default() }
     }
 
@@ -129,13 +109,7 @@ impl Lab {
 }
 
 fn serve(ns: &NetNs, n: usize) {
-    let listener = ns.run(|| TcpListener::bind("[::]:8080").unwrap()).unwrap();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let peer = stream.peer_addr().unwrap().ip().to_canonical();
-            let _ = stream.write_all(format!("pod{n} sees {peer}").as_bytes());
-        }
-    });
+    net::greet(ns, "[::]:8080", move |peer| format!("pod{n} sees {peer}"));
 }
 
 fn settings() -> Settings {
@@ -158,19 +132,11 @@ fn vip(kind: Kind, pods: &[u8]) -> Vip {
 }
 
 fn ask(to: &str) -> String {
-    let to: SocketAddr = to.parse().unwrap();
-    match TcpStream::connect_timeout(&to, Duration::from_millis(800)) {
-        Ok(mut stream) => {
-            let mut text = String::new();
-            stream.read_to_string(&mut text).unwrap();
-            text
-        }
-        Err(error) => error.kind().to_string(),
-    }
+    asks(&NetNs::current().unwrap(), to)
 }
 
 fn asks(ns: &NetNs, to: &str) -> String {
-    ns.run(|| ask(to)).unwrap()
+    net::greeting(ns, to, Duration::from_millis(800)).unwrap_or_else(|error| error.kind().to_string())
 }
 
 mod features;

@@ -9,8 +9,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 use serde_json::{Value, json};
+use test_lab::net;
 
-use super::packets::{Lab, ask_for, serve_at, settle};
+use super::packets::{Lab, serve_at};
 use super::*;
 use crate::inputs::Inputs;
 use crate::rows::{ServiceRow, SliceRow};
@@ -182,7 +183,7 @@ async fn history(lab: &Lab, client: &NetNs, seed: u64) -> (usize, usize) {
             for (to, side, expected) in object.expected(*n, world.zone) {
                 let from = if matches!(side, Side::Pod) { client } else { &lab.peer };
                 let patience = Duration::from_millis(if expected.is_empty() { 60 } else { 2_000 });
-                let heard = ask_for(from, &to, patience);
+                let heard = net::greeting(from, &to, patience);
                 let right = heard.as_ref().map_or(expected.is_empty(), |name| expected.contains(name.as_str()));
                 assert!(right, "seed {seed}, step {step}: {to} from {side:?} got {heard:?}, not one of {expected:?}: {object:?}");
                 *(if expected.is_empty() { &mut silent } else { &mut answered }) += 1;
@@ -202,14 +203,14 @@ async fn histories() {
     for ip in PODS.iter().filter(|ip| !is_here(ip) && **ip != "192.168.2.3") {
         there.add_addr(uplink, format!("{ip}/32").parse().unwrap()).unwrap();
     }
-    there.add_route(&linux_sys::netlink::Route::new("192.0.2.0/24".parse().unwrap()).via("10.240.0.12".parse().unwrap())).unwrap();
+    net::route(&there, "192.0.2.0/24", "10.240.0.12");
     let client = lab.pod("192.168.1.5").await;
     let mut pods = Vec::new();
     for ip in PODS.iter().filter(|ip| is_here(ip)) {
         pods.push((lab.pod(ip).await, *ip));
     }
     for ns in pods.iter().map(|(ns, _)| ns).chain([&client, &lab.peer, &NetNs::current().unwrap()]) {
-        settle(&Rtnl::open_in(ns).unwrap());
+        net::settle(ns);
     }
     pods.iter().for_each(|(ns, ip)| serve_at(ns, ip, ip));
     PODS.iter().filter(|ip| !is_here(ip)).for_each(|ip| serve_at(&lab.peer, ip, ip));

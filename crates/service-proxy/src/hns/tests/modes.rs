@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use hcn::PortMappingFlags;
-use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::netlink::Rtnl;
 use parity::Mode;
+use test_lab::net;
 
 use super::packets::Lab;
 use super::*;
@@ -43,7 +44,7 @@ impl<const MODIFIES: bool> Serve for Bridge<MODIFIES> {
         let there = Rtnl::open_in(&lab.peer).unwrap();
         let uplink = there.link("eth0").unwrap().unwrap().index;
         there.add_addr(uplink, "192.168.2.4/32".parse().unwrap()).unwrap();
-        there.add_route(&Route::new("192.0.2.0/24".parse().unwrap()).via("10.240.0.12".parse().unwrap())).unwrap();
+        net::route(&there, "192.0.2.0/24", "10.240.0.12");
         let mut pods = Vec::new();
         for (name, ip) in [("near1", "192.168.1.6"), ("near2", "192.168.1.7"), ("near3", "192.168.1.8")] {
             pods.push(Pod { name, ns: lab.pod(ip).await, addresses: vec![ip.parse().unwrap()] });

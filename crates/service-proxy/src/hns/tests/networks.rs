@@ -4,15 +4,15 @@
 //! made, with `loopbackDSR`.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::IpAddr;
 use std::path::Path;
 
 use hcn::{EndpointPolicy, HostComputeNamespace};
 use hns_sim::admin::Restart;
 use hns_sim::linux::LinuxKernel;
-use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
+use test_lab::net::{self, Lan};
 
 use super::*;
 
@@ -24,37 +24,20 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long nothing must come where nothing may.
 const SILENCE: Duration = Duration::from_millis(300);
 
-fn host(lan: &NetNs, address: &str) -> NetNs {
-    let ns = NetNs::new_anonymous().unwrap();
-    let (inside, outer) = (Rtnl::open_in(&ns).unwrap(), Rtnl::open_in(lan).unwrap());
-    let name = format!("h{}", address.rsplit('.').next().unwrap());
-    outer.add_veth(&name, "eth0", Some(&ns)).unwrap();
-    let (port, bridge) = (outer.link(&name).unwrap().unwrap().index, outer.link("lan0").unwrap().unwrap().index);
-    outer.set_master(port, Some(bridge)).unwrap();
-    outer.set_up(port).unwrap();
-    for link in ["lo", "eth0"] {
-        inside.set_up(inside.link(link).unwrap().unwrap().index).unwrap();
-    }
-    let eth0 = inside.link("eth0").unwrap().unwrap().index;
-    inside.add_addr(eth0, format!("{address}/24").parse().unwrap()).unwrap();
-    inside.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via("10.240.0.1".parse().unwrap()).oif(eth0)).unwrap();
+fn host(lan: &Lan, address: &str) -> NetNs {
+    let ns = lan.host(address);
+    net::set_up(&Rtnl::open_in(&ns).unwrap(), "lo", &[]);
     ns
 }
 
 /// The LAN with a router, which forwards to the pods of both nodes as a fabric does.
-fn lan() -> NetNs {
-    let ns = NetNs::new_anonymous().unwrap();
-    let rtnl = Rtnl::open_in(&ns).unwrap();
-    rtnl.add_bridge("lan0").unwrap();
-    let bridge = rtnl.link("lan0").unwrap().unwrap().index;
-    rtnl.add_addr(bridge, "10.240.0.1/24".parse().unwrap()).unwrap();
-    rtnl.set_up(bridge).unwrap();
-    ns.run(|| linux_sys::sysctl::set("net.ipv4.ip_forward", "1")).unwrap().unwrap();
+fn lan() -> Lan {
+    let lan = Lan::new();
+    lan.router.run(|| linux_sys::sysctl::set("net.ipv4.ip_forward", "1")).unwrap().unwrap();
     for number in [1, 2] {
-        let to = format!("192.168.{number}.0/24").parse().unwrap();
-        rtnl.add_route(&Route::new(to).via(format!("10.240.0.1{number}").parse().unwrap()).oif(bridge)).unwrap();
+        net::route(&Rtnl::open_in(&lan.router).unwrap(), &format!("192.168.{number}.0/24"), &format!("10.240.0.1{number}"));
     }
-    ns
+    lan
 }
 
 /// A Windows node with a network.
@@ -69,7 +52,7 @@ struct Node {
 }
 
 impl Node {
-    async fn new(lan: &NetNs, number: u8, network_type: NetworkType, version: HnsVersion) -> Self {
+    async fn new(lan: &Lan, number: u8, network_type: NetworkType, version: HnsVersion) -> Self {
         let ns = host(lan, &format!("10.240.0.1{number}"));
         let dir = tempfile::tempdir().unwrap();
         let kernel = LinuxKernel::open_in(ns.clone(), dir.path(), "eth0").unwrap();
@@ -82,8 +65,7 @@ impl Node {
             let host = node.client.create_endpoint(&node.network, Guid::random(), &host).await.unwrap().id;
             node.client.attach_endpoint_to_host(&host).await.unwrap();
             let other = 3 - number;
-            let route = Route::new(format!("192.168.{other}.0/24").parse().unwrap()).via(format!("10.240.0.1{other}").parse().unwrap());
-            Rtnl::open_in(&node.ns).unwrap().add_route(&route).unwrap();
+            net::route(&Rtnl::open_in(&node.ns).unwrap(), &format!("192.168.{other}.0/24"), &format!("10.240.0.1{other}"));
         }
         node
     }
@@ -155,29 +137,12 @@ fn open(dir: &Path, namespace: &Guid) -> NetNs {
 
 /// Answers each connection to port 8080 with its own name and the client's address.
 fn serve(ns: &NetNs, name: &'static str) {
-    let listener = ns.run(|| TcpListener::bind("0.0.0.0:8080").unwrap()).unwrap();
-    std::thread::spawn(move || {
-        while let Ok((mut stream, peer)) = listener.accept() {
-            // A client that is gone is its own business.
-            let _ = write!(stream, "{name} saw {}", peer.ip());
-        }
-    });
-}
-
-fn ask(ns: &NetNs, to: &str, patience: Duration) -> Option<String> {
-    let to: SocketAddr = to.parse().unwrap();
-    let connect = || {
-        let mut stream = TcpStream::connect_timeout(&to, patience)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).map(|_| text)
-    };
-    ns.run(connect).unwrap().ok()
+    net::greet(ns, "0.0.0.0:8080", move |peer| format!("{name} saw {peer}"));
 }
 
 /// Two nodes and pods on them.
 struct World {
-    _lan: NetNs,
+    _lan: Lan,
     one: Node,
     _two: Node,
     outside: NetNs,
@@ -193,8 +158,8 @@ impl World {
         let (one, two) = (Node::new(&lan, 1, network_type.clone(), version).await, Node::new(&lan, 2, network_type, version).await);
         let outside = host(&lan, OUTSIDE);
         let (a, b, alone, far) = (one.pod(5, true).await, one.pod(6, true).await, one.pod(8, false).await, two.pod(7, true).await);
-        for ns in [&a, &b, &alone, &far, &one.ns, &two.ns, &outside, &lan] {
-            packets::settle(&Rtnl::open_in(ns).unwrap());
+        for ns in [&a, &b, &alone, &far, &one.ns, &two.ns, &outside, &lan.router] {
+            net::settle(ns);
         }
         serve(&b, "b");
         serve(&alone, "alone");
@@ -233,12 +198,12 @@ impl World {
         ];
         let wrong: Vec<String> = rows
             .iter()
-            .map(|(who, ns, to, expected)| (who, ask(ns, to, if expected.is_some() { PATIENCE } else { SILENCE }), expected))
+            .map(|(who, ns, to, expected)| (who, net::greeting(ns, to, if expected.is_some() { PATIENCE } else { SILENCE }).ok(), expected))
             .filter(|(_, found, expected)| found != *expected)
             .map(|(who, found, expected)| format!("{who}: {found:?}, not {expected:?}"))
             .collect();
         assert!(wrong.is_empty(), "{}, {when}: {wrong:#?}", self.one.network_type);
-        let many = |to: &str| (0..24).map(|_| ask(&self.a, to, PATIENCE).unwrap_or_default()).collect::<BTreeSet<String>>();
+        let many = |to: &str| (0..24).map(|_| net::greeting(&self.a, to, PATIENCE).unwrap_or_default()).collect::<BTreeSet<String>>();
         assert_eq!(many("10.96.0.3:80").len(), 2, "{}, {when}: connections meet both backends", self.one.network_type);
         let sticky = many("10.96.0.4:80");
         assert_eq!(sticky.len(), if direct { 1 } else { 2 }, "{}, {when}: a sticky client meets {sticky:?}", self.one.network_type);

@@ -1,13 +1,13 @@
 //! Real packets through the simulated service over this kernel.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener};
 
 use hcn::{EndpointPolicy, HostComputeNamespace};
 use hns_sim::admin::Restart;
 use hns_sim::linux::LinuxKernel;
-use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
+use test_lab::net;
 
 use super::*;
 use crate::flows::{Flows, echo};
@@ -20,13 +20,6 @@ pub struct Lab {
     pub peer: NetNs,
 }
 
-fn link(rtnl: &Rtnl, name: &str, address: &str) -> u32 {
-    let index = rtnl.link(name).unwrap().unwrap().index;
-    rtnl.add_addr(index, address.parse().unwrap()).unwrap();
-    rtnl.set_up(index).unwrap();
-    index
-}
-
 impl Lab {
     /// This namespace is a Windows node; beyond `eth0` is a peer with pods of its own.
     pub async fn new() -> Self {
@@ -36,15 +29,11 @@ impl Lab {
     /// The same with this version of HNS.
     pub async fn of(version: HnsVersion) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let peer = NetNs::new_anonymous().unwrap();
+        let peer = net::neighbour(("eth0", &["10.240.0.12/24"]), ("eth0", &["10.240.0.11/24", "192.168.2.3/32"]));
         let (node, there) = (Rtnl::open().unwrap(), Rtnl::open_in(&peer).unwrap());
-        node.add_veth("eth0", "eth0", Some(&peer)).unwrap();
-        link(&node, "eth0", "10.240.0.12/24");
-        let uplink = link(&there, "eth0", "10.240.0.11/24");
-        there.add_addr(uplink, "192.168.2.3/32".parse().unwrap()).unwrap();
-        node.add_route(&Route::new("192.168.2.0/24".parse().unwrap()).via("10.240.0.11".parse().unwrap())).unwrap();
-        node.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via("10.240.0.11".parse().unwrap())).unwrap();
-        there.add_route(&Route::new("192.168.1.0/24".parse().unwrap()).via("10.240.0.12".parse().unwrap())).unwrap();
+        net::route(&node, "192.168.2.0/24", "10.240.0.11");
+        net::route(&node, "0.0.0.0/0", "10.240.0.11");
+        net::route(&there, "192.168.1.0/24", "10.240.0.12");
         let kernel = LinuxKernel::open(dir.path(), "eth0").unwrap();
         let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None).unwrap();
         let client = HcnClient::new(simulator.session());
@@ -90,35 +79,11 @@ fn serve(ns: &NetNs, name: &'static str) {
 
 /// Sends `name` to every client of port 8080 of an address.
 pub fn serve_at(ns: &NetNs, ip: &str, name: &'static str) {
-    let at: SocketAddr = format!("{ip}:8080").parse().unwrap();
-    let listener = ns.run(|| TcpListener::bind(at).unwrap()).unwrap();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let _ = stream.write_all(name.as_bytes());
-        }
-    });
+    net::greet(ns, &format!("{ip}:8080"), move |_| name.to_owned());
 }
 
 fn ask(ns: &NetNs, to: &str) -> String {
-    ask_for(ns, to, Duration::from_millis(800)).unwrap_or_else(|error| error)
-}
-
-/// The answer at `to` within `patience`, or why there was none.
-pub fn ask_for(ns: &NetNs, to: &str, patience: Duration) -> Result<String, String> {
-    let to: SocketAddr = to.parse().unwrap();
-    let connect = || {
-        let mut stream = TcpStream::connect_timeout(&to, patience)?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).map(|_| text)
-    };
-    ns.run(connect).unwrap().map_err(|error: std::io::Error| error.to_string())
-}
-
-/// Asking for a link makes the kernel act on its carrier now; by itself it may take a second. Bridges need their ports.
-pub fn settle(rtnl: &Rtnl) {
-    let mut links = rtnl.links().unwrap();
-    links.sort_by_key(|link| link.kind == "bridge");
-    links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
+    net::greeting(ns, to, Duration::from_millis(800)).unwrap_or_else(|error| error.to_string())
 }
 
 async fn services_answer() {
@@ -126,7 +91,7 @@ async fn services_answer() {
     let (a, b) = (lab.pod("192.168.1.5").await, lab.pod("192.168.1.6").await);
     let alone = lab.pod_with("192.168.1.7", Vec::new()).await;
     for ns in [&a, &b, &alone, &lab.peer, &NetNs::current().unwrap()] {
-        settle(&Rtnl::open_in(ns).unwrap());
+        net::settle(ns);
     }
     serve(&b, "local");
     serve(&alone, "alone");
@@ -201,7 +166,7 @@ async fn others_change() {
     let lab = Lab::new().await;
     let (a, b) = (Arc::new(lab.pod("192.168.1.5").await), lab.pod("192.168.1.6").await);
     for ns in [&*a, &b, &lab.peer, &NetNs::current().unwrap()] {
-        settle(&Rtnl::open_in(ns).unwrap());
+        net::settle(ns);
     }
     serve(&b, "local");
     for ns in [&b, &lab.peer] {

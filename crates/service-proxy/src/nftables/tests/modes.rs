@@ -16,7 +16,7 @@ fn node() -> (Lab, Places) {
     let lab = Lab::new(4);
     let there = Rtnl::open_in(&lab.world).unwrap();
     let uplink = there.link("world0").unwrap().unwrap().index;
-    there.add_route(&Route::new("10.1.0.0/24".parse().unwrap()).via(ip(NODE))).unwrap();
+    net::route(&there, "10.1.0.0/24", NODE);
     let near = ["near1", "near2", "near3"].into_iter().zip(1u8..).map(|(name, n)| {
         let addresses = vec![ip(&format!("10.1.0.{}", n + 2)), ip(&format!("fd00:1::{}", n + 2))];
         Pod { name, ns: lab.pods[usize::from(n)].clone(), addresses }
