@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, run, until};
+use crate::cluster::{Cluster, PATIENCE, run, until};
 
 /// Three nodes with the labels that manifests select by.
 pub fn nodes_are_ready(cluster: &Cluster) {
@@ -73,7 +73,7 @@ pub fn hns_lists(cluster: &Cluster) {
     for node in ["win01", "win02"] {
         let networks = list("networks", node);
         assert!(networks.iter().any(|network| network["Type"] == "L2Bridge"), "{networks:?}");
-        until(&format!("a load balancer for {ip} on {node}"), Duration::from_secs(10), || {
+        until(&format!("a load balancer for {ip} on {node}"), PATIENCE, || {
             if has_load_balancer(cluster, node, ip) { Ok(()) } else { Err(format!("{:?}", list("loadbalancers", node))) }
         });
         let pods = cluster.json(&["pods", "--field-selector", &format!("spec.nodeName={node}")]);
@@ -98,7 +98,7 @@ pub fn kubectl_reads(cluster: &Cluster) {
     let name = pod["metadata"]["name"].as_str().expect("a name");
     let ip = pod["status"]["podIP"].as_str().expect("an address");
     let node = pod["spec"]["nodeName"].as_str().expect("a node");
-    until("the log of a request", Duration::from_secs(10), || {
+    until("the log of a request", PATIENCE, || {
         let log = cluster.kubectl(&["logs", name]);
         if log.contains("Mullion stand-in") && log.contains(" GET / ") { Ok(()) } else { Err(log) }
     });

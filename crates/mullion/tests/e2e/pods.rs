@@ -41,7 +41,7 @@ pub fn scales(cluster: &Cluster) {
     count(0);
     let status = cluster.json(&["deployment", "many"]);
     assert_eq!(status["spec"]["replicas"], 0);
-    until("no page without pods", Duration::from_secs(10), || match request("GET", port, "/", "") {
+    until("no page without pods", PATIENCE, || match request("GET", port, "/", "") {
         Err(_) => Ok(()),
         Ok(answer) => Err(format!("{answer:?}")),
     });

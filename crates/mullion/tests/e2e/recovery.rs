@@ -134,7 +134,7 @@ fn an_interrupt_ends_a_cluster_in_the_foreground() {
     let footprint = Footprint::of(&cluster);
     assert_eq!(footprint.supervisor, child.id(), "what the user started is the supervisor");
     kill("-INT", child.id());
-    let status = until("the end of `up`", Duration::from_secs(60), || child.try_wait().expect("a child").ok_or_else(|| "it runs".to_owned()));
+    let status = until("the end of `up`", PATIENCE, || child.try_wait().expect("a child").ok_or_else(|| "it runs".to_owned()));
     assert_eq!(status.code(), Some(0), "{status}");
     footprint.is_gone(&cluster);
 }

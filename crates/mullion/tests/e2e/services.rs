@@ -187,23 +187,21 @@ pub fn deletion(cluster: &Cluster) {
     let port = cluster.node_port("gone");
     page(port, "/");
     let ip = cluster.json(&["service", "gone"])["spec"]["clusterIP"].as_str().expect("a ClusterIP").to_owned();
-    until("a load balancer", Duration::from_secs(10), || if has_load_balancer(cluster, "win01", &ip) { Ok(()) } else { Err(ip.clone()) });
+    until("a load balancer", PATIENCE, || if has_load_balancer(cluster, "win01", &ip) { Ok(()) } else { Err(ip.clone()) });
     let output = cluster.kubectl(&["delete", "deployment/gone", "service/gone"]);
     assert!(output.contains("deployment.apps \"gone\" deleted"), "{output}");
     until("pods and ReplicaSets end", PATIENCE, || {
         let left = cluster.kubectl(&["get", "pods,replicasets,endpointslices", "-l", "app=gone", "-o", "name"]);
         if left.is_empty() { Ok(()) } else { Err(left) }
     });
-    until("the NodePort is closed", Duration::from_secs(10), || match request("GET", port, "/", "") {
+    until("the NodePort is closed", PATIENCE, || match request("GET", port, "/", "") {
         Err(error) if error.contains("refused") => Ok(()),
         other => Err(format!("{other:?}")),
     });
     for node in ["win01", "win02"] {
-        until(&format!("no load balancer on {node}"), Duration::from_secs(10), || {
-            if has_load_balancer(cluster, node, &ip) { Err(ip.clone()) } else { Ok(()) }
-        });
+        until(&format!("no load balancer on {node}"), PATIENCE, || if has_load_balancer(cluster, node, &ip) { Err(ip.clone()) } else { Ok(()) });
     }
-    until("endpoint slices end", Duration::from_secs(10), || {
+    until("endpoint slices end", PATIENCE, || {
         let left = cluster.kubectl(&["get", "endpointslices", "-l", "kubernetes.io/service-name=gone", "-o", "name"]);
         if left.is_empty() { Ok(()) } else { Err(left) }
     });

@@ -42,7 +42,7 @@ pub fn logs_follow(cluster: &Cluster) {
     });
     let log = cluster.place.dir().join("hosts").join("win02").join("log").join("node.log");
     let mut log = std::fs::File::options().append(true).open(log).expect("the agent's log");
-    until("a line of win02", Duration::from_secs(10), || {
+    until("a line of win02", PATIENCE, || {
         log.write_all(b"one more line\n").expect("a written line");
         if reader.is_finished() { Ok(()) } else { Err("nothing".to_owned()) }
     });
