@@ -19,6 +19,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
+use thiserror_ext::AsReport;
 use tokio::sync::mpsc;
 
 use crate::{Client, is_not_found};
@@ -76,7 +77,7 @@ impl EventRecorder {
             at: Timestamp::now(),
         };
         if let Err(error) = self.queue.try_send(note) {
-            tracing::warn!(reason, object = object.name, %error, "an event was dropped");
+            tracing::warn!(reason, object = object.name, error = %error.as_report(), "an event was dropped");
         }
     }
 }
@@ -108,7 +109,7 @@ impl Writer {
     fn lost(&mut self, note: &Note, error: &kube::Error) {
         let (reason, object) = (&note.reason, note.object.name.as_deref().unwrap_or_default());
         if std::mem::replace(&mut self.warned, true) {
-            tracing::debug!(reason, object, %error, "an event was not written");
+            tracing::debug!(reason, object, error = %error.as_report(), "an event was not written");
         } else {
             let component = &self.component;
             tracing::warn!("cannot write event {reason} of {object}: {error}; let {component} create and patch events; further ones at debug level");

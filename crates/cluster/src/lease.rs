@@ -11,6 +11,7 @@ use k8s_openapi::{
 use kube::{Api, api::PostParams};
 
 use crate::{Client, is_conflict, is_not_found};
+use thiserror_ext::AsReport;
 
 /// How long a node's lease lasts.
 pub const LEASE_DURATION: Duration = Duration::from_secs(40);
@@ -37,7 +38,7 @@ pub async fn keep_node_lease(client: Client, node: &str, owner_uid: &str) {
             }
             Err(error) => {
                 let delay = backoff.next_delay();
-                tracing::warn!(node, %error, ?delay, "renewing the node lease failed; trying again");
+                tracing::warn!(node, error = %error.as_report(), ?delay, "renewing the node lease failed; trying again");
                 tokio::time::sleep(delay).await;
             }
         }

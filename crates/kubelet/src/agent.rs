@@ -11,6 +11,7 @@ use host::{HostRoot, PodPath};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
+use thiserror_ext::AsReport;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -158,7 +159,7 @@ impl Agent {
                 Some(done) = tasks.join_next() => {
                     match done {
                         Ok(uid) => self.forget(&uid),
-                        Err(error) => tracing::error!(%error, "a pod's worker failed"),
+                        Err(error) => tracing::error!(error = %error.as_report(), "a pod's worker failed"),
                     }
                 }
             }
@@ -207,7 +208,7 @@ impl Agent {
                     }
                     seen = now;
                 }
-                Err(error) => tracing::warn!(%error, "listing the runtime's pods failed"),
+                Err(error) => tracing::warn!(error = %error.as_report(), "listing the runtime's pods failed"),
             }
         }
     }
@@ -232,7 +233,7 @@ impl Agent {
             for (name, _) in names.iter().filter(|(n, _)| !known.contains(n)) {
                 let gone = dir.join(name).map_err(host::HostError::from).and_then(|p| self.root.remove_tree(&p));
                 if let Err(error) = gone {
-                    tracing::warn!(pod = name, %error, "removing the directory of a gone pod failed");
+                    tracing::warn!(pod = name, error = %error.as_report(), "removing the directory of a gone pod failed");
                 }
             }
         }

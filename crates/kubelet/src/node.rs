@@ -16,6 +16,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube_rules::{Amounts, Quantity, is_status_ready};
 use serde_json::{Value, json};
+use thiserror_ext::AsReport;
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -287,7 +288,7 @@ impl NodeKeeper {
             match self.try_register().await {
                 Ok(node) => return node,
                 Err(error) => {
-                    tracing::warn!(node = self.facts.name(), %error, "registering the node failed; trying again");
+                    tracing::warn!(node = self.facts.name(), error = %error.as_report(), "registering the node failed; trying again");
                     tokio::time::sleep(backoff.next_delay()).await;
                 }
             }
@@ -368,7 +369,7 @@ impl NodeKeeper {
                         self.register().await;
                     }
                     Err(error) => {
-                        tracing::warn!(node = self.facts.name(), %error, "updating the node's status failed; trying again");
+                        tracing::warn!(node = self.facts.name(), error = %error.as_report(), "updating the node's status failed; trying again");
                         tokio::time::sleep(backoff.next_delay()).await;
                         continue;
                     }
@@ -377,7 +378,7 @@ impl NodeKeeper {
             if let Some(node) = node
                 && let Err(error) = self.reassert(&node).await
             {
-                tracing::warn!(node = self.facts.name(), %error, "restoring the node's labels failed");
+                tracing::warn!(node = self.facts.name(), error = %error.as_report(), "restoring the node's labels failed");
             }
             tokio::select! {
                 _ = self.health.changed() => {}

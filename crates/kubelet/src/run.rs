@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Api;
 use kube_rules::Quantity;
 use serde_json::json;
+use thiserror_ext::AsReport;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -227,7 +228,7 @@ async fn take_pods(agent: Arc<Agent>, changes: mpsc::UnboundedReceiver<PodChange
     tokio::spawn(async move {
         orphans.pods.synced().await;
         while let Err(error) = orphans.remove_orphans().await {
-            tracing::warn!(%error, "looking for pods without an owner failed; trying again");
+            tracing::warn!(error = %error.as_report(), "looking for pods without an owner failed; trying again");
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
     });

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use thiserror_ext::AsReport;
 use tokio::sync::{Notify, watch};
 
 use crate::pod::status::OWN_CONDITIONS;
@@ -132,7 +133,7 @@ impl Statuses {
                 let wait = backoff::exponential(FIRST_RETRY, LONGEST_RETRY, entry.failures);
                 entry.failures += 1;
                 entry.retry_at = Some(Instant::now() + wait);
-                tracing::warn!(pod = %entry.key, %error, ?wait, "updating a pod's status failed; trying again");
+                tracing::warn!(pod = %entry.key, error = %error.as_report(), ?wait, "updating a pod's status failed; trying again");
             }
         }
     }

@@ -88,7 +88,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
     let dirs = match PodDirs::new(&agent.root, &agent.dir, &pod) {
         Ok(dirs) => dirs,
         Err(error) => {
-            tracing::error!(pod = %key(&pod), %error, "the pod's names make no path; it is not run");
+            tracing::error!(pod = %key(&pod), error = %error.as_report(), "the pod's names make no path; it is not run");
             return;
         }
     };
@@ -154,7 +154,7 @@ impl Worker {
             let out = match self.look().await {
                 Ok(out) => out,
                 Err(error) => {
-                    tracing::warn!(pod = %key(&self.pod), %error, "asking the runtime about a pod failed; trying again");
+                    tracing::warn!(pod = %key(&self.pod), error = %error.as_report(), "asking the runtime about a pod failed; trying again");
                     self.wait(Some(Timestamp::now() + RETRY)).await;
                     continue;
                 }
@@ -276,7 +276,7 @@ impl Worker {
             Note::Stopped(id, result) => {
                 self.memory.stopping.remove(&id);
                 if let Err(error) = result {
-                    tracing::warn!(pod = %key(&self.pod), container = id, %error, "stopping a container failed; trying again");
+                    tracing::warn!(pod = %key(&self.pod), container = id, error = %error.as_report(), "stopping a container failed; trying again");
                 }
             }
             Note::Probe(id, news) => self.probed(id, news),

@@ -7,6 +7,7 @@ use backoff::Backoff;
 use cluster::{EventRecorder, EventType, update_with_retry};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Taint};
 use kube::{Api, Client};
+use thiserror_ext::AsReport;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -84,7 +85,7 @@ impl StartupTaint {
         };
         while let Err(error) = update_with_retry(api, node, edit).await {
             let what = if on { "put on" } else { "taken off" };
-            tracing::warn!(%error, taint = self.0.key, "the start-up taint cannot be {what} yet; the proxy needs the right to update Nodes");
+            tracing::warn!(error = %error.as_report(), taint = self.0.key, "the start-up taint cannot be {what} yet; the proxy needs the right to update Nodes");
             tokio::time::sleep(backoff.next_delay()).await;
         }
     }

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use sha2::{Digest as _, Sha256};
 
 use super::client::{Client, RegistryError};
+use thiserror_ext::AsReport;
 
 /// How often a transfer that breaks is taken up again, and how long a pause may be.
 const ATTEMPTS: u32 = 4;
@@ -51,7 +52,7 @@ pub(super) async fn fetch(client: &mut Client, blob: &Blob, dir: &Path, progress
             Err(error) if attempt + 1 == ATTEMPTS => return Err(error),
             Err(error) => {
                 attempt += 1;
-                tracing::debug!(digest = blob.digest, attempt, error = %error, "transfer broke, going on");
+                tracing::debug!(digest = blob.digest, attempt, error = %error.as_report(), "transfer broke, going on");
                 tokio::time::sleep(Duration::from_millis(250 << attempt)).await;
             }
         }

@@ -128,7 +128,7 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
     let source = Source { cri: agent.cri.clone(), root: Arc::clone(&agent.root), id, path };
     tokio::spawn(async move {
         if let Err(error) = send(source, file, options, sender).await {
-            tracing::debug!(%error, "reading a container log ended early");
+            tracing::debug!(error = %error.as_report(), "reading a container log ended early");
         }
     });
     let frames = ReceiverStream::new(receiver).map(|b| Ok(Frame::data(b)));

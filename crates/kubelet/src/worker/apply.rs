@@ -327,7 +327,7 @@ impl Worker {
     async fn remove(&mut self, id: String) -> bool {
         self.messages.remove(&id);
         if let Err(error) = self.agent.cri.remove_container(v1::RemoveContainerRequest { container_id: id.clone() }).await {
-            tracing::warn!(pod = %key(&self.pod), container = id, %error, "removing an old container failed");
+            tracing::warn!(pod = %key(&self.pod), container = id, error = %error.as_report(), "removing an old container failed");
         }
         false
     }
@@ -336,7 +336,7 @@ impl Worker {
         let (root, dirs) = (self.agent.root.clone(), self.dirs.clone());
         let done = tokio::task::spawn_blocking(move || volumes::tear_down(&root, &dirs)).await;
         if let Ok(Err(error)) = done {
-            tracing::warn!(pod = %key(&self.pod), %error, "tearing down volumes failed; trying again");
+            tracing::warn!(pod = %key(&self.pod), error = %error.as_report(), "tearing down volumes failed; trying again");
             self.retry_at = Some(Timestamp::now() + API_RETRY);
             return false;
         }
@@ -350,14 +350,14 @@ impl Worker {
             self.agent.statuses.flushed(&self.uid).await;
         }
         if let Err(error) = self.remove_from_runtime().await {
-            tracing::warn!(pod = %key(&self.pod), %error, "removing a pod from the runtime failed; trying again");
+            tracing::warn!(pod = %key(&self.pod), error = %error.as_report(), "removing a pod from the runtime failed; trying again");
             self.retry_at = Some(Timestamp::now() + API_RETRY);
             return false;
         }
         let (root, dirs) = (self.agent.root.clone(), self.dirs.clone());
         let done = tokio::task::spawn_blocking(move || volumes::remove_all(&root, &dirs)).await;
         if let Ok(Err(error)) = done {
-            tracing::warn!(pod = %key(&self.pod), %error, "removing a pod's directories failed; trying again");
+            tracing::warn!(pod = %key(&self.pod), error = %error.as_report(), "removing a pod's directories failed; trying again");
             self.retry_at = Some(Timestamp::now() + API_RETRY);
             return false;
         }
@@ -393,7 +393,7 @@ impl Worker {
                 true
             }
             Err(error) => {
-                tracing::warn!(pod = %key, %error, "deleting an ended pod failed; trying again");
+                tracing::warn!(pod = %key, error = %error.as_report(), "deleting an ended pod failed; trying again");
                 self.retry_at = Some(Timestamp::now() + API_RETRY);
                 false
             }

@@ -130,7 +130,7 @@ impl Worker {
         self.event(Some(&c.name), EventType::Warning, error.reason(), error.to_report_string());
         let grace = Duration::from_secs(crate::pod::grace(&self.pod) as u64);
         if let Err(error) = self.agent.cri.stop_container(id, grace).await {
-            tracing::warn!(container = id, %error, "stopping a container after its hook failed did not work");
+            tracing::warn!(container = id, error = %error.as_report(), "stopping a container after its hook failed did not work");
         }
     }
 
