@@ -75,7 +75,8 @@ async fn health_follows_pending_work_not_attempts() {
     api.send(SERVICES, "ADDED", service(1));
     api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
     api.listed();
-    let failing = seen.wait_for(|status| status.ready && !status.progress.failing.is_empty()).await.unwrap().clone();
+    let reported = seen.wait_for(|status| status.ready && !status.progress.failing.is_empty());
+    let failing = in_time("a report of it", reported).await.unwrap().clone();
     assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
     assert!(failing.stuck_since.is_some() && failing.is_healthy(Duration::from_secs(30)), "it waits, but not for long yet");
     assert!(!failing.is_healthy(Duration::ZERO));
@@ -87,7 +88,7 @@ async fn health_follows_pending_work_not_attempts() {
     assert_eq!((&event["reason"], &event["involvedObject"]["name"]), (&json!("ServiceNotServed"), &json!("web")));
     assert!(event["message"].as_str().is_some_and(|text| text.starts_with("10.96.0.7:80/tcp: ")), "{event}");
     host.simulator.clear_faults();
-    seen.wait_for(|status| status.is_converged() && status.stuck_since.is_none()).await.unwrap();
+    in_time("the retry", seen.wait_for(|status| status.is_converged() && status.stuck_since.is_none())).await.unwrap();
     assert!(metrics.last_synced().is_some());
     proxy.abort();
     parity::proved(parity::Hns, &["Health says synced although Services failed"]);
@@ -114,9 +115,13 @@ async fn lost_client_address_is_an_event_of_the_requesting_service() {
         api.send(SERVICES, "ADDED", asking(policy));
         api.send(SLICES, "ADDED", local);
         api.listed();
-        seen.wait_for(|status| status.is_converged() && status.vips == 2).await.unwrap();
-        let patience = Duration::from_secs(if reported { 15 } else { 1 });
-        let event = tokio::time::timeout(patience, api.writes.recv()).await.ok().flatten();
+        in_time("convergence", seen.wait_for(|status| status.is_converged() && status.vips == 2)).await.unwrap();
+        let event = if reported {
+            in_time("an event", api.writes.recv()).await
+        } else {
+            // Time in which it must not come.
+            tokio::time::timeout(Duration::from_secs(1), api.writes.recv()).await.ok().flatten()
+        };
         let event = event.map(|event| (event["reason"].clone(), event["involvedObject"]["name"].clone(), event["message"].to_string()));
         assert_eq!(event.is_some(), reported, "HNS {version}, {policy}: {event:?}");
         if let Some((reason, service, message)) = event {
@@ -132,22 +137,20 @@ async fn loop_waits_for_both_lists_follows_the_api_and_repairs_drift() {
     let (host, api) = (Host::new().await, api());
     let hcn = host.hcn.clone();
     let (status, mut seen) = watch::channel(Status::default());
-    let config = host.config(api.client.clone(), status);
+    // What happens does not wait for the next full pass.
+    let config = Config { full_pass: Duration::from_secs(86_400), ..host.config(api.client.clone(), status) };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let proxy = tokio::spawn(run(config, async move { drop(stopped.await) }));
     api.send(SERVICES, "ADDED", service(1));
     api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
+    // Time in which nothing must be created.
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(hcn.load_balancers().await.unwrap().is_empty(), "half a list is no list");
     api.listed();
     until(&hcn, &[("10.96.0.7:80/tcp", 1)]).await;
-    let reported = tokio::time::timeout(Duration::from_millis(2_500), seen.wait_for(|status| status.is_converged() && status.vips == 1)).await;
-    reported.expect("convergence is reported at once, not with the next enumeration").unwrap();
+    in_time("a report of convergence", seen.wait_for(|status| status.is_converged() && status.vips == 1)).await.unwrap();
     api.send(SLICES, "MODIFIED", slice(2, &["192.168.2.3", "192.168.2.4"]));
-    let start = Instant::now();
     until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
-    let took = start.elapsed();
-    assert!(took < Duration::from_secs(5), "an event is acted on at once, not at the next full pass: {took:?}");
     // Another program deletes it.
     let id = hcn.load_balancers().await.unwrap()[0].id;
     hcn.delete_load_balancer(&id).await.unwrap();
