@@ -8,13 +8,24 @@ use common::World;
 use cri::v1::ContainerState;
 use kube::api::DeleteParams;
 use serde_json::json;
-use test_lab::in_time;
+use test_lab::{in_time, until_async};
 
 async fn ready_world() -> World {
     let mut world = World::new().await;
     world.start_agent();
     world.eventually("node Ready", async || world.node_is_ready().await).await;
     world
+}
+
+/// Attempts until one takes less than `period`: a busy machine holds up some of them, a poll of that period on the way holds up all.
+async fn once_within(period: Duration, what: &str, mut attempt: impl AsyncFnMut(usize) -> Duration) -> Duration {
+    let mut number = 0;
+    until_async(what, async || {
+        number += 1;
+        let took = attempt(number).await;
+        if took < period { Ok(took) } else { Err(format!("attempt {number} took {took:?}")) }
+    })
+    .await
 }
 
 #[tokio::test]
@@ -25,12 +36,11 @@ async fn the_node_is_ready_as_soon_as_its_network_is() {
     world.eventually("a Node", async || world.node().await.is_some()).await;
     assert!(!world.node_is_ready().await);
     world.pod("early", json!({})).await;
+    // Time in which it must not start.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(world.runtime.state.lock().unwrap().sandboxes.is_empty(), "no pod before the network");
-    let began = Instant::now();
     world.runtime.state.lock().unwrap().network_ready = true;
     world.eventually("node Ready", async || world.node_is_ready().await).await;
-    assert!(began.elapsed() < Duration::from_secs(8), "Ready after {:?}", began.elapsed());
     world.until_running("early").await;
 
     let node = serde_json::to_value(world.node().await.unwrap()).unwrap();
@@ -160,14 +170,20 @@ async fn pods_with_kernel_settings_of_the_node_are_rejected() {
 #[tokio::test]
 async fn missing_keys_wait_and_heal() {
     let world = ready_world().await;
-    world.pod("waits", json!({"containers": [{"name": "c", "image": "serve:1", "envFrom": [{"secretRef": {"name": "late"}}]}]})).await;
-    let reason = |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError";
-    let status = world.until("waits", "CreateContainerConfigError", reason).await;
-    assert_eq!(status["containerStatuses"][0]["state"]["waiting"]["message"], "secret \"late\" not found");
-    let began = Instant::now();
-    world.secret("late", json!({"A": "1"})).await;
-    world.until_running("waits").await;
-    assert!(began.elapsed() < Duration::from_secs(10), "the Secret's arrival wakes the pod");
+    // What failed is tried again after 10 s.
+    let again = Duration::from_secs(10);
+    let heals = async |number: usize| {
+        let (pod, secret) = (format!("waits-{number}"), format!("late-{number}"));
+        world.pod(&pod, json!({"containers": [{"name": "c", "image": "serve:1", "envFrom": [{"secretRef": {"name": secret}}]}]})).await;
+        let reason = |s: &serde_json::Value| s["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError";
+        let status = world.until(&pod, "CreateContainerConfigError", reason).await;
+        assert_eq!(status["containerStatuses"][0]["state"]["waiting"]["message"], format!("secret \"{secret}\" not found"));
+        let began = Instant::now();
+        world.secret(&secret, json!({"A": "1"})).await;
+        world.until_running(&pod).await;
+        began.elapsed()
+    };
+    once_within(again, "the Secret's arrival wakes the pod", heals).await;
 }
 
 #[tokio::test]
@@ -244,9 +260,12 @@ async fn the_node_says_whether_its_host_networking_service_answers() {
     world.eventually("answering", async || is("False", "HNSResponding").await).await;
     // A restart: no sandbox is started, and the node stays Ready.
     health.send_replace(Health::Failing { reason: "0x6d9".into() });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let admin = Some(("admin", "system:masters"));
+    let failing = async || world.get("/metrics", admin, None).await.1.contains("mullion_hns_state{state=\"failing\"} 1");
+    world.eventually("the agent knows", failing).await;
     world.pod("early", json!({})).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // Time in which it must not start.
+    tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(world.node_is_ready().await && world.runtime.state.lock().unwrap().sandboxes.is_empty());
     health.send_replace(Health::Slow { reason: "HcnEnumerateNetworks has not been answered for 5 s".into() });
     world.eventually("slow", async || is("Unknown", "HNSSlow").await).await;
@@ -307,8 +326,7 @@ async fn init_containers_come_first_and_a_stubborn_one_is_killed() {
     let began = Instant::now();
     world.pods().delete("two", &DeleteParams::default()).await.unwrap();
     world.eventually("pod gone", async || world.pods().get_opt("two").await.unwrap().is_none()).await;
-    let took = began.elapsed();
-    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(20), "{took:?}");
+    assert!(began.elapsed() > Duration::from_millis(900), "it has its grace period");
 }
 
 #[tokio::test]
@@ -376,6 +394,7 @@ async fn a_followed_log_ends_with_its_container() {
     let log = world.runtime.path(&sandbox.config.log_directory).join(&container.config.log_path);
     let runtime = world.runtime.clone();
     let writer = async {
+        // The reader mostly follows by then; what it hears is the same if it does not.
         tokio::time::sleep(Duration::from_millis(150)).await;
         use std::io::Write;
         let mut file = std::fs::OpenOptions::new().append(true).open(log).unwrap();
@@ -393,17 +412,20 @@ async fn starting_a_pod_costs_the_agent_little() {
     let world = ready_world().await;
     world.pod("warm", json!({})).await;
     world.until_running("warm").await;
-    let mut best = Duration::MAX;
-    for i in 0..5 {
-        let name = format!("p{i}");
+    let starts = async |number: usize| {
+        let name = format!("p{number}");
         let began = Instant::now();
         world.pod(&name, json!({})).await;
         world.until_running(&name).await;
-        best = best.min(began.elapsed());
-    }
-    println!("pod created to Ready in the API: {best:?} at best");
-    // A poll anywhere on the way would cost at least its period.
-    assert!(best < Duration::from_millis(900), "{best:?}");
+        let took = began.elapsed();
+        // The node has room for 20.
+        world.pods().delete(&name, &DeleteParams::default()).await.unwrap();
+        world.eventually("pod gone", async || world.pods().get_opt(&name).await.unwrap().is_none()).await;
+        took
+    };
+    // A poll anywhere on the way would cost its period.
+    let took = once_within(Duration::from_millis(900), "a start without a poll", starts).await;
+    println!("pod created to Ready in the API: {took:?}");
 }
 
 /// Answers one HTTP request after another with what `code` holds.
@@ -420,6 +442,7 @@ async fn a_large_log_is_rotated() {
         std::fs::write(dir.join(old), "old").unwrap();
     }
     std::fs::write(&log, "x".repeat(999)).unwrap();
+    // More than one interval of the rotation, in which nothing must happen.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(std::fs::metadata(&log).unwrap().len(), 999, "not large enough yet");
     std::fs::write(&log, "x".repeat(1000)).unwrap();
@@ -468,6 +491,7 @@ async fn readiness_follows_its_probe() {
     let before = version(&world).await;
     world.stop_agent().await;
     world.start_agent();
+    // Time in which it must not write.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(version(&world).await, before, "an agent that starts again takes no readiness away");
     code.store(500, std::sync::atomic::Ordering::Relaxed);
@@ -614,6 +638,7 @@ async fn an_ephemeral_container_joins_once() {
     let ended = |s: &serde_json::Value| s["ephemeralContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0;
     let status = world.until("web", "an ended debugger", ended).await;
     assert_eq!((status["phase"].as_str(), status["containerStatuses"][0]["restartCount"].as_i64()), (Some("Running"), Some(0)));
+    // Time in which it must not start.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(world.runtime.state.lock().unwrap().named("debugger").len(), 1, "it never starts again");
     world.until_event("Started: Container started: debugger").await;
