@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use cri::v1;
 use support::{Node, container, describe, get, http, image_archive, play, sandbox};
-use test_lab::until_async;
+use test_lab::{LIMIT, in_time, until_async};
 
 fn main() -> ExitCode {
     play(
@@ -112,7 +112,7 @@ async fn stopping(dir: std::path::PathBuf) {
         .await;
     let log = dir.join("host/var/log/pods/stopping/polite/0.log");
     until_async("the trap is set", async || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("F up"))).await;
-    node.client.stop_container(&polite, Duration::from_secs(10)).await.unwrap();
+    node.client.stop_container(&polite, LIMIT).await.unwrap();
     assert_eq!(node.status(&polite).await.exit_code, 7);
     // Pid 1 without a handler ignores SIGTERM, as everywhere.
     let deaf = node.start(&pod, container("deaf", "demo:1", &["/bin/sleep", "1000"])).await;
@@ -227,7 +227,7 @@ async fn stand_in(dir: std::path::PathBuf) {
     let status = node.status(&id).await;
     assert_eq!(status.annotations["mullion.io/stand-in"], "iis");
     assert_eq!(status.image.unwrap().annotations["mullion.io/stand-in"], "iis");
-    node.client.stop_container(&id, Duration::from_secs(10)).await.unwrap();
+    node.client.stop_container(&id, LIMIT).await.unwrap();
     let status = node.status(&id).await;
     assert_eq!((status.exit_code, status.reason.as_str()), (0, "Completed"), "{}", describe(&status));
     assert_eq!(status.log_path, r"C:\var\log\pods\web-0\iis\0.log");
@@ -302,7 +302,7 @@ async fn dead_shim(dir: std::path::PathBuf) {
     node.remove(&pod).await;
     let mut kinds = Vec::new();
     while !kinds.contains(&(v1::ContainerEventType::ContainerDeletedEvent, pod.clone())) {
-        match tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("events in time") {
+        match in_time("events", events.next()).await {
             Some(cri::Notice::Event(event)) => kinds.push((event.container_event_type(), event.container_id)),
             other => panic!("{other:?} after {kinds:?}"),
         }

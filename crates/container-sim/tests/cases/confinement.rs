@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::statvfs::{FsFlags, statvfs};
+use test_lab::{LIMIT, same, until_async};
 
 use crate::support::{Node, container, image_archive, sandbox, windows_sandbox};
 
@@ -19,7 +20,7 @@ pub async fn reach(dir: PathBuf) {
     let id = node.start(&pod, container("main", "demo:1", &["/bin/sleep", "1000"])).await;
     let run = async |text: &str| {
         let command = ["/bin/sh", "-c", text].map(str::to_owned);
-        let answer = node.client.exec_sync(&id, &command, Duration::from_secs(60)).await.unwrap();
+        let answer = node.client.exec_sync(&id, &command, LIMIT).await.unwrap();
         String::from_utf8(answer.stdout).unwrap() + &String::from_utf8(answer.stderr).unwrap()
     };
     for (what, held) in [("the first program", "ls -l /proc/1/fd"), ("a later one", "ls -l /proc/self/fd")] {
@@ -102,7 +103,7 @@ pub async fn filters(dir: PathBuf) {
     };
     let run = async |id: &str, text: &str| {
         let command = ["/bin/sh", "-c", text].map(str::to_owned);
-        node.client.exec_sync(id, &command, Duration::from_secs(60)).await.unwrap()
+        node.client.exec_sync(id, &command, LIMIT).await.unwrap()
     };
     let mode = "grep Seccomp: /proc/1/status /proc/self/status | grep -c";
     for (name, no_new_privs) in [("plain", false), ("no-new-privs", true)] {
@@ -147,7 +148,7 @@ pub async fn shared_processes(dir: PathBuf) {
     let watcher = node.start(&pod, shared("watcher", "SYS_PTRACE", &["/bin/sh", "-c", &watch])).await;
     let run = async |id: &str, text: &str| {
         let command = ["/bin/sh", "-c", text].map(str::to_owned);
-        let answer = node.client.exec_sync(id, &command, Duration::from_secs(30)).await.unwrap();
+        let answer = node.client.exec_sync(id, &command, LIMIT).await.unwrap();
         String::from_utf8(answer.stdout).unwrap() + &String::from_utf8(answer.stderr).unwrap()
     };
     let first = run(&watcher, "ls -A /proc/1/root/; echo files; ls /proc/1/fd; grep Cap /proc/1/status").await;
@@ -165,13 +166,7 @@ pub async fn shared_processes(dir: PathBuf) {
     // What has lost its parent is buried by pid 1, and does not end the container that left it.
     run(&watcher, "(sleep 0.01 & exec true) & exit 0").await;
     let zombies = async || run(&watcher, "grep -l 'State:.Z' /proc/[0-9]*/status 2>/dev/null").await;
-    for _ in 0..500 {
-        if zombies().await.is_empty() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(zombies().await, "", "zombies are left");
+    until_async("no zombies", async || same(zombies().await, &"")).await;
     run(&watcher, "touch /enough").await;
     assert_eq!(node.wait_exit(&watcher).await.exit_code, 0);
     let log = std::fs::read_to_string(dir.join("host/var/log/pods/shared/watcher/0.log")).unwrap();
@@ -198,7 +193,7 @@ pub async fn privileged(dir: PathBuf) {
     let id = node.start(&pod, cri::v1::ContainerConfig { linux, ..container("main", "demo:1", &["/bin/sleep", "1000"]) }).await;
     let run = async |text: &str| {
         let command = ["/bin/sh", "-c", text].map(str::to_owned);
-        node.client.exec_sync(&id, &command, Duration::from_secs(60)).await.unwrap()
+        node.client.exec_sync(&id, &command, LIMIT).await.unwrap()
     };
     for name in ["net/ipv4/ip_default_ttl", "kernel/shmmni", "kernel/hostname", "fs/mqueue/msg_max"] {
         let own = run(&format!("v=$(cat /proc/sys/{name}) && echo $v > /proc/sys/{name}")).await;

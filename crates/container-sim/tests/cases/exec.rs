@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cri::v1;
 use serde_json::{Value, json};
-use test_lab::until_async;
+use test_lab::{LIMIT, until_async};
 
 use crate::support::{Node, container, image_archive, sandbox};
 
@@ -34,7 +34,7 @@ pub async fn sync(dir: PathBuf) {
     let mut request = container("main", "demo:1", &["/bin/sh", "-c", "echo first > /made; exec sleep 1000"]);
     request.envs.push(v1::KeyValue { key: "GREETING".into(), value: "hello".into() });
     let id = node.start(&pod, request).await;
-    let run = async |text: &str| node.client.exec_sync(&id, &script(text), Duration::from_secs(60)).await;
+    let run = async |text: &str| node.client.exec_sync(&id, &script(text), LIMIT).await;
     let answer = run("cat /made; echo err >&2; hostname; pwd; echo $GREETING $HOME; id -u; echo me $$; cat /proc/1/comm; exit 7").await.unwrap();
     assert_eq!(answer.exit_code, 7);
     assert_eq!(String::from_utf8(answer.stderr).unwrap(), "err\n");
@@ -71,7 +71,7 @@ pub async fn ends(dir: PathBuf) {
     let id = node.start(&pod, container("main", "demo:1", &["/bin/sleep", "1000"])).await;
     let began = Instant::now();
     let error = node.client.exec_sync(&id, &script("echo $$ > /pid; sleep 500 & sleep 600; true"), Duration::from_secs(1)).await.unwrap_err();
-    assert!(began.elapsed() >= Duration::from_secs(1) && began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
     assert_eq!(error.kind(), cri::Kind::Deadline, "{error}");
     assert!(error.to_string().contains("timeout 1s exceeded"), "{error}");
     // Zombies have no command line; they are the container's own first program's to bury.
@@ -81,10 +81,8 @@ pub async fn ends(dir: PathBuf) {
     };
     assert!(!sleeps(500).await && !sleeps(600).await, "nothing is left of what was killed");
     // What a program leaves behind does not hold the answer up for long, and runs on.
-    let began = Instant::now();
-    let answer = node.client.exec_sync(&id, &script("echo said; sleep 700 & exit 3"), Duration::from_secs(100)).await.unwrap();
+    let answer = node.client.exec_sync(&id, &script("echo said; sleep 700 & exit 3"), LIMIT).await.unwrap();
     assert_eq!((answer.exit_code, answer.stdout.as_slice()), (3, b"said\n".as_slice()));
-    assert!(began.elapsed() < Duration::from_secs(60));
     assert!(sleeps(700).await);
     // With its container ends everything that runs beside it.
     let session = tokio::spawn({
@@ -111,7 +109,7 @@ impl Session {
         // A socket's path may have 108 bytes only.
         let sandbox = File::open(dir.join("state/cri/sandboxes").join(pod)).unwrap();
         let mut socket = UnixStream::connect(format!("/proc/self/fd/{}/shim.sock", sandbox.as_raw_fd())).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
         writeln!(socket, "{request}").unwrap();
         let mut buffer = vec![0; 8192];
         let (length, fds) = linux_sys::fdpass::receive(&socket, &mut buffer).unwrap();

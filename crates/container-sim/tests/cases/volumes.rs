@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cri::v1;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use test_lab::LIMIT;
 
 use crate::support::{Node, container, image_archive, sandbox};
 
@@ -39,7 +40,7 @@ pub async fn propagation(dir: PathBuf) {
     tmpfs("late");
     let run = async |id: &str, text: &str| {
         let command = ["/bin/sh", "-c", text].map(str::to_owned);
-        node.client.exec_sync(id, &command, Duration::from_secs(60)).await.unwrap().exit_code == 0
+        node.client.exec_sync(id, &command, LIMIT).await.unwrap().exit_code == 0
     };
     for (id, early, late) in [(&alone, true, false), (&hears, true, true), (&both, true, true)] {
         assert_eq!((run(id, "test -e /v/early/seen").await, run(id, "test -e /v/late/seen").await), (early, late));
