@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cri::v1;
+use test_lab::{same, until_async};
 
 use crate::support::windows_sandbox;
 use crate::{node, second, template, waiting};
@@ -42,8 +43,7 @@ pub async fn sum(dir: PathBuf) {
     // An update counts for the sum, too.
     let request = v1::UpdateContainerResourcesRequest { container_id: id.clone(), windows: Some(limited(512 << 20)), ..Default::default() };
     node.client.update_container_resources(request).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let (code, text) = second(&node, &id, &[tool, "300", "1"]).await;
-    assert_eq!((code, text.as_str()), (0, "committed 300\n"));
+    // It arrives a little later.
+    until_async("room for 300 MiB", async || same(second(&node, &id, &[tool, "300", "1"]).await, &(0, "committed 300\n".to_owned()))).await;
     node.remove(&pod).await;
 }
