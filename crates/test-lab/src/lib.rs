@@ -6,11 +6,14 @@
 //! | [`in_time`] | the same for a future |
 //! | [`net`] (Linux) | links between namespaces, a LAN, small servers and clients |
 //! | [`api`] (feature `api`) | fake API servers for clients of crate `kube` |
+//! | [`server`] (feature `server`) | the keys and the configuration of an embedded API server |
 
 #[cfg(feature = "api")]
 pub mod api;
 #[cfg(target_os = "linux")]
 pub mod net;
+#[cfg(feature = "server")]
+pub mod server;
 mod wait;
 
 pub use wait::{Found, LIMIT, in_time, same, until, until_async};

@@ -1,14 +1,13 @@
 //! An API server in a temporary directory, and clients for it.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use apiserver::{Config, Identity, InProcess, Server, start};
+use apiserver::{Config, Identity, InProcess, NodeNetworks, Server, start};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{Api, PostParams};
-use pki::service_account::SigningKey;
-use pki::{Ca, CertRequest, Credentials, KubeConfig};
+use pki::{CertRequest, Credentials, KubeConfig};
 use serde_json::{Value, json};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use test_lab::server::Keys;
 
 /// An address in the nodes' network that is no node's.
 pub const NO_NODE: &str = "127.0.0.2";
@@ -21,8 +20,7 @@ pub fn pod(name: &str) -> Pod {
 /// A running server with everything needed to start it again.
 pub struct TestServer {
     server: Server,
-    ca: Ca,
-    sa_key_pem: String,
+    keys: Keys,
     address: SocketAddr,
     dir: tempfile::TempDir,
 }
@@ -35,42 +33,24 @@ impl TestServer {
 
     /// The same, with bounds of the listener.
     pub async fn start_within(limits: apiserver::Limits) -> Self {
-        let ca = Ca::generate("kubernetes", Duration::from_secs(86_400)).unwrap();
-        let sa_key_pem = SigningKey::generate().unwrap().pem().to_string();
-        let started = Self::start_in(tempfile::tempdir().unwrap(), ca, sa_key_pem, limits).await;
+        let started = Self::start_in(tempfile::tempdir().unwrap(), Keys::new(), limits).await;
         let accounts: Api<ServiceAccount> = Api::namespaced(started.admin(), "default");
         let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
         accounts.create(&PostParams::default(), &account).await.unwrap();
         started
     }
 
-    async fn start_in(dir: tempfile::TempDir, ca: Ca, sa_key_pem: String, limits: apiserver::Limits) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        let serving =
-            CertRequest { cn: "kube-apiserver".into(), ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], server: true, days: 1, ..CertRequest::default() };
-        let client = CertRequest { cn: "kube-apiserver-kubelet-client".into(), client: true, days: 1, ..CertRequest::default() };
-        let config = Config {
-            store_dir: dir.path().join("store"),
-            listeners: vec![listener],
-            serving: ca.issue(&serving).unwrap(),
-            ca_pem: ca.cert_pem().into(),
-            sa_key_pem: sa_key_pem.clone(),
-            kubelet_client: ca.issue(&client).unwrap(),
-            node_networks: apiserver::NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: vec![NO_NODE.parse().unwrap()] },
-            service_cidr: "10.96.0.0/12".parse().unwrap(),
-            node_port_range: 30000..=32767,
-            limits,
-            advertise: (address.ip(), address.port()),
-            version: "v1.36.2+mullion.0.1.0".into(),
-        };
-        Self { server: start(config).await.unwrap(), ca, sa_key_pem, address, dir }
+    async fn start_in(dir: tempfile::TempDir, keys: Keys, limits: apiserver::Limits) -> Self {
+        let node_networks = NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: vec![NO_NODE.parse().unwrap()] };
+        let config = Config { limits, node_networks, ..keys.config(dir.path().join("store")) };
+        let address = SocketAddr::from(config.advertise);
+        Self { server: start(config).await.unwrap(), keys, address, dir }
     }
 
     /// Stops it and starts it again on the same directory.
     pub async fn restart(self) -> Self {
         self.server.shutdown().await;
-        Self::start_in(self.dir, self.ca, self.sa_key_pem, apiserver::Limits::default()).await
+        Self::start_in(self.dir, self.keys, apiserver::Limits::default()).await
     }
 
     /// Ends it.
@@ -86,7 +66,7 @@ impl TestServer {
     /// TLS for a client that shows no certificate.
     pub fn stranger_tls(&self) -> tokio_rustls::TlsConnector {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(pki::certificate_der(self.ca.cert_pem()).unwrap().remove(0)).unwrap();
+        roots.add(pki::certificate_der(self.keys.ca.cert_pem()).unwrap().remove(0)).unwrap();
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         std::sync::Arc::new(config.with_root_certificates(roots).with_no_client_auth()).into()
@@ -112,10 +92,10 @@ impl TestServer {
     pub async fn tls_client(&self, user: &str, group: &str) -> kube::Client {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let request = CertRequest { cn: user.into(), orgs: vec![group.into()], client: true, days: 1, ..CertRequest::default() };
-        let identity = self.ca.issue(&request).unwrap();
+        let identity = self.keys.ca.issue(&request).unwrap();
         let credentials = Credentials::Certificate { cert_pem: identity.cert_pem, key_pem: identity.key_pem };
         let path = self.dir.path().join(format!("{user}.conf"));
-        pki::write_private(&path, &KubeConfig::new(&format!("https://{}", self.address), self.ca.cert_pem(), credentials).to_yaml()).unwrap();
+        pki::write_private(&path, &KubeConfig::new(&format!("https://{}", self.address), self.keys.ca.cert_pem(), credentials).to_yaml()).unwrap();
         let config = kube::config::Kubeconfig::read_from(&path).unwrap();
         let config = kube::Config::from_custom_kubeconfig(config, &kube::config::KubeConfigOptions::default()).await.unwrap();
         kube::Client::try_from(config).unwrap()
@@ -125,7 +105,7 @@ impl TestServer {
     pub fn kubelet_tls(&self) -> rustls::ServerConfig {
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(pki::certificate_der(self.ca.cert_pem()).unwrap().remove(0)).unwrap();
+        roots.add(pki::certificate_der(self.keys.ca.cert_pem()).unwrap().remove(0)).unwrap();
         let builder = rustls::server::WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
         let request = CertRequest {
             cn: "system:node:win01".into(),
@@ -134,7 +114,7 @@ impl TestServer {
             days: 1,
             ..CertRequest::default()
         };
-        let issued = self.ca.issue(&request).unwrap();
+        let issued = self.keys.ca.issue(&request).unwrap();
         let (chain, key) = (pki::certificate_der(&issued.cert_pem).unwrap(), pki::private_key_der(&issued.key_pem).unwrap());
         let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         config.with_client_cert_verifier(builder.build().unwrap()).with_single_cert(chain, key).unwrap()

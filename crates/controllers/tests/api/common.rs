@@ -1,10 +1,6 @@
 //! A cluster in this process: the API server, all controllers, the scheduler, and nodes that claim to run whatever they get.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, TcpListener},
-    sync::Arc,
-    time::Duration,
-};
+use std::sync::Arc;
 
 use apiserver::{Identity, Server};
 use cluster::{ApiServer, Informer, Selection};
@@ -14,10 +10,9 @@ use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use pki::{Ca, CertRequest, service_account::SigningKey};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use test_lab::in_time;
+use test_lab::{in_time, server::Keys};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +65,7 @@ impl Cluster {
     pub async fn start_with(timing: Timing) -> Self {
         let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_test_writer().try_init();
         let dir = tempfile::tempdir().unwrap();
-        let server = apiserver::start(config(&dir)).await.unwrap();
+        let server = apiserver::start(Keys::new().config(dir.path().join("store"))).await.unwrap();
         let shutdown = CancellationToken::new();
         let mut cluster = Self {
             server,
@@ -189,30 +184,6 @@ impl Cluster {
         let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
         let found = events.list(&about).await.unwrap().items;
         found.into_iter().map(|event| format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())).collect()
-    }
-}
-
-fn config(dir: &tempfile::TempDir) -> apiserver::Config {
-    let ca = Ca::generate("kubernetes", Duration::from_secs(86_400)).unwrap();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    let certificate = |server| {
-        let ips = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        ca.issue(&CertRequest { cn: "kube-apiserver".into(), ips, server, client: !server, days: 1, ..CertRequest::default() }).unwrap()
-    };
-    apiserver::Config {
-        store_dir: dir.path().join("store"),
-        listeners: vec![listener],
-        serving: certificate(true),
-        ca_pem: ca.cert_pem().into(),
-        sa_key_pem: SigningKey::generate().unwrap().pem().to_string(),
-        kubelet_client: certificate(false),
-        node_networks: apiserver::NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: Vec::new() },
-        service_cidr: "10.96.0.0/12".parse().unwrap(),
-        node_port_range: 30000..=32767,
-        limits: apiserver::Limits::default(),
-        advertise: (address.ip(), address.port()),
-        version: "v1.36.2+mullion.test".into(),
     }
 }
 

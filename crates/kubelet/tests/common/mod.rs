@@ -15,6 +15,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kubelet::{Capacity, Config, LogRotation, Resolver, ServerConfig};
 use pki::{Ca, CertRequest};
 use serde_json::{Value, json};
+use test_lab::server::Keys;
 use test_lab::until_async;
 use tokio_util::sync::CancellationToken;
 
@@ -46,32 +47,12 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let drive = dir.path().join("c");
         std::fs::create_dir(&drive).unwrap();
-        let ca = Ca::generate("kubernetes", Duration::from_secs(86_400)).unwrap();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        let local = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        let serving = CertRequest { cn: "kube-apiserver".into(), ips: local, server: true, days: 1, ..Default::default() };
-        let client = CertRequest { cn: "kube-apiserver-kubelet-client".into(), client: true, days: 1, ..Default::default() };
-        let server = apiserver::start(apiserver::Config {
-            store_dir: dir.path().join("store"),
-            listeners: vec![listener],
-            serving: ca.issue(&serving).unwrap(),
-            ca_pem: ca.cert_pem().into(),
-            sa_key_pem: pki::service_account::SigningKey::generate().unwrap().pem().to_owned(),
-            kubelet_client: ca.issue(&client).unwrap(),
-            node_networks: apiserver::NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: Vec::new() },
-            service_cidr: "10.96.0.0/12".parse().unwrap(),
-            node_port_range: 30000..=32767,
-            limits: apiserver::Limits::default(),
-            advertise: (address.ip(), address.port()),
-            version: "v1.36.2+mullion.0.1.0".into(),
-        })
-        .await
-        .unwrap();
+        let keys = Keys::new();
+        let server = apiserver::start(keys.config(dir.path().join("store"))).await.unwrap();
         let runtime = Runtime::start(dir.path().join("cri"), drive);
         runtime.state.lock().unwrap().network_ready = true;
         runtime.state.lock().unwrap().images.insert("serve:1".into());
-        let world = World { runtime, server, dir, ca, link: Arc::default(), port: 0, host_network: None, hcn: None, boot: 0, agent: None };
+        let world = World { runtime, server, dir, ca: keys.ca, link: Arc::default(), port: 0, host_network: None, hcn: None, boot: 0, agent: None };
         world.prepare_namespace().await;
         world
     }

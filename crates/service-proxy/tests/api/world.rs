@@ -1,8 +1,7 @@
 //! An API server that can be stopped, started again and lost; a simulated host; and a proxy between them.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use apiserver::{Identity, Server};
 use hcn::{Guid, HcnClient, HnsVersion, HostComputeEndpoint, HostComputeNetwork, NetworkType, Subnet};
@@ -14,10 +13,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
-use pki::{Ca, CertRequest};
 use serde_json::json;
 use service_proxy::hns::{Settings, vip_key};
 use service_proxy::{BackendConfig, Config, Status};
+use test_lab::server::Keys;
 use test_lab::until_async;
 use tokio::sync::watch;
 
@@ -30,8 +29,7 @@ pub struct World {
     pub simulator: Simulator,
     pub hcn: HcnClient,
     server: Option<Server>,
-    ca: Ca,
-    key: String,
+    keys: Keys,
     dir: tempfile::TempDir,
     store: u32,
     ballast: u32,
@@ -47,34 +45,16 @@ impl World {
         let hcn = HcnClient::new(simulator.session());
         let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), "192.168.1.1".parse().unwrap());
         hcn.create_network(Guid::random(), &HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet)).await.unwrap();
-        let ca = Ca::generate("kubernetes", Duration::from_secs(86_400)).unwrap();
-        let key = pki::service_account::SigningKey::generate().unwrap().pem().to_owned();
         let (link, dir) = (Link::new(), tempfile::tempdir().unwrap());
-        let mut world = Self { link, simulator, hcn, server: None, ca, key, dir, store: 0, ballast: 0, writes: Mutex::default() };
+        let mut world = Self { link, simulator, hcn, server: None, keys: Keys::new(), dir, store: 0, ballast: 0, writes: Mutex::default() };
         world.start().await;
         world
     }
 
     /// Starts the server on the present store, and leads the proxy to it.
     pub async fn start(&mut self) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let local = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        let serving = CertRequest { cn: "kube-apiserver".into(), ips: local, server: true, days: 1, ..CertRequest::default() };
-        let client = CertRequest { cn: "kube-apiserver-kubelet-client".into(), client: true, days: 1, ..CertRequest::default() };
-        let config = apiserver::Config {
-            store_dir: self.dir.path().join(self.store.to_string()),
-            listeners: vec![listener],
-            serving: self.ca.issue(&serving).unwrap(),
-            ca_pem: self.ca.cert_pem().into(),
-            sa_key_pem: self.key.clone(),
-            kubelet_client: self.ca.issue(&client).unwrap(),
-            node_networks: apiserver::NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: Vec::new() },
-            service_cidr: "10.96.0.0/12".parse().unwrap(),
-            node_port_range: 30000..=32767,
-            limits: apiserver::Limits::default(),
-            advertise: (IpAddr::from([10, 240, 0, 10]), 6443),
-            version: "v1.36.2+mullion.0.1.0".into(),
-        };
+        let advertise = (IpAddr::from([10, 240, 0, 10]), 6443);
+        let config = apiserver::Config { advertise, ..self.keys.config(self.dir.path().join(self.store.to_string())) };
         self.server = Some(apiserver::start(config).await.unwrap());
         self.open();
     }
