@@ -1,6 +1,5 @@
 //! What the commands print about a cluster that runs.
 
-use std::time::Duration;
 
 use serde_json::Value;
 

@@ -1,7 +1,6 @@
 //! How clusters and their processes end, and what is there again afterwards.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
 

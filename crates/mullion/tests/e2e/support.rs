@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::Value;
 
