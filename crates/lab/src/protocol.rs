@@ -200,7 +200,6 @@ pub struct Status {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-#[allow(missing_docs)]
 pub enum Transport {
     Tcp,
     Udp,

@@ -10,7 +10,6 @@ use linux_sys::netlink::wire::Writer;
 /// Part of a packet's metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-#[allow(missing_docs)]
 pub enum MetaKey {
     Len = 0,
     /// The class of traffic; may be set.
@@ -29,7 +28,6 @@ pub enum MetaKey {
 /// Part of a connection's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-#[allow(missing_docs)]
 pub enum CtKey {
     State = 0,
     Direction = 1,
@@ -53,7 +51,6 @@ pub enum CtKey {
 /// Where a payload offset counts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-#[allow(missing_docs)]
 pub enum PayloadBase {
     Link = 0,
     Network = 1,
@@ -62,7 +59,6 @@ pub enum PayloadBase {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-#[allow(missing_docs)]
 pub enum CmpOp {
     Eq = 0,
     Neq = 1,
@@ -106,7 +102,6 @@ pub enum FibResult {
 
 /// What a look-up in the routing table goes by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
 pub struct FibFlags {
     pub saddr: bool,
     pub daddr: bool,
@@ -128,7 +123,6 @@ pub enum DynsetOp {
 
 /// One expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Expr {
     /// Loads metadata.
     Meta {

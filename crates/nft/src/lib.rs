@@ -214,7 +214,6 @@ impl Chain {
 
 /// Where a packet goes next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
 pub enum Verdict {
     Accept,
     Drop,

@@ -10,7 +10,6 @@ use super::{CmpOp, CtKey, Expr, Family, FibFlags, FibResult, MetaKey, NatKind, P
 
 /// Bits of a connection's state for [`Rule::ct_state`].
 pub mod ct_state {
-    #![allow(missing_docs)]
     pub const INVALID: u32 = 1;
     pub const ESTABLISHED: u32 = 2;
     pub const RELATED: u32 = 4;
@@ -21,7 +20,6 @@ pub mod ct_state {
 
 /// Bits of a connection's status for [`Rule::ct_status`].
 pub mod ct_status {
-    #![allow(missing_docs)]
     pub const SNAT: u32 = 0x10;
     pub const DNAT: u32 = 0x20;
 }

@@ -38,7 +38,6 @@ pub struct Link {
 
 /// Counters of a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct LinkStats {
     pub rx_packets: u64,
     pub tx_packets: u64,
