@@ -1,5 +1,6 @@
 //! Reads tables, chains, sets, rules and elements from the kernel.
 
+use super::attribute::*;
 use super::batch::{family_of, read_comment, read_fingerprint};
 use super::set::predecessor;
 use super::{Data, Element, Nft, NftError, Table, Verdict, header, msg};
@@ -55,7 +56,7 @@ impl Nft {
     /// # Errors
     /// When the kernel has no nf_tables or forbids it.
     pub fn tables(&self) -> Result<Vec<Table>, NftError> {
-        self.list("list tables", msg::GET_TABLE, 0, |_| {}, |p| Some(Table::new(family_of(p)?, text(attr(p.get(4..)?, 1)?))))
+        self.list("list tables", msg::GET_TABLE, 0, |_| {}, |p| Some(Table::new(family_of(p)?, text(attr(p.get(4..)?, NFTA_TABLE_NAME)?))))
     }
 
     /// The chains of a table; none when there is no such table.
@@ -70,8 +71,8 @@ impl Nft {
             |_| {},
             |p| {
                 let body = p.get(4..)?;
-                let ours = text(attr(body, 1)?) == table.name;
-                ours.then(|| Some(ChainInfo { name: text(attr(body, 3)?), base: attr(body, 4).is_some() }))?
+                let ours = text(attr(body, NFTA_CHAIN_TABLE)?) == table.name;
+                ours.then(|| Some(ChainInfo { name: text(attr(body, NFTA_CHAIN_NAME)?), base: attr(body, NFTA_CHAIN_HOOK).is_some() }))?
             },
         )
     }
@@ -81,12 +82,11 @@ impl Nft {
     /// # Errors
     /// When there is no such table.
     pub fn sets(&self, table: &Table) -> Result<Vec<SetInfo>, NftError> {
-        const MAP: u32 = 8;
-        let body = |w: &mut Writer| w.attr_str(1, &table.name);
+        let body = |w: &mut Writer| w.attr_str(NFTA_SET_TABLE, &table.name);
         self.list(&format!("list sets of {table}"), msg::GET_SET, table.family as u8, body, |p| {
             let body = p.get(4..)?;
-            let flags = attr(body, 3).and_then(be32).unwrap_or(0);
-            Some(SetInfo { name: text(attr(body, 2)?), map: flags & MAP != 0 })
+            let flags = attr(body, NFTA_SET_FLAGS).and_then(be32).unwrap_or(0);
+            Some(SetInfo { name: text(attr(body, NFTA_SET_NAME)?), map: flags & NFT_SET_MAP != 0 })
         })
     }
 
@@ -96,8 +96,8 @@ impl Nft {
     /// When the kernel refuses.
     pub fn rules(&self, table: &Table, chain: &str) -> Result<Vec<RuleInfo>, NftError> {
         let body = |w: &mut Writer| {
-            w.attr_str(1, &table.name);
-            w.attr_str(2, chain);
+            w.attr_str(NFTA_RULE_TABLE, &table.name);
+            w.attr_str(NFTA_RULE_CHAIN, chain);
         };
         self.list(&format!("list rules of {table} {chain}"), msg::GET_RULE, table.family as u8, body, |p| read_rule(p.get(4..)?))
     }
@@ -109,11 +109,11 @@ impl Nft {
     /// When there is no such table or set.
     pub fn elements(&self, table: &Table, set: &str) -> Result<Vec<Element>, NftError> {
         let body = |w: &mut Writer| {
-            w.attr_str(1, &table.name);
-            w.attr_str(2, set);
+            w.attr_str(NFTA_SET_ELEM_LIST_TABLE, &table.name);
+            w.attr_str(NFTA_SET_ELEM_LIST_SET, set);
         };
         let raw = self.list(&format!("list elements of {table} {set}"), msg::GET_ELEMENTS, table.family as u8, body, |p| {
-            let list = attr(p.get(4..)?, 3)?;
+            let list = attr(p.get(4..)?, NFTA_SET_ELEM_LIST_ELEMENTS)?;
             Some(attrs(list).filter_map(|(_, e)| read_element(e)).collect::<Vec<_>>())
         })?;
         Ok(join_ranges(raw.concat()))
@@ -121,18 +121,18 @@ impl Nft {
 }
 
 pub(super) fn read_rule(body: &[u8]) -> Option<RuleInfo> {
-    let notes = attr(body, 7).unwrap_or(&[]);
+    let notes = attr(body, NFTA_RULE_USERDATA).unwrap_or(&[]);
     let mut rule = RuleInfo {
-        handle: attr(body, 3).and_then(be64)?,
+        handle: attr(body, NFTA_RULE_HANDLE).and_then(be64)?,
         comment: read_comment(notes),
         fingerprint: read_fingerprint(notes),
         expressions: Vec::new(),
         counter: None,
     };
-    for (_, expr) in attrs(attr(body, 4).unwrap_or(&[])) {
-        let name = text(attr(expr, 1)?);
-        if let ("counter", Some(data)) = (name.as_str(), attr(expr, 2)) {
-            rule.counter = Some((attr(data, 2).and_then(be64)?, attr(data, 1).and_then(be64)?));
+    for (_, expr) in attrs(attr(body, NFTA_RULE_EXPRESSIONS).unwrap_or(&[])) {
+        let name = text(attr(expr, NFTA_EXPR_NAME)?);
+        if let ("counter", Some(data)) = (name.as_str(), attr(expr, NFTA_EXPR_DATA)) {
+            rule.counter = Some((attr(data, NFTA_COUNTER_PACKETS).and_then(be64)?, attr(data, NFTA_COUNTER_BYTES).and_then(be64)?));
         }
         rule.expressions.push(name);
     }
@@ -141,29 +141,28 @@ pub(super) fn read_rule(body: &[u8]) -> Option<RuleInfo> {
 
 /// An element and whether it is the end of a range.
 fn read_element(body: &[u8]) -> Option<(Element, bool)> {
-    const INTERVAL_END: u32 = 1;
-    let value = |kind| attr(body, kind).and_then(|data| attr(data, 1)).map(<[u8]>::to_vec);
-    let end = attr(body, 3).and_then(be32).unwrap_or(0) & INTERVAL_END != 0;
-    let mut element = Element::new(value(1)?);
-    element.key_end = value(10);
+    let value = |kind| attr(body, kind).and_then(|data| attr(data, NFTA_DATA_VALUE)).map(<[u8]>::to_vec);
+    let end = attr(body, NFTA_SET_ELEM_FLAGS).and_then(be32).unwrap_or(0) & NFT_SET_ELEM_INTERVAL_END != 0;
+    let mut element = Element::new(value(NFTA_SET_ELEM_KEY)?);
+    element.key_end = value(NFTA_SET_ELEM_KEY_END);
     element.area = element.key_end.is_some();
-    element.data = attr(body, 2).and_then(read_data);
+    element.data = attr(body, NFTA_SET_ELEM_DATA).and_then(read_data);
     Some((element, end))
 }
 
 fn read_data(body: &[u8]) -> Option<Data> {
-    if let Some(value) = attr(body, 1) {
+    if let Some(value) = attr(body, NFTA_DATA_VALUE) {
         return Some(Data::Value(value.to_vec()));
     }
-    let verdict = attr(body, 2)?;
-    let chain = || attr(verdict, 2).map(text);
-    Some(Data::Verdict(match be32(attr(verdict, 1)?)? as i32 {
-        0 => Verdict::Drop,
-        1 => Verdict::Accept,
-        -1 => Verdict::Continue,
-        -3 => Verdict::Jump(chain()?),
-        -4 => Verdict::Goto(chain()?),
-        -5 => Verdict::Return,
+    let verdict = attr(body, NFTA_DATA_VERDICT)?;
+    let chain = || attr(verdict, NFTA_VERDICT_CHAIN).map(text);
+    Some(Data::Verdict(match be32(attr(verdict, NFTA_VERDICT_CODE)?)? as i32 {
+        libc::NF_DROP => Verdict::Drop,
+        libc::NF_ACCEPT => Verdict::Accept,
+        libc::NFT_CONTINUE => Verdict::Continue,
+        libc::NFT_JUMP => Verdict::Jump(chain()?),
+        libc::NFT_GOTO => Verdict::Goto(chain()?),
+        libc::NFT_RETURN => Verdict::Return,
         _ => return None,
     }))
 }

@@ -23,6 +23,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod attribute;
 mod batch;
 mod desired;
 mod dump;
