@@ -44,7 +44,7 @@ pub enum Code {
     NoTemplate = 72,
     /// The Windows template is another version's.
     OtherTemplate = 73,
-    /// No cluster runs on DIR.
+    /// No cluster runs on DIR, or no Windows node of it.
     NotRunning = 74,
     /// A cluster runs on DIR already.
     Running = 75,

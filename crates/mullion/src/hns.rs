@@ -147,11 +147,13 @@ pub fn check_switches(nodes: &[node_config::node_spec::NodeSpec]) -> Result<(), 
 fn running(dir: &crate::linux::cli::DirArgs) -> Result<Vec<String>, Failure> {
     let dirs = crate::linux::cluster_file::dirs(dir)?;
     let nodes = dirs.socket("", "hcn").parent().map(nodes_in).unwrap_or_default();
-    if nodes.is_empty() {
-        let dir = dirs.dir.display();
-        return Err(anyhow::anyhow!("no Windows node of {dir} runs: `mullion up --dir {dir}` starts its cluster").into());
-    }
-    Ok(nodes)
+    if nodes.is_empty() { Err(none_runs(&dirs)) } else { Ok(nodes) }
+}
+
+#[cfg(target_os = "linux")]
+fn none_runs(dirs: &lab::dir::Dirs) -> Failure {
+    let error = anyhow::anyhow!("no Windows node of {} runs: `{}` starts its cluster", dirs.dir.display(), dirs.command("up"));
+    Failure::new(Code::NotRunning, error)
 }
 
 /// A socket of a node's service.
@@ -161,14 +163,11 @@ fn socket(node: &str, suffix: &str, dir: &crate::linux::cli::DirArgs) -> Result<
     let socket = dirs.socket(node, suffix);
     if !socket.exists() {
         let nodes = socket.parent().map(nodes_in).unwrap_or_default();
-        let dir = dirs.dir.display();
-        return Err(match nodes.as_slice() {
-            [] => anyhow::anyhow!("no Windows node of {dir} runs: `{}` starts its cluster", dirs.command("up")).into(),
-            nodes => {
-                let error = anyhow::anyhow!("no Windows node {node} of {dir} runs: use one of {}", nodes.join(", "));
-                Failure::new(Code::Usage, error)
-            }
-        });
+        if nodes.is_empty() {
+            return Err(none_runs(&dirs));
+        }
+        let error = anyhow::anyhow!("no Windows node {node} of {} runs: use one of {}", dirs.dir.display(), nodes.join(", "));
+        return Err(Failure::new(Code::Usage, error));
     }
     Ok(socket)
 }

@@ -118,6 +118,32 @@ fn unknown_values_are_usage_errors_that_name_the_way_out() {
 }
 
 #[test]
+fn hns_commands_end_with_74_where_no_windows_node_runs() {
+    let home = home();
+    let path = home.path();
+    fs::create_dir(path.join("run")).unwrap();
+    let dir = path.join("dir");
+    let dir = dir.to_str().unwrap();
+    let cases: [&[&str]; 7] = [
+        &["list", "networks", "--node", "win01"],
+        &["status"],
+        &["calls", "--node", "win01"],
+        &["fault", "list"],
+        &["fault", "add", "svc-down", "--all-nodes"],
+        &["fault", "add", "svc-down", "--node", "win01"],
+        &["fault", "clear"],
+    ];
+    for args in cases {
+        let (code, message) = refusal(path, &[&["hns"] as &[&str], args, &["--dir", dir]].concat());
+        let expected = format!("mullion: no Windows node of {dir} runs: `mullion up --dir {dir}` starts its cluster\n");
+        assert_eq!((code, message), (74, expected), "{args:?}");
+    }
+    let output = run(path, &["hns", "fault", "list", "-o", "json", "--dir", dir]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &document["error"]["reason"]), (Some(74), &"NotRunning".into()), "{document}");
+}
+
+#[test]
 fn logs_say_why_there_are_no_lines() {
     let home = home();
     let dir = home.path().join("dir");
