@@ -21,7 +21,8 @@ pub const DEFAULT_BUILD: u32 = 20348;
 /// Names that hosts of the lab itself have.
 pub const RESERVED: [&str; 2] = ["gw", "cp"];
 
-const KEYS: &str = "cpu, mem, drive, hns, loopback-dsr, runtime";
+/// Keys of a node's settings.
+pub const KEYS: [&str; 6] = ["cpu", "mem", "drive", "hns", "loopback-dsr", "runtime"];
 const GIB: u64 = 1 << 30;
 
 /// A node as asked for. Capacity is what is declared, not the machine's.
@@ -147,7 +148,8 @@ fn read_os(name: &str, os: &str, build: Option<&str>) -> Result<NodeOs, SpecErro
 impl NodeSpec {
     fn set(&mut self, pair: &str) -> Result<(), SpecError> {
         let name = self.name.clone();
-        let (key, value) = pair.split_once('=').ok_or_else(|| wrong(&name, format!("{pair:?} is no setting: write key=value with one of {KEYS}")))?;
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| wrong(&name, format!("{pair:?} is no setting: write key=value with one of {}", KEYS.join(", "))))?;
         let bad = |right: &str| wrong(&name, format!("{key}={value}: {right}"));
         let windows = matches!(self.os, NodeOs::Windows { .. });
         match key {
@@ -167,7 +169,7 @@ impl NodeSpec {
             "loopback-dsr" => self.loopback_dsr = value.parse().map_err(|_| bad("write true or false"))?,
             "runtime" if value.is_empty() => return Err(bad("write an endpoint, as unix:///run/containerd/containerd.sock")),
             "runtime" => self.runtime = Some(value.to_owned()),
-            _ => return Err(wrong(&name, format!("has the unknown setting {key:?}: use {KEYS}"))),
+            _ => return Err(wrong(&name, format!("has the unknown setting {key:?}: use {}", KEYS.join(", ")))),
         }
         Ok(())
     }
@@ -226,6 +228,24 @@ mod tests {
         assert_eq!((nodes[0].cpu, nodes[0].mem, nodes[0].drive), (4, 8 * GIB, Some('D')));
         assert_eq!((nodes[1].runtime.as_deref(), nodes[1].cpu), (Some("unix:///run/x.sock"), 2));
         assert_eq!((nodes[2].os, nodes[2].hns.as_deref()), (NodeOs::Windows { build: DEFAULT_BUILD }, Some("9.5")));
+    }
+
+    #[test]
+    fn every_setting_is_written_parsed_and_listed() {
+        let node = NodeSpec {
+            name: "a".into(),
+            os: NodeOs::Windows { build: 17763 },
+            cpu: 2,
+            mem: GIB,
+            drive: Some('E'),
+            hns: Some("13.2".into()),
+            loopback_dsr: false,
+            runtime: Some("unix:///r".into()),
+        };
+        let text = node.to_string();
+        let settings = text.strip_prefix("a:windows:17763:").unwrap();
+        assert_eq!(settings.split(',').map(|pair| pair.split_once('=').unwrap().0).collect::<Vec<_>>(), KEYS);
+        assert_eq!(text.parse(), Ok(node));
     }
 
     #[test]

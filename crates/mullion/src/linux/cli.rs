@@ -56,7 +56,7 @@ pub struct DirArgs {
 pub struct UpArgs {
     #[command(flatten)]
     pub dir: DirArgs,
-    /// Nodes, as NAME:OS[:BUILD][:key=value,…]; keys are cpu, mem, drive, hns, runtime
+    /// Nodes, as NAME:OS[:BUILD][:key=value,…]; keys are cpu, mem, drive, hns, loopback-dsr, runtime
     /// [default: what DIR holds, else lin01:linux,win01:windows:20348,win02:windows:20348]
     #[arg(long)]
     pub nodes: Option<String>,
@@ -360,6 +360,21 @@ mod tests {
         for text in ["", "5", "s", "5x", "-5s", "1.2.3s", "5 m", "1e9s", "99999999999999999999h"] {
             assert!(duration(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn help_and_docs_list_every_setting_of_a_node() {
+        use clap::CommandFactory as _;
+        use node_config::node_spec::KEYS;
+
+        let command = crate::cli::Cli::command();
+        let nodes = command.find_subcommand("up").unwrap().get_arguments().find(|argument| argument.get_id() == "nodes").unwrap();
+        let help = nodes.get_help().unwrap().to_string();
+        assert!(help.contains(&format!("; keys are {} [default", KEYS.join(", "))), "{help}");
+        let (_, section) = include_str!("../../../../docs/try-it.md").split_once("### Settings of a node").unwrap();
+        let table = section.lines().skip_while(|line| !line.starts_with("| ---")).skip(1);
+        let rows: Vec<&str> = table.map_while(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+        assert_eq!(rows, KEYS);
     }
 
     #[test]
