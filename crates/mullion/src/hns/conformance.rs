@@ -13,27 +13,27 @@ use ipnet::Ipv4Net;
 use super::{Output, Target};
 use crate::exit::{Code, Failure};
 
-/// What to judge, and how.
+/// `mullion hns conformance`.
 #[derive(Clone, Debug, Args)]
 pub struct ConformanceArgs {
     #[command(flatten)]
     target: Target,
-    /// Type of the networks that are made: L2Bridge, Overlay, L2Tunnel, Transparent, NAT, Internal, Private
+    /// Type of the networks that the suite creates: L2Bridge, Overlay, L2Tunnel, Transparent, NAT, Internal, Private
     #[arg(long = "type", default_value = "L2Bridge")]
     network_type: String,
-    /// Physical adapter under external networks (its link blips when the first is made) [default: the service chooses]
+    /// Physical adapter of external networks; its link goes down for a moment when the first is created [default: the service chooses]
     #[arg(long)]
     adapter: Option<String>,
-    /// Prefix that subnets are taken from; nobody else may use it
+    /// Prefix of the suite's subnets; no other program may use it
     #[arg(long, default_value = "10.213.0.0/16")]
     prefix: Ipv4Net,
-    /// Run on a host that has networks of others
+    /// Run on a host that has foreign networks too
     #[arg(long)]
     among_foreign: bool,
-    /// Only cases whose group or name contains this
+    /// Run only cases whose group or name contains this text
     #[arg(long)]
     only: Option<String>,
-    /// Restart the service for the cases about restarts
+    /// Run the cases about restarts too, which restart the service
     #[arg(long)]
     restart: bool,
     /// Output format
@@ -78,7 +78,7 @@ pub fn main(args: &ConformanceArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How the judged service is restarted: through the admin socket of a simulated host, or as a Windows service.
+/// How the service under test is restarted: through the admin socket of a simulated host, or as a Windows service.
 #[cfg(target_os = "linux")]
 fn restart(args: &ConformanceArgs) -> Result<Restart, Failure> {
     let node = args.target.node.node.as_deref();

@@ -15,7 +15,7 @@ use crate::linux::cli::DirArgs;
 /// How long a service may take to say which faults are set.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What to do about faults.
+/// `mullion hns fault`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum FaultCommand {
     /// Describe all faults: form, affected calls, effects and where they are seen
@@ -25,7 +25,7 @@ pub enum FaultCommand {
         #[arg(short, long)]
         output: Option<KindsOutput>,
     },
-    /// List the faults that are set, on all nodes or on some of them
+    /// List the faults that are set, on all running Windows nodes or on those of --node
     List {
         #[command(flatten)]
         nodes: OfNodes,
@@ -37,20 +37,20 @@ pub enum FaultCommand {
     Add {
         #[command(flatten)]
         nodes: ToNodes,
-        /// For example slow-call=200ms,call=HcnCreateEndpoint,probability=0.1,count=5; `mullion hns fault kinds` has the names
+        /// Fault to set, as slow-call=200ms,call=HcnCreateEndpoint,probability=0.1,count=5; `mullion hns fault kinds` lists the names
         fault: Fault,
-        /// Output format: its number alone, or with all it says
+        /// Output format [default: the number of the fault, with its node where there are several]
         #[arg(short, long)]
         output: Option<Output>,
     },
-    /// Remove a fault
+    /// Remove one fault from a node
     Remove {
         #[command(flatten)]
         node: OfNode,
-        /// Its number in the list
+        /// Number of the fault, from `mullion hns fault list`
         number: u32,
     },
-    /// Remove every fault, on all nodes or on some of them
+    /// Remove every fault, on all running Windows nodes or on those of --node
     Clear {
         #[command(flatten)]
         nodes: OfNodes,
@@ -60,16 +60,16 @@ pub enum FaultCommand {
 /// How the kinds of faults are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KindsOutput {
-    /// For programs
+    /// JSON document, for programs
     Json,
-    /// The table of docs/faults.md
+    /// Markdown table, as in docs/faults.md
     Markdown,
 }
 
 /// Windows nodes of a one-machine cluster: all unless some are named.
 #[derive(Clone, Debug, Args)]
 pub struct OfNodes {
-    /// A Windows node; may be repeated [default: every one that runs]
+    /// Name of a Windows node; repeat the option for several [default: all running Windows nodes]
     #[arg(long = "node", value_name = "NODE")]
     pub names: Vec<String>,
     #[command(flatten)]
@@ -77,20 +77,20 @@ pub struct OfNodes {
 }
 
 impl OfNodes {
-    /// The nodes that are named, or every one that runs.
+    /// The nodes that are named, or all running ones.
     pub fn names(&self) -> Result<Vec<String>, Failure> {
         if self.names.is_empty() { super::running(&self.dir) } else { Ok(self.names.clone()) }
     }
 }
 
-/// Windows nodes of a one-machine cluster that something is done to: some, or expressly all.
+/// Windows nodes of a one-machine cluster to change: those named, or all when `--all-nodes` says so.
 #[derive(Clone, Debug, Args)]
 #[command(group = clap::ArgGroup::new("target").args(["names", "all_nodes"]).required(true))]
 pub struct ToNodes {
-    /// A Windows node; may be repeated
+    /// Name of a Windows node to set the fault on; repeat the option for several
     #[arg(long = "node", value_name = "NODE")]
     names: Vec<String>,
-    /// Every Windows node that runs
+    /// Set the fault on all running Windows nodes
     #[arg(long)]
     all_nodes: bool,
     #[command(flatten)]
@@ -156,7 +156,7 @@ pub fn main(command: &FaultCommand) -> Result<(), Failure> {
         FaultCommand::Remove { node, number } => node.judged(node.admin()?.remove_fault(*number)),
         FaultCommand::Clear { nodes } => {
             let clear = |node: &String| judged(node, admin(node, &nodes.dir)?.clear_faults());
-            // One that does not answer keeps the others from nothing.
+            // Clears the others too when one node does not answer.
             nodes.names()?.iter().map(clear).fold(Ok(()), Result::and)
         }
     }
@@ -215,10 +215,10 @@ pub fn set_on(dirs: &Dirs) -> (Vec<SetFault>, Vec<String>) {
             Ok((faults, running)) => {
                 set.extend(faults.into_iter().map(|active| SetFault::new(&node, active)));
                 if !running {
-                    silent.push(format!("the Host Networking Service of {node} is away: `mullion hns status --node {node}` says more"));
+                    silent.push(format!("the Host Networking Service of {node} is stopped: `mullion hns status --node {node}` shows why"));
                 }
             }
-            Err(error) => silent.push(format!("the Host Networking Service of {node} does not say which faults are set: {error}")),
+            Err(error) => silent.push(format!("cannot list the faults of the Host Networking Service of {node}: {error}")),
         }
     }
     (set, silent)

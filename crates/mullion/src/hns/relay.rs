@@ -12,7 +12,7 @@ use hcn::remote::{Address, RemoteHcn, Session, serve_connection};
 use super::Target;
 use crate::exit::Failure;
 
-/// What to offer, and where.
+/// `mullion hns relay`.
 #[derive(Clone, Debug, Args)]
 pub struct RelayArgs {
     #[command(flatten)]
@@ -25,7 +25,7 @@ pub struct RelayArgs {
 /// Serves until the process is asked to end. What programs need in their environment is printed first.
 pub fn main(args: &RelayArgs) -> Result<(), Failure> {
     crate::init_logs();
-    let service = args.target.address()?.context("which service? Give --node NODE (`mullion status` lists them) or --hcn ADDRESS")?;
+    let service = args.target.address()?.context("no service is named: give --node NODE (`mullion status` lists the nodes) or --hcn ADDRESS")?;
     let listener = Address::Tcp(args.listen.clone()).listen().with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.tcp_address().context("the listener has no address")?;
     // A relay that is started again serves the programs that are still there.

@@ -25,14 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A Windows node of a one-machine cluster.
 #[derive(Clone, Debug, Args)]
 pub struct OfNode {
-    /// The Windows node
+    /// Name of the Windows node
     #[arg(long)]
     pub node: String,
     #[command(flatten)]
     pub dir: DirArgs,
 }
 
-/// What to ask or do.
+/// Commands for a simulated service.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SimulatedCommand {
     /// Show the state of HNS on each node: whether it answers, its version, objects, faults and latencies
@@ -47,16 +47,16 @@ pub enum SimulatedCommand {
     Calls {
         #[command(flatten)]
         node: OfNode,
-        /// Only this function, as HcnCreateEndpoint, or HcnCreate* for several
+        /// Show only calls of this function, as HcnCreateEndpoint, or HcnCreate* for several
         #[arg(long, value_parser = function)]
         call: Option<String>,
-        /// Only this object
+        /// Show only calls for the object with this GUID
         #[arg(long)]
         id: Option<Guid>,
-        /// Only calls that failed
+        /// Show only calls that failed
         #[arg(long)]
         failed: bool,
-        /// At most this many
+        /// Show at most this many calls
         #[arg(long, default_value_t = 100)]
         limit: usize,
         /// Follow new calls until Ctrl-C
@@ -81,14 +81,14 @@ pub enum SimulatedCommand {
     Vfp {
         #[command(flatten)]
         node: OfNode,
-        /// Only the port of this endpoint, by GUID or name
+        /// Show only the port of this endpoint, by GUID or name
         #[arg(long)]
         endpoint: Option<String>,
         /// Output format
         #[arg(short, long)]
         output: Option<Output>,
     },
-    /// Inject faults that are known of the real service
+    /// Inject faults that the real service is known for
     Fault {
         #[command(subcommand)]
         command: FaultCommand,
@@ -97,18 +97,18 @@ pub enum SimulatedCommand {
     Switches {
         #[command(flatten)]
         node: OfNode,
-        /// Set one, until the node's host stops (its hns=VERSION+NAME=VALUE sets it from the start); may be repeated
+        /// Set a switch until the node's host stops; repeat the option for several. The node setting hns=VERSION+NAME=VALUE sets it from the start
         #[arg(long, value_name = "NAME=VALUE")]
         set: Vec<String>,
         /// Output format
         #[arg(short, long)]
         output: Option<Output>,
     },
-    /// Show or set how long calls take: read=2ms,write=20ms,jitter=5ms,balancer=50us, windows, or none
+    /// Show or set the latencies of calls
     Latency {
         #[command(flatten)]
         node: OfNode,
-        /// The new latencies
+        /// Latencies to set: read=2ms,write=20ms,jitter=5ms,balancer=50us, or windows, or none
         latency: Option<Latency>,
         /// Output format
         #[arg(short, long)]
@@ -118,13 +118,13 @@ pub enum SimulatedCommand {
     Restart {
         #[command(flatten)]
         node: OfNode,
-        /// How it ends: clean, crash or reboot
+        /// How the service ends: clean keeps its objects, crash loses some, reboot keeps only networks
         #[arg(long, default_value_t)]
         mode: RestartMode,
-        /// How long it is away
+        /// How long the service stays stopped, as 5s
         #[arg(long, default_value = "0", value_parser = hns_sim::latency::duration)]
         away: Duration,
-        /// Forget everything, as when HNS.data was deleted
+        /// Restart without any object, as after the removal of HNS.data
         #[arg(long)]
         wipe: bool,
     },

@@ -13,15 +13,15 @@ use clap::Args;
 
 use crate::exit::Failure;
 
-/// Where, and from what.
+/// `mullion hns wine-prefix`.
 #[derive(Clone, Debug, Args)]
 pub struct WinePrefixArgs {
-    /// Directory of the prefix; made, or made anew where this command made it before
+    /// Directory of the prefix; a prefix that this command created there before is replaced
     directory: PathBuf,
-    /// The library that both DLLs are [default: computenetwork.dll beside this program, or below its Windows target's directory]
+    /// Library to install as both DLLs [default: computenetwork.dll beside this program, or below its Windows target's directory]
     #[arg(long)]
     dll: Option<PathBuf>,
-    /// The template [default: mullion/wine-template in the XDG cache]
+    /// Wine template to start from [default: mullion/wine-template in the XDG cache]
     #[arg(long)]
     template: Option<PathBuf>,
 }
