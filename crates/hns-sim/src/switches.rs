@@ -138,7 +138,7 @@ switches! { version;
     /// Removing a policy that is not there is an error (0x803b0008) instead of nothing. (U: success on some builds)
     removing_absent_policy_fails: bool = true;
     /// What the kernel below cannot do is stored and returned as the service does it. Off: it is refused with 0x803b0015, so that nothing
-    /// is promised that no packet meets. (I: Windows enforces it)
+    /// is promised that has no effect on packets. (I: Windows enforces it)
     store_unenforced: bool = true;
     /// Update of an endpoint's policies replaces all of them, not only those of the types that are given. (C: Azure NPM sends the others
     /// along; U: the registry's HNSUpdatePolicyForEndpointChange hints at a change)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Count {
     /// So many.
     Calls(u32),
-    /// Every one until the fault is taken back.
+    /// Every one until the fault is cleared.
     All,
 }
 

@@ -34,7 +34,7 @@ pub struct FaultKind {
 pub enum Hits {
     /// One: it happens at a moment, and the real service is as before afterwards but for what it did.
     Once,
-    /// All until it is taken back: it is a state of the host, or a property of its build.
+    /// All until it is cleared: it is a state of the host, or a property of its build.
     UntilCleared,
 }
 
@@ -118,7 +118,7 @@ const QUERY_NETWORK: &str = "HcnQueryNetworkProperties HNSCall";
 const CHANGES: &str = "HcnCreate* HcnModify* HcnDelete*";
 
 const NO_POD: &str = "the pod stays ContainerCreating; its events (FailedCreatePodSandBox) have the code";
-const NO_SERVICE: &str = "after 10 s the Service's events (ServiceNotServed) have the code; connections to it find nobody";
+const NO_SERVICE: &str = "after 10 s the Service's events (ServiceNotServed) have the code; connections to it fail";
 const NO_NETWORK: &str = "the node has no pod network: its condition Ready says so, and the agent's log has the code";
 
 /// Every fault.
@@ -174,7 +174,7 @@ pub const KINDS: &[FaultKind] = &[
         hits: Hits::Once,
         calls: "HcnCreate*",
         what: "a create makes two objects",
-        seen: "`mullion hns list` has one that nobody asked for",
+        seen: "`mullion hns list` shows one that no client created",
         evidence: "inference: retried RPC",
         ..LASTING
     },
@@ -237,7 +237,7 @@ pub const KINDS: &[FaultKind] = &[
         name: "hns-data-corrupt",
         action: Action::Incident(Incident::Corrupt),
         hits: Hits::Once,
-        what: "the service is away until its data are wiped",
+        what: "the service is down until its data are wiped",
         seen: "`mullion hns status` says that it does not answer, until `mullion hns restart --wipe`",
         evidence: "hcsshim#627, hcsshim#99, for-win#750",
         ..LASTING
@@ -246,7 +246,7 @@ pub const KINDS: &[FaultKind] = &[
         name: "svc-stop-fails",
         action: Action::StaysUp,
         what: "the service does not stop: restarts are refused",
-        seen: "`mullion hns restart` fails and says so",
+        seen: "`mullion hns restart` fails with that reason",
         evidence: "K2s#819, K2s#1468, K2s#593",
         ..LASTING
     },
@@ -254,7 +254,7 @@ pub const KINDS: &[FaultKind] = &[
         name: "callback-drop",
         action: Action::DropEvents,
         calls: CHANGES,
-        what: "no listener hears of what the call does",
+        what: "no listener is notified of the change",
         seen: "agents learn of a change only when they look again",
         evidence: "inference: WSL re-enumerates on a timer",
         ..LASTING
@@ -304,7 +304,7 @@ pub const KINDS: &[FaultKind] = &[
         name: "restart-leaks-ports",
         action: Action::Start(Loss::Listeners),
         what: "load balancers are lost, and creating them again says that they exist",
-        seen: "after `mullion hns restart` the Service's events (ServiceNotServed) have the code; connections to it find nobody",
+        seen: "after `mullion hns restart` the Service's events (ServiceNotServed) have the code; connections to it fail",
         evidence: "k8s#139519, k8s PR#137530",
         ..LASTING
     },
@@ -384,7 +384,7 @@ pub const KINDS: &[FaultKind] = &[
         hits: Hits::Once,
         calls: CREATE_NETWORK,
         what: "the adapter loses addresses and routes until the host reboots or the faults are cleared",
-        seen: "the node becomes NotReady after 40 s: nobody reaches it",
+        seen: "the node becomes NotReady after 40 s: no other host reaches it",
         evidence: "sig-windows-tools#162",
         ..LASTING
     },
@@ -471,7 +471,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: MODIFY_NAMESPACE,
         hresult: Some(HResult::ENDPOINT_ALREADY_ATTACHED),
-        what: "the endpoint is said to be attached already",
+        what: "HNS answers that the endpoint is attached already",
         seen: "the pod stays ContainerCreating; its events (FailedCreatePodSandBox) say that its endpoint is in no namespace",
         evidence: "calico#4280, calico#5192, flannel#1391",
         ..LASTING
@@ -492,7 +492,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: CREATE_ENDPOINT,
         hresult: Some(HResult::OBJECT_ALREADY_EXISTS),
-        what: "the address is said to be taken",
+        what: "HNS answers that the address is taken",
         seen: NO_POD,
         evidence: "k8s#74766, for-win#13965",
         ..LASTING
@@ -502,7 +502,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: CREATE_ENDPOINT,
         hresult: Some(HResult::ADDR_INVALID_OR_RESERVED),
-        what: "the address is said to be reserved",
+        what: "HNS answers that the address is reserved",
         seen: NO_POD,
         evidence: "sig-windows-tools#71, k8s#100962",
         ..LASTING
@@ -512,7 +512,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: MODIFY_NAMESPACE,
         hresult: Some(HResult::ELEMENT_NOT_FOUND),
-        what: "the namespace or endpoint is said to be gone",
+        what: "HNS answers that the namespace or endpoint does not exist",
         seen: NO_POD,
         evidence: "ACN#1272, ACN#774, containerd#6135",
         ..LASTING
@@ -532,7 +532,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: "HcnDeleteNamespace",
         hresult: Some(HResult::REQUEST_UNSUPPORTED),
-        what: "the namespace is said to be in use",
+        what: "HNS answers that the namespace is in use",
         seen: "a deleted pod stays Terminating; its events (FailedKillPod) have the code",
         evidence: "hcsshim#2155, WC#485",
         ..LASTING
@@ -552,7 +552,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: CREATE_BALANCER,
         hresult: Some(HResult::PORT_ALREADY_EXISTS),
-        what: "the port is said to be taken",
+        what: "HNS answers that the port is taken",
         seen: NO_SERVICE,
         evidence: "k8s PR#137530, hcsshim#1043, AKS#1375",
         ..LASTING
@@ -562,7 +562,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: CREATE_BALANCER,
         hresult: Some(HResult::ALREADY_EXISTS),
-        what: "the load balancer is said to exist",
+        what: "HNS answers that the load balancer exists",
         seen: NO_SERVICE,
         evidence: "k8s#139519",
         ..LASTING
@@ -572,7 +572,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: CREATE_BALANCER,
         hresult: Some(HResult::PORT_NOT_FOUND),
-        what: "a backend's port is said not to be on a switch",
+        what: "HNS answers that a backend's port is not on a switch",
         seen: NO_SERVICE,
         evidence: "k8s#62029",
         ..LASTING
@@ -582,7 +582,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: CREATE_BALANCER,
         hresult: Some(HResult::INVALID_JSON_REFERENCE),
-        what: "a backend is said not to exist",
+        what: "HNS answers that a backend does not exist",
         seen: NO_SERVICE,
         evidence: "k8s#100384, k8s PR#106936",
         ..LASTING
@@ -592,7 +592,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: CREATE_BALANCER,
         hresult: Some(HResult::ADDR_INVALID_OR_RESERVED),
-        what: "the SourceVIP is said not to be an endpoint's",
+        what: "HNS answers that the SourceVIP is no endpoint's",
         seen: NO_SERVICE,
         evidence: "k8s PR#96499",
         ..LASTING
@@ -623,7 +623,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Fail,
         calls: "HcnDeleteLoadBalancer",
         hresult: Some(HResult::NETWORK_NOT_FOUND),
-        what: "the load balancer's network is said to be gone",
+        what: "HNS answers that the load balancer's network does not exist",
         seen: "`mullion hns list loadbalancers` keeps that of a deleted Service",
         evidence: "libnetwork#2524, aks-engine#3956",
         ..LASTING
@@ -642,7 +642,7 @@ pub const KINDS: &[FaultKind] = &[
         action: Action::Hang,
         calls: CREATE_BALANCER,
         what: "the create does not return until the fault is cleared",
-        seen: "connections to new Services find nobody",
+        seen: "connections to new Services fail",
         evidence: "aks-engine#4315, image-builder#566",
         ..LASTING
     },
@@ -670,8 +670,8 @@ pub const KINDS: &[FaultKind] = &[
         name: "acl-broken",
         action: Action::Defect(Defect::Rules),
         calls: "HcnCreateEndpoint HcnModifyEndpoint",
-        what: "access rules are accepted and shown, and no packet meets them until they are set anew",
-        seen: "connections that a rule blocks come about",
+        what: "access rules are accepted and shown, and have no effect on packets until they are set again",
+        seen: "connections that a rule blocks succeed",
         evidence: "WC#616 (Windows Server 2025)",
         ..LASTING
     },

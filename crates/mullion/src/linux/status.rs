@@ -44,13 +44,13 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
             && build < FIRST_WITH_V2
         {
             println!(
-                "{} has the Host Networking Service of build {FIRST_WITH_V2}: its own lacks the API that agents need (hns=VERSION chooses).",
+                "{} runs the Host Networking Service of build {FIRST_WITH_V2}: that of its own build has no V2 API, which agents need (hns=VERSION chooses).",
                 node.name
             );
         }
     }
     if !faults.is_empty() {
-        print!("\nFaults are set; `mullion hns fault clear --dir {}` takes them back:\n{}", dirs.dir.display(), crate::hns::faults::table(&faults));
+        print!("\nFaults are set; `mullion hns fault clear --dir {}` clears them:\n{}", dirs.dir.display(), crate::hns::faults::table(&faults));
     }
     for line in missing.into_iter().chain(silent) {
         println!("{line}");
@@ -124,7 +124,7 @@ fn enter(init: impl Display) -> String {
     enter_command(init, setgroups.trim() == "allow")
 }
 
-/// Whoever enters a lab becomes its root, which takes `setgroups`. Only where the kernel denies that (an ordinary user's lab) the
+/// Entering a lab makes a process its root, which takes `setgroups`. Only where the kernel denies that (an ordinary user's lab) the
 /// credentials stay as they are; they are those of the lab's root there.
 fn enter_command(init: impl Display, may_set_groups: bool) -> String {
     format!("nsenter -t {init} -U -m -p -n{}", if may_set_groups { "" } else { " --preserve-credentials" })
