@@ -32,7 +32,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Everything the API server is told.
+/// Configuration of the API server.
 pub struct Config {
     /// Where the store and its encryption configuration live.
     pub store_dir: PathBuf,
@@ -104,7 +104,7 @@ pub struct Api {
     pub kubelet: KubeletClient,
     /// Where they may be.
     pub node_networks: NodeNetworks,
-    /// What kubelets said of their use.
+    /// Usage that kubelets reported.
     pub metrics: metrics::Kept,
     version: String,
     advertise: (IpAddr, u16),

@@ -2,7 +2,7 @@
 //!
 //! A file is written under a temporary name in the directory of its path, and then renamed. What holds:
 //!
-//! - Atomic for readers: whoever opens the path reads the whole old content or the whole new content. Of several writers, the last one wins.
+//! - Atomic for readers: a reader of the path gets the whole old content or the whole new content. Of several writers, the last one wins.
 //! - A failure leaves the old file as it was, and no temporary file. A process that is killed may leave one (`.NAME.*.tmp`,
 //!   [`is_temporary`]).
 //! - Nobody can prepare the temporary file: its name cannot be foreseen, and a file or link that is there is not written to. The path's last

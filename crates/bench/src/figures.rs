@@ -93,7 +93,7 @@ pub enum Limit {
     AtMost(Amount),
     /// No less than this.
     AtLeast(Amount),
-    /// The figure explains another one, or somebody else's, and is not judged.
+    /// No limit: the figure explains another one, or is another program's.
     Background,
 }
 
@@ -160,7 +160,7 @@ impl Figures {
         self.add(name, measured, Limit::AtMost(Amount { value: most, ..measured }));
     }
 
-    /// A figure that is not judged.
+    /// A figure without a limit.
     pub fn background(&mut self, name: impl Into<String>, measured: Amount) {
         self.add(name, measured, Limit::Background);
     }
@@ -170,14 +170,14 @@ impl Figures {
         self.add(name, Amount::time(measured), Limit::AtMost(Amount::time(most)));
     }
 
-    /// A time that is not judged.
+    /// A time without a limit.
     pub fn background_time(&mut self, name: impl Into<String>, measured: Duration) {
         self.background(name, Amount::time(measured));
     }
 
-    /// The names of figures that are judged.
+    /// The names of figures that have a limit.
     #[cfg(test)]
-    pub fn judged(&self) -> Vec<&str> {
+    pub fn limited(&self) -> Vec<&str> {
         self.0.iter().filter(|figure| figure.limit != Limit::Background).map(|figure| figure.name.as_str()).collect()
     }
 }
@@ -207,7 +207,7 @@ impl Report {
     }
 
     fn say(&mut self, text: &str) {
-        // Whoever reads no further still gets the exit code.
+        // A closed pipe changes nothing: the exit code counts.
         let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
     }
 

@@ -312,9 +312,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_count_of_calls_is_judged() {
+    async fn every_count_of_calls_has_a_limit() {
         let mut figures = Figures::default();
         changes(&mut figures, 10, NEW, NetworkType::L2Bridge).await.unwrap();
-        assert_eq!(figures.judged().len(), 3, "{figures:?}");
+        assert_eq!(figures.limited().len(), 3, "{figures:?}");
     }
 }

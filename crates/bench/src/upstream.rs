@@ -219,7 +219,7 @@ mod tests {
             let mut report = Report::resume();
             report.table("calls", |figures| {
                 add(figures, 100, &ours, &took(160_000, 3200));
-                assert_eq!(figures.judged().len(), 2);
+                assert_eq!(figures.limited().len(), 2);
                 Ok(())
             });
             report.end()

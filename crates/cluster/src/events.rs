@@ -117,7 +117,7 @@ impl Writer {
     }
 
     async fn write(&mut self, note: &Note) -> kube::Result<()> {
-        let (message, bump) = match self.correlator.judge(note) {
+        let (message, bump) = match self.correlator.correlate(note) {
             Verdict::Skip => return Ok(()),
             Verdict::Create { message } => (message, None),
             Verdict::Bump { message, event, count } => (message, Some((event, count))),

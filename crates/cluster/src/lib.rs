@@ -56,8 +56,8 @@ pub enum Error {
         #[source]
         source: Box<kube::Error>,
     },
-    /// Others kept changing the object; each of our attempts met a newer version.
-    #[error("updating {object} met a newer version {attempts} times in a row: try again later")]
+    /// Others kept changing the object; each of our attempts found a newer version.
+    #[error("updating {object} found a newer version {attempts} times in a row: try again later")]
     Conflict {
         /// Kind and name of the object.
         object: String,

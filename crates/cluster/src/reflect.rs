@@ -274,7 +274,7 @@ impl Reflector {
 
 /// Completes when a server that accepted a streamed list has been silent for too long, or takes too long altogether; says how long.
 async fn silence(server: &ApiServer, times: Option<(Instant, Instant)>) -> Duration {
-    // The answer to the request itself has not come: that is the transport's to judge.
+    // No answer to the request itself yet: the transport has its own time limit for that.
     let Some((began, last)) = times else { return std::future::pending().await };
     let until = (last + server.silence()).min(began + server.longest());
     tokio::time::sleep_until(until).await;

@@ -3,7 +3,7 @@
 //! Each controller is one loop of the same shape ([`runner`]): informers name keys, a key's work observes, plans (pure, table-tested,
 //! printable), applies and reports. Tasks: one watch per kind (of the given [`cluster::ApiServer`], shared with other parts of the process),
 //! one loop per controller. Inputs: an API client and the watches, nothing else. Guarantees: any of them may be stopped at any point and started again; nothing is kept but in the
-//! API. [`run`] runs the controllers, [`run_scheduler`] the scheduler; both until they are told to stop.
+//! API. [`run`] runs the controllers, [`run_scheduler`] the scheduler; both until they are stopped.
 
 mod daemonset;
 mod deployment;

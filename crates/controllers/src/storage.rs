@@ -1,6 +1,6 @@
 //! Claims and volumes: binds claims to volumes, writes the status of both, and protects both while they are in use.
 //!
-//! Inputs: claims, volumes, storage classes, pods. Outputs: bindings on both sides, phases, finalizers, Events; requests to whoever makes
+//! Inputs: claims, volumes, storage classes, pods. Outputs: bindings on both sides, phases, finalizers, Events; requests to provisioners, which make
 //! volumes of a class ([`local`] is one of them). Mirrors `pkg/controller/volume/persistentvolume`, `pvcprotection`, `pvprotection` and
 //! `ephemeral`.
 //! Guarantees: every step of a binding is written over the version it was decided from, and a half-written binding is completed; a volume

@@ -81,7 +81,7 @@ pub fn dispatch() -> Option<ExitCode> {
     let (mut input, mut out, mut err) =
         (std::io::stdin().lock(), std::io::BufWriter::new(std::io::stdout()), std::io::LineWriter::new(std::io::stderr()));
     let code = run(stem(&name), &args, &mut Streams { input: &mut input, out: &mut out, err: &mut err })?;
-    // Whoever reads no further does not want to know.
+    // A closed pipe is no error: its reader needs no more.
     let _ = (out.flush(), err.flush());
     Some(ExitCode::from(code))
 }

@@ -121,7 +121,7 @@ impl<'a> Bench<'a> {
         Ipv4Net::new_assert([a, b, number, 0].into(), 24)
     }
 
-    /// The document of a network of the judged type.
+    /// The document of a network of the type under test.
     pub fn network_document(&self, name: &str, subnet: Ipv4Net) -> HostComputeNetwork {
         self.document_of(self.options.network_type.clone(), name, subnet)
     }
@@ -259,12 +259,12 @@ impl<'a> Bench<'a> {
         self.client.modify::<T>(id, request)
     }
 
-    /// The case has nothing to judge unless the version has the feature.
+    /// The case has nothing to test unless the version has the feature.
     pub fn needs(&self, feature: bool, name: &str) -> Check {
         if feature { Ok(()) } else { Err(Finding::NotApplicable(format!("HNS {} has no {name}", self.features.version))) }
     }
 
-    /// The case has nothing to judge on other types of network.
+    /// The case has nothing to test on other types of network.
     pub fn only_on(&self, types: &[NetworkType]) -> Check {
         if types.contains(&self.options.network_type) {
             return Ok(());

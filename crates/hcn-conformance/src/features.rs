@@ -38,20 +38,20 @@ fn modify_balancer(bench: &Bench<'_>) -> Check {
     made.host_compute_endpoints = vec![bench.endpoint()?.id];
     let outcome = bench.client.modify_load_balancer(&id, &made);
     let after = bench.client.get::<HostComputeLoadBalancer>(&id)?.unwrap_or_default().host_compute_endpoints;
-    let judged = |expected: &[Guid]| -> Check {
+    let backends_are = |expected: &[Guid]| -> Check {
         ensure!(after == expected, "the backends are {after:?}, not {expected:?}");
         Ok(())
     };
     if bench.features.modify_load_balancer {
         outcome?;
-        return judged(&made.host_compute_endpoints);
+        return backends_are(&made.host_compute_endpoints);
     }
     if bench.features.version == HnsVersion::new(15, 4) {
         outcome?;
-        return judged(&before);
+        return backends_are(&before);
     }
     refused("a change in place", outcome, &[HResult::NOT_IMPLEMENTED])?;
-    judged(&before)
+    backends_are(&before)
 }
 
 fn dsr(bench: &Bench<'_>) -> Check {

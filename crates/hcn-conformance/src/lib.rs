@@ -1,4 +1,4 @@
-//! One suite, three judges: what any Host Networking Service must do, whether it is the pure model, the simulator with packets, a Windows
+//! Conformance suite of Host Networking Services: what any of them must do, whether it is the pure model, the simulator with packets, a Windows
 //! program under Wine, or a real Windows Server.
 //!
 //! The suite knows nothing of a simulator: it makes networks, endpoints, namespaces and load balancers under names and identifiers of its
@@ -83,7 +83,7 @@ pub enum Refusal {
     #[error("{0} has no room for the suite's 256 subnets of /24: give a prefix of /16 or larger")]
     Prefix(Ipv4Net),
     /// The service did not answer.
-    #[error("the Host Networking Service cannot be judged")]
+    #[error("the Host Networking Service cannot be tested")]
     Service(#[from] HcnError),
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for Evidence {
 pub enum Finding {
     /// The service does something else.
     Differs(String),
-    /// The service, or the type of network, has nothing to judge.
+    /// The service, or the type of network, has nothing to test.
     NotApplicable(String),
 }
 
@@ -160,7 +160,7 @@ pub enum Outcome {
     Passed,
     /// Otherwise.
     Failed,
-    /// Nothing to judge.
+    /// Nothing to test.
     NotApplicable,
 }
 
@@ -173,7 +173,7 @@ pub struct Line {
     pub evidence: Evidence,
     /// How it ended.
     pub outcome: Outcome,
-    /// What differed, or why there was nothing to judge.
+    /// What differed, or why there was nothing to test.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub detail: String,
     /// How long it took.
@@ -183,7 +183,7 @@ pub struct Line {
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub hns_version: String,
-    /// The type of network that was judged.
+    /// The type of network under test.
     pub network_type: String,
     /// One line a case.
     pub cases: Vec<Line>,
@@ -247,7 +247,7 @@ fn sweep(client: &Client) -> Result<(), HcnError> {
     Ok(())
 }
 
-/// Runs every case against `port`. `progress` hears of each as it ends.
+/// Runs every case against `port`. `progress` is called with each as it ends.
 pub fn run(port: Arc<dyn HostNetwork>, options: &Options, mut progress: impl FnMut(&Line)) -> Result<Report, Refusal> {
     let client = Client::new(port);
     if options.prefix.prefix_len() > 16 {

@@ -16,7 +16,7 @@ use crate::service::service;
 /// What Windows calls HCN_NOTIFICATION_CALLBACK: type, context, status, data.
 pub type Callback = unsafe extern "system" fn(u32, *mut c_void, i32, Text);
 
-/// A callback and its context, until they are taken back.
+/// A callback and its context, until they are unregistered.
 #[derive(Clone, Copy)]
 struct Target {
     callback: Callback,

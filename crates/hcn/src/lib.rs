@@ -3,7 +3,7 @@
 //! Layers, from the wire up: [`document`] (what HNS reads and writes), [`port`] (the call surface of computenetwork.dll: JSON in, JSON
 //! out, synchronous), [`remote`] (that surface over a socket), `windows` (that surface by the real DLL), [`blocking`] (typed calls over
 //! the surface), [`client`] (the one way in which a process calls the service: bounded pool, deadline, cancellation, counts; async and
-//! blocking) and [`watch`] (whether the service answers, and what changed). The crate `hcn-conformance` judges any service.
+//! blocking) and [`watch`] (whether the service answers, and what changed). The crate `hcn-conformance` tests any service.
 
 #[macro_use]
 mod macros;

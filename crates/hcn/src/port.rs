@@ -264,7 +264,7 @@ impl Subscription {
 /// Receives events. It is called on a thread of the implementation and must not block.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// The Host Networking Service as programs meet it: by the DLL, by a socket, or in process.
+/// The Host Networking Service as programs use it: by the DLL, by a socket, or in process.
 ///
 /// Calls are synchronous and may come from many threads. Handles die with the implementation's connection.
 pub trait HostNetwork: Send + Sync + 'static {

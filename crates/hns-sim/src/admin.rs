@@ -45,7 +45,7 @@ pub struct Status {
 pub struct Restart {
     /// How it ends.
     pub mode: RestartMode,
-    /// How long it is away.
+    /// How long it is down.
     pub away_ms: u64,
     /// Whether it forgets everything (HNS.data deleted).
     pub wipe: bool,

@@ -46,7 +46,7 @@ pub struct Fault {
     /// Only calls whose document, query or path contains this text, in any case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// How long it waits; of a restart, how long the service is away; of what shows up late or goes for a while, how long that takes.
+    /// How long it waits; of a restart, how long the service is down; of what shows up late or goes for a while, how long that takes.
     #[serde(skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
     /// What the call answers; none is the default of the name.

@@ -109,7 +109,7 @@ impl Balancer {
         self.document.port_mappings.iter().flat_map(move |mapping| vips.clone().into_iter().map(move |address| listener(address, mapping)))
     }
 
-    /// What it listens on, as packets meet it.
+    /// What it listens on, as seen by packets.
     pub fn vips(&self) -> impl Iterator<Item = Vip> {
         self.listeners().map(|listener| listener.vip())
     }
@@ -137,7 +137,7 @@ impl Listener {
         Self { address, ipv6: address.map_or(ipv6, |address| address.is_ipv6()), protocol, port }
     }
 
-    /// The same as packets meet it.
+    /// The same, as seen by packets.
     pub fn vip(&self) -> Vip {
         Vip::new(self.address, self.ipv6, self.protocol, self.port)
     }

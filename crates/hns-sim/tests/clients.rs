@@ -108,7 +108,7 @@ fn answer(ns: &NetNs, to: &str, expected: bool) -> Option<String> {
 type Asked<'a> = (&'a str, &'a NetNs, Option<&'a str>, u8, LoadBalancerFlags, Option<String>);
 
 /// Asks for each; all differences are reported together.
-fn judge(world: &World, what: &str, rows: &[Asked<'_>]) {
+fn check(world: &World, what: &str, rows: &[Asked<'_>]) {
     let mut wrong = Vec::new();
     for (who, ns, vip, backend, flags, expected) in rows {
         world.balance(*vip, *backend, *flags);
@@ -147,7 +147,7 @@ fn direct_server_return_shows_backends_the_client() {
                     ("outside, policy Cluster, on the node", &outside.ns, None, 5, TRANSLATED, translated("p1")),
                     ("outside, policy Cluster, elsewhere", &outside.ns, None, 9, TRANSLATED, translated("p2")),
                 ];
-                judge(&world, &format!("{network:?}, HNS {}, direct {direct}", switches.version), &rows);
+                check(&world, &format!("{network:?}, HNS {}, direct {direct}", switches.version), &rows);
                 assert_eq!(ask_tcp(&p3.ns, "10.240.0.50:80").unwrap(), format!("outside saw {N1}"), "the other OutBoundNAT goes on");
             }
         }
@@ -173,7 +173,7 @@ fn node_reaches_the_documented_addresses() {
                     ("node port of an own pod, policy Local", node, None, 5, DIRECT, seen(ports && to_pods, "p1", N1)),
                     ("node port of another node's pod", node, None, 9, TRANSLATED, seen(ports, "p2", network.source())),
                 ];
-                judge(&world, &format!("{network:?}, HNS {version}"), &rows);
+                check(&world, &format!("{network:?}, HNS {version}"), &rows);
                 world.balance(None, 5, TRANSLATED);
                 assert!(ask_tcp(node, "127.0.0.1:30080").is_err(), "never at localhost");
             }

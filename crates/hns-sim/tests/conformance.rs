@@ -66,12 +66,12 @@ impl HostNetwork for Service {
 
 /// Runs the suite on the model: every case that applies must pass.
 #[track_caller]
-fn judge(version: HnsVersion, network_type: NetworkType) {
-    judge_service(Service::new(version), version, network_type);
+fn run_suite(version: HnsVersion, network_type: NetworkType) {
+    run_suite_on(Service::new(version), version, network_type);
 }
 
 #[track_caller]
-fn judge_service(service: Arc<Service>, version: HnsVersion, network_type: NetworkType) {
+fn run_suite_on(service: Arc<Service>, version: HnsVersion, network_type: NetworkType) {
     let again = service.clone();
     let restart: hcn_conformance::Restart = Arc::new(move || {
         again.restart();
@@ -80,13 +80,13 @@ fn judge_service(service: Arc<Service>, version: HnsVersion, network_type: Netwo
     let options = Options { network_type: network_type.clone(), restart: Some(restart), ..Options::default() };
     let report = run(service, &options, |_| {}).unwrap();
     assert!(report.passed(), "HNS {version}, {network_type}:\n{}", report.failures());
-    assert!(report.count(Outcome::Passed) > 40, "HNS {version}, {network_type}: hardly anything was judged:\n{report}");
+    assert!(report.count(Outcome::Passed) > 40, "HNS {version}, {network_type}: hardly any case applied:\n{report}");
 }
 
 #[test]
 fn l2bridge_conforms_in_every_version() {
     for (major, minor) in [(9, 5), (10, 5), (11, 11), (12, 1), (13, 3), (14, 0), (15, 2), (15, 4), (15, 5), (16, 0)] {
-        judge(HnsVersion::new(major, minor), NetworkType::L2Bridge);
+        run_suite(HnsVersion::new(major, minor), NetworkType::L2Bridge);
     }
 }
 
@@ -101,7 +101,7 @@ fn every_type_conforms_in_the_newest_version() {
         NetworkType::Internal,
         NetworkType::Private,
     ] {
-        judge(HnsVersion::new(15, 5), network_type);
+        run_suite(HnsVersion::new(15, 5), network_type);
     }
 }
 
@@ -121,7 +121,7 @@ fn every_type_conforms_over_the_kernel() {
             let (before, inner) = (host.links(), host.clone());
             let directory = tempfile::tempdir().unwrap();
             let service = Service::of(move || harness::start(&inner.ns, directory.path().to_owned(), &switches).session());
-            judge_service(service, version, network_type.clone());
+            run_suite_on(service, version, network_type.clone());
             assert_eq!(host.links(), before, "{network_type}: what the suite made is gone");
         }
     });

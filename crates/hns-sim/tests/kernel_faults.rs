@@ -24,7 +24,7 @@ fn kernel(node: &Node) -> (Vec<String>, Vec<std::ffi::OsString>) {
 
 /// Whether a refused call has that code, names the step and the kernel's own reason, and left everything as it was.
 #[track_caller]
-fn judge<T: std::fmt::Debug>(node: &Node, code: HResult, words: &[&str], call: impl FnOnce() -> Result<T, HcnError>) {
+fn check<T: std::fmt::Debug>(node: &Node, code: HResult, words: &[&str], call: impl FnOnce() -> Result<T, HcnError>) {
     let before = (kernel(node), node.state());
     let error = call().unwrap_err();
     assert_eq!(error.hresult(), Some(code), "{error}");
@@ -48,7 +48,7 @@ fn existing_kernel_object_fails_the_call() {
         let rtnl = Rtnl::open_in(&node.ns).unwrap();
         // Somebody else's tunnel has the segment.
         rtnl.add_vxlan("foreign", &Vxlan { vni: 4096, local: None, device: None, port: 4789, learning: false }).unwrap();
-        judge(&node, HResult::ALREADY_EXISTS, &["tunnel hvx", "exists"], || node.client.create(id(1), &overlay()));
+        check(&node, HResult::ALREADY_EXISTS, &["tunnel hvx", "exists"], || node.client.create(id(1), &overlay()));
         rtnl.del_link(rtnl.link("foreign").unwrap().unwrap().index).unwrap();
         node.client.create(id(1), &overlay()).unwrap();
     });
@@ -69,7 +69,7 @@ fn kernel_object_in_use_fails_the_call() {
         let mut batch = Batch::new();
         batch.add_rule(&table, "vips", rule().comment("foreign").jump(&chain));
         nft.commit(&batch).unwrap();
-        judge(&node, HResult::FAIL, &["delete chain", "busy"], || node.client.delete::<HostComputeLoadBalancer>(&id(0x20)));
+        check(&node, HResult::FAIL, &["delete chain", "busy"], || node.client.delete::<HostComputeLoadBalancer>(&id(0x20)));
         assert_eq!(ask_tcp(&one.ns, "10.96.0.1:80").unwrap(), "two saw 10.240.0.11", "it is still there");
         let foreign = nft.rules(&table, "vips").unwrap().into_iter().find(|rule| rule.comment.as_deref() == Some("foreign")).unwrap();
         let mut batch = Batch::new();
@@ -86,7 +86,7 @@ fn full_kernel_fails_the_call() {
         let lab = Lab::new();
         let node = lab.node(WS2025);
         sysctl::set("user.max_net_namespaces", "1").unwrap();
-        judge(&node, HResult::OUT_OF_MEMORY, &["compartment"], || node.client.create(id(3), &HostComputeNamespace::default()));
+        check(&node, HResult::OUT_OF_MEMORY, &["compartment"], || node.client.create(id(3), &HostComputeNamespace::default()));
         sysctl::set("user.max_net_namespaces", "1000").unwrap();
         node.client.create(id(3), &HostComputeNamespace::default()).unwrap();
     });
@@ -110,13 +110,13 @@ fn failed_attach_is_rolled_back() {
         let mut batch = Batch::new();
         batch.add_elements(&table, "access-in", &foreign);
         nft.commit(&batch).unwrap();
-        judge(&node, HResult::ALREADY_EXISTS, &["access-in", "exists"], || node.client.add_endpoint_to_namespace(&id(3), &id(2)));
+        check(&node, HResult::ALREADY_EXISTS, &["access-in", "exists"], || node.client.add_endpoint_to_namespace(&id(3), &id(2)));
         let mut batch = Batch::new();
         batch.del_elements(&table, "access-in", &foreign);
         nft.commit(&batch).unwrap();
         // Somebody else's interface has the name.
         Rtnl::open_in(&compartment).unwrap().add_bridge("eth0").unwrap();
-        judge(&node, HResult::ALREADY_EXISTS, &["port ep000000000002", "exists"], || node.client.add_endpoint_to_namespace(&id(3), &id(2)));
+        check(&node, HResult::ALREADY_EXISTS, &["port ep000000000002", "exists"], || node.client.add_endpoint_to_namespace(&id(3), &id(2)));
         let inside = Rtnl::open_in(&compartment).unwrap();
         inside.del_link(inside.link("eth0").unwrap().unwrap().index).unwrap();
         node.client.add_endpoint_to_namespace(&id(3), &id(2)).unwrap();

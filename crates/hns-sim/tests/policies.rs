@@ -39,7 +39,7 @@ fn set_rules(node: &Node, number: u8, policies: &[EndpointPolicy]) {
 
 /// Whether `client` reaches `address`.
 #[track_caller]
-fn judge(client: &Pod, address: &str, expected: bool, what: &str) {
+fn check(client: &Pod, address: &str, expected: bool, what: &str) {
     let reached = !is_silent(&client.ns, address);
     assert_eq!(reached, expected, "{what}: {address}");
 }
@@ -60,32 +60,32 @@ fn access_rules_allow_and_block_by_priority() {
         let open = harness::connect(&client.ns, "192.168.1.6:80").unwrap();
 
         set_rules(&node, 6, &[rule(Allow, In, 100, "6", "192.168.1.5/32", "80-81"), rule(Block, In, 200, "256", "", "")]);
-        judge(&client, "192.168.1.6:80", true, "allowed before the block");
-        judge(&client, "192.168.1.6:82", false, "not in the range");
+        check(&client, "192.168.1.6:80", true, "allowed before the block");
+        check(&client, "192.168.1.6:82", false, "not in the range");
         assert!(ask_udp(&client.ns, "192.168.1.6:53").is_err(), "another protocol");
         assert!(ask_tcp(&node.ns, "192.168.1.6:80").is_err(), "another source, the host");
         assert_eq!(ask_tcp(&server.ns, "192.168.1.5:80").unwrap(), "client saw 192.168.1.6", "replies of what goes out come in");
         assert!(harness::hear(open).is_ok(), "an established connection lives on");
 
         set_rules(&node, 6, &[rule(Allow, In, 300, "6", "", "80"), rule(Block, In, 200, "6", "192.168.1.0/24, 10.0.0.0/8", "80,82")]);
-        judge(&client, "192.168.1.6:80", false, "the lower number wins");
-        judge(&client, "192.168.1.6:81", true, "what no rule matches passes");
-        judge(&client, "192.168.1.6:82", false, "the list's second port");
+        check(&client, "192.168.1.6:80", false, "the lower number wins");
+        check(&client, "192.168.1.6:81", true, "what no rule matches passes");
+        check(&client, "192.168.1.6:82", false, "the list's second port");
 
         set_rules(&node, 6, &[]);
-        judge(&client, "192.168.1.6:82", true, "an update without rules takes them all");
+        check(&client, "192.168.1.6:82", true, "an update without rules takes them all");
 
         set_rules(&node, 5, &[rule(Block, Out, 100, "6", "192.168.1.6", "81"), rule(Block, Out, 100, "17", "", "53")]);
-        judge(&client, "192.168.1.6:80", true, "another port");
-        judge(&client, "192.168.1.6:81", false, "outgoing");
+        check(&client, "192.168.1.6:80", true, "another port");
+        check(&client, "192.168.1.6:81", false, "outgoing");
         assert!(ask_udp(&client.ns, "192.168.1.6:53").is_err());
         // Rules of the compartment's own firewall.
         let host_rule =
             Acl { action: Block, direction: In, rule_type: RuleType::Host, protocols: "6".into(), local_ports: "82".into(), ..Acl::default() };
         set_rules(&node, 5, &[]);
         set_rules(&node, 6, &[EndpointPolicy::acl(&host_rule)]);
-        judge(&client, "192.168.1.6:82", false, "a rule of the host");
-        judge(&client, "192.168.1.6:81", true, "a rule of the host");
+        check(&client, "192.168.1.6:82", false, "a rule of the host");
+        check(&client, "192.168.1.6:81", true, "a rule of the host");
         node.client.delete::<HostComputeEndpoint>(&id(6)).unwrap();
         assert!(is_silent(&client.ns, "192.168.1.6:81"));
     });
@@ -140,11 +140,11 @@ fn access_rules_follow_sets_and_tiers() {
         // As Azure's NPM writes it: sets of sources are local addresses.
         let friends = Acl { action: Allow, direction: Direction::In, priority: 100, local_addresses: "all".into(), ..Acl::default() };
         set_rules(&node, 7, &[EndpointPolicy::acl(&friends), rule(Block, Direction::In, 200, "", "", "")]);
-        judge(&one, "192.168.1.7:80", true, "a member");
-        judge(&two, "192.168.1.7:80", false, "no member");
+        check(&one, "192.168.1.7:80", true, "a member");
+        check(&two, "192.168.1.7:80", false, "no member");
         let more = [set("friends", SetPolicyType::IpSet, "192.168.1.6,192.168.1.5/32")];
         node.client.modify::<HostComputeNetwork>(&id(1), &ModifyRequest::network_policies(RequestType::Update, &more)).unwrap();
-        judge(&two, "192.168.1.7:80", true, "a member now");
+        check(&two, "192.168.1.7:80", true, "a member now");
 
         let tier = |order, action: Action, from: &str| {
             let rule = TierAclRule { action, remote_addresses: from.into(), priority: 100, ..TierAclRule::default() };
@@ -152,8 +152,8 @@ fn access_rules_follow_sets_and_tiers() {
             EndpointPolicy::new(EndpointPolicyType::TierAcl, &tier)
         };
         set_rules(&node, 7, &[tier(2, Block, "192.168.1.0/24"), tier(1, Allow, "192.168.1.5"), tier(0, Pass, "192.168.1.5")]);
-        judge(&one, "192.168.1.7:80", true, "passed by the first tier, allowed by the second");
-        judge(&two, "192.168.1.7:80", false, "blocked by the last");
+        check(&one, "192.168.1.7:80", true, "passed by the first tier, allowed by the second");
+        check(&two, "192.168.1.7:80", false, "blocked by the last");
     });
 }
 
@@ -175,17 +175,17 @@ fn network_acl_applies_to_every_endpoint() {
         };
         let given = [rule(Block, In, 200, "6", "", "81"), rule(Allow, In, 300, "6", "", "")];
         shared(&given, RequestType::Add);
-        judge(&one, "192.168.1.6:80", true, "allowed for all");
-        judge(&one, "192.168.1.6:81", false, "blocked for all");
+        check(&one, "192.168.1.6:80", true, "allowed for all");
+        check(&one, "192.168.1.6:81", false, "blocked for all");
         set_rules(&node, 6, &[rule(Allow, In, 100, "6", "192.168.1.5", "81")]);
-        judge(&one, "192.168.1.6:81", true, "the endpoint's own rule comes first by its number");
+        check(&one, "192.168.1.6:81", true, "the endpoint's own rule comes first by its number");
         shared(&given, RequestType::Remove);
-        judge(&one, "192.168.1.6:81", true, "its own is left");
-        judge(&one, "192.168.1.6:80", false, "what no rule allows is denied");
+        check(&one, "192.168.1.6:81", true, "its own is left");
+        check(&one, "192.168.1.6:80", false, "what no rule allows is denied");
         set_rules(&node, 5, &[rule(Block, Out, 100, "6", "192.168.1.6", "80")]);
-        judge(&one, "192.168.1.6:81", false, "in each direction that has a rule");
+        check(&one, "192.168.1.6:81", false, "in each direction that has a rule");
         set_rules(&node, 5, &[]);
-        judge(&one, "192.168.1.6:81", true, "and in no other");
+        check(&one, "192.168.1.6:81", true, "and in no other");
     });
 }
 
@@ -203,8 +203,8 @@ fn access_rules_hold_on_switched_networks() {
         let (client, server) = (pod(5, vec![]), pod(6, vec![rule(Action::Block, Direction::In, 100, "6", "172.20.3.5", "81")]));
         serve_tcp(&server.ns, 80, "server");
         serve_tcp(&server.ns, 81, "server");
-        judge(&client, "172.20.3.6:80", true, "another port");
-        judge(&client, "172.20.3.6:81", false, "blocked");
+        check(&client, "172.20.3.6:80", true, "another port");
+        check(&client, "172.20.3.6:81", false, "blocked");
     });
 }
 
@@ -251,8 +251,8 @@ fn ipv6_flows_beside_ipv4() {
         set_rules(&node, 5, &[EndpointPolicy::outbound_nat([]), EndpointPolicy::sdn_route(net("fd00:96::/112"))]);
         assert_eq!(ask_soon(&one.ns, "[fd00:240::50]:80"), "outside saw fd00:240::11");
         set_rules(&node, 6, &[rule(Action::Block, Direction::In, 100, "6", "fd00:1::5", "80")]);
-        judge(&one, "[fd00:1::6]:80", false, "blocked in IPv6");
-        judge(&one, "192.168.1.6:80", true, "not in IPv4");
+        check(&one, "[fd00:1::6]:80", false, "blocked in IPv6");
+        check(&one, "192.168.1.6:80", true, "not in IPv4");
     });
 }
 

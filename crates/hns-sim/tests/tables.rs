@@ -132,7 +132,7 @@ type Row = (&'static str, &'static str, u8, Value, HResult);
 
 /// Every row is tried on a service of its own; a refusal leaves the state as it was.
 #[track_caller]
-fn judge(function: Function, number: u8, rows: Vec<Row>) {
+fn check(function: Function, number: u8, rows: Vec<Row>) {
     for (version, setting, network, document, code) in rows {
         let service = Service::new(version, setting);
         let before = service.simulator.state();
@@ -150,7 +150,7 @@ fn network_documents_are_refused_or_completed() {
     let none = json!([]);
     let v6 = || one("L2Bridge", "fd00:1::/64", "fd00:1::1", json!([]));
     let good = || one("L2Bridge", "10.2.0.0/24", "10.2.0.1", json!([]));
-    judge(
+    check(
         Function::Create(Kind::Network),
         0x11,
         vec![
@@ -207,7 +207,7 @@ fn endpoint_documents_are_refused_or_completed() {
     let both = |address: &str, members: Value| with(at(address), members);
     let mapping = |members: Value| policy("PortMapping", with(json!({"Protocol": 6, "InternalPort": 80, "ExternalPort": 9000}), members));
     let rule = |members: Value| policy("ACL", with(json!({"Action": "Block", "Direction": "In"}), members));
-    judge(
+    check(
         Function::Create(Kind::Endpoint),
         0x2f,
         vec![
@@ -278,7 +278,7 @@ fn load_balancer_documents_are_refused_or_completed() {
     use HResult as H;
     let mapping = |members: Value| json!({"PortMappings": [with(json!({"Protocol": 6, "InternalPort": 8080, "ExternalPort": 80}), members)]});
     let overlay = |members: Value| balancer(with(json!({"HostComputeEndpoints": [id(0x23)]}), members));
-    judge(
+    check(
         Function::Create(Kind::LoadBalancer),
         0x4f,
         vec![
@@ -329,7 +329,7 @@ fn load_balancer_documents_are_refused_or_completed() {
         ],
     );
     let modified = || balancer(json!({"HostComputeEndpoints": [id(0x22)]}));
-    judge(
+    check(
         Function::Modify(Kind::LoadBalancer),
         0x41,
         vec![
@@ -361,7 +361,7 @@ fn route_documents_are_refused_or_completed() {
     let route = |members: Value| {
         with(json!({"HostComputeEndpoints": [id(0x21)], "Setting": [{"DestinationPrefix": "10.9.0.0/16", "NeedEncap": true}]}), members)
     };
-    judge(
+    check(
         Function::Create(Kind::SdnRoute),
         0x5f,
         vec![
@@ -381,7 +381,7 @@ fn modify_requests_change_networks_and_endpoints() {
     let vfp = "e9b59cfa-2be1-4b21-828f-b6fbdbddc017";
     let extension = |id: &str| json!({"ResourceType": "Extension", "RequestType": "Update", "Settings": {"Id": id, "IsEnabled": true}});
     let second = || json!([subnet("192.168.9.0/24", "192.168.9.1", json!([]))]);
-    judge(
+    check(
         Function::Modify(Kind::Network),
         L2BRIDGE,
         vec![
@@ -410,7 +410,7 @@ fn modify_requests_change_networks_and_endpoints() {
     );
     let nat = || json!([{"Type": "OutBoundNAT", "Settings": {"Exceptions": ["10.0.0.0/8"]}}]);
     let mtu = || json!([{"Type": "InterfaceParameters", "Settings": {"Mtu": 1400}}]);
-    judge(
+    check(
         Function::Modify(Kind::Endpoint),
         0x21,
         vec![

@@ -1,7 +1,7 @@
 //! Image archives, as written by `docker save`, `buildah push oci-archive:`, `skopeo` and `docker buildx -o type=oci`.
 //!
 //! The archive is indexed once; members are then read where they lie. Every blob is checked against the digest that
-//! names it before anything in it is believed.
+//! names it before anything in it is used.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -4,7 +4,7 @@
 //! index (`index.json`, replaced as a whole) and read it afresh at every call, so neither has to notify the other.
 //!
 //! Cache: `layers/DIFFID/` holds an unpacked layer, made in a temporary directory and renamed into place when its
-//! digests held. Nothing else is believed to be complete.
+//! digests held. Nothing else counts as complete.
 
 #![cfg(target_os = "linux")]
 

@@ -84,7 +84,7 @@ fn split_reference(reference: &str) -> (&str, Option<&str>) {
 }
 
 /// Checks a pod's image against a node before anything is pulled; `isolated` is Hyper-V isolation. A bare number like `1809` is
-/// believed only where the repository is known to use it for Windows releases, so that
+/// used only where the repository is known to use it for Windows releases, so that
 /// `shop/app:1809` is left to the runtime, which knows the manifest.
 pub fn match_image(os: NodeOs, isolated: bool, reference: &str) -> Result<(), BuildMismatch> {
     let NodeOs::Windows { build: node_build } = os else {

@@ -64,7 +64,7 @@ impl Workers {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells one worker something; nothing happens when there is none.
+    /// Sends a note to a worker; nothing happens when there is none.
     pub(crate) fn tell(&self, uid: &str, note: Note) {
         if let Some(notes) = self.lock().get(uid) {
             let _ = notes.send(note);

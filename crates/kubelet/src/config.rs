@@ -1,4 +1,4 @@
-//! What the agent is told by whoever starts it.
+//! Configuration of the agent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener};
@@ -56,7 +56,7 @@ pub struct ServerConfig {
     /// Serving certificate, PEM.
     pub cert_pem: String,
     pub key_pem: String,
-    /// Client certificates of this CA are believed, PEM.
+    /// CA of client certificates, PEM.
     pub client_ca_pem: String,
 }
 

@@ -130,7 +130,7 @@ impl Images {
         }
     }
 
-    /// Pulls an image, trying each credential in turn. `tell` hears now and then how far that is.
+    /// Pulls an image, trying each credential in turn. `tell` is called with the progress now and then.
     pub(crate) async fn pull(
         &self,
         image: &str,

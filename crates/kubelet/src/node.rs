@@ -198,7 +198,7 @@ fn differs(a: &Value, b: &Value) -> bool {
     still(a) != still(b)
 }
 
-/// What the API server must have told before the node can run pods: pods get the addresses of services in their environment.
+/// Lists that the node needs from the API server before it can run pods: pods get the addresses of services in their environment.
 #[derive(Clone)]
 pub(crate) struct FirstLists {
     pub pods: Informer<Pod>,
@@ -353,7 +353,7 @@ impl NodeKeeper {
             let old = node.as_ref().and_then(|n| n.status.clone()).unwrap_or_default();
             let missing = self.lists.missing().len();
             let now = self.compute(&old).await;
-            // The life-cycle controller writes Unknown when it has not heard from us for long.
+            // The life-cycle controller writes Unknown when the lease has not been renewed for long.
             let overruled = node.is_some() && is_status_ready(&serde_json::to_value(&old).unwrap_or_default()) != is_status_ready(&last);
             if overruled || differs(&now, &last) || reported.elapsed() >= REPORT {
                 match self.patch_status(&now).await {
@@ -402,9 +402,9 @@ impl NodeKeeper {
 
 impl NodeKeeper {
     /// Writes an event when the Host Networking Service becomes slow, goes down, or answers again.
-    fn announce_host_network(&self, told: &mut Option<hcn::watch::Health>) {
+    fn announce_host_network(&self, announced: &mut Option<hcn::watch::Health>) {
         let now = self.health.borrow().clone();
-        let before = std::mem::replace(told, now.host_network.clone());
+        let before = std::mem::replace(announced, now.host_network.clone());
         let reason = |health: Option<&hcn::watch::Health>| health.and_then(|h| Some(crate::health::condition(h)?.2));
         if let Some((_, status, reason_now, message)) = now.host_network_condition()
             && reason(before.as_ref()).is_some_and(|before| before != reason_now)

@@ -121,7 +121,7 @@ pub(crate) fn has_probes(c: &Container) -> bool {
     c.startup_probe.is_some() || c.liveness_probe.is_some() || c.readiness_probe.is_some()
 }
 
-/// What holds of a container before its first probe: what the last status said of this very
+/// Health of a container before its first probe: what the last status has of this very
 /// container, so that an agent's restart changes nothing; else not started and not ready.
 pub(crate) fn first_health(c: &Container, id: &str, old: Option<&ContainerStatus>) -> Health {
     let same = old.filter(|o| o.container_id.as_deref().and_then(|i| i.split_once("://")).is_some_and(|(_, i)| i == id));
@@ -190,7 +190,7 @@ fn tell_failure(which: Which, verdict: Verdict, tell: &impl Fn(News)) {
     }
 }
 
-/// Runs one probe for ever; `tell_ok` hears each settled verdict.
+/// Runs one probe for ever; `tell_ok` is called with each settled verdict.
 async fn each(
     probe: &Probe,
     which: Which,
@@ -246,7 +246,7 @@ impl Counter {
         }
     }
 
-    /// Takes one verdict; tells when a threshold is reached.
+    /// Counts one verdict; returns the news when a threshold is reached.
     fn note(&mut self, verdict: &Verdict) -> Option<bool> {
         let ok = match verdict {
             Verdict::Success => true,

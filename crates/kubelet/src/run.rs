@@ -176,8 +176,8 @@ async fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
 fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     let FirstLists { pods, services } = ground.lists;
     let workers = Arc::new(Workers::default());
-    let told = workers.clone();
-    let waker: Waker = Arc::new(move |uid: &str| told.tell(uid, Note::Sources));
+    let notified = workers.clone();
+    let waker: Waker = Arc::new(move |uid: &str| notified.tell(uid, Note::Sources));
     let statuses = Statuses::new(config.client.clone(), pods.clone());
     let agent = Arc::new(Agent {
         side: ground.side,

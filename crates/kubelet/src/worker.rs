@@ -33,7 +33,7 @@ const RESYNC: Duration = Duration::from_secs(60);
 /// After the runtime could not be asked.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What a worker hears.
+/// Messages to a worker.
 #[derive(Debug)]
 pub(crate) enum Note {
     /// Something at the runtime changed.
@@ -48,7 +48,7 @@ pub(crate) enum Note {
     Pulled(String, Result<Ready, ImageError>),
     /// A stop ended; after a failure this comes when it is time to try again.
     Stopped(String, Result<(), RuntimeError>),
-    /// A probe of a container said something.
+    /// A result of a container probe.
     Probe(String, News),
 }
 
@@ -75,8 +75,8 @@ pub(crate) struct Worker {
     unchanged: bool,
     /// What the runtime held at the last look.
     observed: Observed,
-    /// The last problem of a sandbox's network that was told: (sandbox, reason).
-    told_problem: Option<(String, String)>,
+    /// The last problem of a sandbox's network that was reported: (sandbox, reason).
+    reported_problem: Option<(String, String)>,
     /// Addresses of the current sandbox.
     pod_ips: Vec<String>,
     /// An action asked to be tried again at this time.
@@ -108,7 +108,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
         stale_volumes: false,
         unchanged: false,
         observed: Observed::default(),
-        told_problem: None,
+        reported_problem: None,
         pod_ips: Vec::new(),
         retry_at: None,
     };
@@ -219,14 +219,14 @@ impl Worker {
     /// Says once why the network of the pod's sandbox does not work.
     fn tell_problem(&mut self, observed: &Observed) {
         let problem = observed.sandboxes.first().and_then(|s| Some((s.id.clone(), s.problem.clone()?)));
-        if problem == self.told_problem {
+        if problem == self.reported_problem {
             return;
         }
         if let Some((sandbox, reason)) = problem.as_ref().filter(|_| !self.ending()) {
             tracing::warn!(pod = %key(&self.pod), sandbox, reason, "the network of a pod's sandbox does not work");
             self.event(None, EventType::Warning, "NetworkNotReady", format!("network is not ready: {reason}"));
         }
-        self.told_problem = problem;
+        self.reported_problem = problem;
     }
 
     /// Waits for news, at most until `wake`.

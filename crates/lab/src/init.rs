@@ -193,7 +193,7 @@ fn end(signals: &Signals, processes: &mut Processes, run: &Path, ending: Ending)
             }
         }
     }
-    // Whoever is left: pods, shims, what did not listen.
+    // All that are left: pods, shims, processes that ignored the signal.
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), Signal::SIGKILL);
     // This process holds DIR's lock, and its end frees it: no other process may be left by then.
     while !matches!(nix::sys::wait::wait(), Err(nix::Error::ECHILD)) {}

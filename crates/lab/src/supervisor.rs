@@ -82,7 +82,7 @@ pub struct Lab {
     shared: Arc<Shared>,
     ports: ports::Ports,
     control: control::Server,
-    /// Closed last: whoever asked for the end waits for it.
+    /// Closed last: the client that asked for the end waits for it.
     waiting: control::Waiting,
     outside: Option<Outside>,
     ended: bool,

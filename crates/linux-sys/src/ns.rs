@@ -58,7 +58,7 @@ impl NetNs {
             nix::mount::mount(Some(HERE), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
                 .map_err(|e| named(e.into(), "pin a network namespace at", path))
         });
-        // A file that pins nothing would look like a namespace to whoever lists them.
+        // A file that pins nothing would look like a namespace in a listing.
         made.inspect_err(|_| drop(fs::remove_file(path)))
     }
 

@@ -69,7 +69,7 @@ impl AsFd for Signals {
 }
 
 /// All children that have ended, orphans that were handed to us among them. To be called by the one
-/// loop of a pid 1 that waits for everything; it takes the status from anybody else who waits.
+/// loop of a pid 1 that waits for everything; it takes the status from every other waiter.
 #[allow(unsafe_code)]
 pub fn reap() -> Vec<(u32, ExitStatus)> {
     let mut ended = Vec::new();

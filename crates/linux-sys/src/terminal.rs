@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Sets the size of the terminal behind `fd` (master or slave); its foreground programs hear SIGWINCH when it changed.
+/// Sets the size of the terminal behind `fd` (master or slave); its foreground programs get SIGWINCH when it changed.
 ///
 /// # Errors
 /// When `fd` is no terminal.

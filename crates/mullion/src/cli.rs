@@ -162,7 +162,7 @@ pub struct NodeArgs {
     /// Its key, PEM
     #[arg(long, required_unless_present = "config")]
     pub tls_private_key_file: Option<String>,
-    /// Client certificates of this authority are believed, PEM
+    /// File of the CA that signs client certificates, PEM
     #[arg(long, required_unless_present = "config")]
     pub client_ca_file: Option<String>,
     /// Port of the node agent's server [default: 10250]

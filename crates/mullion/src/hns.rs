@@ -1,4 +1,4 @@
-//! `mullion hns`: inspect a Host Networking Service, judge it, and control a simulated one.
+//! `mullion hns`: inspect and test a Host Networking Service, and control a simulated one.
 
 mod conformance;
 #[cfg(target_os = "linux")]
@@ -83,7 +83,7 @@ enum HnsCommand {
     WinePrefix(wine::WinePrefixArgs),
 }
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub fn main(args: &HnsArgs) -> Result<(), Failure> {
     match &args.command {
         HnsCommand::List { listing, target, output } => {

@@ -354,7 +354,7 @@ impl<E: Entry> Plan<E> {
 }
 
 impl<E: Entry> TablePlan<E> {
-    /// The table, missing sets and chains without hooks are for `each`; `rules` takes what packets meet at once.
+    /// The table, missing sets and chains without hooks are for `each`; `rules` takes what applies to packets at once.
     fn prepare(&mut self, rules: &mut Unit, each: &mut impl FnMut(Unit) -> Result<(), NftError>) -> Result<(), NftError> {
         let table = &self.table;
         let mut first = Unit::new();

@@ -14,7 +14,7 @@ pub mod ct_state {
     pub const ESTABLISHED: u32 = 2;
     pub const RELATED: u32 = 4;
     pub const NEW: u32 = 8;
-    /// Not tracked, by a rule's wish.
+    /// Not tracked, because of a rule with `notrack`.
     pub const UNTRACKED: u32 = 64;
 }
 

@@ -54,7 +54,7 @@ impl HealthServers {
     /// the reason; they are tried again with the next call. Must be called within a tokio runtime.
     pub fn sync<'a>(&mut self, checks: impl IntoIterator<Item = (&'a Key, HealthCheck)>) -> Vec<(Key, String)> {
         let checks: BTreeMap<&Key, HealthCheck> = checks.into_iter().collect();
-        // Who goes makes room for who comes.
+        // Old servers free their ports for new ones.
         self.running.retain(|service, server| checks.get(service).is_some_and(|check| check.port == server.port));
         let mut failures = Vec::new();
         for (service, check) in checks {

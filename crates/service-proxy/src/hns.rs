@@ -121,7 +121,7 @@ impl Hns {
         }
     }
 
-    /// What is believed, what waits and what fails.
+    /// Last known objects, waiting work and failures.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }

@@ -149,7 +149,7 @@ impl Inputs {
         }
     }
 
-    /// Has every Service looked at again: what they are judged by changed.
+    /// Has every Service computed again, after a change of what all of them depend on.
     pub fn touch_all(&mut self) {
         let all = self.namespaces.iter().flat_map(|(ns, services)| services.iter().map(move |(name, known)| (ns, name, known)));
         self.dirty.extend(all.filter(|(.., known)| known.service.is_some()).map(|(ns, name, _)| Key::new(&**ns, &**name)));

@@ -133,8 +133,8 @@ mod tests {
     fn truncated_headers_are_refused() {
         let whole = program(0x8664, 0x20b, 0x22, 3, 0);
         for length in 0..whole.len() {
-            let judged = check(&whole[..length]);
-            assert!(judged.is_err() || length >= 0x84 + 20 + 112 + 14 * 8 + 4, "{length}: {judged:?}");
+            let checked = check(&whole[..length]);
+            assert!(checked.is_err() || length >= 0x84 + 20 + 112 + 14 * 8 + 4, "{length}: {checked:?}");
         }
     }
 

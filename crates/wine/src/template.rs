@@ -22,7 +22,7 @@ use super::Loader;
 pub const STAMP: &str = "mullion-template";
 /// The template's directory in Mullion's cache.
 pub const NAME: &str = "wine-template";
-/// The file beside it that whoever makes it locks.
+/// The lock file beside it, held while it is made.
 pub const LOCK: &str = "wine-template.lock";
 
 /// Why Windows programs cannot run on this machine.

@@ -37,7 +37,7 @@ pub(super) fn taint_not_ready(node: &mut Value) {
 
 const LEASES: &str = "kube-node-lease";
 
-/// Who writes, and what a rule needs to know beside the object.
+/// The writer, and what a rule needs beside the object.
 pub(super) struct Restriction<'a> {
     pub node: &'a str,
     pub kind: &'a KindInfo,
@@ -95,9 +95,9 @@ impl Restriction<'_> {
         }
         let nodes = kinds::by_resource("", "v1", "nodes").ok_or_else(ApiError::no_such_resource)?;
         let own = self.own.ok_or_else(|| ApiError::not_found(nodes, node))?;
-        let (said, uid) = (object::text(owner, &["uid"]), object::uid(own));
-        if said != uid {
-            return refuse(format!("node {node} UID mismatch: expected {said} got {uid}"));
+        let (claimed, uid) = (object::text(owner, &["uid"]), object::uid(own));
+        if claimed != uid {
+            return refuse(format!("node {node} UID mismatch: expected {claimed} got {uid}"));
         }
         // Whatever a pod on a node names, the node may read.
         match references(pod) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
-/// Upstream's projected token: an hour and seven seconds, so that it can be told from one asked for by hand.
+/// Upstream's projected token: an hour and seven seconds, so that it differs from one requested by hand.
 const TOKEN_SECONDS: i64 = 3607;
 /// The `default` account of a new namespace comes a moment after it: as upstream, wait for it a little.
 const ACCOUNT_TRIES: u32 = 20;

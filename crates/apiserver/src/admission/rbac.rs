@@ -31,7 +31,7 @@ pub(super) fn check_escalation(registry: &Registry, context: &WriteContext, kind
     Err(ApiError::forbidden(kind, name, &why))
 }
 
-/// Whoever lets a role gather rules from others must hold everything.
+/// The author of an aggregated role must hold every right.
 fn check_aggregation(registry: &Registry, context: &WriteContext, kind: &KindInfo, object: &Value) -> Result<(), ApiError> {
     let everything = [json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}), json!({"nonResourceURLs": ["*"], "verbs": ["*"]})];
     let aggregates = object::lookup(object, &["aggregationRule"]).is_some();

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_and_strangers_are_named_as_upstream() {
+    fn errors_are_worded_as_upstream() {
         let allocators = allocators("10.96.0.0/12");
         allocators.take_address("10.96.0.10".parse().unwrap()).unwrap();
         let taken = allocators.take_address("10.96.0.10".parse().unwrap()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Who is asking: client certificates, ServiceAccount tokens, anonymous; and impersonation
+//! Authentication: client certificates, ServiceAccount tokens, anonymous; and impersonation
 //! (apiserver/pkg/authentication).
 
 pub mod token;
@@ -6,9 +6,9 @@ pub mod token;
 use serde_json::{Map, Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Everybody who proved an identity.
+/// Group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// Everybody who did not.
+/// Group of all others.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group that may do anything.
 pub const MASTERS: &str = "system:masters";

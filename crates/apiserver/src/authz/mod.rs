@@ -1,4 +1,4 @@
-//! Who may do what: the Node authorizer and RBAC, in that order; whoever is in `system:masters` may do anything
+//! Authorization: the Node authorizer and RBAC, in that order; members of `system:masters` may do anything
 //! (plugin/pkg/auth/authorizer).
 
 pub mod bootstrap;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// What is asked of an authorizer.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes {
-    /// Who asks.
+    /// The user of the request.
     pub user: UserInfo,
     pub verb: String,
     /// Whether a resource is meant, or a path.

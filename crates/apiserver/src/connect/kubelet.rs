@@ -1,4 +1,4 @@
-//! The way to kubelets: TLS with the API server's own client certificate, at the address that their Node tells.
+//! Connections to kubelets: TLS with the API server's own client certificate, to the address in the Node's status.
 //!
 //! A node says where it is, and may lie: only addresses where nodes are expected are dialled, and who answers must prove with the cluster's
 //! authority that it is that node.

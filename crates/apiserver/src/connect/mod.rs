@@ -1,5 +1,5 @@
 //! Subresources that are connections to a node or a pod: the request's own body and upgrade go through instead of being read first.
-//! Who asks has been authenticated and authorized before.
+//! Requests have been authenticated and authorized before.
 
 pub mod kubelet;
 mod log;

@@ -214,8 +214,8 @@ async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &st
     Ok(response)
 }
 
-/// Who the client is, and whom it acts as, has been settled here: a backend that trusts this server as a front proxy, or answers with its
-/// own rights, must not hear it again.
+/// Authentication and impersonation end at this server: a backend that trusts it as a front proxy, or answers with its own rights, must not
+/// see these headers.
 fn drop_identity(headers: &mut HeaderMap) {
     let claims = |name: &&HeaderName| ["impersonate-", "x-remote-"].iter().any(|prefix| name.as_str().starts_with(prefix));
     let names: Vec<HeaderName> = headers.keys().filter(claims).cloned().collect();

@@ -68,7 +68,7 @@ fn parameters(call: &Call, requested: Requested) -> String {
     all.join("&")
 }
 
-/// WebSocket to the client, SPDY to the kubelet. What goes wrong at the kubelet is told in the error channel, as upstream does.
+/// WebSocket to the client, SPDY to the kubelet. Errors of the kubelet go to the error channel, as upstream does.
 fn translate(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target: Target, requested: Requested) -> Response<Body> {
     let (response, accepted) = match remotecommand::accept_v5(headers, requested) {
         Ok(accepted) => accepted,
@@ -92,7 +92,7 @@ fn translate(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target
     response.map(|()| respond::full(""))
 }
 
-/// The program's streams at the kubelet; else what the client is told.
+/// The program's streams at the kubelet; else the outcome for the client.
 async fn begin(kubelet: &kubelet::KubeletClient, target: &Target, requested: Requested) -> Result<Remote, Outcome> {
     let failed = |error: String| Outcome::Failed(error);
     let stream = super::dial(kubelet, target).await.map_err(|error| failed(format!("error dialing backend: {error}")))?;

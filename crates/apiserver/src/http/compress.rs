@@ -1,4 +1,4 @@
-//! Large answers are sent compressed to those who take them so (apiserver/pkg/endpoints/handlers/responsewriters).
+//! Compression of large answers, for clients that accept it (apiserver/pkg/endpoints/handlers/responsewriters).
 
 use super::respond::{self, Body};
 use bytes::Bytes;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 const AUTHENTICATION: &str = "authentication.k8s.io";
 const EXTRA: &str = "impersonate-extra-";
 
-/// The user that a request acts as: `user`, or whom its headers name and `user` may impersonate, each part of the identity by itself.
+/// The user that a request acts as: `user`, or the user that its headers name and `user` may impersonate, each part of the identity by itself.
 pub fn apply(authorizer: &Authorizer, headers: &HeaderMap, user: UserInfo) -> Result<UserInfo, ApiError> {
     let name = text(headers, "impersonate-user");
     let (uid, groups, extra) = (text(headers, "impersonate-uid"), texts(headers, "impersonate-group"), extra(headers));

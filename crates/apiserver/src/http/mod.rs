@@ -1,4 +1,4 @@
-//! The HTTP side: who asks, what for, whether they may, and the answer. The same pipeline serves TLS connections and in-process clients.
+//! The HTTP pipeline: authentication, request info, authorization, answer. The same pipeline serves TLS connections and in-process clients.
 
 mod compress;
 mod impersonate;
@@ -37,7 +37,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Call {
     /// What is asked for.
     pub info: RequestInfo,
-    /// Who asks.
+    /// The user of the request.
     pub user: UserInfo,
     pub query: Query,
     pub headers: HeaderMap,
@@ -91,7 +91,7 @@ where
     })
 }
 
-/// Strangers learn nothing, not even that.
+/// Unauthenticated clients get 403, not 404: they learn nothing of which paths exist.
 fn unknown_shape(encoding: Encoding, user: &UserInfo, path: &str) -> Response<Body> {
     if user.is_in(AUTHENTICATED) {
         return respond::not_found();
@@ -107,7 +107,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    // Nobody reads what a reader sends: strangers may not fill memory with it.
+    // Bodies of reading requests are not used, and not read: clients without rights could fill memory with them.
     if !matches!(call.info.verb, "get" | "head" | "list" | "watch") {
         call.body = read_body(body).await?;
     }

@@ -18,10 +18,10 @@ pub struct Point {
     started: Option<f64>,
 }
 
-/// What one kubelet said once.
+/// One reading of a kubelet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// The latest moment that it speaks of.
+    /// Time of the latest sample.
     at: i64,
     node: Point,
     containers: HashMap<ContainerKey, Point>,

@@ -210,7 +210,7 @@ fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<()
     Ok(())
 }
 
-/// What tells an item of a list from the others: the merge key's value, or a scalar itself.
+/// The identity of an item in its list: the merge key's value, or a scalar itself.
 fn identity<'a>(item: &'a Value, key: Option<&str>) -> Result<&'a Value, PatchError> {
     match (key, item) {
         (None, item) => Ok(item),

@@ -19,7 +19,7 @@ const DEEPEST: usize = 64;
 /// What is wrong with a body.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// It lacks the envelope.
+    /// It has no envelope.
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     NoEnvelope,
     /// It ends too early, or a tag makes no sense.

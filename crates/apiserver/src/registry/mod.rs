@@ -27,11 +27,11 @@ pub struct Registry {
     pub store: Arc<Store>,
     /// ClusterIPs and ports that are taken.
     pub allocators: Allocators,
-    /// Who may do what: role writes are checked against it.
+    /// The authorizer: role writes are checked against it.
     pub authorizer: Arc<Authorizer>,
 }
 
-/// Who writes, and how.
+/// The writer of an object, and the options of the request.
 pub struct WriteContext {
     pub user: UserInfo,
     /// `dryRun=All`: everything but the write.

@@ -202,7 +202,7 @@ fn set(object: &mut Value, member: &str, value: Value) {
     }
 }
 
-/// Removes members that are `null`: Go's decoder does not tell them from absent ones.
+/// Removes members that are `null`: Go's decoder treats them as absent.
 pub fn drop_nulls(map: &mut Map<String, Value>) {
     map.retain(|_, value| !value.is_null());
 }

@@ -30,7 +30,7 @@ pub enum OpenError {
         dir: std::path::PathBuf,
         /// What was attempted.
         operation: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -38,7 +38,7 @@ pub enum OpenError {
     #[error("opening the store {path:?} failed: another process may hold it, or it is damaged")]
     Database {
         path: std::path::PathBuf,
-        /// What redb said.
+        /// redb's error.
         #[source]
         source: redb::Error,
     },

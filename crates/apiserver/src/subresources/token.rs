@@ -95,7 +95,7 @@ fn restrict_audiences(pod: &Value, asked: &[String]) -> Result<(), String> {
     let sources = volumes.flat_map(|volume| object::list(volume, &["projected", "sources"]));
     let known: Vec<&str> = sources.map(|source| object::text(source, &["serviceAccountToken", "audience"])).collect();
     match asked.iter().find(|audience| !known.contains(&audience.as_str())) {
-        Some(stranger) => Err(stranger.clone()),
+        Some(unknown) => Err(unknown.clone()),
         None => Ok(()),
     }
 }

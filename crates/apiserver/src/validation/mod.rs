@@ -39,7 +39,7 @@ pub fn create(info: &KindInfo, object: &Value) -> Vec<FieldError> {
     errors.into_list()
 }
 
-/// What is wrong with replacing `old` by `new`. A part that did not change is not judged again.
+/// What is wrong with replacing `old` by `new`. A part that did not change is not validated again.
 pub fn update(info: &KindInfo, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let (root, before) = (Field::root(new), Field::root(old));

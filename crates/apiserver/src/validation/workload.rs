@@ -151,7 +151,7 @@ fn selector_and_template(spec: &Field, errors: &mut Errors) {
 
     let template = spec.get("template");
     let labels = template.get("metadata").get("labels");
-    // A selector that is not there selects nothing, and both are said.
+    // A missing selector selects nothing: upstream reports both errors.
     let mismatch = if selector.is_set() { valid_selector && !meta::selects(&selector, &labels) } else { true };
     if mismatch {
         let shown = if labels.is_set() { labels.value.clone() } else { serde_json::Value::Null };

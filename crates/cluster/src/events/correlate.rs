@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::EventType;
 
-/// Remembered keys (upstream keeps 4096; an agent meets far fewer).
+/// Remembered keys (upstream keeps 4096; an agent has far fewer).
 const REMEMBERED: usize = 1024;
 /// From this many different messages about one matter on, they become one Event (upstream: `defaultAggregateMaxEvents`).
 const SIMILAR: usize = 10;
@@ -73,20 +73,20 @@ pub(super) struct Correlator {
     written: Bounded<(Matter, String), (String, i32)>,
     messages: Bounded<Matter, Messages>,
     tokens: Bounded<Subject, Tokens>,
-    /// The note judged last: judging it again (a retry) must not spend a second token.
-    judged: Option<Note>,
+    /// The latest note: a retry of it must not spend a second token.
+    latest: Option<Note>,
 }
 
 impl Correlator {
     /// What to do with `note`.
-    pub fn judge(&mut self, note: &Note) -> Verdict {
+    pub fn correlate(&mut self, note: &Note) -> Verdict {
         let matter = matter(note);
-        let retry = self.judged.as_ref() == Some(note);
+        let retry = self.latest.as_ref() == Some(note);
         if !retry && !self.spend(&matter.subject, note.at) {
-            self.judged = None;
+            self.latest = None;
             return Verdict::Skip;
         }
-        self.judged = Some(note.clone());
+        self.latest = Some(note.clone());
         let message = self.combine(&matter, note);
         match self.written.get(&(matter, message.clone())) {
             Some((event, count)) => Verdict::Bump { event: event.clone(), count: count + 1, message },
@@ -209,11 +209,11 @@ mod tests {
     fn a_repeat_counts_up() {
         let mut correlator = Correlator::default();
         let first = note("a", "m", 0);
-        assert_eq!(correlator.judge(&first), create("m"));
+        assert_eq!(correlator.correlate(&first), create("m"));
         correlator.written(&first, "a.1".into(), 1);
-        assert_eq!(correlator.judge(&note("a", "m", 5)), Verdict::Bump { message: "m".into(), event: "a.1".into(), count: 2 });
-        assert_eq!(correlator.judge(&note("b", "m", 6)), create("m"), "another object is another event");
-        assert_eq!(correlator.judge(&note("a", "n", 7)), create("n"), "another message is another event");
+        assert_eq!(correlator.correlate(&note("a", "m", 5)), Verdict::Bump { message: "m".into(), event: "a.1".into(), count: 2 });
+        assert_eq!(correlator.correlate(&note("b", "m", 6)), create("m"), "another object is another event");
+        assert_eq!(correlator.correlate(&note("a", "n", 7)), create("n"), "another message is another event");
     }
 
     #[test]
@@ -221,23 +221,23 @@ mod tests {
         let mut correlator = Correlator::default();
         for i in 0..10 {
             let n = note("a", &format!("m{i}"), i);
-            assert_eq!(correlator.judge(&n), create(&format!("m{i}")));
+            assert_eq!(correlator.correlate(&n), create(&format!("m{i}")));
             correlator.written(&n, format!("a.{i}"), 1);
         }
-        assert_eq!(correlator.judge(&note("a", "m10", 10)), create("(combined from similar events): m10"));
-        assert_eq!(correlator.judge(&note("a", "m11", 2000)), create("m11"), "old messages do not count");
+        assert_eq!(correlator.correlate(&note("a", "m10", 10)), create("(combined from similar events): m10"));
+        assert_eq!(correlator.correlate(&note("a", "m11", 2000)), create("m11"), "old messages do not count");
     }
 
     #[test]
     fn a_flood_is_cut_and_refills() {
         let mut correlator = Correlator::default();
-        let passed = (0..40).filter(|_| correlator.judge(&note("a", "m", 0)) != Verdict::Skip).count();
+        let passed = (0..40).filter(|_| correlator.correlate(&note("a", "m", 0)) != Verdict::Skip).count();
         assert_eq!(passed, 40, "the very same note is a retry, not a flood");
         let mut correlator = Correlator::default();
-        let passed = (0..40).filter(|i| correlator.judge(&note("a", &format!("m{}", i % 2), 0)) != Verdict::Skip).count();
+        let passed = (0..40).filter(|i| correlator.correlate(&note("a", &format!("m{}", i % 2), 0)) != Verdict::Skip).count();
         assert_eq!(passed, 25);
-        assert_ne!(correlator.judge(&note("a", "m", 301)), Verdict::Skip);
-        assert_eq!(correlator.judge(&note("a", "n", 302)), Verdict::Skip);
+        assert_ne!(correlator.correlate(&note("a", "m", 301)), Verdict::Skip);
+        assert_eq!(correlator.correlate(&note("a", "n", 302)), Verdict::Skip);
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         let mut correlator = Correlator::default();
         for i in 0..3 * REMEMBERED {
             let n = note(&format!("pod-{i}"), "m", 0);
-            correlator.judge(&n);
+            correlator.correlate(&n);
             correlator.written(&n, "e".into(), 1);
         }
         assert_eq!(correlator.written.map.len(), REMEMBERED);

@@ -83,7 +83,7 @@ pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Resu
     }
     let network = find_network(client, &request.config.name)?;
     let endpoint = find_endpoint(client, &name)?;
-    // An address that was given to somebody else must not be taken back.
+    // The endpoint must not use an address that IPAM has given to another pod since.
     ipam::delegate(request, Command::Check)?;
     let step = plan(&network, namespace, &name, endpoint.as_ref(), desired.as_ref())?;
     if step == Step::Keep {

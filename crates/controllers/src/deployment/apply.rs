@@ -66,7 +66,7 @@ pub(super) async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next
     Ok(plan.recheck.map_or(Next::Change, Next::Within))
 }
 
-/// The Deployment's ReplicaSets; matching orphans are adopted and strangers released first (then the second value is true).
+/// The Deployment's ReplicaSets; matching orphans are adopted and ReplicaSets that do not match are released first (then the second value is true).
 async fn claim(context: &Context, key: &Key, view: &DeploymentView, selector: &Selector) -> anyhow::Result<(Vec<RsRow>, bool)> {
     let (mut mine, mut claimed) = (Vec::new(), false);
     let sets: Api<ReplicaSet> = Api::namespaced(context.client.clone(), &key.ns);

@@ -90,7 +90,7 @@ pub(super) fn plan(deployment: &DeploymentView, sets: Vec<RsRow>, old_pods: usiz
             Strategy::Recreate => rollout.recreate(old_pods),
             Strategy::Rolling { .. } => rollout.roll(),
         }
-        Progress::Judge { created: rollout.created }
+        Progress::Compare { created: rollout.created }
     };
     let status = status::status(deployment, &rollout.sets, rollout.new, progress, now);
     Plan { recheck: status::recheck(deployment, &status, now), actions: rollout.actions, status }

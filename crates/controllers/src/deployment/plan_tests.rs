@@ -25,7 +25,7 @@ fn deployment(change: impl FnOnce(&mut DeploymentView)) -> DeploymentView {
     view
 }
 
-/// A small cluster: ReplicaSets that do at once what they are told.
+/// A small cluster: ReplicaSets that reach their desired scale at once.
 struct World {
     view: DeploymentView,
     sets: Vec<RsRow>,

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use crate::view::{Controller, controller_of};
 use kube_rules::{Labels, Selector};
 
-/// The label that tells the ReplicaSets of one Deployment apart.
+/// The label that distinguishes the ReplicaSets of one Deployment.
 pub(crate) const HASH_LABEL: &str = "pod-template-hash";
 /// The rollout in which a ReplicaSet was last the newest.
 pub(crate) const REVISION: &str = "deployment.kubernetes.io/revision";

@@ -16,7 +16,7 @@ pub(super) enum Progress {
     /// Leave it as it is, pause apart.
     Keep,
     /// Compare with the last status; `created`: a ReplicaSet is being made.
-    Judge { created: bool },
+    Compare { created: bool },
 }
 
 /// The whole status; `sets[new]` is the ReplicaSet of the present template.
@@ -43,11 +43,11 @@ pub(super) fn status(deployment: &DeploymentView, sets: &[RsRow], new: Option<us
     }
     if deployment.deadline_seconds.is_some() {
         pause(deployment, &mut status, now);
-        if let Progress::Judge { created } = progress {
-            judge(deployment, &mut status, new, created, now);
+        if let Progress::Compare { created } = progress {
+            compare(deployment, &mut status, new, created, now);
         }
     }
-    if matches!(progress, Progress::Judge { .. }) {
+    if matches!(progress, Progress::Compare { .. }) {
         copy_failure(&mut status, sets, new);
     }
     status
@@ -63,7 +63,7 @@ fn pause(deployment: &DeploymentView, status: &mut DeploymentStatus, now: Timest
     }
 }
 
-fn judge(deployment: &DeploymentView, status: &mut DeploymentStatus, new: Option<&RsRow>, created: bool, now: Timestamp) {
+fn compare(deployment: &DeploymentView, status: &mut DeploymentStatus, new: Option<&RsRow>, created: bool, now: Timestamp) {
     let current = condition(status, "Progressing").cloned();
     let name = match new {
         Some(set) => format!("ReplicaSet {:?}", set.name),

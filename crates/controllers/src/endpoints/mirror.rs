@@ -17,7 +17,7 @@ use crate::{
 };
 use kube_rules::Labels;
 
-/// Who wants no mirror says so by this label.
+/// Label of Endpoints that are not mirrored.
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Endpoints that elect a leader hold no addresses.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
@@ -154,8 +154,8 @@ mod tests {
     fn hand_written_endpoints_are_mirrored() {
         let found = row(json!({"uid": "u"})).unwrap();
         let actions = plan::plan(&Key::new("a", "db"), &Source::endpoints(&Key::new("a", "db"), "u", &found.labels), &found.groups, &[]);
-        let told: Vec<String> = actions.iter().map(|action| action.to_string().split_once(": ").unwrap().1.to_owned()).collect();
-        assert_eq!(told, ["10.1.2.3 10.1.2.4(not ready) 10.1.2.5", "fd00::1", "10.1.2.3"], "one slice for each family and set of ports");
+        let printed: Vec<String> = actions.iter().map(|action| action.to_string().split_once(": ").unwrap().1.to_owned()).collect();
+        assert_eq!(printed, ["10.1.2.3 10.1.2.4(not ready) 10.1.2.5", "fd00::1", "10.1.2.3"], "one slice for each family and set of ports");
         for meta in [
             json!({"uid": "u", "labels": {SKIP: "true"}}),
             json!({"uid": "u", "labels": {MANAGED_BY: "endpoint-controller"}}),

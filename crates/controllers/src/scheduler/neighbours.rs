@@ -191,10 +191,10 @@ impl Neighbours {
                     self.unwanted.insert((term.topology.clone(), value.clone()));
                 }
             }
-            let wishes = rules.likes.iter().filter(|(_, term)| term.matches(other, spaces)).map(|(weight, term)| (*weight, term));
+            let preferred = rules.likes.iter().filter(|(_, term)| term.matches(other, spaces)).map(|(weight, term)| (*weight, term));
             let theirs = other.rules.likes.iter().filter(|(_, term)| term.matches(pod, spaces)).map(|(weight, term)| (*weight, term));
             let firm = other.rules.near.iter().filter(|term| term.matches(pod, spaces)).map(|term| (REQUIRED_WEIGHT, term));
-            for (weight, term) in wishes.chain(theirs).chain(firm) {
+            for (weight, term) in preferred.chain(theirs).chain(firm) {
                 if let Some(value) = node.labels.get(&term.topology) {
                     *self.liking.entry((term.topology.clone(), value.clone())).or_default() += weight;
                 }

@@ -112,7 +112,7 @@ pub(super) fn place<'a>(
     let neighbours = Neighbours::of(pod, &world.spaces, nodes.clone());
     let contended = volumes.are_contended(pod, nodes.clone());
     for (name, node, usage) in nodes {
-        match judge(pod, &volumes, contended, &neighbours, (name, node, usage)) {
+        match first_refusal(pod, &volumes, contended, &neighbours, (name, node, usage)) {
             None => fitting.push((name, node, usage)),
             Some(refusal) => refusals.push((name.to_owned(), refusal)),
         }
@@ -137,10 +137,10 @@ pub(super) fn refusal<'a>(
     nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone,
     one: (&str, &NodeRow, &Usage),
 ) -> Option<Refusal> {
-    judge(pod, volumes, volumes.are_contended(pod, nodes.clone()), &Neighbours::of(pod, spaces, nodes), one)
+    first_refusal(pod, volumes, volumes.are_contended(pod, nodes.clone()), &Neighbours::of(pod, spaces, nodes), one)
 }
 
-fn judge(
+fn first_refusal(
     pod: &PodRow,
     volumes: &Volumes<'_>,
     contended: bool,

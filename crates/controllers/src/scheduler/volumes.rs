@@ -156,7 +156,7 @@ impl<'a> Volumes<'a> {
 pub(super) enum Progress {
     Done,
     Waiting,
-    /// Whoever makes volumes gave up on the node: choose again.
+    /// The provisioner gave up on the node: choose again.
     Lost,
 }
 

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::runner::{Next, Queue};
 
-/// Who makes volumes of our class.
+/// Name of the provisioner of our class.
 pub(crate) const PROVISIONER: &str = "mullion.io/local";
 /// The class that claims get which ask for none.
 const CLASS: &str = "mullion-local";
@@ -124,7 +124,7 @@ pub(crate) async fn run(client: Client, api: &ApiServer, disks: Arc<dyn LocalVol
     queue.run("localvolumes", 2, shutdown, |work| sync(context.clone(), work)).await;
 }
 
-/// Makes the class, unless there is one of its name already (whoever changed it meant it).
+/// Makes the class, unless there is one of its name: a user may have changed it.
 async fn publish_class(client: &Client) {
     let class = json!({
         "metadata": {"name": CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
@@ -177,7 +177,7 @@ impl fmt::Display for Provision {
     }
 }
 
-/// Action for a claim of our class; `exists` tells whether a node exists.
+/// Action for a claim of our class; `exists`: whether a node exists.
 fn provision(claim: &ClaimRow, class: Option<&ClassRow>, exists: impl Fn(&str) -> bool) -> Provision {
     let Some(class) = class.filter(|class| class.provisioner == PROVISIONER) else { return Provision::Leave };
     if claim.deleting || !claim.volume.is_empty() || claim.provisioner.as_deref() != Some(PROVISIONER) {

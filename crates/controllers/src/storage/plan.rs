@@ -20,7 +20,7 @@ pub(super) enum Action {
     Name { volume: String, by_controller: bool },
     /// Write the claim's phase; Bound comes with what the volume grants.
     ClaimPhase { phase: &'static str, volume: Option<String> },
-    /// Ask whoever makes volumes of the claim's class for one.
+    /// Request a volume from the provisioner of the claim's class.
     Ask { provisioner: String },
     /// The volume's claim is gone: the volume is free of it, but not for others.
     Release { volume: String },
@@ -209,7 +209,7 @@ fn released(name: &str, volume: &VolumeRow) -> Vec<Action> {
     };
     match volume.policy.as_str() {
         "Recycle" => fail("VolumeFailedRecycle", "No recycler plugin found for the volume!".to_owned()),
-        // Who made it also removes it.
+        // The provisioner that made it also removes it.
         "Delete" if volume.provisioned_by.is_none() => {
             fail("VolumeFailedDelete", format!("error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched"))
         }

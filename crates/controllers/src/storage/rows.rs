@@ -17,9 +17,9 @@ use kube_rules::{Labels, NodeSelector, Quantity, Selector};
 pub(crate) const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Annotation of a claim or volume that a controller bound, and not its author.
 pub(crate) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-/// Who made a volume.
+/// The provisioner of a volume.
 pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// Who is asked to make a volume, in the present and the old spelling.
+/// The provisioner that a claim is for, in the present and the old spelling.
 pub(crate) const PROVISIONER: [&str; 2] = ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
 /// The node that the scheduler chose for a claim's first pod.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";

@@ -20,7 +20,7 @@ pub(super) fn main(args: &[String], streams: &mut Streams<'_>) -> u8 {
     }
     let outcome = match parse(args) {
         Ok(Wish::Send(signal)) => {
-            // Windows sends to whoever listens, and does not say whether anybody did.
+            // Windows sends to all listeners, and does not report whether there are any.
             api::set_event(&event(&signal));
             Ok("SUCCESS: Signal sent.".to_owned())
         }

@@ -41,7 +41,7 @@ use super::wire::{Order, Report, STOP};
 /// Where the order is, for the handler of Ctrl-C.
 static ORDER: OnceLock<String> = OnceLock::new();
 
-/// Programs that are part of Windows itself and hear of a shutdown last, from nobody.
+/// Programs of Windows itself, which are not notified of a shutdown.
 const SYSTEM: &[&str] = &[
     "conhost.exe",
     "explorer.exe",

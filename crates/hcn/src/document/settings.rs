@@ -81,7 +81,7 @@ document! {
 }
 
 named! {
-    /// Where an access rule is judged.
+    /// Where an access rule is enforced.
     pub enum RuleType {
         default Switch;
         /// In the compartment (WFP).
@@ -109,7 +109,7 @@ document! {
         local_ports: Token = "LocalPorts";
         /// The peer's ports, joined by commas.
         remote_ports: Token = "RemotePorts";
-        /// Where it is judged.
+        /// Where it is enforced.
         rule_type: RuleType = "RuleType", always;
         /// Lower wins.
         priority: u16 = "Priority";

@@ -90,7 +90,7 @@ pub enum Incident {
     Restart,
     /// It restarts and has forgotten everything; the call fails.
     Wipe,
-    /// Its data are damaged: it is away until they are wiped.
+    /// Its data are damaged: it is down until they are wiped.
     Corrupt,
     /// An object is changed behind its owner's back.
     Tamper(Tampering),

@@ -117,7 +117,7 @@ impl Faults {
     }
 
     /// The effects on a call; the counts of the faults that hit it go down.
-    pub fn judge(&mut self, called: &Called<'_>) -> Effects {
+    pub fn effects_on(&mut self, called: &Called<'_>) -> Effects {
         let mut effects = Effects::default();
         if self.active.is_empty() {
             return effects;

@@ -41,14 +41,14 @@ pub(crate) trait ClientSession: Send + Sync {
 /// The service and its host, as faults act on them beside the calls of clients.
 pub(crate) trait FaultTarget: Send + Sync {
     /// The effects of the active faults on a call, and how often hanging calls have been released.
-    fn judge(&self, called: &Called<'_>) -> (Effects, u64);
+    fn effects_on(&self, called: &Called<'_>) -> (Effects, u64);
 
     /// Blocks until hanging calls are released more often than `releases`.
     fn hang(&self, releases: u64);
 
     fn restart(&self, restart: Restart) -> Result<(), String>;
 
-    /// Damages the service's data: it is away until it is wiped.
+    /// Damages the service's data: it is down until it is wiped.
     fn damage_data(&self);
 
     /// Changes an object behind its owner's back.
@@ -83,7 +83,7 @@ impl<C: ClientSession, S: FaultTarget> FaultySession<C, S> {
 
     pub(crate) fn call(&self, call: &Call<'_>) -> Outcome {
         let Call { function, args, subject, .. } = *call;
-        let (effects, releases) = self.service.judge(&Called { function, id: subject, texts: [args.settings, args.query, args.path] });
+        let (effects, releases) = self.service.effects_on(&Called { function, id: subject, texts: [args.settings, args.query, args.path] });
         if !effects.delay.is_zero() {
             std::thread::sleep(effects.delay);
         }

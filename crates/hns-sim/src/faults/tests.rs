@@ -12,18 +12,18 @@ fn fault_hits_the_calls_it_names_until_its_count_is_used_up() {
     let number = faults.add("fail-call=0x6be,call=HcnCreate*,text=pod,skip=1,count=1".parse().unwrap()).unwrap();
     faults.add("slow-call=5ms".parse().unwrap()).unwrap();
     let slow = |effects: Effects| effects.error.is_none() && effects.delay == Duration::from_millis(5);
-    assert!(slow(faults.judge(&called(Function::Open(Kind::Endpoint), None))));
-    assert!(slow(faults.judge(&Called { texts: [None; 3], ..create })), "another text");
-    assert!(slow(faults.judge(&create)), "the first is let pass");
-    let hit = faults.judge(&create);
+    assert!(slow(faults.effects_on(&called(Function::Open(Kind::Endpoint), None))));
+    assert!(slow(faults.effects_on(&Called { texts: [None; 3], ..create })), "another text");
+    assert!(slow(faults.effects_on(&create)), "the first call is skipped");
+    let hit = faults.effects_on(&create);
     assert_eq!((hit.error, hit.names), (Some(HResult::RPC_CALL_FAILED), vec!["fail-call", "slow-call"]));
-    assert!(slow(faults.judge(&create)), "used up");
+    assert!(slow(faults.effects_on(&create)), "used up");
     assert!(!faults.remove(number) && faults.list().len() == 1);
     let id = Guid::random();
     faults.add(Fault { id: Some(id), ..Fault::named("port-exists") }).unwrap();
     let create = Function::Create(Kind::LoadBalancer);
-    assert_eq!(faults.judge(&called(create, Some(id))).error, Some(HResult::PORT_ALREADY_EXISTS));
-    assert_eq!(faults.judge(&called(create, Some(Guid::NIL))).error, None);
+    assert_eq!(faults.effects_on(&called(create, Some(id))).error, Some(HResult::PORT_ALREADY_EXISTS));
+    assert_eq!(faults.effects_on(&called(create, Some(Guid::NIL))).error, None);
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn fault_probability_follows_the_seed() {
     let draws = |seed| {
         let mut faults = Faults::new(seed);
         faults.add("svc-down,probability=0.25".parse().unwrap()).unwrap();
-        (0..400).map(|_| faults.judge(&called(Function::HnsCall, None)).error.is_some()).collect::<Vec<_>>()
+        (0..400).map(|_| faults.effects_on(&called(Function::HnsCall, None)).error.is_some()).collect::<Vec<_>>()
     };
     assert_eq!(draws(7), draws(7));
     assert_ne!(draws(7), draws(8));
@@ -99,7 +99,7 @@ fn start_faults_do_not_hit_calls() {
     let mut faults = Faults::new(0);
     faults.add("network-lost-on-reboot,count=1".parse().unwrap()).unwrap();
     faults.add("restart-drops-dsr".parse().unwrap()).unwrap();
-    assert_eq!(faults.judge(&called(Function::HnsCall, None)), Effects::default());
+    assert_eq!(faults.effects_on(&called(Function::HnsCall, None)), Effects::default());
     assert_eq!(faults.losses(), [Loss::Networks, Loss::DirectServerReturn]);
     assert_eq!(faults.losses(), [Loss::DirectServerReturn]);
 }
@@ -131,7 +131,7 @@ fn incidents_hit_once_and_lasting_states_until_cleared() {
     {
         faults.clear();
         faults.add(text.parse().unwrap()).unwrap();
-        let hits = (0..9).filter(|_| !faults.judge(&any).names.is_empty()).count();
+        let hits = (0..9).filter(|_| !faults.effects_on(&any).names.is_empty()).count();
         assert_eq!(hits, expected, "{text}");
         assert_eq!(faults.list().is_empty(), expected < 9, "{text}");
     }

@@ -110,9 +110,9 @@ impl Simulator {
 }
 
 impl FaultTarget for Simulator {
-    fn judge(&self, called: &Called<'_>) -> (Effects, u64) {
+    fn effects_on(&self, called: &Called<'_>) -> (Effects, u64) {
         let mut controls = self.controls();
-        (controls.faults.judge(called), controls.releases)
+        (controls.faults.effects_on(called), controls.releases)
     }
 
     fn hang(&self, releases: u64) {

@@ -1,4 +1,4 @@
-//! What a client sees of each fault: before it is set, when it hits, while it is set, and after it is taken back.
+//! What a client sees of each fault: before it is set, when it hits, while it is set, and after it is cleared.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ struct Effect {
     healthy: &'static str,
     /// What is seen when it hits.
     hit: &'static str,
-    /// What is seen afterwards: of a fault that hits once at the next call, of a lasting one when it is taken back.
+    /// What is seen afterwards: of a fault that hits once at the next call, of a lasting one when it is cleared.
     then: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may: client certificates, TokenReview, SubjectAccessReview.
+//! Authentication and authorization: client certificates, TokenReview, SubjectAccessReview.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};

@@ -103,7 +103,7 @@ unsafe fn attempt(prepared: &Prepared, tables: &mut Tables, go: RawFd, report: &
             check(SESSION, libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) as libc::c_int)?;
         }
         if prepared.users.is_some() {
-            // Root inside, whoever we were: files that we make must belong to somebody there.
+            // Root inside, for any user outside: files that we make need an owner that exists there.
             check(SESSION, libc::syscall(libc::SYS_setresgid, 0, 0, 0) as libc::c_int)?;
             check(SESSION, libc::syscall(libc::SYS_setresuid, 0, 0, 0) as libc::c_int)?;
         }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-/// Proof that this process has one thread. Whoever holds it starts none.
+/// Proof that this process has one thread. Its holder starts no thread.
 #[derive(Debug)]
 pub struct OneThread(());
 
@@ -35,7 +35,7 @@ impl OneThread {
     /// # Errors
     /// The kernel's.
     pub fn fork(self) -> io::Result<Forked> {
-        // SAFETY: with one thread, no lock is held and no memory is half-written by somebody who is missing in the child.
+        // SAFETY: with one thread, no lock is held and no memory is half-written by a thread that is missing in the child.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => Ok(Forked::Child),

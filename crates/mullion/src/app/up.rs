@@ -74,7 +74,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     let (mut cluster, layout, before) = plan(args, &dirs)?;
     crate::hns::check_switches(&cluster.nodes)?;
     dirs.check_foreign()?;
-    // Whoever runs here already also holds the port: the better reason first.
+    // A cluster that runs here already also holds the port: the better reason first.
     let lock = if fresh { None } else { Some(dirs.lock()?) };
     let listener = bind(args.port, cluster.port)?;
     let port = listener.local_addr().context("looking at the API server's port failed")?.port();
@@ -240,7 +240,7 @@ fn serve(running: Running, mut progress: Progress) -> Result<(), Failure> {
             _ => {}
         }
     };
-    // Whoever sees the lock free finds nothing left.
+    // When the lock is free, nothing is left.
     let stopped = lab.stop();
     drop(groups);
     drop(lock);

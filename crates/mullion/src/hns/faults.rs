@@ -8,7 +8,7 @@ use lab::dir::Dirs;
 use serde::Serialize;
 
 use super::Output;
-use super::simulated::{OfNode, admin, judged, show};
+use super::simulated::{OfNode, admin, answer_of, show};
 use crate::exit::Failure;
 use crate::linux::cli::DirArgs;
 
@@ -153,9 +153,9 @@ pub fn main(command: &FaultCommand) -> Result<(), Failure> {
         }
         FaultCommand::List { nodes, output } => list(nodes, *output),
         FaultCommand::Add { nodes, fault, output } => add(nodes, fault, *output),
-        FaultCommand::Remove { node, number } => node.judged(node.admin()?.remove_fault(*number)),
+        FaultCommand::Remove { node, number } => node.answer(node.admin()?.remove_fault(*number)),
         FaultCommand::Clear { nodes } => {
-            let clear = |node: &String| judged(node, admin(node, &nodes.dir)?.clear_faults());
+            let clear = |node: &String| answer_of(node, admin(node, &nodes.dir)?.clear_faults());
             // Clears the others too when one node does not answer.
             nodes.names()?.iter().map(clear).fold(Ok(()), Result::and)
         }
@@ -166,7 +166,7 @@ fn list(nodes: &OfNodes, output: Option<Output>) -> Result<(), Failure> {
     let mut set = Vec::new();
     let mut ending = Ok(());
     for node in nodes.names()? {
-        match admin(&node, &nodes.dir).and_then(|admin| judged(&node, admin.faults())) {
+        match admin(&node, &nodes.dir).and_then(|admin| answer_of(&node, admin.faults())) {
             Ok(faults) => set.extend(faults.into_iter().map(|active| SetFault::new(&node, active))),
             Err(error) => ending = ending.and(Err(error)),
         }
@@ -180,7 +180,7 @@ fn add(nodes: &ToNodes, fault: &Fault, output: Option<Output>) -> Result<(), Fai
     let mut set = Vec::new();
     let mut ending = Ok(());
     for node in &names {
-        match admin(node, &nodes.dir).and_then(|admin| judged(node, admin.add_fault(fault))) {
+        match admin(node, &nodes.dir).and_then(|admin| answer_of(node, admin.add_fault(fault))) {
             Ok(number) => set.push(SetFault::new(node, ActiveFault { number, hits: 0, seen: 0, fault: fault.clone().settled() })),
             Err(error) => ending = ending.and(Err(error)),
         }

@@ -145,22 +145,22 @@ impl OfNode {
         admin(&self.node, &self.dir)
     }
 
-    /// What went wrong on which node.
-    pub(super) fn judged<T>(&self, outcome: io::Result<T>) -> Result<T, Failure> {
-        judged(&self.node, outcome)
+    /// [`answer_of`] this node.
+    pub(super) fn answer<T>(&self, outcome: io::Result<T>) -> Result<T, Failure> {
+        answer_of(&self.node, outcome)
     }
 }
 
-/// What went wrong on which node.
-pub(super) fn judged<T>(node: &str, outcome: io::Result<T>) -> Result<T, Failure> {
+/// What the service of `node` answered; an error names the node.
+pub(super) fn answer_of<T>(node: &str, outcome: io::Result<T>) -> Result<T, Failure> {
     outcome.map_err(|error| match error.kind() {
-        // What the simulator refuses it explains.
+        // The simulator explains what it refuses.
         ErrorKind::InvalidInput => Failure::new(Code::Usage, anyhow!("{node}: {error}")),
         _ => anyhow!(error).context(format!("the service of node {node} does not answer")).into(),
     })
 }
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
     match command {
         SimulatedCommand::Status { nodes, output } => status(nodes, *output),
@@ -170,30 +170,30 @@ pub fn main(command: &SimulatedCommand) -> Result<(), Failure> {
         }
         SimulatedCommand::Counters { node, reset, output } => {
             let admin = node.admin()?;
-            let counters = node.judged(admin.counters())?;
+            let counters = node.answer(admin.counters())?;
             show(*output, &counters, || counters_table(&counters))?;
-            if *reset { node.judged(admin.reset_counters()) } else { Ok(()) }
+            if *reset { node.answer(admin.reset_counters()) } else { Ok(()) }
         }
         SimulatedCommand::Vfp { node, endpoint, output } => vfp(node, endpoint.as_deref(), *output),
         SimulatedCommand::Fault { command } => super::faults::main(command),
         SimulatedCommand::Switches { node, set, output } => {
             let admin = node.admin()?;
-            set.iter().try_for_each(|switch| node.judged(admin.set_switch(switch)))?;
-            let switches = node.judged(admin.switches())?;
+            set.iter().try_for_each(|switch| node.answer(admin.set_switch(switch)))?;
+            let switches = node.answer(admin.switches())?;
             show(*output, &switches, || switches.iter().map(|switch| format!("{}={}\n    {}\n", switch.name, switch.value, switch.doc)).collect())
         }
         SimulatedCommand::Latency { node, latency, output } => {
             let admin = node.admin()?;
             if let Some(latency) = latency {
-                node.judged(admin.set_latency(latency))?;
+                node.answer(admin.set_latency(latency))?;
             }
-            let latency = node.judged(admin.latency())?;
+            let latency = node.answer(admin.latency())?;
             show(*output, &latency, || format!("{latency}\n"))
         }
         SimulatedCommand::Restart { node, mode, away, wipe } => {
             let admin = node.admin()?;
-            let restarted = node.judged(if *wipe { admin.wipe() } else { admin.restart(*mode, *away) });
-            // No argument is wrong: the service does not stop.
+            let restarted = node.answer(if *wipe { admin.wipe() } else { admin.restart(*mode, *away) });
+            // No usage error: the service does not stop.
             restarted.map_err(|failure| Failure { code: Code::Failure, ..failure })
         }
     }
@@ -205,7 +205,7 @@ struct Seen {
     node: String,
     /// Whether a client's call was answered; none where none was made.
     answers: Option<bool>,
-    /// What a client's call met, or why none was made.
+    /// Why a client's call failed, or why none was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     #[serde(flatten)]
@@ -233,7 +233,7 @@ fn status(nodes: &OfNodes, output: Option<Output>) -> Result<(), Failure> {
 
 fn seen(node: &str, dir: &DirArgs) -> Result<Seen, Failure> {
     let admin = admin(node, dir)?.within(PATIENCE);
-    let (status, before) = judged(node, admin.status().and_then(|status| Ok((status, admin.faults()?))))?;
+    let (status, before) = answer_of(node, admin.status().and_then(|status| Ok((status, admin.faults()?))))?;
     let socket = super::socket(node, "hcn", dir)?;
     let api_v2 = SupportedFeatures::of(status.version).api_v2;
     let function = if api_v2 { Function::Enumerate(Kind::Namespace) } else { Function::HnsCall };
@@ -244,21 +244,21 @@ fn seen(node: &str, dir: &DirArgs) -> Result<Seen, Failure> {
                 format!("no client is answered: it restarts, or its data are damaged and `mullion hns restart --node {node} --wipe` starts it");
             (Some(false), Some(away))
         }
-        // A look must not set off what is meant for others.
+        // The call of `status` must not use up a fault that is meant for other clients.
         Some(active) => (None, Some(format!("not asked: fault {} ({}) hits the next call", active.number, active.fault))),
         None => match ask(&format!("unix:{}", socket.display()), api_v2) {
             Ok(()) => (Some(true), None),
             Err(error) => (Some(false), Some(error)),
         },
     };
-    let set = judged(node, admin.faults())?;
+    let set = answer_of(node, admin.faults())?;
     let hit = |active: &&ActiveFault| before.iter().any(|old| old.number == active.number && old.hits < active.hits);
     let culprits: Vec<String> = set.iter().filter(hit).map(|active| format!("fault {} ({}) hit it", active.number, active.fault)).collect();
     let problem = problem.map(|problem| [vec![problem], culprits].concat().join("; "));
     Ok(Seen { node: node.to_owned(), answers, problem, status, set })
 }
 
-/// Makes a client's call: nobody but a client meets what is wrong with the service.
+/// Makes a client's call: faults act on clients' calls, not on those of the admin socket.
 fn ask(address: &str, api_v2: bool) -> Result<(), String> {
     let client = Client::connect(address).map_err(|error| error.to_string())?;
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -311,7 +311,7 @@ pub(super) fn show<T: Serialize>(output: Option<Output>, answer: &T, table: impl
 fn calls(node: &OfNode, mut filter: CallFilter, follow: bool, output: Option<Output>) -> Result<(), Failure> {
     let admin = node.admin()?;
     loop {
-        let calls = node.judged(admin.calls(&filter))?;
+        let calls = node.answer(admin.calls(&filter))?;
         if !follow {
             return show(output, &calls, || calls.iter().map(call_line).collect());
         }
@@ -350,7 +350,7 @@ fn counters_table(counters: &std::collections::BTreeMap<String, Counter>) -> Str
 
 fn vfp(node: &OfNode, endpoint: Option<&str>, output: Option<Output>) -> Result<(), Failure> {
     let endpoint = endpoint.map(|endpoint| find(node, endpoint)).transpose()?;
-    let dump = node.judged(node.admin()?.vfp(endpoint))?;
+    let dump = node.answer(node.admin()?.vfp(endpoint))?;
     show(output, &dump, || dump.to_string())
 }
 

@@ -1,4 +1,4 @@
-//! `mullion hns wine-prefix`: a Wine prefix whose Windows programs meet a simulated host.
+//! `mullion hns wine-prefix`: a Wine prefix whose Windows programs use a simulated host.
 //!
 //! It is the template that all Windows programs here start from, with computenetwork.dll and vmcompute.dll in its system32 (programs of Go
 //! load system libraries only from there). The template's 700 MB are linked, not copied; what programs write is the prefix's own.

@@ -279,7 +279,7 @@ pub struct ControlPlaneArgs {
     pub service_node_port_range: PortRange,
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// Who is asked for names outside the cluster
+    /// DNS server for names outside the cluster
     #[arg(long)]
     pub dns_upstream: Option<SocketAddr>,
 }
@@ -334,16 +334,16 @@ pub struct HnsSimArgs {
     pub hns_version: HnsVersion,
     #[arg(long, default_value = "eth0")]
     pub uplink: String,
-    /// A fault from the start, as `mullion hns fault` takes it; may be repeated
+    /// Fault from the start, as for `mullion hns fault add`; repeat the option for several
     #[arg(long = "fault", value_name = "NAME[=VALUE][,KEY=VALUE...]")]
     pub faults: Vec<hns_sim::faults::Fault>,
     /// How long calls take: windows, none, or read=2ms,write=20ms,jitter=5ms,balancer=50us
     #[arg(long, default_value = "none")]
     pub latency: hns_sim::latency::Latency,
-    /// What every draw of faults and latencies follows from
+    /// Seed of the random numbers for faults and latencies
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// How Windows behaves where that is not sure (docs/fidelity.md); may be repeated
+    /// Behaviour of Windows where the evidence is uncertain (docs/fidelity.md); repeat the option for several
     #[arg(long = "switch", value_name = "NAME=VALUE")]
     pub switches: Vec<String>,
 }

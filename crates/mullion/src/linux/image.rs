@@ -1,5 +1,5 @@
-//! `mullion image`: the images of a cluster's nodes. Works on the nodes' stores directly, whether the cluster runs or not; that it is
-//! stopped is said.
+//! `mullion image`: the images of a cluster's nodes. Works on the nodes' stores directly, whether the cluster runs or not; a note says
+//! when it is stopped.
 
 mod args;
 mod docker;
@@ -25,7 +25,7 @@ use super::cli::Output;
 use super::cluster_file::{Cluster, dirs};
 use crate::exit::{Code, Failure};
 
-/// Does what was asked, node by node.
+/// Runs the subcommand, node by node.
 pub fn main(args: ImageArgs) -> Result<(), Failure> {
     match args.command {
         ImageCommand::Load { archive, name, take, at } => changed(&at, load(&archive, name, &take, &at)),

@@ -35,7 +35,7 @@ pub fn prepare(dir: &Path, layout: &Layout, name: &str, server: &str) -> Result<
     let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"];
     let ips = [Ipv4Addr::LOCALHOST, CONTROL_PLANE, first].map(IpAddr::V4).to_vec();
     write_pair(dir, "apiserver", &serving(&ca, "kube-apiserver", names.map(str::to_owned).to_vec(), ips)?)?;
-    // No group: the user is bound to `system:kubelet-api-admin`, and whoever gets hold of this key rules kubelets, not the API.
+    // No group: the user is bound to `system:kubelet-api-admin`, so this key gives access to kubelets, not to the API.
     write_pair(dir, "apiserver-kubelet-client", &client(&ca, "kube-apiserver-kubelet-client", "")?)?;
     for host in layout.hosts.iter().filter(|host| host.name != "cp") {
         let (node, user) = (&host.name, format!("system:node:{}", host.name));

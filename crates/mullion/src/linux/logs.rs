@@ -53,7 +53,7 @@ pub fn main(args: &LogsArgs) -> Result<(), Failure> {
     }
 }
 
-/// What is told in the place of no lines.
+/// The note that is printed when there are no lines.
 fn nothing(host: &str, is_since: bool) -> String {
     let when = if is_since { " in that time (--since)" } else { "" };
     format!("{host} logged nothing{when}")

@@ -64,9 +64,9 @@ pub struct Effects {
     pub unused: Vec<Guid>,
     /// A load balancer of ours was read: the last one that may name an endpoint, perhaps.
     pub was_read: bool,
-    /// Endpoints are not what was believed.
+    /// Endpoints differ from what was last known.
     pub enumerate_endpoints: bool,
-    /// Load balancers are not what was believed.
+    /// Load balancers differ from what was last known.
     pub enumerate_balancers: bool,
     /// An object was deleted.
     pub deleted: Option<Guid>,

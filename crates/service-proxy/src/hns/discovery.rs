@@ -26,7 +26,7 @@ const ROUND: Duration = Duration::from_secs(9_000);
 const PAUSE: Duration = Duration::from_millis(4_500);
 /// An enumeration that a waiting pod asks for comes this long after the last one.
 const SOON: Duration = Duration::from_millis(100);
-/// A service that is away is asked for again after this, up to [`ASK_SLOWEST`].
+/// A service that does not answer is called again after this, up to [`ASK_SLOWEST`].
 const ASK_QUICKEST: Duration = Duration::from_millis(200);
 const ASK_SLOWEST: Duration = Duration::from_secs(1);
 
@@ -216,7 +216,7 @@ impl Discovery {
         }
     }
 
-    /// A load balancer was met that was not expected.
+    /// There is a load balancer that was not expected.
     pub fn enumerate_balancers(&mut self, now: Instant) {
         if self.balancers.running {
             self.balancers.again = true;

@@ -65,7 +65,7 @@ impl NetworkContext {
     /// Reads the network.
     ///
     /// # Errors
-    /// The settings lack something that this network needs.
+    /// When the settings miss something that this network needs.
     pub fn of(network: &HostComputeNetwork, settings: &Settings) -> Result<Self, NetworkError> {
         let overlay = network.network_type == NetworkType::Overlay;
         if overlay && settings.source_vip.is_none() {

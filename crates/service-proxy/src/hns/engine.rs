@@ -67,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// What is believed of the service.
+    /// Objects of HNS as last known.
     pub fn mirror(&self) -> &Mirror {
         &self.view.mirror
     }

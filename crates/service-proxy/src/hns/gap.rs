@@ -76,7 +76,7 @@ impl Gap {
         }
     }
 
-    /// Whether the Service's author should hear of it. What follows from the policy they chose, or from where a pod runs, is for metrics.
+    /// Whether the Service gets an event. What follows from the policy they chose, or from where a pod runs, is for metrics.
     pub fn is_asked_for(&self) -> bool {
         !matches!(self, Self::InsideClients | Self::HostNetwork { .. })
     }

@@ -40,7 +40,7 @@ pub enum Step {
     Delete,
 }
 
-/// The steps for a VIP in their order, and what it will lack.
+/// The steps for a VIP in their order, and what it will not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub steps: Vec<Step>,

@@ -47,9 +47,9 @@ pub enum Lane {
     Gone,
     /// Endpoints that nothing names.
     Unused,
-    /// Urgent load balancers that are believed to be right.
+    /// Urgent load balancers that were right when last seen.
     VerifyUrgent,
-    /// Load balancers that are believed to be right.
+    /// Load balancers that were right when last seen.
     Verify,
 }
 

@@ -69,7 +69,7 @@ pub type ElementKey = Bytes<40>;
 pub type ElementData = Bytes<20>;
 
 /// What a set or map is for. In this order they lose elements, in the opposite one they gain them: nobody is led to what is
-/// not there, and nobody comes in before those who may are known.
+/// not there, and no client comes in before the allowed ones are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// address · protocol · port → class
@@ -86,7 +86,7 @@ pub enum Role {
     Dropped,
     /// Addresses of Services: what reaches one and is not translated has no port there.
     ClusterIps,
-    /// address · address of backends that may meet themselves.
+    /// address · address of backends that may connect to themselves.
     Hairpins,
     /// address · protocol · port whose clients stick to a backend for so many seconds.
     Sticky(u32),

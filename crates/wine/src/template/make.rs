@@ -22,7 +22,7 @@ pub(super) const RECIPE: &[&str] = &[include_str!("make.rs"), REGISTRY];
 const REGISTRY: &str = include_str!("windows.reg");
 /// The build that a plain `wine` finds in the template.
 const BUILD: &str = "10.0.20348";
-/// Whoever makes the template, programs of containers are this user.
+/// User of the programs of containers, whichever user makes the template.
 const USER: &str = "ContainerAdministrator";
 
 /// Directories beside the template: one that is being made, one that was replaced while runtimes used it.
@@ -46,7 +46,7 @@ pub struct Work<'a> {
     pub anew: bool,
     /// Asked again and again: whether to stop.
     pub interrupted: &'a dyn Fn() -> bool,
-    /// Told each step that is done, and how long it took.
+    /// Called after each step, with how long it took.
     pub step: &'a mut dyn FnMut(&str, Duration),
 }
 
@@ -88,7 +88,7 @@ pub fn make(work: Work<'_>) -> Result<Made> {
         own(&prefix).context("cannot give the template's files this user's group")?;
         take_place(&prefix, cache)
     });
-    // Wine's server is not ours to wait for: it is told to end, also when something failed.
+    // Ends Wine's server, which is no child of this process, after failures too.
     end_server(loader, &scratch.path().join("prefix"));
     drop(scratch);
     sweep(cache, loader);
@@ -165,7 +165,7 @@ impl Maker<'_> {
             if error.is::<Interrupted>() {
                 return Err(error);
             }
-            // Seen once on a busy machine: Wine had said that it was done, and did not end.
+            // Seen once on a busy machine: Wine had printed that it was done, and did not end.
             end_server(self.loader, &scratch.join("prefix"));
             fs::remove_dir_all(scratch.join("prefix")).ok();
             self.wine(scratch, &["wineboot", "--init"])?;
@@ -185,7 +185,7 @@ impl Maker<'_> {
         };
         put(&system.join("mullion-init.exe"), "mullion-init.exe")?;
         put(&system.join("bcryptprimitives.dll"), "bcryptprimitives.dll")?;
-        // No screen, so no shell on it, which would cost each session a process. Wine starts one for whoever asks for the desktop,
+        // No screen, so no shell on it, which would cost each session a process. Wine starts one for programs that ask for the desktop,
         // and complains when there is none: this one ends at once.
         put(&system.join("explorer.exe"), "explorer.exe")?;
         put(&windows.join("explorer.exe"), "explorer.exe")?;
@@ -210,10 +210,10 @@ impl Maker<'_> {
         match self.wait(child, PROGRAM)? {
             Some(status) if status.success() => Ok(printed()),
             ended => {
-                let said = fs::read(&log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default() + &printed();
+                let output = fs::read(&log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default() + &printed();
                 let how = ended.map_or_else(|| format!("did not end within {PROGRAM:?}"), |status| format!("ended with {status}"));
-                let said = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it printed nothing").to_owned();
-                bail!("Wine's {} {how}: {said}", args.join(" "))
+                let output = output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it printed nothing").to_owned();
+                bail!("Wine's {} {how}: {output}", args.join(" "))
             }
         }
     }

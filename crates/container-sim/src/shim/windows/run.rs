@@ -185,7 +185,7 @@ impl Running {
         let first = Pid::from_raw(i32::try_from(self.wine.id())?);
         while let Ok(Some(signal)) = self.signals.read_signal() {
             if i32::try_from(signal.ssi_signo) != Ok(Signal::SIGCHLD as i32) {
-                self.order.write_all_at(&[wire::STOP], 0).context("cannot pass the wish to stop on")?;
+                self.order.write_all_at(&[wire::STOP], 0).context("cannot pass the request to stop on")?;
                 let _ = kill(first, Signal::SIGINT);
             }
         }

@@ -88,8 +88,8 @@ impl ClientSession for RecordingSession {
 }
 
 impl FaultTarget for RecordingService {
-    fn judge(&self, called: &Called<'_>) -> (Effects, u64) {
-        (self.1.lock().unwrap().judge(called), 0)
+    fn effects_on(&self, called: &Called<'_>) -> (Effects, u64) {
+        (self.1.lock().unwrap().effects_on(called), 0)
     }
 
     fn hang(&self, releases: u64) {

@@ -1,4 +1,4 @@
-//! `--windows-service`: the proxy as a service of Windows, whose control manager hears that it starts, runs and ends, and may
+//! `--windows-service`: the proxy as a service of Windows, which reports to the control manager that it starts, runs and ends, and may
 //! stop it.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -79,5 +79,5 @@ fn report(manager: ServiceStatusHandle, state: ServiceState, exit: u32) -> Resul
         wait_hint: if waits { PATIENCE } else { Duration::ZERO },
         process_id: None,
     };
-    manager.set_service_status(status).with_context(|| format!("the service control manager does not hear that the service is {state:?}"))
+    manager.set_service_status(status).with_context(|| format!("cannot report state {state:?} to the service control manager"))
 }

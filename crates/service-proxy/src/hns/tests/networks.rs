@@ -183,7 +183,7 @@ impl World {
     }
 
     /// Asks everywhere. Returns the backend of the sticky client; versions without direct server return have no affinity either.
-    fn judge(&self, when: &str, direct: bool) -> String {
+    fn check(&self, when: &str, direct: bool) -> String {
         let source = if self.one.is_overlay() { self.one.ip(2) } else { N1.to_owned() };
         let (own, plain) = (self.one.ip(5), self.one.ip(8));
         let seen = |client: &str| if direct { client.to_owned() } else { source.clone() };
@@ -216,15 +216,15 @@ async fn served(network_type: NetworkType) {
     let mut proxy = world.one.proxy(table);
     proxy.rest().await;
     assert_eq!(proxy.failing(), Vec::<String>::new());
-    let sticky = world.judge("at first", true);
+    let sticky = world.check("at first", true);
     let mut proxy = world.one.proxy(proxy.table);
     proxy.rest().await;
     assert_eq!(proxy.hns.engine().writes(), 0, "a restarted proxy adopts all of it");
-    assert_eq!(world.judge("after the proxy's restart", true), sticky, "the client stays where it was");
+    assert_eq!(world.check("after the proxy's restart", true), sticky, "the client stays where it was");
     world.one.simulator.restart(Restart { away_ms: 100, ..Restart::default() }).unwrap();
     proxy.until("the service to be away", |engine| !engine.is_up()).await;
     proxy.until("the service", |engine| engine.is_up() && engine.is_idle()).await;
-    assert_eq!(world.judge("after the service's restart", true), sticky, "the client stays where it was");
+    assert_eq!(world.check("after the service's restart", true), sticky, "the client stays where it was");
 }
 
 fn run(test: impl Future<Output = ()>) {
@@ -252,7 +252,7 @@ async fn translated(network_type: NetworkType, version: HnsVersion) {
     let mut proxy = world.one.proxy(table);
     proxy.rest().await;
     let direct = version == OLD;
-    world.judge("with direct server return where HNS has it", direct);
+    world.check("with direct server return where HNS has it", direct);
     let reported = |key: &VipKey| proxy.hns.engine().gaps().get(key).map(|gaps| gaps.iter().map(Gap::name).collect::<Vec<_>>());
     assert_eq!(reported(&key(None, 30081)), (!direct).then(|| vec!["NoClientAddress"]));
     assert_eq!(reported(&key(None, 30080)), None, "policy Cluster does not ask for it");
