@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_cri::v1;
+use thiserror_ext::AsReport as _;
 use tokio::sync::{broadcast, mpsc, watch};
 use tonic::Status;
 
@@ -106,7 +107,7 @@ fn not_found(what: &str, id: &str) -> Status {
 
 /// A failed operation. containerd answers Unknown, and clients read the message.
 fn failed(error: &anyhow::Error) -> Status {
-    Status::unknown(node_paths::replace(format!("{error:#}")))
+    Status::unknown(node_paths::replace(error.to_report_string()))
 }
 
 impl Runtime {
@@ -224,7 +225,7 @@ impl Runtime {
                     self.records.refresh(container);
                     let exit = container.exit.clone().unwrap_or_else(lost);
                     if let Err(error) = self.records.write_exit(container, &exit) {
-                        tracing::warn!(container = container.id, error = format!("{error:#}"), "cannot write down a container's end");
+                        tracing::warn!(container = container.id, error = %error.as_report(), "cannot write down a container's end");
                     }
                     container.exit = None;
                     (container.id.clone(), exit)

@@ -16,6 +16,7 @@ use k8s_cri::v1;
 use listen::Limits;
 use streaming::portforward;
 use streaming::remotecommand::{self, Requested};
+use thiserror_ext::AsReport as _;
 use tokio::net::TcpListener;
 use tonic::Status;
 
@@ -120,7 +121,7 @@ fn run(runtime: &Arc<Runtime>, request: &mut Request<Incoming>, requested: Reque
     tokio::spawn(async move {
         let upgraded = match upgraded.await {
             Ok(upgraded) => TokioIo::new(upgraded),
-            Err(error) => return tracing::debug!(%error, "a client did not take up its connection"),
+            Err(error) => return tracing::debug!(error = %error.as_report(), "a client did not take up its connection"),
         };
         match accepted.streams(upgraded).await {
             Ok(streams) => {
@@ -133,7 +134,7 @@ fn run(runtime: &Arc<Runtime>, request: &mut Request<Incoming>, requested: Reque
                 )
                 .await
             }
-            Err(error) => tracing::debug!(%error, "a client did not begin its streams"),
+            Err(error) => tracing::debug!(error = %error.as_report(), "a client did not begin its streams"),
         }
     });
     Ok(response)
@@ -145,7 +146,7 @@ fn port_forward(runtime: &Arc<Runtime>, request: &mut Request<Incoming>, sandbox
     tokio::spawn(async move {
         let upgraded = match upgraded.await {
             Ok(upgraded) => TokioIo::new(upgraded),
-            Err(error) => return tracing::debug!(%error, "a client did not take up its connection"),
+            Err(error) => return tracing::debug!(error = %error.as_report(), "a client did not take up its connection"),
         };
         let pod = sandbox.clone();
         let dial = move |port: u16| {

@@ -25,6 +25,7 @@ use kube::{
     core::PartialObjectMeta,
 };
 use serde_json::json;
+use thiserror_ext::AsReport as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -111,7 +112,7 @@ async fn kinds(client: &Client) -> Vec<Arc<Kind>> {
         match discovery::kinds(client).await {
             Ok(kinds) => return kinds.into_iter().filter(|kind| !IGNORED.contains(&kind.resource.plural.as_str())).map(Arc::new).collect(),
             Err(error) => {
-                tracing::debug!(%error, "asking which kinds there are failed; asking again");
+                tracing::debug!(error = %error.as_report(), "asking which kinds there are failed; asking again");
                 tokio::time::sleep(backoff.next_delay()).await;
             }
         }

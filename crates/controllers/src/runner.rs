@@ -14,6 +14,7 @@ use std::{
 
 use backoff::Backoff;
 use futures::{StreamExt, stream::FuturesUnordered};
+use thiserror_ext::AsReport as _;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -125,9 +126,9 @@ impl<K: QueueKey> Queue<K> {
                 let backoff = state.failures.entry(key.clone()).or_insert_with(|| Backoff::new(FIRST_DELAY, LAST_DELAY));
                 let delay = backoff.next_delay();
                 if backoff.attempts() > 5 {
-                    tracing::warn!(controller = name, ?key, ?delay, "{error:#}; trying again");
+                    tracing::warn!(controller = name, ?key, ?delay, error = %error.as_report(), "reconciling failed; trying again");
                 } else {
-                    tracing::debug!(controller = name, ?key, ?delay, "{error:#}; trying again");
+                    tracing::debug!(controller = name, ?key, ?delay, error = %error.as_report(), "reconciling failed; trying again");
                 }
                 Some(delay)
             }

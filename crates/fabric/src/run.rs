@@ -219,7 +219,7 @@ impl Fabric {
                 let desired = hns::Desired::new(&config.cluster_uid, &config.network_name, adapter, pod_cidr);
                 let hide = || {
                     if let Err(error) = conf::remove(&config.cni_conf_dir) {
-                        tracing::warn!("{}", error.as_report());
+                        tracing::warn!(error = %error.as_report(), "cannot remove the CNI configuration");
                     }
                 };
                 hns::ensure(hcn, &desired, hide).await.map_err(|e| e.to_report_string())?;

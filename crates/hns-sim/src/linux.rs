@@ -116,7 +116,7 @@ impl LinuxKernel {
     fn undo(&self, done: &[Step<'_>]) {
         for step in done.iter().rev() {
             if let Err(error) = self.take(step.inverse()) {
-                tracing::error!(%error, %step, "a refused plan could not be undone");
+                tracing::error!(error = %error.as_report(), %step, "a refused plan could not be undone");
             }
         }
     }
@@ -125,14 +125,14 @@ impl LinuxKernel {
 impl Kernel for LinuxKernel {
     fn management(&self) -> Option<Ipv4Addr> {
         self.uplink_address().unwrap_or_else(|error| {
-            tracing::warn!(%error, uplink = self.uplink, "the uplink's address cannot be read");
+            tracing::warn!(error = %error.as_report(), uplink = self.uplink, "the uplink's address cannot be read");
             None
         })
     }
 
     fn management_ipv6(&self) -> Option<Ipv6Addr> {
         self.uplink_ipv6().unwrap_or_else(|error| {
-            tracing::warn!(%error, uplink = self.uplink, "the uplink's IPv6 address cannot be read");
+            tracing::warn!(error = %error.as_report(), uplink = self.uplink, "the uplink's IPv6 address cannot be read");
             None
         })
     }
@@ -151,7 +151,7 @@ impl Kernel for LinuxKernel {
 
     fn stats(&self, endpoint: &Guid) -> Option<EndpointStats> {
         self.port_stats(endpoint).unwrap_or_else(|error| {
-            tracing::warn!(%error, %endpoint, "the counters of an endpoint cannot be read");
+            tracing::warn!(error = %error.as_report(), %endpoint, "the counters of an endpoint cannot be read");
             None
         })
     }

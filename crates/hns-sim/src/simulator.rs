@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use hcn::port::EventSink;
 use hcn::{Event, Guid, HResult, HostNetwork, Kind, RawError};
+use thiserror_ext::AsReport as _;
 
 use crate::admin::Status;
 use crate::calls::Calls;
@@ -183,7 +184,7 @@ impl Simulator {
         let state = core.state.clone();
         core.rise(state).map_err(|error| {
             core.switches = old;
-            format!("the host cannot follow {text}: {error:#}")
+            format!("the host cannot follow {text}: {}", error.as_report())
         })
     }
 
@@ -242,7 +243,7 @@ impl Core {
     fn restore_uplink(&mut self, all_routes: bool) {
         self.blanks += 1;
         if let Err(error) = self.kernel.restore_uplink(all_routes) {
-            tracing::error!(error = &error as &dyn std::error::Error, "the adapter stays without what it had");
+            tracing::error!(error = %error.as_report(), "the adapter stays without what it had");
         }
     }
 
@@ -281,9 +282,9 @@ impl Core {
         self.host = host_of(&*self.kernel);
         let state = if away.wipe { State::default() } else { survivors(&self.state, &away.ending, &self.switches, &self.host) };
         self.rise(state).map_err(|error| {
-            tracing::error!(error = &*error as &dyn std::error::Error, "the service cannot start again");
+            tracing::error!(error = %error.as_report(), "the service cannot start again");
             self.away = Some(away);
-            RawError::with_record(HResult::SERVICE_NOT_ACTIVE, &format!("{error:#}"))
+            RawError::with_record(HResult::SERVICE_NOT_ACTIVE, &error.to_report_string())
         })
     }
 
@@ -297,7 +298,7 @@ impl Core {
             tracing::debug!(plan = %transaction.plan, "the kernel changes");
             if let Err(error) = self.kernel.apply(&transaction.plan) {
                 transaction.roll_back(&mut self.state, &mut self.shared);
-                tracing::warn!(error = &error as &dyn std::error::Error, "the kernel refused a change");
+                tracing::warn!(error = %error.as_report(), "the kernel refused a change");
                 let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
                 return Err(RawError::with_record(error.hresult, &format!("{error}{cause}")));
             }
@@ -306,7 +307,7 @@ impl Core {
             && let Err(error) = store.append(changes, &self.state)
         {
             // The change holds; only a restart would not know of it.
-            tracing::error!(error = &error as &dyn std::error::Error, "a change could not be written down");
+            tracing::error!(error = %error.as_report(), "a change could not be written down");
         }
         Ok(())
     }

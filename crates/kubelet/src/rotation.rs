@@ -82,7 +82,7 @@ pub(crate) async fn keep(client: cri::Client, root: Arc<HostRoot>, settings: Log
     loop {
         tokio::time::sleep(settings.interval).await;
         if let Err(error) = pass(&client, &root, settings).await {
-            tracing::warn!(%error, "looking for large container logs failed; trying again");
+            tracing::warn!(error = %error.as_report(), "looking for large container logs failed; trying again");
         }
     }
 }

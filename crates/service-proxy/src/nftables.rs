@@ -88,7 +88,7 @@ impl Nftables {
                     self.forget_flows(dirty.iter(), desired);
                     return Ok(done(writes));
                 }
-                Err(error) => tracing::warn!("the services' table is not what it was left as; comparing all of it: {}", error.as_report()),
+                Err(error) => tracing::warn!(error = %error.as_report(), "the services' table is not what it was left as; comparing all of it"),
             }
         }
         let context = self.context()?;

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body_util::Full;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use thiserror_ext::AsReport as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Protocols of the streams inside SPDY, offered and chosen.
@@ -193,7 +194,7 @@ where
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "a connection to a streaming server ended");
+            tracing::debug!(error = %error.as_report(), "a connection to a streaming server ended");
         }
     });
     let mut response = sender.send_request(request).await?;
@@ -215,7 +216,7 @@ pub fn join<B>(
     let copying = async move {
         match upgrade.await {
             Ok(client) => copy(TokioIo::new(client), server).await,
-            Err(error) => tracing::debug!(%error, "a client did not take up its connection"),
+            Err(error) => tracing::debug!(error = %error.as_report(), "a client did not take up its connection"),
         }
     };
     let mut response = Response::new(());

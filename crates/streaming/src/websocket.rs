@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::{Sink as _, SinkExt as _, Stream as _, StreamExt as _};
+use thiserror_ext::AsReport as _;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
@@ -160,7 +161,7 @@ impl Channels {
             let gone = gone.clone();
             tokio::spawn(async move {
                 if let Err(error) = write(sink, queue, &held_up, &gone).await {
-                    tracing::debug!(%error, "writing to a WebSocket failed");
+                    tracing::debug!(error = %error.as_report(), "writing to a WebSocket failed");
                     gone.cancel();
                 }
             })

@@ -18,6 +18,7 @@ use rustls_pki_types::ServerName;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror_ext::AsReport as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -105,7 +106,7 @@ impl KubeletClient {
         // Ends with the response's body, or with the request that asked for it.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection to a kubelet ended");
+                tracing::debug!(error = %error.as_report(), "connection to a kubelet ended");
             }
         });
         let request = Request::builder()

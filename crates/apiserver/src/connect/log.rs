@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use std::time::Duration;
 use streaming::upgrade::{self, Wire};
 use streaming::websocket::Tunnel;
+use thiserror_ext::AsReport as _;
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::StreamReader;
 
@@ -39,7 +40,7 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut r
     tokio::spawn(async move {
         match client.await {
             Ok(client) => drop(shutdown.run_until_cancelled(send(response.into_body(), TokioIo::new(client))).await),
-            Err(error) => tracing::debug!(%error, "a client did not take up its connection"),
+            Err(error) => tracing::debug!(error = %error.as_report(), "a client did not take up its connection"),
         }
     });
     Ok(switching.map(|()| respond::full("")))

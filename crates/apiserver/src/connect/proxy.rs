@@ -17,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use std::net::IpAddr;
 use streaming::upgrade;
+use thiserror_ext::AsReport as _;
 
 /// What belongs to one connection, and credentials that are ours to check.
 const NOT_PASSED_ON: [HeaderName; 11] = [
@@ -187,7 +188,7 @@ async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &st
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "a proxied connection ended");
+            tracing::debug!(error = %error.as_report(), "a proxied connection ended");
         }
     });
     let (parts, body) = request.into_parts();

@@ -17,6 +17,7 @@ use serde_json::Value;
 use streaming::remotecommand::{self, Outcome, Remote, Requested};
 use streaming::upgrade::{self, Answer};
 use streaming::{portforward, websocket};
+use thiserror_ext::AsReport as _;
 
 /// Answers such a request.
 pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
@@ -78,14 +79,14 @@ fn translate(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target
     let work = async move {
         let client = match upgraded.await {
             Ok(upgraded) => TokioIo::new(upgraded),
-            Err(error) => return tracing::debug!(%error, "a client did not take up its connection"),
+            Err(error) => return tracing::debug!(error = %error.as_report(), "a client did not take up its connection"),
         };
         // Both at once: neither needs the other.
         let (client, remote) = tokio::join!(accepted.streams(client), begin(&kubelet, &target, requested));
         match (client, remote) {
             (Ok(client), Ok(remote)) => remote.bridge(client).await,
             (Ok(client), Err(outcome)) => client.finish(&outcome).await,
-            (Err(error), _) => tracing::debug!(%error, "a client did not begin its streams"),
+            (Err(error), _) => tracing::debug!(error = %error.as_report(), "a client did not begin its streams"),
         }
     };
     tokio::spawn(async move { shutdown.run_until_cancelled(work).await });
@@ -125,7 +126,7 @@ async fn take_out(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, t
     let work = async move {
         match client.await {
             Ok(client) => upgrade::copy(websocket::Tunnel::server(TokioIo::new(client)).await, upgraded).await,
-            Err(error) => tracing::debug!(%error, "a client did not take up its connection"),
+            Err(error) => tracing::debug!(error = %error.as_report(), "a client did not take up its connection"),
         }
     };
     tokio::spawn(async move { shutdown.run_until_cancelled(work).await });

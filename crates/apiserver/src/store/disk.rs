@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use thiserror_ext::AsReport as _;
 use tokio::sync::oneshot;
 
 /// key → 8 bytes of revision (little endian), then the object (sealed for Secrets).
@@ -184,7 +185,7 @@ impl Writer {
     }
 
     fn refuse(&self, mut batch: Vec<Op>, error: &redb::Error) {
-        tracing::error!(error = %error, "the store could not write: free disk space, then try again");
+        tracing::error!(error = %error.as_report(), "the store could not write: free disk space, then try again");
         let mut state = self.shared.lock();
         // Nothing can be queued while the lock is held, so this is everything that built on what failed.
         batch.extend(self.receiver.try_iter());

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use k8s_cri::v1;
+use thiserror_ext::AsReport as _;
 use tonic::Status;
 
 use super::isolation::Isolation;
@@ -132,7 +133,7 @@ impl Runtime {
             }
             Err(error) => {
                 // As containerd: a container that could not start has ended with code 128.
-                let exit = crate::shim::Exit { code: 128, signal: None, at: now(), oom: false, message: Some(format!("{error:#}")) };
+                let exit = crate::shim::Exit { code: 128, signal: None, at: now(), oom: false, message: Some(error.to_report_string()) };
                 let _ = self.records.write_exit(&record, &exit);
                 self.exited(&record.sandbox, &record.id, exit);
                 let error = error.context("failed to create containerd task: failed to create shim task: container init failed");

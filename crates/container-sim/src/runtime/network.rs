@@ -12,6 +12,7 @@ use hcn::{Guid, HcnClient, HcnError, HostComputeNamespace};
 use kube_rules::NodeOs;
 use linux_sys::ns::NetNs;
 use serde::{Deserialize, Serialize};
+use thiserror_ext::AsReport as _;
 
 use super::record::SandboxRecord;
 use crate::Config;
@@ -158,7 +159,7 @@ impl Network {
                     Err(error) => Err(error),
                 };
                 if let Err(error) = deleted {
-                    errors.push(format!("cannot delete namespace {guid}: {error:#}"));
+                    errors.push(format!("cannot delete namespace {guid}: {}", error.as_report()));
                 }
             }
             Netns::Own => {

@@ -14,6 +14,7 @@ use super::limits::Holders;
 use super::network::Netns;
 use crate::shim::{Exit, Started, read_json, write_json};
 use images::stand_in::StandIn;
+use thiserror_ext::AsReport as _;
 
 /// Version of a sandbox's file and of its containers' files.
 const FORMAT: u32 = 1;
@@ -139,7 +140,7 @@ impl Records {
                     self.load_containers(&dir, &mut loaded.containers)?;
                 }
                 Err(error) => {
-                    tracing::warn!(dir = %dir.display(), error = format!("{error:#}"), "a sandbox cannot be read, ignored");
+                    tracing::warn!(dir = %dir.display(), error = %error.as_report(), "a sandbox cannot be read, ignored");
                     loaded.ignored.extend(dir.file_name().map(|id| id.to_string_lossy().into_owned()));
                 }
             }
@@ -154,7 +155,7 @@ impl Records {
                     self.refresh(&mut record);
                     containers.push(record);
                 }
-                Err(error) => tracing::warn!(dir = %dir.display(), error = format!("{error:#}"), "a container cannot be read, ignored"),
+                Err(error) => tracing::warn!(dir = %dir.display(), error = %error.as_report(), "a container cannot be read, ignored"),
             }
         }
         Ok(())

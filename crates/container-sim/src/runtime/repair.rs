@@ -14,6 +14,7 @@ use futures::StreamExt as _;
 use hcn::watch::{Change, Listener};
 use hcn::{Event, Guid};
 use k8s_cri::v1::ContainerEventType;
+use thiserror_ext::AsReport as _;
 
 use super::Runtime;
 use super::network::Netns;
@@ -88,7 +89,7 @@ impl Runtime {
                 Some(known.into_iter().filter(|(_, sandbox)| suspicious(*sandbox)).map(|(id, _)| id).collect())
             }
             Err(error) => {
-                tracing::debug!(error = format!("{error:#}"), "cannot list the namespaces of HNS");
+                tracing::debug!(error = %error.as_report(), "cannot list the namespaces of HNS");
                 None
             }
         }

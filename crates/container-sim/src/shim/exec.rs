@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use thiserror_ext::AsReport as _;
 
 use super::program::Ready;
 use super::report::Report;
@@ -26,7 +27,7 @@ pub(super) fn main(dir: &Path, tty: bool, argv: &[&str]) -> ExitCode {
     match prepare(dir, tty, argv, &report) {
         Ok(ready) => ready.run(report),
         Err(error) => {
-            report.failed(&format!("{error:#}"));
+            report.failed(&error.to_report_string());
             ExitCode::from(126)
         }
     }

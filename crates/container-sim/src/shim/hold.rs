@@ -14,6 +14,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use thiserror_ext::AsReport as _;
 
 use super::report::Report;
 use super::{program, security};
@@ -39,7 +40,7 @@ pub(super) fn main() -> ExitCode {
             }
         }
         Err(error) => {
-            report.failed(&format!("{error:#}"));
+            report.failed(&error.to_report_string());
             ExitCode::FAILURE
         }
     }

@@ -12,6 +12,7 @@ use super::program::Ready;
 use super::report::Report;
 use super::stage::Entry;
 use super::{StartSpec, program, read_json, root, security, windows};
+use thiserror_ext::AsReport as _;
 use wine::Account;
 
 /// Runs in the container's directory `dir`; returns only for a stand-in, or after a failure that was reported.
@@ -26,7 +27,7 @@ pub(super) fn main(dir: &Path) -> ExitCode {
     match prepare(dir, &report) {
         Ok(ready) => ready.run(report),
         Err(error) => {
-            report.failed(&format!("{error:#}"));
+            report.failed(&error.to_report_string());
             ExitCode::from(128)
         }
     }

@@ -16,6 +16,7 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use thiserror_ext::AsReport as _;
 
 pub(crate) use memory::processes;
 
@@ -318,7 +319,7 @@ impl Server {
             match answered {
                 Ok(None) => {}
                 Ok(Some(answer)) => self.send(number, &answer),
-                Err(error) => self.send(number, &Message::Failed(format!("{error:#}"))),
+                Err(error) => self.send(number, &Message::Failed(error.to_report_string())),
             }
         }
         if !open {

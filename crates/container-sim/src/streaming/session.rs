@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use streaming::remotecommand::{Input, Outcome, Output, Streams};
+use thiserror_ext::AsReport as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +37,7 @@ pub(super) async fn run(runtime: &Runtime, program: Program, want: Want, tty: bo
     let outcome = match (exit, program) {
         // The client is gone.
         (None, _) => return,
-        (Some(Err(error)), _) => Outcome::Failed(format!("{what}: {error:#}")),
+        (Some(Err(error)), _) => Outcome::Failed(format!("{what}: {}", error.as_report())),
         // How the container ended is in the pod's status.
         (Some(Ok(_)), Program::Attach { .. }) | (Some(Ok(0)), _) => Outcome::Success,
         (Some(Ok(code)), Program::Exec { argv, .. }) => {

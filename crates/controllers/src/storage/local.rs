@@ -20,6 +20,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
+use thiserror_ext::AsReport as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -137,8 +138,10 @@ async fn publish_class(client: &Client) {
         match api.create(&PostParams::default(), &class).await {
             Ok(_) => return,
             Err(error) if is_conflict(&error) => return,
-            Err(error) if backoff.attempts() == 5 => tracing::warn!(%error, "the storage class {CLASS} could not be made; trying again"),
-            Err(error) => tracing::debug!(%error, "making the storage class {CLASS} failed; trying again"),
+            Err(error) if backoff.attempts() == 5 => {
+                tracing::warn!(error = %error.as_report(), "the storage class {CLASS} could not be made; trying again");
+            }
+            Err(error) => tracing::debug!(error = %error.as_report(), "making the storage class {CLASS} failed; trying again"),
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }
@@ -275,7 +278,7 @@ impl Context {
                         Ok(Next::Change)
                     }
                     Err(error) => {
-                        fail(&format!("{error:#}"));
+                        fail(&error.to_report_string());
                         Err(error)
                     }
                 }

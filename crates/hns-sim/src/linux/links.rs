@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 use linux_sys::netlink::{self, Route, Vxlan};
 use linux_sys::sysctl;
+use thiserror_ext::AsReport as _;
 
 use super::LinuxKernel;
 use crate::fact::{Fact, Forwarding, Link, uplink_bridge};
@@ -78,7 +79,7 @@ impl LinuxKernel {
             Link::Port(port) => self.make_port(port).inspect_err(|_| {
                 // A half-made port would be in the way of the next attempt.
                 if let Err(error) = self.unmake(link) {
-                    tracing::warn!(%error, port = port.name, "a half-made port stays");
+                    tracing::warn!(error = %error.as_report(), port = port.name, "a half-made port stays");
                 }
             }),
             Link::Blocked { port } => self.block_port(port, true),

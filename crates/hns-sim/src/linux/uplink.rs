@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 use linux_sys::netlink::Route;
+use thiserror_ext::AsReport as _;
 
 use super::LinuxKernel;
 use super::links::{absent, gone_is_fine};
@@ -82,7 +83,7 @@ impl LinuxKernel {
 impl Drop for LinuxKernel {
     fn drop(&mut self) {
         if let Err(error) = self.give_addresses_back(true) {
-            tracing::error!(%error, uplink = self.uplink, "the adapter stays without its addresses");
+            tracing::error!(error = %error.as_report(), uplink = self.uplink, "the adapter stays without its addresses");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use hcn::{Event, Guid, HResult, RawError};
+use thiserror_ext::AsReport as _;
 
 use super::{Away, Inner, Simulator, lock};
 use crate::admin::Restart;
@@ -150,7 +151,7 @@ impl FaultTarget for Simulator {
             let mut core = lock(&self.inner.core);
             core.blanks += 1;
             if let Err(error) = core.kernel.blank_uplink() {
-                tracing::error!(error = &error as &dyn std::error::Error, "the adapter keeps its addresses");
+                tracing::error!(error = %error.as_report(), "the adapter keeps its addresses");
             }
             core.blanks
         };

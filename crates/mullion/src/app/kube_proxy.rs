@@ -18,6 +18,7 @@ use node_config::document;
 use node_config::kube_proxy::flags::{self, Options};
 use service_proxy::options::{self, Mode};
 use service_proxy::{Config, NodeRow, StartupTaint, Status, StatusServer};
+use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 
 use crate::exit::Failure;
@@ -221,11 +222,11 @@ async fn cluster_uid(client: &Client) -> String {
                 match service.map(uid) {
                     Ok(Some(uid)) => return uid,
                     Ok(None) => tracing::warn!("the cluster has no Service kubernetes yet"),
-                    Err(error) => tracing::warn!(%error, "the cluster's identity cannot be read yet"),
+                    Err(error) => tracing::warn!(error = %error.as_report(), "the cluster's identity cannot be read yet"),
                 }
             }
             Ok(_) => tracing::warn!("namespace kube-system has no UID yet"),
-            Err(error) => tracing::warn!(%error, "the cluster's identity cannot be read yet"),
+            Err(error) => tracing::warn!(error = %error.as_report(), "the cluster's identity cannot be read yet"),
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }
@@ -240,11 +241,11 @@ async fn node_row(client: &Client, name: &str, config: &KubeProxyConfiguration) 
             Ok(Some(node)) => return NodeRow::of(&node),
             Ok(None) if given => return NodeRow::default(),
             Err(error) if given => {
-                tracing::warn!(%error, "the Node cannot be read; --bind-address is its address");
+                tracing::warn!(error = %error.as_report(), "the Node cannot be read; --bind-address is its address");
                 return NodeRow::default();
             }
             Ok(None) => tracing::warn!(node = name, "the Node does not exist yet; --hostname-override names another"),
-            Err(error) => tracing::warn!(%error, "the Node cannot be read yet"),
+            Err(error) => tracing::warn!(error = %error.as_report(), "the Node cannot be read yet"),
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }

@@ -20,6 +20,7 @@ use node_config::node::{Complete, Part};
 use node_config::{KubeletConfiguration, document};
 use service_proxy::StatusServer;
 use service_proxy::options::{self, Mode};
+use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -135,7 +136,7 @@ async fn cluster_uid(client: &kube::Client) -> String {
         match namespaces.list_metadata(&only).await.map(uid) {
             Ok(Some(uid)) => return uid,
             Ok(None) => tracing::warn!("the cluster has no namespace kube-system yet"),
-            Err(error) => tracing::warn!(%error, "the cluster's identity cannot be read yet"),
+            Err(error) => tracing::warn!(error = %error.as_report(), "the cluster's identity cannot be read yet"),
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::Value;
+use thiserror_ext::AsReport as _;
 use tokio_util::sync::CancellationToken;
 
 pub use kube_rules::is_node_ready as is_ready;
@@ -81,7 +82,7 @@ impl Watch {
                 })
             };
             if let Err(error) = work() {
-                lock(&theirs).problem = Some(format!("{error:#}"));
+                lock(&theirs).problem = Some(error.to_report_string());
             }
         });
         Self { boots, seen, end }

@@ -7,6 +7,7 @@ use lab::dir::Dirs;
 use lab::protocol::{ProcessStatus, Status};
 use lab::supervisor;
 use serde_json::{Value, json};
+use thiserror_ext::AsReport as _;
 
 use super::cli::{Output, StatusArgs};
 use super::cluster_file::{self, Cluster};
@@ -27,7 +28,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
         let mut document = document(&status)?;
         document["nodes"] = match &nodes {
             Ok(nodes) => nodes.iter().map(node_document).collect(),
-            Err(error) => json!({"error": format!("{error:#}")}),
+            Err(error) => json!({"error": error.to_report_string()}),
         };
         document["lacks"] = missing.into();
         document["faults"] = serde_json::to_value(&faults).context("the status cannot be printed")?;
@@ -37,7 +38,7 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     print!("{}", processes(&status, &dirs));
     match nodes {
         Ok(nodes) => print!("\n{}{}", node_table(&nodes), hcn_table(&nodes)),
-        Err(error) => println!("\nthe API does not answer: {error:#}"),
+        Err(error) => println!("\nthe API does not answer: {}", error.as_report()),
     }
     for node in cluster.iter().flat_map(|cluster| &cluster.nodes) {
         if let (kube_rules::NodeOs::Windows { build }, None) = (node.os, &node.hns)

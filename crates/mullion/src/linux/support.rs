@@ -25,6 +25,7 @@ use super::cluster_file::{self, Cluster};
 use super::logs;
 use crate::exit::{Code, Failure};
 use redact::Secrets;
+use thiserror_ext::AsReport as _;
 
 pub use probe::main as probe;
 
@@ -125,7 +126,7 @@ fn collect(bundle: &mut Bundle, dirs: &Dirs, cluster: &Cluster, status: Result<S
             step("asked the network services");
             match probe::run(status.init, &dirs.run) {
                 Ok(files) => files.into_iter().for_each(|(path, text)| bundle.add(path, text)),
-                Err(error) => bundle.add_missing("networks of the hosts", format!("{error:#}")),
+                Err(error) => bundle.add_missing("networks of the hosts", error.to_report_string()),
             }
             step("looked at the hosts' networks");
             let secrets_known = api::collect(bundle, &dirs.dir.join("pki").join("admin.conf"));

@@ -10,6 +10,7 @@ use lab::dir::Env;
 use lab::supervisor;
 use linux_sys::signal::Signals;
 use serde_json::json;
+use thiserror_ext::AsReport as _;
 use wine::template::{self, Interrupted, Made, Missing, NAME, Programs, Work};
 
 use super::cli::Output;
@@ -167,7 +168,7 @@ pub fn prepare(cluster: &Cluster, signals: &Signals, progress: &mut Progress) ->
     };
     match result {
         Err(error) if error.is::<Interrupted>() => return Err(error.into()),
-        Err(error) => progress.note(&format!("only stand-ins will run on Windows nodes: {error:#}")),
+        Err(error) => progress.note(&format!("only stand-ins will run on Windows nodes: {}", error.as_report())),
         Ok(_) => {}
     }
     Ok(())

@@ -94,7 +94,7 @@ impl Pool {
         if let Some(interface) = &self.interface
             && let Err(error) = interface.delete(ip)
         {
-            tracing::warn!("{}; it stays until the proxy is started again", error.as_report());
+            tracing::warn!(%ip, error = %error.as_report(), "an address of a Service stays until the proxy is started again");
         }
     }
 }

@@ -15,6 +15,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use thiserror_ext::AsReport as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -350,7 +351,7 @@ struct Reader {
 impl Reader {
     async fn run<I: AsyncRead>(mut self, read: I) {
         if let Err(error) = self.read(read).await {
-            tracing::debug!(%error, "a SPDY connection ended");
+            tracing::debug!(error = %error.as_report(), "a SPDY connection ended");
         }
         self.shared.end();
     }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill, killpg};
+use thiserror_ext::AsReport as _;
 
 use super::{Container, SecondProgram, Server};
 use crate::shim::connection::{Gone, Purpose};
@@ -54,7 +55,7 @@ impl Server {
         handed.extend(parts.into_iter().filter_map(|(kind, fd)| fd.map(|fd| (kind, fd))));
         match outcome.terminal.map(nonblocking) {
             Some(Ok(terminal)) => handed.push((Handed::Terminal, terminal)),
-            Some(Err(error)) => return self.send(number, &Message::Failed(format!("{error:#}"))),
+            Some(Err(error)) => return self.send(number, &Message::Failed(error.to_report_string())),
             None => {}
         }
         self.hand_over(number, handed);

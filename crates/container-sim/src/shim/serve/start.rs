@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use thiserror_ext::AsReport as _;
 
 use super::memory::Memory;
 use super::{Container, Pod, Server, Starting};
@@ -81,7 +82,7 @@ impl Server {
         if let Some(pid) = starting.report.moved() {
             match stage::hold(pid) {
                 Ok(pidfd) => (container.pid, container.pidfd) = (pid, pidfd),
-                Err(error) => eprintln!("shim: {error:#}"),
+                Err(error) => eprintln!("shim: {}", error.as_report()),
             }
         }
         let Some(outcome) = outcome else { return };
@@ -89,7 +90,7 @@ impl Server {
         container.starting = None;
         let started = match (outcome.reason, outcome.terminal) {
             (Some(reason), _) => Err(reason),
-            (None, Some(terminal)) => container.show(terminal).map_err(|error| format!("{error:#}")),
+            (None, Some(terminal)) => container.show(terminal).map_err(|error| error.to_report_string()),
             (None, None) => Ok(()),
         };
         let answer = match started {
@@ -99,7 +100,7 @@ impl Server {
                 let started = Started { pid: lab_pid(&container.pidfd).unwrap_or(0), at: now(), user: outcome.user };
                 match write_json(&dir.join("started.json"), &started) {
                     Ok(()) => Message::Started(started),
-                    Err(error) => Message::Failed(format!("{error:#}")),
+                    Err(error) => Message::Failed(error.to_report_string()),
                 }
             }
             Err(reason) => {

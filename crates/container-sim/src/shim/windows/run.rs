@@ -23,6 +23,7 @@ use super::super::report::{self, Report};
 use super::super::security::{self, User};
 use super::super::{StartSpec, stage};
 use super::PREFIX;
+use thiserror_ext::AsReport as _;
 use wine::{Account, Loader, command, drive, unfit};
 
 /// Name of the variable with the descriptor by which the shim learns a whole exit code.
@@ -66,7 +67,7 @@ pub(in super::super) fn line(spec: &StartSpec, line: &str, cwd: &str, report: Re
     match Running::start(spec, line, cwd) {
         Ok(running) => running.watch(report, place),
         Err(error) => {
-            report.failed(&format!("{error:#}"));
+            report.failed(&error.to_report_string());
             ExitCode::from(126)
         }
     }
@@ -167,7 +168,7 @@ impl Running {
                 }
                 Err(error) => {
                     if let Some(report) = report.take() {
-                        report.failed(&format!("{error:#}"));
+                        report.failed(&error.to_report_string());
                     }
                     return ExitCode::FAILURE;
                 }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use thiserror_ext::AsReport as _;
 use tokio_util::sync::CancellationToken;
 use windows_service::service::{ServiceControl, ServiceControlAccept, ServiceExitCode, ServiceState, ServiceStatus, ServiceType};
 use windows_service::service_control_handler::{self, ServiceControlHandlerResult, ServiceStatusHandle};
@@ -31,7 +32,7 @@ pub fn run(options: Options) -> Result<()> {
 
 extern "system" fn service_main(_: u32, _: *mut *mut u16) {
     if let Err(error) = serve() {
-        tracing::error!("{error:#}");
+        tracing::error!(error = %error.as_report(), "the service proxy failed");
         *FAILURE.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 }
@@ -57,7 +58,7 @@ fn serve() -> Result<()> {
         stop.cancelled().await;
         tracing::info!("the service control manager stops the service");
         if let Err(error) = report(manager, ServiceState::StopPending, 0) {
-            tracing::warn!("{error:#}");
+            tracing::warn!(error = %error.as_report(), "a state of the service was not reported");
         }
     }));
     report(manager, ServiceState::Stopped, u32::from(ended.is_err()))?;

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
+use thiserror_ext::AsReport as _;
 
 use super::Bundle;
 use super::redact::{self, REDACTED, Secrets};
@@ -35,7 +36,7 @@ pub fn collect(bundle: &mut Bundle, kubeconfig: &Path) -> bool {
     let lists = match ask(kubeconfig) {
         Ok(lists) => lists,
         Err(error) => {
-            bundle.add_missing("objects", format!("{error:#}"));
+            bundle.add_missing("objects", error.to_report_string());
             return false;
         }
     };
@@ -49,7 +50,7 @@ pub fn collect(bundle: &mut Bundle, kubeconfig: &Path) -> bool {
                 }
                 bundle.add_json(format!("objects/{name}.json"), &list);
             }
-            Err(error) => bundle.add_missing(&format!("objects of kind {name}"), format!("{error:#}")),
+            Err(error) => bundle.add_missing(&format!("objects of kind {name}"), error.to_report_string()),
         }
     }
     secrets_known
