@@ -61,7 +61,7 @@ impl Drop for Open<'_> {
     fn drop(&mut self) {
         let args = Args { handle: Some(self.handle), ..Args::default() };
         if let Err(error) = self.client.port.call(Function::Close(self.kind), args) {
-            tracing::debug!(kind = self.kind.as_str(), %error, "an HCN handle could not be closed");
+            tracing::debug!(kind = self.kind.as_str(), ?error, "an HCN handle could not be closed");
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What the commands print about a cluster that runs.
 
-
 use serde_json::Value;
 
 use crate::cluster::{Cluster, PATIENCE, run, until};

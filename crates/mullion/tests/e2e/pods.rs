@@ -1,6 +1,5 @@
 //! What pods get, and which pods a node or the scheduler refuses.
 
-
 use serde_json::Value;
 
 use crate::cluster::{Cluster, PATIENCE, until};

@@ -1,6 +1,5 @@
 //! Requests to Windows pods, and the life of the Deployment that serves them.
 
-
 use crate::cluster::{Cluster, PATIENCE, until};
 use crate::commands::has_load_balancer;
 use crate::http::{fetched, page, request};
