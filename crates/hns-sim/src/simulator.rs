@@ -25,6 +25,8 @@ use crate::switches::Switches;
 mod client;
 mod operations;
 mod session;
+#[cfg(test)]
+mod tests;
 mod transaction;
 
 pub use transaction::Transaction;

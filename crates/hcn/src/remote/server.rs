@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::{Answer, Request, Stream, read_frame, write_frame};
 use crate::error::HResult;
-use crate::port::{EventSink, Function, HostNetwork, RawError, Reply, SUBSCRIBE, Subscription};
+use crate::port::{Event, EventSink, Function, HostNetwork, RawError, Reply, SUBSCRIBE, Subscription};
 
 /// The service behind a connection: its handles die when it is dropped.
 pub type Session = Arc<dyn HostNetwork>;
@@ -85,6 +85,8 @@ struct State {
     /// Why the connection ended, where the peer did not end it.
     broken: Option<io::Error>,
     subscription: Option<Subscription>,
+    /// The service has ended the subscription: it has restarted.
+    subscription_ended: bool,
 }
 
 impl Connection {
@@ -147,7 +149,7 @@ impl Connection {
         }
     }
 
-    fn answer(&self, request: &Request) {
+    fn answer(self: &Arc<Self>, request: &Request) {
         let outcome = if request.call == SUBSCRIBE {
             self.subscribe()
         } else {
@@ -158,12 +160,25 @@ impl Connection {
         }
     }
 
-    fn subscribe(&self) -> Result<Reply, RawError> {
-        if self.lock().subscription.is_some() {
-            return Ok(Reply::default());
-        }
-        let peer = self.peer.clone();
+    /// Subscribes once for all registrations of the peer, and again after the service has ended that.
+    fn subscribe(self: &Arc<Self>) -> Result<Reply, RawError> {
+        let ended = {
+            let mut state = self.lock();
+            if state.subscription.is_some() && !state.subscription_ended {
+                return Ok(Reply::default());
+            }
+            state.subscription_ended = false;
+            state.subscription.take()
+        };
+        // Outside the lock, as below.
+        drop(ended);
+        let (peer, connection) = (self.peer.clone(), Arc::downgrade(self));
         let sink: EventSink = Arc::new(move |event| {
+            if event.event_type == Event::SERVICE_DISCONNECT
+                && let Some(connection) = connection.upgrade()
+            {
+                connection.lock().subscription_ended = true;
+            }
             // A peer that is gone needs no event; the reading thread notices it.
             let _ = peer.write(&Answer { event: Some(event), ..Answer::default() });
         });

@@ -131,6 +131,30 @@ fn events_cross_and_lost_connection_is_a_disconnect_event() {
 }
 
 #[test]
+fn registration_after_a_disconnect_event_hears_of_the_service_again() {
+    let echo = Arc::new(Echo::default());
+    let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let register = || {
+        let sender = Mutex::new(sender.clone());
+        remote.subscribe(Arc::new(move |event| sender.lock().unwrap().send(event).unwrap())).unwrap()
+    };
+    let send = |sink: usize, event_type| {
+        let sink = echo.sinks.lock().unwrap()[sink].clone();
+        sink(Event { event_type, status: HResult::OK, data: None });
+        receiver.recv_timeout(LIMIT).unwrap().event_type
+    };
+    let registration = register();
+    assert_eq!(send(0, Event::SERVICE_DISCONNECT), Event::SERVICE_DISCONNECT, "the service restarts; the connection stays");
+    drop(registration);
+    let _again = register();
+    assert_eq!(echo.sinks.lock().unwrap().len(), 2, "the service has a subscription again");
+    assert_eq!(send(1, Event::NETWORK_CREATE), Event::NETWORK_CREATE);
+    let _another = register();
+    assert_eq!(echo.sinks.lock().unwrap().len(), 2, "which serves further registrations too");
+}
+
+#[test]
 fn frames_have_a_limit_and_an_end() {
     let mut bytes: &[u8] = &(MAX_FRAME + 1).to_le_bytes();
     assert!(read_frame::<Value>(&mut bytes).is_err());

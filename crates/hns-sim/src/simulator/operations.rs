@@ -80,9 +80,10 @@ impl Simulator {
     /// Ends every registration and connection.
     fn disconnect(&self) {
         self.inner.restarts.fetch_add(1, Ordering::Relaxed);
-        // Connections first: for a remote client the end of its connection is the disconnect.
-        lock(&self.inner.hang_up).iter().for_each(|hang_up| hang_up());
+        // Before connections end: a client that connects again at once registers with the service after its restart.
         let sinks = std::mem::take(&mut *lock(&self.inner.sinks));
+        // For a remote client the end of its connection is the disconnect.
+        lock(&self.inner.hang_up).iter().for_each(|hang_up| hang_up());
         for sink in sinks.into_values() {
             sink(Event { event_type: Event::SERVICE_DISCONNECT, status: HResult::OK, data: None });
         }
