@@ -147,12 +147,14 @@ impl World {
         lines
     }
 
-    /// Waits until these numbers (of [`World::create`]) are served, and nothing else.
+    /// Waits until these numbers (of [`World::create`]) are served, and nothing else, and the proxy makes no call: a call is in the log
+    /// only after its effect.
     pub async fn until(&self, numbers: &[u8]) {
         let expected: Vec<String> = numbers.iter().map(|n| format!("10.96.1.{n}:80/tcp -> 192.168.2.{n}")).collect();
-        // The API server's own Service has an endpoint too.
-        let endpoints = async || self.hcn.endpoints().await.unwrap().len() == numbers.len() + 1;
-        self.until_true(&format!("{expected:?}"), async || self.seen().await == expected && endpoints().await).await;
+        // The API server's own Service has an endpoint and a load balancer too.
+        let counts = async || [self.hcn.endpoints().await.unwrap().len(), self.hcn.load_balancers().await.unwrap().len()];
+        let done = async || self.seen().await == expected && counts().await == [numbers.len() + 1; 2];
+        self.until_true(&format!("{expected:?}"), async || done().await && self.hcn.snapshot().running == 0).await;
     }
 
     pub async fn until_true(&self, what: &str, done: impl AsyncFn() -> bool) {
