@@ -16,7 +16,9 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use hcn::blocking::Client;
 
-use crate::exit::{Code, Failure};
+#[cfg(target_os = "linux")]
+use crate::exit::Code;
+use crate::exit::Failure;
 
 /// `mullion hns`.
 #[derive(Clone, Debug, Args)]
