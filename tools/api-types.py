@@ -14,9 +14,18 @@ import sys
 
 # Kinds whose types are written, with everything they reach.
 ROOTS = """core/v1.Binding core/v1.ConfigMap core/v1.Endpoints core/v1.Event core/v1.Namespace core/v1.Node core/v1.PersistentVolume
-core/v1.PersistentVolumeClaim core/v1.Pod core/v1.Secret core/v1.Service core/v1.ServiceAccount apps/v1.ControllerRevision apps/v1.DaemonSet
-apps/v1.Deployment apps/v1.ReplicaSet autoscaling/v1.Scale coordination/v1.Lease discovery/v1.EndpointSlice events/v1.Event
-node/v1.RuntimeClass policy/v1.Eviction policy/v1.PodDisruptionBudget scheduling/v1.PriorityClass storage/v1.StorageClass rbac/v1.ClusterRole rbac/v1.ClusterRoleBinding rbac/v1.Role rbac/v1.RoleBinding
+core/v1.LimitRange core/v1.PersistentVolumeClaim core/v1.Pod core/v1.PodTemplate core/v1.ReplicationController core/v1.ResourceQuota
+core/v1.Secret core/v1.Service core/v1.ServiceAccount apps/v1.ControllerRevision apps/v1.DaemonSet
+admissionregistration/v1.MutatingAdmissionPolicy admissionregistration/v1.MutatingAdmissionPolicyBinding
+admissionregistration/v1.MutatingWebhookConfiguration admissionregistration/v1.ValidatingAdmissionPolicy
+admissionregistration/v1.ValidatingAdmissionPolicyBinding admissionregistration/v1.ValidatingWebhookConfiguration
+apps/v1.Deployment apps/v1.ReplicaSet apps/v1.StatefulSet autoscaling/v1.HorizontalPodAutoscaler autoscaling/v1.Scale
+autoscaling/v2.HorizontalPodAutoscaler batch/v1.CronJob batch/v1.Job certificates/v1.CertificateSigningRequest networking/v1.IPAddress
+networking/v1.Ingress networking/v1.IngressClass networking/v1.NetworkPolicy networking/v1.ServiceCIDR coordination/v1.Lease
+discovery/v1.EndpointSlice events/v1.Event
+node/v1.RuntimeClass policy/v1.Eviction policy/v1.PodDisruptionBudget scheduling/v1.PriorityClass storage/v1.CSIDriver
+storage/v1.CSINode storage/v1.CSIStorageCapacity storage/v1.StorageClass storage/v1.VolumeAttachment storage/v1.VolumeAttributesClass
+rbac/v1.ClusterRole rbac/v1.ClusterRoleBinding rbac/v1.Role rbac/v1.RoleBinding
 authentication/v1.SelfSubjectReview authentication/v1.TokenRequest authentication/v1.TokenReview
 authorization/v1.LocalSubjectAccessReview authorization/v1.SelfSubjectAccessReview authorization/v1.SelfSubjectRulesReview
 authorization/v1.SubjectAccessReview""".split()
@@ -151,8 +160,9 @@ class Writer:
 
 def main(api, machinery):
     types = {}
-    for name in ["core/v1", "apps/v1", "autoscaling/v1", "coordination/v1", "discovery/v1", "events/v1", "node/v1", "policy/v1", "rbac/v1",
-                 "authentication/v1", "authorization/v1", "scheduling/v1", "storage/v1"]:
+    for name in ["core/v1", "admissionregistration/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2", "batch/v1", "certificates/v1",
+                 "coordination/v1", "discovery/v1", "events/v1", "networking/v1", "node/v1", "policy/v1", "rbac/v1", "authentication/v1",
+                 "authorization/v1", "scheduling/v1", "storage/v1"]:
         package(pathlib.Path(api) / name, name, types)
     package(pathlib.Path(machinery) / "pkg/apis/meta/v1", "meta/v1", types)
     print("# Written by tools/api-types.py from upstream's Go types: do not edit.")
