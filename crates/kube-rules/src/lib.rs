@@ -1,10 +1,12 @@
 //! Rules of Kubernetes that the node agent, the scheduler, the controllers and the API server must apply alike.
 //!
 //! About pods and nodes: resource requests, taints and tolerations, node affinity, label and field selectors, host ports, readiness, OS
-//! admission. About what a pod says: image names and Windows builds, kernel settings, quantities, environment expansion, path forms and QoS
-//! classes. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
+//! admission. About what a pod says: image names and Windows builds, kernel settings, quantities, environment expansion, path forms, schedules and
+//! QoS classes. About clusters: bootstrap tokens. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
 
 pub mod admission;
+pub mod bootstrap_token;
+pub mod cron;
 pub mod expand;
 pub mod host_ports;
 pub mod image;
