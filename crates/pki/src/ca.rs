@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 /// Certificates are valid from this long before they are made, so that hosts whose clocks differ a little agree.
-const BACKDATE: Duration = Duration::from_secs(300);
+pub(crate) const BACKDATE: Duration = Duration::from_secs(300);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A certificate with its key, both PEM.
@@ -81,6 +81,10 @@ impl Ca {
         self.issuer.key().serialize_pem()
     }
 
+    pub(crate) fn issuer(&self) -> &Issuer<'static, KeyPair> {
+        &self.issuer
+    }
+
     /// Issues a certificate for a fresh key.
     pub fn issue(&self, request: &CertRequest) -> Result<CertKey, Error> {
         let failed = |source| Error::Generate { subject: request.cn.clone(), source };
@@ -128,7 +132,7 @@ pub fn private_key_der(pem: &str) -> Result<PrivateKeyDer<'static>, Error> {
 }
 
 /// rcgen keeps one value a type, so a second organisation goes in under the same OID as a custom type.
-fn subject(cn: &str, orgs: &[String]) -> Result<DistinguishedName, Error> {
+pub(crate) fn subject(cn: &str, orgs: &[String]) -> Result<DistinguishedName, Error> {
     const ORGANISATION: [u64; 4] = [2, 5, 4, 10];
     if orgs.len() > 2 {
         return Err(Error::TooManyOrganisations { subject: cn.to_string(), count: orgs.len() });

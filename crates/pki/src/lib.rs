@@ -6,12 +6,16 @@
 mod ca;
 mod files;
 mod kubeconfig;
+mod request;
 pub mod service_account;
 mod yaml;
 
+use ca::{BACKDATE, subject};
 pub use ca::{Ca, CertKey, CertRequest, certificate_der, new_csr, private_key_der};
 pub use files::{write_private, write_public};
 pub use kubeconfig::{Credentials, KubeConfig};
+
+pub use request::{SigningRequest, Usages, not_after};
 
 /// What can go wrong with keys, certificates and kubeconfigs.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +50,9 @@ pub enum Error {
         /// How many were asked for.
         count: usize,
     },
+    /// A certificate signing request cannot be read or answered.
+    #[error("{reason}")]
+    Request { reason: String },
     /// A file could not be read or written.
     #[error("{operation} {path:?} failed")]
     File {
