@@ -1,20 +1,22 @@
 //! The objects that every cluster has from its first start: namespaces, roles, the system's priority classes, the `kubernetes` Service
 //! (pkg/controlplane/controller/{systemnamespaces,kubernetesservice}, RBAC's post-start hook).
 
-use crate::admission::priority;
 use crate::authn::{MASTERS, UserInfo};
 use crate::authz::bootstrap::{cluster_role_bindings, cluster_roles};
-use crate::kinds::{self, KindInfo};
+use crate::kind::{Kind, WriteContext};
+use crate::kinds;
+use crate::kinds::scheduling::priority_class;
 use crate::object;
-use crate::registry::{Registry, WriteContext};
+use crate::registry::Registry;
 use crate::status::ApiError;
 use serde_json::{Value, json};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-fn kind(group: &str, plural: &str) -> Result<&'static KindInfo, ApiError> {
+fn kind(group: &str, plural: &str) -> Result<&'static Arc<Kind>, ApiError> {
     kinds::by_resource(group, "v1", plural).ok_or_else(|| ApiError::internal(format!("{plural} are not served")))
 }
 
@@ -31,12 +33,13 @@ pub async fn run(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), Ap
         }
     }
     registry.aggregate_roles().await?;
-    for class in priority::system_classes() {
+    for class in priority_class::system_classes() {
         registry.ensure(kind("scheduling.k8s.io", "priorityclasses")?, "", class).await?;
     }
     registry.ensure(services, "default", service(registry.allocators.first_address(), advertise.1)).await?;
     registry.allocators.adopt([registry.allocators.first_address()], []);
     let context = WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false);
+    service_cidr(registry, &context).await?;
     for (kind, wanted) in [(endpoints, endpoints_object(advertise)), (slices, slice(advertise))] {
         registry.ensure(kind, "default", wanted.clone()).await?;
         let set = |object: &mut Value| {
@@ -52,9 +55,25 @@ pub async fn run(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), Ap
     Ok(())
 }
 
+/// From where Services get their addresses, for clients to read (pkg/controlplane/controller/defaultservicecidr).
+async fn service_cidr(registry: &Registry, context: &WriteContext) -> Result<(), ApiError> {
+    let kind = kind("networking.k8s.io", "servicecidrs")?;
+    let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [registry.allocators.network().to_string()]}});
+    registry.ensure(kind, "", cidr).await?;
+    let ready = |stored: &mut Value| {
+        let conditions = object::array_mut(object::map_mut(stored, "status"), "conditions");
+        if conditions.is_empty() {
+            conditions.push(json!({"type": "Ready", "status": "True", "lastTransitionTime": object::now(), "reason": "",
+                "message": "Kubernetes Service CIDR is ready"}));
+        }
+        Ok(())
+    };
+    registry.edit(context, kind, "", "kubernetes", ready).await.map(drop)
+}
+
 /// Writes a role or binding, or adds what an older version did not give it. What somebody took out comes back, unless the object says that
 /// it is not to be updated (pkg/registry/rbac/reconciliation).
-async fn reconcile(registry: &Registry, kind: &'static KindInfo, wanted: Value) -> Result<(), ApiError> {
+async fn reconcile(registry: &Registry, kind: &Arc<Kind>, wanted: Value) -> Result<(), ApiError> {
     const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
     registry.ensure(kind, "", wanted.clone()).await?;
     let complete = |stored: &mut Value| {

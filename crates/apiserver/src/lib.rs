@@ -2,19 +2,22 @@
 //! store in one file.
 //!
 //! A request passes authentication ([`authn`]), authorization ([`authz`]), admission, the kind's strategy ([`registry`]), validation, and
-//! the [`store`]; a watch reads the store's event window. Objects are plain JSON values; the kinds table says what is served.
+//! the [`store`]; a watch reads the store's event window. Objects are plain JSON values; a [`kind::Kind`] says all that is
+//! special about the objects of one kind, and a server's set of kinds says what is served.
 //!
 //! Two things are not stored objects: what leads to a node (logs, exec, proxies: `connect`), and what nodes and pods use (`metrics`, read
 //! from the kubelets when somebody asks).
 //!
-//! Not here: controllers, the scheduler, custom resources, server-side apply, protobuf answers.
+//! Not here: controllers, the scheduler, protobuf answers.
 
 mod admission;
 mod alloc;
 mod authn;
 mod authz;
+mod backends;
 mod bootstrap;
 mod connect;
+mod fields;
 mod http;
 mod metrics;
 mod object;
@@ -22,6 +25,7 @@ mod protobuf;
 mod registry;
 mod selectors;
 mod server;
+mod start;
 mod status;
 mod store;
 mod subresources;
@@ -29,7 +33,9 @@ mod watch;
 
 // Pure functions over JSON values: what is served, and what its objects look like.
 mod defaults;
+pub mod kind;
 pub mod kinds;
+mod names;
 mod patch;
 mod schema;
 mod table;
@@ -38,5 +44,5 @@ mod validation;
 pub use self::connect::kubelet::NodeNetworks;
 pub use self::http::respond::Body;
 pub use listen::Limits;
-pub use server::{Config, Identity, InProcess, Server, StartError, start};
+pub use start::{Config, Identity, InProcess, Server, StartError, start};
 pub use store::OpenError;

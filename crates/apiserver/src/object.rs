@@ -96,6 +96,43 @@ pub fn copy_member(from: &Value, to: &mut Value, member: &str) {
     }
 }
 
+/// Sets a member of an object.
+pub fn set(object: &mut Value, member: &str, value: Value) {
+    if let Some(map) = object.as_object_mut() {
+        map.insert(member.to_string(), value);
+    }
+}
+
+/// Removes members that are `null`: Go's decoder treats them as absent.
+pub fn drop_nulls(map: &mut Map<String, Value>) {
+    map.retain(|_, value| !value.is_null());
+}
+
+/// Marks the beginning of a deletion (or shortens one).
+pub fn begin_deletion(object: &mut Value, grace: i64) {
+    let fresh = !is_deleting(object);
+    let generation = integer(object, &["metadata", "generation"]);
+    let metadata = map_mut(object, "metadata");
+    let when = metadata.get("deletionTimestamp").and_then(Value::as_str).map(str::to_string);
+    let running = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64);
+    if fresh || running != Some(grace) {
+        let when = if fresh { seconds_from_now(grace) } else { shortened(when.as_deref(), running, grace) };
+        metadata.insert("deletionTimestamp".into(), when.into());
+        metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
+    }
+    if let Some(generation) = generation.filter(|generation| fresh && *generation > 0) {
+        metadata.insert("generation".into(), (generation + 1).into());
+    }
+}
+
+/// The end of a deletion that has been hastened: counted from when it began.
+fn shortened(when: Option<&str>, running: Option<i64>, grace: i64) -> String {
+    let end = when.and_then(|text| text.parse::<jiff::Timestamp>().ok()).map(jiff::Timestamp::as_second);
+    let now = jiff::Timestamp::now().as_second();
+    let began = end.map_or(now, |end| end - running.unwrap_or_default());
+    seconds_from_now(began + grace - now)
+}
+
 /// The present as Kubernetes writes times: RFC 3339 in UTC, whole seconds.
 pub fn now() -> String {
     seconds_from_now(0)

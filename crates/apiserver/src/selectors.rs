@@ -1,6 +1,5 @@
-//! Label and field selectors on objects as JSON, and the fields that each kind selects by; the rules are `kube_rules::selector`.
+//! Label and field selectors on objects as JSON; the rules are `kube_rules::selector`.
 
-use crate::kinds::KindInfo;
 use crate::object;
 use crate::status::ApiError;
 use kube_rules::Selector;
@@ -50,25 +49,73 @@ impl fmt::Display for LabelSelector {
     }
 }
 
+/// A field that field selectors may name, and where an object has its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelectableField {
+    /// As selectors name it.
+    pub path: String,
+    /// The members that lead to the value; the first place that has one counts.
+    pub places: Vec<Vec<String>>,
+    /// The value of an object that has none.
+    pub default: String,
+}
+
+impl SelectableField {
+    /// The field at a dotted path; an object without it has "".
+    pub fn new(path: &str) -> Self {
+        let place = path.split('.').map(str::to_string).collect();
+        Self { path: path.to_string(), places: vec![place], default: String::new() }
+    }
+
+    /// The value is elsewhere.
+    #[must_use]
+    pub fn at(mut self, members: &[&str]) -> Self {
+        self.places = vec![members.iter().map(ToString::to_string).collect()];
+        self
+    }
+
+    /// Where else to look.
+    #[must_use]
+    pub fn or_at(mut self, members: &[&str]) -> Self {
+        self.places.push(members.iter().map(ToString::to_string).collect());
+        self
+    }
+
+    /// The value of an object that has none.
+    #[must_use]
+    pub fn or(mut self, default: &str) -> Self {
+        self.default = default.to_string();
+        self
+    }
+}
+
 /// A field selector that is matched against objects as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldSelector(kube_rules::FieldSelector);
+pub struct FieldSelector {
+    terms: kube_rules::FieldSelector,
+    /// The fields that the terms name, when the kind is known.
+    fields: Vec<SelectableField>,
+}
 
 impl FieldSelector {
     /// Parses `metadata.name=a,spec.nodeName!=b` whatever the kind: what authorization looks at.
     pub fn terms(source: &str) -> Result<Self, ApiError> {
-        kube_rules::FieldSelector::parse(source).map(Self).map_err(|error| ApiError::bad_request(error.to_string()))
+        kube_rules::FieldSelector::parse(source)
+            .map(|terms| Self { terms, fields: Vec::new() })
+            .map_err(|error| ApiError::bad_request(error.to_string()))
     }
 
-    /// The same, and refuses fields that the kind does not support.
-    pub fn parse(source: &str, kind: &KindInfo) -> Result<Self, ApiError> {
-        let selector = Self::terms(source)?;
-        if let Some(path) = selector.0.paths().find(|path| !supported(kind).contains(path)) {
-            let message = format!(
-                "Unable to find {:?} that match label selector \"\", field selector {source:?}: field label not supported: {path}",
-                kind_version(kind)
-            );
-            tracing::debug!(message, "field selector refused");
+    /// The same, and refuses fields that are neither supported nor names.
+    pub fn parse(source: &str, supported: &[SelectableField]) -> Result<Self, ApiError> {
+        let mut selector = Self::terms(source)?;
+        let mut unknown = None;
+        for path in selector.terms.paths() {
+            match field_of(supported, path) {
+                Some(field) => selector.fields.push(field),
+                None => unknown = unknown.or(Some(path)),
+            }
+        }
+        if let Some(path) = unknown {
             return Err(ApiError::bad_request(format!("field label not supported: {path}")));
         }
         Ok(selector)
@@ -80,7 +127,8 @@ impl FieldSelector {
             Some(selected) if selected != name => Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name")),
             Some(_) => Ok(self),
             None => {
-                self.0.require("metadata.name", name);
+                self.terms.require("metadata.name", name);
+                self.fields.push(SelectableField::new("metadata.name"));
                 Ok(self)
             }
         }
@@ -88,101 +136,38 @@ impl FieldSelector {
 
     /// Whether it matches everything.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.terms.is_empty()
     }
 
     /// The value that `path` must equal, when the selector says so.
     pub fn required(&self, path: &str) -> Option<&str> {
-        self.0.required(path)
+        self.terms.required(path)
     }
 
     /// Whether the object's fields satisfy every term.
     pub fn matches(&self, object: &Value) -> bool {
-        self.0.matches_by(|path| field(object, path))
+        self.terms.matches_by(|path| self.fields.iter().find(|field| field.path == path).map(|field| value(field, object)).unwrap_or_default())
     }
 }
 
-fn kind_version(kind: &KindInfo) -> String {
-    if kind.group.is_empty() {
-        format!("/{}, Resource={}", kind.version, kind.plural)
-    } else {
-        format!("{}/{}, Resource={}", kind.group, kind.version, kind.plural)
+/// The field of this path, if objects may be selected by it.
+fn field_of(supported: &[SelectableField], path: &str) -> Option<SelectableField> {
+    if matches!(path, "metadata.name" | "metadata.namespace") {
+        return Some(SelectableField::new(path));
     }
+    supported.iter().find(|field| field.path == path).cloned()
 }
 
-/// The fields of a kind that may be selected by, beside metadata.name and metadata.namespace
-/// (pkg/apis/core/v1/conversion.go and the strategies' ToSelectableFields).
-fn supported(kind: &KindInfo) -> &'static [&'static str] {
-    const META: &[&str] = &["metadata.name", "metadata.namespace"];
-    match (kind.group, kind.plural) {
-        ("", "pods") => &[
-            "metadata.name",
-            "metadata.namespace",
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "spec.hostNetwork",
-            "status.phase",
-            "status.podIP",
-            "status.podIPs",
-            "status.nominatedNodeName",
-        ],
-        ("", "nodes") => &["metadata.name", "metadata.namespace", "spec.unschedulable"],
-        ("", "namespaces") => &["metadata.name", "metadata.namespace", "status.phase"],
-        ("", "secrets") => &["metadata.name", "metadata.namespace", "type"],
-        ("", "services") => &["metadata.name", "metadata.namespace", "spec.clusterIP", "spec.type"],
-        ("", "replicationcontrollers") => &["metadata.name", "metadata.namespace", "status.replicas"],
-        ("apps", "replicasets") => &["metadata.name", "metadata.namespace", "status.replicas"],
-        ("batch", "jobs") => &["metadata.name", "metadata.namespace", "status.successful"],
-        ("certificates.k8s.io", "certificatesigningrequests") => &["metadata.name", "metadata.namespace", "spec.signerName"],
-        ("" | "events.k8s.io", "events") => &[
-            "metadata.name",
-            "metadata.namespace",
-            "involvedObject.kind",
-            "involvedObject.namespace",
-            "involvedObject.name",
-            "involvedObject.uid",
-            "involvedObject.apiVersion",
-            "involvedObject.resourceVersion",
-            "involvedObject.fieldPath",
-            "reason",
-            "reportingComponent",
-            "source",
-            "type",
-            "regarding.kind",
-            "regarding.namespace",
-            "regarding.name",
-            "regarding.uid",
-            "regarding.apiVersion",
-            "regarding.resourceVersion",
-            "regarding.fieldPath",
-            "reportingController",
-        ],
-        _ => META,
-    }
-}
-
-fn field(object: &Value, path: &str) -> String {
-    let value = match path {
-        "source" => object::lookup(object, &["source", "component"]),
-        "reportingComponent" => object::lookup(object, &["reportingComponent"]),
-        "status.successful" => object::lookup(object, &["status", "succeeded"]),
-        _ => {
-            let members: Vec<&str> = path.split('.').collect();
-            object::lookup(object, &members).or_else(|| match members.as_slice() {
-                ["reportingController"] => object::lookup(object, &["reportingComponent"]),
-                ["regarding", rest] => object::lookup(object, &["involvedObject", rest]),
-                _ => None,
-            })
-        }
-    };
-    match value {
+/// The value of a field in an object.
+fn value(field: &SelectableField, object: &Value) -> String {
+    let found = field.places.iter().find_map(|place| {
+        let members: Vec<&str> = place.iter().map(String::as_str).collect();
+        object::lookup(object, &members)
+    });
+    match found {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
-        None if matches!(path, "spec.unschedulable" | "spec.hostNetwork") => "false".to_string(),
-        None if matches!(path, "status.replicas" | "status.successful") => "0".to_string(),
-        None => String::new(),
+        None => field.default.clone(),
     }
 }
 
@@ -208,11 +193,11 @@ mod tests {
     fn field_selectors_know_their_kind() {
         let pods = crate::kinds::by_resource("", "v1", "pods").unwrap();
         let pod = json!({"metadata": {"name": "a"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}});
-        let matches = |selector: &str| FieldSelector::parse(selector, pods).unwrap().matches(&pod);
+        let matches = |selector: &str| FieldSelector::parse(selector, &pods.selectable_fields).unwrap().matches(&pod);
         assert!(matches("spec.nodeName=n1,status.phase!=Failed"));
         assert!(!matches("spec.nodeName="));
         assert!(matches("status.podIP="));
-        assert_eq!(FieldSelector::parse("spec.foo=1", pods).unwrap_err().message, "field label not supported: spec.foo");
-        assert_eq!(FieldSelector::parse("metadata.name=x", pods).unwrap().required("metadata.name"), Some("x"));
+        assert_eq!(FieldSelector::parse("spec.foo=1", &pods.selectable_fields).unwrap_err().message, "field label not supported: spec.foo");
+        assert_eq!(FieldSelector::parse("metadata.name=x", &pods.selectable_fields).unwrap().required("metadata.name"), Some("x"));
     }
 }

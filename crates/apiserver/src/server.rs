@@ -1,96 +1,17 @@
-//! Starting, serving and stopping.
-//!
-//! Tasks: one accepting task a listener, one task a connection, one that lets old Events go; the store's writer thread. All end at [`Server::shutdown`].
+//! What requests are served from.
 
-use crate::alloc::Allocators;
-use crate::authn::token;
-use crate::authn::{self, UserInfo};
-use crate::authz::Authorizer;
-use crate::connect::kubelet::{KubeletClient, KubeletError, NodeNetworks};
-use crate::http::respond::{Body, BoxError};
-use crate::registry::{Registry, expiry, service};
-use crate::store::{self, Store};
-use crate::{bootstrap, http, metrics};
-use ::http::{Request, Response};
-use futures::future::BoxFuture;
-use ipnet::IpNet;
-use listen::{Limits, Place};
-use pki::CertKey;
+use crate::authn::{UserInfo, bootstrap_token, token};
+use crate::connect::kubelet::{KubeletClient, Location, NodeNetworks};
+use crate::kinds;
+use crate::metrics::kept::Kept;
+use crate::registry::Registry;
+use crate::status::ApiError;
 use pki::service_account::SigningKey;
-use rustls::ServerConfig;
-use rustls::server::WebPkiClientVerifier;
 use serde_json::{Value, json};
-use std::convert::Infallible;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-
-/// Configuration of the API server.
-pub struct Config {
-    /// Where the store and its encryption configuration live.
-    pub store_dir: PathBuf,
-    /// Bound listeners to serve TLS on.
-    pub listeners: Vec<std::net::TcpListener>,
-    /// The serving certificate.
-    pub serving: CertKey,
-    /// The authority that client certificates and kubelets' serving certificates are checked against, PEM.
-    pub ca_pem: String,
-    /// The key that signs ServiceAccount tokens, PEM.
-    pub sa_key_pem: String,
-    /// The client certificate shown to kubelets.
-    pub kubelet_client: CertKey,
-    /// Where kubelets may be dialled.
-    pub node_networks: NodeNetworks,
-    /// Where ClusterIPs come from.
-    pub service_cidr: IpNet,
-    /// Where node ports come from.
-    pub node_port_range: RangeInclusive<u16>,
-    /// Address and port that the `kubernetes` Service leads to.
-    pub advertise: (IpAddr, u16),
-    /// Bounds of each listener.
-    pub limits: Limits,
-    /// `gitVersion` of `/version`.
-    pub version: String,
-}
-
-/// Why the API server could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The store could not be opened.
-    #[error(transparent)]
-    Store(#[from] store::OpenError),
-    /// Keys or certificates do not fit.
-    #[error("the API server's {what} cannot be used")]
-    Tls {
-        what: &'static str,
-        #[source]
-        source: BoxError,
-    },
-    /// A listener cannot be used.
-    #[error("serving on the API server's listener failed")]
-    Listener(#[source] std::io::Error),
-    /// The client for kubelets could not be made.
-    #[error(transparent)]
-    Kubelet(#[from] KubeletError),
-    /// Namespaces, roles and the like could not be written.
-    #[error("writing the objects that every cluster has failed: {0}")]
-    Bootstrap(String),
-}
-
-/// An in-process client's identity.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    pub user: String,
-    /// Groups, `system:authenticated` is added.
-    pub groups: Vec<String>,
-}
 
 /// What requests are served from.
 pub struct Api {
@@ -105,21 +26,33 @@ pub struct Api {
     /// Where they may be.
     pub node_networks: NodeNetworks,
     /// Usage that kubelets reported.
-    pub metrics: metrics::Kept,
-    version: String,
-    advertise: (IpAddr, u16),
-    ready: AtomicBool,
+    pub metrics: Kept,
+    pub version: String,
+    /// Where the `kubernetes` Service leads to.
+    pub advertise: (IpAddr, u16),
+    /// Whether the bootstrap objects are there.
+    pub ready: AtomicBool,
 }
 
 impl Api {
+    /// Where the kubelet of a node is.
+    pub fn kubelet_location(&self, node: &str) -> Result<Location, ApiError> {
+        let nodes = kinds::by_resource("", "v1", "nodes").ok_or_else(ApiError::no_such_resource)?;
+        Location::of(&self.registry.get(nodes, "", node)?.value(), &self.node_networks)
+    }
+
     pub fn token_user(&self, bearer: &str) -> Option<UserInfo> {
         self.review_token(bearer, &[token::ISSUER]).map(|(user, _)| user)
     }
 
-    /// The user of a bearer token, and those of `audiences` that it is meant for: at least one.
+    /// The user of a bearer token, and those of `audiences` that it is meant for: at least one. A bootstrap token is for this server.
     pub fn review_token(&self, bearer: &str, audiences: &[&str]) -> Option<(UserInfo, Vec<String>)> {
+        let now = jiff::Timestamp::now();
+        if let Some(user) = bootstrap_token::user(&self.registry.store, bearer, now) {
+            return audiences.contains(&token::ISSUER).then(|| (user, vec![token::ISSUER.to_string()]));
+        }
         let claims = self.tokens.verify(bearer)?;
-        token::user(&self.registry.store, &claims, audiences, jiff::Timestamp::now().as_second())
+        token::user(&self.registry.store, &claims, audiences, now.as_second())
     }
 
     /// Whether the bootstrap objects are there.
@@ -149,157 +82,5 @@ fn platform() -> &'static str {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
-    }
-}
-
-/// A running API server.
-pub struct Server {
-    api: Arc<Api>,
-    tasks: TaskTracker,
-}
-
-/// Starts the API server: when this returns, the bootstrap objects are stored and the listeners answer.
-pub async fn start(config: Config) -> Result<Server, StartError> {
-    let acceptor = tls(&config)?;
-    let store = Arc::new(Store::open(&config.store_dir)?);
-    let allocators = Allocators::new(config.service_cidr, config.node_port_range.clone());
-    for (_, entry) in store.list("core/services/").1 {
-        let (addresses, ports) = service::holdings(&entry.value());
-        allocators.adopt(addresses, ports);
-    }
-    let registry = Arc::new(Registry { allocators, authorizer: Arc::new(Authorizer::new(Arc::clone(&store))), store });
-    let api = Arc::new(Api {
-        registry,
-        tokens: SigningKey::from_pem(&config.sa_key_pem).map_err(|error| unusable("ServiceAccount key", error))?,
-        shutdown: CancellationToken::new(),
-        kubelet: KubeletClient::new(&config.ca_pem, &config.kubelet_client)?,
-        node_networks: config.node_networks,
-        metrics: metrics::Kept::default(),
-        version: config.version,
-        advertise: config.advertise,
-        ready: AtomicBool::new(false),
-    });
-    bootstrap::run(&api.registry, config.advertise).await.map_err(|error| StartError::Bootstrap(error.message))?;
-    api.ready.store(true, Ordering::Release);
-    let server = Server { api, tasks: TaskTracker::new() };
-    server.tasks.spawn(sweep(Arc::clone(&server.api)));
-    for listener in config.listeners {
-        listener.set_nonblocking(true).map_err(StartError::Listener)?;
-        let listener = TcpListener::from_std(listener).map_err(StartError::Listener)?;
-        server.tasks.spawn(accept(Arc::clone(&server.api), listener, acceptor.clone(), config.limits.clone(), server.tasks.clone()));
-    }
-    Ok(server)
-}
-
-fn unusable(what: &'static str, source: impl Into<BoxError>) -> StartError {
-    StartError::Tls { what, source: source.into() }
-}
-
-fn tls(config: &Config) -> Result<TlsAcceptor, StartError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in pki::certificate_der(&config.ca_pem).map_err(|error| unusable("CA", error))? {
-        roots.add(certificate).map_err(|error| unusable("CA", error))?;
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .allow_unauthenticated()
-        .build()
-        .map_err(|error| unusable("CA", error))?;
-    let chain = pki::certificate_der(&config.serving.cert_pem).map_err(|error| unusable("serving certificate", error))?;
-    let key = pki::private_key_der(&config.serving.key_pem).map_err(|error| unusable("serving key", error))?;
-    let mut server = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| unusable("TLS set-up", error))?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(|error| unusable("serving certificate", error))?;
-    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(server)))
-}
-
-/// Lets old Events go, until the end.
-async fn sweep(api: Arc<Api>) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(expiry::SWEEP_EVERY) => api.registry.expire_events(jiff::Timestamp::now()).await,
-            () = api.shutdown.cancelled() => return,
-        }
-    }
-}
-
-async fn accept(api: Arc<Api>, listener: TcpListener, acceptor: TlsAcceptor, limits: Limits, tasks: TaskTracker) {
-    let (shutdown, served) = (api.shutdown.clone(), tasks.clone());
-    let limits = Arc::new(limits);
-    let bounds = Arc::clone(&limits);
-    let serve = move |stream, peer, place| {
-        let (api, acceptor, limits) = (Arc::clone(&api), acceptor.clone(), Arc::clone(&limits));
-        async move {
-            if let Err(error) = serve_connection(api, stream, acceptor, &limits, place).await {
-                tracing::debug!(%peer, error, "connection ended");
-            }
-        }
-    };
-    tokio::select! {
-        never = listen::accept(listener, &bounds, &served, serve) => match never {},
-        () = shutdown.cancelled() => {}
-    }
-}
-
-async fn serve_connection(api: Arc<Api>, stream: TcpStream, acceptor: TlsAcceptor, limits: &Limits, place: Place) -> Result<(), BoxError> {
-    let shutdown = api.shutdown.clone();
-    listen::serve(stream, acceptor, limits, place, shutdown, |certificate| {
-        let identity = certificate.and_then(|certificate| authn::from_certificate(certificate));
-        move |request| http::handle(Arc::clone(&api), request, identity.clone())
-    })
-    .await
-}
-
-impl Server {
-    /// A client without a network: a service for `kube::Client::new`, with the same authorization as any other client.
-    pub fn in_process(&self, identity: Identity) -> InProcess {
-        let groups: Vec<&str> = identity.groups.iter().map(String::as_str).collect();
-        InProcess { api: Arc::clone(&self.api), user: UserInfo::new(&identity.user, &groups) }
-    }
-
-    /// Whether requests are answered.
-    pub fn ready(&self) -> bool {
-        self.api.is_ready()
-    }
-
-    /// Ends watches and connections, waits for what runs, writes out the store.
-    pub async fn shutdown(self) {
-        self.api.shutdown.cancel();
-        self.tasks.close();
-        if tokio::time::timeout(std::time::Duration::from_secs(2), self.tasks.wait()).await.is_err() {
-            tracing::warn!("some connections did not end in time");
-        }
-        self.api.registry.store.close();
-    }
-}
-
-/// Requests answered in this process: see [`Server::in_process`].
-#[derive(Clone)]
-pub struct InProcess {
-    api: Arc<Api>,
-    user: UserInfo,
-}
-
-impl<B> tower_service::Service<Request<B>> for InProcess
-where
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (api, user) = (Arc::clone(&self.api), self.user.clone());
-        Box::pin(async move { Ok(http::handle(api, request, Some(user)).await) })
     }
 }

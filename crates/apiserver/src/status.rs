@@ -1,9 +1,10 @@
 //! Errors as upstream words them: `metav1.Status` with the reason, code, message and details that kubectl and client-go know
 //! (staging/src/k8s.io/apimachinery/pkg/api/errors/errors.go).
 
-use crate::kinds::KindInfo;
+use crate::names::Names;
 use crate::validation::FieldError;
 use serde_json::{Map, Value, json};
+use std::ops::Deref;
 
 /// An API error: what the client gets instead of an object.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,11 +12,51 @@ pub struct ApiError {
     /// HTTP status code.
     pub code: u16,
     /// `metav1.StatusReason`.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// The sentence kubectl prints.
     pub message: String,
     /// `metav1.StatusDetails`.
     pub details: Option<Value>,
+}
+
+/// A reason: one of upstream's, or one that a webhook gave. As large as a reference, because every result carries the space.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reason {
+    Known(&'static str),
+    Foreign(Box<Foreign>),
+}
+
+/// A reason from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Foreign(String);
+
+impl From<&'static str> for Reason {
+    fn from(reason: &'static str) -> Self {
+        Reason::Known(reason)
+    }
+}
+
+impl From<String> for Reason {
+    fn from(reason: String) -> Self {
+        Reason::Foreign(Box::new(Foreign(reason)))
+    }
+}
+
+impl Deref for Reason {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Reason::Known(reason) => reason,
+            Reason::Foreign(reason) => &reason.0,
+        }
+    }
+}
+
+impl PartialEq<&str> for Reason {
+    fn eq(&self, other: &&str) -> bool {
+        **self == **other
+    }
 }
 
 impl std::fmt::Display for ApiError {
@@ -31,27 +72,27 @@ pub fn qualified(group: &str, name: &str) -> String {
     if group.is_empty() { name.to_string() } else { format!("{name}.{group}") }
 }
 
-fn details(kind: &KindInfo, name: &str) -> Value {
+fn details(kind: &Names, name: &str) -> Value {
     let mut details = Map::new();
     if !name.is_empty() {
         details.insert("name".into(), name.into());
     }
     if !kind.group.is_empty() {
-        details.insert("group".into(), kind.group.into());
+        details.insert("group".into(), kind.group.as_str().into());
     }
-    details.insert("kind".into(), kind.plural.into());
+    details.insert("kind".into(), kind.plural.as_str().into());
     Value::Object(details)
 }
 
 impl ApiError {
     /// An error without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None }
+        Self { code, reason: reason.into(), message: message.into(), details: None }
     }
 
     /// 404 for a named object.
-    pub fn not_found(kind: &KindInfo, name: &str) -> Self {
-        let message = format!("{} {name:?} not found", qualified(kind.group, kind.plural));
+    pub fn not_found(kind: &Names, name: &str) -> Self {
+        let message = format!("{} {name:?} not found", qualified(&kind.group, &kind.plural));
         Self { details: Some(details(kind, name)), ..Self::new(404, "NotFound", message) }
     }
 
@@ -62,31 +103,31 @@ impl ApiError {
     }
 
     /// 409: the name is taken.
-    pub fn already_exists(kind: &KindInfo, name: &str) -> Self {
-        let message = format!("{} {name:?} already exists", qualified(kind.group, kind.plural));
+    pub fn already_exists(kind: &Names, name: &str) -> Self {
+        let message = format!("{} {name:?} already exists", qualified(&kind.group, &kind.plural));
         Self { details: Some(details(kind, name)), ..Self::new(409, "AlreadyExists", message) }
     }
 
     /// 409: optimistic concurrency or a precondition.
-    pub fn conflict(kind: &KindInfo, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(kind.group, kind.plural));
+    pub fn conflict(kind: &Names, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(&kind.group, &kind.plural));
         Self { details: Some(details(kind, name)), ..Self::new(409, "Conflict", message) }
     }
 
     /// 409: somebody else wrote first.
-    pub fn modified(kind: &KindInfo, name: &str) -> Self {
+    pub fn modified(kind: &Names, name: &str) -> Self {
         Self::conflict(kind, name, "the object has been modified; please apply your changes to the latest version and try again")
     }
 
     /// 403 with upstream's wording for a named object (admission) .
-    pub fn forbidden(kind: &KindInfo, name: &str, why: &str) -> Self {
-        let resource = qualified(kind.group, kind.plural);
+    pub fn forbidden(kind: &Names, name: &str, why: &str) -> Self {
+        let resource = qualified(&kind.group, &kind.plural);
         let message = if name.is_empty() { format!("{resource} is forbidden: {why}") } else { format!("{resource} {name:?} is forbidden: {why}") };
         Self { details: Some(details(kind, name)), ..Self::new(403, "Forbidden", message) }
     }
 
     /// 422 with the field errors, as `NewInvalid` renders them.
-    pub fn invalid(kind: &KindInfo, name: &str, errors: &[FieldError]) -> Self {
+    pub fn invalid(kind: &Names, name: &str, errors: &[FieldError]) -> Self {
         let mut seen = Vec::<String>::new();
         for error in errors {
             let text = error.to_string();
@@ -95,15 +136,15 @@ impl ApiError {
             }
         }
         let list = if seen.len() == 1 { seen.remove(0) } else { format!("[{}]", seen.join(", ")) };
-        let message = format!("{} {name:?} is invalid: {list}", qualified(kind.group, kind.kind));
+        let message = format!("{} {name:?} is invalid: {list}", qualified(&kind.group, &kind.kind));
         let causes: Vec<Value> =
             errors.iter().map(|error| json!({"reason": error.reason(), "message": error.body(), "field": error.field})).collect();
         let mut details = Map::new();
         details.insert("name".into(), name.into());
         if !kind.group.is_empty() {
-            details.insert("group".into(), kind.group.into());
+            details.insert("group".into(), kind.group.as_str().into());
         }
-        details.insert("kind".into(), kind.kind.into());
+        details.insert("kind".into(), kind.kind.as_str().into());
         details.insert("causes".into(), Value::Array(causes));
         Self { details: Some(Value::Object(details)), ..Self::new(422, "Invalid", message) }
     }
@@ -114,8 +155,8 @@ impl ApiError {
     }
 
     /// 405.
-    pub fn method_not_allowed(kind: &KindInfo, action: &str) -> Self {
-        let message = format!("{action} is not supported on resources of kind {:?}", qualified(kind.group, kind.plural));
+    pub fn method_not_allowed(kind: &Names, action: &str) -> Self {
+        let message = format!("{action} is not supported on resources of kind {:?}", qualified(&kind.group, &kind.plural));
         Self { details: Some(details(kind, "")), ..Self::new(405, "MethodNotAllowed", message) }
     }
 
@@ -189,7 +230,7 @@ impl ApiError {
     pub fn to_value(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason,
+            "message": self.message, "reason": &*self.reason,
         });
         if let Some(details) = &self.details {
             status["details"] = details.clone();
@@ -200,7 +241,7 @@ impl ApiError {
 }
 
 /// The `metav1.Status` that a finished deletion answers.
-pub fn deleted(kind: &KindInfo, name: &str, uid: &str) -> Value {
+pub fn deleted(kind: &Names, name: &str, uid: &str) -> Value {
     let mut details = details(kind, name);
     details["uid"] = uid.into();
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})

@@ -5,12 +5,11 @@
 //! reads the window when it is polled, so a slow client costs nothing.
 
 use crate::http::negotiate::Transform;
-use crate::kinds::KindInfo;
-use crate::registry::events;
+use crate::kind::Kind;
+use crate::object;
 use crate::registry::read::Selection;
 use crate::status::ApiError;
 use crate::store::{Change, Event, Store};
-use crate::{object, registry};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -36,7 +35,7 @@ pub enum Start {
 /// One watch as asked for.
 pub struct Request {
     /// What is watched.
-    pub kind: &'static KindInfo,
+    pub kind: Arc<Kind>,
     /// Namespace, "" for all.
     pub namespace: String,
     pub selection: Selection,
@@ -70,7 +69,7 @@ pub struct Watch {
 impl Watch {
     /// Starts a watch; what can be refused is refused here.
     pub fn start(store: Arc<Store>, request: Request, shutdown: tokio_util::sync::CancellationToken) -> Result<Self, ApiError> {
-        let prefix = registry::prefix(request.kind, &request.namespace);
+        let prefix = request.kind.prefix(&request.namespace);
         let published = store.published();
         let now = Instant::now();
         let mut watch = Self {
@@ -195,7 +194,7 @@ impl Watch {
             Transform::Table => {
                 let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
                 let options = (self.request.include_object.as_str(), json!({"resourceVersion": object::resource_version(&object)}));
-                let mut table = crate::http::respond::table(self.request.kind, &[object], options.0, options.1);
+                let mut table = crate::http::respond::table(&self.request.kind, &[object], options.0, options.1);
                 if std::mem::replace(&mut self.headed, true) {
                     table["columnDefinitions"] = Value::Null;
                 }
@@ -205,9 +204,9 @@ impl Watch {
                 let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
                 self.push_value(kind, &crate::http::respond::partial(&object));
             }
-            Transform::None | Transform::AggregatedDiscovery if events::is_view(self.request.kind) => {
+            Transform::None | Transform::AggregatedDiscovery if self.request.kind.is_view() => {
                 let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
-                self.push_value(kind, &events::outgoing(self.request.kind, object));
+                self.push_value(kind, &self.request.kind.outgoing(object));
             }
             Transform::None | Transform::AggregatedDiscovery => self.push_raw(kind, bytes),
         }
@@ -227,9 +226,9 @@ impl Watch {
     }
 
     fn push_bookmark(&mut self, end_of_initial: bool) {
-        let kind = self.request.kind;
+        let kind = &self.request.kind;
         let mut bookmark = json!({
-            "kind": kind.kind, "apiVersion": registry::api_version(kind),
+            "kind": kind.kind, "apiVersion": kind.api_version(),
             "metadata": {"resourceVersion": self.cursor.to_string(), "creationTimestamp": null},
         });
         if end_of_initial {

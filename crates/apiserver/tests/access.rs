@@ -138,3 +138,33 @@ async fn a_socket_into_a_pod_needs_the_right_to_create_it() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn bootstrap_tokens_authenticate_until_they_expire() {
+    let server = TestServer::start().await;
+    let who = async |token: &str| {
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+        server.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).await.unwrap()["status"].clone()
+    };
+    let token = "abcdef.0123456789abcdef";
+    assert_eq!(who(token).await["authenticated"], Value::Null, "no Secret says so");
+    let secret = |expiration: &str| {
+        json!({
+            "metadata": {"name": "bootstrap-token-abcdef"}, "type": "bootstrap.kubernetes.io/token",
+            "stringData": {
+                "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+                "auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token", "expiration": expiration,
+            },
+        })
+    };
+    let path = "/api/v1/namespaces/kube-system/secrets";
+    server.post(path, &secret("2100-01-01T00:00:00Z")).await.unwrap();
+    let user = who(token).await["user"].clone();
+    assert_eq!(user["username"], "system:bootstrap:abcdef");
+    let groups = json!(["system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token", "system:authenticated"]);
+    assert_eq!(user["groups"], groups);
+    assert_eq!(who("abcdef.0123456789abcdee").await["authenticated"], Value::Null, "another secret");
+    server.put(&format!("{path}/bootstrap-token-abcdef"), &secret("2025-01-01T00:00:00Z")).await.unwrap();
+    assert_eq!(who(token).await["authenticated"], Value::Null, "expired");
+    server.stop().await;
+}

@@ -265,7 +265,10 @@ async fn a_node_does_not_get_rid_of_itself() {
     let (code, text) = node.raw("PATCH", "/api/v1/nodes/n1", "application/merge-patch+json", &[], r#"{"metadata":{"labels":{"a":"b"}}}"#).await;
     assert_eq!(code, 200, "{text}");
     let csi = json!({"metadata": {"name": "n1"}, "spec": {"drivers": []}});
-    assert_eq!(server.node("n2").send("POST", "/apis/storage.k8s.io/v1/csinodes", csi).await.0, 404, "not served");
+    let csi_nodes = "/apis/storage.k8s.io/v1/csinodes";
+    let (code, refused) = server.node("n2").send("POST", csi_nodes, csi.clone()).await;
+    assert!(code == 403 && refused.to_string().contains("can only access CSINode with the same name as the requesting node"), "{code} {refused}");
+    assert_eq!(node.send("POST", csi_nodes, csi).await.0, 201);
     server.stop().await;
 }
 

@@ -22,6 +22,9 @@ pub struct AddressOptions {
     /// NodePorts of Services, `--service-node-port-range`.
     #[serde(default)]
     pub service_node_port_range: PortRange,
+    /// Addresses for Services of type LoadBalancer, `--load-balancer-cidr`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_balancer_cidr: Option<Ipv4Net>,
 }
 
 impl Default for AddressOptions {
@@ -32,6 +35,7 @@ impl Default for AddressOptions {
             service_cidr: Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12),
             dns_ip: Ipv4Addr::new(10, 96, 0, 10),
             service_node_port_range: PortRange::default(),
+            load_balancer_cidr: None,
         }
     }
 }
@@ -51,8 +55,10 @@ impl AddressOptions {
     /// # Errors
     /// One line that names the option and the way out.
     pub fn check(&self, nodes: usize, lan: Ipv4Net) -> Result<(), AddressError> {
-        let Self { cluster_cidr, node_mask, service_cidr, dns_ip, service_node_port_range: _ } = self;
-        for (option, net) in [("--cluster-cidr", cluster_cidr), ("--service-cidr", service_cidr)] {
+        let Self { cluster_cidr, node_mask, service_cidr, dns_ip, service_node_port_range: _, load_balancer_cidr } = self;
+        let nets =
+            [("--cluster-cidr", Some(cluster_cidr)), ("--service-cidr", Some(service_cidr)), ("--load-balancer-cidr", load_balancer_cidr.as_ref())];
+        for (option, net) in nets.into_iter().filter_map(|(option, net)| Some((option, net?))) {
             if net.addr() != net.network() {
                 return wrong(format!("{option} {net} has bits behind its prefix: write {}", net.trunc()));
             }
@@ -68,6 +74,11 @@ impl AddressOptions {
         }
         if overlap(*cluster_cidr, *service_cidr) {
             return wrong(format!("--cluster-cidr {cluster_cidr} and --service-cidr {service_cidr} overlap: choose separate networks"));
+        }
+        for (option, net) in [("--cluster-cidr", cluster_cidr), ("--service-cidr", service_cidr)] {
+            if let Some(cidr) = load_balancer_cidr.filter(|cidr| overlap(*cidr, *net)) {
+                return wrong(format!("{option} {net} and --load-balancer-cidr {cidr} overlap: choose separate networks"));
+            }
         }
         if *node_mask < cluster_cidr.prefix_len() || *node_mask > 28 {
             return wrong(format!("--node-mask {node_mask} must be from {} (that of --cluster-cidr) to 28", cluster_cidr.prefix_len()));
@@ -122,6 +133,11 @@ mod tests {
             (options(|o| o.node_mask = 16), "has room for 1 nodes, not 3"),
             (options(|o| o.dns_ip = Ipv4Addr::new(10, 96, 0, 1)), "behind its first address: write 10.96.0.10"),
             (options(|o| o.dns_ip = Ipv4Addr::new(10, 112, 0, 1)), "must lie in --service-cidr 10.96.0.0/12"),
+            (options(|o| o.load_balancer_cidr = Some(net("10.240.0.128/25"))), "--load-balancer-cidr 10.240.0.128/25 overlaps the hosts' LAN"),
+            (
+                options(|o| o.load_balancer_cidr = Some(net("10.100.0.0/24"))),
+                "--service-cidr 10.96.0.0/12 and --load-balancer-cidr 10.100.0.0/24 overlap",
+            ),
             (options(|o| o.service_cidr = net("10.96.0.0/30")), "prefix length from 8 to 28"),
         ];
         for (options, expected) in cases {
@@ -129,6 +145,7 @@ mod tests {
             assert!(message.contains(expected), "{message}");
         }
         AddressOptions::default().check(3, LAN).unwrap();
+        options(|o| o.load_balancer_cidr = Some(net("10.241.0.0/24"))).check(3, LAN).unwrap();
     }
 
     #[test]

@@ -1,116 +1,107 @@
-//! Admission: what is filled in and what is refused between a request and validation
-//! (plugin/pkg/admission, apiserver/pkg/admission/plugin/namespace/lifecycle).
+//! Admission: what is filled in and what is refused between a request and the store, by an ordered chain of plug-ins
+//! (apiserver/pkg/admission). What concerns one kind alone is the kind's own, and one of the plug-ins runs it.
 
+mod adapt;
+mod call;
+mod lifecycle;
+mod limit_ranger;
+#[cfg(test)]
+mod limits_tests;
 mod node;
-mod pod;
-pub mod priority;
-mod rbac;
-mod runtime_class;
-pub mod storage;
+mod outside;
+mod own;
+mod pod_security;
+mod resource_quota;
+#[cfg(test)]
+mod tests;
 
-use crate::kinds::{self, KindInfo};
-use crate::object;
-use crate::registry::{Part, Registry, WriteContext, storage_key};
+use crate::kind::Attributes;
 use crate::status::ApiError;
+use ::admission::Reinvocation;
+use futures::future::BoxFuture;
+use outside::Outside;
 use serde_json::Value;
+use std::sync::Arc;
 
-/// Namespaces that cannot be deleted.
-const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+/// A part of admission. A request passes every plug-in's `mutate` before the strategy and validation, and every plug-in's `validate` after
+/// them, just before the store.
+pub trait Plugin: Send + Sync {
+    /// Whether it has anything to do with the request.
+    fn handles(&self, attributes: &Attributes<'_>) -> bool;
 
-fn is(kind: &KindInfo, group: &str, plural: &str) -> bool {
-    kind.group == group && kind.plural == plural
+    /// Fills in what is missing, or refuses. Of a deletion the object is `null`, of a connection its options.
+    fn mutate<'a>(&'a self, attributes: &'a Attributes<'a>, object: &'a mut Value) -> BoxFuture<'a, Result<(), ApiError>> {
+        let _ = (attributes, object);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Refuses what may not be.
+    fn validate<'a>(&'a self, attributes: &'a Attributes<'a>, object: &'a Value) -> BoxFuture<'a, Result<(), ApiError>> {
+        let _ = (attributes, object);
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
-/// Before a creation.
-pub async fn create(registry: &Registry, context: &WriteContext, kind: &KindInfo, object: &mut Value) -> Result<(), ApiError> {
-    namespace_lifecycle(registry, kind, object)?;
-    if let Some(node) = context.user.node_name() {
-        restrict(registry, node, kind, |restriction| restriction.create(object))?;
+/// The plug-ins of a server, in upstream's order (pkg/kubeapiserver/options/plugins.go).
+pub struct Chain {
+    plugins: Vec<Box<dyn Plugin>>,
+    /// Mutates after all plug-ins, who see the object again when it was changed.
+    outside: Option<Arc<Outside>>,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        let outside = Arc::new(Outside::default());
+        let plugins: Vec<Box<dyn Plugin>> = vec![
+            Box::new(lifecycle::NamespaceLifecycle),
+            Box::new(limit_ranger::LimitRanger),
+            Box::new(node::NodeRestriction),
+            Box::new(pod_security::PodSecurity::default()),
+            Box::new(own::KindsOwn),
+            Box::new(outside::Validating(Arc::clone(&outside))),
+            Box::new(resource_quota::ResourceQuota::default()),
+        ];
+        Self { plugins, outside: Some(outside) }
     }
-    match (kind.group, kind.plural) {
-        ("", "pods") => pod::create(registry, kind, object).await,
-        ("", "nodes") => {
-            node::taint_not_ready(object);
-            Ok(())
+}
+
+impl Chain {
+    #[cfg(test)]
+    pub fn new(plugins: Vec<Box<dyn Plugin>>) -> Self {
+        Self { plugins, outside: None }
+    }
+
+    /// Before the strategy and validation.
+    pub async fn mutate(&self, attributes: &Attributes<'_>, object: &mut Value) -> Result<(), ApiError> {
+        self.inside(attributes, object).await?;
+        let Some(outside) = &self.outside else { return Ok(()) };
+        let mut round = Reinvocation::default();
+        outside.mutate(attributes, object, &mut round).await?;
+        if round.begin_second() {
+            self.inside(attributes, object).await?;
+            outside.mutate(attributes, object, &mut round).await?;
         }
-        ("", "persistentvolumeclaims") => {
-            storage::set_default_class(registry, object);
-            storage::protect(object, storage::CLAIM_PROTECTION);
-            Ok(())
+        Ok(())
+    }
+
+    async fn inside(&self, attributes: &Attributes<'_>, object: &mut Value) -> Result<(), ApiError> {
+        for plugin in self.plugins.iter().filter(|plugin| plugin.handles(attributes)) {
+            plugin.mutate(attributes, object).await?;
         }
-        ("", "persistentvolumes") => {
-            storage::protect(object, storage::VOLUME_PROTECTION);
-            Ok(())
+        Ok(())
+    }
+
+    /// Before the store.
+    pub async fn validate(&self, attributes: &Attributes<'_>, object: &Value) -> Result<(), ApiError> {
+        for plugin in self.plugins.iter().filter(|plugin| plugin.handles(attributes)) {
+            plugin.validate(attributes, object).await?;
         }
-        ("scheduling.k8s.io", "priorityclasses") => priority::check_class(registry, kind, object),
-        ("rbac.authorization.k8s.io", _) => rbac::check_escalation(registry, context, kind, object),
-        _ => Ok(()),
+        Ok(())
     }
-}
 
-/// Before an update of a part.
-pub fn update(registry: &Registry, context: &WriteContext, kind: &KindInfo, part: Part, old: &Value, new: &mut Value) -> Result<(), ApiError> {
-    if let Some(node) = context.user.node_name() {
-        restrict(registry, node, kind, |restriction| restriction.update(part, old, new))?;
+    /// Both, of what is no object of the store: connections, evictions, bindings.
+    pub async fn admit(&self, attributes: &Attributes<'_>, object: &mut Value) -> Result<(), ApiError> {
+        self.mutate(attributes, object).await?;
+        self.validate(attributes, object).await
     }
-    match (kind.group, kind.plural) {
-        ("", "persistentvolumeclaims") if part == Part::Main => storage::check_growth(registry, kind, old, new)?,
-        ("scheduling.k8s.io", "priorityclasses") => priority::check_class(registry, kind, new)?,
-        _ => {}
-    }
-    if kind.group == "rbac.authorization.k8s.io" && !rbac::only_collects_garbage(old, new) {
-        rbac::check_escalation(registry, context, kind, new)?;
-    }
-    Ok(())
-}
-
-/// Before a deletion.
-pub fn delete(registry: &Registry, context: &WriteContext, kind: &KindInfo, namespace: &str, name: &str) -> Result<(), ApiError> {
-    if is(kind, "", "namespaces") && IMMORTAL.contains(&name) {
-        return Err(ApiError::forbidden(kind, name, "this namespace may not be deleted"));
-    }
-    if is(kind, "scheduling.k8s.io", "priorityclasses") {
-        priority::check_deletion(kind, name)?;
-    }
-    let Some(node) = context.user.node_name() else { return Ok(()) };
-    let stored = registry.store.get(&storage_key(kind, namespace, name)).map(|entry| entry.value()).unwrap_or_default();
-    restrict(registry, node, kind, |restriction| restriction.delete(name, namespace, &stored))
-}
-
-/// Before an eviction.
-pub fn evict(registry: &Registry, context: &WriteContext, kind: &KindInfo, namespace: &str, name: &str) -> Result<(), ApiError> {
-    let Some(node) = context.user.node_name() else { return Ok(()) };
-    let stored = registry.store.get(&storage_key(kind, namespace, name)).map(|entry| entry.value()).unwrap_or_default();
-    restrict(registry, node, kind, |restriction| restriction.evict(name, &stored))
-}
-
-fn restrict(
-    registry: &Registry,
-    node: &str,
-    kind: &KindInfo,
-    check: impl FnOnce(&node::Restriction<'_>) -> Result<(), ApiError>,
-) -> Result<(), ApiError> {
-    let is_pod = is(kind, "", "pods");
-    let own = if is_pod { registry.store.get(&format!("core/nodes//{node}")).map(|entry| entry.value()) } else { None };
-    check(&node::Restriction { node, kind, own: own.as_ref() })
-}
-
-/// A namespaced object needs a Namespace that is there and stays.
-fn namespace_lifecycle(registry: &Registry, kind: &KindInfo, object: &Value) -> Result<(), ApiError> {
-    if !kind.namespaced {
-        return Ok(());
-    }
-    let namespaces = kinds::by_resource("", "v1", "namespaces").ok_or_else(|| ApiError::internal("namespaces are not served"))?;
-    let name = object::namespace(object);
-    let stored = registry.store.get(&storage_key(namespaces, "", name)).ok_or_else(|| ApiError::not_found(namespaces, name))?;
-    if !object::is_deleting(&stored.value()) {
-        return Ok(());
-    }
-    let why = format!("unable to create new content in namespace {name} because it is being terminated");
-    let mut error = ApiError::forbidden(kind, object::name(object), &why);
-    if let Some(details) = error.details.as_mut() {
-        let message = format!("namespace {name} is being terminated");
-        details["causes"] = serde_json::json!([{"reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace"}]);
-    }
-    Err(error)
 }

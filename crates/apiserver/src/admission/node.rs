@@ -1,10 +1,12 @@
-//! NodeRestriction and TaintNodesByCondition (plugin/pkg/admission/noderestriction, plugin/pkg/admission/nodetaint).
+//! NodeRestriction (plugin/pkg/admission/noderestriction).
 
-use crate::kinds::{self, KindInfo};
+use super::Plugin;
+use crate::kind::{Attributes, Kind, Operation, Part};
+use crate::kinds;
 use crate::object;
-use crate::registry::Part;
 use crate::status::ApiError;
-use serde_json::{Value, json};
+use futures::future::BoxFuture;
+use serde_json::Value;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The labels of Kubernetes' own name spaces that a node gives itself (staging/src/k8s.io/kubelet/pkg/apis/well_known_labels.go).
@@ -22,25 +24,40 @@ const OWN_LABELS: [&str; 11] = [
     "beta.kubernetes.io/arch",
 ];
 const OWN_SPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
-const NOT_READY: &str = "node.kubernetes.io/not-ready";
-
-/// A new node takes no pods until it is ready.
-pub(super) fn taint_not_ready(node: &mut Value) {
-    let taints = object::array_mut(object::map_mut(node, "spec"), "taints");
-    if !taints
-        .iter()
-        .any(|taint| taint.get("key").is_some_and(|key| key == NOT_READY) && taint.get("effect").is_some_and(|effect| effect == "NoSchedule"))
-    {
-        taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
-    }
-}
 
 const LEASES: &str = "kube-node-lease";
 
+pub struct NodeRestriction;
+
+impl Plugin for NodeRestriction {
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        attributes.context.user.node_name().is_some()
+    }
+
+    fn mutate<'a>(&'a self, attributes: &'a Attributes<'a>, object: &'a mut Value) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(std::future::ready(check(attributes, object)))
+    }
+}
+
+fn check(attributes: &Attributes<'_>, object: &Value) -> Result<(), ApiError> {
+    let Attributes { kind, name, namespace, .. } = *attributes;
+    let Some(node) = attributes.context.user.node_name() else { return Ok(()) };
+    let stored = |key: &str| attributes.cluster.store.get(key).map(|entry| entry.value());
+    let own = if kind.is("", "pods") { stored(&format!("core/nodes//{node}")) } else { None };
+    let restriction = Restriction { node, kind, own: own.as_ref() };
+    match (attributes.operation, attributes.subresource) {
+        (Operation::Create, "") => restriction.create(object),
+        (Operation::Create, "eviction") => restriction.evict(name, &stored(&kind.key(namespace, name)).unwrap_or_default()),
+        (Operation::Update, _) => restriction.update(attributes.part, attributes.old.unwrap_or(&Value::Null), object),
+        (Operation::Delete, _) => restriction.delete(name, namespace, &stored(&kind.key(namespace, name)).unwrap_or_default()),
+        (Operation::Create | Operation::Connect, _) => Ok(()),
+    }
+}
+
 /// The writer, and what a rule needs beside the object.
-pub(super) struct Restriction<'a> {
+struct Restriction<'a> {
     pub node: &'a str,
-    pub kind: &'a KindInfo,
+    pub kind: &'a Kind,
     /// The node's own object as it is stored, if it is.
     pub own: Option<&'a Value>,
 }
@@ -51,10 +68,10 @@ impl Restriction<'_> {
     }
 
     /// What a node may create: itself, its Lease and CSINode, mirror pods of itself.
-    pub(super) fn create(&self, object: &Value) -> Result<(), ApiError> {
+    fn create(&self, object: &Value) -> Result<(), ApiError> {
         let (node, name) = (self.node, object::name(object));
         let refuse = |why: String| Err(self.refuse(name, &why));
-        match (self.kind.group, self.kind.plural) {
+        match (self.kind.group.as_str(), self.kind.plural.as_str()) {
             ("", "pods") => self.create_pod(object),
             ("", "nodes") if name != node => refuse(format!("node {node:?} is not allowed to modify node {name:?}")),
             ("", "nodes") if object::lookup(object, &["spec", "configSource"]).is_some_and(|source| !source.is_null()) => {
@@ -108,10 +125,10 @@ impl Restriction<'_> {
 
     /// What a node may change: itself (but not its taints, its owners, nor the labels reserved for administrators), the status of its pods,
     /// its Lease and CSINode.
-    pub(super) fn update(&self, part: Part, old: &Value, new: &Value) -> Result<(), ApiError> {
+    fn update(&self, part: Part, old: &Value, new: &Value) -> Result<(), ApiError> {
         let (node, name) = (self.node, object::name(old));
         let refuse = |why: String| Err(self.refuse(name, &why));
-        match (self.kind.group, self.kind.plural, part) {
+        match (self.kind.group.as_str(), self.kind.plural.as_str(), part) {
             ("", "nodes", _) => self.update_node(old, new),
             ("", "pods", Part::Main) => refuse(format!("unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods")),
             ("", "pods", Part::Status) => {
@@ -126,7 +143,7 @@ impl Restriction<'_> {
                 }
                 Ok(())
             }
-            ("", "pods", Part::EphemeralContainers) => {
+            ("", "pods", Part::Other("ephemeralcontainers")) => {
                 refuse("unexpected pod subresource \"ephemeralcontainers\", only 'status' and 'eviction' are allowed".into())
             }
             ("", "persistentvolumeclaims", Part::Status) if claim(old) == claim(new) => Ok(()),
@@ -164,10 +181,10 @@ impl Restriction<'_> {
     }
 
     /// What a node may delete: its pods, its Lease and CSINode.
-    pub(super) fn delete(&self, name: &str, namespace: &str, stored: &Value) -> Result<(), ApiError> {
+    fn delete(&self, name: &str, namespace: &str, stored: &Value) -> Result<(), ApiError> {
         let node = self.node;
         let refuse = |why: String| Err(self.refuse(name, &why));
-        match (self.kind.group, self.kind.plural) {
+        match (self.kind.group.as_str(), self.kind.plural.as_str()) {
             ("", "pods") if stored.is_null() => Ok(()),
             ("", "pods") if object::text(stored, &["spec", "nodeName"]) != node => {
                 refuse(format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
@@ -179,7 +196,7 @@ impl Restriction<'_> {
     }
 
     /// A node evicts its own pods only.
-    pub(super) fn evict(&self, name: &str, stored: &Value) -> Result<(), ApiError> {
+    fn evict(&self, name: &str, stored: &Value) -> Result<(), ApiError> {
         if stored.is_null() || object::text(stored, &["spec", "nodeName"]) == self.node {
             return Ok(());
         }
@@ -188,7 +205,7 @@ impl Restriction<'_> {
 
     /// Objects that belong to the node of their name.
     fn own_name(&self, name: &str, namespace: &str) -> Result<(), ApiError> {
-        let why = match (self.kind.group, self.kind.plural) {
+        let why = match (self.kind.group.as_str(), self.kind.plural.as_str()) {
             ("coordination.k8s.io", "leases") if namespace != LEASES => &format!("can only access leases in the {LEASES:?} system namespace"),
             ("coordination.k8s.io", "leases") if name != self.node => "can only access node lease with the same name as the requesting node",
             ("storage.k8s.io", "csinodes") if name != self.node => "can only access CSINode with the same name as the requesting node",
@@ -267,12 +284,14 @@ fn is_reserved(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+    use std::sync::Arc;
 
-    fn kind(plural: &str) -> &'static KindInfo {
+    fn kind(plural: &str) -> &'static Arc<Kind> {
         kinds::by_resource("", "v1", plural).unwrap()
     }
 
-    fn restriction<'a>(kind: &'a KindInfo, own: &'a Value) -> Restriction<'a> {
+    fn restriction<'a>(kind: &'a Kind, own: &'a Value) -> Restriction<'a> {
         Restriction { node: "n1", kind, own: Some(own) }
     }
 
@@ -370,7 +389,7 @@ mod tests {
         let whole = "unexpected operation \"UPDATE\", node \"n1\" can only create and delete mirror pods";
         check(pods.update(Part::Main, &mine, &mine), whole, "the pod");
         let containers = "unexpected pod subresource \"ephemeralcontainers\", only 'status' and 'eviction' are allowed";
-        check(pods.update(Part::EphemeralContainers, &mine, &mine), containers, "ephemeral containers");
+        check(pods.update(Part::Other("ephemeralcontainers"), &mine, &mine), containers, "ephemeral containers");
         check(pods.delete("p", "a", &mine), "", "deletion");
         check(pods.delete("p", "a", &other), "node \"n1\" can only delete pods with spec.nodeName set to itself", "another's deletion");
         check(pods.evict("p", &mine), "", "eviction");
@@ -460,13 +479,5 @@ mod tests {
         check(claims.update(Part::Main, &old, &old), "may only update PVC status", "spec");
         check(claims.create(&old), "may only update PVC status", "creation");
         check(claims.delete("c", "a", &old), "may only update PVC status", "deletion");
-    }
-
-    #[test]
-    fn new_nodes_are_not_ready_once() {
-        let mut node = json!({"metadata": {"name": "n"}});
-        taint_not_ready(&mut node);
-        taint_not_ready(&mut node);
-        assert_eq!(node["spec"]["taints"], json!([{"key": NOT_READY, "effect": "NoSchedule"}]));
     }
 }

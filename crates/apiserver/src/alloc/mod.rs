@@ -61,6 +61,11 @@ impl Allocators {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The service CIDR.
+    pub fn network(&self) -> IpNet {
+        self.cidr
+    }
+
     /// The first usable address of the service CIDR: the `kubernetes` Service's.
     pub fn first_address(&self) -> IpAddr {
         self.nth(1)

@@ -1,6 +1,7 @@
-//! Authentication: client certificates, ServiceAccount tokens, anonymous; and impersonation
+//! Authentication: client certificates, ServiceAccount tokens, bootstrap tokens, anonymous; and impersonation
 //! (apiserver/pkg/authentication).
 
+pub mod bootstrap_token;
 pub mod token;
 
 use serde_json::{Map, Value, json};

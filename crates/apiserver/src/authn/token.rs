@@ -2,9 +2,7 @@
 //! (pkg/serviceaccount/claims.go, pkg/registry/core/serviceaccount/storage/token.go).
 
 use super::{AUTHENTICATED, SERVICE_ACCOUNT_USER, UserInfo};
-use crate::kinds::{self, KindInfo};
 use crate::object;
-use crate::registry::storage_key;
 use crate::store::Store;
 use serde_json::{Map, Value, json};
 
@@ -76,8 +74,7 @@ pub fn user(store: &Store, claims: &Value, audiences: &[&str], now: i64) -> Opti
 }
 
 fn alive(store: &Store, plural: &str, namespace: &str, name: &str, uid: &str, now: i64) -> Option<()> {
-    let kind: &KindInfo = kinds::by_resource("", "v1", plural)?;
-    let stored = store.get(&storage_key(kind, namespace, name))?.value();
+    let stored = store.get(&format!("core/{plural}/{namespace}/{name}"))?.value();
     let deleted: Option<jiff::Timestamp> = object::text(&stored, &["metadata", "deletionTimestamp"]).parse().ok();
     let gone = deleted.is_some_and(|deleted| deleted.as_second() < now - LEEWAY);
     (object::uid(&stored) == uid && !gone).then_some(())

@@ -244,6 +244,15 @@ fn system_roles() -> Vec<(&'static str, Vec<Value>)> {
                 rule(&[""], &["nodes/configz", "nodes/healthz", "nodes/log", "nodes/metrics", "nodes/pods", "nodes/proxy", "nodes/stats"], &["*"]),
             ],
         ),
+        ("system:node-bootstrapper", vec![rule(&["certificates.k8s.io"], &["certificatesigningrequests"], &["create", "get", "list", "watch"])]),
+        (
+            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+            vec![rule(&["certificates.k8s.io"], &["certificatesigningrequests/nodeclient"], &["create"])],
+        ),
+        (
+            "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+            vec![rule(&["certificates.k8s.io"], &["certificatesigningrequests/selfnodeclient"], &["create"])],
+        ),
         ("system:node-proxier", network.clone()),
         ("mullion:node-network", network),
         (

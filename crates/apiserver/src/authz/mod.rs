@@ -6,7 +6,6 @@ mod node;
 mod rbac;
 
 use crate::authn::{MASTERS, UserInfo};
-use crate::http::path::RequestInfo;
 use crate::status::{ApiError, qualified};
 use crate::store::Store;
 use serde_json::Value;
@@ -32,22 +31,6 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// What a request asks.
-    pub fn of(user: &UserInfo, info: &RequestInfo, field_selector: &str) -> Self {
-        Self {
-            user: user.clone(),
-            verb: info.verb.to_string(),
-            is_resource: info.is_resource,
-            group: info.group.clone(),
-            resource: info.resource.clone(),
-            subresource: info.subresource.clone(),
-            namespace: info.namespace.clone(),
-            name: info.name.clone(),
-            path: info.path.clone(),
-            field_selector: field_selector.to_string(),
-        }
-    }
-
     /// `pods`, or `pods/log`.
     fn resource_and_subresource(&self) -> String {
         if self.subresource.is_empty() { self.resource.clone() } else { format!("{}/{}", self.resource, self.subresource) }

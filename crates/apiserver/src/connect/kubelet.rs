@@ -4,9 +4,7 @@
 //! authority that it is that node.
 
 use crate::authn::NODE_USER;
-use crate::kinds;
 use crate::object;
-use crate::server::Api;
 use crate::status::ApiError;
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -15,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
 use pki::CertKey;
 use rustls_pki_types::ServerName;
+use serde_json::Value;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,33 +127,36 @@ fn names(certificate: &[u8], node: &str) -> bool {
     subject || alternative.is_some_and(|names| names.value.general_names.iter().any(is_node))
 }
 
-/// Address and port of a node's kubelet.
-pub(super) fn location(api: &Api, node: &str) -> Result<Location, ApiError> {
-    let nodes = kinds::by_resource("", "v1", "nodes").ok_or_else(ApiError::no_such_resource)?;
-    let node_object = api.registry.get(nodes, "", node)?.value();
-    let addresses = object::list(&node_object, &["status", "addresses"]);
-    let address = addresses
-        .iter()
-        .filter(|address| object::text(address, &["type"]) == "InternalIP")
-        .find_map(|address| object::text(address, &["address"]).parse().ok());
-    let port = object::integer(&node_object, &["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(|port| u16::try_from(port).ok());
-    let address = address.ok_or_else(|| ApiError::internal(format!("no preferred addresses found; known addresses: {addresses:?}")))?;
-    if !api.node_networks.allow(&address) {
-        tracing::warn!(node, %address, "a node's address is outside of the networks of nodes: its kubelet is not dialled");
-        return Err(ApiError::bad_request("address not allowed"));
+impl Location {
+    /// Where the kubelet of a node is, by its Node object.
+    pub fn of(node: &Value, networks: &NodeNetworks) -> Result<Self, ApiError> {
+        let addresses = object::list(node, &["status", "addresses"]);
+        let address = addresses
+            .iter()
+            .filter(|address| object::text(address, &["type"]) == "InternalIP")
+            .find_map(|address| object::text(address, &["address"]).parse().ok());
+        let port = object::integer(node, &["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(|port| u16::try_from(port).ok());
+        let address = address.ok_or_else(|| ApiError::internal(format!("no preferred addresses found; known addresses: {addresses:?}")))?;
+        let name = object::name(node);
+        if !networks.allow(&address) {
+            tracing::warn!(node = name, %address, "a node's address is outside of the networks of nodes: its kubelet is not dialled");
+            return Err(ApiError::bad_request("address not allowed"));
+        }
+        Ok(Self { node: name.to_string(), address, port: port.filter(|port| *port != 0).unwrap_or(DEFAULT_PORT) })
     }
-    Ok(Location { node: node.to_string(), address, port: port.filter(|port| *port != 0).unwrap_or(DEFAULT_PORT) })
 }
 
-/// A document of a node's kubelet, as a whole.
-pub async fn read(api: &Api, node: &str, target: &str) -> Result<Bytes, ApiError> {
-    let failed = |error: String| ApiError::new(503, "ServiceUnavailable", format!("reading {target} of node {node}: {error}"));
-    let location = location(api, node)?;
-    let ask = async {
-        let answer = api.kubelet.get(&location, target).await?;
-        let status = answer.status();
-        let body = http_body_util::Limited::new(answer.into_body(), LARGEST_DOCUMENT).collect().await.map_err(|error| error.to_string())?.to_bytes();
-        if status.is_success() { Ok(body) } else { Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim())) }
-    };
-    tokio::time::timeout(CONNECT, ask).await.map_err(|_| failed("timed out".into()))?.map_err(failed)
+impl KubeletClient {
+    /// A document of a kubelet, as a whole.
+    pub async fn read(&self, location: &Location, target: &str) -> Result<Bytes, ApiError> {
+        let failed = |error: String| ApiError::new(503, "ServiceUnavailable", format!("reading {target} of node {}: {error}", location.node));
+        let ask = async {
+            let answer = self.get(location, target).await?;
+            let status = answer.status();
+            let body =
+                http_body_util::Limited::new(answer.into_body(), LARGEST_DOCUMENT).collect().await.map_err(|error| error.to_string())?.to_bytes();
+            if status.is_success() { Ok(body) } else { Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim())) }
+        };
+        tokio::time::timeout(CONNECT, ask).await.map_err(|_| failed("timed out".into()))?.map_err(failed)
+    }
 }

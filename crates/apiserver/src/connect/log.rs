@@ -1,9 +1,9 @@
 //! pods/log: read from the kubelet (pkg/registry/core/pod/rest/log.go).
 
-use super::{container, encode, kubelet, pod_of};
-use crate::http::Call;
+use super::{container, encode, pod_of};
+use crate::http::call::Call;
 use crate::http::respond::{self, Body};
-use crate::kinds::KindInfo;
+use crate::kind::Kind;
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
@@ -12,6 +12,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use std::sync::Arc;
 use std::time::Duration;
 use streaming::upgrade::{self, Wire};
 use streaming::websocket::Tunnel;
@@ -27,7 +28,7 @@ const BINARY: &str = "binary.k8s.io";
 const LINGER: Duration = Duration::from_secs(60);
 
 /// `kubectl logs`; over WebSocket for those who ask so.
-pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
+pub(super) async fn serve(api: &Api, call: &Call, kind: &Arc<Kind>, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let response = read(api, call, kind).await?;
     if upgrade::requested(request.headers()) != Some(Wire::WebSocket) || !response.status().is_success() {
         return Ok(response);
@@ -63,7 +64,7 @@ async fn send(log: Body, client: TokioIo<Upgraded>) {
     }
 }
 
-async fn read(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Response<Body>, ApiError> {
+async fn read(api: &Api, call: &Call, kind: &Arc<Kind>) -> Result<Response<Body>, ApiError> {
     let pod = pod_of(api, call, kind)?;
     let container = container(&pod, &call.info.name, call.query.get("container").unwrap_or_default())?;
     let node = object::text(&pod, &["spec", "nodeName"]);
@@ -73,7 +74,7 @@ async fn read(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Respons
     let options: Vec<String> =
         OPTIONS.iter().filter_map(|option| call.query.get(option).map(|value| format!("{option}={}", encode(value)))).collect();
     let target = format!("/containerLogs/{}/{}/{container}?{}", call.info.namespace, call.info.name, options.join("&"));
-    let location = kubelet::location(api, node)?;
+    let location = api.kubelet_location(node)?;
     let answer = api.kubelet.get(&location, &target).await;
     let (address, port) = (location.address, location.port);
     let answer = answer.map_err(|error| ApiError::internal(format!("Get \"https://{}{target}\": {error}", super::authority(address, port))))?;

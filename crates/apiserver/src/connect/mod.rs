@@ -6,9 +6,9 @@ mod log;
 mod proxy;
 mod stream;
 
-use crate::http::Call;
+use crate::http::call::Call;
 use crate::http::respond::{self, Body};
-use crate::kinds::{self, KindInfo};
+use crate::kind::{Attributes, Kind, Operation, Route, Subresource, WriteContext};
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
@@ -18,8 +18,9 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use kubelet::{KubeletClient, Location};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use streaming::upgrade::{self, Answer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -30,25 +31,53 @@ const CONNECT: Duration = Duration::from_secs(10);
 const LARGEST_REFUSAL: usize = 64 << 10;
 
 /// The kind whose subresource is a connection, if the request asks for one.
-pub fn kind_of(call: &Call) -> Option<&'static KindInfo> {
+pub fn kind_of(api: &Api, call: &Call) -> Option<Arc<Kind>> {
     let info = &call.info;
-    let kind = kinds::by_resource(&info.group, &info.version, &info.resource)?;
-    let connects = match (kind.group, kind.plural) {
-        ("", "pods") => matches!(info.subresource.as_str(), "attach" | "exec" | "log" | "portforward" | "proxy"),
-        ("", "services" | "nodes") => info.subresource == "proxy",
-        _ => false,
-    };
-    (connects && kind.subresources.contains(&info.subresource.as_str())).then_some(kind)
+    let kind = api.registry.kinds.find(&info.group, &info.version, &info.resource)?;
+    let connects = kind.subresource(&info.subresource).is_some_and(|subresource| matches!(subresource.route, Route::Connect));
+    connects.then_some(kind)
 }
 
 /// Answers such a request: `call` says what is asked for (its body is empty), `request` brings the body and the upgrade.
-pub async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+pub async fn serve(api: &Api, call: &Call, kind: &Arc<Kind>, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    // A log is read, not connected to.
+    if let Some(subresource) = kind.subresource(&call.info.subresource).filter(|subresource| subresource.name != "log") {
+        let context = WriteContext::new(call.user.clone(), false);
+        let attributes = Attributes::create(&api.registry, &context, kind, &call.info.namespace, &call.info.name);
+        let attributes = attributes.below(Operation::Connect, subresource.name);
+        api.registry.admission.admit(&attributes, &mut options(call, subresource)).await?;
+    }
     match (call.info.subresource.as_str(), request.method()) {
         ("proxy", _) => proxy::serve(api, call, kind, request).await,
         ("log", &Method::GET) => log::serve(api, call, kind, request).await,
         ("exec" | "attach" | "portforward", &Method::GET | &Method::POST) => stream::serve(api, call, kind, request).await,
         _ => Err(ApiError::method_not_allowed(kind, call.info.verb)),
     }
+}
+
+/// The options of a connection as admission sees them, from the query.
+fn options(call: &Call, subresource: &Subresource) -> Value {
+    let mut options = json!({"kind": subresource.body.kind, "apiVersion": "v1"});
+    for flag in ["stdin", "stdout", "stderr", "tty"] {
+        if call.query.flag(flag) {
+            options[flag] = true.into();
+        }
+    }
+    let texts: Vec<&str> = call.query.all("command").collect();
+    if !texts.is_empty() {
+        options["command"] = json!(texts);
+    }
+    let ports: Vec<i64> = call.query.all("ports").filter_map(|port| port.parse().ok()).collect();
+    if !ports.is_empty() {
+        options["ports"] = json!(ports);
+    }
+    if let Some(container) = call.query.get("container") {
+        options["container"] = container.into();
+    }
+    if subresource.name == "proxy" {
+        options["path"] = call.info.rest.as_str().into();
+    }
+    options
 }
 
 /// `ADDRESS:PORT`.
@@ -60,7 +89,7 @@ fn encode(value: &str) -> String {
     percent_encoding::utf8_percent_encode(value, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
-fn pod_of(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Value, ApiError> {
+fn pod_of(api: &Api, call: &Call, kind: &Arc<Kind>) -> Result<Value, ApiError> {
     Ok(api.registry.get(kind, &call.info.namespace, &call.info.name)?.value())
 }
 

@@ -2,10 +2,12 @@
 //! (pkg/registry/core/{node,pod,service}/…, apimachinery/pkg/util/proxy). Pages are passed on as they are: links in them are not
 //! rewritten, redirects are.
 
-use super::{Target, Transport, kubelet};
-use crate::http::Call;
+use super::{Target, Transport};
+use crate::backends::{backends, is_global};
+use crate::http::call::Call;
 use crate::http::respond::{self, Body};
-use crate::kinds::{self, KindInfo};
+use crate::kind::Kind;
+use crate::kinds;
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
@@ -16,6 +18,7 @@ use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use std::net::IpAddr;
+use std::sync::Arc;
 use streaming::upgrade;
 use thiserror_ext::AsReport as _;
 
@@ -35,7 +38,7 @@ const NOT_PASSED_ON: [HeaderName; 11] = [
 ];
 
 /// Answers such a request.
-pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
+pub(super) async fn serve(api: &Api, call: &Call, kind: &Arc<Kind>, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let (prefix, rest) = split(request.uri().path(), kind.namespaced);
     let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
     let upgrades = upgrade::requested(request.headers()).is_some();
@@ -47,7 +50,7 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut r
         return Ok(response);
     }
     let path = format!("{}{query}", if rest.is_empty() { "/" } else { &rest });
-    let target = match kind.plural {
+    let target = match kind.plural.as_str() {
         "nodes" => node(api, &call.info.name, path)?,
         "pods" => pod(api, call, path)?,
         _ => service(api, call, path)?,
@@ -99,7 +102,7 @@ impl<'a> Id<'a> {
 
 fn node(api: &Api, name: &str, path: String) -> Result<Target, ApiError> {
     let id = Id::of(name, "node")?;
-    let location = kubelet::location(api, id.name)?;
+    let location = api.kubelet_location(id.name)?;
     match id.port.parse::<u16>() {
         Err(_) => Ok(Target::kubelet(location, path)),
         Ok(own) if own == location.port => Ok(Target::kubelet(location, path)),
@@ -130,14 +133,6 @@ fn allowed(api: &Api, address: &IpAddr) -> bool {
     is_global(address) && !api.node_networks.except.contains(address)
 }
 
-fn is_global(address: &IpAddr) -> bool {
-    let special = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    !special && !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
-}
-
 fn service(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
     let id = Id::of(&call.info.name, "service")?;
     let unavailable = |message: String| ApiError::new(503, "ServiceUnavailable", message);
@@ -152,7 +147,7 @@ fn service(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
         Err(_) => id.port,
     };
     let slices = kinds::by_resource("discovery.k8s.io", "v1", "endpointslices").ok_or_else(ApiError::no_such_resource)?;
-    let (_, rows) = api.registry.store.list(&crate::registry::prefix(slices, &call.info.namespace));
+    let (_, rows) = api.registry.store.list(&slices.prefix(&call.info.namespace));
     let slices: Vec<Value> = rows.into_iter().map(|(_, entry)| entry.value()).collect();
     let mut backends = backends(&slices, id.name, name);
     backends.retain(|(address, _)| allowed(api, address));
@@ -161,24 +156,6 @@ fn service(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
     }
     let (address, port) = backends.swap_remove(rand::random_range(0..backends.len()));
     Ok(Target { transport: Transport::Plain, address, port, path })
-}
-
-/// Ready backends of a Service's port by its name.
-fn backends(slices: &[Value], service: &str, port: &str) -> Vec<(IpAddr, u16)> {
-    let of_service = slices.iter().filter(|slice| {
-        object::lookup(slice, &["metadata", "labels"]).and_then(|labels| labels.get("kubernetes.io/service-name")).is_some_and(|name| name == service)
-    });
-    let mut found = Vec::new();
-    for slice in of_service {
-        let own = object::list(slice, &["ports"]).iter().find(|own| object::name_of(own) == port);
-        let Some(number) = own.and_then(|own| object::integer(own, &["port"])).and_then(|number| u16::try_from(number).ok()) else { continue };
-        let ready = object::list(slice, &["endpoints"])
-            .iter()
-            .filter(|endpoint| object::lookup(endpoint, &["conditions", "ready"]).and_then(Value::as_bool).unwrap_or(true));
-        let addresses = ready.flat_map(|endpoint| object::list(endpoint, &["addresses"])).filter_map(|address| address.as_str()?.parse().ok());
-        found.extend(addresses.filter(is_global).map(|address| (address, number)));
-    }
-    found
 }
 
 async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &str) -> Result<Response<Body>, ApiError> {

@@ -5,22 +5,23 @@
 
 use super::{Connected, Target, container, encode, kubelet, pod_of};
 use crate::authz::Attributes;
-use crate::http::Call;
+use crate::http::call::Call;
 use crate::http::respond::{self, Body};
-use crate::kinds::KindInfo;
+use crate::kind::Kind;
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
 use http::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use std::sync::Arc;
 use streaming::remotecommand::{self, Outcome, Remote, Requested};
 use streaming::upgrade::{self, Answer};
 use streaming::{portforward, websocket};
 use thiserror_ext::AsReport as _;
 
 /// Answers such a request.
-pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
+pub(super) async fn serve(api: &Api, call: &Call, kind: &Arc<Kind>, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
     // A WebSocket is asked for with GET, and `get` must not be enough to run programs
     // (feature AuthorizePodWebsocketUpgradeCreatePermission, on since 1.35).
     let attributes = Attributes { verb: "create".into(), ..Attributes::of(&call.user, &call.info, "") };
@@ -40,7 +41,7 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &'static KindInfo, mut r
     if node.is_empty() {
         return Err(ApiError::bad_request(format!("pod {} does not have a host assigned", call.info.name)));
     }
-    let target = Target::kubelet(kubelet::location(api, node)?, path);
+    let target = Target::kubelet(api.kubelet_location(node)?, path);
     let headers = request.headers().clone();
     if upgrade::requested(&headers).is_none() {
         return Err(ApiError::bad_request("Upgrade request required"));

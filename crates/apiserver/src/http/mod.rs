@@ -1,6 +1,9 @@
 //! The HTTP pipeline: authentication, request info, authorization, answer. The same pipeline serves TLS connections and in-process clients.
 
+pub mod apply;
+pub mod call;
 mod compress;
+mod field_validation;
 mod impersonate;
 pub mod json;
 pub mod negotiate;
@@ -17,6 +20,7 @@ use crate::connect;
 use crate::server::Api;
 use crate::status::ApiError;
 use bytes::{Buf, Bytes};
+use call::Call;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -33,17 +37,6 @@ const LARGEST_BODY: usize = 3 << 20;
 /// How long a client may take to send its body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A request that has been read, authenticated and authorized.
-pub struct Call {
-    /// What is asked for.
-    pub info: RequestInfo,
-    /// The user of the request.
-    pub user: UserInfo,
-    pub query: Query,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-}
-
 /// Answers one request. `identity` is what the transport knows: a verified client certificate, or an in-process identity.
 pub async fn handle<B>(api: Arc<Api>, request: Request<B>, identity: Option<UserInfo>) -> Response<Body>
 where
@@ -55,7 +48,7 @@ where
     let encoding = accepted.as_ref().map_or(Encoding::Json, |accepted| accepted.encoding);
     let (mut parts, body) = request.into_parts();
     let query = Query::parse(parts.uri.query().unwrap_or_default());
-    let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+    let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query, &api.registry.kinds.now());
     tracing::trace!(path = parts.uri.path(), "request");
     let user = match authenticate(&api, &parts.headers, identity) {
         Ok(user) => user,
@@ -73,10 +66,10 @@ where
         return respond::error(encoding, &error);
     }
     let mut call = Call { info, user, query, headers: std::mem::take(&mut parts.headers), body: Bytes::new() };
-    let answer = match connect::kind_of(&call) {
+    let answer = match connect::kind_of(&api, &call) {
         Some(kind) => {
             parts.headers.clone_from(&call.headers);
-            connect::serve(&api, &call, kind, Request::from_parts(parts, boxed(body))).await
+            connect::serve(&api, &call, &kind, Request::from_parts(parts, boxed(body))).await
         }
         None => serve(&api, &mut call, body).await,
     };

@@ -1,6 +1,6 @@
 //! Everything that is not a resource: health, version, discovery, OpenAPI, the token issuer's documents.
 
-use super::Call;
+use super::call::Call;
 use super::negotiate::{self, Encoding, Transform};
 use super::respond::{self, Body};
 use crate::authn::token::ISSUER;
@@ -23,9 +23,9 @@ pub fn serve(api: &Api, call: &Call) -> Result<Response<Body>, ApiError> {
         ["version"] => Ok(respond::document(Encoding::Json, 200, &api.version())),
         ["api" | "apis", ..] => discovery(api, call, &parts),
         ["openapi", "v2"] => Ok(openapi_v2(api, call)),
-        ["openapi", "v3"] => Ok(openapi_index()),
-        ["openapi", "v3", "api", version] => openapi(call, "", version),
-        ["openapi", "v3", "apis", group, version] => openapi(call, group, version),
+        ["openapi", "v3"] => Ok(openapi_index(api)),
+        ["openapi", "v3", "api", version] => openapi(api, call, "", version),
+        ["openapi", "v3", "apis", group, version] => openapi(api, call, group, version),
         ["openid", "v1", "jwks"] => Ok(respond::bytes(200, "application/jwk-set+json", api.tokens.key_set().to_string())),
         [".well-known", "openid-configuration"] => Ok(respond::document(Encoding::Json, 200, &issuer())),
         [""] => Ok(respond::document(Encoding::Json, 200, &json!({"paths": ROOT_PATHS}))),
@@ -60,16 +60,17 @@ fn health(api: &Api, call: &Call, which: &str, check: &[&str]) -> Response<Body>
 }
 
 fn discovery(api: &Api, call: &Call, parts: &[&str]) -> Result<Response<Body>, ApiError> {
+    let kinds = &api.registry.kinds.now();
     let accepted = negotiate::accept(&call.headers)?;
     let aggregated = accepted.transform == Transform::AggregatedDiscovery;
     let document = match parts {
-        ["api"] if aggregated => Some(schema::discovery_aggregated(true)),
-        ["apis"] if aggregated => Some(schema::discovery_aggregated(false)),
+        ["api"] if aggregated => Some(schema::discovery_aggregated(kinds, true)),
+        ["apis"] if aggregated => Some(schema::discovery_aggregated(kinds, false)),
         ["api"] => Some(schema::discovery_api_versions(&api.server_address())),
-        ["apis"] => Some(schema::discovery_group_list()),
-        ["api", version] => schema::discovery_resource_list("", version),
-        ["apis", group] => schema::discovery_group(group),
-        ["apis", group, version] => schema::discovery_resource_list(group, version),
+        ["apis"] => Some(schema::discovery_group_list(kinds)),
+        ["api", version] => schema::discovery_resource_list(kinds, "", version),
+        ["apis", group] => schema::discovery_group(kinds, group),
+        ["apis", group, version] => schema::discovery_resource_list(kinds, group, version),
         _ => None,
     };
     let Some(document) = document else { return Ok(respond::not_found()) };
@@ -82,8 +83,8 @@ fn discovery(api: &Api, call: &Call, parts: &[&str]) -> Result<Response<Body>, A
     Ok(response)
 }
 
-fn openapi_index() -> Response<Body> {
-    respond::document(Encoding::Json, 200, &schema::openapi_v3_index())
+fn openapi_index(api: &Api) -> Response<Body> {
+    respond::document(Encoding::Json, 200, &schema::openapi_v3_index(&api.registry.kinds.now()))
 }
 
 /// The old document without any type: kubectl looks a kind up in it after version 3 did not have it, and must find nothing there rather
@@ -100,10 +101,14 @@ fn openapi_v2(api: &Api, call: &Call) -> Response<Body> {
 
 /// One document. The index names it by its hash; what was fetched by the present hash never changes
 /// (kube-openapi/pkg/handler3).
-fn openapi(call: &Call, group: &str, version: &str) -> Result<Response<Body>, ApiError> {
-    let hash = schema::openapi_hash();
+fn openapi(api: &Api, call: &Call, group: &str, version: &str) -> Result<Response<Body>, ApiError> {
+    let kinds = &api.registry.kinds.now();
+    let hash = schema::openapi_hash(kinds);
     let asked = call.query.get("hash").unwrap_or_default();
-    if !schema::openapi_v3_index()["paths"].as_object().is_some_and(|paths| paths.contains_key(call.info.path.trim_start_matches("/openapi/v3/"))) {
+    if !schema::openapi_v3_index(kinds)["paths"]
+        .as_object()
+        .is_some_and(|paths| paths.contains_key(call.info.path.trim_start_matches("/openapi/v3/")))
+    {
         return Ok(respond::not_found());
     }
     if !asked.is_empty() && asked != hash {
@@ -116,7 +121,7 @@ fn openapi(call: &Call, group: &str, version: &str) -> Result<Response<Body>, Ap
     let mut response = if known {
         respond::text(304, "")
     } else {
-        let Some(document) = schema::openapi_v3(group, version) else { return Ok(respond::not_found()) };
+        let Some(document) = schema::openapi_v3(kinds, group, version) else { return Ok(respond::not_found()) };
         respond::bytes(200, "application/json", document)
     };
     let headers = response.headers_mut();

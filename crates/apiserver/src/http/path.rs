@@ -2,9 +2,12 @@
 //! (apiserver/pkg/endpoints/request/requestinfo.go).
 
 use super::query::Query;
-use crate::kinds::{self, KindInfo};
+use crate::authn::UserInfo;
+use crate::authz::Attributes;
+use crate::kind::{Kind, Set};
 use crate::selectors::FieldSelector;
 use http::Method;
+use std::sync::Arc;
 
 /// Upstream's `RequestInfo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +41,7 @@ impl RequestInfo {
     ///
     /// Every segment of an accepted path is in the result, and nothing else is: what is authorized is what is acted on. A path with an
     /// empty or an ambiguous segment, with a kind in the wrong scope or with segments that would be ignored is an [`UnknownShape`].
-    pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Self, UnknownShape> {
+    pub fn parse(method: &Method, path: &str, query: &Query, kinds: &Set) -> Result<Self, UnknownShape> {
         let mut info = Self { verb: method_verb(method), path: path.to_string(), ..Self::default() };
         let raw = path.strip_prefix('/').ok_or(UnknownShape)?;
         let raw: Vec<&str> = raw.strip_suffix('/').unwrap_or(raw).split('/').collect();
@@ -55,7 +58,7 @@ impl RequestInfo {
         info.group = next(&mut first)?.unwrap_or_default();
         let watches = decode(rest[0])? == "watch";
         info.locate(if watches { &rest[1..] } else { rest })?;
-        info.check_scope()?;
+        info.check_scope(kinds)?;
         info.verb = info.resource_verb(method, query);
         if watches {
             if !matches!(*method, Method::GET | Method::HEAD) || !info.subresource.is_empty() {
@@ -93,17 +96,15 @@ impl RequestInfo {
     }
 
     /// The kind that is served here, stored or computed.
-    pub fn kind(&self) -> Option<&'static KindInfo> {
-        let all = kinds::KINDS.iter().chain(kinds::REVIEWS).chain(kinds::METRICS);
-        let mut served = all.filter(|kind| kind.plural == self.resource && kind.group == self.group && kind.version == self.version);
-        if self.is_resource { served.next() } else { None }
+    pub fn kind<'a>(&self, kinds: &'a Set) -> Option<&'a Arc<Kind>> {
+        if self.is_resource { kinds.find(&self.group, &self.version, &self.resource) } else { None }
     }
 
     /// Only a namespaced kind lies below a namespace, and its objects lie nowhere else: whoever may do something to everything in a
     /// namespace may do nothing to nodes or to another Namespace.
-    fn check_scope(&self) -> Result<(), UnknownShape> {
-        let Some(kind) = self.kind() else { return Ok(()) };
-        let itself = kind.group.is_empty() && kind.plural == "namespaces";
+    fn check_scope(&self, kinds: &Set) -> Result<(), UnknownShape> {
+        let Some(kind) = self.kind(kinds) else { return Ok(()) };
+        let itself = kind.is("", "namespaces");
         let fits = if kind.namespaced { !self.namespace.is_empty() || self.name.is_empty() } else { self.namespace.is_empty() || itself };
         if fits { Ok(()) } else { Err(UnknownShape) }
     }
@@ -119,6 +120,24 @@ impl RequestInfo {
             Method::GET | Method::HEAD if query.flag("watch") => "watch",
             Method::GET | Method::HEAD => "list",
             _ => "",
+        }
+    }
+}
+
+impl Attributes {
+    /// What a request asks.
+    pub fn of(user: &UserInfo, info: &RequestInfo, field_selector: &str) -> Self {
+        Self {
+            user: user.clone(),
+            verb: info.verb.to_string(),
+            is_resource: info.is_resource,
+            group: info.group.clone(),
+            resource: info.resource.clone(),
+            subresource: info.subresource.clone(),
+            namespace: info.namespace.clone(),
+            name: info.name.clone(),
+            path: info.path.clone(),
+            field_selector: field_selector.to_string(),
         }
     }
 }
@@ -158,15 +177,16 @@ fn is_segment(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::builtin;
     use proptest::prelude::*;
 
     fn parse(method: &str, target: &str) -> RequestInfo {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        RequestInfo::parse(&method.parse().unwrap(), path, &Query::parse(query)).unwrap_or_else(|_| panic!("{method} {target}"))
+        RequestInfo::parse(&method.parse().unwrap(), path, &Query::parse(query), builtin()).unwrap_or_else(|_| panic!("{method} {target}"))
     }
 
     fn refused(target: &str) -> bool {
-        RequestInfo::parse(&Method::GET, target, &Query::default()).is_err()
+        RequestInfo::parse(&Method::GET, target, &Query::default(), builtin()).is_err()
     }
 
     #[test]
@@ -237,7 +257,7 @@ mod tests {
         ] {
             assert!(refused(target), "{target}");
         }
-        assert!(RequestInfo::parse(&Method::POST, "/api/v1/watch/pods", &Query::default()).is_err());
+        assert!(RequestInfo::parse(&Method::POST, "/api/v1/watch/pods", &Query::default(), builtin()).is_err());
     }
 
     fn segments() -> impl Strategy<Value = Vec<String>> {
@@ -279,7 +299,7 @@ mod tests {
         #[test]
         fn what_is_authorized_is_all_that_was_asked(segments in segments(), method in prop::sample::select(vec!["GET", "POST", "PUT", "DELETE"])) {
             let path = format!("/{}", segments.join("/"));
-            if let Ok(info) = RequestInfo::parse(&method.parse().unwrap(), &path, &Query::default()) && info.is_resource {
+            if let Ok(info) = RequestInfo::parse(&method.parse().unwrap(), &path, &Query::default(), builtin()) && info.is_resource {
                 let mut said = if info.group.is_empty() { vec!["api"] } else { vec!["apis", &info.group] };
                 said.push(&info.version);
                 if segments[said.len()] == "watch" {
@@ -294,7 +314,7 @@ mod tests {
                 said.extend([&*info.resource, &info.name, &info.subresource, &info.rest].into_iter().filter(|part| !part.is_empty()));
                 let plain = |path: &str| path.trim_end_matches('/').replace("%61", "a").replace("%6e", "n");
                 prop_assert_eq!(plain(&format!("/{}", said.join("/"))), plain(&path));
-                if let Some(kind) = info.kind() {
+                if let Some(kind) = info.kind(builtin()) {
                     prop_assert!(kind.namespaced || itself || info.namespace.is_empty());
                     prop_assert!(!kind.namespaced || info.name.is_empty() || !info.namespace.is_empty());
                 }

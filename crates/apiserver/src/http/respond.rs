@@ -1,10 +1,8 @@
 //! Responses: objects, lists, tables, metadata only, errors.
 
 use super::negotiate::{Accepted, Encoding, Transform};
-use crate::kinds::KindInfo;
+use crate::kind::Kind;
 use crate::object;
-use crate::registry::api_version;
-use crate::registry::events;
 use crate::registry::read::Page;
 use crate::status::ApiError;
 use crate::store::Entry;
@@ -61,8 +59,8 @@ pub fn not_found() -> Response<Body> {
 }
 
 /// One object, transformed as asked.
-pub fn object(accepted: Accepted, kind: &KindInfo, code: u16, include: &str, value: Value) -> Response<Body> {
-    let value = if accepted.transform == Transform::None { events::outgoing(kind, value) } else { value };
+pub fn object(accepted: Accepted, kind: &Kind, code: u16, include: &str, value: Value) -> Response<Body> {
+    let value = if accepted.transform == Transform::None { kind.outgoing(value) } else { value };
     let is_status = value.get("kind").is_some_and(|kind| kind == "Status");
     match accepted.transform {
         Transform::Table if !is_status => {
@@ -75,14 +73,14 @@ pub fn object(accepted: Accepted, kind: &KindInfo, code: u16, include: &str, val
 }
 
 /// One stored object: its bytes as they are when nothing is to be done to them.
-pub fn entry(accepted: Accepted, kind: &KindInfo, include: &str, entry: &Entry) -> Response<Body> {
-    if accepted.transform == Transform::None && accepted.encoding == Encoding::Json && !events::is_view(kind) {
+pub fn entry(accepted: Accepted, kind: &Kind, include: &str, entry: &Entry) -> Response<Body> {
+    if accepted.transform == Transform::None && accepted.encoding == Encoding::Json && !kind.is_view() {
         return bytes(200, "application/json", Bytes::from_owner(std::sync::Arc::clone(&entry.bytes)));
     }
     object(accepted, kind, 200, include, entry.value())
 }
 
-pub fn list(accepted: Accepted, kind: &KindInfo, include: &str, page: &Page) -> Response<Body> {
+pub fn list(accepted: Accepted, kind: &Kind, include: &str, page: &Page) -> Response<Body> {
     let metadata = page.metadata();
     match (accepted.transform, accepted.encoding) {
         (Transform::Table, encoding) => {
@@ -94,16 +92,16 @@ pub fn list(accepted: Accepted, kind: &KindInfo, include: &str, page: &Page) -> 
             let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items});
             document(encoding, 200, &list)
         }
-        (_, Encoding::Json) if !events::is_view(kind) => bytes(200, "application/json", joined(kind, &metadata, &page.entries)),
+        (_, Encoding::Json) if !kind.is_view() => bytes(200, "application/json", joined(kind, &metadata, &page.entries)),
         (_, encoding) => {
-            let items: Vec<Value> = page.entries.iter().map(|entry| events::outgoing(kind, entry.value())).collect();
+            let items: Vec<Value> = page.entries.iter().map(|entry| kind.outgoing(entry.value())).collect();
             document(encoding, 200, &list_value(kind, &metadata, items))
         }
     }
 }
 
 /// A list of objects that are computed.
-pub fn values(accepted: Accepted, kind: &KindInfo, include: &str, metadata: &Value, items: Vec<Value>) -> Response<Body> {
+pub fn values(accepted: Accepted, kind: &Kind, include: &str, metadata: &Value, items: Vec<Value>) -> Response<Body> {
     match accepted.transform {
         Transform::Table => document(accepted.encoding, 200, &table(kind, &items, include, metadata.clone())),
         Transform::Metadata => {
@@ -116,13 +114,13 @@ pub fn values(accepted: Accepted, kind: &KindInfo, include: &str, metadata: &Val
 }
 
 /// A list of objects that are at hand.
-pub fn list_value(kind: &KindInfo, metadata: &Value, items: Vec<Value>) -> Value {
-    json!({"kind": format!("{}List", kind.kind), "apiVersion": api_version(kind), "metadata": metadata, "items": items})
+pub fn list_value(kind: &Kind, metadata: &Value, items: Vec<Value>) -> Value {
+    json!({"kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": metadata, "items": items})
 }
 
 /// A list put together from stored bytes, without decoding any.
-fn joined(kind: &KindInfo, metadata: &Value, entries: &[Entry]) -> Vec<u8> {
-    let head = format!("{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[", kind.kind, api_version(kind));
+fn joined(kind: &Kind, metadata: &Value, entries: &[Entry]) -> Vec<u8> {
+    let head = format!("{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[", kind.list_kind, kind.api_version());
     let mut body = Vec::with_capacity(head.len() + 2 + entries.iter().map(|entry| entry.bytes.len() + 1).sum::<usize>());
     body.extend_from_slice(head.as_bytes());
     for (index, entry) in entries.iter().enumerate() {
@@ -141,15 +139,15 @@ pub fn partial(object: &Value) -> Value {
 }
 
 /// `meta.k8s.io/v1` Table of objects; `include` is `includeObject`: Metadata (the default), Object or None.
-pub fn table(kind: &KindInfo, items: &[Value], include: &str, metadata: Value) -> Value {
-    let mut table = crate::table::render(kind, items, jiff::Timestamp::now());
+pub fn table(kind: &Kind, items: &[Value], include: &str, metadata: Value) -> Value {
+    let mut table = crate::table::render(kind, &kind.printer, items, jiff::Timestamp::now());
     table["kind"] = "Table".into();
     table["apiVersion"] = "meta.k8s.io/v1".into();
     table["metadata"] = metadata;
     if let Some(Value::Array(rows)) = table.get_mut("rows") {
         for (row, item) in rows.iter_mut().zip(items) {
             row["object"] = match include {
-                "Object" => events::outgoing(kind, item.clone()),
+                "Object" => kind.outgoing(item.clone()),
                 "None" => Value::Null,
                 _ => partial(item),
             };

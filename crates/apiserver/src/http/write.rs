@@ -1,16 +1,17 @@
 //! The bodies of writes: decoding, field validation, the four kinds of patches
 //! (apiserver/pkg/endpoints/handlers/{create,update,patch}.go).
 
-use super::Call;
+use super::apply::{self, APPLY_PATCH};
+use super::call::Call;
+use super::field_validation::{FieldValidation, field_validation};
 use super::json;
 use super::negotiate::{self, decode_strictly};
 use crate::authz::Attributes;
-use crate::kinds::KindInfo;
+use crate::fields;
+use crate::kind::{Kind, Part, WriteContext};
 use crate::object;
 use crate::patch::PatchError;
-use crate::registry::events;
 use crate::registry::update::Target;
-use crate::registry::{Part, WriteContext, api_version};
 use crate::server::Api;
 use crate::status::ApiError;
 use crate::{patch, schema};
@@ -21,59 +22,37 @@ const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 
-/// `fieldValidation`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FieldValidation {
-    Ignore,
-    Warn,
-    Strict,
-}
-
-fn field_validation(call: &Call) -> Result<FieldValidation, ApiError> {
-    match call.query.get("fieldValidation").unwrap_or_default() {
-        "" | "Warn" => Ok(FieldValidation::Warn),
-        "Ignore" => Ok(FieldValidation::Ignore),
-        "Strict" => Ok(FieldValidation::Strict),
-        other => {
-            let message = format!(
-                "CreateOptions.meta.k8s.io \"\" is invalid: fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-            );
-            Err(ApiError::new(422, "Invalid", message))
-        }
-    }
-}
-
 /// Decodes and checks the body of a creation or replacement.
-pub fn decode_object(kind: &KindInfo, call: &Call, context: &WriteContext) -> Result<Value, ApiError> {
+pub fn decode_object(kind: &Kind, call: &Call, context: &WriteContext) -> Result<Value, ApiError> {
     let (value, repeated) = decode_strictly(&negotiate::content_type(&call.headers), &call.body)?;
     check_type(kind, &value)?;
     let prefix = format!("{} in version {:?} cannot be handled as a {}: ", kind.kind, kind.version, kind.kind);
     let checked =
         check_fields(kind, value, repeated, field_validation(call)?, context).map_err(|text| ApiError::bad_request(format!("{prefix}{text}")))?;
-    Ok(events::incoming(kind, checked))
+    Ok(kind.incoming(checked))
 }
 
-fn check_type(kind: &KindInfo, value: &Value) -> Result<(), ApiError> {
+fn check_type(kind: &Kind, value: &Value) -> Result<(), ApiError> {
     let (version, name) = (object::text(value, &["apiVersion"]), object::text(value, &["kind"]));
     if name.is_empty() && version.is_empty() {
         return Ok(());
     }
-    if version != api_version(kind) || name != kind.kind {
+    if version != kind.api_version() || name != kind.kind {
         let (group, short) = version.split_once('/').unwrap_or(("", version));
         let message = format!(
             "{name} in version {short:?} cannot be handled as a {}: no kind {name:?} is registered for version {:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
             kind.kind,
             if group.is_empty() { short.to_string() } else { format!("{group}/{short}") },
         );
-        let mismatch = format!("the API version in the data ({version}) does not match the expected API version ({})", api_version(kind));
+        let mismatch = format!("the API version in the data ({version}) does not match the expected API version ({})", kind.api_version());
         return Err(ApiError::bad_request(if name == kind.kind { mismatch } else { message }));
     }
     Ok(())
 }
 
 /// Types are always checked; unknown and `repeated` fields are refused, reported or ignored.
-fn check_fields(kind: &KindInfo, value: Value, repeated: Vec<String>, validation: FieldValidation, context: &WriteContext) -> Result<Value, String> {
-    let checked = schema::decode_check(kind, value).map_err(|error| error.to_string())?;
+fn check_fields(kind: &Kind, value: Value, repeated: Vec<String>, validation: FieldValidation, context: &WriteContext) -> Result<Value, String> {
+    let checked = schema::decode_check(kind, fields::keep_reset(value)).map_err(|error| error.to_string())?;
     let mut found = repeated;
     found.extend(checked.unknown);
     match validation {
@@ -86,11 +65,14 @@ fn check_fields(kind: &KindInfo, value: Value, repeated: Vec<String>, validation
 
 /// PUT or PATCH of a part; the flag says whether the object was created by it.
 pub async fn update(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Target<'_>) -> Result<(Value, bool), ApiError> {
+    if apply::is_apply(call) {
+        return apply::apply(api, call, context, target).await;
+    }
     if call.info.verb == "patch" {
         return patch(api, call, context, target).await.map(|object| (object, false));
     }
     let object = decode_object(target.kind, call, context)?;
-    let may_create = target.part == Part::Main && creates_on_update(target.kind) && object::resource_version(&object).is_empty();
+    let may_create = target.part == Part::Main && target.kind.strategy.create_on_update && object::resource_version(&object).is_empty();
     // Without a resourceVersion a replacement is unconditional: it is tried again on whatever is there.
     let unconditional = object::resource_version(&object).is_empty();
     match api.registry.update(context, target, unconditional, |_| Ok(object.clone())).await {
@@ -103,27 +85,16 @@ pub async fn update(api: &Arc<Api>, call: &Call, context: &WriteContext, target:
     }
 }
 
-/// The kinds whose strategies say `AllowCreateOnUpdate`.
-fn creates_on_update(kind: &KindInfo) -> bool {
-    matches!(
-        (kind.group, kind.plural),
-        ("", "endpoints" | "events" | "limitranges")
-            | ("events.k8s.io", "events")
-            | ("coordination.k8s.io", "leases")
-            | ("rbac.authorization.k8s.io", _)
-    )
-}
-
 async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Target<'_>) -> Result<Value, ApiError> {
     let content_type = negotiate::content_type(&call.headers);
     let validation = field_validation(call)?;
     if ![JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH].contains(&content_type.as_str()) {
-        return Err(ApiError::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH]));
+        return Err(ApiError::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH]));
     }
     let (document, repeated) = patch_document(&call.body)?;
     let kind = target.kind;
     let change = |current: &Value| {
-        let view = events::is_view(kind).then(|| events::outgoing(kind, current.clone()));
+        let view = kind.is_view().then(|| kind.outgoing(current.clone()));
         let current = view.as_ref().unwrap_or(current);
         let patched = match content_type.as_str() {
             JSON_PATCH => patch::json(current, &document),
@@ -133,7 +104,7 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
         let patched = patched.map_err(|error| patch_error(&error))?;
         let text = patched.to_string();
         check_fields(kind, patched, repeated.clone(), validation, context)
-            .map(|object| events::incoming(kind, object))
+            .map(|object| kind.incoming(object))
             .map_err(|error| ApiError::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: {text:?}: {error}")))
     };
     api.registry.update(context, target, true, change).await

@@ -2,22 +2,24 @@
 //! (what metrics-server does, without its clock: nothing is read while nobody looks).
 
 mod exposition;
+pub mod kept;
 mod usage;
 
-use crate::connect::kubelet;
+use crate::http::call::Call;
+use crate::http::negotiate;
 use crate::http::respond::{self, Body};
-use crate::http::{Call, negotiate, resource};
-use crate::kinds::{self, KindInfo};
+use crate::kind::Kind;
+use crate::kinds;
 use crate::object;
 use crate::registry::read::Selection;
 use crate::server::Api;
 use crate::status::ApiError;
 use futures::StreamExt;
 use http::Response;
+use kept::Pair;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::Duration;
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 use usage::Reading;
 
@@ -33,38 +35,27 @@ const TRIES: usize = 10;
 /// Kubelets asked at once.
 const AT_ONCE: usize = 16;
 
-/// The last two readings of a node.
-struct Pair {
-    before: Reading,
-    after: Reading,
-    read: Instant,
-}
-
-/// The readings that are kept between requests, by node.
-#[derive(Default)]
-pub struct Kept(Mutex<HashMap<String, Pair>>);
-
 /// Answers a request for metrics; `None` for anything else.
 pub async fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError> {
     let info = &call.info;
     if info.group != GROUP {
         return Ok(None);
     }
-    let kind = kinds::METRICS.iter().find(|kind| kind.version == info.version && kind.plural == info.resource);
-    let kind = kind.filter(|_| info.subresource.is_empty()).ok_or_else(ApiError::no_such_resource)?;
-    resource::check_route(kind, call)?;
+    let kind = api.registry.kinds.find(&info.group, &info.version, &info.resource);
+    let kind = &kind.filter(|_| info.subresource.is_empty()).ok_or_else(ApiError::no_such_resource)?;
+    call.check_route(kind)?;
     if !kind.verbs.contains(&info.verb) {
         return Err(ApiError::method_not_allowed(kind, info.verb));
     }
     let accepted = negotiate::accept(&call.headers)?;
-    let of = kinds::by_resource("", "v1", kind.plural).ok_or_else(ApiError::no_such_resource)?;
+    let of = kinds::by_resource("", "v1", &kind.plural).ok_or_else(ApiError::no_such_resource)?;
     let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
     let objects: Vec<Value> = if info.verb == "get" {
         let found = api.registry.get(of, namespace, &info.name);
         vec![found.map_err(|_| not_found(kind, namespace, &info.name))?.value()]
     } else {
         let selection = Selection::parse(of, &call.query)?;
-        let (_, rows) = api.registry.store.list(&crate::registry::prefix(of, namespace));
+        let (_, rows) = api.registry.store.list(&of.prefix(namespace));
         rows.into_iter().map(|(_, entry)| entry.value()).filter(|object| selection.matches(object)).collect()
     };
     let mut items = measure(api, kind, &objects).await;
@@ -78,14 +69,14 @@ pub async fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, Api
     Ok(Some(answer))
 }
 
-fn not_found(kind: &KindInfo, namespace: &str, name: &str) -> ApiError {
+fn not_found(kind: &Kind, namespace: &str, name: &str) -> ApiError {
     let shown = if namespace.is_empty() { name.to_string() } else { format!("{namespace}/{name}") };
     ApiError::not_found(kind, &shown)
 }
 
 /// The metrics objects of nodes or pods; those that nobody can say anything of are left out.
-async fn measure(api: &Api, kind: &KindInfo, objects: &[Value]) -> Vec<Value> {
-    let node_of = |object: &Value| match kind.kind {
+async fn measure(api: &Api, kind: &Kind, objects: &[Value]) -> Vec<Value> {
+    let node_of = |object: &Value| match kind.kind.as_str() {
         "NodeMetrics" => object::name(object).to_string(),
         _ => object::text(object, &["spec", "nodeName"]).to_string(),
     };
@@ -175,6 +166,6 @@ async fn read_pair(api: &Api, node: &str, last: Option<Reading>) -> Result<Pair,
 }
 
 async fn read(api: &Api, node: &str) -> Result<Reading, ApiError> {
-    let text = kubelet::read(api, node, "/metrics/resource").await?;
+    let text = api.kubelet.read(&api.kubelet_location(node)?, "/metrics/resource").await?;
     Ok(Reading::parse(&String::from_utf8_lossy(&text), jiff::Timestamp::now().as_millisecond()))
 }

@@ -1,11 +1,11 @@
-//! The three patch formats, each a pure function from an object and a patch document to the patched object.
+//! The patch formats but apply, each a pure function from an object and a patch document to the patched object.
 
-mod strategic;
 #[cfg(test)]
 mod tests;
 
+use crate::fields;
 use crate::http::json::DEEPEST;
-use crate::kinds::KindInfo;
+use crate::kind::Kind;
 use json_patch::PatchOperation;
 use serde_json::Value;
 
@@ -109,6 +109,6 @@ pub fn merge(object: &Value, patch: &Value) -> Value {
 }
 
 /// Applies a strategic merge patch by upstream's merge keys for the kind.
-pub fn strategic(info: &KindInfo, object: &Value, patch: &Value) -> Result<Value, PatchError> {
-    strategic::apply(info.schema_type, object, patch)
+pub fn strategic(kind: &Kind, object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    kube_schema::strategic::apply(fields::type_of(kind), object, patch).map_err(|error| PatchError::Malformed(error.0))
 }

@@ -65,12 +65,14 @@ pub fn decode(body: &[u8]) -> Result<Value> {
     Ok(Value::Object(object))
 }
 
-/// The table's name of a kind: `apps/v1` Deployment is `apps.Deployment`.
+/// The table's name of a kind: `apps/v1` Deployment is `apps.Deployment`, `autoscaling/v2` HorizontalPodAutoscaler is
+/// `autoscalingv2.HorizontalPodAutoscaler`.
 fn message_of(version: &str, kind: &str) -> String {
     const EVERYWHERE: [&str; 5] = ["DeleteOptions", "CreateOptions", "UpdateOptions", "PatchOptions", "ListOptions"];
-    let (group, _) = version.split_once('/').unwrap_or(("core", version));
+    let (group, version) = version.split_once('/').unwrap_or(("core", version));
     let package = if EVERYWHERE.contains(&kind) { "meta" } else { group.split('.').next().unwrap_or(group) };
-    format!("{package}.{kind}")
+    let versioned = format!("{package}{version}.{kind}");
+    if line(&versioned).is_some() { versioned } else { format!("{package}.{kind}") }
 }
 
 fn line(message: &str) -> Option<&'static str> {
@@ -320,6 +322,20 @@ mod tests {
             "spec": {"ports": [{"protocol": "TCP", "port": 80, "targetPort": 81}], "selector": {"app": "web"}},
         });
         assert_eq!(decode(&body).unwrap(), expected);
+    }
+
+    #[test]
+    fn versions_of_a_kind_have_their_own_messages() {
+        let metric =
+            [bytes(1, b"Resource"), bytes(4, &[bytes(1, b"cpu"), bytes(2, &[bytes(1, b"Utilization"), vec![4 << 3, 50]].concat())].concat())]
+                .concat();
+        let raw = bytes(2, &[vec![3 << 3, 5], bytes(4, &metric)].concat());
+        let spec = decode(&envelope("autoscaling/v2", "HorizontalPodAutoscaler", &raw)).unwrap()["spec"].clone();
+        let expected = json!({"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}});
+        assert_eq!(spec, json!({"maxReplicas": 5, "metrics": [expected]}));
+        let raw = bytes(2, &[vec![3 << 3, 5], vec![4 << 3, 50]].concat());
+        let spec = decode(&envelope("autoscaling/v1", "HorizontalPodAutoscaler", &raw)).unwrap()["spec"].clone();
+        assert_eq!(spec, json!({"maxReplicas": 5, "targetCPUUtilizationPercentage": 50}));
     }
 
     #[test]

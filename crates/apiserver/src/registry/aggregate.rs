@@ -1,12 +1,14 @@
 //! ClusterRoles put together from others (pkg/controller/clusterroleaggregation): done here, at once with the write that calls for it.
 
-use super::{Registry, WriteContext, prefix};
+use super::Registry;
 use crate::authn::{MASTERS, UserInfo};
-use crate::kinds::{self, KindInfo};
+use crate::kind::{Kind, WriteContext};
+use crate::kinds;
 use crate::object;
 use crate::selectors::LabelSelector;
 use crate::status::ApiError;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Roles of roles of roles: upstream's admin ← edit ← view needs three rounds.
 const DEEPEST: usize = 8;
@@ -17,7 +19,7 @@ impl Registry {
         let kind = kinds::by_resource("rbac.authorization.k8s.io", "v1", "clusterroles").ok_or_else(ApiError::no_such_resource)?;
         let context = WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false);
         for _ in 0..DEEPEST {
-            let roles: Vec<Value> = self.store.list(&prefix(kind, "")).1.into_iter().map(|(_, entry)| entry.value()).collect();
+            let roles: Vec<Value> = self.store.list(&kind.prefix("")).1.into_iter().map(|(_, entry)| entry.value()).collect();
             let changes = plan(&roles);
             if changes.is_empty() {
                 return Ok(());
@@ -30,7 +32,7 @@ impl Registry {
         Ok(())
     }
 
-    async fn set_rules(&self, context: &WriteContext, kind: &'static KindInfo, name: &str, rules: &[Value]) -> Result<(), ApiError> {
+    async fn set_rules(&self, context: &WriteContext, kind: &Arc<Kind>, name: &str, rules: &[Value]) -> Result<(), ApiError> {
         let set = |role: &mut Value| {
             if let Some(role) = role.as_object_mut() {
                 role.insert("rules".into(), rules.into());

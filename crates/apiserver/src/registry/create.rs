@@ -1,12 +1,13 @@
 //! Creation (apiserver/pkg/registry/generic/registry/store.go `Create`, registry/rest/create.go).
 
-use super::{Part, Registry, WriteContext, api_version, events, storage_key, strategy, write_error};
-use crate::kinds::KindInfo;
+use super::{Registry, write_error};
+use crate::fields;
+use crate::kind::{Attributes, Kind, Part, WriteContext};
 use crate::object;
 use crate::status::ApiError;
 use crate::store::{Expect, WriteError};
-use crate::{admission, defaults, validation};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Longest generateName that is kept before the random suffix (names.SimpleNameGenerator).
 const LONGEST_BASE: usize = 58;
@@ -16,40 +17,47 @@ const NAME_TRIES: usize = 8;
 
 impl Registry {
     /// Creates an object in `namespace` ("" for cluster scope) and returns it as stored.
-    pub async fn create(&self, context: &WriteContext, kind: &'static KindInfo, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
+    pub async fn create(&self, context: &WriteContext, kind: &Arc<Kind>, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
         check_namespace(kind, namespace, &mut object)?;
         let generated = object::name(&object).is_empty() && !object::text(&object, &["metadata", "generateName"]).is_empty();
         if !object::resource_version(&object).is_empty() {
             return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
         }
         fill_system_fields(kind, &mut object);
-        defaults::apply(kind, &mut object);
-        admission::create(self, context, kind, &mut object).await?;
-        strategy::prepare_create(kind, &mut object);
+        kind.apply_defaults(&mut object);
+        fields::track_creation(kind, context, &mut object);
+        let owners = fields::owners(&object);
+        let name = object::name(&object).to_string();
+        self.admission.mutate(&Attributes::create(self, context, kind, namespace, &name), &mut object).await?;
+        fields::repair_owners(context, &mut object, owners);
         let mut tries = if generated { NAME_TRIES } else { 1 };
         loop {
+            let mut named = object.clone();
             if generated {
-                generate_name(&mut object);
+                generate_name(&mut named);
             }
+            // The strategy may write the name elsewhere.
+            kind.prepare_new(&mut named);
             tries -= 1;
-            match self.create_once(context, kind, namespace, object.clone()).await {
+            match self.create_once(context, kind, namespace, named).await {
                 Err(error) if error.reason == "AlreadyExists" && tries > 0 => {}
                 other => return other,
             }
         }
     }
 
-    async fn create_once(&self, context: &WriteContext, kind: &'static KindInfo, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
+    async fn create_once(&self, context: &WriteContext, kind: &Arc<Kind>, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
         let name = object::name(&object).to_string();
-        let key = storage_key(kind, namespace, &name);
-        let errors = validation::create(kind, &object);
+        let key = kind.key(namespace, &name);
+        let errors = kind.errors_of_new(&object);
         if !errors.is_empty() {
             return Err(ApiError::invalid(kind, &name, &errors));
         }
-        validation::warnings(kind, &object).into_iter().for_each(|warning| context.warn(warning));
+        kind.warnings_of(&object).into_iter().for_each(|warning| context.warn(warning));
         if self.store.get(&key).is_some() {
             return Err(ApiError::already_exists(kind, &name));
         }
+        self.admission.validate(&Attributes::create(self, context, kind, namespace, &name), &object).await?;
         let claim = self.allocate_service(kind, None, &mut object)?;
         if context.dry_run {
             return Ok(object);
@@ -64,9 +72,9 @@ impl Registry {
     }
 
     /// Writes a bootstrap object unless one of that name exists.
-    pub async fn ensure(&self, kind: &'static KindInfo, namespace: &str, mut object: Value) -> Result<(), ApiError> {
+    pub async fn ensure(&self, kind: &Arc<Kind>, namespace: &str, mut object: Value) -> Result<(), ApiError> {
         let name = object::name(&object).to_string();
-        let key = storage_key(kind, namespace, &name);
+        let key = kind.key(namespace, &name);
         if self.store.get(&key).is_some() {
             return Ok(());
         }
@@ -74,8 +82,8 @@ impl Registry {
             object::metadata(&mut object).insert("namespace".into(), namespace.into());
         }
         fill_system_fields(kind, &mut object);
-        defaults::apply(kind, &mut object);
-        strategy::prepare_create(kind, &mut object);
+        kind.apply_defaults(&mut object);
+        kind.prepare_new(&mut object);
         match self.store.put(&key, Expect::Absent, object).await {
             Ok(_) | Err(WriteError::Exists) => Ok(()),
             Err(error) => Err(write_error(kind, &name, &error)),
@@ -84,7 +92,7 @@ impl Registry {
 }
 
 /// registry/rest/meta.go `EnsureObjectNamespaceMatchesRequestNamespace`.
-pub(super) fn check_namespace(kind: &KindInfo, namespace: &str, object: &mut Value) -> Result<(), ApiError> {
+pub(super) fn check_namespace(kind: &Kind, namespace: &str, object: &mut Value) -> Result<(), ApiError> {
     let found = object::namespace(object).to_string();
     if !kind.namespaced {
         return if found.is_empty() {
@@ -103,25 +111,24 @@ pub(super) fn check_namespace(kind: &KindInfo, namespace: &str, object: &mut Val
 }
 
 /// registry/rest/meta.go `FillObjectMetaSystemFields`, and the type's name, in the order people expect to read.
-fn fill_system_fields(kind: &KindInfo, object: &mut Value) {
+fn fill_system_fields(kind: &Kind, object: &mut Value) {
     let metadata = object::metadata(object);
-    for member in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields", "resourceVersion"] {
+    for member in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
         metadata.shift_remove(member);
     }
     metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
     metadata.insert("creationTimestamp".into(), object::now().into());
-    strategy::drop_nulls(metadata);
+    object::drop_nulls(metadata);
     set_type(kind, object);
 }
 
 /// Sets apiVersion and kind, in front.
-pub(super) fn set_type(kind: &KindInfo, object: &mut Value) {
+pub(super) fn set_type(kind: &Kind, object: &mut Value) {
     let Some(map) = object.as_object_mut() else { return };
     map.shift_remove("apiVersion");
     map.shift_remove("kind");
-    let version = if events::is_view(kind) { kind.version.to_string() } else { api_version(kind) };
-    map.shift_insert(0, "apiVersion".into(), version.into());
-    map.shift_insert(0, "kind".into(), kind.kind.into());
+    map.shift_insert(0, "apiVersion".into(), kind.stored_api_version().into());
+    map.shift_insert(0, "kind".into(), kind.kind.as_str().into());
 }
 
 fn generate_name(object: &mut Value) {
@@ -135,7 +142,7 @@ impl Registry {
     pub async fn edit(
         &self,
         context: &WriteContext,
-        kind: &'static KindInfo,
+        kind: &Arc<Kind>,
         namespace: &str,
         name: &str,
         change: impl Fn(&mut Value) -> Result<(), ApiError>,

@@ -2,12 +2,13 @@
 //! (apiserver/pkg/registry/rest/delete.go, registry/generic/registry/store.go `Delete`).
 
 use super::read::Selection;
-use super::{Registry, WriteContext, pod, prefix, storage_key, write_error};
-use crate::kinds::KindInfo;
+use super::{Registry, write_error};
+use crate::kind::{Attributes, Kind, WriteContext};
 use crate::object;
 use crate::status::{self, ApiError};
 use crate::store::{Entry, Expect};
 use serde_json::Value;
+use std::sync::Arc;
 
 const TRIES: usize = 8;
 const ORPHAN: &str = "orphan";
@@ -61,21 +62,38 @@ pub enum Deleted {
 }
 
 impl Registry {
-    /// Deletes one object, or begins to.
+    /// Deletes one object, or begins to, if admission lets it.
     pub async fn delete(
         &self,
         context: &WriteContext,
-        kind: &'static KindInfo,
+        kind: &Arc<Kind>,
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
-        let key = storage_key(kind, namespace, name);
+        let attributes = Attributes::create(self, context, kind, namespace, name).delete(None);
+        self.admission.mutate(&attributes, &mut Value::Null).await?;
+        if let Some(entry) = self.store.get(&kind.key(namespace, name)) {
+            self.admission.validate(&Attributes { old: Some(&entry.value()), ..attributes }, &Value::Null).await?;
+        }
+        self.delete_admitted(context, kind, namespace, name, options).await
+    }
+
+    /// The same, of what has been admitted in another way.
+    pub async fn delete_admitted(
+        &self,
+        context: &WriteContext,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
+        let key = kind.key(namespace, name);
         for _ in 0..TRIES {
             let entry = self.store.get(&key).ok_or_else(|| ApiError::not_found(kind, name))?;
             let object = entry.value();
             check_preconditions(kind, name, options, &object)?;
-            let (changed, pending) = plan(kind, object, options)?;
+            let (changed, pending) = plan(kind, object, options);
             match self.carry_out(context, kind, &key, &entry, changed, pending).await {
                 Err(error) if error.is_conflict() && options.resource_version.is_none() => {}
                 other => return other,
@@ -87,7 +105,7 @@ impl Registry {
     async fn carry_out(
         &self,
         context: &WriteContext,
-        kind: &'static KindInfo,
+        kind: &Arc<Kind>,
         key: &str,
         entry: &Entry,
         object: Value,
@@ -113,12 +131,12 @@ impl Registry {
     pub async fn delete_collection(
         &self,
         context: &WriteContext,
-        kind: &'static KindInfo,
+        kind: &Arc<Kind>,
         namespace: &str,
         selection: &Selection,
         options: &DeleteOptions,
     ) -> Result<Vec<Value>, ApiError> {
-        let (_, rows) = self.store.list(&prefix(kind, namespace));
+        let (_, rows) = self.store.list(&kind.prefix(namespace));
         let mut deleted = Vec::new();
         for (_, entry) in rows {
             let object = entry.value();
@@ -135,7 +153,7 @@ impl Registry {
     }
 }
 
-fn check_preconditions(kind: &KindInfo, name: &str, options: &DeleteOptions, object: &Value) -> Result<(), ApiError> {
+fn check_preconditions(kind: &Kind, name: &str, options: &DeleteOptions, object: &Value) -> Result<(), ApiError> {
     let uid = object::uid(object);
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}");
@@ -150,56 +168,33 @@ fn check_preconditions(kind: &KindInfo, name: &str, options: &DeleteOptions, obj
 }
 
 /// What a deletion makes of an object, and whether the object stays for now. Pure.
-fn plan(kind: &KindInfo, mut object: Value, options: &DeleteOptions) -> Result<(Value, bool), ApiError> {
-    set_propagation(&mut object, options);
-    if kind.group.is_empty() && kind.plural == "namespaces" {
-        return super::namespace::plan_deletion(object);
+fn plan(kind: &Kind, mut object: Value, options: &DeleteOptions) -> (Value, bool) {
+    set_propagation(&mut object, options, kind.deletion.orphans);
+    if let Some(plan) = &kind.deletion.plan {
+        return plan(object);
     }
     let held = !object::finalizers(&object).is_empty();
-    let mut grace = if kind.group.is_empty() && kind.plural == "pods" { pod::grace(&object, options.grace) } else { 0 };
+    let mut grace = kind.deletion.grace.as_ref().map_or(0, |grace| grace(&object, options.grace));
     if object::is_deleting(&object) {
         let running = object::integer(&object, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or_default();
         if options.grace.is_none() || grace >= running && running > 0 {
             // A deletion runs already and this one does not hasten it; it is done when nothing holds the object.
-            return Ok((object, held || running > 0));
+            return (object, held || running > 0);
         }
         grace = grace.min(running);
     }
     if grace > 0 || held {
-        begin(&mut object, grace);
-        return Ok((object, true));
+        object::begin_deletion(&mut object, grace);
+        return (object, true);
     }
-    Ok((object, false))
-}
-
-/// Marks the beginning of a deletion (or shortens one).
-pub(super) fn begin(object: &mut Value, grace: i64) {
-    let fresh = !object::is_deleting(object);
-    let generation = object::integer(object, &["metadata", "generation"]);
-    let metadata = object::metadata(object);
-    let when = metadata.get("deletionTimestamp").and_then(Value::as_str).map(str::to_string);
-    let running = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64);
-    if fresh || running != Some(grace) {
-        let when = if fresh { object::seconds_from_now(grace) } else { shortened(when.as_deref(), running, grace) };
-        metadata.insert("deletionTimestamp".into(), when.into());
-        metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
-    }
-    if let Some(generation) = generation.filter(|generation| fresh && *generation > 0) {
-        metadata.insert("generation".into(), (generation + 1).into());
-    }
-}
-
-/// The end of a deletion that has been hastened: counted from when it began.
-fn shortened(when: Option<&str>, running: Option<i64>, grace: i64) -> String {
-    let end = when.and_then(|text| text.parse::<jiff::Timestamp>().ok()).map(jiff::Timestamp::as_second);
-    let now = jiff::Timestamp::now().as_second();
-    let began = end.map_or(now, |end| end - running.unwrap_or_default());
-    object::seconds_from_now(began + grace - now)
+    (object, false)
 }
 
 /// `deletionFinalizersForGarbageCollection`: what the garbage collector is asked to do first.
-fn set_propagation(object: &mut Value, options: &DeleteOptions) {
-    let Some(policy) = options.propagation.as_deref() else { return };
+fn set_propagation(object: &mut Value, options: &DeleteOptions, orphans: bool) {
+    let own = object::finalizers(object).iter().any(|name| *name == ORPHAN || *name == FOREGROUND);
+    let default = (orphans && !own).then_some("Orphan");
+    let Some(policy) = options.propagation.as_deref().or(default) else { return };
     let wanted = match policy {
         "Orphan" => Some(ORPHAN),
         "Foreground" => Some(FOREGROUND),
@@ -221,7 +216,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn kind(plural: &str) -> &'static KindInfo {
+    fn kind(plural: &str) -> &'static Arc<Kind> {
         crate::kinds::by_resource("", "v1", plural).unwrap()
     }
 
@@ -236,31 +231,31 @@ mod tests {
     #[test]
     fn pods_go_gracefully_once_scheduled() {
         let unscheduled = json!({"metadata": {"name": "a"}, "spec": {"terminationGracePeriodSeconds": 30}});
-        assert!(!plan(kind("pods"), unscheduled, &DeleteOptions::default()).unwrap().1);
-        let (pod, pending) = plan(kind("pods"), running_pod(), &DeleteOptions::default()).unwrap();
+        assert!(!plan(kind("pods"), unscheduled, &DeleteOptions::default()).1);
+        let (pod, pending) = plan(kind("pods"), running_pod(), &DeleteOptions::default());
         assert!(pending);
         assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 30);
         assert_eq!(pod["metadata"]["generation"], 2);
         // Once more: nothing changes. With grace 0: it goes.
-        let (again, pending) = plan(kind("pods"), pod.clone(), &DeleteOptions::default()).unwrap();
+        let (again, pending) = plan(kind("pods"), pod.clone(), &DeleteOptions::default());
         assert!(pending);
         assert_eq!(again, pod);
-        let (hastened, pending) = plan(kind("pods"), pod.clone(), &grace(5)).unwrap();
+        let (hastened, pending) = plan(kind("pods"), pod.clone(), &grace(5));
         assert!(pending);
         assert_eq!(hastened["metadata"]["deletionGracePeriodSeconds"], 5);
-        assert!(!plan(kind("pods"), pod, &grace(0)).unwrap().1);
+        assert!(!plan(kind("pods"), pod, &grace(0)).1);
     }
 
     #[test]
     fn finalizers_hold_an_object() {
-        let (held, pending) = plan(kind("configmaps"), json!({"metadata": {"name": "a", "finalizers": ["x/y"]}}), &DeleteOptions::default()).unwrap();
+        let (held, pending) = plan(kind("configmaps"), json!({"metadata": {"name": "a", "finalizers": ["x/y"]}}), &DeleteOptions::default());
         assert!(pending && object::is_deleting(&held));
         let options = DeleteOptions { propagation: Some("Foreground".into()), ..DeleteOptions::default() };
-        let (foreground, pending) = plan(kind("configmaps"), json!({"metadata": {"name": "a"}}), &options).unwrap();
+        let (foreground, pending) = plan(kind("configmaps"), json!({"metadata": {"name": "a"}}), &options);
         assert!(pending);
         assert_eq!(foreground["metadata"]["finalizers"], json!(["foregroundDeletion"]));
         let options = DeleteOptions { propagation: Some("Background".into()), ..DeleteOptions::default() };
-        assert!(!plan(kind("configmaps"), json!({"metadata": {"name": "a"}}), &options).unwrap().1);
+        assert!(!plan(kind("configmaps"), json!({"metadata": {"name": "a"}}), &options).1);
     }
 
     #[test]

@@ -37,8 +37,10 @@ fn last_written(event: &Value) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::Chain;
     use crate::alloc::Allocators;
     use crate::authz::Authorizer;
+    use crate::kind::{Cluster, Kinds};
     use crate::store::Store;
     use serde_json::json;
     use std::sync::Arc;
@@ -47,11 +49,13 @@ mod tests {
     async fn only_old_events_go() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(dir.path()).unwrap());
-        let registry = Registry {
+        let cluster = Cluster {
             allocators: Allocators::new("10.96.0.0/12".parse().unwrap(), 30000..=32767),
             authorizer: Arc::new(Authorizer::new(Arc::clone(&store))),
             store: Arc::clone(&store),
+            kinds: Kinds::new([]),
         };
+        let registry = Registry { cluster, admission: Chain::default() };
         let event = |created: &str, last: &str| json!({"metadata": {"creationTimestamp": created}, "lastTimestamp": last});
         store.put("core/events/a/old", Expect::Absent, event("2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z")).await.unwrap();
         store.put("core/events/a/repeated", Expect::Absent, event("2026-01-01T00:00:00Z", "2026-01-01T00:50:00Z")).await.unwrap();

@@ -1,9 +1,9 @@
 //! get and list: resourceVersion semantics, chunks, selectors
 //! (apiserver/pkg/storage/etcd3/store.go, apiserver/pkg/storage/cacher).
 
-use super::{Registry, prefix, storage_key};
+use super::Registry;
 use crate::http::query::Query;
-use crate::kinds::KindInfo;
+use crate::kind::Kind;
 use crate::selectors::{FieldSelector, LabelSelector};
 use crate::status::ApiError;
 use crate::store::{Entry, Rows};
@@ -20,10 +20,10 @@ pub struct Selection {
 
 impl Selection {
     /// Reads `labelSelector` and `fieldSelector`.
-    pub fn parse(kind: &KindInfo, query: &Query) -> Result<Self, ApiError> {
+    pub fn parse(kind: &Kind, query: &Query) -> Result<Self, ApiError> {
         Ok(Self {
             labels: LabelSelector::parse(query.get("labelSelector").unwrap_or_default())?,
-            fields: FieldSelector::parse(query.get("fieldSelector").unwrap_or_default(), kind)?,
+            fields: FieldSelector::parse(query.get("fieldSelector").unwrap_or_default(), &kind.selectable_fields)?,
         })
     }
 
@@ -91,16 +91,16 @@ struct Continue {
 
 impl Registry {
     /// One object. A `resourceVersion` that has not come yet is a time-out, any other is answered with the latest state.
-    pub fn get(&self, kind: &KindInfo, namespace: &str, name: &str) -> Result<Entry, ApiError> {
-        self.store.get(&storage_key(kind, namespace, name)).ok_or_else(|| ApiError::not_found(kind, name))
+    pub fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Entry, ApiError> {
+        self.store.get(&kind.key(namespace, name)).ok_or_else(|| ApiError::not_found(kind, name))
     }
 
-    pub fn list(&self, kind: &KindInfo, namespace: &str, selection: &Selection, query: &Query) -> Result<Page, ApiError> {
+    pub fn list(&self, kind: &Kind, namespace: &str, selection: &Selection, query: &Query) -> Result<Page, ApiError> {
         let limit = query.integer("limit").and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
         let resume = query.get("continue").filter(|token| !token.is_empty()).map(decode_continue).transpose()?;
         let at = self.position(kind, query, limit.is_some(), resume.as_ref())?;
         let (revision, rows) = match selection.name().filter(|_| at == At::Latest && (!namespace.is_empty() || !kind.namespaced)) {
-            Some(name) => self.row(&storage_key(kind, namespace, name)),
+            Some(name) => self.row(&kind.key(namespace, name)),
             None => self.rows(kind, namespace, at, resume.as_ref())?,
         };
         let start = resume.map(|resume| resume.start).unwrap_or_default();
@@ -129,8 +129,8 @@ impl Registry {
         (revision, self.store.get(key).map(|entry| (key.into(), entry)).into_iter().collect())
     }
 
-    fn rows(&self, kind: &KindInfo, namespace: &str, at: At, resume: Option<&Continue>) -> Result<(u64, Rows), ApiError> {
-        let prefix = prefix(kind, namespace);
+    fn rows(&self, kind: &Kind, namespace: &str, at: At, resume: Option<&Continue>) -> Result<(u64, Rows), ApiError> {
+        let prefix = kind.prefix(namespace);
         match at {
             At::Latest => Ok(self.store.list(&prefix)),
             At::Exact(revision) => match self.store.list_at(&prefix, revision) {
@@ -146,7 +146,7 @@ impl Registry {
         }
     }
 
-    fn position(&self, kind: &KindInfo, query: &Query, limited: bool, resume: Option<&Continue>) -> Result<At, ApiError> {
+    fn position(&self, kind: &Kind, query: &Query, limited: bool, resume: Option<&Continue>) -> Result<At, ApiError> {
         let (asked, how) = (query.get("resourceVersion").unwrap_or_default(), query.get("resourceVersionMatch").unwrap_or_default());
         if let Some(resume) = resume {
             if !matches!(asked, "" | "0") {
@@ -175,7 +175,7 @@ pub fn parse_revision(text: &str) -> Result<Option<u64>, ApiError> {
 }
 
 /// apimachinery/pkg/apis/meta/internalversion/validation.
-fn check_match(kind: &KindInfo, asked: &str, how: &str) -> Result<(), ApiError> {
+fn check_match(kind: &Kind, asked: &str, how: &str) -> Result<(), ApiError> {
     let refuse = |text: String| Err(ApiError::new(422, "Invalid", format!("ListOptions.meta.k8s.io {:?} is invalid: {text}", kind.plural)));
     match (asked, how) {
         (_, "") | (_, "NotOlderThan" | "Exact") if how.is_empty() || !asked.is_empty() => {

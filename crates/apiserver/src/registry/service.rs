@@ -3,7 +3,8 @@
 
 use super::Registry;
 use crate::alloc::{AllocError, Claim};
-use crate::kinds::KindInfo;
+use crate::kind::Kind;
+use crate::kinds::core::service::{needs_health_check_port, needs_node_ports, service_type};
 use crate::object;
 use crate::status::ApiError;
 use crate::validation::FieldError;
@@ -11,31 +12,8 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-fn is_service(kind: &KindInfo) -> bool {
-    kind.group.is_empty() && kind.plural == "services"
-}
-
-fn service_type(service: &Value) -> &str {
-    match object::text(service, &["spec", "type"]) {
-        "" => "ClusterIP",
-        other => other,
-    }
-}
-
-fn needs_cluster_ip(service: &Value) -> bool {
-    service_type(service) != "ExternalName" && object::text(service, &["spec", "clusterIP"]) != "None"
-}
-
-fn needs_node_ports(service: &Value) -> bool {
-    match service_type(service) {
-        "NodePort" => true,
-        "LoadBalancer" => object::lookup(service, &["spec", "allocateLoadBalancerNodePorts"]).and_then(Value::as_bool).unwrap_or(true),
-        _ => false,
-    }
-}
-
-fn needs_health_check_port(service: &Value) -> bool {
-    service_type(service) == "LoadBalancer" && object::text(service, &["spec", "externalTrafficPolicy"]) == "Local"
+fn is_service(kind: &Kind) -> bool {
+    kind.is("", "services")
 }
 
 /// The addresses and ports a Service holds.
@@ -49,64 +27,9 @@ pub fn holdings(service: &Value) -> (HashSet<IpAddr>, HashSet<u16>) {
     (addresses, ports.filter(|port| *port != 0).collect())
 }
 
-/// `patchAllocatedValues` and `dropTypeDependentFields`: an update that leaves allocated values out keeps them; one that changes the type
-/// drops those that no longer apply.
-pub(super) fn prepare_update(old: &Value, new: &mut Value) {
-    let old_spec = old.get("spec").cloned().unwrap_or_default();
-    if needs_cluster_ip(old) && needs_cluster_ip(new) {
-        let spec = object::map_mut(new, "spec");
-        for member in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            let empty = spec.get(member).is_none_or(|value| value.is_null() || value == "" || value == &json!([]));
-            if let Some(value) = old_spec.get(member).filter(|_| empty) {
-                spec.insert(member.into(), value.clone());
-            }
-        }
-    }
-    if needs_node_ports(old) && needs_node_ports(new) {
-        let before = object::list(old, &["spec", "ports"]).to_vec();
-        for port in object::array_mut(object::map_mut(new, "spec"), "ports") {
-            let same = |other: &&Value| other.get("port") == port.get("port") && other.get("protocol") == port.get("protocol");
-            let kept = before.iter().find(same).and_then(|port| port.get("nodePort")).cloned();
-            if let (Some(kept), Some(port)) = (kept, port.as_object_mut())
-                && port.get("nodePort").and_then(Value::as_u64).unwrap_or_default() == 0
-            {
-                port.insert("nodePort".into(), kept);
-            }
-        }
-    }
-    if needs_health_check_port(old) && needs_health_check_port(new) {
-        let spec = object::map_mut(new, "spec");
-        if let Some(port) = old_spec.get("healthCheckNodePort").filter(|_| spec.get("healthCheckNodePort").is_none()) {
-            spec.insert("healthCheckNodePort".into(), port.clone());
-        }
-    }
-    drop_type_dependent(old, new);
-}
-
-fn drop_type_dependent(old: &Value, new: &mut Value) {
-    if needs_cluster_ip(old) && service_type(new) == "ExternalName" {
-        let spec = object::map_mut(new, "spec");
-        for member in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            spec.shift_remove(member);
-        }
-    }
-    if needs_node_ports(old) && !needs_node_ports(new) {
-        let before: HashSet<u64> = object::list(old, &["spec", "ports"]).iter().filter_map(|port| port.get("nodePort")?.as_u64()).collect();
-        for port in object::array_mut(object::map_mut(new, "spec"), "ports") {
-            let stale = port.get("nodePort").and_then(Value::as_u64).is_some_and(|port| before.contains(&port));
-            if let Some(port) = port.as_object_mut().filter(|_| stale) {
-                port.shift_remove("nodePort");
-            }
-        }
-    }
-    if needs_health_check_port(old) && !needs_health_check_port(new) {
-        object::map_mut(new, "spec").shift_remove("healthCheckNodePort");
-    }
-}
-
 impl Registry {
     /// Takes what a new or changed Service needs and does not hold yet, and writes it into the object.
-    pub(super) fn allocate_service(&self, kind: &KindInfo, old: Option<&Value>, service: &mut Value) -> Result<Claim<'_>, ApiError> {
+    pub(super) fn allocate_service(&self, kind: &Kind, old: Option<&Value>, service: &mut Value) -> Result<Claim<'_>, ApiError> {
         let mut claim = Claim::new(&self.allocators);
         if !is_service(kind) {
             return Ok(claim);
@@ -121,7 +44,7 @@ impl Registry {
     }
 
     /// Gives back what `old` held and `new` does not.
-    pub(super) fn release_service(&self, kind: &KindInfo, old: Option<&Value>, new: Option<&Value>) {
+    pub(super) fn release_service(&self, kind: &Kind, old: Option<&Value>, new: Option<&Value>) {
         if !is_service(kind) {
             return;
         }
@@ -211,30 +134,6 @@ fn claim_port(claim: &mut Claim<'_>, held: &HashSet<u16>, field: &str, wanted: i
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_update_keeps_what_it_leaves_out() {
-        let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"],
-            "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30080}]}});
-        let mut new = json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}});
-        prepare_update(&old, &mut new);
-        assert_eq!(new["spec"]["clusterIP"], "10.96.0.9");
-        assert_eq!(new["spec"]["ports"][0]["nodePort"], 30080);
-        assert!(new["spec"]["ports"][1].get("nodePort").is_none());
-    }
-
-    #[test]
-    fn a_change_of_type_drops_what_no_longer_applies() {
-        let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "nodePort": 30080}]}});
-        let mut new = old.clone();
-        new["spec"]["type"] = "ClusterIP".into();
-        prepare_update(&old, &mut new);
-        assert!(new["spec"]["ports"][0].get("nodePort").is_none());
-        assert_eq!(new["spec"]["clusterIP"], "10.96.0.9");
-        new["spec"]["type"] = "ExternalName".into();
-        prepare_update(&old, &mut new);
-        assert!(new["spec"].get("clusterIP").is_none());
-    }
 
     #[test]
     fn holdings_are_addresses_and_all_ports() {

@@ -2,13 +2,14 @@
 //! registry/rest/update.go).
 
 use super::create::{check_namespace, set_type};
-use super::{Part, Registry, WriteContext, storage_key, strategy, without_resource_version, write_error};
-use crate::kinds::KindInfo;
+use super::{Registry, without_resource_version, write_error};
+use crate::fields;
+use crate::kind::{Attributes, Kind, Part, WriteContext};
 use crate::object;
 use crate::status::{ApiError, qualified};
 use crate::store::{Entry, Expect};
-use crate::{admission, defaults, validation};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Tries when others write at the same time (handlers/patch.go `MaxRetryWhenPatchConflicts` is 5).
 const TRIES: usize = 6;
@@ -16,7 +17,7 @@ const TRIES: usize = 6;
 /// What is written.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    pub kind: &'static KindInfo,
+    pub kind: &'a Arc<Kind>,
     pub namespace: &'a str,
     pub name: &'a str,
     /// The part that may change.
@@ -34,7 +35,7 @@ impl Registry {
         change: impl Fn(&Value) -> Result<Value, ApiError>,
     ) -> Result<Value, ApiError> {
         let Target { kind, namespace, name, .. } = target;
-        let key = storage_key(kind, namespace, name);
+        let key = kind.key(namespace, name);
         for _ in 0..TRIES {
             let entry = self.store.get(&key).ok_or_else(|| ApiError::not_found(kind, name))?;
             let old = entry.value();
@@ -60,23 +61,30 @@ impl Registry {
         old: Value,
         mut new: Value,
     ) -> Result<Value, ApiError> {
-        let Target { kind, name, part, .. } = target;
+        let Target { kind, namespace, name, part } = target;
         check_identity(target, &old, &mut new)?;
+        let attributes = Attributes::create(self, context, kind, namespace, name).update(part, &old);
         keep_system_fields(kind, &old, &mut new);
         if part != Part::Internal {
-            defaults::apply(kind, &mut new);
-            admission::update(self, context, kind, part, &old, &mut new)?;
+            kind.apply_defaults(&mut new);
+            fields::track_update(kind, part, context, &old, &mut new);
+            let owners = fields::owners(&new);
+            self.admission.mutate(&attributes, &mut new).await?;
+            fields::repair_owners(context, &mut new, owners);
+            fields::keep_times(&old, &mut new);
         }
-        strategy::prepare_update(kind, part, &old, &mut new);
-        let errors = match part {
-            Part::EphemeralContainers => validation::ephemeral_containers(&new, &old),
-            _ => validation::update(kind, &new, &old),
-        };
+        let owners = fields::owners(&new);
+        kind.prepare_replacement(part, &old, &mut new);
+        fields::put_owners(&mut new, owners);
+        let errors = kind.errors_of_update(part, &new, &old);
         if !errors.is_empty() && part != Part::Internal {
             return Err(ApiError::invalid(kind, name, &errors));
         }
         if part == Part::Main && old.get("spec") != new.get("spec") {
-            validation::warnings(kind, &new).into_iter().for_each(|warning| context.warn(warning));
+            kind.warnings_of(&new).into_iter().for_each(|warning| context.warn(warning));
+        }
+        if part != Part::Internal {
+            self.admission.validate(&attributes, &new).await?;
         }
         if finished(kind, &new) {
             return self.remove(context, kind, key, entry, new).await;
@@ -95,7 +103,7 @@ impl Registry {
     }
 
     /// Removes an object whose last finalizer has gone.
-    async fn remove(&self, context: &WriteContext, kind: &'static KindInfo, key: &str, entry: &Entry, last: Value) -> Result<Value, ApiError> {
+    async fn remove(&self, context: &WriteContext, kind: &Arc<Kind>, key: &str, entry: &Entry, last: Value) -> Result<Value, ApiError> {
         if context.dry_run {
             return Ok(last);
         }
@@ -138,19 +146,19 @@ fn check_identity(target: Target<'_>, old: &Value, new: &mut Value) -> Result<()
 }
 
 /// Nothing more can hold back an object whose deletion has begun (apimachinery/pkg/api/validation `ValidateObjectMetaAccessorUpdate`).
-fn check_finalizers(kind: &KindInfo, name: &str, old: &Value, new: &Value) -> Result<(), ApiError> {
+fn check_finalizers(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), ApiError> {
     let before = object::finalizers(old);
     let added: Vec<String> = object::finalizers(new).into_iter().filter(|name| !before.contains(name)).map(|name| format!("{name:?}")).collect();
     if !object::is_deleting(old) || added.is_empty() {
         return Ok(());
     }
     let detail = format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}", added.join(", "));
-    let message = format!("{} {name:?} is invalid: metadata.finalizers: Forbidden: {detail}", qualified(kind.group, kind.kind));
+    let message = format!("{} {name:?} is invalid: metadata.finalizers: Forbidden: {detail}", qualified(&kind.group, &kind.kind));
     Err(ApiError::new(422, "Invalid", message))
 }
 
 /// registry/rest/update.go `BeforeUpdate`: what a client cannot change.
-fn keep_system_fields(kind: &KindInfo, old: &Value, new: &mut Value) {
+fn keep_system_fields(kind: &Kind, old: &Value, new: &mut Value) {
     set_type(kind, new);
     let (before, metadata) = (old.get("metadata").cloned().unwrap_or_default(), object::metadata(new));
     let kept =
@@ -161,14 +169,13 @@ fn keep_system_fields(kind: &KindInfo, old: &Value, new: &mut Value) {
             None => metadata.shift_remove(member),
         };
     }
-    metadata.shift_remove("managedFields");
-    strategy::drop_nulls(metadata);
+    object::drop_nulls(metadata);
 }
 
 /// Whether nothing holds a deleted object back any more.
-fn finished(kind: &KindInfo, object: &Value) -> bool {
+fn finished(kind: &Kind, object: &Value) -> bool {
     object::is_deleting(object)
         && object::finalizers(object).is_empty()
         && object::integer(object, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or_default() == 0
-        && (kind.plural != "namespaces" || object::list(object, &["spec", "finalizers"]).is_empty())
+        && kind.deletion.held.as_ref().is_none_or(|held| !held(object))
 }

@@ -3,7 +3,7 @@
 //! Wording follows Go's `encoding/json` (its Kubernetes fork) and apimachinery's strict decoder.
 
 use super::types::{self, Field, GoType, Level, Shape};
-use crate::kinds::KindInfo;
+use crate::kind::Kind;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
@@ -50,8 +50,13 @@ pub enum DecodeError {
 
 /// Decodes `value` as upstream would decode it into the kind's type. Nulls, unknown and empty fields disappear, quantities and times become
 /// canonical.
-pub fn decode_check(info: &KindInfo, value: Value) -> Result<Checked, DecodeError> {
-    let Some(go_type) = types::find(info.schema_type) else {
+pub fn decode_check(info: &Kind, value: Value) -> Result<Checked, DecodeError> {
+    if let Some(custom) = &info.custom {
+        let mut value = value;
+        let unknown = (custom.prune)(&mut value).iter().map(|path| format!("unknown field {path:?}")).collect();
+        return Ok(Checked { value, unknown });
+    }
+    let Some(go_type) = info.schema_type().and_then(types::find) else {
         return Ok(Checked { value, unknown: Vec::new() });
     };
     let mut walk = Walk { path: String::new(), fields: Vec::new(), unknown: Vec::new() };

@@ -1,6 +1,6 @@
 //! Discovery documents: the aggregated form (`apidiscovery.k8s.io/v2`) and the legacy lists (k8s.io/apiserver/pkg/endpoints/discovery).
 
-use crate::kinds::{self, GROUPS, KindInfo};
+use crate::kind::{Group, Kind, Set, Subresource};
 use serde_json::{Map, Value, json};
 
 fn group_version(group: &str, version: &str) -> String {
@@ -8,20 +8,23 @@ fn group_version(group: &str, version: &str) -> String {
 }
 
 /// `/api` (`core`) or `/apis` as `APIGroupDiscoveryList`.
-pub fn discovery_aggregated(core: bool) -> Value {
-    let items: Vec<Value> = GROUPS
+pub fn discovery_aggregated(kinds: &Set, core: bool) -> Value {
+    let items: Vec<Value> = kinds
+        .groups()
         .iter()
-        .filter(|(group, _)| group.is_empty() == core)
-        .map(|(group, versions)| {
+        .filter(|group| group.name.is_empty() == core)
+        .map(|group| {
             let mut metadata = Map::new();
-            if !group.is_empty() {
-                metadata.insert("name".into(), (*group).into());
+            if !group.name.is_empty() {
+                metadata.insert("name".into(), group.name.as_str().into());
             }
             metadata.insert("creationTimestamp".into(), Value::Null);
-            let versions: Vec<Value> = versions
+            let versions: Vec<Value> = group
+                .versions
                 .iter()
                 .map(|version| {
-                    let resources: Vec<Value> = kinds::of_group_version(group, version).into_iter().map(aggregated_resource).collect();
+                    let resources: Vec<Value> =
+                        kinds.of_group_version(&group.name, version).into_iter().map(|kind| aggregated_resource(kind)).collect();
                     json!({"version": version, "resources": resources, "freshness": "Current"})
                 })
                 .collect();
@@ -31,7 +34,7 @@ pub fn discovery_aggregated(core: bool) -> Value {
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
 }
 
-fn aggregated_resource(info: &'static KindInfo) -> Value {
+fn aggregated_resource(info: &Kind) -> Value {
     let mut resource = json!({
         "resource": info.plural,
         "responseKind": {"group": info.group, "version": info.version, "kind": info.kind},
@@ -43,12 +46,11 @@ fn aggregated_resource(info: &'static KindInfo) -> Value {
     let subresources: Vec<Value> = info
         .subresources
         .iter()
-        .map(|name| {
-            let body = kinds::subresource(info, name);
+        .map(|Subresource { name, body, verbs, .. }| {
             json!({
                 "subresource": name,
                 "responseKind": {"group": body.group, "version": body.version, "kind": body.kind},
-                "verbs": body.verbs,
+                "verbs": verbs,
             })
         })
         .collect();
@@ -58,7 +60,7 @@ fn aggregated_resource(info: &'static KindInfo) -> Value {
     resource
 }
 
-fn add_names(resource: &mut Value, info: &KindInfo) {
+fn add_names(resource: &mut Value, info: &Kind) {
     if !info.short_names.is_empty() {
         resource["shortNames"] = json!(info.short_names);
     }
@@ -77,29 +79,30 @@ pub fn discovery_api_versions(server_address: &str) -> Value {
 }
 
 /// `/apis`: the named groups.
-pub fn discovery_group_list() -> Value {
-    let groups: Vec<Value> = GROUPS.iter().filter(|(group, _)| !group.is_empty()).map(|(group, versions)| group_members(group, versions)).collect();
+pub fn discovery_group_list(kinds: &Set) -> Value {
+    let groups: Vec<Value> = kinds.groups().iter().filter(|group| !group.name.is_empty()).map(group_members).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
 /// `/apis/GROUP`.
-pub fn discovery_group(group: &str) -> Option<Value> {
-    let (group, versions) = GROUPS.iter().find(|(name, _)| *name == group && !name.is_empty())?;
+pub fn discovery_group(kinds: &Set, group: &str) -> Option<Value> {
+    let group = kinds.groups().iter().find(|found| found.name == group && !found.name.is_empty())?;
     let mut document = json!({"kind": "APIGroup", "apiVersion": "v1"});
-    if let (Value::Object(document), Value::Object(members)) = (&mut document, group_members(group, versions)) {
+    if let (Value::Object(document), Value::Object(members)) = (&mut document, group_members(group)) {
         document.extend(members);
     }
     Some(document)
 }
 
-fn group_members(group: &str, versions: &[&str]) -> Value {
-    let versions: Vec<Value> = versions.iter().map(|version| json!({"groupVersion": group_version(group, version), "version": version})).collect();
-    json!({"name": group, "versions": versions, "preferredVersion": versions.first()})
+fn group_members(group: &Group) -> Value {
+    let version = |version: &String| json!({"groupVersion": group_version(&group.name, version), "version": version});
+    let versions: Vec<Value> = group.versions.iter().map(version).collect();
+    json!({"name": group.name, "versions": versions, "preferredVersion": versions.first()})
 }
 
 /// `/api/VERSION` and `/apis/GROUP/VERSION`.
-pub fn discovery_resource_list(group: &str, version: &str) -> Option<Value> {
-    let found = kinds::of_group_version(group, version);
+pub fn discovery_resource_list(kinds: &Set, group: &str, version: &str) -> Option<Value> {
+    let found = kinds.of_group_version(group, version);
     if found.is_empty() {
         return None;
     }
@@ -110,7 +113,7 @@ pub fn discovery_resource_list(group: &str, version: &str) -> Option<Value> {
         });
         add_names(&mut main, info);
         resources.push(main);
-        resources.extend(info.subresources.iter().map(|name| legacy_subresource(info, name)));
+        resources.extend(info.subresources.iter().map(|subresource| legacy_subresource(info, subresource)));
     }
     let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version(group, version), "resources": resources});
     if !group.is_empty() {
@@ -119,14 +122,13 @@ pub fn discovery_resource_list(group: &str, version: &str) -> Option<Value> {
     Some(list)
 }
 
-fn legacy_subresource(info: &KindInfo, name: &str) -> Value {
-    let body = kinds::subresource(info, name);
+fn legacy_subresource(info: &Kind, Subresource { name, body, verbs, .. }: &Subresource) -> Value {
     let mut resource = json!({
-        "name": format!("{}/{name}", info.plural), "singularName": "", "namespaced": info.namespaced, "kind": body.kind, "verbs": body.verbs,
+        "name": format!("{}/{name}", info.plural), "singularName": "", "namespaced": info.namespaced, "kind": body.kind, "verbs": verbs,
     });
-    if (body.group, body.version) != (info.group, info.version) {
-        resource["group"] = body.group.into();
-        resource["version"] = body.version.into();
+    if (&body.group, &body.version) != (&info.group, &info.version) {
+        resource["group"] = body.group.as_str().into();
+        resource["version"] = body.version.as_str().into();
     }
     resource
 }
@@ -134,6 +136,7 @@ fn legacy_subresource(info: &KindInfo, name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::builtin;
 
     fn find<'a>(list: &'a Value, member: &str, name: &str) -> &'a Value {
         list.as_array().unwrap().iter().find(|item| item[member] == name).unwrap()
@@ -141,7 +144,7 @@ mod tests {
 
     #[test]
     fn aggregated_discovery_lists_resources_with_subresources() {
-        let core = discovery_aggregated(true);
+        let core = discovery_aggregated(builtin(), true);
         assert_eq!(core["items"].as_array().unwrap().len(), 1);
         assert!(core["items"][0]["metadata"].get("name").is_none());
         let pods = find(&core["items"][0]["versions"][0]["resources"], "resource", "pods");
@@ -151,24 +154,24 @@ mod tests {
             find(&pods["subresources"], "subresource", "eviction")["responseKind"],
             json!({"group": "policy", "version": "v1", "kind": "Eviction"})
         );
-        let named = discovery_aggregated(false);
+        let named = discovery_aggregated(builtin(), false);
         assert_eq!(named["items"][0]["metadata"]["name"], "apps");
         assert!(named["items"].as_array().unwrap().iter().all(|item| item["versions"][0]["freshness"] == "Current"));
     }
 
     #[test]
     fn legacy_lists_agree_with_the_kinds() {
-        let list = discovery_resource_list("apps", "v1").unwrap();
+        let list = discovery_resource_list(builtin(), "apps", "v1").unwrap();
         let scale = find(&list["resources"], "name", "deployments/scale");
         assert_eq!(
             scale,
             &json!({"name": "deployments/scale", "singularName": "", "namespaced": true, "kind": "Scale",
             "verbs": ["get", "patch", "update"], "group": "autoscaling", "version": "v1"})
         );
-        assert!(discovery_resource_list("apps", "v1beta1").is_none());
-        assert!(discovery_resource_list("extensions", "v1beta1").is_none());
-        assert_eq!(discovery_group("apps").unwrap()["preferredVersion"]["groupVersion"], "apps/v1");
-        assert!(discovery_group("extensions").is_none() && discovery_group("").is_none());
-        assert_eq!(discovery_group_list()["groups"].as_array().unwrap().len(), GROUPS.len() - 1);
+        assert!(discovery_resource_list(builtin(), "apps", "v1beta1").is_none());
+        assert!(discovery_resource_list(builtin(), "extensions", "v1beta1").is_none());
+        assert_eq!(discovery_group(builtin(), "apps").unwrap()["preferredVersion"]["groupVersion"], "apps/v1");
+        assert!(discovery_group(builtin(), "extensions").is_none() && discovery_group(builtin(), "").is_none());
+        assert_eq!(discovery_group_list(builtin())["groups"].as_array().unwrap().len(), builtin().groups().len() - 1);
     }
 }

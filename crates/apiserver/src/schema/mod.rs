@@ -3,8 +3,10 @@
 mod decode;
 mod discovery;
 mod openapi;
+mod tree;
 pub mod types;
 
 pub use decode::decode_check;
 pub use discovery::{discovery_aggregated, discovery_api_versions, discovery_group, discovery_group_list, discovery_resource_list};
 pub use openapi::{openapi_hash, openapi_v3, openapi_v3_index};
+pub use tree::tree;

@@ -1,17 +1,19 @@
 //! pods/binding (pkg/registry/core/pod/storage/storage.go).
 
 use super::success;
-use crate::http::{Call, resource};
-use crate::kinds::KindInfo;
+use crate::http::call::Call;
+use crate::kind::{Attributes, Kind, Operation, WriteContext};
 use crate::object;
-use crate::registry::WriteContext;
 use crate::server::Api;
 use crate::status::ApiError;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Puts a pod on a node.
-pub(super) async fn bind(api: &Api, call: &Call, kind: &'static KindInfo, context: &WriteContext) -> Result<Value, ApiError> {
-    let body = resource::body(call)?;
+pub(super) async fn bind(api: &Api, call: &Call, kind: &Arc<Kind>, context: &WriteContext) -> Result<Value, ApiError> {
+    let mut body = call.document()?;
+    let attributes = Attributes::create(&api.registry, context, kind, &call.info.namespace, &call.info.name).below(Operation::Create, "binding");
+    api.registry.admission.admit(&attributes, &mut body).await?;
     let node = object::text(&body, &["target", "name"]).to_string();
     let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
     if node.is_empty() {

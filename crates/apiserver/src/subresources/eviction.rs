@@ -1,17 +1,18 @@
 //! pods/eviction: a deletion that disruption budgets may forbid (pkg/registry/core/pod/storage/eviction.go).
 
 use super::success;
-use crate::http::{Call, resource};
-use crate::kinds::{self, KindInfo};
+use crate::http::call::Call;
+use crate::kind::{Attributes, Kind, Operation, Part, WriteContext};
+use crate::kinds;
 use crate::object;
+use crate::registry;
 use crate::registry::delete::DeleteOptions;
-use crate::registry::{WriteContext, prefix};
 use crate::selectors::LabelSelector;
 use crate::server::Api;
 use crate::status::ApiError;
-use crate::{admission, registry};
 use kube_rules::is_status_ready;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// Tries when the pod or its budget changes meanwhile.
 const TRIES: usize = 20;
@@ -19,8 +20,8 @@ const TRIES: usize = 20;
 const MOST_DISRUPTED: usize = 2000;
 
 /// Deletes a pod on behalf of a drain.
-pub(super) async fn evict(api: &Api, call: &Call, kind: &'static KindInfo, context: &WriteContext) -> Result<Value, ApiError> {
-    let body = resource::body(call)?;
+pub(super) async fn evict(api: &Api, call: &Call, kind: &Arc<Kind>, context: &WriteContext) -> Result<Value, ApiError> {
+    let body = call.document()?;
     let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
     if object::name(&body) != name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
@@ -28,7 +29,9 @@ pub(super) async fn evict(api: &Api, call: &Call, kind: &'static KindInfo, conte
     let asked = DeleteOptions::from_value(body.get("deleteOptions").unwrap_or(&Value::Null))?;
     let dry_run = context.dry_run || object::list(&body, &["deleteOptions", "dryRun"]).iter().any(|value| value == "All");
     let context = WriteContext::new(context.user.clone(), dry_run);
-    admission::evict(&api.registry, &context, kind, namespace, name)?;
+    let attributes = Attributes::create(&api.registry, &context, kind, namespace, name).below(Operation::Create, "eviction");
+    let mut body = body;
+    api.registry.admission.admit(&attributes, &mut body).await?;
     for _ in 0..TRIES {
         let pod = api.registry.get(kind, namespace, name)?.value();
         let mut options = asked.clone();
@@ -42,7 +45,7 @@ pub(super) async fn evict(api: &Api, call: &Call, kind: &'static KindInfo, conte
         if pinned {
             options.resource_version = Some(object::resource_version(&pod).to_string());
         }
-        match api.registry.delete(&context, kind, namespace, name, &options).await {
+        match api.registry.delete_admitted(&context, kind, namespace, name, &options).await {
             Err(error) if error.is_conflict() && pinned => {}
             Err(error) => return Err(error),
             Ok(_) => return Ok(success()),
@@ -63,7 +66,7 @@ fn is_over(pod: &Value) -> bool {
 /// Takes one disruption from the pod's budget; says whether the pod may be deleted only in the state that was seen.
 async fn ask_budget(api: &Api, context: &WriteContext, pod: &Value) -> Result<bool, ApiError> {
     let kind = kinds::by_resource("policy", "v1", "poddisruptionbudgets").ok_or_else(ApiError::no_such_resource)?;
-    let (_, rows) = api.registry.store.list(&prefix(kind, object::namespace(pod)));
+    let (_, rows) = api.registry.store.list(&kind.prefix(object::namespace(pod)));
     let budgets: Vec<Value> = rows.into_iter().map(|(_, entry)| entry.value()).filter(|budget| covers(budget, pod)).collect();
     let budget = match budgets.as_slice() {
         [] => return Ok(false),
@@ -77,7 +80,7 @@ async fn ask_budget(api: &Api, context: &WriteContext, pod: &Value) -> Result<bo
         return Ok(true);
     }
     let take = |budget: &mut Value| take_disruption(kind, budget, object::name(pod));
-    let target = registry::update::Target { kind, namespace: object::namespace(pod), name: object::name(budget), part: registry::Part::Internal };
+    let target = registry::update::Target { kind, namespace: object::namespace(pod), name: object::name(budget), part: Part::Internal };
     let edit = |current: &Value| {
         let mut budget = current.clone();
         take(&mut budget)?;
@@ -100,7 +103,7 @@ fn is_free_when_unready(budget: &Value) -> bool {
 }
 
 /// `checkAndDecrement`. Pure.
-fn take_disruption(kind: &KindInfo, budget: &mut Value, pod: &str) -> Result<(), ApiError> {
+fn take_disruption(kind: &Kind, budget: &mut Value, pod: &str) -> Result<(), ApiError> {
     let name = object::name(budget).to_string();
     let count = |member: &str| object::integer(budget, &["status", member]).unwrap_or_default();
     let (allowed, desired, healthy) = (count("disruptionsAllowed"), count("desiredHealthy"), count("currentHealthy"));
@@ -147,7 +150,7 @@ mod tests {
         json!({"metadata": {"name": "b", "generation": 1}, "spec": {"selector": {"matchLabels": {"app": "web"}}}, "status": status})
     }
 
-    fn kind() -> &'static KindInfo {
+    fn kind() -> &'static Arc<Kind> {
         kinds::by_resource("policy", "v1", "poddisruptionbudgets").unwrap()
     }
 
@@ -159,7 +162,7 @@ mod tests {
         assert!(budget["status"]["disruptedPods"]["p"].is_string());
         assert_eq!(budget["status"]["conditions"][0]["reason"], "InsufficientPods");
         let error = take_disruption(kind(), &mut budget, "q").unwrap_err();
-        assert_eq!((error.code, error.reason), (429, "TooManyRequests"));
+        assert_eq!((error.code, &*error.reason), (429, "TooManyRequests"));
         assert_eq!(error.details.unwrap()["causes"][0]["message"], "The disruption budget b needs 2 healthy pods and has 3 currently");
     }
 

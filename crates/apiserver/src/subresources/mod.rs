@@ -6,11 +6,10 @@ pub mod review;
 mod scale;
 mod token;
 
-use crate::http::Call;
+use crate::http::call::Call;
 use crate::http::negotiate;
 use crate::http::respond::{self, Body};
-use crate::kinds::KindInfo;
-use crate::registry::WriteContext;
+use crate::kind::{Kind, Route, WriteContext};
 use crate::server::Api;
 use crate::status::ApiError;
 use http::Response;
@@ -18,19 +17,20 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Answers a request for a subresource.
-pub async fn serve(api: &Arc<Api>, call: &Call, kind: &'static KindInfo, context: &WriteContext) -> Result<Response<Body>, ApiError> {
+pub async fn serve(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, context: &WriteContext) -> Result<Response<Body>, ApiError> {
     let encoding = negotiate::accept(&call.headers).map_or(negotiate::Encoding::Json, |accepted| accepted.encoding);
     let json = |code, value: Value| Ok(respond::document(encoding, code, &value));
-    match (kind.plural, call.info.subresource.as_str(), call.info.verb) {
-        (_, "scale", verb) if kind.subresources.contains(&"scale") => match verb {
-            "get" => json(200, scale::get(api, call, kind)?),
-            "update" | "patch" => json(200, scale::change(api, call, kind, context).await?),
-            verb => Err(ApiError::method_not_allowed(kind, verb)),
-        },
-        ("pods", "binding", "create") => json(201, binding::bind(api, call, kind, context).await?),
-        ("pods", "eviction", "create") => json(201, eviction::evict(api, call, kind, context).await?),
-        ("serviceaccounts", "token", "create") => json(201, token::create(api, call, kind)?),
-        (_, subresource, verb) if kind.subresources.contains(&subresource) => Err(ApiError::method_not_allowed(kind, verb)),
+    let verb = call.info.verb;
+    let Some(subresource) = kind.subresource(&call.info.subresource) else { return Err(ApiError::no_such_resource()) };
+    if !subresource.verbs.contains(&verb) {
+        return Err(ApiError::method_not_allowed(kind, verb));
+    }
+    match (&subresource.route, kind.plural.as_str(), subresource.name, verb) {
+        (Route::Scale(paths), _, _, "get") => json(200, scale::get(api, call, kind, paths)?),
+        (Route::Scale(paths), ..) => json(200, scale::change(api, call, kind, paths, context).await?),
+        (Route::Action, "pods", "binding", _) => json(201, binding::bind(api, call, kind, context).await?),
+        (Route::Action, "pods", "eviction", _) => json(201, eviction::evict(api, call, kind, context).await?),
+        (Route::Action, "serviceaccounts", "token", _) => json(201, token::create(api, call, kind)?),
         _ => Err(ApiError::no_such_resource()),
     }
 }

@@ -4,8 +4,9 @@
 use crate::authn::UserInfo;
 use crate::authn::token::ISSUER;
 use crate::authz::{Attributes, Decision};
+use crate::http::call::Call;
+use crate::http::negotiate;
 use crate::http::respond::{self, Body};
-use crate::http::{Call, negotiate, resource};
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
@@ -34,7 +35,7 @@ pub fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError>
         let message = format!("{} is not supported on resources of kind {:?}", info.verb, format!("{resource}.{group}"));
         return Err(ApiError::new(405, "MethodNotAllowed", message));
     }
-    let mut review = resource::body(call)?;
+    let mut review = call.document()?;
     let asked = object::lookup(&review, &["spec", "resourceAttributes", "namespace"]);
     if local && asked.is_none_or(|asked| *asked != info.namespace) {
         let message = format!(

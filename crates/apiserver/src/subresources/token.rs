@@ -1,20 +1,21 @@
 //! serviceaccounts/token: TokenRequest (pkg/registry/core/serviceaccount/storage/token.go).
 
 use crate::authn::token::{self, Binding, ISSUER};
-use crate::http::{Call, resource};
-use crate::kinds::{self, KindInfo};
+use crate::http::call::Call;
+use crate::kind::Kind;
+use crate::kinds;
 use crate::object;
-use crate::registry::storage_key;
 use crate::server::Api;
 use crate::status::ApiError;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 const DEFAULT_SECONDS: i64 = 3600;
 const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
 
-pub(super) fn create(api: &Api, call: &Call, kind: &'static KindInfo) -> Result<Value, ApiError> {
-    let request = resource::body(call)?;
+pub(super) fn create(api: &Api, call: &Call, kind: &Arc<Kind>) -> Result<Value, ApiError> {
+    let request = call.document()?;
     let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
     let account = api.registry.get(kind, namespace, name)?.value();
     let seconds = object::integer(&request, &["spec", "expirationSeconds"]).unwrap_or(DEFAULT_SECONDS);
@@ -68,7 +69,7 @@ fn bind(api: &Api, namespace: &str, account: &Value, reference: &Value) -> Resul
         other => return Err(ApiError::bad_request(format!("cannot bind token to object of type {other:?}"))),
     };
     let kind = kinds::by_resource("", "v1", plural).ok_or_else(ApiError::no_such_resource)?;
-    let stored = api.registry.store.get(&storage_key(kind, scope, name)).ok_or_else(|| ApiError::not_found(kind, name))?.value();
+    let stored = api.registry.store.get(&kind.key(scope, name)).ok_or_else(|| ApiError::not_found(kind, name))?.value();
     let live = object::uid(&stored).to_string();
     if !uid.is_empty() && uid != live {
         let why = format!(
@@ -101,7 +102,7 @@ fn restrict_audiences(pod: &Value, asked: &[String]) -> Result<(), String> {
 }
 
 /// NodeRestriction: the binding of a node's token names one pod for good.
-fn check_node_binding(call: &Call, kind: &KindInfo, reference: Option<&Value>) -> Result<(), ApiError> {
+fn check_node_binding(call: &Call, kind: &Kind, reference: Option<&Value>) -> Result<(), ApiError> {
     if call.user.node_name().is_none() {
         return Ok(());
     }
@@ -115,7 +116,7 @@ fn check_node_binding(call: &Call, kind: &KindInfo, reference: Option<&Value>) -
 }
 
 /// NodeRestriction: a node asks only for tokens bound to pods that run on it.
-fn restrict_node(call: &Call, kind: &KindInfo, binding: Option<&Binding>) -> Result<(), ApiError> {
+fn restrict_node(call: &Call, kind: &Kind, binding: Option<&Binding>) -> Result<(), ApiError> {
     let Some(node) = call.user.node_name() else { return Ok(()) };
     let refuse = |why: &str| Err(ApiError::forbidden(kind, &call.info.name, why));
     match binding {

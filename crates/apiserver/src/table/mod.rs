@@ -1,59 +1,105 @@
 //! Objects as tables, the form in which kubectl asks for them (pkg/printers/internalversion/printers.go). Columns of priority 1 are shown
 //! with `-o wide`; every row has them all.
 
-mod core;
-mod metrics;
-mod pod;
-mod storage;
-#[cfg(test)]
-mod tests;
-mod text;
-mod workloads;
+pub mod text;
 
-use crate::kinds::KindInfo;
+use crate::names::Names;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::sync::Arc;
 
-/// One column: name, type, format, priority.
-type Column = (&'static str, &'static str, &'static str, i32);
-
-const NAME: Column = ("Name", "string", "name", 0);
-const AGE: Column = ("Age", "string", "", 0);
-
-const fn text(name: &'static str) -> Column {
-    (name, "string", "", 0)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    pub name: Cow<'static, str>,
+    /// `string`, `integer`, `number`, `boolean` or `date`.
+    pub kind: Cow<'static, str>,
+    pub format: Cow<'static, str>,
+    /// Absent: what follows from the name.
+    pub description: Option<String>,
+    pub priority: i32,
 }
 
-const fn number(name: &'static str) -> Column {
-    (name, "integer", "", 0)
+impl Column {
+    /// A column that is always shown.
+    pub const fn new(name: &'static str, kind: &'static str, format: &'static str) -> Self {
+        Self { name: Cow::Borrowed(name), kind: Cow::Borrowed(kind), format: Cow::Borrowed(format), description: None, priority: 0 }
+    }
 }
 
-const fn wide(column: Column) -> Column {
-    (column.0, column.1, column.2, 1)
+pub const NAME: Column = Column::new("Name", "string", "name");
+pub const AGE: Column = Column::new("Age", "string", "");
+
+pub const fn text(name: &'static str) -> Column {
+    Column::new(name, "string", "")
 }
+
+pub const fn number(name: &'static str) -> Column {
+    Column::new(name, "integer", "")
+}
+
+pub const fn flag(name: &'static str) -> Column {
+    Column::new(name, "boolean", "")
+}
+
+/// The column is shown with `-o wide`.
+pub const fn wide(mut column: Column) -> Column {
+    column.priority = 1;
+    column
+}
+
+/// The cell of [`NAME`].
+pub fn name(object: &Value) -> Value {
+    text::get(object, "/metadata/name").into()
+}
+
+/// The cell of [`AGE`].
+pub fn age(object: &Value, now: Timestamp) -> Value {
+    text::since(object, "/metadata/creationTimestamp", now).into()
+}
+
+type Cells = Arc<dyn Fn(&Value, Timestamp) -> Vec<Value> + Send + Sync>;
+type Condition = Arc<dyn Fn(&Value) -> Option<Value> + Send + Sync>;
 
 /// How a kind's table is made.
-struct Printer {
-    columns: &'static [Column],
-    cells: fn(&Value, Timestamp) -> Vec<Value>,
-    conditions: fn(&Value) -> Option<Value>,
+#[derive(Clone)]
+pub struct Printer {
+    columns: Vec<Column>,
+    cells: Cells,
+    condition: Option<Condition>,
 }
 
 impl Printer {
-    const fn new(columns: &'static [Column], cells: fn(&Value, Timestamp) -> Vec<Value>) -> Self {
-        Printer { columns, cells, conditions: |_| None }
+    /// The columns, and the cells of an object's row; ages count to the time.
+    pub fn new(columns: impl Into<Vec<Column>>, cells: impl Fn(&Value, Timestamp) -> Vec<Value> + Send + Sync + 'static) -> Self {
+        Self { columns: columns.into(), cells: Arc::new(cells), condition: None }
+    }
+
+    /// The same with a condition for rows whose objects are over.
+    #[must_use]
+    pub fn with_condition(mut self, condition: impl Fn(&Value) -> Option<Value> + Send + Sync + 'static) -> Self {
+        self.condition = Some(Arc::new(condition));
+        self
+    }
+}
+
+impl Default for Printer {
+    /// What kinds have that say nothing else.
+    fn default() -> Self {
+        Self::new([NAME, Column::new("Created At", "date", "")], |object, _| {
+            vec![name(object), text::get(object, "/metadata/creationTimestamp").into()]
+        })
     }
 }
 
 /// `columnDefinitions` and `rows` of a `meta.k8s.io/v1` Table; the caller adds each row's object. Ages count to `now`.
-pub fn render(info: &KindInfo, items: &[Value], now: Timestamp) -> Value {
-    let printer = printer(info);
-    let columns: Vec<Value> = printer.columns.iter().map(|column| definition(info, column)).collect();
+pub fn render(names: &Names, printer: &Printer, items: &[Value], now: Timestamp) -> Value {
+    let columns: Vec<Value> = printer.columns.iter().map(|column| definition(names, column)).collect();
     let rows: Vec<Value> = items
         .iter()
         .map(|item| {
             let mut row = json!({"cells": (printer.cells)(item, now)});
-            if let Some(conditions) = (printer.conditions)(item) {
+            if let Some(conditions) = printer.condition.as_ref().and_then(|condition| condition(item)) {
                 row["conditions"] = json!([conditions]);
             }
             row
@@ -62,45 +108,12 @@ pub fn render(info: &KindInfo, items: &[Value], now: Timestamp) -> Value {
     json!({"columnDefinitions": columns, "rows": rows})
 }
 
-fn definition(info: &KindInfo, (name, kind, format, priority): &Column) -> Value {
-    let description = match *name {
-        "Name" => format!("Name must be unique within {}.", if info.namespaced { "a namespace" } else { "the cluster" }),
-        "Age" | "Created At" => "The time since the object was created on the server.".to_string(),
-        other => format!("{other} of the {}.", info.kind),
+fn definition(names: &Names, column: &Column) -> Value {
+    let description = match (&column.description, &*column.name) {
+        (Some(description), _) => description.clone(),
+        (None, "Name") => format!("Name must be unique within {}.", if names.namespaced { "a namespace" } else { "the cluster" }),
+        (None, "Age" | "Created At") => "The time since the object was created on the server.".to_string(),
+        (None, other) => format!("{other} of the {}.", names.kind),
     };
-    json!({"name": name, "type": kind, "format": format, "description": description, "priority": priority})
+    json!({"name": column.name, "type": column.kind, "format": column.format, "description": description, "priority": column.priority})
 }
-
-fn printer(info: &KindInfo) -> Printer {
-    match (info.group, info.kind) {
-        ("", "Pod") => pod::PRINTER,
-        ("", "Service") => core::SERVICE,
-        ("", "Node") => core::NODE,
-        ("", "Namespace") => core::NAMESPACE,
-        ("", "Secret") => core::SECRET,
-        ("", "ConfigMap") => core::CONFIG_MAP,
-        ("", "ServiceAccount") => core::SERVICE_ACCOUNT,
-        ("" | "events.k8s.io", "Event") => core::EVENT,
-        ("", "Endpoints") => core::ENDPOINTS,
-        ("discovery.k8s.io", "EndpointSlice") => core::ENDPOINT_SLICE,
-        ("apps", "Deployment") => workloads::DEPLOYMENT,
-        ("apps", "ReplicaSet") => workloads::REPLICA_SET,
-        ("apps", "DaemonSet") => workloads::DAEMON_SET,
-        ("apps", "ControllerRevision") => workloads::CONTROLLER_REVISION,
-        ("policy", "PodDisruptionBudget") => workloads::DISRUPTION_BUDGET,
-        ("", "PersistentVolume") => storage::PERSISTENT_VOLUME,
-        ("", "PersistentVolumeClaim") => storage::PERSISTENT_VOLUME_CLAIM,
-        ("storage.k8s.io", "StorageClass") => storage::STORAGE_CLASS,
-        ("node.k8s.io", "RuntimeClass") => storage::RUNTIME_CLASS,
-        ("scheduling.k8s.io", "PriorityClass") => storage::PRIORITY_CLASS,
-        ("metrics.k8s.io", "NodeMetrics") => metrics::NODE,
-        ("metrics.k8s.io", _) => metrics::POD,
-        ("coordination.k8s.io", "Lease") => core::LEASE,
-        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => core::BINDING,
-        _ => DEFAULT,
-    }
-}
-
-const DEFAULT: Printer = Printer::new(&[NAME, ("Created At", "date", "", 0)], |object, _| {
-    vec![text::get(object, "/metadata/name").into(), text::get(object, "/metadata/creationTimestamp").into()]
-});

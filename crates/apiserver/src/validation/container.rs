@@ -2,7 +2,7 @@
 
 use super::field::{Errors, Field};
 use super::volume::{Volumes, relative_path};
-use super::{names, pod, windows};
+use super::{names, windows};
 use kube_rules::Quantity;
 use std::collections::HashSet;
 
@@ -111,7 +111,7 @@ fn common(container: &Field, volumes: &Volumes, errors: &mut Errors) {
     resources(&container.get("resources"), errors);
     let context = container.get("securityContext");
     for member in ["runAsUser", "runAsGroup"] {
-        pod::identifier(&context.get(member), errors);
+        identifier(&context.get(member), errors);
     }
     let escalation = context.get("allowPrivilegeEscalation");
     if escalation.value == &serde_json::Value::Bool(false) && context.get("privileged").is_true() {
@@ -393,11 +393,18 @@ pub fn quantities(map: &Field, errors: &mut Errors) {
     }
 }
 
-fn resource_name(name: &str) -> Vec<String> {
+pub fn resource_name(name: &str) -> Vec<String> {
     let mut problems = names::qualified(name);
     let standard = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
     if problems.is_empty() && !name.contains('/') && !standard {
         problems.push("must be a standard resource for containers".into());
     }
     problems
+}
+
+/// A user or group id.
+pub fn identifier(field: &Field, errors: &mut Errors) {
+    if field.number().is_some_and(|id| !(0..=i64::from(i32::MAX)).contains(&id)) {
+        errors.invalid(field, "must be between 0 and 2147483647, inclusive");
+    }
 }

@@ -10,6 +10,8 @@ pub enum ErrorKind {
     Required,
     /// Malformed or out of bounds.
     Invalid,
+    /// The same, of a value that is not shown.
+    InvalidOmitted,
     /// Not one of the known values.
     NotSupported,
     /// Another field has the same value, which must be unique.
@@ -30,7 +32,7 @@ impl ErrorKind {
     fn text(self) -> &'static str {
         match self {
             ErrorKind::Required => "Required value",
-            ErrorKind::Invalid => "Invalid value",
+            ErrorKind::Invalid | ErrorKind::InvalidOmitted => "Invalid value",
             ErrorKind::NotSupported => "Unsupported value",
             ErrorKind::Duplicate => "Duplicate value",
             ErrorKind::Forbidden => "Forbidden",
@@ -74,7 +76,7 @@ impl FieldError {
     pub fn reason(&self) -> &'static str {
         match self.kind {
             ErrorKind::Required => "FieldValueRequired",
-            ErrorKind::Invalid => "FieldValueInvalid",
+            ErrorKind::Invalid | ErrorKind::InvalidOmitted => "FieldValueInvalid",
             ErrorKind::NotSupported => "FieldValueNotSupported",
             ErrorKind::Duplicate => "FieldValueDuplicate",
             ErrorKind::Forbidden => "FieldValueForbidden",
@@ -88,7 +90,8 @@ impl FieldError {
     /// The message without the field's path, as Status causes have it.
     pub fn body(&self) -> String {
         let mut text = self.kind.text().to_string();
-        let shown = !matches!(self.kind, ErrorKind::Required | ErrorKind::Forbidden | ErrorKind::TooLong | ErrorKind::Internal);
+        let shown =
+            !matches!(self.kind, ErrorKind::Required | ErrorKind::Forbidden | ErrorKind::TooLong | ErrorKind::Internal | ErrorKind::InvalidOmitted);
         if shown {
             let value = match &self.bad_value {
                 Value::String(value) => format!("{value:?}"),

@@ -114,6 +114,11 @@ impl Errors {
         self.push(FieldError::new(ErrorKind::Invalid, &field.path, value.into(), detail));
     }
 
+    /// Something in the field's value is wrong; the value is not shown.
+    pub fn invalid_omitted(&mut self, field: &Field, detail: impl Into<String>) {
+        self.push(FieldError::new(ErrorKind::InvalidOmitted, &field.path, Value::Null, detail));
+    }
+
     /// The field may not be set or changed.
     pub fn forbidden(&mut self, field: &Field, detail: impl Into<String>) {
         self.push(FieldError::new(ErrorKind::Forbidden, &field.path, Value::Null, detail));

@@ -113,7 +113,7 @@ fn classes_are_checked() {
 fn daemon_sets_and_budgets_are_checked() {
     let mut set = json!({"metadata": {"name": "d", "namespace": "default"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
         "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
-    crate::defaults::apply(crate::kinds::by_resource("apps", "v1", "daemonsets").unwrap(), &mut set);
+    crate::kinds::by_resource("apps", "v1", "daemonsets").unwrap().apply_defaults(&mut set);
     assert_eq!(set["spec"]["updateStrategy"], json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}));
     let cases = [
         ("/spec/selector", json!({}), "spec.selector: Invalid value: {}: empty selector is invalid for daemonset"),

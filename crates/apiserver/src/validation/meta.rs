@@ -2,24 +2,14 @@
 
 use super::field::{Errors, Field};
 use super::names;
-use crate::kinds::KindInfo;
+use crate::names::Names;
 use crate::selectors::LabelSelector;
 
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
-fn name_rule(info: &KindInfo) -> fn(&str) -> Vec<String> {
-    match (info.group, info.kind) {
-        ("", "Service") => names::dns_1035_label,
-        ("", "Namespace") => names::dns_label,
-        ("rbac.authorization.k8s.io", _) => names::path_segment,
-        _ => names::dns_subdomain,
-    }
-}
-
 /// The metadata of a new object.
-pub fn check(info: &KindInfo, root: &Field, errors: &mut Errors) {
+pub fn check(names_of: &Names, rule: &dyn Fn(&str) -> Vec<String>, root: &Field, errors: &mut Errors) {
     let meta = root.get("metadata");
-    let rule = name_rule(info);
     let prefix = meta.get("generateName");
     if !prefix.is_empty() {
         // A name follows, so one trailing dash is fine.
@@ -33,11 +23,11 @@ pub fn check(info: &KindInfo, root: &Field, errors: &mut Errors) {
         errors.invalid_each(&name, rule(name.text()));
     }
     let namespace = meta.get("namespace");
-    if !info.namespaced && !namespace.is_empty() {
+    if !names_of.namespaced && !namespace.is_empty() {
         errors.forbidden(&namespace, "not allowed on this type");
-    } else if info.namespaced && namespace.is_empty() {
+    } else if names_of.namespaced && namespace.is_empty() {
         errors.required(&namespace, "");
-    } else if info.namespaced {
+    } else if names_of.namespaced {
         errors.invalid_each(&namespace, names::dns_label(namespace.text()));
     }
     common(&meta, errors);
@@ -149,4 +139,20 @@ pub fn selector(field: &Field, errors: &mut Errors) {
 /// Whether a valid label selector selects an object with these labels.
 pub fn selects(selector: &Field, labels: &Field) -> bool {
     LabelSelector::from_value(selector.value).matches_labels(Some(labels.value))
+}
+
+/// A path below a domain: `acme.io/foo` (`IsDomainPrefixedPath`).
+pub fn domain_path(field: &Field, errors: &mut Errors) {
+    if field.text().is_empty() {
+        return errors.required(field, "");
+    }
+    let Some((host, path)) = field.text().split_once('/').filter(|(host, path)| !host.is_empty() && !path.is_empty()) else {
+        return errors.invalid(field, "must be a domain-prefixed path (such as \"acme.io/foo\")");
+    };
+    for problem in names::dns_subdomain(host) {
+        errors.invalid_value(field, host, problem);
+    }
+    if !path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte)) {
+        errors.invalid_value(field, path, r"Invalid path (regex used for validation is '[A-Za-z0-9/\-._~%!$&'()*+,;=:]+')");
+    }
 }

@@ -54,6 +54,13 @@ pub fn dns_label(text: &str) -> Vec<String> {
     found
 }
 
+/// The warning for an object whose name becomes part of its pods' names and is no DNS label.
+pub fn pod_name_warning(name: &str) -> Option<String> {
+    let reason = "this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended";
+    let problems = dns_label(name);
+    (!problems.is_empty()).then(|| format!("metadata.name: {reason}: [{}]", problems.join(" ")))
+}
+
 /// An RFC 1123 subdomain.
 pub fn dns_subdomain(text: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -62,6 +69,18 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
         let message = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end \
                        with an alphanumeric character";
         found.push(form(message, &["example.com"], SUBDOMAIN));
+    }
+    found
+}
+
+/// A subdomain below a wildcard: `*.example.com`.
+pub fn wildcard_subdomain(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    at_most(text, 253, &mut found);
+    if !text.strip_prefix("*.").is_some_and(is_subdomain) {
+        let message = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case \
+                       alphanumeric characters, '-' or '.' and end with an alphanumeric character";
+        found.push(form(message, &["*.example.com"], &format!(r"\*\.{SUBDOMAIN}")));
     }
     found
 }

@@ -128,10 +128,10 @@ fn security_context(spec: &Field, errors: &mut Errors) {
     let context = spec.get("securityContext");
     sysctls(spec, errors);
     for member in ["fsGroup", "runAsUser", "runAsGroup"] {
-        identifier(&context.get(member), errors);
+        container::identifier(&context.get(member), errors);
     }
     for group in context.get("supplementalGroups").items() {
-        identifier(&group, errors);
+        container::identifier(&group, errors);
     }
     if spec.get("shareProcessNamespace").is_true() && spec.get("hostPID").is_true() {
         let field = Field { path: format!("{}.shareProcessNamespace", context.path), value: spec.get("shareProcessNamespace").value };
@@ -139,13 +139,6 @@ fn security_context(spec: &Field, errors: &mut Errors) {
     }
     errors.one_of_if_set(&context.get("fsGroupChangePolicy"), &["Always", "OnRootMismatch"]);
     windows::options(&context.get("windowsOptions"), errors);
-}
-
-/// A user or group id.
-pub fn identifier(field: &Field, errors: &mut Errors) {
-    if field.number().is_some_and(|id| !(0..=i64::from(i32::MAX)).contains(&id)) {
-        errors.invalid(field, "must be between 0 and 2147483647, inclusive");
-    }
 }
 
 fn dns_config(spec: &Field, errors: &mut Errors) {

@@ -1,11 +1,12 @@
 //! Each rule with upstream's path and words: one valid object a kind, and what one change makes wrong.
 
 use super::*;
-use crate::defaults;
+use crate::kind::{Kind, Part};
 use crate::kinds::by_resource;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::sync::Arc;
 
-fn info(group: &str, plural: &str) -> &'static KindInfo {
+fn info(group: &str, plural: &str) -> &'static Arc<Kind> {
     by_resource(group, "v1", plural).unwrap()
 }
 
@@ -24,19 +25,19 @@ fn with(group: &str, plural: &str, mut object: Value, changes: &[(&str, Value)])
             (value, parent) => parent[member] = value.clone(),
         }
     }
-    defaults::apply(info, &mut object);
+    info.apply_defaults(&mut object);
     object
 }
 
 pub fn problems(group: &str, plural: &str, object: Value, changes: &[(&str, Value)]) -> String {
     let object = with(group, plural, object, changes);
-    texts(create(info(group, plural), &object))
+    texts(info(group, plural).errors_of_new(&object))
 }
 
 pub fn updated(group: &str, plural: &str, object: Value, changes: &[(&str, Value)]) -> String {
     let old = with(group, plural, object, &[]);
     let new = with(group, plural, old.clone(), changes);
-    texts(update(info(group, plural), &new, &old))
+    texts(info(group, plural).errors_of_update(Part::Main, &new, &old))
 }
 
 fn texts(errors: Vec<FieldError>) -> String {
@@ -129,9 +130,9 @@ fn metadata_is_checked() {
         assert_eq!(problems("", "configmaps", json!({"metadata": {}}), &[(pointer, value)]), expected, "{pointer}");
     }
     let mut namespaced = json!({"metadata": {"name": "n", "namespace": "a"}});
-    assert_eq!(texts(create(info("", "nodes"), &namespaced)), "metadata.namespace: Forbidden: not allowed on this type");
+    assert_eq!(texts(info("", "nodes").errors_of_new(&namespaced)), "metadata.namespace: Forbidden: not allowed on this type");
     namespaced["metadata"]["namespace"] = Value::Null;
-    assert_eq!(texts(create(info("", "configmaps"), &namespaced)), "metadata.namespace: Required value");
+    assert_eq!(texts(info("", "configmaps").errors_of_new(&namespaced)), "metadata.namespace: Required value");
 }
 
 #[test]
@@ -608,7 +609,7 @@ fn access_is_checked() {
 
 #[test]
 fn errors_have_the_causes_of_upstream() {
-    let error = FieldError::new(error::ErrorKind::Required, "spec.selector", Value::Null, "");
+    let error = FieldError::new(ErrorKind::Required, "spec.selector", Value::Null, "");
     assert_eq!((error.reason(), error.body().as_str()), ("FieldValueRequired", "Required value"));
     let error = FieldError::invalid("a", json!(3), "b");
     assert_eq!((error.reason(), error.body().as_str()), ("FieldValueInvalid", "Invalid value: 3: b"));

@@ -1,9 +1,7 @@
 //! What is accepted and still not as it should be (pkg/api/pod/warnings.go, pkg/api/{persistentvolume,persistentvolumeclaim,node}).
 
 use super::field::Field;
-use crate::kinds::KindInfo;
 use kube_rules::Quantity;
-use serde_json::Value;
 
 const NODE_LABELS: [(&str, &str); 5] = [
     ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
@@ -13,35 +11,17 @@ const NODE_LABELS: [(&str, &str); 5] = [
     ("beta.kubernetes.io/instance-type", "deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead"),
 ];
 
-/// The warnings for an object that has been found valid.
-pub fn of(info: &KindInfo, object: &Value) -> Vec<String> {
-    let root = Field::root(object);
-    let mut found = Vec::new();
-    match (info.group, info.kind) {
-        ("", "Pod") => pod(&root, &mut found),
-        ("apps", "Deployment" | "ReplicaSet" | "DaemonSet") => pod(&root.get("spec").get("template"), &mut found),
-        ("", "PersistentVolume") => volume(&root, &mut found),
-        ("", "PersistentVolumeClaim") => {
-            old_class(&root, &mut found);
-            fraction(&root.get("spec").get("resources").get("requests").key("storage"), &mut found);
-        }
-        ("node.k8s.io", "RuntimeClass") => labels(&root.get("scheduling").get("nodeSelector"), &mut found),
-        _ => {}
-    }
-    found
-}
-
 fn message(label: &str) -> Option<&'static str> {
     NODE_LABELS.iter().find(|(old, _)| *old == label).map(|(_, message)| *message)
 }
 
-fn labels(selector: &Field, found: &mut Vec<String>) {
+pub fn labels(selector: &Field, found: &mut Vec<String>) {
     for (key, _) in selector.members() {
         found.extend(message(key).map(|message| format!("{}: {message}", selector.key(key).path)));
     }
 }
 
-fn terms(terms: &Field, found: &mut Vec<String>) {
+pub fn terms(terms: &Field, found: &mut Vec<String>) {
     terms.items().iter().for_each(|term| expressions(term, found));
 }
 
@@ -52,7 +32,7 @@ fn expressions(term: &Field, found: &mut Vec<String>) {
     }
 }
 
-fn fraction(quantity: &Field, found: &mut Vec<String>) {
+pub fn fraction(quantity: &Field, found: &mut Vec<String>) {
     let whole = |amount: Quantity| amount.milli_value() % 1000 == 0;
     if Quantity::parse(quantity.text()).is_ok_and(|amount| !whole(amount)) {
         found.push(format!("{}: fractional byte value {:?} is invalid, must be an integer", quantity.path, quantity.text()));
@@ -60,7 +40,7 @@ fn fraction(quantity: &Field, found: &mut Vec<String>) {
 }
 
 /// A pod or a pod template.
-fn pod(pod: &Field, found: &mut Vec<String>) {
+pub fn pod(pod: &Field, found: &mut Vec<String>) {
     let spec = pod.get("spec");
     labels(&spec.get("nodeSelector"), found);
     let affinity = spec.get("affinity").get("nodeAffinity");
@@ -125,7 +105,12 @@ fn container(container: &Field, found: &mut Vec<String>) {
     }
 }
 
-fn old_class(object: &Field, found: &mut Vec<String>) {
+/// An object with a pod template at `spec.template`.
+pub fn template(object: &Field, found: &mut Vec<String>) {
+    pod(&object.get("spec").get("template"), found);
+}
+
+pub fn old_class(object: &Field, found: &mut Vec<String>) {
     const KEY: &str = "volume.beta.kubernetes.io/storage-class";
     let annotations = object.get("metadata").get("annotations");
     if annotations.value.get(KEY).is_some() {
@@ -133,21 +118,8 @@ fn old_class(object: &Field, found: &mut Vec<String>) {
     }
 }
 
-fn volume(object: &Field, found: &mut Vec<String>) {
-    old_class(object, found);
-    let spec = object.get("spec");
-    terms(&spec.get("nodeAffinity").get("required").get("nodeSelectorTerms"), found);
-    let policy = spec.get("persistentVolumeReclaimPolicy");
-    if policy.text() == "Recycle" {
-        let advice = "The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.";
-        found.push(format!("{}: {advice}", policy.path));
-    }
-    fraction(&spec.get("capacity").key("storage"), found);
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::kinds::by_resource;
     use serde_json::json;
 
@@ -163,7 +135,7 @@ spec.template.spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; 
 spec.template.spec.containers[0].resources.limits[memory]: fractional byte value \"100m\" is invalid, must be an integer
 spec.template.spec.containers[0].env[2]: hides previous definition of \"A\", which may be dropped when using apply
 spec.template.spec.containers[0].ports[1]: duplicate port definition with spec.template.spec.containers[0].ports[0]";
-        assert_eq!(of(by_resource("apps", "v1", "daemonsets").unwrap(), &set).join("\n"), expected);
-        assert!(of(by_resource("", "v1", "pods").unwrap(), &json!({"spec": {"nodeSelector": {"kubernetes.io/os": "linux"}}})).is_empty());
+        assert_eq!(by_resource("apps", "v1", "daemonsets").unwrap().warnings_of(&set).join("\n"), expected);
+        assert!(by_resource("", "v1", "pods").unwrap().warnings_of(&json!({"spec": {"nodeSelector": {"kubernetes.io/os": "linux"}}})).is_empty());
     }
 }

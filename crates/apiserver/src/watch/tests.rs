@@ -3,6 +3,7 @@ use crate::http::query::Query;
 use crate::kinds;
 use crate::store::Expect;
 use futures::StreamExt;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 struct Fixture {
@@ -26,7 +27,7 @@ impl Fixture {
     fn request(start: Start, query: &str) -> Request {
         let kind = kinds::by_resource("", "v1", "configmaps").unwrap();
         Request {
-            kind,
+            kind: Arc::clone(kind),
             namespace: "a".into(),
             selection: Selection::parse(kind, &Query::parse(query)).unwrap(),
             start,

@@ -58,6 +58,11 @@ impl TestServer {
         self.server.shutdown().await;
     }
 
+    /// What it serves.
+    pub fn kinds(&self) -> &apiserver::kind::Kinds {
+        self.server.kinds()
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -118,6 +123,17 @@ impl TestServer {
         let (chain, key) = (pki::certificate_der(&issued.cert_pem).unwrap(), pki::private_key_der(&issued.key_pem).unwrap());
         let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         config.with_client_cert_verifier(builder.build().unwrap()).with_single_cert(chain, key).unwrap()
+    }
+
+    /// TLS for a webhook on 127.0.0.1, and the authority that a configuration names for it, PEM.
+    pub fn webhook_tls(&self) -> (rustls::ServerConfig, String) {
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let request =
+            CertRequest { cn: "webhook".into(), ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], server: true, days: 1, ..CertRequest::default() };
+        let issued = self.keys.ca.issue(&request).unwrap();
+        let (chain, key) = (pki::certificate_der(&issued.cert_pem).unwrap(), pki::private_key_der(&issued.key_pem).unwrap());
+        let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        (config.with_no_client_auth().with_single_cert(chain, key).unwrap(), self.keys.ca.cert_pem().to_string())
     }
 
     /// A raw POST as admin.

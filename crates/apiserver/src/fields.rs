@@ -1,0 +1,195 @@
+//! Who owns which fields of an object (`metadata.managedFields`): the types of kinds in the schema tree, and the field manager of a
+//! request.
+
+use crate::kind::{FieldWriter, Kind, Part, Schema, WriteContext};
+use crate::kinds;
+use crate::object;
+use crate::schema::tree;
+use crate::status::ApiError;
+use kube_schema::managed;
+use kube_schema::manager::{ApplyError, FieldManager};
+use kube_schema::openapi;
+use kube_schema::schema::{Schema as Tree, Type};
+use kube_schema::set::FieldSet;
+use serde_json::{Value, json};
+use std::sync::OnceLock;
+
+/// The type of the kind's objects, as clients see them.
+pub fn type_of(kind: &Kind) -> Type<'_> {
+    static DEDUCED: OnceLock<Tree> = OnceLock::new();
+    let found = match (&kind.merges, &kind.schema) {
+        (Some(own), _) => own.find(openapi::ROOT),
+        (None, Schema::Type(name)) => tree().find(name),
+        (None, Schema::Open) => None,
+    };
+    found.unwrap_or_else(|| DEDUCED.get_or_init(Tree::deduced).type_at(Tree::DEDUCED))
+}
+
+/// The type of the kind's objects, as they are stored.
+fn stored_type(kind: &Kind) -> Type<'_> {
+    let api_version = kind.stored_api_version();
+    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    let stored = if kind.is_view() { kinds::by_resource(group, version, &kind.plural) } else { None };
+    type_of(stored.map_or(kind, |stored| stored))
+}
+
+/// The fields that a write of this part cannot change, and so does not own (upstream's `GetResetFields`).
+fn reset(kind: &Kind, part: Part) -> FieldSet {
+    match part {
+        Part::Status if kind.strategy.metadata_with_status => FieldSet::of_names(&[&["spec"]]),
+        Part::Status => FieldSet::of_names(&[&["spec"], &["metadata"]]),
+        Part::Other("approval") => FieldSet::of_names(&[&["spec"], &["status", "certificate"]]),
+        Part::Main | Part::Other(_) if kind.has_status() => FieldSet::of_names(&[&["status"]]),
+        _ => FieldSet::default(),
+    }
+}
+
+/// Runs `work` with the field manager of a write; `stored` says which form of the object is written.
+fn with_manager<'k, T>(kind: &'k Kind, part: Part, writer: &FieldWriter, stored: bool, work: impl FnOnce(&FieldManager<'k, '_>) -> T) -> T {
+    let stored_version = kind.stored_api_version();
+    let own_version = kind.api_version();
+    let convert = |object: &Value, version: &str| {
+        Ok(match version {
+            version if version == stored_version => Some((stored_type(kind), kind.incoming(object.clone()))),
+            version if version == own_version => Some((type_of(kind), kind.outgoing(object.clone()))),
+            _ => None,
+        })
+    };
+    let reset = |_: &str| reset(kind, part);
+    work(&FieldManager {
+        of: if stored { stored_type(kind) } else { type_of(kind) },
+        api_version: if stored { &stored_version } else { &own_version },
+        kind: &kind.kind,
+        subresource: &writer.subresource,
+        reset: &reset,
+        convert: &convert,
+        now: writer.now,
+    })
+}
+
+/// Writes into a new object who owns its fields. Nobody owns what the server makes by itself.
+pub fn track_creation(kind: &Kind, context: &WriteContext, object: &mut Value) {
+    match &context.fields {
+        Some(writer) if writer.applies => {}
+        Some(writer) => with_manager(kind, Part::Main, writer, true, |fields| fields.update(None, object, &writer.manager)),
+        None => drop(object::metadata(object).shift_remove("managedFields")),
+    }
+}
+
+/// Writes into the new state of an object who owns its fields. The server's own writes leave that as it is.
+pub fn track_update(kind: &Kind, part: Part, context: &WriteContext, old: &Value, new: &mut Value) {
+    match &context.fields {
+        Some(writer) if writer.applies => {}
+        Some(writer) => with_manager(kind, part, writer, true, |fields| fields.update(Some(old), new, &writer.manager)),
+        None => put_owners(new, owners(old)),
+    }
+}
+
+/// An empty list of owners forgets them all. Decoding drops empty lists, so it becomes upstream's other way to say that: an empty entry.
+pub fn keep_reset(mut object: Value) -> Value {
+    if let Some(owners) = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut)
+        && owners.is_empty()
+    {
+        owners.push(json!({}));
+    }
+    object
+}
+
+/// `metadata.managedFields`.
+pub fn owners(object: &Value) -> Option<Value> {
+    object::lookup(object, &["metadata", "managedFields"]).cloned()
+}
+
+/// Sets or removes `metadata.managedFields`.
+pub fn put_owners(object: &mut Value, owners: Option<Value>) {
+    match owners {
+        Some(owners) => drop(object::metadata(object).insert("managedFields".into(), owners)),
+        None => drop(object::metadata(object).shift_remove("managedFields")),
+    }
+}
+
+/// What the object's owners were before admission comes back when admission has broken them.
+pub fn repair_owners(context: &WriteContext, object: &mut Value, before: Option<Value>) {
+    let found = owners(object);
+    if found != before
+        && let Err(error) = managed::validate(&found.unwrap_or_default())
+    {
+        context.warn(format!(
+            ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {error}"
+        ));
+        put_owners(object, before);
+    }
+}
+
+/// A write that only changes times of owners is none.
+pub fn keep_times(old: &Value, new: &mut Value) {
+    managed::keep_times(old, new);
+}
+
+/// Applies a configuration to an object as clients of the kind see it; without one, to nothing.
+pub fn apply(kind: &Kind, part: Part, writer: &FieldWriter, live: Option<&Value>, config: &Value, force: bool) -> Result<Value, ApiError> {
+    with_manager(kind, part, writer, false, |fields| fields.apply(live, config, &writer.manager, force)).map_err(apply_error)
+}
+
+/// Applies a configuration to a Scale.
+pub fn apply_scale(writer: &FieldWriter, live: &Value, config: &Value, force: bool) -> Result<Value, ApiError> {
+    let Some(of) = tree().find("io.k8s.api.autoscaling.v1.Scale") else {
+        return Err(ApiError::internal("no type of Scale"));
+    };
+    let fields = FieldManager {
+        of,
+        api_version: "autoscaling/v1",
+        kind: "Scale",
+        subresource: &writer.subresource,
+        reset: &|_| FieldSet::of_names(&[&["status"]]),
+        convert: &kube_schema::manager::one_version,
+        now: writer.now,
+    };
+    fields.apply(Some(live), config, &writer.manager, force).map_err(apply_error)
+}
+
+fn apply_error(error: ApplyError) -> ApiError {
+    match error {
+        ApplyError::BadRequest(text) => ApiError::bad_request(text),
+        // Upstream returns these as they are, without a reason.
+        ApplyError::Internal(text) => ApiError::new(500, "", text),
+        ApplyError::Conflicts(conflicts) => {
+            let cause = |conflict: &kube_schema::conflict::Conflict| json!({"reason": "FieldManagerConflict", "message": conflict.message(), "field": conflict.field()});
+            let causes: Vec<Value> = conflicts.0.iter().map(cause).collect();
+            ApiError { details: Some(json!({"causes": causes})), ..ApiError::new(409, "Conflict", conflicts.message()) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_types_makes_a_tree() {
+        assert!(tree().names().count() > 100);
+        for kind in kinds::builtin().all() {
+            let Some(name) = kind.schema_type().filter(|name| crate::schema::types::find(name).is_some()) else { continue };
+            assert_eq!(&*type_of(kind).node().name, name);
+        }
+    }
+
+    #[test]
+    fn owners_that_admission_broke_come_back() {
+        let context = WriteContext::new(crate::authn::UserInfo::new("a", &[]), false);
+        let good = json!([{"manager": "a", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {}}]);
+        let mut object = json!({"metadata": {"managedFields": [{"manager": "a"}]}});
+        repair_owners(&context, &mut object, Some(good.clone()));
+        assert_eq!(object["metadata"]["managedFields"], good);
+        let warning = context.take_warnings().concat();
+        assert!(warning.ends_with("please fix your requests: operation must be `Apply` or `Update`"), "{warning}");
+        repair_owners(&context, &mut object, None);
+        assert_eq!((&object["metadata"]["managedFields"], context.take_warnings()), (&good, vec![]));
+    }
+
+    #[test]
+    fn views_are_owned_in_their_stored_form() {
+        let events = kinds::builtin().find("events.k8s.io", "v1", "events").unwrap();
+        assert_eq!(&*stored_type(events).node().name, "io.k8s.api.core.v1.Event");
+    }
+}

@@ -1,0 +1,48 @@
+//! A request on its way to those who answer it.
+
+use super::negotiate;
+use super::path::RequestInfo;
+use super::query::Query;
+use crate::authn::UserInfo;
+use crate::kind::Kind;
+use crate::status::ApiError;
+use bytes::Bytes;
+use http::HeaderMap;
+use serde_json::Value;
+
+/// A request that has been read, authenticated and authorized.
+pub struct Call {
+    /// What is asked for.
+    pub info: RequestInfo,
+    /// The user of the request.
+    pub user: UserInfo,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Call {
+    /// Collections are created in, objects are written: anything else has no route, as upstream (`RequestInfo` has settled where a kind lies).
+    pub fn check_route(&self, kind: &Kind) -> Result<(), ApiError> {
+        let info = &self.info;
+        let named = !info.name.is_empty();
+        let no_route = match info.verb {
+            "create" => named && info.subresource.is_empty(),
+            "update" | "patch" => !named,
+            "" => true,
+            _ => false,
+        };
+        if no_route {
+            return Err(ApiError::no_such_method());
+        }
+        if kind.namespaced && info.namespace.is_empty() && matches!(info.verb, "create" | "deletecollection") {
+            return Err(ApiError::method_not_allowed(kind, info.verb));
+        }
+        Ok(())
+    }
+
+    /// The document in the body, for subresources.
+    pub fn document(&self) -> Result<Value, ApiError> {
+        negotiate::decode(&negotiate::content_type(&self.headers), &self.body)
+    }
+}

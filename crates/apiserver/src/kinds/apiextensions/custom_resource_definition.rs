@@ -1,0 +1,260 @@
+//! CustomResourceDefinitions (apiextensions-apiserver, pkg/registry/customresourcedefinition), and the kinds that they define
+//! (pkg/registry/customresource). What is decided about them is in crate `crd`.
+
+use crate::kind::{Attributes, Custom, Definition, Kind, ScalePaths, SelectableField};
+use crate::object;
+use crate::status::ApiError;
+use crate::table::text::since;
+use crate::table::{self, AGE, Column, NAME};
+use crate::validation::field::{Errors, Field};
+use crate::validation::{ErrorKind, FieldError};
+use crd::resource::Version;
+use jiff::Timestamp;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+pub const GROUP: &str = "apiextensions.k8s.io";
+pub const PLURAL: &str = "customresourcedefinitions";
+/// Holds a definition until all objects of its kinds are gone.
+pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+pub fn kind() -> Kind {
+    let schema = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
+    let mut kind = Kind::new(GROUP, "v1", "CustomResourceDefinition", PLURAL, schema)
+        .described_by::<CustomResourceDefinition>()
+        .cluster()
+        .short(&["crd", "crds"])
+        .status()
+        .counts_generations()
+        .prepare_create(prepare_create)
+        .prepare_update(prepare_update)
+        .validate(|new, old, errors| add(crd::definition::validate(new.value, old.map(|old| old.value)), errors))
+        .validate_status(|_, _, _| {});
+    kind.names.categories = vec!["api-extensions".to_string()];
+    kind
+}
+
+fn prepare_create(definition: &mut Value) {
+    crd::definition::set_defaults(definition);
+    let finalizers = object::array_mut(object::metadata(definition), "finalizers");
+    if !finalizers.iter().any(|name| name == CLEANUP) {
+        finalizers.push(CLEANUP.into());
+    }
+}
+
+/// Objects may be stored in the storage version from now on.
+fn prepare_update(_: &Value, definition: &mut Value) {
+    crd::definition::set_defaults(definition);
+    let versions = object::list(definition, &["spec", "versions"]);
+    let storage = versions.iter().find(|version| version["storage"] == true).map(|version| version["name"].clone());
+    let Some(name) = storage else { return };
+    let stored = object::array_mut(object::map_mut(definition, "status"), "storedVersions");
+    if !stored.contains(&name) {
+        stored.push(name);
+    }
+}
+
+/// Errors of crate `crd` as the server's own.
+fn add(found: Vec<crd::field::FieldError>, errors: &mut Errors) {
+    use crd::field::Kind as Found;
+    for error in found {
+        let kind = match error.kind {
+            Found::Required => ErrorKind::Required,
+            Found::Invalid | Found::TypeInvalid if error.value.is_none() => ErrorKind::InvalidOmitted,
+            Found::Invalid | Found::TypeInvalid => ErrorKind::Invalid,
+            Found::NotSupported => ErrorKind::NotSupported,
+            Found::Duplicate => ErrorKind::Duplicate,
+            Found::Forbidden => ErrorKind::Forbidden,
+            Found::TooLong => ErrorKind::TooLong,
+            Found::TooMany => ErrorKind::TooMany,
+            Found::Internal => ErrorKind::Internal,
+        };
+        let field = if error.field.is_empty() { "<nil>".to_string() } else { error.field };
+        errors.push(FieldError::new(kind, field, error.value.unwrap_or_default(), error.detail));
+    }
+}
+
+/// The state of a definition, for telling whether its kinds must be made anew.
+pub fn state(definition: &Value) -> Definition {
+    Definition {
+        name: object::name(definition).to_string(),
+        uid: object::uid(definition).to_string(),
+        generation: object::integer(definition, &["metadata", "generation"]).unwrap_or_default(),
+        terminating: object::is_deleting(definition),
+    }
+}
+
+/// The kinds of an established definition: one for each version that is served. Versions that only a webhook could convert are left out.
+pub fn defined(definition: &Value) -> Vec<Kind> {
+    let versions = Version::all(definition);
+    let Some(storage) = versions.iter().find(|version| version.storage).map(|version| version.name.clone()) else { return Vec::new() };
+    let webhook = object::text(definition, &["spec", "conversion", "strategy"]) == "Webhook";
+    let served = versions.into_iter().filter(|version| version.served && (!webhook || version.storage));
+    served.map(|version| kind_of(definition, &storage, version)).collect()
+}
+
+fn kind_of(definition: &Value, storage: &str, version: Version) -> Kind {
+    let group = object::text(definition, &["spec", "group"]);
+    let names = |member| object::text(definition, &["status", "acceptedNames", member]);
+    let texts = |member| {
+        let found = object::list(definition, &["status", "acceptedNames", member]).iter();
+        found.filter_map(Value::as_str).map(str::to_string).collect::<Vec<_>>()
+    };
+    let version = Arc::new(version);
+    let schema = object::list(definition, &["spec", "versions"]).iter().find(|found| found["name"] == version.name.as_str());
+    let schema = schema.map_or(&Value::Null, |found| &found["schema"]["openAPIV3Schema"]);
+    let document = document(schema);
+    let mut kind = Kind::open(group, &version.name, names("kind"), names("plural")).singular(names("singular"));
+    kind.names.list_kind = names("listKind").to_string();
+    kind.names.short_names = texts("shortNames");
+    kind.names.categories = texts("categories");
+    kind.names.namespaced = object::text(definition, &["spec", "scope"]) == "Namespaced";
+    let prune = Arc::clone(&version);
+    kind = kind.custom(Custom { definition: state(definition), prune: Arc::new(move |value| prune.decode(value)), document: Arc::new(document) });
+    kind = stored(kind, group, storage, &version);
+    // Owners of fields are kept in the stored version; objects of others are merged by what they have.
+    if version.name == storage && schema.is_object() {
+        kind = kind.merged_by(schema);
+    }
+    let (checks, has_status) = (Arc::clone(&version), version.status);
+    kind = kind
+        .validate(move |new, old, errors| validate(&checks, new, old, errors))
+        .counts_generations_by(move |old, new| content(old, has_status) != content(new, has_status))
+        .admit_create(refuse_while_terminating);
+    if version.status {
+        kind = kind.status();
+    }
+    if let Some(scale) = &version.scale {
+        let members = |path: &str| path.split('.').filter(|part| !part.is_empty()).map(str::to_string).collect();
+        kind = kind.scale_at(ScalePaths {
+            spec_replicas: members(&scale.spec_replicas),
+            status_replicas: members(&scale.status_replicas),
+            selector: scale.label_selector.as_deref().map(members).unwrap_or_default(),
+        });
+    }
+    for path in &version.selectable {
+        kind = kind.selectable(SelectableField::new(path.trim_start_matches('.')));
+    }
+    if version.deprecated {
+        let default = format!("{group}/{} {} is deprecated", version.name, kind.kind);
+        let warning = version.deprecation_warning.clone().unwrap_or(default);
+        kind = kind.deprecated(&warning);
+    }
+    table(kind, version)
+}
+
+/// Objects are stored in the storage version. Strategy `None` changes only the version's name; what is read gets the defaults of today.
+fn stored(kind: Kind, group: &str, storage: &str, version: &Arc<Version>) -> Kind {
+    let (own, stored) = (format!("{group}/{}", version.name), format!("{group}/{storage}"));
+    let (to, read) = (stored.clone(), Arc::clone(version));
+    let incoming = move |mut object: Value| {
+        crd::conversion::rename(&mut object, &to);
+        object
+    };
+    let outgoing = move |mut object: Value| {
+        crd::conversion::rename(&mut object, &own);
+        read.decode(&mut object);
+        object
+    };
+    kind.stored_as(group, &stored, incoming, outgoing)
+}
+
+fn validate(version: &Version, new: &Field<'_>, old: Option<&Field<'_>>, errors: &mut Errors) {
+    let found = match old {
+        None => version.validate(new.value),
+        Some(old) => version.validate_update(new.value, old.value).errors,
+    };
+    add(found, errors);
+}
+
+/// What the generation counts: all but metadata, and the status where it is a subresource.
+fn content(object: &Value, has_status: bool) -> Vec<(&String, &Value)> {
+    let members = object.as_object().into_iter().flatten();
+    members.filter(|(name, _)| *name != "metadata" && !(has_status && *name == "status")).collect()
+}
+
+fn refuse_while_terminating(attributes: &Attributes<'_>, _: &mut Value) -> Result<(), ApiError> {
+    if attributes.kind.custom.as_ref().is_some_and(|custom| custom.definition.terminating) {
+        let message = "create not allowed while custom resource definition is terminating";
+        return Err(ApiError::new(405, "MethodNotAllowed", message));
+    }
+    Ok(())
+}
+
+/// Name and age, or name and the columns of the definition.
+fn table(kind: Kind, version: Arc<Version>) -> Kind {
+    if version.columns.is_empty() {
+        return kind.table([NAME, AGE], |object, now| vec![table::name(object), table::age(object, now)]);
+    }
+    let columns = version.columns.iter().map(|column| Column {
+        name: Cow::Owned(column.name.clone()),
+        kind: Cow::Owned(column.ty.clone()),
+        format: Cow::Owned(column.format.clone()),
+        description: Some(column.description.clone()),
+        priority: i32::try_from(column.priority).unwrap_or_default(),
+    });
+    let columns: Vec<Column> = std::iter::once(NAME).chain(columns).collect();
+    kind.table(columns, move |object, now| {
+        let age = |written: &str| age_of(written, now);
+        std::iter::once(table::name(object)).chain(version.columns.iter().map(|column| column.cell(object, &age))).collect()
+    })
+}
+
+fn age_of(written: &str, now: Timestamp) -> String {
+    since(&json!({"at": written}), "/at", now)
+}
+
+/// The schema of a version as OpenAPI documents show it: with the members that every object has.
+fn document(schema: &Value) -> Value {
+    let mut document = if schema.is_object() { schema.clone() } else { json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}) };
+    let text = |description: &str| json!({"description": description, "type": "string"});
+    let properties = object::map_mut(&mut document, "properties");
+    properties.insert("apiVersion".into(), text("APIVersion defines the versioned schema of this representation of an object."));
+    properties.insert("kind".into(), text("Kind is a string value representing the REST resource this object represents."));
+    let metadata = json!({
+        "description": "Standard object's metadata.",
+        "allOf": [{"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}],
+    });
+    properties.insert("metadata".into(), metadata);
+    document
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition() -> Value {
+        json!({
+            "metadata": {"name": "crontabs.example.com", "uid": "u", "generation": 1},
+            "spec": {"group": "example.com", "scope": "Namespaced", "versions": [
+                {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}, "subresources": {"status": {}}},
+                {"name": "v2", "served": true, "storage": false, "deprecated": true, "schema": {"openAPIV3Schema": {"type": "object"}}},
+                {"name": "v3", "served": false, "storage": false, "schema": {"openAPIV3Schema": {"type": "object"}}},
+            ]},
+            "status": {"acceptedNames": {"plural": "crontabs", "singular": "crontab", "kind": "CronTab", "listKind": "CronTabList"}},
+        })
+    }
+
+    #[test]
+    fn each_served_version_becomes_a_kind() {
+        let kinds = defined(&definition());
+        let versions: Vec<&str> = kinds.iter().map(|kind| kind.version.as_str()).collect();
+        assert_eq!(versions, ["v1", "v2"]);
+        assert!(kinds[0].has_status() && !kinds[1].has_status());
+        assert_eq!(kinds[1].stored_api_version(), "example.com/v1");
+        assert_eq!(kinds[1].deprecation.as_deref(), Some("example.com/v2 CronTab is deprecated"));
+        let mut webhook = definition();
+        webhook["spec"]["conversion"] = json!({"strategy": "Webhook"});
+        assert_eq!(defined(&webhook).len(), 1, "only a webhook could convert v2");
+    }
+
+    #[test]
+    fn the_storage_version_is_remembered() {
+        let mut changed = definition();
+        changed["status"]["storedVersions"] = json!(["v0"]);
+        prepare_update(&Value::Null, &mut changed);
+        assert_eq!(changed["status"]["storedVersions"], json!(["v0", "v1"]));
+    }
+}

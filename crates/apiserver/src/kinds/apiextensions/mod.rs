@@ -1,0 +1,9 @@
+//! The kind of `apiextensions.k8s.io`, and the kinds that its objects define.
+
+pub mod custom_resource_definition;
+
+use crate::kind::Kind;
+
+pub fn kinds() -> Vec<Kind> {
+    vec![custom_resource_definition::kind()]
+}

@@ -1,0 +1,17 @@
+//! SelfSubjectAccessReviews: answered at once, never stored.
+
+use crate::kind::Kind;
+use k8s_openapi::api::authorization;
+
+pub fn kind() -> Kind {
+    Kind::new(
+        "authorization.k8s.io",
+        "v1",
+        "SelfSubjectAccessReview",
+        "selfsubjectaccessreviews",
+        "io.k8s.api.authorization.v1.SelfSubjectAccessReview",
+    )
+    .described_by::<authorization::v1::SelfSubjectAccessReview>()
+    .review()
+    .cluster()
+}

@@ -1,0 +1,11 @@
+//! SubjectAccessReviews: answered at once, never stored.
+
+use crate::kind::Kind;
+use k8s_openapi::api::authorization;
+
+pub fn kind() -> Kind {
+    Kind::new("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", "io.k8s.api.authorization.v1.SubjectAccessReview")
+        .described_by::<authorization::v1::SubjectAccessReview>()
+        .review()
+        .cluster()
+}

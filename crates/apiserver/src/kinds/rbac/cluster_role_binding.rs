@@ -1,0 +1,14 @@
+//! ClusterRoleBindings.
+
+use super::bindings;
+use crate::kind::Kind;
+use k8s_openapi::api::rbac;
+
+pub fn kind() -> Kind {
+    bindings::common(
+        Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", "io.k8s.api.rbac.v1.ClusterRoleBinding")
+            .described_by::<rbac::v1::ClusterRoleBinding>()
+            .cluster()
+            .validate(|new, old, errors| bindings::validate(new, old, false, errors)),
+    )
+}

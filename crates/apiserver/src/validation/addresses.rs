@@ -1,0 +1,111 @@
+//! Addresses and networks as texts (apimachinery pkg/util/validation/ip.go), in the strict form of today's releases.
+
+use ipnet::IpNet;
+use std::net::IpAddr;
+
+/// How an address may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// In any form without ambiguity: fields that are older than the rule.
+    Any,
+    /// In the shortest form alone.
+    Canonical,
+}
+
+fn mapped(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
+}
+
+/// The address without leading zeros, when they are what keeps it from being read.
+fn without_zeros(text: &str) -> Option<IpAddr> {
+    let parts: Vec<String> = text.split('.').map(|part| part.trim_start_matches('0').to_string()).collect();
+    let digits = text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+    let filled: Vec<&str> = parts.iter().map(|part| if part.is_empty() { "0" } else { part }).collect();
+    if digits { filled.join(".").parse().ok() } else { None }
+}
+
+/// What is wrong with an address.
+pub fn ip(text: &str, form: Form) -> Vec<String> {
+    let Ok(address) = text.parse::<IpAddr>() else {
+        let problem = match without_zeros(text) {
+            Some(_) => "must not have leading 0s",
+            None => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        };
+        return vec![problem.into()];
+    };
+    if mapped(address) {
+        return vec!["must not be an IPv4-mapped IPv6 address".into()];
+    }
+    if form == Form::Canonical && address.to_string() != text {
+        return vec![format!("must be in canonical form ({:?})", address.to_string())];
+    }
+    Vec::new()
+}
+
+/// What is wrong with a network.
+pub fn cidr(text: &str, form: Form) -> Vec<String> {
+    let (address, length) = text.split_once('/').unwrap_or((text, ""));
+    let bits = if address.contains(':') { 128 } else { 32 };
+    let length_value = length.parse::<u8>().ok().filter(|value| *value <= bits && length.bytes().all(|byte| byte.is_ascii_digit()));
+    // `ipnet` reads numbers with zeros in front.
+    let strict = address.parse::<IpAddr>().ok();
+    let network = strict.or_else(|| without_zeros(address)).zip(length_value).and_then(|(address, length)| IpNet::new(address, length).ok());
+    let Some(network) = network else {
+        return vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".into()];
+    };
+    if strict.is_none() || (length.len() > 1 && length.starts_with('0')) {
+        return vec!["must not have leading 0s in IP or prefix length".into()];
+    }
+    if mapped(network.addr()) {
+        return vec!["must not have an IPv4-mapped IPv6 address".into()];
+    }
+    if network.addr() != network.network() {
+        return vec!["must not have bits set beyond the prefix length".into()];
+    }
+    if form == Form::Canonical && network.to_string() != text {
+        return vec![format!("must be in canonical form ({:?})", network.to_string())];
+    }
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_unambiguous() {
+        for (text, any, canonical) in [
+            ("10.0.0.1", "", ""),
+            ("2001:db8::1", "", ""),
+            ("2001:DB8::1", "", "must be in canonical form (\"2001:db8::1\")"),
+            ("010.0.0.1", "must not have leading 0s", "must not have leading 0s"),
+            ("::ffff:1.2.3.4", "must not be an IPv4-mapped IPv6 address", "must not be an IPv4-mapped IPv6 address"),
+            (
+                "10.0.0",
+                "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+            ),
+        ] {
+            assert_eq!((ip(text, Form::Any).join(""), ip(text, Form::Canonical).join("")), (any.to_string(), canonical.to_string()), "{text}");
+        }
+    }
+
+    #[test]
+    fn networks_have_no_host_bits() {
+        for (text, any, canonical) in [
+            ("10.0.0.0/8", "", ""),
+            ("2001:DB8::/64", "", "must be in canonical form (\"2001:db8::/64\")"),
+            ("10.0.0.1/8", "must not have bits set beyond the prefix length", "must not have bits set beyond the prefix length"),
+            ("10.0.0.0/08", "must not have leading 0s in IP or prefix length", "must not have leading 0s in IP or prefix length"),
+            ("010.0.0.0/8", "must not have leading 0s in IP or prefix length", "must not have leading 0s in IP or prefix length"),
+            ("::ffff:1.2.3.0/120", "must not have an IPv4-mapped IPv6 address", "must not have an IPv4-mapped IPv6 address"),
+            (
+                "10.0.0.0/33",
+                "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+                "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+            ),
+        ] {
+            assert_eq!((cidr(text, Form::Any).join(""), cidr(text, Form::Canonical).join("")), (any.to_string(), canonical.to_string()), "{text}");
+        }
+    }
+}
