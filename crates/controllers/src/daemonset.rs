@@ -35,7 +35,9 @@ use crate::{
 };
 use kube_rules::Selector;
 use plan::{Input, Plan, plan};
-use rows::{DaemonRow, DaemonView, RevisionRow};
+use rows::{DaemonRow, DaemonView};
+
+pub(crate) use rows::{HASH_LABEL, RevisionRow, digest, revision_data};
 
 /// Pauses before a failed pod of one node is replaced (upstream: 1 s to 15 min).
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -190,9 +192,9 @@ async fn keep_history(
     pods: &[(String, Arc<PodRow>)],
 ) -> anyhow::Result<String> {
     let revisions = history::claim(context, key, set, selector).await?;
-    let live: BTreeSet<String> = pods.iter().filter_map(|(_, pod)| pod.labels.get(rows::HASH_LABEL).cloned()).collect();
+    let live: BTreeSet<String> = pods.iter().filter_map(|(_, pod)| pod.labels.get(HASH_LABEL).cloned()).collect();
     let limit = spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(10);
-    let data = rows::digest(&rows::revision_data(&spec.template));
+    let data = digest(&revision_data(&spec.template));
     let steps = history::plan(&revisions, &data, &live, limit);
     history::apply(context, key, set, spec, &revisions, &steps).await
 }

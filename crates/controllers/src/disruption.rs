@@ -15,7 +15,14 @@ use std::{
 use anyhow::Context as _;
 use cluster::{Client, EventRecorder, EventType, Informer, Key, Selection, is_conflict, is_not_found};
 use jiff::Timestamp;
-use k8s_openapi::api::{core::v1::ObjectReference, policy::v1::PodDisruptionBudget};
+use k8s_openapi::{
+    api::{
+        apps::v1::StatefulSet,
+        core::v1::{ObjectReference, ReplicationController},
+        policy::v1::PodDisruptionBudget,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api,
     api::{PostParams, Resource},
@@ -32,21 +39,69 @@ struct Context {
     client: Client,
     views: Views,
     budgets: Informer<BudgetRow>,
+    scales: Scales,
     events: EventRecorder,
+}
+
+/// What an object that keeps pods wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Scale {
+    uid: String,
+    replicas: i32,
+}
+
+impl Scale {
+    fn new(meta: &ObjectMeta, replicas: Option<i32>) -> Self {
+        Self { uid: meta.uid.clone().unwrap_or_default(), replicas: replicas.unwrap_or(1) }
+    }
+}
+
+/// Kinds that this controller alone reads for their number of pods.
+#[derive(Clone)]
+struct Scales {
+    stateful_sets: Informer<Scale>,
+    replication_controllers: Informer<Scale>,
+}
+
+impl Scales {
+    fn start(client: &Client, views: &Views) -> Self {
+        let all = || Selection::all().of(&views.api);
+        Self {
+            stateful_sets: Informer::start(Api::<StatefulSet>::all(client.clone()), all(), |set| {
+                Some(Scale::new(&set.metadata, set.spec.as_ref().and_then(|spec| spec.replicas)))
+            }),
+            replication_controllers: Informer::start(Api::<ReplicationController>::all(client.clone()), all(), |controller| {
+                Some(Scale::new(&controller.metadata, controller.spec.as_ref().and_then(|spec| spec.replicas)))
+            }),
+        }
+    }
+
+    fn all(&self) -> [&Informer<Scale>; 2] {
+        [&self.stateful_sets, &self.replication_controllers]
+    }
 }
 
 /// Runs the controller until `shutdown`.
 pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
     let budgets =
         Informer::start(Api::<PodDisruptionBudget>::all(client.clone()), Selection::all().of(&views.api), |budget| Some(BudgetRow::new(budget)));
+    let scales = Scales::start(&client, &views);
     tokio::select! {
-        () = budgets.synced() => {}
+        () = async { tokio::join!(budgets.synced(), scales.stateful_sets.synced(), scales.replication_controllers.synced()); } => {}
         () = shutdown.cancelled() => return,
     }
     let queue = Queue::<Key>::default();
     watch(&views, &budgets, &queue);
+    for informer in scales.all() {
+        let (keys, all) = (queue.clone(), budgets.clone());
+        informer.subscribe(move |change| {
+            if change.old != change.new {
+                keys.extend(all.in_namespace(&change.key.ns).into_iter().map(|(key, _)| key));
+            }
+        });
+    }
     let events = EventRecorder::new(client.clone(), "controllermanager", "");
-    let context = Arc::new(Context { client, views, budgets, events });
+    let context = Arc::new(Context { client, views, budgets, scales, events });
     queue.run("disruption", 2, shutdown, |key| sync(context.clone(), key)).await;
 }
 
@@ -131,10 +186,25 @@ fn scale(context: &Context, key: &Key, object: &ObjectReference, pods: &[(String
 
 /// A controller's number of replicas; a Deployment stands for all its ReplicaSets.
 fn replicas_of(context: &Context, key: &Key, controller: &Controller) -> Result<(String, i32), String> {
-    if controller.kind != "ReplicaSet" {
-        let group = if controller.kind == "DaemonSet" { ".apps" } else { "" };
-        return Err(format!("{}s{group} does not implement the scale subresource", controller.kind.to_lowercase()));
-    }
+    let (resource, scales) = match controller.kind.as_str() {
+        "ReplicaSet" => return replicas_of_set(context, key, controller),
+        "StatefulSet" => ("statefulsets.apps", &context.scales.stateful_sets),
+        "ReplicationController" => ("replicationcontrollers", &context.scales.replication_controllers),
+        other => {
+            let group = match other {
+                "DaemonSet" => ".apps",
+                "Job" => ".batch",
+                _ => "",
+            };
+            return Err(format!("{}s{group} does not implement the scale subresource", other.to_lowercase()));
+        }
+    };
+    let scale = scales.get(Key::new(&key.ns, &controller.name)).filter(|scale| scale.uid == controller.uid);
+    scale.map(|scale| (scale.uid.clone(), scale.replicas)).ok_or_else(|| format!("{resource} {:?} not found", controller.name))
+}
+
+/// A ReplicaSet's number of replicas, or its Deployment's.
+fn replicas_of_set(context: &Context, key: &Key, controller: &Controller) -> Result<(String, i32), String> {
     let set = context.views.replica_sets.get(Key::new(&key.ns, &controller.name)).filter(|set| set.uid == controller.uid);
     let Some(set) = set else { return Err(format!("replicasets.apps {:?} not found", controller.name)) };
     let deployment = Views::controller_key(set.controller.as_ref(), "Deployment", &key.ns).and_then(|key| context.views.deployments.get(key));

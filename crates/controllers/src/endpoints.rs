@@ -6,6 +6,7 @@
 //! Guarantees: slices of others are never touched; the name of a slice follows from its Service, ports and number, so a second attempt
 //! finds the first one's result; a slice is written only over the version the plan was made from.
 
+mod hints;
 mod legacy;
 pub(crate) mod mirror;
 mod plan;
@@ -14,8 +15,11 @@ mod rows;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use cluster::{Client, Key, is_conflict, is_not_found};
-use k8s_openapi::api::{core::v1::Endpoints, discovery::v1::EndpointSlice};
+use cluster::{Client, EventRecorder, EventType, Key, is_conflict, is_not_found};
+use k8s_openapi::api::{
+    core::v1::{Endpoints, ObjectReference},
+    discovery::v1::EndpointSlice,
+};
 use kube::{
     Api,
     api::{DeleteParams, PostParams, Preconditions},
@@ -29,18 +33,21 @@ use crate::{
 use plan::Action;
 use rows::Source;
 
+pub(crate) use hints::Distribution;
 pub(crate) use rows::SliceRow;
 
 struct Context {
     client: Client,
     views: Views,
+    events: EventRecorder,
 }
 
 /// Runs the controller until `shutdown`.
 pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
     let queue = Queue::<Key>::default();
     watch(&views, &queue);
-    let context = Arc::new(Context { client, views });
+    let events = EventRecorder::new(client.clone(), "endpoint-slice-controller", "");
+    let context = Arc::new(Context { client, views, events });
     queue.run("endpointslice", 8, shutdown, |key| sync(context.clone(), key)).await;
 }
 
@@ -55,6 +62,13 @@ fn watch(views: &Views, queue: &Queue<Key>) {
             if rows.into_iter().any(|pod| selector.matches(&pod.labels)) {
                 keys.add(key);
             }
+        }
+    });
+    let (keys, services) = (queue.clone(), views.services.clone());
+    views.nodes.subscribe(move |change| {
+        if change.old.map(|node| hints::shares_of(node)) != change.new.map(|node| hints::shares_of(node)) {
+            let by_share = services.snapshot().into_iter().filter(|(_, service)| service.distribution == Distribution::Auto);
+            keys.extend(by_share.map(|(key, _)| key));
         }
     });
     let keys = queue.clone();
@@ -74,7 +88,15 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     let slices: Vec<_> =
         context.views.slices.in_namespace(&key.ns).into_iter().filter(|(_, slice)| slice.service == key.name && !slice.mirrors).collect();
     let zone = |node: &str| context.views.nodes.get(Key::cluster(node)).and_then(|node| node.labels.get("topology.kubernetes.io/zone").cloned());
-    let desired = rows::desired(&key, &service, &pods, zone);
+    let mut desired = rows::desired(&key, &service, &pods, zone);
+    let refused = match service.distribution {
+        Distribution::Auto => {
+            let nodes = context.views.nodes.snapshot();
+            hints::assign(&mut desired, Distribution::Auto, &hints::shares(nodes.iter().map(|(_, node)| node.as_ref())))
+        }
+        other => hints::assign(&mut desired, other, &None),
+    };
+    tell_hints(&context, &key, &service, &slices, &refused);
     let source = Source::service(&key, &service);
     let actions = plan::plan(&key, &source, &desired, &slices);
     for action in &actions {
@@ -83,6 +105,30 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     }
     write_legacy(&context, &key, &service, &desired).await?;
     Ok(Next::Change)
+}
+
+/// Events about the annotation that distributes by zones: why it has no effect, or that it has one from now on.
+fn tell_hints(context: &Context, key: &Key, service: &ServiceRow, slices: &[(Key, Arc<SliceRow>)], refused: &[String]) {
+    if service.distribution != Distribution::Auto {
+        return;
+    }
+    let object = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Service".to_owned()),
+        namespace: Some(key.ns.to_string()),
+        name: Some(key.name.to_string()),
+        uid: Some(service.uid.clone()),
+        ..ObjectReference::default()
+    };
+    for reason in refused {
+        context.events.event(&object, EventType::Warning, "TopologyAwareHintsDisabled", None, reason.clone());
+    }
+    if refused.is_empty() && !slices.iter().any(|(_, slice)| slice.has_hints()) {
+        for family in &service.families {
+            let message = format!("Topology Aware Hints has been enabled, addressType: {family}");
+            context.events.event(&object, EventType::Normal, "TopologyAwareHintsEnabled", None, message);
+        }
+    }
 }
 
 async fn apply(client: &Client, key: &Key, source: &Source, action: &Action) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ mod plan;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -27,10 +27,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    Clock, Timing,
     runner::{Next, Queue},
     view::{NodeRow, Views},
 };
@@ -40,40 +40,55 @@ struct Context {
     client: Client,
     views: Views,
     events: EventRecorder,
-    /// When each node was last heard of.
-    heard: Arc<Mutex<HashMap<String, Instant>>>,
+    heard: Arc<Heard>,
     grace: Duration,
 }
 
-fn locked(heard: &Mutex<HashMap<String, Instant>>) -> MutexGuard<'_, HashMap<String, Instant>> {
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
+/// When each node was last heard of.
+struct Heard {
+    clock: Clock,
+    at: Mutex<HashMap<String, Instant>>,
 }
 
-/// Runs the controller until `shutdown`; a node may be silent for as long as `grace`.
-pub(crate) async fn run(client: Client, views: Views, grace: Duration, shutdown: CancellationToken) {
+impl Heard {
+    fn at(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hear(&self, node: &str) {
+        let now = (self.clock)();
+        self.at().insert(node.to_owned(), now);
+    }
+
+    /// For how long a node has been silent. One that was never heard of is silent from now on.
+    fn silent(&self, node: &str) -> Duration {
+        let now = (self.clock)();
+        now.saturating_duration_since(*self.at().entry(node.to_owned()).or_insert(now))
+    }
+}
+
+/// Runs the controller until `shutdown`.
+pub(crate) async fn run(client: Client, views: Views, timing: Timing, shutdown: CancellationToken) {
     let queue = Queue::<String>::default();
-    let heard = Arc::new(Mutex::default());
+    let Timing { node_grace: grace, clock } = timing;
+    let heard = Arc::new(Heard { clock, at: Mutex::default() });
     watch(&views, &queue, &heard);
     let events = EventRecorder::new(client.clone(), "node-controller", "");
     let context = Arc::new(Context { client: client.clone(), views: views.clone(), events: events.clone(), heard, grace });
     tokio::join!(queue.run("nodelifecycle", 8, shutdown.clone(), |node| sync(context.clone(), node)), evict::run(client, views, events, shutdown),);
 }
 
-fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Mutex<HashMap<String, Instant>>>) {
-    let (keys, clock, nodes) = (queue.clone(), heard.clone(), views.nodes.clone());
+fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Heard>) {
+    let (keys, heard_of, nodes) = (queue.clone(), heard.clone(), views.nodes.clone());
     views.nodes.subscribe(move |change| {
         let name = &change.key.name;
         let beat = |row: &NodeRow| row.condition("Ready").and_then(|one| one.heartbeat);
         match (change.old, change.new) {
             (_, None) => {
-                locked(&clock).remove(name);
+                heard_of.at().remove(name);
             }
-            (None, Some(_)) => {
-                locked(&clock).insert(name.clone(), Instant::now());
-            }
-            (Some(old), Some(new)) if beat(old) != beat(new) => {
-                locked(&clock).insert(name.clone(), Instant::now());
-            }
+            (None, Some(_)) => heard_of.hear(name),
+            (Some(old), Some(new)) if beat(old) != beat(new) => heard_of.hear(name),
             _ => {}
         }
         let was_ready = change.old.is_some_and(|row| plan::is_ready(row));
@@ -84,10 +99,10 @@ fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Mutex<HashMap<String,
             keys.extend(nodes.snapshot().into_iter().map(|(key, _)| key.name));
         }
     });
-    let clock = heard.clone();
+    let heard_of = heard.clone();
     views.leases.subscribe(move |change| {
         if change.new.is_some() {
-            locked(&clock).insert(change.key.name.clone(), Instant::now());
+            heard_of.hear(&change.key.name);
         }
     });
     // A node that fell silent has pods that must not look ready.
@@ -102,8 +117,7 @@ fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Mutex<HashMap<String,
 
 async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
     let Some(node) = context.views.nodes.get(Key::cluster(&name)) else { return Ok(Next::Change) };
-    let silent = locked(&context.heard).entry(name.clone()).or_insert_with(Instant::now).elapsed();
-    let left = context.grace.saturating_sub(silent);
+    let left = context.grace.saturating_sub(context.heard.silent(&name));
     let any_ready = context.views.nodes.snapshot().iter().any(|(_, row)| plan::is_ready(row));
     let plan = plan(&node, left.is_zero(), any_ready);
     if !plan.is_empty() {

@@ -1,20 +1,21 @@
-//! ReplicaSets: keeps the desired number of pods of a template, and counts them.
+//! ReplicaSets and ReplicationControllers: keeps the desired number of pods of a template, and counts them.
 //!
-//! Inputs: ReplicaSets, pods. Outputs: pods, status, Events. Mirrors `pkg/controller/replicaset` and `controller_utils.go`.
+//! Inputs: objects of these kinds, pods. Outputs: pods, status, Events. Mirrors `pkg/controller/replicaset` and `controller_utils.go`.
 //! Guarantees: never creates or deletes twice for one decision, since what was written but not yet seen ([`pods::Flight`]) counts as
 //! done.
 
+mod kinds;
 mod plan;
 mod rank;
 
-use std::sync::Arc;
+use std::{marker::PhantomData, sync::Arc};
 
 use anyhow::Context as _;
-use cluster::{Client, EventRecorder, Key, is_not_found};
+use cluster::{Client, EventRecorder, Informer, Key, Selection, is_not_found};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{ReplicaSet, ReplicaSetStatus},
-    core::v1::{ObjectReference, Pod},
+    core::v1::{ObjectReference, Pod, ReplicationController},
 };
 use kube::{Api, api::PostParams};
 use tokio_util::sync::CancellationToken;
@@ -26,29 +27,48 @@ use crate::{
     runner::{Next, Queue},
     view::{PodRow, Views, controller_reference},
 };
+use kinds::Replicated;
 use plan::{Scale, plan};
 
-struct Context {
+struct Context<K> {
     client: Client,
     views: Views,
+    sets: Informer<RsRow>,
     pods: PodControl,
+    kind: PhantomData<fn() -> K>,
 }
 
-/// Runs the controller until `shutdown`.
+/// Runs the controller of ReplicaSets until `shutdown`.
 pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
+    let sets = views.replica_sets.clone();
+    run_kind::<ReplicaSet>(client, views, sets, "replicaset", shutdown).await;
+}
+
+/// Runs the controller of ReplicationControllers until `shutdown`.
+pub(crate) async fn run_replication_controllers(client: Client, views: Views, shutdown: CancellationToken) {
+    let all = Selection::all().of(&views.api);
+    let sets = Informer::start(Api::<ReplicationController>::all(client.clone()), all, |controller| Some(controller.row()));
+    tokio::select! {
+        () = sets.synced() => {}
+        () = shutdown.cancelled() => return,
+    }
+    run_kind::<ReplicationController>(client, views, sets, "replicationcontroller", shutdown).await;
+}
+
+async fn run_kind<K: Replicated>(client: Client, views: Views, sets: Informer<RsRow>, name: &'static str, shutdown: CancellationToken) {
     let queue = Queue::<Key>::default();
     let flight = Flight::default();
-    watch(&views, &queue, &flight);
-    let events = EventRecorder::new(client.clone(), "replicaset-controller", "");
+    watch(&views, &sets, K::KIND, &queue, &flight);
+    let events = EventRecorder::new(client.clone(), K::COMPONENT, "");
     let pods = PodControl { client: client.clone(), events, flight };
-    let context = Arc::new(Context { client, views, pods });
-    queue.run("replicaset", 16, shutdown, |key| sync(context.clone(), key)).await;
+    let context = Arc::new(Context::<K> { client, views, sets, pods, kind: PhantomData });
+    queue.run(name, 16, shutdown, |key| sync(context.clone(), key)).await;
 }
 
-fn watch(views: &Views, queue: &Queue<Key>, flight: &Flight) {
+fn watch(views: &Views, sets: &Informer<RsRow>, kind: &'static str, queue: &Queue<Key>, flight: &Flight) {
     let keys = queue.clone();
-    views.replica_sets.subscribe(move |change| keys.add(change.key.clone()));
-    let (keys, sets, flight) = (queue.clone(), views.replica_sets.clone(), flight.clone());
+    sets.subscribe(move |change| keys.add(change.key.clone()));
+    let (keys, sets, flight) = (queue.clone(), sets.clone(), flight.clone());
     views.pods.subscribe(move |change| {
         if let Some(pod) = change.new {
             flight.seen(&pod.uid);
@@ -57,7 +77,7 @@ fn watch(views: &Views, queue: &Queue<Key>, flight: &Flight) {
         }
         for pod in [change.old, change.new].into_iter().flatten() {
             match &pod.controller {
-                Some(owner) => keys.extend(Views::controller_key(Some(owner), "ReplicaSet", &change.key.ns)),
+                Some(owner) => keys.extend(Views::controller_key(Some(owner), kind, &change.key.ns)),
                 None if change.new.is_some() => {
                     let matching = sets.in_namespace(&change.key.ns).into_iter().filter(|(_, set)| set.selector.matches(&pod.labels));
                     keys.extend(matching.map(|(key, _)| key));
@@ -68,8 +88,8 @@ fn watch(views: &Views, queue: &Queue<Key>, flight: &Flight) {
     });
 }
 
-async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
-    let Some(set) = context.views.replica_sets.get(&key) else {
+async fn sync<K: Replicated>(context: Arc<Context<K>>, key: Key) -> anyhow::Result<Next> {
+    let Some(set) = context.sets.get(&key) else {
         context.pods.flight.forget(&key);
         return Ok(Next::Change);
     };
@@ -91,7 +111,7 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
 }
 
 /// The ReplicaSet's own pods; matching orphans are adopted, those that match no longer released.
-async fn claim(context: &Context, key: &Key, set: &RsRow) -> anyhow::Result<Vec<(String, Arc<PodRow>)>> {
+async fn claim<K: Replicated>(context: &Context<K>, key: &Key, set: &RsRow) -> anyhow::Result<Vec<(String, Arc<PodRow>)>> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.ns);
     let mut mine = Vec::new();
     let mut checked = false;
@@ -104,7 +124,7 @@ async fn claim(context: &Context, key: &Key, set: &RsRow) -> anyhow::Result<Vec<
                     confirm_alive(context, key, set).await?;
                     checked = true;
                 }
-                ownership::adopt(&pods, &name.name, &pod.uid, &controller_reference("apps/v1", "ReplicaSet", &set.name, &set.uid)).await?;
+                ownership::adopt(&pods, &name.name, &pod.uid, &controller_reference(K::API_VERSION, K::KIND, &set.name, &set.uid)).await?;
                 mine.push((name.name, pod));
             }
             Claim::Release => ownership::release(&pods, &name.name, &pod.uid, &set.uid).await?,
@@ -115,16 +135,16 @@ async fn claim(context: &Context, key: &Key, set: &RsRow) -> anyhow::Result<Vec<
 }
 
 /// Before anything is adopted: the ReplicaSet is still the one we think of (upstream: `RecheckDeletionTimestamp`).
-async fn confirm_alive(context: &Context, key: &Key, set: &RsRow) -> anyhow::Result<ReplicaSet> {
-    let live: ReplicaSet = Api::namespaced(context.client.clone(), &key.ns).get(&key.name).await?;
-    anyhow::ensure!(live.metadata.uid.as_ref() == Some(&set.uid), "{key} was replaced by another object of its name");
-    anyhow::ensure!(live.metadata.deletion_timestamp.is_none(), "{key} is being deleted");
+async fn confirm_alive<K: Replicated>(context: &Context<K>, key: &Key, set: &RsRow) -> anyhow::Result<K> {
+    let live: K = Api::namespaced(context.client.clone(), &key.ns).get(&key.name).await?;
+    anyhow::ensure!(live.meta().uid.as_ref() == Some(&set.uid), "{key} was replaced by another object of its name");
+    anyhow::ensure!(live.meta().deletion_timestamp.is_none(), "{key} is being deleted");
     Ok(live)
 }
 
 /// The nodes of the active pods of all ReplicaSets of the same owner, for ranking (upstream: `getPodsRankedByRelatedPodsOnSameNode`).
-fn related_nodes(context: &Context, key: &Key, set: &RsRow) -> Vec<String> {
-    let sets = context.views.replica_sets.in_namespace(&key.ns);
+fn related_nodes<K: Replicated>(context: &Context<K>, key: &Key, set: &RsRow) -> Vec<String> {
+    let sets = context.sets.in_namespace(&key.ns);
     let same_owner = |other: &RsRow| set.controller.is_some() && other.controller == set.controller;
     let related: Vec<String> =
         sets.iter().filter(|(_, other)| other.uid == set.uid || same_owner(other)).map(|(_, other)| other.uid.clone()).collect();
@@ -133,10 +153,10 @@ fn related_nodes(context: &Context, key: &Key, set: &RsRow) -> Vec<String> {
     pods.iter().filter(|(_, pod)| pod.is_active() && of_related(pod)).map(|(_, pod)| pod.node.clone()).collect()
 }
 
-fn reference(key: &Key, set: &RsRow) -> ObjectReference {
+fn reference<K: Replicated>(key: &Key, set: &RsRow) -> ObjectReference {
     ObjectReference {
-        api_version: Some("apps/v1".to_owned()),
-        kind: Some("ReplicaSet".to_owned()),
+        api_version: Some(K::API_VERSION.to_owned()),
+        kind: Some(K::KIND.to_owned()),
         namespace: Some(key.ns.clone()),
         name: Some(key.name.clone()),
         uid: Some(set.uid.clone()),
@@ -144,33 +164,36 @@ fn reference(key: &Key, set: &RsRow) -> ObjectReference {
     }
 }
 
-async fn create(context: &Context, key: &Key, set: &RsRow, count: usize) -> Option<Failure> {
+async fn create<K: Replicated>(context: &Context<K>, key: &Key, set: &RsRow, count: usize) -> Option<Failure> {
     let live = match confirm_alive(context, key, set).await {
         Ok(live) => live,
         Err(error) => return Some(Failure { reason: "FailedCreate", message: error.to_string(), error }),
     };
-    let template = live.spec.and_then(|spec| spec.template).unwrap_or_default();
-    let pod = pods::from_template(template, key, controller_reference("apps/v1", "ReplicaSet", &key.name, &set.uid));
-    context.pods.create(&Workload { key, object: &reference(key, set) }, count, |_| pod.clone()).await
+    let template = live.into_template();
+    let pod = pods::from_template(template, key, controller_reference(K::API_VERSION, K::KIND, &key.name, &set.uid));
+    context.pods.create(&Workload { key, object: &reference::<K>(key, set) }, count, |_| pod.clone()).await
 }
 
-async fn delete(context: &Context, key: &Key, set: &RsRow, mine: &[(String, Arc<PodRow>)], names: &[String]) -> Option<Failure> {
+async fn delete<K: Replicated>(context: &Context<K>, key: &Key, set: &RsRow, mine: &[(String, Arc<PodRow>)], names: &[String]) -> Option<Failure> {
     let targets = mine.iter().filter(|(name, _)| names.contains(name)).map(|(name, pod)| (name.as_str(), pod.uid.as_str()));
-    context.pods.delete(&Workload { key, object: &reference(key, set) }, targets).await
+    context.pods.delete(&Workload { key, object: &reference::<K>(key, set) }, targets).await
 }
 
-async fn write_status(context: &Context, key: &Key, set: &RsRow, status: ReplicaSetStatus) -> anyhow::Result<()> {
+async fn write_status<K: Replicated>(context: &Context<K>, key: &Key, set: &RsRow, mut status: ReplicaSetStatus) -> anyhow::Result<()> {
+    if !K::COUNTS_TERMINATING {
+        status.terminating_replicas = None;
+    }
     if plan::same_status(set, &status) {
         return Ok(());
     }
-    let api: Api<ReplicaSet> = Api::namespaced(context.client.clone(), &key.ns);
+    let api: Api<K> = Api::namespaced(context.client.clone(), &key.ns);
     let Some(mut live) = api.get_opt(&key.name).await? else { return Ok(()) };
-    if live.metadata.uid.as_ref() != Some(&set.uid) {
+    if live.meta().uid.as_ref() != Some(&set.uid) {
         return Ok(());
     }
-    live.status = Some(status);
+    live.set_status(status);
     match api.replace_status(&key.name, &PostParams::default(), &live).await {
         Err(error) if is_not_found(&error) => Ok(()),
-        other => other.map(|_| ()).context("writing the ReplicaSet's status"),
+        other => other.map(|_| ()).with_context(|| format!("writing the status of {key}")),
     }
 }

@@ -16,8 +16,11 @@ use k8s_openapi::{
 };
 use kube::Api;
 
-use crate::{deployment::RsRow, endpoints::SliceRow};
-use kube_rules::{Labels, Selector, readiness};
+use crate::{
+    deployment::RsRow,
+    endpoints::{Distribution, SliceRow},
+};
+use kube_rules::{Labels, Quantity, Selector, readiness};
 
 /// The controller of an object, from its owner references.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -175,6 +178,7 @@ pub(crate) struct ServiceRow {
     pub headless: bool,
     pub external_name: bool,
     pub publish_not_ready: bool,
+    pub distribution: Distribution,
     pub families: Vec<String>,
     pub ports: Vec<ServicePortRow>,
     pub deleting: bool,
@@ -197,6 +201,7 @@ impl ServiceRow {
             selector: spec.selector.filter(|labels| !labels.is_empty()).map(|labels| Selector::from_labels(&labels)),
             headless: spec.cluster_ip.as_deref() == Some("None"),
             external_name: spec.type_.as_deref() == Some("ExternalName"),
+            distribution: Distribution::new(service.metadata.annotations.as_ref(), spec.traffic_distribution.as_deref()),
             publish_not_ready: spec.publish_not_ready_addresses.unwrap_or_default(),
             families: spec.ip_families.filter(|families| !families.is_empty()).unwrap_or_else(|| vec!["IPv4".to_owned()]),
             deleting: service.metadata.deletion_timestamp.is_some(),
@@ -229,6 +234,8 @@ pub(crate) struct NodeRow {
     pub labels: Labels,
     pub pod_cidrs: Vec<String>,
     pub unschedulable: bool,
+    /// Thousandths of processors that pods may use.
+    pub cpu_millis: i64,
     pub taints: Vec<Taint>,
     pub conditions: Vec<NodeCondition>,
     pub deleting: bool,
@@ -237,6 +244,7 @@ pub(crate) struct NodeRow {
 impl NodeRow {
     pub fn new(node: &Node) -> Self {
         let spec = node.spec.clone().unwrap_or_default();
+        let cpu = node.status.as_ref().and_then(|status| status.allocatable.as_ref()?.get("cpu"));
         let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).map(|one| NodeCondition {
             type_: one.type_.clone(),
             status: one.status.clone(),
@@ -247,6 +255,7 @@ impl NodeRow {
             labels: node.metadata.labels.clone().unwrap_or_default(),
             pod_cidrs: spec.pod_cidrs.filter(|all| !all.is_empty()).unwrap_or_else(|| spec.pod_cidr.into_iter().collect()),
             unschedulable: spec.unschedulable.unwrap_or_default(),
+            cpu_millis: cpu.and_then(|cpu| Quantity::parse(&cpu.0).ok()).map_or(0, Quantity::milli_value),
             taints: spec.taints.unwrap_or_default(),
             conditions: conditions.collect(),
             deleting: node.metadata.deletion_timestamp.is_some(),

@@ -40,7 +40,7 @@ impl DaemonRow {
 
 /// Row of a ControllerRevision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RevisionRow {
+pub(crate) struct RevisionRow {
     pub name: String,
     pub uid: String,
     pub version: String,
@@ -74,7 +74,7 @@ impl RevisionRow {
 }
 
 /// A digest of a document that does not depend on the order of its keys.
-pub(super) fn digest(value: &Value) -> String {
+pub(crate) fn digest(value: &Value) -> String {
     let text = sorted(value).to_string();
     Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -92,7 +92,7 @@ fn sorted(value: &Value) -> Value {
 }
 
 /// The patch that brings a template back, as kubectl applies it for `rollout undo` (upstream: `getPatch`; keys sorted as Go writes them).
-pub(super) fn revision_data(template: &PodTemplateSpec) -> Value {
+pub(crate) fn revision_data(template: &PodTemplateSpec) -> Value {
     // A template came from JSON, so it goes back into JSON.
     let mut template = serde_json::to_value(template).unwrap_or_default();
     template["$patch"] = json!("replace");

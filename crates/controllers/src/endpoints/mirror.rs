@@ -8,6 +8,7 @@ use kube::Api;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    hints::Hints,
     plan,
     rows::{Group, Member, Port, Source, is_of_family},
 };
@@ -83,6 +84,7 @@ fn member(address: &EndpointAddress, ready: bool) -> Member {
         zone: None,
         pod: pod.and_then(|pod| pod.name.clone()).unwrap_or_default(),
         uid: pod.and_then(|pod| pod.uid.clone()).unwrap_or_default(),
+        hints: Hints::default(),
     }
 }
 

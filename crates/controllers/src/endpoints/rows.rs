@@ -6,11 +6,12 @@ use cluster::Key;
 use k8s_openapi::{
     api::{
         core::v1::ObjectReference,
-        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone},
     },
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 
+use super::hints::Hints;
 use crate::view::{PodRow, ServicePortRow, ServiceRow, controller_of, controller_reference};
 use kube_rules::Labels;
 
@@ -41,6 +42,7 @@ pub(super) struct Member {
     pub zone: Option<String>,
     pub pod: String,
     pub uid: String,
+    pub hints: Hints,
 }
 
 /// Content of a slice.
@@ -101,6 +103,11 @@ pub(crate) struct SliceRow {
 }
 
 impl SliceRow {
+    /// Whether one of its endpoints has hints.
+    pub(super) fn has_hints(&self) -> bool {
+        self.slice.members.iter().any(|member| member.hints != Hints::default())
+    }
+
     /// The row of a slice that these controllers manage.
     pub fn ours(slice: &EndpointSlice) -> Option<Self> {
         let labels = slice.metadata.labels.clone().unwrap_or_default();
@@ -146,7 +153,19 @@ fn member(endpoint: &Endpoint) -> Member {
         zone: endpoint.zone.clone(),
         pod: pod.name.unwrap_or_default(),
         uid: pod.uid.unwrap_or_default(),
+        hints: Hints {
+            zones: endpoint.hints.iter().flat_map(|hints| hints.for_zones.iter().flatten()).map(|zone| zone.name.clone()).collect(),
+            nodes: endpoint.hints.iter().flat_map(|hints| hints.for_nodes.iter().flatten()).map(|node| node.name.clone()).collect(),
+        },
     }
+}
+
+/// The hints of a member as the API has them.
+fn hints_object(hints: &Hints) -> Option<EndpointHints> {
+    let zones: Vec<ForZone> = hints.zones.iter().map(|name| ForZone { name: name.clone() }).collect();
+    let nodes: Vec<ForNode> = hints.nodes.iter().map(|name| ForNode { name: name.clone() }).collect();
+    let some = !zones.is_empty() || !nodes.is_empty();
+    some.then(|| EndpointHints { for_zones: (!zones.is_empty()).then_some(zones), for_nodes: (!nodes.is_empty()).then_some(nodes) })
 }
 
 /// The members that a Service should have, by address family and ports, each group sorted by pod.
@@ -167,6 +186,7 @@ pub(super) fn desired(key: &Key, service: &ServiceRow, pods: &[(Key, Arc<PodRow>
                 zone: zone(&pod.node),
                 pod: pod_key.name.clone(),
                 uid: pod.uid.clone(),
+                hints: Hints::default(),
             });
         }
     }
@@ -208,6 +228,7 @@ pub(super) fn object(key: &Key, source: &Source, name: &str, slice: &Slice, vers
         node_name: member.node.clone(),
         zone: member.zone.clone(),
         target_ref: (!member.pod.is_empty()).then(|| target(key, member)),
+        hints: hints_object(&member.hints),
         ..Default::default()
     });
     EndpointSlice {

@@ -1,13 +1,14 @@
 //! Disruption budgets, and Endpoints written by hand, against the real API server.
 
 use k8s_openapi::api::{
+    apps::v1::StatefulSet,
     core::v1::{Endpoints, Pod, Service},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
     ResourceExt,
-    api::{DeleteParams, EvictParams, ListParams},
+    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 use test_lab::until_async;
@@ -35,6 +36,27 @@ async fn a_budget_lets_pods_go_one_by_one() {
     let refused = results.iter().filter(|result| matches!(result, Err(kube::Error::Api(status)) if status.code == 429)).count();
     assert_eq!((refused, results.iter().filter(|result| result.is_ok()).count()), (2, 1));
     until_async("its replacement is there", async || allowed(1).await).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_budget_knows_how_many_pods_a_stateful_set_wants() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    let budgets = cluster.api::<PodDisruptionBudget>();
+    let spec = json!({"minAvailable": "50%", "selector": {"matchLabels": {"app": "db"}}});
+    create(&budgets, &object(json!({"metadata": {"name": "db"}, "spec": spec}))).await;
+    let template = json!({"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "db", "image": "db"}]}});
+    let spec = json!({"replicas": 4, "serviceName": "db", "selector": {"matchLabels": {"app": "db"}}, "template": template});
+    create(&cluster.api::<StatefulSet>(), &object(json!({"metadata": {"name": "db"}, "spec": spec}))).await;
+    let settled = async |expected: i32, allowed: i32| {
+        let status = budgets.get("db").await.unwrap().status.unwrap_or_default();
+        (status.expected_pods, status.disruptions_allowed) == (Some(expected), Some(allowed))
+    };
+    until_async("half of four may go", async || settled(4, 2).await).await;
+    let two = Patch::Merge(json!({"spec": {"replicas": 2}}));
+    cluster.api::<StatefulSet>().patch("db", &PatchParams::default(), &two).await.unwrap();
+    until_async("half of two may go", async || settled(2, 1).await).await;
     cluster.stop().await;
 }
 

@@ -89,11 +89,24 @@ impl Cluster {
             cluster_cidr: "192.168.0.0/16".parse().unwrap(),
             node_mask: 24,
             root_ca_pem: "-----BEGIN CERTIFICATE-----\n".into(),
+            load_balancer_cidr: Some("10.241.0.0/30".parse().unwrap()),
         };
         let client = self.component("system:kube-controller-manager");
-        self.control.push(tokio::spawn(controllers::run_with(client, config, self.timing, self.shutdown.clone())));
+        self.control.push(tokio::spawn(controllers::run_with(client, config, self.timing.clone(), self.shutdown.clone())));
         let client = self.component("system:kube-scheduler");
         self.control.push(tokio::spawn(controllers::run_scheduler(client, self.api.clone(), self.shutdown.clone())));
+    }
+
+    /// Scales workloads, looking at each autoscaler once a `period`.
+    pub fn start_autoscaler(&mut self, period: std::time::Duration) {
+        let client = self.component("system:kube-controller-manager");
+        self.control.push(tokio::spawn(controllers::run_autoscaler(client, self.api.clone(), period, self.shutdown.clone())));
+    }
+
+    /// Approves and signs certificates.
+    pub fn start_certificates(&mut self, authority: Arc<pki::Ca>) {
+        let client = self.component("system:kube-controller-manager");
+        self.control.push(tokio::spawn(controllers::run_certificates(client, self.api.clone(), authority, self.shutdown.clone())));
     }
 
     /// Publishes the class `mullion-local`, whose volumes are directories below `disks`.
@@ -170,8 +183,13 @@ impl Cluster {
 
     /// Writes a node's status as its agent would.
     pub async fn heartbeat(&self, name: &str) {
+        self.heartbeat_at(name, jiff::Timestamp::now()).await;
+    }
+
+    /// The same at a time of its own. Times in objects have whole seconds: two heartbeats within one are one.
+    pub async fn heartbeat_at(&self, name: &str, at: jiff::Timestamp) {
         let nodes: Api<Node> = Api::all(self.admin());
-        let now = jiff::Timestamp::now().to_string();
+        let now = at.to_string();
         let condition = json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready", "lastHeartbeatTime": now, "lastTransitionTime": now});
         let amounts = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});
         let status = json!({"status": {"conditions": [condition], "capacity": amounts, "allocatable": amounts}});
@@ -184,6 +202,14 @@ impl Cluster {
         let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
         let found = events.list(&about).await.unwrap().items;
         found.into_iter().map(|event| format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())).collect()
+    }
+
+    /// How often an event with this reason happened to one object.
+    pub async fn event_counts(&self, ns: &str, name: &str, reason: &str) -> i32 {
+        let events: Api<Event> = Api::namespaced(self.admin(), ns);
+        let about = ListParams::default().fields(&format!("involvedObject.name={name},reason={reason}"));
+        let counts = events.list(&about).await.unwrap().items;
+        counts.into_iter().map(|event| event.count.unwrap_or(1)).sum()
     }
 }
 

@@ -1,11 +1,20 @@
 //! The controllers and the scheduler against the real API server, all in this process.
 
+mod autoscaling;
+mod bootstrap;
 mod budgets;
+mod certificates;
 mod common;
+mod cronjobs;
 mod daemonsets;
 mod deletion;
 mod dns;
+mod jobs;
+mod load_balancers;
 mod nodes;
+mod quotas;
+mod replication_controllers;
+mod statefulsets;
 mod storage;
 mod watches;
 mod workloads;

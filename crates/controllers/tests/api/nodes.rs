@@ -1,13 +1,21 @@
 //! Nodes that fall silent and come back.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
 use std::time::{Duration, Instant};
 
 use controllers::Timing;
 use k8s_openapi::api::{
+    coordination::v1::Lease,
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
 };
-use kube::{Api, api::ListParams};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
 use serde_json::json;
 use test_lab::until_async;
 
@@ -26,11 +34,48 @@ async fn ready_endpoints(slices: &Api<EndpointSlice>) -> usize {
     endpoints.filter(|one| one.conditions.as_ref().and_then(|state| state.ready) == Some(true)).count()
 }
 
+/// A clock that goes on when the test says so, and counts who asks for the time.
+#[derive(Clone, Default)]
+struct TestClock {
+    minutes: Arc<AtomicU64>,
+    asked: Arc<AtomicU64>,
+}
+
+impl TestClock {
+    /// Nodes may be silent for an hour of this clock.
+    fn timing(&self) -> Timing {
+        let (clock, began) = (self.clone(), Instant::now());
+        let now = move || {
+            clock.asked.fetch_add(1, SeqCst);
+            began + Duration::from_secs(60 * clock.minutes.load(SeqCst))
+        };
+        Timing { node_grace: Duration::from_secs(3600), clock: Arc::new(now) }
+    }
+
+    fn advance(&self, minutes: u64) {
+        self.minutes.fetch_add(minutes, SeqCst);
+    }
+
+    /// The time that a node's heartbeat bears.
+    fn timestamp(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now() + Duration::from_secs(60 * self.minutes.load(SeqCst))
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(SeqCst)
+    }
+}
+
+/// Changes a node, so that the controller looks at it; it is not heard of by that.
+async fn look_at(nodes: &Api<Node>, name: &str, look: &str) {
+    let label = Patch::Merge(json!({"metadata": {"labels": {"look": look}}}));
+    nodes.patch(name, &PatchParams::default(), &label).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_silent_node_is_unknown_tainted_and_without_endpoints_until_it_speaks() {
-    let mut cluster = Cluster::start_with(Timing { node_grace: Duration::from_millis(2500) }).await;
-    // Before the node speaks for the last time.
-    let began = Instant::now();
+    let clock = TestClock::default();
+    let mut cluster = Cluster::start_with(clock.timing()).await;
     cluster.add_node("win01", "windows").await;
     cluster.add_node("win02", "windows").await;
     create(&cluster.api::<Service>(), &object(json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}})))
@@ -39,45 +84,58 @@ async fn a_silent_node_is_unknown_tainted_and_without_endpoints_until_it_speaks(
     let slices = cluster.api::<EndpointSlice>();
     until_async("both pods are endpoints", async || ready_endpoints(&slices).await == 2).await;
     let nodes: Api<Node> = Api::all(cluster.admin());
+    clock.advance(40);
+    cluster.heartbeat_at("win02", clock.timestamp()).await;
+    clock.advance(30);
+    // One watch tells of both nodes: the controller heard win02 before it looks at win01.
+    look_at(&nodes, "win01", "after-its-grace").await;
     let lost = ["node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"];
     let node = until_async("the silent node is tainted", async || {
-        cluster.heartbeat("win02").await;
         let node = nodes.get("win01").await.unwrap();
         (taints(&node) == lost).then_some(node)
     })
     .await;
-    let took = began.elapsed();
-    assert!(took >= Duration::from_millis(2500), "not before its grace is over: {took:?}");
     let conditions = node.status.unwrap().conditions.unwrap();
     let ready = conditions.iter().find(|one| one.type_ == "Ready").unwrap();
     assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("Unknown", Some("NodeStatusUnknown")));
-    assert_eq!(taints(&nodes.get("win02").await.unwrap()), Vec::<String>::new(), "the other one speaks");
     until_async("its pod is no endpoint any more", async || ready_endpoints(&slices).await == 1).await;
-    cluster.heartbeat("win01").await;
+    assert_eq!(taints(&nodes.get("win02").await.unwrap()), Vec::<String>::new(), "the other one spoke within its grace");
+    cluster.heartbeat_at("win01", clock.timestamp()).await;
     until_async("it speaks again", async || taints(&nodes.get("win01").await.unwrap()).is_empty()).await;
-    let told = cluster.events("default", "win01").await;
-    assert!(told.contains(&"NodeNotReady: Node win01 status is now: NodeNotReady".to_owned()), "{told:?}");
+    let message = "NodeNotReady: Node win01 status is now: NodeNotReady".to_owned();
+    until_async("the event", async || cluster.events("default", "win01").await.contains(&message)).await;
     cluster.stop().await;
 }
 
 #[tokio::test]
 async fn the_lease_alone_keeps_a_node_alive() {
-    let mut cluster = Cluster::start_with(Timing { node_grace: Duration::from_millis(2500) }).await;
+    let clock = TestClock::default();
+    let mut cluster = Cluster::start_with(clock.timing()).await;
     cluster.add_node("win01", "windows").await;
     let nodes: Api<Node> = Api::all(cluster.admin());
-    let uid = nodes.get("win01").await.unwrap().metadata.uid.unwrap();
-    let client = cluster.admin();
-    // A lease every second: a keeper that starts anew renews at once.
-    let keeper = tokio::spawn(async move {
-        loop {
-            let _ = tokio::time::timeout(Duration::from_secs(1), cluster::keep_node_lease(client.clone(), "win01", &uid)).await;
-        }
-    });
-    tokio::time::sleep(Duration::from_millis(3500)).await;
-    assert_eq!(taints(&nodes.get("win01").await.unwrap()), Vec::<String>::new());
-    keeper.abort();
+    let leases: Api<Lease> = Api::namespaced(cluster.admin(), "kube-node-lease");
+    create(&leases, &object(json!({"metadata": {"name": "win01"}, "spec": {"holderIdentity": "win01", "leaseDurationSeconds": 40}}))).await;
+    for _ in 0..20 {
+        let asked = clock.asked();
+        clock.advance(10);
+        let renewed = json!({"spec": {"renewTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()}});
+        leases.patch("win01", &PatchParams::default(), &Patch::Merge(renewed)).await.unwrap();
+        // After the first rounds nothing but the lease makes the controller ask for the time.
+        until_async("the controller hears of the lease", async || clock.asked() > asked).await;
+    }
+    let asked = clock.asked();
+    look_at(&nodes, "win01", "with-a-lease").await;
+    until_async("the controller looks at the node", async || clock.asked() > asked).await;
+    // Had the node been lost, it would be lost twice from here on.
+    cluster.heartbeat_at("win01", clock.timestamp()).await;
+    until_async("it is heard", async || taints(&nodes.get("win01").await.unwrap()).is_empty()).await;
+    clock.advance(70);
+    look_at(&nodes, "win01", "without").await;
     until_async("without it the node is lost", async || !taints(&nodes.get("win01").await.unwrap()).is_empty()).await;
     let alone = taints(&nodes.get("win01").await.unwrap());
     assert_eq!(alone, ["node.kubernetes.io/unreachable:NoSchedule"], "the last node drives nobody out");
+    let losses = async || cluster.event_counts("default", "win01", "NodeNotReady").await;
+    until_async("the event", async || losses().await > 0).await;
+    assert_eq!(losses().await, 1, "the lease kept it alive before");
     cluster.stop().await;
 }
