@@ -14,7 +14,7 @@ use hns_sim::kernel::NoKernel;
 use hns_sim::one_lock::OneLock;
 use hns_sim::switches::Switches;
 use service_proxy::backend::Backend as _;
-use service_proxy::hns::{ENUMERATE_EVERY, Engine, Hns, Settings, verify_pause};
+use service_proxy::hns::{Engine, Hns, Periods, Settings};
 use service_proxy::{BackendAddress, IpFamily, Kind, Protocol, Table, Vip, VipAddress, VipKey};
 
 use crate::figures::{Amount, Figures, Limit, Report};
@@ -235,11 +235,12 @@ async fn rest(figures: &mut Figures) -> Result<()> {
         let _ = tokio::time::timeout(REST, proxy.until(|_| false)).await;
         let minutes = start.elapsed().as_secs_f64() / 60.0;
         let spent = (cpu()? - used).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
-        let round = verify_pause(count as usize + 1) * (count + 1);
+        let periods = Periods::default();
+        let round = periods.between_reads(count as usize + 1) * (count + 1);
         let calls = ((host.all_calls() - calls) as f64 / minutes).round() as usize;
         let detail = format!(
             "ids compared every {} s, every load balancer read again within {:.0} min",
-            ENUMERATE_EVERY.as_secs(),
+            periods.enumerate.as_secs(),
             round.as_secs_f64() / 60.0
         );
         let limit = |most| Limit::AtMost(Amount::count(most as usize));

@@ -49,7 +49,7 @@ fn serve(socket: &Path) -> tokio::task::JoinHandle<()> {
 }
 
 fn client(socket: &Path) -> Client {
-    let deadlines = Deadlines { call: Duration::from_secs(5), pull: Duration::from_millis(50) };
+    let deadlines = Deadlines { call: Duration::from_secs(240), pull: Duration::from_millis(50) };
     Client::with_deadlines(&format!("unix://{}", socket.display()), deadlines).unwrap()
 }
 

@@ -7,18 +7,15 @@ use tokio::net::{TcpStream, UdpSocket};
 
 use crate::server;
 
-/// How long the other server may take (CoreDNS's `forward`: 5 s).
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Asks over UDP.
-pub(crate) async fn udp(upstream: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) async fn udp(upstream: SocketAddr, question: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
     let local: SocketAddr = if upstream.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     // A port of its own for each question makes answers hard to forge.
     let socket = UdpSocket::bind(local).await?;
     socket.connect(upstream).await?;
     socket.send(question).await?;
     let mut buffer = vec![0; 4096];
-    in_time(async {
+    in_time(patience, async {
         loop {
             let length = socket.recv(&mut buffer).await?;
             if buffer.get(..2) == question.get(..2) {
@@ -32,8 +29,8 @@ pub(crate) async fn udp(upstream: SocketAddr, question: &[u8]) -> io::Result<Vec
 }
 
 /// Asks over TCP.
-pub(crate) async fn tcp(upstream: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
-    in_time(async {
+pub(crate) async fn tcp(upstream: SocketAddr, question: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
+    in_time(patience, async {
         let mut stream = TcpStream::connect(upstream).await?;
         server::write(&mut stream, question).await?;
         server::read(&mut stream).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
@@ -41,8 +38,8 @@ pub(crate) async fn tcp(upstream: SocketAddr, question: &[u8]) -> io::Result<Vec
     .await
 }
 
-async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+async fn in_time<T>(patience: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(patience, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// The answer when the other server gave none.

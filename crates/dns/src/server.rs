@@ -27,8 +27,16 @@ use crate::{
 
 /// TCP connections at once, in all and of one client.
 const LIMITS: Limits = Limits::new(256, 64);
-/// How long a client may take to ask, and to read the answer.
-const IDLE: Duration = Duration::from_secs(10);
+/// How long others may take.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// A client to ask, and to read the answer.
+    client: Duration,
+    /// The upstream server (CoreDNS's `forward`: 5 s).
+    upstream: Duration,
+}
+
+const PATIENCE: Patience = Patience { client: Duration::from_secs(10), upstream: Duration::from_secs(5) };
 /// Questions that wait for the upstream server at once.
 const FORWARDED: usize = 200;
 
@@ -37,6 +45,7 @@ pub(crate) struct Resolver {
     names: Shared,
     upstream: Option<SocketAddr>,
     turn: AtomicUsize,
+    patience: Patience,
 }
 
 enum Answer {
@@ -48,6 +57,7 @@ enum Answer {
 /// A question for the upstream server.
 struct Ask {
     upstream: SocketAddr,
+    patience: Duration,
     question: Vec<u8>,
     /// The reply if it gives none.
     otherwise: Box<Message>,
@@ -58,8 +68,8 @@ struct Ask {
 impl Ask {
     async fn over(self, udp: bool) -> Vec<u8> {
         let answered = match udp {
-            true => forward::udp(self.upstream, &self.question).await,
-            false => forward::tcp(self.upstream, &self.question).await,
+            true => forward::udp(self.upstream, &self.question, self.patience).await,
+            false => forward::tcp(self.upstream, &self.question, self.patience).await,
         };
         match answered {
             Ok(bytes) if !self.joins => bytes,
@@ -75,16 +85,19 @@ impl Ask {
 impl Resolver {
     /// A resolver for these names; others are asked of `upstream`.
     pub fn new(names: Shared, upstream: Option<SocketAddr>) -> Self {
-        Self { names, upstream, turn: AtomicUsize::new(0) }
+        Self { names, upstream, turn: AtomicUsize::new(0), patience: PATIENCE }
     }
 
     fn answer(&self, packet: &[u8]) -> Answer {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
         let moment = Moment { serial: serial(), turn: self.turn.fetch_add(1, Ordering::Relaxed) };
+        let patience = self.patience.upstream;
         match (answer::answer(packet, &names, moment), self.upstream) {
-            (Outcome::Foreign(otherwise), Some(upstream)) => Answer::Ask(Ask { upstream, question: packet.to_vec(), otherwise, joins: false }),
+            (Outcome::Foreign(otherwise), Some(upstream)) => {
+                Answer::Ask(Ask { upstream, patience, question: packet.to_vec(), otherwise, joins: false })
+            }
             (Outcome::Further(otherwise, question), Some(upstream)) => {
-                Answer::Ask(Ask { upstream, question: question.to_vec().unwrap_or_default(), otherwise, joins: true })
+                Answer::Ask(Ask { upstream, patience, question: question.to_vec().unwrap_or_default(), otherwise, joins: true })
             }
             (Outcome::Reply(reply) | Outcome::Foreign(reply) | Outcome::Further(reply, _), _) => Answer::Now(reply),
             (Outcome::Silence, _) => Answer::Nothing,
@@ -153,14 +166,14 @@ pub(crate) async fn tcp(listener: TcpListener, resolver: Arc<Resolver>) -> Infal
 
 async fn converse(mut stream: TcpStream, resolver: &Resolver) -> io::Result<()> {
     loop {
-        let Ok(packet) = tokio::time::timeout(IDLE, read(&mut stream)).await else { return Ok(()) };
+        let Ok(packet) = tokio::time::timeout(resolver.patience.client, read(&mut stream)).await else { return Ok(()) };
         let Some(packet) = packet? else { return Ok(()) };
         let reply = match resolver.answer(&packet) {
             Answer::Now(reply) => answer::encode(&reply, false),
             Answer::Ask(ask) => ask.over(false).await,
             Answer::Nothing => return Ok(()),
         };
-        let Ok(written) = tokio::time::timeout(IDLE, write(&mut stream, &reply)).await else { return Ok(()) };
+        let Ok(written) = tokio::time::timeout(resolver.patience.client, write(&mut stream, &reply)).await else { return Ok(()) };
         written?;
     }
 }

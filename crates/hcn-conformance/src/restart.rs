@@ -62,7 +62,7 @@ fn dead(bench: &Bench<'_>) -> Check {
     ensure!(query.is_err(), "a handle of before the restart still serves");
     let began = Instant::now();
     while !heard.lock().unwrap_or_else(PoisonError::into_inner).contains(&Event::SERVICE_DISCONNECT) {
-        ensure!(began.elapsed() < Duration::from_secs(5), "listeners do not hear that the service went away");
+        ensure!(began.elapsed() < Duration::from_secs(60), "listeners do not hear that the service went away");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -19,6 +19,7 @@ use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 use networks::*;
 use raw::{Frame, Wire, answers_ping};
+use test_lab::{LIMIT, until};
 
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
 /// Rows are walked on the defaults, those about load balancers also without direct server return.
@@ -55,7 +56,7 @@ fn l2bridge_pods_reach_pods_of_another_node() {
         serve_tcp(&p2.ns, 80, "p2");
         let wire = Wire::tap(lab.router());
         assert_eq!(ask_tcp(&p1.ns, "192.168.2.6:80").unwrap(), "p2 saw 192.168.1.5");
-        assert!(answers_ping(&p1.ns, "192.168.2.6"));
+        until("an answer to a ping", || answers_ping(&p1.ns, "192.168.2.6"));
         let frames = wire.frames();
         let there: Vec<&Frame> = frames.iter().filter(|frame| frame.destination == ip("192.168.2.6")).collect();
         assert!(!there.is_empty(), "nothing was seen: {frames:?}");
@@ -95,7 +96,7 @@ fn l2bridge_pods_reach_services_and_their_node() {
         let with = pod(&one, "192.168.1", 6, vec![route("10.96.0.0/12"), route("10.240.0.11/32")]);
         assert_eq!(ask_tcp(&with.ns, "10.96.0.1:80").unwrap(), format!("p2 saw {N1}"), "by the host's load balancer, as the host");
         assert_eq!(ask_tcp(&with.ns, "10.240.0.11:81").unwrap(), "n1 saw 192.168.1.6");
-        assert!(answers_ping(&with.ns, N1));
+        until("an answer to a ping", || answers_ping(&with.ns, N1));
         assert!(is_silent(&without.ns, "10.96.0.1:80"), "without a host path no load balancer is met");
         assert!(is_silent(&without.ns, "10.240.0.11:81") && !answers_ping(&without.ns, N1));
         // A gateway endpoint of the host leads there too.
@@ -149,7 +150,7 @@ fn overlay_pods_reach_pods_of_another_node() {
         let wire = Wire::tap(lab.router());
         assert_eq!(ask_tcp(&p1.ns, "10.244.2.6:80").unwrap(), "p2 saw 10.244.1.5");
         assert_eq!(ask_udp(&p1.ns, "10.244.2.6:53").unwrap(), "p2 saw 10.244.1.5");
-        assert!(answers_ping(&p1.ns, "10.244.2.6"));
+        until("an answer to a ping", || answers_ping(&p1.ns, "10.244.2.6"));
         let check = |frames: Vec<Frame>, mac: [u8; 6]| {
             let there = |frame: &&Frame| (frame.source, frame.destination) == ("10.240.0.11".parse().unwrap(), "10.240.0.12".parse().unwrap());
             let inner: Vec<(u32, Frame)> = frames.iter().filter(there).filter_map(Frame::inner).collect();
@@ -221,7 +222,7 @@ fn overlay_host_reaches_its_own_pods() {
             let p1 = pod(&node, &prefix, 5, vec![]);
             serve_tcp(&p1.ns, 80, "p1");
             serve_tcp(&node.ns, 81, "node");
-            assert_eq!(ask_tcp(&node.ns, &format!("{prefix}.5:80")).is_ok(), host_route, "the host to its pod");
+            assert_eq!(harness::answer(&node.ns, &format!("{prefix}.5:80"), host_route).is_some(), host_route, "the host to its pod");
             assert_eq!(is_silent(&p1.ns, &format!("10.240.0.1{number}:81")), !host_route, "a pod to its host");
         }
     });
@@ -286,7 +287,7 @@ fn pod_reaches_its_own_service_by_loopback_dsr() {
                 (&plain, 5, LoadBalancerFlags(0), Some(N1)),
             ] {
                 balance(&node, Some(VIP), 80, number, flags, "");
-                let answer = ask_tcp(&pod.ns, "10.96.0.1:80").ok();
+                let answer = harness::answer(&pod.ns, "10.96.0.1:80", expected.is_some());
                 assert_eq!(answer, expected.map(|seen| format!("pod saw {seen}")), "pod {number}, {flags:?}, DSR {direct}");
                 node.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
             }
@@ -307,7 +308,7 @@ fn node_ports_show_the_documented_source() {
             let outside = outside(&lab);
             balance(&one, None, 30080, 9, LoadBalancerFlags(0), "");
             assert_eq!(ask_tcp(&outside.ns, "10.240.0.11:30080").unwrap(), format!("p2 saw {N1}"), "policy Cluster: by N1, and back by it");
-            assert!(ask_tcp(&one.ns, "10.240.0.11:30080").is_err(), "the host itself does not, without LocalRoutedVip");
+            assert!(harness::is_unanswered(&one.ns, "10.240.0.11:30080"), "the host itself does not, without LocalRoutedVip");
             one.client.delete::<HostComputeLoadBalancer>(&id(0x20)).unwrap();
             let mut routed = HostComputeLoadBalancer::new(None, Protocol::TCP, 30080, 80, vec![id(5)]);
             routed.flags = LoadBalancerFlags::DSR;
@@ -332,9 +333,9 @@ fn nat_network_hides_pod_addresses() {
         serve_tcp(&mapped.ns, 80, "container");
         let outside = outside(&lab);
         assert_eq!(ask_tcp(&plain.ns, "10.240.0.50:80").unwrap(), format!("outside saw {N1}"));
-        assert!(answers_ping(&plain.ns, OUTSIDE), "ICMP works");
+        until("an answer to a ping", || answers_ping(&plain.ns, OUTSIDE));
         assert_eq!(ask_tcp(&outside.ns, "10.240.0.11:8088").unwrap(), format!("container saw {OUTSIDE}"), "a port mapping keeps the client");
-        assert!(ask_tcp(&outside.ns, "10.240.0.11:80").is_err(), "nothing else is mapped");
+        assert!(harness::is_unanswered(&outside.ns, "10.240.0.11:80"), "nothing else is mapped");
         assert!(is_silent(&outside.ns, "172.20.1.5:80"), "from outside, only mapped ports");
     });
 }
@@ -374,7 +375,7 @@ fn transparent_endpoints_are_hosts_of_the_lan() {
         assert_eq!(ask_tcp(&node.ns, "10.240.0.77:80").unwrap(), format!("p1 saw {N1}"), "the host kept its address");
         assert_eq!(ask_tcp(&node.ns, "10.240.0.50:80").unwrap(), format!("outside saw {N1}"));
         let heard = p1.ns.run(|| std::net::UdpSocket::bind("0.0.0.0:68")).unwrap().unwrap();
-        heard.set_read_timeout(Some(harness::SILENCE)).unwrap();
+        heard.set_read_timeout(Some(LIMIT)).unwrap();
         let shout = outside.ns.run(|| std::net::UdpSocket::bind("10.240.0.50:67")).unwrap().unwrap();
         shout.set_broadcast(true).unwrap();
         shout.send_to(b"offer", "10.240.0.255:68").unwrap();

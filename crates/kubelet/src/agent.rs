@@ -15,7 +15,7 @@ use thiserror_ext::AsReport;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::config::Config;
+use crate::config::{Config, Polls};
 use crate::cri_config::NodeSide;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
@@ -47,6 +47,7 @@ pub(crate) struct Agent {
     pub statuses: Arc<Statuses>,
     pub health: watch::Receiver<RuntimeHealth>,
     pub workers: Arc<Workers>,
+    pub polls: Polls,
     /// When the agent started, in whole seconds.
     pub started: Timestamp,
     /// Pods that hold resources of the node.
@@ -173,10 +174,9 @@ impl Agent {
         let mut seen = Seen::default();
         loop {
             let notice = if listing {
-                // One second, as upstream's relist.
-                match tokio::time::timeout(Duration::from_secs(1), events.next()).await {
+                match tokio::time::timeout(self.polls.objects, events.next()).await {
                     Ok(None) => {
-                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        tokio::time::sleep(self.polls.objects).await;
                         None
                     }
                     Ok(notice) => notice,

@@ -49,6 +49,33 @@ impl Default for LogRotation {
     }
 }
 
+/// How often the agent looks again, though nothing says that something changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Polls {
+    /// At the health of a runtime that is well.
+    pub runtime: Duration,
+    /// At the objects of a runtime that sends no events (upstream's relist).
+    pub objects: Duration,
+    /// At the Node.
+    pub node: Duration,
+    /// At each pod.
+    pub pod: Duration,
+    /// At a container that could not be created or started.
+    pub failed_start: Duration,
+}
+
+impl Default for Polls {
+    fn default() -> Self {
+        Polls {
+            runtime: Duration::from_secs(5),
+            objects: Duration::from_secs(1),
+            node: Duration::from_secs(10),
+            pod: Duration::from_secs(60),
+            failed_start: Duration::from_secs(10),
+        }
+    }
+}
+
 /// The server on :10250.
 pub struct ServerConfig {
     /// Where it listens, bound already.
@@ -92,6 +119,7 @@ pub struct Config {
     pub eviction_hard: EvictionHard,
     /// When container logs are rotated.
     pub logs: LogRotation,
+    pub polls: Polls,
     /// Cluster DNS servers.
     pub cluster_dns: Vec<IpAddr>,
     /// `cluster.local`.

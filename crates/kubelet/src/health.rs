@@ -27,7 +27,6 @@ pub(crate) struct RuntimeHealth {
     pub handlers: Vec<String>,
 }
 
-const STEADY: Duration = Duration::from_secs(5);
 /// While something is not ready the answer is what everything waits for, so it is asked often at
 /// first.
 const EAGER: Duration = Duration::from_millis(25);
@@ -88,8 +87,13 @@ impl RuntimeHealth {
     }
 }
 
-/// Follows the runtime's health, for ever.
-pub(crate) async fn follow(client: cri::Client, mut host_network: Option<watch::Receiver<Health>>, health: watch::Sender<RuntimeHealth>) {
+/// Follows the runtime's health, for ever; one that is well is asked every `steady`.
+pub(crate) async fn follow(
+    client: cri::Client,
+    steady: Duration,
+    mut host_network: Option<watch::Receiver<Health>>,
+    health: watch::Sender<RuntimeHealth>,
+) {
     let mut unready = 0u32;
     let mut failures = 0u32;
     let mut log = Log::default();
@@ -111,7 +115,7 @@ pub(crate) async fn follow(client: cri::Client, mut host_network: Option<watch::
         unready = if ready { 0 } else { unready.saturating_add(1) };
         let pause = match unready {
             0 if changed.is_some_and(|at| at.elapsed() < AFTER_CHANGE) => EAGER,
-            0 => STEADY,
+            0 => steady,
             n if n < EAGER_TRIES => EAGER,
             _ => Duration::from_secs(1),
         };

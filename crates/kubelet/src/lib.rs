@@ -34,7 +34,7 @@ mod tokens;
 mod volumes;
 mod worker;
 
-pub use config::{Capacity, Config, LogRotation, Resolver, ServerConfig};
+pub use config::{Capacity, Config, LogRotation, Polls, Resolver, ServerConfig};
 pub use eviction::{EvictionError, EvictionHard, Threshold};
 pub use run::{RunError, run};
 pub use tls::TlsError;

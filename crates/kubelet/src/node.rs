@@ -28,8 +28,6 @@ use crate::services;
 
 /// Status goes to the API at least this often.
 const REPORT: Duration = Duration::from_secs(5 * 60);
-/// It is computed at least this often.
-const COMPUTE: Duration = Duration::from_secs(10);
 
 /// Everything the Node says that does not change while the agent runs.
 pub(crate) struct NodeFacts {
@@ -244,6 +242,8 @@ pub(crate) struct NodeKeeper {
     pub lists: FirstLists,
     pub images: Images,
     pub recorder: EventRecorder,
+    /// How often the status is computed.
+    pub poll: Duration,
     /// Less than that free is disk pressure.
     pub nodefs: Threshold,
     pub space: Arc<dyn Fn() -> Option<host::Space> + Send + Sync>,
@@ -383,7 +383,7 @@ impl NodeKeeper {
             tokio::select! {
                 _ = self.health.changed() => {}
                 () = self.lists.fewer_than(missing) => {}
-                () = tokio::time::sleep(COMPUTE) => {}
+                () = tokio::time::sleep(self.poll) => {}
             }
         }
     }

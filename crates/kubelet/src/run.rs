@@ -123,7 +123,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         resolver: config.resolver.clone(),
     };
     let (sender, health) = watch::channel(RuntimeHealth::default());
-    tasks.spawn(forever(health::follow(cri.clone(), config.host_network.clone(), sender)));
+    tasks.spawn(forever(health::follow(cri.clone(), config.polls.runtime, config.host_network.clone(), sender)));
     let this_node = Selection::fields(format!("metadata.name={}", config.node_name)).of(&config.api);
     let slim = |n: &Node| {
         let mut n = n.clone();
@@ -162,6 +162,7 @@ async fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         lists: ground.lists.clone(),
         images: Images::new(ground.cri.clone()),
         recorder: ground.recorder.clone(),
+        poll: config.polls.node,
         nodefs: config.eviction_hard.nodefs,
         space: Arc::new(move || root.space(&dir).ok()),
     };
@@ -198,6 +199,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         statuses: statuses.clone(),
         health: ground.health.clone(),
         workers: workers.clone(),
+        polls: config.polls,
         started: jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default(),
         admitted: Mutex::default(),
     });

@@ -28,8 +28,6 @@ use crate::pod::{Action, ImageState, Input, Memory, NodeInfo, Observed, Output, 
 use crate::probes::{self, News, Prober};
 use crate::volumes::PodDirs;
 
-/// Every pod is looked at this often at least.
-const RESYNC: Duration = Duration::from_secs(60);
 /// After the runtime could not be asked.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -231,9 +229,10 @@ impl Worker {
 
     /// Waits for news, at most until `wake`.
     async fn wait(&mut self, wake: Option<Timestamp>) {
-        let until = wake.map_or(RESYNC, |at| {
+        let resync = self.agent.polls.pod;
+        let until = wake.map_or(resync, |at| {
             let left = at.duration_since(Timestamp::now());
-            Duration::try_from(left).unwrap_or_default().min(RESYNC)
+            Duration::try_from(left).unwrap_or_default().min(resync)
         });
         self.unchanged = false;
         match tokio::time::timeout(until, self.notes.recv()).await {
@@ -241,7 +240,7 @@ impl Worker {
             Ok(None) => self.gone = true,
             Err(_) => {
                 // Tokens age and downward values change without an event.
-                self.stale_volumes |= until == RESYNC;
+                self.stale_volumes |= until == resync;
                 if self.retry_at.is_some_and(|at| at <= Timestamp::now()) {
                     self.retry_at = None;
                 }

@@ -7,7 +7,7 @@ mod programs;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -353,7 +353,7 @@ fn signal_ends_the_lab_in_order() {
     let bench = Bench::new("signal");
     let (child, dirs) = start_supervisor(&bench);
     child.kill(Signal::SIGINT).unwrap();
-    assert!(child.pidfd().wait_end(Duration::from_secs(1)).unwrap(), "within a second");
+    assert!(child.pidfd().wait_end(LIMIT).unwrap(), "the supervisor ends");
     assert!(child.wait().unwrap().success() && bench.living().is_empty() && !dirs.run.exists());
 }
 
@@ -395,7 +395,7 @@ fn ports_of_the_real_host_are_relayed() {
     let echo = bench.program("echo", "n2", &["echo-udp", "10.240.0.12:53"]);
     let lab = bench.start(vec![server, echo, relay]);
     let fetch = |port: u16| -> io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), Duration::from_secs(2))?;
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)

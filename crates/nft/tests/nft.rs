@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use linux_sys::conntrack::{self, Conntrack};
@@ -13,6 +13,7 @@ use linux_sys::ns::{NetNs, in_lab};
 use linux_sys::sysctl;
 use nft::*;
 use test_lab::net::{greeting, neighbour, route, serve_tcp};
+use test_lab::{LIMIT, until};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -188,6 +189,14 @@ fn service(i: u32) -> Key {
     Key::new().ip(IpAddr::V4(Ipv4Addr::from(0x0a60_0000 + i / 4))).proto(6).port((i % 4) as u16 + 80)
 }
 
+/// What this thread has used of a processor: what others do on the machine does not count.
+fn processor_time() -> Duration {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let used = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+    let micros = |time: nix::sys::time::TimeVal| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000);
+    micros(used.user_time()) + micros(used.system_time())
+}
+
 #[test]
 fn ten_thousand_elements_and_a_change() {
     in_lab("ten_thousand_elements_and_a_change", || {
@@ -197,13 +206,14 @@ fn ten_thousand_elements_and_a_change() {
         b.add_table(&t).add_set(&t, &SetSpec::map("m", ADDR_PROTO_PORT, [DataType::Ipv4Addr, DataType::InetService]));
         let all: Vec<_> = (0..10_000).map(|i| Element::new(service(i)).data(Key::new().ip(ip("10.0.0.1")).port(i as u16))).collect();
         b.add_elements(&t, "m", &all);
-        let start = Instant::now();
+        let start = processor_time();
         nft.commit_in_parts(&b).unwrap();
-        let full = start.elapsed();
+        let full = processor_time() - start;
         let mut sorted = all.clone();
         sorted.sort();
-        assert_eq!(nft.elements(&t, "m").unwrap(), sorted);
-        let start = Instant::now();
+        // While the kernel grows a hash table, a dump of it may leave elements out.
+        until("a complete dump", || nft.elements(&t, "m").unwrap() == sorted);
+        let start = processor_time();
         const CHANGES: u32 = 100;
         for i in 0..CHANGES {
             let mut change = Batch::new();
@@ -211,10 +221,10 @@ fn ten_thousand_elements_and_a_change() {
             change.del_elements(&t, "m", std::slice::from_ref(&element)).add_elements(&t, "m", &[element]);
             nft.commit(&change).unwrap();
         }
-        let each = start.elapsed() / CHANGES;
+        let each = (processor_time() - start) / CHANGES;
         println!("10,000 elements: {full:?} in full, {each:?} a change");
-        // A commit waits for the kernel's grace period at worst, never for the size of the map.
-        assert!(each < Duration::from_millis(300), "{full:?} in full, {each:?} a change");
+        // A commit waits for the kernel's grace period at worst, and never works through the map.
+        assert!(each < full / 20, "{full:?} in full, {each:?} a change");
     });
 }
 
@@ -275,7 +285,7 @@ fn data_maps_spread_connections() {
         });
         let mut hits = std::collections::BTreeMap::<String, u32>::new();
         for _ in 0..60 {
-            *hits.entry(greeting(&router, "10.96.0.1:80", Duration::from_secs(5)).unwrap()).or_default() += 1;
+            *hits.entry(greeting(&router, "10.96.0.1:80", LIMIT).unwrap()).or_default() += 1;
         }
         assert_eq!(hits.keys().collect::<Vec<_>>(), ["10.1.0.2", "10.1.0.3", "10.1.0.4"], "all three of them: {hits:?}");
     });
@@ -284,7 +294,7 @@ fn data_maps_spread_connections() {
 /// A datagram to `port` of the loopback, and the error that comes back.
 fn datagram_error(port: u16) -> Option<i32> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
     // Without it only final errors are reported.
     nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Ipv4RecvErr, &true).unwrap();
     socket.connect(("127.0.0.1", port)).unwrap();
@@ -309,7 +319,7 @@ fn refusals_reach_the_sender() {
             nft.commit(&b).unwrap();
             let errors: Vec<_> = kinds.iter().map(|(port, _)| datagram_error(*port)).collect();
             assert_eq!(errors, [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EHOSTUNREACH].map(Some), "{family}");
-            let error = TcpStream::connect_timeout(&"127.0.0.1:1005".parse().unwrap(), Duration::from_secs(1)).unwrap_err();
+            let error = TcpStream::connect_timeout(&"127.0.0.1:1005".parse().unwrap(), LIMIT).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED), "{family}");
             let mut b = Batch::new();
             b.del_table(&t);
@@ -333,19 +343,19 @@ fn forgotten_datagrams_are_translated_anew() {
         };
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect("127.0.0.5:53").unwrap();
-        let arrives = |server: &UdpSocket| {
+        let arrives = |server: &UdpSocket, patience: Duration| {
             client.send(b"x").unwrap();
-            server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            server.set_read_timeout(Some(patience)).unwrap();
             server.recv(&mut [0; 8]).is_ok()
         };
         send_to(&servers[0]);
-        assert!(arrives(&servers[0]));
+        assert!(arrives(&servers[0], LIMIT));
         send_to(&servers[1]);
-        assert!(!arrives(&servers[1]), "the translation stays");
+        assert!(!arrives(&servers[1], Duration::from_millis(300)), "the translation stays");
         let conntrack = Conntrack::open().unwrap();
         let count = conntrack.forget_where(conntrack::UDP, |flow| flow.destination == "127.0.0.5:53".parse().unwrap()).unwrap();
         assert_eq!(count, 1);
-        assert!(arrives(&servers[1]));
+        assert!(arrives(&servers[1], LIMIT));
     });
 }
 

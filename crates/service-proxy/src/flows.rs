@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use linux_sys::ns::NetNs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use test_lab::LIMIT;
 
 /// Echoes every connection, on a thread of its own.
 pub(crate) fn echo(listener: TcpListener) {
@@ -35,21 +36,24 @@ fn raise_limits() {
 pub(crate) struct Flows(Vec<TcpStream>);
 
 impl Flows {
-    /// So many from a namespace to each of these, where an [`echo`] answers.
+    /// So many from a namespace to each of these, where an [`echo`] answers. Each one is answered before the next one begins: no queue of
+    /// connections fills up, where a full one costs seconds, and a proxy's patience with its backend.
     pub fn open(ns: &NetNs, to: &[&str], each: usize) -> Self {
         let connect = |to: &str| -> io::Result<TcpStream> {
-            let stream = TcpStream::connect_timeout(&to.parse::<SocketAddr>().unwrap(), Duration::from_secs(5))?;
+            let mut stream = TcpStream::connect_timeout(&to.parse::<SocketAddr>().unwrap(), LIMIT)?;
             stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(LIMIT))?;
+            stream.write_all(&[7])?;
+            stream.read_exact(&mut [0])?;
             Ok(stream)
         };
         let all = ns.run(|| to.iter().flat_map(|to| (0..each).map(move |_| connect(to))).collect::<io::Result<_>>()).unwrap();
         Self(all.unwrap())
     }
 
-    /// How many of them carry a byte there and back. On a busy machine the last of them may have met a full queue of connections, and come
-    /// back after seconds.
+    /// How many of them carry a byte there and back.
     pub fn alive(&mut self) -> usize {
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + LIMIT;
         let sent: Vec<bool> = self.0.iter_mut().map(|stream| stream.write_all(&[7]).is_ok()).collect();
         let answered = |stream: &mut TcpStream| {
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

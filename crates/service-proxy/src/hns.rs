@@ -35,7 +35,7 @@ use crate::backend::{Backend, Backlog, Progress};
 use crate::metrics::CallCounter;
 use crate::table::{Table, VipKey};
 pub use calls::{Answer, Call, CallError, Tally};
-pub use discovery::{ENUMERATE_EVERY, verify_pause};
+pub use discovery::Periods;
 pub use document::{load_balancer_id, vip_key};
 pub use engine::{Engine, Token};
 pub use gap::Gap;
@@ -57,6 +57,8 @@ pub struct Settings {
     pub host_mac: Option<String>,
     /// Name of the host's own endpoint on the network, which answers forwarded health checks.
     pub root_endpoint: String,
+    /// How often the service is asked what it has.
+    pub periods: Periods,
 }
 
 impl Settings {
@@ -70,6 +72,7 @@ impl Settings {
             node_ips: Vec::new(),
             host_mac: None,
             root_endpoint: "cbr0".to_owned(),
+            periods: Periods::default(),
         }
     }
 }

@@ -6,21 +6,20 @@ pub(crate) mod scenarios;
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cluster::Key;
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 use parity::Mode;
 use serde_json::{Value, json};
+use test_lab::{LIMIT, until};
 
 use crate::inputs::Inputs;
 use crate::rows::{ServiceRow, SliceRow};
 use crate::table::{Table, VipKey};
 use crate::vips::{NodePolicy, desired_vips};
 
-/// Every test waits for what must come for so long.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// One try to connect; what must not come is waited for no longer.
 const TRY: Duration = Duration::from_millis(300);
 
@@ -241,15 +240,8 @@ fn merge(into: &mut Value, more: Value) {
 }
 
 /// Tries until it succeeds.
-fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
-    let start = Instant::now();
-    loop {
-        match attempt() {
-            Ok(value) => return value,
-            Err(reason) => assert!(start.elapsed() < PATIENCE, "{what}: {reason}"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+fn eventually<T>(what: &str, attempt: impl FnMut() -> Result<T, String>) -> T {
+    until(what, attempt)
 }
 
 /// Asking for a link makes the kernel act on its carrier now; by itself it may take a second. Bridges need their ports.
@@ -286,7 +278,7 @@ fn connect(ns: &NetNs, to: &str) -> Result<(String, TcpStream), String> {
     let open = || -> std::io::Result<(String, TcpStream)> {
         let stream = TcpStream::connect_timeout(&to, TRY)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(LIMIT))?;
         let mut line = String::new();
         match BufReader::with_capacity(1, &stream).read_line(&mut line)? {
             0 => Err(std::io::ErrorKind::UnexpectedEof.into()),

@@ -177,7 +177,7 @@ async fn transient_errors_lead_to_a_list_but_are_not_remembered() {
 async fn failing_watch_that_stays_open_is_closed() {
     let status = json!({"kind": "Status", "status": "Failure", "message": "no leader", "reason": "InternalError", "code": 500});
     let (client, _) = server(move |_| Reply::watch(vec![event("ERROR", status.clone())], true)).await;
-    let known = ApiServer::with_limits(Duration::from_millis(500), LIMIT);
+    let known = ApiServer::with_limits(Duration::from_secs(2), LIMIT);
     let informer = Informer::start(Api::<ConfigMap>::all(client), Selection::all().of(&known), |_| Some(()));
     followed(&informer).await;
     assert!(known.streams_lists());

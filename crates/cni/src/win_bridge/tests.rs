@@ -414,7 +414,7 @@ mod with_packets {
             let ((a, _), (b, b_ip)) = (pod("a"), pod("b"));
             [&a, &b, &world, &NetNs::current().unwrap()].into_iter().for_each(settle);
             [&b, &world].into_iter().for_each(|ns| greet(ns, "0.0.0.0:80", |peer| peer.to_string()));
-            let ask = |to: &str| greeting(&a, to, Duration::from_secs(3)).unwrap();
+            let ask = |to: &str| greeting(&a, to, test_lab::LIMIT).unwrap();
             assert_eq!(ask(&format!("{b_ip}:80")), "10.10.187.70", "pods see each other's addresses");
             assert_eq!(ask("10.240.0.1:80"), "10.240.0.12", "OutBoundNAT: the LAN is no exception here");
             host.call(Command::Del, "b", "", host.conf()).unwrap();

@@ -278,8 +278,8 @@ pub fn http(method: &str, path: &str, body: &str) -> Option<String> {
 
 pub fn http_at(server: &str, method: &str, path: &str, body: &str) -> Option<String> {
     let server = server.parse().unwrap();
-    let mut stream = std::net::TcpStream::connect_timeout(&server, Duration::from_secs(2)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    let mut stream = std::net::TcpStream::connect_timeout(&server, Duration::from_secs(10)).ok()?;
+    stream.set_read_timeout(Some(test_lab::LIMIT)).ok()?;
     let length = body.len();
     write!(stream, "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}").ok()?;
     let mut answer = String::new();

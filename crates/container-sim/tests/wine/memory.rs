@@ -7,7 +7,7 @@ use cri::v1;
 use test_lab::{same, until_async};
 
 use crate::support::windows_sandbox;
-use crate::{node, second, template, waiting};
+use crate::{node, processes, second, template, waiting};
 
 pub async fn sum(dir: PathBuf) {
     let node = node(&dir, 20348).await;
@@ -28,10 +28,12 @@ pub async fn sum(dir: PathBuf) {
     assert!(code == 8 && text.starts_with("refused at "), "{code} {text}");
     // The second one meets what the first has left.
     let beside = async {
+        until_async("the first one runs", async || !processes("allocate.exe").is_empty()).await;
+        // It begins, and commits within less.
         tokio::time::sleep(Duration::from_secs(4)).await;
         second(&node, &id, &["cmd", "/c", &format!("ping -n 2 127.0.0.1 > nul & {tool} 150 1")]).await
     };
-    let long = [tool, "150", "12"];
+    let long = [tool, "150", "40"];
     let ((code, text), (beside_code, beside)) = tokio::join!(second(&node, &id, &long), beside);
     assert_eq!((code, text.as_str()), (0, "committed 150\n"));
     let got: u32 = beside.strip_prefix("refused at ").and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("{beside}"));

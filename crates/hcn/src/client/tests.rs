@@ -12,7 +12,7 @@ use crate::document::Query;
 use crate::port::{Args, EventSink, Function, Handle, Kind, Reply, Subscription};
 
 /// A deadline that tests wait for.
-const SHORT: Duration = Duration::from_millis(500);
+const SHORT: Duration = Duration::from_secs(2);
 
 /// Opens hang until they are released; everything else is answered.
 #[derive(Default)]

@@ -254,7 +254,7 @@ fn client_that_is_dropped_ends_its_hung_calls() {
     let remote = RemoteHcn::with_token(&server(&echo, 1), Some("secret".into())).unwrap();
     let client = crate::HcnClient::exclusive(Arc::new(remote));
     let port = client.blocking().port().clone();
-    let hasty = client.clone().with_deadline(Duration::from_millis(500));
+    let hasty = client.clone().with_deadline(Duration::from_secs(2));
     hasty.blocking().port().call(HANGS, Args::default()).unwrap_err();
     assert_eq!(client.snapshot().hung.len(), 1);
     drop((client, hasty, port));

@@ -1,7 +1,7 @@
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
-use test_lab::in_time;
+use test_lab::{in_time, until_async};
 
 use super::*;
 use crate::error::HResult;
@@ -17,6 +17,8 @@ struct Service {
     mode: AtomicU8,
     released: (Mutex<()>, Condvar),
     namespaces: Mutex<Vec<Guid>>,
+    /// How often its namespaces were listed.
+    probes: AtomicUsize,
     sinks: Mutex<Vec<EventSink>>,
 }
 
@@ -48,7 +50,10 @@ impl HostNetwork for Service {
             return Err(HResult::RPC_NOT_REGISTERED.into());
         }
         match function {
-            Function::Enumerate(Kind::Namespace) => Ok(Reply::text(serde_json::to_string(&*self.namespaces.lock().unwrap()).unwrap())),
+            Function::Enumerate(Kind::Namespace) => {
+                self.probes.fetch_add(1, Ordering::SeqCst);
+                Ok(Reply::text(serde_json::to_string(&*self.namespaces.lock().unwrap()).unwrap()))
+            }
             _ => Ok(Reply::text("[]")),
         }
     }
@@ -134,8 +139,9 @@ async fn object_that_vanishes_without_notification_is_noticed() {
     let mut listener = settled(&watch).await;
     let id = Guid::random();
     service.namespaces.lock().unwrap().push(id);
-    // The probe must have seen it; a new object is no change.
-    tokio::time::sleep(FAST.probe * 20).await;
+    // A probe must have seen it, and another begun after that; a new object is no change.
+    let probes = service.probes.load(Ordering::SeqCst);
+    until_async("two probes", async || service.probes.load(Ordering::SeqCst) >= probes + 2).await;
     service.namespaces.lock().unwrap().clear();
     assert_eq!(next(&mut listener).await, Change::All);
 }

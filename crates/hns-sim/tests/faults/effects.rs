@@ -40,7 +40,7 @@ const WITH_PACKETS: &[(&str, &str)] = &[
 ];
 
 const EFFECTS: &[Effect] = &[
-    effect("slow-call=700ms", pace_of_a_call, "prompt", "slow"),
+    effect("slow-call=2s", pace_of_a_call, "prompt", "slow"),
     effect("fail-call=0x80004005", a_call, "OK", "0x80004005"),
     effect("hang", whether_a_call_returns, "returns", "hangs"),
     effect("error-after-effect", make_a_namespace, "OK there", "0x800706be there"),
@@ -67,7 +67,7 @@ const EFFECTS: &[Effect] = &[
     effect("stale-endpoints", left_by_a_reboot, "[1, 0, 0, 0]", "[1, 2, 0, 0]"),
     effect("net-ghost-name", make_a_network, "OK", "0x803b0010"),
     effect("net-create-after-reboot", make_a_network, "OK", "0x80070057"),
-    effect("net-create-slow=700ms", pace_of_a_network, "prompt", "slow"),
+    effect("net-create-slow=2s", pace_of_a_network, "prompt", "slow"),
     effect("net-apipa", management_address, "10.240.0.11", "169.254.17.1"),
     effect("net-late-management-ip", management_address, "10.240.0.11", "none"),
     lasting_harm("net-new-id", the_network, "the same", "another, 0 endpoints", "another, 0 endpoints"),
@@ -153,7 +153,7 @@ fn there(simulator: &Simulator, kind: Kind, number: u8) -> &'static str {
 }
 
 fn pace(began: Instant) -> String {
-    if began.elapsed() >= Duration::from_millis(700) { "slow" } else { "prompt" }.to_owned()
+    if began.elapsed() >= Duration::from_secs(2) { "slow" } else { "prompt" }.to_owned()
 }
 
 fn a_call(_: &Simulator, client: &Client) -> String {

@@ -18,10 +18,7 @@ use ipnet::IpNet;
 use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::ns::NetNs;
 use test_lab::net::{Lan, set_up};
-use test_lab::until;
-
-/// How long a client waits for an answer.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+use test_lab::{LIMIT, until};
 
 /// How long nothing must come where nothing may.
 pub const SILENCE: Duration = Duration::from_millis(300);
@@ -251,13 +248,13 @@ pub fn serve_udp_at(ns: &NetNs, at: &str, name: &'static str) {
 }
 
 pub fn connect(ns: &NetNs, address: &str) -> io::Result<TcpStream> {
-    connect_within(ns, address, PATIENCE)
+    connect_within(ns, address, LIMIT)
 }
 
 pub fn connect_within(ns: &NetNs, address: &str, patience: Duration) -> io::Result<TcpStream> {
     let address: SocketAddr = address.parse().unwrap();
     let stream = ns.run(move || TcpStream::connect_timeout(&address, patience)).unwrap()?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     Ok(stream)
 }
 
@@ -278,7 +275,22 @@ pub fn ask_soon(ns: &NetNs, address: &str) -> String {
 }
 
 pub fn ask_udp(ns: &NetNs, address: &str) -> io::Result<String> {
-    test_lab::net::ask_udp(ns, address, PATIENCE)
+    test_lab::net::ask_udp(ns, address, LIMIT)
+}
+
+/// What is answered; where nothing should be, nobody waits long for it.
+pub fn answer(ns: &NetNs, address: &str, expected: bool) -> Option<String> {
+    connect_within(ns, address, if expected { LIMIT } else { SILENCE }).and_then(hear).ok()
+}
+
+/// Whether nobody answers: nothing comes, or a refusal.
+pub fn is_unanswered(ns: &NetNs, address: &str) -> bool {
+    answer(ns, address, false).is_none()
+}
+
+/// The same of a datagram.
+pub fn is_unanswered_udp(ns: &NetNs, address: &str) -> bool {
+    test_lab::net::ask_udp(ns, address, SILENCE).is_err()
 }
 
 /// Whether no connection comes about, and nobody says why: packets are lost.

@@ -19,9 +19,6 @@ use crate::probes::{self, ProbeError};
 use crate::services;
 use crate::volumes::{self, MountOf};
 
-/// After a failed create or start: (first, longest).
-const WAITS: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(10), SignedDuration::from_secs(10));
-
 /// How long a postStart hook may take.
 const POST_START: Duration = Duration::from_secs(120);
 /// How long the first list of Services may take.
@@ -47,7 +44,8 @@ impl Worker {
                 let message = error.to_report_string();
                 self.event(Some(name), EventType::Warning, "Failed", format!("Error: {message}"));
                 let before = self.memory.failures.get(name);
-                let failure = Failure::next(before, error.reason(), message, now, WAITS);
+                let wait = SignedDuration::try_from(self.agent.polls.failed_start).unwrap_or(SignedDuration::ZERO);
+                let failure = Failure::next(before, error.reason(), message, now, (wait, wait));
                 self.memory.failures.insert(name.to_owned(), failure);
             }
         }

@@ -37,6 +37,8 @@ pub struct World {
     /// The health of the Host Networking Service that the next agent is told.
     pub host_network: Option<tokio::sync::watch::Receiver<hcn::watch::Health>>,
     pub hcn: Option<hcn::HcnClient>,
+    /// How often the next agent looks again.
+    pub polls: kubelet::Polls,
     boot: u32,
     agent: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
 }
@@ -52,7 +54,19 @@ impl World {
         let runtime = Runtime::start(dir.path().join("cri"), drive);
         runtime.state.lock().unwrap().network_ready = true;
         runtime.state.lock().unwrap().images.insert("serve:1".into());
-        let world = World { runtime, server, dir, ca: keys.ca, link: Arc::default(), port: 0, host_network: None, hcn: None, boot: 0, agent: None };
+        let world = World {
+            runtime,
+            server,
+            dir,
+            ca: keys.ca,
+            link: Arc::default(),
+            port: 0,
+            host_network: None,
+            hcn: None,
+            polls: kubelet::Polls::default(),
+            boot: 0,
+            agent: None,
+        };
         world.prepare_namespace().await;
         world
     }
@@ -103,6 +117,7 @@ impl World {
             hyper_v_container: false,
             eviction_hard: "nodefs.available<0%".parse().unwrap(),
             logs: LogRotation { max_size: 1000, max_files: 3, interval: Duration::from_millis(200) },
+            polls: self.polls,
             taints: vec![],
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),

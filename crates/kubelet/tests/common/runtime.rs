@@ -320,20 +320,22 @@ service! { RuntimeService {
 
     async fn start_container(&self, r: Request<v1::StartContainerRequest>) -> Answer<v1::StartContainerResponse> {
         let id = r.into_inner().container_id;
-        let (image, log, event) = {
+        let (image, event) = {
             let mut state = self.state.lock().unwrap();
             let (_, at) = state.next("t");
+            let dirs: HashMap<_, _> = state.sandboxes.iter().map(|(id, sandbox)| (id.clone(), self.path(&sandbox.config.log_directory))).collect();
             let c = state.containers.get_mut(&id).ok_or_else(|| no("container", &id))?;
             if c.state != v1::ContainerState::ContainerCreated {
                 return Err(Status::failed_precondition("container is not in created state"));
             }
+            // Who sees the container run finds its log.
+            let log = dirs[&c.sandbox].join(&c.config.log_path);
+            std::fs::write(log, format!("{} stdout F {id} says hello\n", jiff::Timestamp::now())).map_err(|e| Status::internal(e.to_string()))?;
             c.state = v1::ContainerState::ContainerRunning;
             c.started_at = at;
-            let (image, log, sandbox) = (c.config.image.clone().unwrap_or_default().image, c.config.log_path.clone(), c.sandbox.clone());
-            let dir = self.path(&state.sandboxes[&sandbox].config.log_directory);
-            (image, dir.join(log), state.event(&id, v1::ContainerEventType::ContainerStartedEvent))
+            let image = c.config.image.clone().unwrap_or_default().image;
+            (image, state.event(&id, v1::ContainerEventType::ContainerStartedEvent))
         };
-        std::fs::write(log, format!("{} stdout F {id} says hello\n", jiff::Timestamp::now())).map_err(|e| Status::internal(e.to_string()))?;
         event.map(|e| self.events.send(e));
         if let Some(code) = image.strip_prefix("exit-").and_then(|r| r.split(':').next()) {
             self.exit(&id, code.parse().unwrap());

@@ -12,7 +12,7 @@ use crate::spawn::{Namespaces, Spawn, Stdio, Step};
 const INSIDE: &str = "MULLION_TEST_INSIDE";
 const HOLD: &str = "MULLION_TEST_HOLD";
 /// A test that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(1200);
 const HELD: Duration = Duration::from_secs(86_400);
 
 /// Runs a test in user, mount, network and pid namespaces of its own, as root and as an ordinary

@@ -1,6 +1,6 @@
 //! Discovery: when the service is asked what it has, and what the answers mean for whether work can go on (pure).
 //!
-//! The network is found by its name, then ids of endpoints and load balancers are enumerated every [`ENUMERATE_EVERY`], which is cheap;
+//! The network is found by its name, then ids of endpoints and load balancers are enumerated every [`Periods::enumerate`], which is cheap;
 //! [`Verification`] has every load balancer read once in a while.
 
 use std::collections::hash_map::DefaultHasher;
@@ -17,22 +17,40 @@ use super::engine::Token;
 use super::mirror::{Mirror, Stamp};
 use crate::table::VipKey;
 
-/// How often ids are enumerated: endpoints and load balancers, a call each.
-pub const ENUMERATE_EVERY: Duration = Duration::from_secs(3);
-/// How often the network is asked for.
-const NETWORK: Duration = Duration::from_secs(30);
-/// How long it takes to read every load balancer once, and how long there is at most between two.
-const ROUND: Duration = Duration::from_secs(9_000);
-const PAUSE: Duration = Duration::from_millis(4_500);
 /// An enumeration that a waiting pod asks for comes this long after the last one.
 const SOON: Duration = Duration::from_millis(100);
 /// A service that does not answer is called again after this, up to [`ASK_SLOWEST`].
 const ASK_QUICKEST: Duration = Duration::from_millis(200);
 const ASK_SLOWEST: Duration = Duration::from_secs(1);
 
-/// How long there is between two reads of a slow verify of `count` load balancers.
-pub fn verify_pause(count: usize) -> Duration {
-    PAUSE.min(ROUND / u32::try_from(count.max(1)).unwrap_or(u32::MAX))
+/// How often the service is asked what it has, though nothing says that something changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Periods {
+    /// Ids are enumerated: endpoints and load balancers, a call each.
+    pub enumerate: Duration,
+    /// The network is asked for.
+    pub network: Duration,
+    /// Every load balancer is read once, and there is at most `pause` between two.
+    pub round: Duration,
+    pub pause: Duration,
+}
+
+impl Default for Periods {
+    fn default() -> Self {
+        Self {
+            enumerate: Duration::from_secs(3),
+            network: Duration::from_secs(30),
+            round: Duration::from_secs(9_000),
+            pause: Duration::from_millis(4_500),
+        }
+    }
+}
+
+impl Periods {
+    /// How long there is between two reads of a slow verify of `count` load balancers.
+    pub fn between_reads(&self, count: usize) -> Duration {
+        self.pause.min(self.round / u32::try_from(count.max(1)).unwrap_or(u32::MAX))
+    }
 }
 
 /// A question to the service as a whole.
@@ -101,6 +119,7 @@ impl Enumeration {
 #[derive(Debug)]
 pub struct Discovery {
     name: String,
+    periods: Periods,
     phase: Phase,
     endpoints: Enumeration,
     balancers: Enumeration,
@@ -116,9 +135,10 @@ pub struct Discovery {
 
 impl Discovery {
     /// Discovery of the network `name`, which begins now.
-    pub fn new(name: impl Into<String>, now: Instant) -> Self {
+    pub fn new(name: impl Into<String>, periods: Periods, now: Instant) -> Self {
         Self {
             name: name.into(),
+            periods,
             phase: Phase::Lost { again: now, attempts: 0 },
             endpoints: Enumeration::new(now),
             balancers: Enumeration::new(now),
@@ -181,15 +201,15 @@ impl Discovery {
             return (!finding && again <= now).then(|| (Query::Find, Call::Find(self.name.clone())));
         }
         if !self.balancers.running && self.balancers.due <= now {
-            (self.balancers.running, self.balancers.due) = (true, now + ENUMERATE_EVERY);
+            (self.balancers.running, self.balancers.due) = (true, now + self.periods.enumerate);
             return Some((Query::Balancers, Call::Balancers));
         }
         if !self.endpoints.running && self.endpoints.due <= now {
-            (self.endpoints.running, self.endpoints.due, self.last_endpoints) = (true, now + ENUMERATE_EVERY, now);
+            (self.endpoints.running, self.endpoints.due, self.last_endpoints) = (true, now + self.periods.enumerate, now);
             return Some((Query::Endpoints, Call::Endpoints(network.id)));
         }
         if !finding && self.network_due <= now {
-            self.network_due = now + NETWORK;
+            self.network_due = now + self.periods.network;
             let name = self.name.clone();
             // Only overlays say something about themselves that changes.
             return Some(if network.overlay { (Query::Find, Call::Find(name)) } else { (Query::Networks, Call::Networks(name)) });
@@ -274,7 +294,7 @@ impl Discovery {
         if begins {
             self.phase = Phase::Listing;
             self.since = since();
-            (self.endpoints, self.balancers, self.network_due) = (Enumeration::new(now), Enumeration::new(now), now + NETWORK);
+            (self.endpoints, self.balancers, self.network_due) = (Enumeration::new(now), Enumeration::new(now), now + self.periods.network);
         }
         begins
     }
@@ -336,6 +356,7 @@ fn hash(text: &str) -> u64 {
 /// The slow verify: one load balancer after the other, for ever.
 #[derive(Debug)]
 pub struct Verification {
+    periods: Periods,
     due: Instant,
     last: Option<VipKey>,
     /// How many load balancers there were when the period was last logged.
@@ -352,13 +373,13 @@ pub struct Verify {
 
 impl Verification {
     /// A verify that begins now.
-    pub fn new(now: Instant) -> Self {
-        Self { due: now, last: None, logged: 0 }
+    pub fn new(periods: Periods, now: Instant) -> Self {
+        Self { periods, due: now, last: None, logged: 0 }
     }
 
     /// Waits a whole pause from now on.
     pub fn restart(&mut self, now: Instant, count: usize) {
-        self.due = now + verify_pause(count);
+        self.due = now + self.periods.between_reads(count);
     }
 
     /// When the next one is due; none without load balancers.
@@ -372,7 +393,7 @@ impl Verification {
         if self.due > now || count == 0 {
             return None;
         }
-        let pause = verify_pause(count);
+        let pause = self.periods.between_reads(count);
         self.due = now + pause;
         let next = mirror.after(self.last);
         let key = next.or_else(|| mirror.after(None))?;
@@ -383,7 +404,8 @@ impl Verification {
             tracing::info!(
                 load_balancers = count,
                 ?period,
-                "ids are compared every {ENUMERATE_EVERY:?}, and each load balancer is read again within the period"
+                "ids are compared every {:?}, and each load balancer is read again within the period",
+                self.periods.enumerate
             );
         }
         Some(Verify { key, round_ended: next.is_none() })
@@ -397,7 +419,7 @@ mod tests {
     use crate::table::{IpFamily, Protocol, VipAddress};
 
     fn up(now: Instant) -> Discovery {
-        let mut discovery = Discovery::new("pods", now);
+        let mut discovery = Discovery::new("pods", Periods::default(), now);
         assert!(discovery.found(true, now, || 1));
         for query in [Query::Balancers, Query::Endpoints] {
             assert_eq!(discovery.next(now, &NetworkContext::default()).map(|(query, _)| query), Some(query));
@@ -410,7 +432,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lost_service_is_asked_for_once_at_a_time_with_backoff() {
         let (now, network) = (Instant::now(), NetworkContext::default());
-        let mut discovery = Discovery::new("pods", now);
+        let mut discovery = Discovery::new("pods", Periods::default(), now);
         assert_eq!(discovery.next(now, &network), Some((Query::Find, Call::Find("pods".into()))));
         discovery.asked(7, Query::Find);
         assert_eq!((discovery.next(now, &network), discovery.wake()), (None, None), "one question at a time");
@@ -429,7 +451,7 @@ mod tests {
     async fn enumerations_follow_their_period_and_requests_shorten_it() {
         let now = Instant::now();
         let (mut discovery, network) = (up(now), NetworkContext::default());
-        assert_eq!((discovery.next(now, &network), discovery.wake()), (None, Some(now + ENUMERATE_EVERY)));
+        assert_eq!((discovery.next(now, &network), discovery.wake()), (None, Some(now + Periods::default().enumerate)));
         discovery.enumerate_endpoints();
         assert_eq!(discovery.wake(), Some(now + SOON));
         assert_eq!(discovery.next(now + SOON, &network), Some((Query::Endpoints, Call::Endpoints(network.id))));
@@ -455,7 +477,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn verification_reads_each_load_balancer_in_turn() {
         let (now, mut mirror) = (Instant::now(), Mirror::default());
-        let mut verification = Verification::new(now);
+        let mut verification = Verification::new(Periods::default(), now);
         assert_eq!((verification.next(now, &mirror), verification.wake(0)), (None, None));
         let key = |port| VipKey { address: VipAddress::Node(IpFamily::V4), protocol: Protocol::Tcp, port };
         for port in [1, 2] {
@@ -465,8 +487,9 @@ mod tests {
         for (port, round_ended) in [(1, false), (2, false), (1, true), (2, false)] {
             assert_eq!(verification.next(at, &mirror), Some(Verify { key: key(port), round_ended }));
             assert_eq!(verification.next(at, &mirror), None, "not before its pause is over");
-            at += verify_pause(2);
+            at += Periods::default().between_reads(2);
         }
-        assert_eq!((verify_pause(1), verify_pause(20_000)), (PAUSE, Duration::from_millis(450)));
+        let pauses = [1, 20_000].map(|count| Periods::default().between_reads(count));
+        assert_eq!(pauses, [4_500, 450].map(Duration::from_millis));
     }
 }

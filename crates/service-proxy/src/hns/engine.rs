@@ -54,8 +54,8 @@ impl Engine {
     pub fn new(cluster_uid: impl Into<String>, settings: Settings, now: Instant) -> Self {
         Self {
             view: View::new(cluster_uid.into(), &settings),
-            discovery: Discovery::new(settings.network.clone(), now),
-            verification: Verification::new(now),
+            discovery: Discovery::new(settings.network.clone(), settings.periods, now),
+            verification: Verification::new(settings.periods, now),
             scheduler: Scheduler::default(),
             vips: VipStates::default(),
             applier: Applier::new(settings.modify),

@@ -7,10 +7,12 @@ use test_lab::api::ScriptedApi;
 use test_lab::{in_time, same, until_async};
 
 use super::*;
-use crate::hns::vip_key;
+use crate::hns::{Periods, vip_key};
 
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+/// Longer than any test takes.
+const NEVER: Duration = Duration::from_secs(1 << 31);
 
 fn api() -> ScriptedApi {
     ScriptedApi::new(&[(SERVICES, "v1", "Service"), (SLICES, "discovery.k8s.io/v1", "EndpointSlice")])
@@ -78,7 +80,7 @@ async fn health_follows_pending_work_not_attempts() {
     let reported = seen.wait_for(|status| status.ready && !status.progress.failing.is_empty());
     let failing = in_time("a report of it", reported).await.unwrap().clone();
     assert!(!failing.is_converged() && metrics.last_synced().is_none(), "{failing:?}");
-    assert!(failing.stuck_since.is_some() && failing.is_healthy(Duration::from_secs(30)), "it waits, but not for long yet");
+    assert!(failing.stuck_since.is_some() && failing.is_healthy(test_lab::LIMIT), "it waits, but not for long yet");
     assert!(!failing.is_healthy(Duration::ZERO));
     // The Service gets an event when it lasts.
     tokio::time::pause();
@@ -136,7 +138,7 @@ async fn lost_client_address_is_an_event_of_the_requesting_service() {
 async fn loop_waits_for_both_lists_follows_the_api_and_repairs_drift() {
     let (host, api) = (Host::new().await, api());
     let hcn = host.hcn.clone();
-    let (status, mut seen) = watch::channel(Status::default());
+    let (status, _) = watch::channel(Status::default());
     // What happens does not wait for the next full pass.
     let config = Config { full_pass: Duration::from_secs(86_400), ..host.config(api.client.clone(), status) };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -148,7 +150,6 @@ async fn loop_waits_for_both_lists_follows_the_api_and_repairs_drift() {
     assert!(hcn.load_balancers().await.unwrap().is_empty(), "half a list is no list");
     api.listed();
     until(&hcn, &[("10.96.0.7:80/tcp", 1)]).await;
-    in_time("a report of convergence", seen.wait_for(|status| status.is_converged() && status.vips == 1)).await.unwrap();
     api.send(SLICES, "MODIFIED", slice(2, &["192.168.2.3", "192.168.2.4"]));
     until(&hcn, &[("10.96.0.7:80/tcp", 2)]).await;
     // Another program deletes it.
@@ -161,12 +162,29 @@ async fn loop_waits_for_both_lists_follows_the_api_and_repairs_drift() {
     proxy.await.unwrap();
 }
 
+#[tokio::test]
+async fn convergence_is_reported_at_once() {
+    let (host, api) = (Host::new().await, api());
+    let (status, mut seen) = watch::channel(Status::default());
+    let mut config = Config { full_pass: NEVER, ..host.config(api.client.clone(), status) };
+    // Neither the next enumeration nor the next full pass brings the report.
+    let periods = Periods { enumerate: NEVER, network: NEVER, round: NEVER, pause: NEVER };
+    config.backend = BackendConfig::Hns { client: host.hcn.clone(), settings: crate::hns::Settings { periods, ..crate::hns::Settings::new("pods") } };
+    let proxy = tokio::spawn(run(config, std::future::pending()));
+    api.send(SERVICES, "ADDED", service(1));
+    api.send(SLICES, "ADDED", slice(1, &["192.168.2.3"]));
+    api.listed();
+    in_time("a report of convergence", seen.wait_for(|status| status.is_converged() && status.vips == 1)).await.unwrap();
+    until(&host.hcn, &[("10.96.0.7:80/tcp", 1)]).await;
+    proxy.abort();
+}
+
 /// What a load balancer hears that asks a node for a Service: the status and the number of ready pods there.
 #[cfg(target_os = "linux")]
 fn health(port: u16) -> Option<(String, String)> {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.set_read_timeout(Some(test_lab::LIMIT)).ok()?;
     write!(stream, "GET /healthz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;

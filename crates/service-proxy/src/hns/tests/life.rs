@@ -227,8 +227,7 @@ async fn late_pod_endpoint_is_found() {
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3"]);
     assert!(proxy.failing()[0].contains("the pod at 192.168.4.5 has no endpoint in HNS yet"), "{:?}", proxy.failing());
     host.pod("192.168.4.5").await;
-    let took = proxy.until("the pod to be found", |engine| engine.failing().is_empty()).await;
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    proxy.until("the pod to be found", |engine| engine.failing().is_empty()).await;
     assert_eq!(host.seen().await, ["10.96.0.1:80/tcp -> 192.168.2.3 192.168.4.5"]);
     parity::proved(parity::Hns, &["A pod whose endpoint comes to HNS late stays out"]);
 }
@@ -260,15 +259,14 @@ async fn local_endpoint_replaces_a_remote_one_and_survives_it() {
 async fn churn_leaves_no_endpoint_when_deletes_fail_or_report_false_success() {
     let host = Host::new(OLD).await;
     let mut proxy = host.proxy();
-    for (i, fault) in ["fail-call=0x80004005,call=HcnDeleteEndpoint,count=1", "stale-endpoint,count=1"].iter().enumerate() {
+    for fault in ["fail-call=0x80004005,call=HcnDeleteEndpoint,count=1", "stale-endpoint,count=1"] {
         proxy.web(&[("192.168.2.3", 80, false), ("192.168.2.4", 80, false)]);
         proxy.rest().await;
         host.fault(fault);
         proxy.web(&[("192.168.2.3", 80, false)]);
         proxy.rest().await;
         let alone = |_: &Engine| host.simulator.with_state(|state| state.endpoints.len()) == 1;
-        let took = proxy.until("the left one to go", alone).await;
-        assert!(took < Duration::from_secs(15), "{i}: {took:?}");
+        proxy.until("the left one to go", alone).await;
     }
     parity::proved(parity::Hns, &["Windows-Containers#631", "A failed delete of an endpoint of HNS is not tried again"]);
 }
@@ -316,11 +314,12 @@ async fn missing_network_blocks_all_writes() {
 #[tokio::test]
 async fn hanging_call_ends_at_its_deadline_without_blocking_others() {
     let host = Host::new(OLD).await;
-    let mut proxy = host.proxy();
+    let mut proxy = host.hasty();
     host.fault("lb-create-hang,text=10.96.0.1");
     proxy.web(&[("192.168.2.3", 80, false)]);
     proxy.set("other", vec![(key(Some("10.96.0.2"), 80), vip(Kind::ClusterIp, &[("192.168.2.3", 80, false)]))]);
-    proxy.until("the deadline", |engine| engine.failing().values().any(|reason| reason.contains("got no answer"))).await;
+    let hangs = |engine: &Engine| engine.failing().get(&web()).is_some_and(|reason| reason.contains("got no answer"));
+    proxy.until("the deadline", |engine| hangs(engine) && engine.is_settled(&key(Some("10.96.0.2"), 80))).await;
     assert_eq!(host.seen().await, ["10.96.0.2:80/tcp -> 192.168.2.3"]);
     host.simulator.clear_faults();
     proxy.rest().await;
@@ -348,7 +347,7 @@ async fn cleanup_removes_only_our_objects() {
 #[tokio::test]
 async fn hung_open_of_the_network_holds_up_no_later_endpoint() {
     let host = Host::new(NEW).await;
-    let mut proxy = host.proxy();
+    let mut proxy = host.hasty();
     // The network is found before; its handle is opened for the first remote endpoint.
     proxy.rest().await;
     host.fault("hang,call=HcnOpenNetwork,count=1");

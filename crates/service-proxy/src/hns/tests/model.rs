@@ -182,7 +182,7 @@ async fn history(lab: &Lab, client: &NetNs, seed: u64) -> (usize, usize) {
         for (n, object) in &objects {
             for (to, side, expected) in object.expected(*n, world.zone) {
                 let from = if matches!(side, Side::Pod) { client } else { &lab.peer };
-                let patience = Duration::from_millis(if expected.is_empty() { 60 } else { 2_000 });
+                let patience = if expected.is_empty() { Duration::from_millis(60) } else { LIMIT };
                 let heard = net::greeting(from, &to, patience);
                 let right = heard.as_ref().map_or(expected.is_empty(), |name| expected.contains(name.as_str()));
                 assert!(right, "seed {seed}, step {step}: {to} from {side:?} got {heard:?}, not one of {expected:?}: {object:?}");

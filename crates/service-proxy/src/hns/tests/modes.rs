@@ -23,7 +23,7 @@ impl<const MODIFIES: bool> Bridge<MODIFIES> {
     }
 
     async fn rest(&mut self, table: &Table) {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + LIMIT;
         loop {
             self.hns.begin(table);
             if self.hns.engine().is_idle() {

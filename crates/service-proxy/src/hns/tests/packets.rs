@@ -83,7 +83,11 @@ pub fn serve_at(ns: &NetNs, ip: &str, name: &'static str) {
 }
 
 fn ask(ns: &NetNs, to: &str) -> String {
-    net::greeting(ns, to, Duration::from_millis(800)).unwrap_or_else(|error| error.to_string())
+    ask_for(ns, to, LIMIT)
+}
+
+fn ask_for(ns: &NetNs, to: &str, patience: Duration) -> String {
+    net::greeting(ns, to, patience).unwrap_or_else(|error| error.to_string())
 }
 
 async fn services_answer() {
@@ -112,7 +116,7 @@ async fn services_answer() {
     assert_eq!(ask(&a, "10.96.0.1:80"), "local");
     assert_eq!(ask(&b, "10.96.0.1:80"), "local", "a pod reaches itself through its Service");
     assert_eq!(ask(&a, "10.96.0.4:80"), "alone");
-    assert_eq!(ask(&alone, "10.96.0.4:80"), "connection timed out", "without the loopback policy it does not");
+    assert_eq!(ask_for(&alone, "10.96.0.4:80", Duration::from_millis(800)), "connection timed out", "without the loopback policy it does not");
     assert!(proxy.hns.engine().without_loopback().is_some(), "it is reported once");
     assert_eq!(ask(&a, "10.96.0.2:80"), "remote");
     assert_eq!(ask(&a, "10.96.0.3:443"), "remote", "a backend off the pod network, as the API server is");
@@ -130,7 +134,7 @@ fn pods_nodes_and_neighbours_reach_services() {
     parity::proved(parity::Hns, &["A pod that is its own backend"]);
 }
 
-/// Asks without end, each time by a new connection, and counts connections without an answer.
+/// Asks without end, each time by a new connection, and counts connections without an answer. It asks some times at least.
 struct Asking {
     ended: Arc<std::sync::atomic::AtomicBool>,
     thread: std::thread::JoinHandle<(usize, Vec<String>)>,
@@ -142,9 +146,10 @@ impl Asking {
         let (stop, ns) = (ended.clone(), ns.clone());
         let thread = std::thread::spawn(move || {
             let (mut asked, mut failed) = (0, Vec::new());
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while asked <= 50 || !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 asked += 1;
-                let heard = ask(&ns, to);
+                // A lost packet is sent again after a second.
+                let heard = ask_for(&ns, to, Duration::from_millis(800));
                 if heard != answer {
                     failed.push(heard);
                 }
@@ -211,7 +216,7 @@ async fn others_change() {
     proxy.rest().await;
     assert_eq!(flows.alive(), 1000, "Services go");
     let (asked, failed) = asking.end();
-    assert!(asked > 50 && failed.is_empty(), "{} of {asked} got no answer: {failed:?}", failed.len());
+    assert!(failed.is_empty(), "{} of {asked} got no answer: {failed:?}", failed.len());
 }
 
 #[test]

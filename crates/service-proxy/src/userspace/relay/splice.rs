@@ -317,8 +317,7 @@ mod tests {
                 }
                 assert!(busy.into_iter().all(|thread| thread.join().unwrap()), "round {round} with {threads} threads");
                 threaded += usize::from(seen);
-                tokio::time::sleep(Duration::from_millis(400)).await;
-                assert_eq!(relays.threads.available_permits(), threads, "a pause gives the thread back");
+                test_lab::until_async("a pause to give the thread back", async || relays.threads.available_permits() == threads).await;
             }
             assert_eq!(threaded, 2 * threads);
             // One end after the other.
@@ -346,11 +345,7 @@ mod tests {
         let (mut client, mut backend, task) = relayed(&relays, &cut);
         let sending = std::thread::spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});
         let hearing = std::thread::spawn(move || while backend.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {});
-        let start = Instant::now();
-        while relays.threads.available_permits() == 1 {
-            assert!(start.elapsed() < Duration::from_secs(20), "no thread");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        test_lab::until_async("a thread", async || relays.threads.available_permits() == 0).await;
         cut.cancel();
         assert!(task.await.unwrap().is_err());
         sending.join().unwrap();
