@@ -16,9 +16,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use hcn::blocking::Client;
 
-#[cfg(target_os = "linux")]
-use crate::exit::Code;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 /// `mullion hns`.
 #[derive(Clone, Debug, Args)]
@@ -123,10 +121,12 @@ impl Target {
 
     /// A client of the service.
     fn client(&self) -> Result<Client, Failure> {
+        let usage = |error: anyhow::Error| Failure::new(Code::Usage, error);
+        // An address that can be read is connected to by the first call.
         if let Some(address) = self.address()? {
-            return Ok(Client::connect(&address)?);
+            return Client::connect(&address).map_err(|error| usage(error.into()));
         }
-        Ok(if cfg!(windows) { Client::of_this_host()? } else { Client::from_env().context(WHICH)? })
+        if cfg!(windows) { Ok(Client::of_this_host()?) } else { Client::from_env().context(WHICH).map_err(usage) }
     }
 }
 

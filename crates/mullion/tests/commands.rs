@@ -97,8 +97,6 @@ fn unknown_values_are_usage_errors_that_name_the_way_out() {
     fs::create_dir(path.join("run")).unwrap();
     let dir = path.join("dir");
     let dir = dir.to_str().unwrap();
-    let (_, message) = refusal(path, &["hns", "list", "networks"]);
-    assert!(message.contains("name a Windows node of a cluster with --node"), "{message}");
     let (code, message) = refusal(path, &["hns", "latency", "fast", "--node", "win01", "--dir", dir]);
     assert_eq!(code, 64, "{message}");
     assert!(message.contains(r#""fast" is no latency: write read=2ms,write=20ms, or windows, or none"#), "{message}");
@@ -115,6 +113,24 @@ fn unknown_values_are_usage_errors_that_name_the_way_out() {
     let (code, message) = refusal(path, &["hns", "fault", "add", "svc-down", "--node", "win09", "--dir", dir]);
     assert_eq!(code, 64, "{message}");
     assert!(message.contains("no Windows node win09 of") && message.contains("use one of win01"), "{message}");
+}
+
+#[test]
+fn hns_commands_without_a_service_are_usage_errors() {
+    let home = home();
+    let which = "name a Windows node of a cluster with --node, or a service with --hcn";
+    let cases: [(&[&str], &str); 5] = [
+        (&["list", "networks"], which),
+        (&["conformance"], which),
+        (&["conformance", "--restart"], "give --node"),
+        (&["relay"], "no service is named: give --node NODE"),
+        (&["list", "networks", "--hcn", "win01"], "\"win01\""),
+    ];
+    for (args, reason) in cases {
+        let (code, message) = refusal(home.path(), &[&["hns"] as &[&str], args].concat());
+        assert_eq!(code, 64, "{args:?}: {message}");
+        assert!(message.contains(reason), "{args:?}: {message}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Wiring of `mullion control-plane`: API server, controllers, scheduler, DNS and the node-port relay in one process on LAN host `cp`.
 
+mod join;
+
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +40,9 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         Client::new(server.in_process(Identity { user: user.to_owned(), groups }), "default")
     };
     publish_dns(&client("system:mullion:control-plane", &["system:masters"]), &args).await.context("publishing the cluster's DNS failed")?;
+    let ca_pem = read(&args.pki_dir, "ca.crt")?;
+    join::publish(&client("system:mullion:control-plane", &["system:masters"]), &args, &ca_pem).await?;
+    let authority = pki::Ca::from_pem(&ca_pem, &read(&args.pki_dir, "ca.key")?).context("reading the cluster's authority failed")?;
 
     // One watch per kind for all parts below.
     let api = cluster::ApiServer::default();
@@ -48,10 +53,13 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         api: api.clone(),
         cluster_cidr: args.cluster_cidr,
         node_mask: args.node_mask,
-        root_ca_pem: read(&args.pki_dir, "ca.crt")?,
+        root_ca_pem: ca_pem,
+        load_balancer_cidr: args.load_balancer_cidr,
     };
     tokio::select! {
         () = controllers::run(manager(), controllers, shutdown.clone()) => {}
+        () = controllers::run_autoscaler(manager(), api.clone(), controllers::AUTOSCALER_PERIOD, shutdown.clone()) => {}
+        () = controllers::run_certificates(manager(), api.clone(), Arc::new(authority), shutdown.clone()) => {}
         () = controllers::run_local_volumes(manager(), api.clone(), Arc::new(Disks::new(args.hosts_dir.clone())), shutdown.clone()) => {}
         () = controllers::run_scheduler(client("system:kube-scheduler", &[]), api.clone(), shutdown.clone()) => {}
         end = dns::run(client("system:kube-dns", &[]), dns) => end.context("the cluster's DNS ended")?,

@@ -236,6 +236,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         hyper_v_container: kubelet.feature_gates.get("HyperVContainer") == Some(&true),
         eviction_hard: kubelet.eviction_hard.to_string().parse().context("evictionHard")?,
         logs: log_rotation(config)?,
+        polls: kubelet::Polls::default(),
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),
         resolver: kubelet::Resolver { servers: vec![host_dns(config.cluster_dns)], ..kubelet::Resolver::default() },

@@ -147,6 +147,7 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Layout, Option<Cluster>)
         service_cidr: args.service_cidr.unwrap_or(base.service_cidr),
         dns_ip: args.dns_ip.unwrap_or(base.dns_ip),
         service_node_port_range: args.service_node_port_range.unwrap_or(base.service_node_port_range),
+        load_balancer_cidr: args.load_balancer_cidr.map_or(base.load_balancer_cidr, |cidr| cidr.0),
     };
     let requested = Requested {
         nodes: args.nodes.as_deref().map(node_spec::parse_list).transpose()?,

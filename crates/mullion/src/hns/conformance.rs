@@ -82,7 +82,8 @@ pub fn main(args: &ConformanceArgs) -> Result<(), Failure> {
 #[cfg(target_os = "linux")]
 fn restart(args: &ConformanceArgs) -> Result<Restart, Failure> {
     let node = args.target.node.node.as_deref();
-    let node = node.ok_or_else(|| anyhow!("only the service of a cluster's node can be restarted from here: give --node"))?;
+    let unnamed = || Failure::new(Code::Usage, anyhow!("only the service of a cluster's node can be restarted from here: give --node"));
+    let node = node.ok_or_else(unnamed)?;
     let admin = super::simulated::admin(node, &args.target.node.dir)?;
     Ok(std::sync::Arc::new(move || admin.restart(hns_sim::admin::RestartMode::Clean, std::time::Duration::ZERO).map_err(|error| error.to_string())))
 }

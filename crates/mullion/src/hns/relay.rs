@@ -10,7 +10,7 @@ use hcn::Guid;
 use hcn::remote::{Address, RemoteHcn, Session, serve_connection};
 
 use super::Target;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 /// `mullion hns relay`.
 #[derive(Clone, Debug, Args)]
@@ -25,7 +25,11 @@ pub struct RelayArgs {
 /// Serves until the process is asked to end. What programs need in their environment is printed first.
 pub fn main(args: &RelayArgs) -> Result<(), Failure> {
     crate::init_logs();
-    let service = args.target.address()?.context("no service is named: give --node NODE (`mullion status` lists the nodes) or --hcn ADDRESS")?;
+    let unnamed = || {
+        let error = anyhow::anyhow!("no service is named: give --node NODE (`mullion status` lists the nodes) or --hcn ADDRESS");
+        Failure::new(Code::Usage, error)
+    };
+    let service = args.target.address()?.ok_or_else(unnamed)?;
     let listener = Address::Tcp(args.listen.clone()).listen().with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.tcp_address().context("the listener has no address")?;
     // A relay that is started again serves the programs that are still there.

@@ -96,6 +96,10 @@ pub struct UpArgs {
     /// NodePorts of Services, as 30000-32767; clusters that run at the same time need ranges of their own [default: 30000-32767]
     #[arg(long, value_name = "FIRST-LAST")]
     pub service_node_port_range: Option<PortRange>,
+    /// Give Services of type LoadBalancer addresses of this network, which nodes and pods reach; none for no such addresses
+    /// [default: what DIR holds, else none]
+    #[arg(long, value_name = "CIDR")]
+    pub load_balancer_cidr: Option<LoadBalancerCidr>,
     /// Switches of the node agents, as HyperVContainer=true; '' for none [default: what DIR holds]
     #[arg(long)]
     pub feature_gates: Option<FeatureGates>,
@@ -121,6 +125,21 @@ pub struct UpArgs {
 
 /// The value of a list that is to be empty from now on.
 pub const NONE: &str = "none";
+
+/// The addresses of load balancers, or `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadBalancerCidr(pub Option<Ipv4Net>);
+
+impl std::str::FromStr for LoadBalancerCidr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == NONE {
+            return Ok(Self(None));
+        }
+        text.parse().map(Some).map(Self).map_err(|_| "write an IPv4 network, as 10.241.0.0/24, or none".to_owned())
+    }
+}
 
 fn mirror(text: &str) -> Result<String, String> {
     if text == NONE {
@@ -277,6 +296,8 @@ pub struct ControlPlaneArgs {
     pub dns_ip: IpAddr,
     #[arg(long)]
     pub service_node_port_range: PortRange,
+    #[arg(long)]
+    pub load_balancer_cidr: Option<Ipv4Net>,
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
     /// DNS server for names outside the cluster

@@ -247,6 +247,8 @@ impl Cluster {
                 return refuse("--service-node-port-range", &held.service_node_port_range, "its Services have their NodePorts out of it");
             }
         }
+        // Services get other addresses when it changes.
+        let load_balancer_cidr = requested.addresses.as_ref().map(|addresses| addresses.load_balancer_cidr);
         let mut cluster = known.unwrap_or_else(|| Self {
             format: FORMAT,
             nodes: requested.nodes.unwrap_or_else(|| default_nodes.to_vec()),
@@ -264,6 +266,7 @@ impl Cluster {
             node_addresses: BTreeMap::new(),
         });
         cluster.format = FORMAT;
+        cluster.addresses.load_balancer_cidr = load_balancer_cidr.unwrap_or(cluster.addresses.load_balancer_cidr);
         // They change how nodes behave, not what the cluster is: a resumed one may have others.
         cluster.feature_gates = requested.feature_gates.unwrap_or(cluster.feature_gates);
         cluster.registry_mirrors = requested.registry_mirrors.unwrap_or(cluster.registry_mirrors);

@@ -111,6 +111,10 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .opt("service-cidr", addresses.service_cidr)
         .opt("dns-ip", addresses.dns_ip)
         .opt("service-node-port-range", addresses.service_node_port_range);
+    let argv = match addresses.load_balancer_cidr {
+        Some(cidr) => argv.opt("load-balancer-cidr", cidr),
+        None => argv,
+    };
     let argv = if inputs.cluster.outside { argv.opt("dns-upstream", SocketAddr::from((lab::outside::DNS, 53))) } else { argv };
     let mut process = ProcessSpec::new(CONTROL_PLANE_PROCESS, "cp", argv.0, dirs.log(None, "control-plane"));
     process.fds = vec![(API_LISTENER.to_owned(), API_FD)];

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// How long one command may take, `up` and `down` included.
-const COMMAND: Duration = Duration::from_secs(180);
+const COMMAND: Duration = Duration::from_secs(600);
 /// How long the cluster may take to become as it was asked to be.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(50);
 
 /// What a command output.
