@@ -3,6 +3,7 @@
 
 use crate::authn::{MASTERS, UserInfo};
 use crate::authz::bootstrap::{cluster_role_bindings, cluster_roles};
+use crate::health::{Hook, Started};
 use crate::kind::{Kind, WriteContext};
 use crate::kinds;
 use crate::kinds::scheduling::priority_class;
@@ -21,25 +22,29 @@ fn kind(group: &str, plural: &str) -> Result<&'static Arc<Kind>, ApiError> {
 }
 
 /// Writes what is missing, and points the `kubernetes` Service at `advertise`.
-pub async fn run(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), ApiError> {
+pub async fn run(registry: &Registry, advertise: (IpAddr, u16), started: &Started) -> Result<(), ApiError> {
     let (namespaces, services, endpoints) = (kind("", "namespaces")?, kind("", "services")?, kind("", "endpoints")?);
     let slices = kind("discovery.k8s.io", "endpointslices")?;
     for name in NAMESPACES {
         registry.ensure(namespaces, "", json!({"metadata": {"name": name}})).await?;
     }
+    started.finish(Hook::SystemNamespaces);
     for (plural, wanted) in [("clusterroles", cluster_roles()), ("clusterrolebindings", cluster_role_bindings())] {
         for object in wanted {
             reconcile(registry, kind(RBAC, plural)?, object).await?;
         }
     }
     registry.aggregate_roles().await?;
+    started.finish(Hook::Roles);
     for class in priority_class::system_classes() {
         registry.ensure(kind("scheduling.k8s.io", "priorityclasses")?, "", class).await?;
     }
+    started.finish(Hook::PriorityClasses);
     registry.ensure(services, "default", service(registry.allocators.first_address(), advertise.1)).await?;
     registry.allocators.adopt([registry.allocators.first_address()], []);
     let context = WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false);
     service_cidr(registry, &context).await?;
+    started.finish(Hook::ServiceCidr);
     for (kind, wanted) in [(endpoints, endpoints_object(advertise)), (slices, slice(advertise))] {
         registry.ensure(kind, "default", wanted.clone()).await?;
         let set = |object: &mut Value| {
@@ -52,6 +57,7 @@ pub async fn run(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), Ap
         };
         registry.edit(&context, kind, "default", "kubernetes", set).await?;
     }
+    started.finish(Hook::KubernetesService);
     Ok(())
 }
 

@@ -18,6 +18,7 @@ mod backends;
 mod bootstrap;
 mod connect;
 mod fields;
+mod health;
 mod http;
 mod metrics;
 mod object;

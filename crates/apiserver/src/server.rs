@@ -2,6 +2,7 @@
 
 use crate::authn::{UserInfo, bootstrap_token, token};
 use crate::connect::kubelet::{KubeletClient, Location, NodeNetworks};
+use crate::health::{self, Started};
 use crate::kinds;
 use crate::metrics::kept::Kept;
 use crate::registry::Registry;
@@ -10,7 +11,6 @@ use pki::service_account::SigningKey;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::sync::CancellationToken;
 
 /// What requests are served from.
@@ -30,8 +30,8 @@ pub struct Api {
     pub version: String,
     /// Where the `kubernetes` Service leads to.
     pub advertise: (IpAddr, u16),
-    /// Whether the bootstrap objects are there.
-    pub ready: AtomicBool,
+    /// What of the start is done.
+    pub started: Started,
 }
 
 impl Api {
@@ -55,9 +55,14 @@ impl Api {
         token::user(&self.registry.store, &claims, audiences, now.as_second())
     }
 
-    /// Whether the bootstrap objects are there.
+    /// What health checks look at.
+    pub fn health(&self) -> health::State<'_> {
+        health::State { started: &self.started, store_is_open: self.registry.store.is_open(), is_ending: self.shutdown.is_cancelled() }
+    }
+
+    /// Whether the start is complete.
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+        self.started.is_complete()
     }
 
     /// `ADDRESS:PORT` of discovery documents.

@@ -7,6 +7,7 @@ use crate::alloc::Allocators;
 use crate::authn::{self, UserInfo};
 use crate::authz::Authorizer;
 use crate::connect::kubelet::{KubeletClient, KubeletError, NodeNetworks};
+use crate::health::{Hook, Started};
 use crate::http::respond::{Body, BoxError};
 use crate::kind::{Cluster, Kinds};
 use crate::kinds::builtin;
@@ -28,7 +29,6 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -128,11 +128,14 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
         metrics: Kept::default(),
         version: config.version,
         advertise: config.advertise,
-        ready: AtomicBool::new(false),
+        started: Started::default(),
     });
-    bootstrap::run(&api.registry, config.advertise).await.map_err(|error| StartError::Bootstrap(error.message))?;
+    api.started.finish(Hook::Admission);
+    api.started.finish(Hook::ServiceAddresses);
+    bootstrap::run(&api.registry, config.advertise, &api.started).await.map_err(|error| StartError::Bootstrap(error.message))?;
     api.registry.serve_custom_resources().await.map_err(|error| StartError::Bootstrap(error.message))?;
-    api.ready.store(true, Ordering::Release);
+    api.started.finish(Hook::ResourceDefinitions);
+    api.started.finish(Hook::ResourceDefinitionsSynced);
     let server = Server { api, tasks: TaskTracker::new() };
     server.tasks.spawn(sweep(Arc::clone(&server.api)));
     for listener in config.listeners {

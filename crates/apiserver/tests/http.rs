@@ -119,6 +119,31 @@ async fn health_and_version_are_public_but_nothing_else() {
 }
 
 #[tokio::test]
+async fn health_checks_have_upstream_s_names_and_texts() {
+    let server = TestServer::start().await;
+    let ask = async |path: &str| {
+        let (code, _, body) = send(&server, "admin", &["system:masters"], request("GET", path, &[], "")).await;
+        (code.as_u16(), String::from_utf8(body).unwrap())
+    };
+    let (code, text) = ask("/readyz?verbose").await;
+    assert_eq!(code, 200);
+    assert!(text.starts_with("[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]etcd-readiness ok\n"), "{text}");
+    assert!(text.ends_with("[+]shutdown ok\nreadyz check passed\n"), "{text}");
+    for path in ["/livez/ping", "/healthz/etcd", "/readyz/poststarthook/rbac/bootstrap-roles", "/livez?exclude=etcd"] {
+        let (code, text) = ask(path).await;
+        assert_eq!((code, text.as_str()), (200, "ok"), "{path}");
+    }
+    assert_eq!(ask("/livez/shutdown").await.0, 404, "only readiness ends with the server");
+    let (_, text) = ask("/livez?verbose&exclude=nothing").await;
+    assert!(text.ends_with("warn: some health checks cannot be excluded: no matches for \"nothing\"\nlivez check passed\n"), "{text}");
+    let (_, text) = ask("/").await;
+    for path in ["/livez/poststarthook/crd-informer-synced", "/apis/apps/v1", "/api/v1", "/openid/v1/jwks"] {
+        assert!(text.contains(&format!("{path:?}")), "{path} in {text}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn nobody_grants_what_they_do_not_hold() {
     let server = TestServer::start().await;
     let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";

@@ -4,12 +4,15 @@ use super::call::Call;
 use super::negotiate::{self, Encoding, Transform};
 use super::respond::{self, Body};
 use crate::authn::token::ISSUER;
+use crate::health;
+use crate::kind::Set;
 use crate::schema;
 use crate::server::Api;
 use crate::status::ApiError;
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response};
 use serde_json::json;
+use std::collections::BTreeSet;
 
 /// Answers a request that is not for a resource.
 pub fn serve(api: &Api, call: &Call) -> Result<Response<Body>, ApiError> {
@@ -28,13 +31,10 @@ pub fn serve(api: &Api, call: &Call) -> Result<Response<Body>, ApiError> {
         ["openapi", "v3", "apis", group, version] => openapi(api, call, group, version),
         ["openid", "v1", "jwks"] => Ok(respond::bytes(200, "application/jwk-set+json", api.tokens.key_set().to_string())),
         [".well-known", "openid-configuration"] => Ok(respond::document(Encoding::Json, 200, &issuer())),
-        [""] => Ok(respond::document(Encoding::Json, 200, &json!({"paths": ROOT_PATHS}))),
+        [""] => Ok(respond::document(Encoding::Json, 200, &json!({"paths": index(&api.registry.kinds.now())}))),
         _ => Ok(respond::not_found()),
     }
 }
-
-const ROOT_PATHS: [&str; 9] =
-    ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"];
 
 fn issuer() -> serde_json::Value {
     json!({
@@ -43,20 +43,31 @@ fn issuer() -> serde_json::Value {
     })
 }
 
-fn health(api: &Api, call: &Call, which: &str, check: &[&str]) -> Response<Body> {
-    const CHECKS: [&str; 3] = ["ping", "log", "etcd"];
-    if let [name] = check {
-        return if CHECKS.contains(name) { respond::text(200, "ok") } else { respond::not_found() };
+/// The checks' text is for people: nothing may take it for a page.
+fn health(api: &Api, call: &Call, endpoint: &str, check: &[&str]) -> Response<Body> {
+    let answer = match check {
+        [] => Some(health::whole(endpoint, api.health(), call.query.all("exclude"), call.query.get("verbose").is_some())),
+        names => health::one(endpoint, api.health(), &names.join("/")),
+    };
+    let Some((code, text)) = answer else { return respond::not_found() };
+    let mut response = respond::text(code, text);
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The paths that upstream's index lists: of what is served without a name.
+fn index(kinds: &Set) -> Vec<String> {
+    const OTHERS: [&str; 9] =
+        ["/.well-known/openid-configuration", "/api", "/apis", "/apis/", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/openid/v1/jwks", "/version"];
+    let mut paths: BTreeSet<String> = OTHERS.map(str::to_owned).into_iter().chain(health::paths()).collect();
+    for kind in kinds.all() {
+        if kind.group.is_empty() {
+            paths.insert(format!("/api/{}", kind.version));
+        } else {
+            paths.extend([format!("/apis/{}", kind.group), format!("/apis/{}/{}", kind.group, kind.version)]);
+        }
     }
-    let ready = which != "readyz" || api.is_ready();
-    if !ready {
-        return respond::text(500, "[+]ping ok\n[-]poststarthook/bootstrap failed: reason withheld\nreadyz check failed\n");
-    }
-    if call.query.get("verbose").is_some() {
-        let lines: String = CHECKS.iter().map(|name| format!("[+]{name} ok\n")).collect();
-        return respond::text(200, format!("{lines}{which} check passed\n"));
-    }
-    respond::text(200, "ok")
+    paths.into_iter().collect()
 }
 
 fn discovery(api: &Api, call: &Call, parts: &[&str]) -> Result<Response<Body>, ApiError> {

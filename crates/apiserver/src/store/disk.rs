@@ -69,6 +69,11 @@ impl Disk {
         if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(WriteError::Disk("the store is closed".into())) }
     }
 
+    /// Whether the writer runs.
+    pub(super) fn is_open(&self) -> bool {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     pub(super) fn close(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

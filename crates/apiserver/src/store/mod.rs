@@ -260,6 +260,11 @@ impl Store {
         Ok(receiver)
     }
 
+    /// Whether writes are taken.
+    pub fn is_open(&self) -> bool {
+        self.disk.is_open()
+    }
+
     /// Waits for the writer to finish what is queued and closes the file.
     pub fn close(&self) {
         self.disk.close();
