@@ -39,7 +39,7 @@ fn reset(kind: &Kind, part: Part) -> FieldSet {
         Part::Status if kind.strategy.metadata_with_status => FieldSet::of_names(&[&["spec"]]),
         Part::Status => FieldSet::of_names(&[&["spec"], &["metadata"]]),
         Part::Other("approval") => FieldSet::of_names(&[&["spec"], &["status", "certificate"]]),
-        Part::Main | Part::Other(_) if kind.has_status() => FieldSet::of_names(&[&["status"]]),
+        Part::Main | Part::Scale | Part::Other(_) if kind.has_status() => FieldSet::of_names(&[&["status"]]),
         _ => FieldSet::default(),
     }
 }

@@ -224,6 +224,14 @@ impl Kind {
         self.subresources.iter().find(|subresource| subresource.name == name)
     }
 
+    /// Where the objects of the kind have what their Scale shows, when there is one.
+    pub fn scale_paths(&self) -> Option<&ScalePaths> {
+        match &self.subresource("scale")?.route {
+            Route::Scale(paths) => Some(paths),
+            _ => None,
+        }
+    }
+
     /// Whether the kind has a status that only its status subresource writes.
     pub fn has_status(&self) -> bool {
         self.subresource("status").is_some()

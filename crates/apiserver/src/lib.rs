@@ -12,6 +12,7 @@
 
 mod admission;
 mod alloc;
+mod audit;
 mod authn;
 mod authz;
 mod backends;
@@ -24,6 +25,7 @@ mod metrics;
 mod object;
 mod protobuf;
 mod registry;
+mod scale;
 mod selectors;
 mod server;
 mod start;

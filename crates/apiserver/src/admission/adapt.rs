@@ -4,7 +4,7 @@ use crate::kind::{Attributes, Operation};
 use crate::object;
 use crate::status::ApiError;
 use crate::validation::{ErrorKind, FieldError};
-use ::admission::{Refusal, UserInfo};
+use ::admission::{Notes, Refusal, UserInfo};
 use serde_json::{Value, json};
 
 /// Who asks.
@@ -15,7 +15,22 @@ pub fn user(attributes: &Attributes<'_>) -> UserInfo {
     UserInfo { name: user.name.clone(), uid: user.uid.clone(), groups: user.groups.clone(), extra }
 }
 
-/// The request. Of deletions there is no object.
+/// The options of the request, of the kind that the operation has. Connections have none.
+pub fn options(attributes: &Attributes<'_>) -> Value {
+    let kind = match attributes.operation {
+        Operation::Create => "CreateOptions",
+        Operation::Update => "UpdateOptions",
+        Operation::Delete => "DeleteOptions",
+        Operation::Connect => return Value::Null,
+    };
+    let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+    if let Some(members) = options.as_object_mut() {
+        members.extend(attributes.context.options.clone());
+    }
+    options
+}
+
+/// The request, without its options. Of deletions there is no object.
 pub fn request<'b>(attributes: &'b Attributes<'_>, user: &'b UserInfo, object: &'b Value) -> ::admission::Attributes<'b> {
     let kind = attributes.kind;
     let (kind_group, kind_version, kind_name) = attributes.object_kind();
@@ -41,6 +56,12 @@ pub fn request<'b>(attributes: &'b Attributes<'_>, user: &'b UserInfo, object: &
         user,
         dry_run: attributes.context.dry_run,
     }
+}
+
+/// Keeps what a plug-in leaves beside its decision, for the response and the audit event.
+pub fn keep(attributes: &Attributes<'_>, notes: Notes) {
+    notes.warnings.into_iter().for_each(|warning| attributes.context.warn(warning));
+    notes.audit.into_iter().for_each(|(key, value)| attributes.context.audit.add(key, value));
 }
 
 /// What the error calls the object: its name, or else what its name will begin with.

@@ -1,4 +1,4 @@
-//! NamespaceLifecycle: a new object needs a Namespace that is there and stays (apiserver/pkg/admission/plugin/namespace/lifecycle). That
+//! NamespaceLifecycle: a new object, and what is made below one (an eviction, a token), needs a Namespace that is there and stays (apiserver/pkg/admission/plugin/namespace/lifecycle). That
 //! some Namespaces cannot be deleted is said by their kind.
 
 use super::Plugin;
@@ -13,7 +13,7 @@ pub struct NamespaceLifecycle;
 
 impl Plugin for NamespaceLifecycle {
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
-        attributes.operation == Operation::Create && attributes.kind.namespaced && attributes.subresource.is_empty()
+        attributes.operation == Operation::Create && attributes.kind.namespaced
     }
 
     fn mutate<'a>(&'a self, attributes: &'a Attributes<'a>, object: &'a mut Value) -> BoxFuture<'a, Result<(), ApiError>> {

@@ -29,6 +29,11 @@ pub trait Plugin: Send + Sync {
     /// Whether it has anything to do with the request.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
 
+    /// Whether its `validate` takes something for the object, such as a part of a quota.
+    fn charges(&self) -> bool {
+        false
+    }
+
     /// Fills in what is missing, or refuses. Of a deletion the object is `null`, of a connection its options.
     fn mutate<'a>(&'a self, attributes: &'a Attributes<'a>, object: &'a mut Value) -> BoxFuture<'a, Result<(), ApiError>> {
         let _ = (attributes, object);
@@ -94,6 +99,14 @@ impl Chain {
     /// Before the store.
     pub async fn validate(&self, attributes: &Attributes<'_>, object: &Value) -> Result<(), ApiError> {
         for plugin in self.plugins.iter().filter(|plugin| plugin.handles(attributes)) {
+            plugin.validate(attributes, object).await?;
+        }
+        Ok(())
+    }
+
+    /// The same of an object that will not be stored: nothing is taken for it.
+    pub async fn check(&self, attributes: &Attributes<'_>, object: &Value) -> Result<(), ApiError> {
+        for plugin in self.plugins.iter().filter(|plugin| !plugin.charges() && plugin.handles(attributes)) {
             plugin.validate(attributes, object).await?;
         }
         Ok(())

@@ -69,6 +69,7 @@ fn policies_of(objects: Vec<Vec<Arc<Value>>>) -> Vec<Policy> {
 struct Shown {
     object: Option<Value>,
     old: Option<Value>,
+    options: Value,
 }
 
 impl Shown {
@@ -80,13 +81,15 @@ impl Shown {
             (None, Operation::Delete) => stored(),
             (None, _) => None,
         };
-        let object = if object.is_null() { None } else { Some(kind.outgoing(object.clone())) };
-        Self { object, old: old.map(|old| kind.outgoing(old)) }
+        // The body of a subresource has one form.
+        let shown = |value: Value| if attributes.is_of_kind() { kind.outgoing(value) } else { value };
+        let object = if object.is_null() { None } else { Some(shown(object.clone())) };
+        Self { object, old: old.map(shown), options: adapt::options(attributes) }
     }
 
     fn request<'b>(&'b self, attributes: &'b Attributes<'_>, user: &'b UserInfo) -> ::admission::Attributes<'b> {
         let request = adapt::request(attributes, user, &Value::Null);
-        ::admission::Attributes { object: self.object.as_ref(), old_object: self.old.as_ref(), ..request }
+        ::admission::Attributes { object: self.object.as_ref(), old_object: self.old.as_ref(), options: &self.options, ..request }
     }
 }
 
@@ -127,12 +130,12 @@ impl Outside {
             webhook::mutate(&environment, &hooks, &request, changed.as_mut(), round, &mut notes).await
         };
         let result: Result<(), Refusal> = result.await;
-        notes.warnings.into_iter().for_each(|warning| attributes.context.warn(warning));
+        adapt::keep(attributes, notes);
         result.map_err(|refusal| adapt::error(attributes, object, refusal))?;
         if let Some(changed) = changed
             && before.as_ref() != Some(&changed)
         {
-            *object = attributes.kind.incoming(changed);
+            *object = if attributes.is_of_kind() { attributes.kind.incoming(changed) } else { changed };
         }
         Ok(())
     }
@@ -152,7 +155,7 @@ impl Outside {
             webhook::validate(&environment, &hooks, &request, &mut notes).await
         };
         let result: Result<(), Refusal> = result.await;
-        notes.warnings.into_iter().for_each(|warning| attributes.context.warn(warning));
+        adapt::keep(attributes, notes);
         result.map_err(|refusal| adapt::error(attributes, object, refusal))
     }
 }

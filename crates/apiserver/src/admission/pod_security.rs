@@ -41,7 +41,7 @@ impl PodSecurity {
         let (user, mut notes) = (adapt::user(attributes), Notes::default());
         let source = Pods { cluster: attributes.cluster, until: Instant::now() + POD_CHECK };
         let result = validate(&self.0, &source, &adapt::request(attributes, &user, object), &mut notes);
-        notes.warnings.into_iter().for_each(|warning| attributes.context.warn(warning));
+        adapt::keep(attributes, notes);
         result.map_err(|refusal| adapt::error(attributes, object, refusal))
     }
 }

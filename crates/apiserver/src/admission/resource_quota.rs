@@ -40,6 +40,10 @@ impl Plugin for ResourceQuota {
         attributes.kind.namespaced && matches!(attributes.operation, Operation::Create | Operation::Update)
     }
 
+    fn charges(&self) -> bool {
+        true
+    }
+
     fn validate<'a>(&'a self, attributes: &'a Attributes<'a>, object: &'a Value) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
             let user = adapt::user(attributes);

@@ -80,7 +80,7 @@ async fn plug_ins_see_every_write_in_their_order() {
 
     let options = DeleteOptions::from_value(&Value::Null).unwrap();
     registry.delete(&context, &kind, "", "x", &options).await.unwrap();
-    assert_eq!(take(), ["a mutate Delete  null", "b mutate Delete  null", "a validate Delete  old null", "b validate Delete  old null"]);
+    assert_eq!(take(), ["a mutate Delete  old null", "b mutate Delete  old null", "a validate Delete  old null", "b validate Delete  old null"]);
 }
 
 #[tokio::test]

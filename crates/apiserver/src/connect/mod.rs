@@ -42,7 +42,7 @@ pub fn kind_of(api: &Api, call: &Call) -> Option<Arc<Kind>> {
 pub async fn serve(api: &Api, call: &Call, kind: &Arc<Kind>, request: Request<Body>) -> Result<Response<Body>, ApiError> {
     // A log is read, not connected to.
     if let Some(subresource) = kind.subresource(&call.info.subresource).filter(|subresource| subresource.name != "log") {
-        let context = WriteContext::new(call.user.clone(), false);
+        let context = WriteContext::new(call.user.clone(), false).with_options(serde_json::Map::new(), Arc::clone(&call.audit));
         let attributes = Attributes::create(&api.registry, &context, kind, &call.info.namespace, &call.info.name);
         let attributes = attributes.below(Operation::Connect, subresource.name);
         api.registry.admission.admit(&attributes, &mut options(call, subresource)).await?;

@@ -3,12 +3,14 @@
 use super::negotiate;
 use super::path::RequestInfo;
 use super::query::Query;
+use crate::audit::Annotations;
 use crate::authn::UserInfo;
 use crate::kind::Kind;
 use crate::status::ApiError;
 use bytes::Bytes;
 use http::HeaderMap;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// A request that has been read, authenticated and authorized.
 pub struct Call {
@@ -19,6 +21,8 @@ pub struct Call {
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// What its audit event says.
+    pub audit: Arc<Annotations>,
 }
 
 impl Call {
@@ -39,6 +43,24 @@ impl Call {
             return Err(ApiError::method_not_allowed(kind, info.verb));
         }
         Ok(())
+    }
+
+    /// The options of a write as admission sees them: from the query, of a deletion from `deletion`.
+    pub fn options(&self, deletion: Option<&Value>) -> Map<String, Value> {
+        let mut options = Map::new();
+        if let Some(members) = deletion.and_then(Value::as_object) {
+            options.extend(
+                members.iter().filter(|(name, _)| !matches!(name.as_str(), "kind" | "apiVersion")).map(|(name, value)| (name.clone(), value.clone())),
+            );
+        }
+        if self.query.get("dryRun").is_some_and(|value| !value.is_empty()) {
+            options.insert("dryRun".into(), self.query.all("dryRun").collect::<Vec<_>>().into());
+        }
+        if deletion.is_none() {
+            let texts = ["fieldManager", "fieldValidation"].into_iter().filter_map(|name| Some((name, self.query.get(name)?)));
+            options.extend(texts.filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value.into())));
+        }
+        options
     }
 
     /// The document in the body, for subresources.

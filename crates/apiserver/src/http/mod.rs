@@ -65,7 +65,7 @@ where
     if let Err(error) = api.registry.authorizer.check(&Attributes::of(&user, &info, &selector)) {
         return respond::error(encoding, &error);
     }
-    let mut call = Call { info, user, query, headers: std::mem::take(&mut parts.headers), body: Bytes::new() };
+    let mut call = Call { info, user, query, headers: std::mem::take(&mut parts.headers), body: Bytes::new(), audit: Arc::default() };
     let answer = match connect::kind_of(&api, &call) {
         Some(kind) => {
             parts.headers.clone_from(&call.headers);

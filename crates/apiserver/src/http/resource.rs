@@ -17,7 +17,7 @@ use futures::TryStreamExt;
 use http::Response;
 use http_body_util::{BodyExt, StreamBody};
 use rand::Rng;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +35,10 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
     }
     let kind = &api.registry.kinds.find(&info.group, &info.version, &info.resource).ok_or_else(ApiError::no_such_resource)?;
     call.check_route(kind)?;
-    let context = WriteContext::new(call.user.clone(), dry_run(call)? || deletes_dry(call)?);
+    let deletion = if matches!(info.verb, "delete" | "deletecollection") && info.subresource.is_empty() { Some(delete_value(call)?) } else { None };
+    let is_rehearsal =
+        dry_run(call)? || deletion.as_ref().is_some_and(|options| object::list(options, &["dryRun"]).iter().any(|value| value == "All"));
+    let context = WriteContext::new(call.user.clone(), is_rehearsal).with_options(call.options(deletion.as_ref()), Arc::clone(&call.audit));
     let context = match apply::writer(call)? {
         Some(writer) => context.with_fields(writer),
         None => context,
@@ -77,14 +80,6 @@ fn dry_run(call: &Call) -> Result<bool, ApiError> {
             Err(ApiError::new(422, "Invalid", message))
         }
     }
-}
-
-/// Deletions say in their body that they are only a rehearsal.
-fn deletes_dry(call: &Call) -> Result<bool, ApiError> {
-    if !matches!(call.info.verb, "delete" | "deletecollection") || call.body.is_empty() || !call.info.subresource.is_empty() {
-        return Ok(false);
-    }
-    Ok(object::list(&call.document()?, &["dryRun"]).iter().any(|value| value == "All"))
 }
 
 /// The namespace an object lies in ("" for cluster scope).
@@ -162,13 +157,13 @@ async fn delete(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, context: &WriteCo
 
 /// The options of a deletion; a client that says nothing of dependents may hear what becomes of them.
 fn warned_options(kind: &Kind, call: &Call, context: &WriteContext) -> Result<DeleteOptions, ApiError> {
-    let options = delete_options(call)?;
+    let options = DeleteOptions::from_value(&delete_value(call)?)?;
     kind.deletion.warning.filter(|_| options.propagation.is_none()).into_iter().for_each(|warning| context.warn(warning));
     Ok(options)
 }
 
 /// The options of a deletion: from the body, else from the query.
-pub fn delete_options(call: &Call) -> Result<DeleteOptions, ApiError> {
+fn delete_value(call: &Call) -> Result<Value, ApiError> {
     let mut value = if call.body.is_empty() { json!({}) } else { negotiate::decode(&negotiate::content_type(&call.headers), &call.body)? };
     if let Some(map) = value.as_object_mut() {
         if let Some(grace) = call.query.integer("gracePeriodSeconds") {
@@ -181,7 +176,7 @@ pub fn delete_options(call: &Call) -> Result<DeleteOptions, ApiError> {
             map.entry("orphanDependents").or_insert_with(|| call.query.flag("orphanDependents").into());
         }
     }
-    DeleteOptions::from_value(&value)
+    Ok(value)
 }
 
 fn watch(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, namespace: &str, accepted: Accepted) -> Result<Response<Body>, ApiError> {

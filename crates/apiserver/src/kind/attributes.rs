@@ -2,10 +2,11 @@
 
 use super::{Kind, Kinds, Subresource};
 use crate::alloc::Allocators;
+use crate::audit::Annotations;
 use crate::authn::UserInfo;
 use crate::authz::Authorizer;
 use crate::store::Store;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a server has.
@@ -40,6 +41,10 @@ pub struct WriteContext {
     pub fields: Option<FieldWriter>,
     /// `dryRun=All`: everything but the write.
     pub dry_run: bool,
+    /// The options of the request as admission sees them, without their kind.
+    pub options: Map<String, Value>,
+    /// What the request's audit event says of the write.
+    pub audit: Arc<Annotations>,
     /// Sent back as Warning headers.
     pub warnings: Mutex<Vec<String>>,
 }
@@ -47,13 +52,19 @@ pub struct WriteContext {
 impl WriteContext {
     /// A context for `user`.
     pub fn new(user: UserInfo, dry_run: bool) -> Self {
-        Self { user, fields: None, dry_run, warnings: Mutex::new(Vec::new()) }
+        Self { user, fields: None, dry_run, options: Map::new(), audit: Arc::default(), warnings: Mutex::new(Vec::new()) }
     }
 
     /// The same for a write whose fields get an owner.
     #[must_use]
     pub fn with_fields(self, fields: FieldWriter) -> Self {
         Self { fields: Some(fields), ..self }
+    }
+
+    /// The same with the options of a request and the annotations of its audit event.
+    #[must_use]
+    pub fn with_options(self, options: Map<String, Value>, audit: Arc<Annotations>) -> Self {
+        Self { options, audit, ..self }
     }
 
     /// Adds a warning for the client, once.
@@ -78,9 +89,11 @@ pub enum Part {
     Main,
     /// The status subresource.
     Status,
+    /// The object itself, through its Scale.
+    Scale,
     /// Another subresource that writes a part of the object, by its name.
     Other(&'static str),
-    /// A write of the server itself (binding, eviction, scale …): taken as it is.
+    /// A write of the server itself (binding, eviction …): taken as it is.
     Internal,
 }
 
@@ -120,6 +133,7 @@ impl<'a> Attributes<'a> {
     pub fn update(self, part: Part, old: &'a Value) -> Self {
         let subresource = match part {
             Part::Status => "status",
+            Part::Scale => "scale",
             Part::Other(name) => name,
             Part::Main | Part::Internal => "",
         };
@@ -134,6 +148,12 @@ impl<'a> Attributes<'a> {
     /// Of a creation below the object (`binding`, `eviction`), or of a connection.
     pub fn below(self, operation: Operation, subresource: &'a str) -> Self {
         Self { operation, subresource, ..self }
+    }
+
+    /// Whether what is admitted is an object of the kind, not the body of a subresource.
+    pub fn is_of_kind(&self) -> bool {
+        let kind = self.kind;
+        self.object_kind() == (&*kind.group, &*kind.version, &*kind.kind)
     }
 
     /// Group, version and kind of what is admitted: of the object, or of the subresource's own body.

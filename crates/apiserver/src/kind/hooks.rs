@@ -34,7 +34,7 @@ impl Kind {
                 Some(Route::Part(hooks)) => hooks.validate.as_ref(),
                 _ => None,
             },
-            Part::Main | Part::Internal => None,
+            Part::Main | Part::Scale | Part::Internal => None,
         };
         // A part with checks of its own says nothing of metadata, which it cannot write, but for the status.
         if own.is_none() || part == Part::Status {
@@ -81,7 +81,7 @@ impl Kind {
     /// Puts back what an update of `part` may not change, and counts the generation.
     pub fn prepare_replacement(&self, part: Part, old: &Value, new: &mut Value) {
         match part {
-            Part::Main => {
+            Part::Main | Part::Scale => {
                 if self.has_status() {
                     object::copy_member(old, new, "status");
                 }

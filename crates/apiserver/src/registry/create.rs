@@ -54,10 +54,13 @@ impl Registry {
             return Err(ApiError::invalid(kind, &name, &errors));
         }
         kind.warnings_of(&object).into_iter().for_each(|warning| context.warn(warning));
+        let attributes = Attributes::create(self, context, kind, namespace, &name);
         if self.store.get(&key).is_some() {
+            // As upstream, who may not create the object does not hear that there is one.
+            self.admission.check(&attributes, &object).await?;
             return Err(ApiError::already_exists(kind, &name));
         }
-        self.admission.validate(&Attributes::create(self, context, kind, namespace, &name), &object).await?;
+        self.admission.validate(&attributes, &object).await?;
         let claim = self.allocate_service(kind, None, &mut object)?;
         if context.dry_run {
             return Ok(object);

@@ -71,11 +71,9 @@ impl Registry {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
-        let attributes = Attributes::create(self, context, kind, namespace, name).delete(None);
-        self.admission.mutate(&attributes, &mut Value::Null).await?;
-        if let Some(entry) = self.store.get(&kind.key(namespace, name)) {
-            self.admission.validate(&Attributes { old: Some(&entry.value()), ..attributes }, &Value::Null).await?;
-        }
+        let old = self.store.get(&kind.key(namespace, name)).ok_or_else(|| ApiError::not_found(kind, name))?.value();
+        let attributes = Attributes::create(self, context, kind, namespace, name).delete(Some(&old));
+        self.admission.admit(&attributes, &mut Value::Null).await?;
         self.delete_admitted(context, kind, namespace, name, options).await
     }
 

@@ -6,6 +6,7 @@ use super::{Registry, without_resource_version, write_error};
 use crate::fields;
 use crate::kind::{Attributes, Kind, Part, WriteContext};
 use crate::object;
+use crate::scale;
 use crate::status::{ApiError, qualified};
 use crate::store::{Entry, Expect};
 use serde_json::Value;
@@ -48,7 +49,7 @@ impl Registry {
         Err(ApiError::modified(kind, name))
     }
 
-    fn moved_on(&self, key: &str, entry: &Entry) -> bool {
+    pub fn moved_on(&self, key: &str, entry: &Entry) -> bool {
         self.store.get(key).is_some_and(|now| now.revision != entry.revision)
     }
 
@@ -63,13 +64,18 @@ impl Registry {
     ) -> Result<Value, ApiError> {
         let Target { kind, namespace, name, part } = target;
         check_identity(target, &old, &mut new)?;
-        let attributes = Attributes::create(self, context, kind, namespace, name).update(part, &old);
+        let paths = if part == Part::Scale { kind.scale_paths() } else { None };
+        let shown = paths.map(|paths| scale::of(kind, paths, &old));
+        let attributes = Attributes::create(self, context, kind, namespace, name).update(part, shown.as_ref().unwrap_or(&old));
         keep_system_fields(kind, &old, &mut new);
         if part != Part::Internal {
             kind.apply_defaults(&mut new);
             fields::track_update(kind, part, context, &old, &mut new);
             let owners = fields::owners(&new);
-            self.admission.mutate(&attributes, &mut new).await?;
+            // A Scale has been through the mutating plug-ins already.
+            if part != Part::Scale {
+                self.admission.mutate(&attributes, &mut new).await?;
+            }
             fields::repair_owners(context, &mut new, owners);
             fields::keep_times(&old, &mut new);
         }
@@ -80,11 +86,14 @@ impl Registry {
         if !errors.is_empty() && part != Part::Internal {
             return Err(ApiError::invalid(kind, name, &errors));
         }
-        if part == Part::Main && old.get("spec") != new.get("spec") {
+        if matches!(part, Part::Main | Part::Scale) && old.get("spec") != new.get("spec") {
             kind.warnings_of(&new).into_iter().for_each(|warning| context.warn(warning));
         }
         if part != Part::Internal {
-            self.admission.validate(&attributes, &new).await?;
+            match paths {
+                Some(paths) => self.admission.validate(&attributes, &scale::of(kind, paths, &new)).await?,
+                None => self.admission.validate(&attributes, &new).await?,
+            }
         }
         if finished(kind, &new) {
             return self.remove(context, kind, key, entry, new).await;

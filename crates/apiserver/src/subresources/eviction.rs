@@ -1,6 +1,6 @@
 //! pods/eviction: a deletion that disruption budgets may forbid (pkg/registry/core/pod/storage/eviction.go).
 
-use super::success;
+use super::{success, typed_new};
 use crate::http::call::Call;
 use crate::kind::{Attributes, Kind, Operation, Part, WriteContext};
 use crate::kinds;
@@ -21,16 +21,16 @@ const MOST_DISRUPTED: usize = 2000;
 
 /// Deletes a pod on behalf of a drain.
 pub(super) async fn evict(api: &Api, call: &Call, kind: &Arc<Kind>, context: &WriteContext) -> Result<Value, ApiError> {
-    let body = call.document()?;
+    let mut body = typed_new(call, kind)?;
     let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
     if object::name(&body) != name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
     let asked = DeleteOptions::from_value(body.get("deleteOptions").unwrap_or(&Value::Null))?;
     let dry_run = context.dry_run || object::list(&body, &["deleteOptions", "dryRun"]).iter().any(|value| value == "All");
-    let context = WriteContext::new(context.user.clone(), dry_run);
+    let (options, audit) = (context.options.clone(), Arc::clone(&context.audit));
+    let context = WriteContext::new(context.user.clone(), dry_run).with_options(options, audit);
     let attributes = Attributes::create(&api.registry, &context, kind, namespace, name).below(Operation::Create, "eviction");
-    let mut body = body;
     api.registry.admission.admit(&attributes, &mut body).await?;
     for _ in 0..TRIES {
         let pod = api.registry.get(kind, namespace, name)?.value();

@@ -10,6 +10,7 @@ use crate::http::call::Call;
 use crate::http::negotiate;
 use crate::http::respond::{self, Body};
 use crate::kind::{Kind, Route, WriteContext};
+use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
 use http::Response;
@@ -30,9 +31,40 @@ pub async fn serve(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, context: &Writ
         (Route::Scale(paths), ..) => json(200, scale::change(api, call, kind, paths, context).await?),
         (Route::Action, "pods", "binding", _) => json(201, binding::bind(api, call, kind, context).await?),
         (Route::Action, "pods", "eviction", _) => json(201, eviction::evict(api, call, kind, context).await?),
-        (Route::Action, "serviceaccounts", "token", _) => json(201, token::create(api, call, kind)?),
+        (Route::Action, "serviceaccounts", "token", _) => json(201, token::create(api, call, kind, context).await?),
         _ => Err(ApiError::no_such_resource()),
     }
+}
+
+/// The body of a write of a subresource, with its type: of the kind that the subresource has.
+fn typed(call: &Call, kind: &Kind) -> Result<Value, ApiError> {
+    let mut document = call.document()?;
+    let Some(subresource) = kind.subresource(&call.info.subresource) else { return Err(ApiError::no_such_resource()) };
+    let body = &subresource.body;
+    let version = if body.group.is_empty() { body.version.clone() } else { format!("{}/{}", body.group, body.version) };
+    let (given, name) = (object::text(&document, &["apiVersion"]).to_owned(), object::text(&document, &["kind"]).to_owned());
+    let members = document.as_object_mut().ok_or_else(|| ApiError::bad_request(format!("the object provided is not a {}", body.kind)))?;
+    let accepted = given == version || given == "policy/v1beta1" && body.kind == "Eviction";
+    if !(given.is_empty() && name.is_empty()) && (name != body.kind || !accepted) {
+        let why = format!("no kind {name:?} is registered for version {given:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"");
+        return Err(ApiError::bad_request(format!("{name} in version {given:?} cannot be handled as a {}: {why}", body.kind)));
+    }
+    members.insert("kind".into(), body.kind.as_str().into());
+    members.insert("apiVersion".into(), version.into());
+    Ok(document)
+}
+
+/// The same of a creation below an object: its namespace is the request's, and nothing else of its system's metadata counts.
+fn typed_new(call: &Call, kind: &Kind) -> Result<Value, ApiError> {
+    let mut document = typed(call, kind)?;
+    let namespace = call.info.namespace.as_str();
+    let metadata = object::metadata(&mut document);
+    match metadata.get("namespace").and_then(Value::as_str).unwrap_or_default() {
+        "" => drop(metadata.insert("namespace".into(), namespace.into())),
+        own if own == namespace => {}
+        _ => return Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request")),
+    }
+    Ok(document)
 }
 
 /// What a subresource without an object of its own answers.

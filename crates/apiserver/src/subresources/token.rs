@@ -1,8 +1,9 @@
 //! serviceaccounts/token: TokenRequest (pkg/registry/core/serviceaccount/storage/token.go).
 
+use super::typed;
 use crate::authn::token::{self, Binding, ISSUER};
 use crate::http::call::Call;
-use crate::kind::Kind;
+use crate::kind::{Attributes, Kind, Operation, WriteContext};
 use crate::kinds;
 use crate::object;
 use crate::server::Api;
@@ -14,14 +15,24 @@ const DEFAULT_SECONDS: i64 = 3600;
 const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
 
-pub(super) fn create(api: &Api, call: &Call, kind: &Arc<Kind>) -> Result<Value, ApiError> {
-    let request = call.document()?;
+pub(super) async fn create(api: &Api, call: &Call, kind: &Arc<Kind>, context: &WriteContext) -> Result<Value, ApiError> {
+    let mut request = typed(call, kind)?;
     let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
+    check_node_binding(call, kind, object::lookup(&request, &["spec", "boundObjectRef"]))?;
+    let attributes = Attributes::create(&api.registry, context, kind, namespace, name).below(Operation::Create, "token");
+    api.registry.admission.mutate(&attributes, &mut request).await?;
+    check_target(&request, namespace, name)?;
     let account = api.registry.get(kind, namespace, name)?.value();
+    check_uid(&request, &account)?;
+    let metadata = json!({"name": name, "namespace": namespace, "uid": object::uid(&account), "creationTimestamp": object::now()});
     let seconds = object::integer(&request, &["spec", "expirationSeconds"]).unwrap_or(DEFAULT_SECONDS);
     check_seconds(seconds)?;
     let given: Vec<String> = object::list(&request, &["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_string).collect();
     let audiences = if given.is_empty() { vec![ISSUER.to_string()] } else { given.clone() };
+    request["metadata"] = metadata.clone();
+    request["spec"]["audiences"] = json!(audiences);
+    request["spec"]["expirationSeconds"] = seconds.into();
+    api.registry.admission.validate(&attributes, &request).await?;
     let binding = object::lookup(&request, &["spec", "boundObjectRef"]);
     check_node_binding(call, kind, binding)?;
     let binding = binding.map(|reference| bind(api, namespace, &account, reference)).transpose()?;
@@ -36,15 +47,35 @@ pub(super) fn create(api: &Api, call: &Call, kind: &Arc<Kind>) -> Result<Value, 
     let now = jiff::Timestamp::now().as_second();
     let claims = token::claims(namespace, &account, &audiences, binding.as_ref(), now, seconds);
     let signed = api.tokens.sign(&claims).map_err(ApiError::internal)?;
-    let mut spec = request.get("spec").cloned().unwrap_or_else(|| json!({}));
-    spec["audiences"] = json!(audiences);
-    spec["expirationSeconds"] = seconds.into();
     Ok(json!({
         "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
-        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": object::now()},
-        "spec": spec,
+        "metadata": metadata, "spec": request["spec"],
         "status": {"token": signed, "expirationTimestamp": object::seconds_from_now(seconds)},
     }))
+}
+
+/// What the request says of its account must be what its path says.
+fn check_target(request: &Value, namespace: &str, name: &str) -> Result<(), ApiError> {
+    for (member, wanted, what) in [("name", name, "name"), ("namespace", namespace, "namespace")] {
+        let given = object::text(request, &["metadata", member]);
+        if !given.is_empty() && given != wanted {
+            let why = format!("metadata.{member}: Invalid value: {given:?}: must match the service account {what} if specified");
+            return Err(ApiError::new(422, "Invalid", format!("TokenRequest.authentication.k8s.io {name:?} is invalid: {why}")));
+        }
+    }
+    Ok(())
+}
+
+fn check_uid(request: &Value, account: &Value) -> Result<(), ApiError> {
+    let (asked, live) = (object::uid(request), object::uid(account));
+    if asked.is_empty() || asked == live {
+        return Ok(());
+    }
+    let name = object::name(account);
+    let why = format!("the UID in the token request ({asked}) does not match the UID of the service account ({live})");
+    let message = format!("Operation cannot be fulfilled on TokenRequest.authentication.k8s.io {name:?}: {why}");
+    let details = json!({"name": name, "group": "authentication.k8s.io", "kind": "TokenRequest"});
+    Err(ApiError { details: Some(details), ..ApiError::new(409, "Conflict", message) })
 }
 
 fn check_seconds(seconds: i64) -> Result<(), ApiError> {
