@@ -286,3 +286,31 @@ async fn statuses_and_other_kinds_are_applied() {
     assert_eq!((again.code, &again.body), (200, &created.body), "what the server allocated stays");
     server.stop().await;
 }
+
+/// Lists of one owner are replaced whole: admission gives an updated pod back what it gave the new one.
+#[tokio::test]
+async fn an_applied_pod_keeps_what_admission_gave_it() {
+    let server = TestServer::start().await;
+    let path = "/api/v1/namespaces/default/pods/p";
+    let pod = |image: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+            "tolerations": [{"key": "os", "operator": "Equal", "value": "windows", "effect": "NoSchedule"}],
+            "containers": [{"name": "iis", "image": image}],
+        }})
+    };
+    let first = apply(&server, path, "fieldManager=helm", &pod("microsoft/iis:1")).await;
+    assert_eq!(first.code, 201, "{}", first.message());
+    let second = apply(&server, path, "fieldManager=helm", &pod("microsoft/iis:2")).await;
+    assert_eq!(second.code, 200, "{}", second.message());
+    let keys: Vec<&str> = second.body["spec"]["tolerations"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["os", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]);
+
+    let mut replaced = second.body.clone();
+    let spec = replaced["spec"].as_object_mut().unwrap();
+    for field in ["priority", "preemptionPolicy"] {
+        assert!(spec.remove(field).is_some(), "{field}");
+    }
+    let third = send(&server, "PUT", path, JSON, "test", &replaced.to_string()).await;
+    assert_eq!(third.code, 200, "{}", third.message());
+    assert_eq!((&third.body["spec"]["priority"], &third.body["spec"]["preemptionPolicy"]), (&json!(0), &json!("PreemptLowerPriority")));
+}

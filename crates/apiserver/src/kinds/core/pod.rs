@@ -42,6 +42,7 @@ pub fn kind() -> Kind {
         })
         .grace(status::grace)
         .admit_create_async(admission::create)
+        .admit_update(admission::update)
         .selectable(SelectableField::new("spec.nodeName"))
         .selectable(SelectableField::new("spec.restartPolicy"))
         .selectable(SelectableField::new("spec.schedulerName"))

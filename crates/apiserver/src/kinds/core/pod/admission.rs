@@ -2,7 +2,7 @@
 //! (plugin/pkg/admission/{serviceaccount,defaulttolerationseconds}).
 
 use super::{priority, runtime_class};
-use crate::kind::{Attributes, Cluster};
+use crate::kind::{Attributes, Cluster, Part};
 use crate::object;
 use crate::status::ApiError;
 use futures::future::BoxFuture;
@@ -47,6 +47,18 @@ async fn admit(attributes: &Attributes<'_>, pod: &mut Value) -> Result<(), ApiEr
         return Err(ApiError::forbidden(kind, object::name(pod), &why));
     };
     apply_account(&account, pod);
+    Ok(())
+}
+
+/// An update of the pod itself keeps what admission gave the new pod and the update leaves out, as lists of one owner do when they are
+/// applied: the default tolerations, and the priority.
+pub(super) fn update(attributes: &Attributes<'_>, pod: &mut Value) -> Result<(), ApiError> {
+    if attributes.part == Part::Main && attributes.subresource.is_empty() {
+        tolerate(pod);
+        if let Some(old) = attributes.old {
+            priority::keep(old, pod);
+        }
+    }
     Ok(())
 }
 

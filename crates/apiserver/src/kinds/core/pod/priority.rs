@@ -40,3 +40,13 @@ pub(super) fn prioritize(cluster: &Cluster, kind: &Kind, pod: &mut Value) -> Res
     spec.insert("preemptionPolicy".into(), policy.into());
     Ok(())
 }
+
+/// Keeps the number and the preemption policy that an update leaves out.
+pub(super) fn keep(old: &Value, pod: &mut Value) {
+    for field in ["priority", "preemptionPolicy"] {
+        let given = object::lookup(pod, &["spec", field]).is_some_and(|value| !value.is_null());
+        if let Some(kept) = object::lookup(old, &["spec", field]).filter(|_| !given) {
+            object::map_mut(pod, "spec").insert(field.into(), kept.clone());
+        }
+    }
+}
