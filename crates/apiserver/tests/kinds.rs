@@ -257,3 +257,28 @@ async fn repeated_members_and_rehearsed_deletions_are_noticed() {
     assert_eq!(get(&server, &format!("{maps}/a")).await["kind"], "ConfigMap");
     server.stop().await;
 }
+
+/// Whoever wrote them.
+#[tokio::test]
+async fn endpoints_go_with_their_service() {
+    let server = TestServer::start().await;
+    let (services, endpoints) = ("/api/v1/namespaces/default/services", "/api/v1/namespaces/default/endpoints");
+    for finalizers in [json!([]), json!(["example.org/wait"])] {
+        let service = json!({"metadata": {"name": "db", "finalizers": finalizers}, "spec": {"ports": [{"port": 1433}]}});
+        assert_eq!(send(&server, "POST", services, &service).await.code, 201);
+        for name in ["db", "other"] {
+            send(&server, "POST", endpoints, &json!({"metadata": {"name": name}, "subsets": []})).await;
+        }
+        let service = format!("{services}/db");
+        let found = async |name: &str| get(&server, &format!("{endpoints}/{name}")).await;
+        assert_eq!(send(&server, "DELETE", &format!("{service}?dryRun=All"), &Value::Null).await.code, 200);
+        assert_eq!(found("db").await["kind"], "Endpoints", "a dry run deletes nothing");
+        assert_eq!(send(&server, "DELETE", &service, &Value::Null).await.code, 200);
+        if finalizers != json!([]) {
+            assert_eq!(found("db").await["kind"], "Endpoints", "the Service is still there");
+            let patch = json!({"metadata": {"finalizers": null}}).to_string();
+            assert_eq!(ask(&server, "PATCH", &service, "application/merge-patch+json", patch).await.code, 200);
+        }
+        assert_eq!((found("db").await["code"].clone(), found("other").await["kind"].clone()), (json!(404), json!("Endpoints")));
+    }
+}

@@ -80,7 +80,10 @@ fn watch(views: &Views, queue: &Queue<Key>) {
 }
 
 async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
-    let Some(service) = context.views.services.get(&key) else { return Ok(Next::Change) };
+    let Some(service) = context.views.services.get(&key) else {
+        delete_legacy(&context.client, &key).await?;
+        return Ok(Next::Change);
+    };
     let Some(selector) = service.selector.as_ref().filter(|_| !service.external_name && !service.deleting) else {
         return Ok(Next::Change);
     };
@@ -171,5 +174,16 @@ async fn write_legacy(context: &Context, key: &Key, service: &ServiceRow, desire
     match written {
         Err(error) if crate::is_namespace_terminating(&error) => Ok(()),
         other => other.map(|_| ()).context("writing Endpoints"),
+    }
+}
+
+/// Deletes the Endpoints that this controller wrote while the Service was being deleted; the API server deletes those that it finds then.
+async fn delete_legacy(client: &Client, key: &Key) -> anyhow::Result<()> {
+    let api: Api<Endpoints> = Api::namespaced(client.clone(), &key.ns);
+    let Some(found) = api.get_opt(&key.name).await?.filter(legacy::is_ours) else { return Ok(()) };
+    let preconditions = Some(Preconditions { uid: found.metadata.uid, resource_version: found.metadata.resource_version });
+    match api.delete(&key.name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
+        Err(error) if !is_not_found(&error) => Err(error).context("deleting Endpoints"),
+        _ => Ok(()),
     }
 }

@@ -120,7 +120,7 @@ impl Registry {
         let gone = Deleted::Gone(status::deleted(kind, &name, object::uid(&object)));
         if !context.dry_run {
             let last = self.store.delete(key, Expect::Revision(entry.revision), object).await.map_err(failed)?;
-            self.release_service(kind, Some(&last), None);
+            self.service_is_gone(context, kind, &last).await;
         }
         Ok(gone)
     }

@@ -2,12 +2,14 @@
 //! (pkg/registry/core/service/storage/{alloc,storage}.go, pkg/registry/core/service/strategy.go).
 
 use super::Registry;
+use super::delete::DeleteOptions;
 use crate::alloc::{AllocError, Claim};
-use crate::kind::Kind;
+use crate::kind::{Kind, WriteContext};
 use crate::kinds::core::service::{needs_health_check_port, needs_node_ports, service_type};
 use crate::object;
 use crate::status::ApiError;
 use crate::validation::FieldError;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -52,6 +54,24 @@ impl Registry {
         let addresses: Vec<IpAddr> = before.0.difference(&after.0).copied().collect();
         let ports: Vec<u16> = before.1.difference(&after.1).copied().collect();
         self.allocators.release(&addresses, &ports);
+    }
+
+    /// After a deletion: gives back what a Service held, and deletes the Endpoints of its name, whoever wrote them.
+    pub(super) fn service_is_gone<'a>(&'a self, context: &'a WriteContext, kind: &Kind, last: &'a Value) -> BoxFuture<'a, ()> {
+        if !is_service(kind) {
+            return Box::pin(std::future::ready(()));
+        }
+        self.release_service(kind, Some(last), None);
+        Box::pin(async move {
+            let Some(endpoints) = self.kinds.find("", "v1", "endpoints") else { return };
+            let (namespace, name) = (object::namespace(last), object::name(last));
+            match self.delete_admitted(context, &endpoints, namespace, name, &DeleteOptions::default()).await {
+                Err(error) if !error.is_not_found() => {
+                    tracing::warn!(namespace, service = name, %error, "the Endpoints of a deleted Service were not deleted");
+                }
+                _ => {}
+            }
+        })
     }
 }
 

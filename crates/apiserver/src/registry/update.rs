@@ -119,7 +119,7 @@ impl Registry {
         let name = object::name(&last).to_string();
         match self.store.delete(key, Expect::Revision(entry.revision), last).await {
             Ok(last) => {
-                self.release_service(kind, Some(&last), None);
+                self.service_is_gone(context, kind, &last).await;
                 Ok(last)
             }
             Err(error) => Err(write_error(kind, &name, &error)),

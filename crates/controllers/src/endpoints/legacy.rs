@@ -14,10 +14,19 @@ use crate::view::ServiceRow;
 /// An Endpoints object holds no more addresses than this (upstream: `maxCapacity`).
 const MOST: usize = 1000;
 
+/// The label of Endpoints that a controller writes.
+pub(super) const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
+const MANAGER: &str = "endpoint-controller";
+
+/// Whether this controller wrote an object.
+pub(super) fn is_ours(found: &Endpoints) -> bool {
+    found.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|manager| manager == MANAGER)
+}
+
 /// The Endpoints of a Service, from its first address family's groups: ready addresses and those that are not, by ports.
 pub(super) fn endpoints(key: &Key, service: &ServiceRow, groups: &[Group]) -> Endpoints {
     let mut labels = service.labels.clone();
-    labels.insert("endpoints.kubernetes.io/managed-by".to_owned(), "endpoint-controller".to_owned());
+    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
     if service.headless {
         labels.insert(HEADLESS.to_owned(), String::new());
     }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     hints::Hints,
+    legacy::MANAGED_BY,
     plan,
     rows::{Group, Member, Port, Source, is_of_family},
 };
@@ -22,8 +23,6 @@ use kube_rules::Labels;
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Endpoints that elect a leader hold no addresses.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// The label of Endpoints that a controller writes.
-const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 /// The most addresses of one subset that are mirrored (upstream: `--mirroring-max-endpoints-per-subset`).
 const MOST: usize = 1000;
 

@@ -65,6 +65,8 @@ async fn a_deployment_from_apply_to_endpoints_and_back() {
         let expected = format!("ScalingReplicaSet: Scaled {way} replica set {set} from {from} to {to}");
         until_async(&expected, async || cluster.events("default", "iis").await.contains(&expected)).await;
     }
+    cluster.api::<Service>().delete("iis", &DeleteParams::default()).await.unwrap();
+    until_async("the old Endpoints go with the Service", async || cluster.api::<Endpoints>().get_opt("iis").await.unwrap().is_none()).await;
     cluster.stop().await;
 }
 
