@@ -99,8 +99,8 @@ bench: setup release
 	$(MAKE) -k bench-cluster bench-hns bench-proxy bench-dll bench-upstream
 
 bench-cluster:
-	$(TARGET)/release/bench up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"; up=$$?; \
-	$(TARGET)/release/bench losses --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)"; losses=$$?; \
+	$(TARGET)/release/bench up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/client kubectl)"; up=$$?; \
+	$(TARGET)/release/bench losses --mullion $(TARGET)/release/mullion --kubectl "$$(tools/client kubectl)"; losses=$$?; \
 	exit $$((up | losses))
 
 bench-hns:
@@ -117,7 +117,7 @@ bench-dll:
 
 # Upstream's kube-proxy, built from public sources, beside ours.
 bench-upstream:
-	$(TARGET)/release/bench kube-proxy --mullion $(TARGET)/release/mullion --kubectl "$$(tools/kubectl)" \
+	$(TARGET)/release/bench kube-proxy --mullion $(TARGET)/release/mullion --kubectl "$$(tools/client kubectl)" \
 	    --upstream "$$(tools/peers/kube-proxy)" --dll $(WINDOWS_TARGET)/release/computenetwork.dll
 
 # Processor time of the first `make up` of a fresh clone: everything is built into an empty directory, which is removed again.

@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 
 /// The name under which the image is loaded.
 pub const IMAGE: &str = "docker.io/library/busybox:e2e";
-const APPLETS: &[&str] = &["awk", "httpd", "mkdir", "nc", "nslookup", "sh", "sleep"];
+const APPLETS: &[&str] = &["awk", "httpd", "mkdir", "nc", "nslookup", "sh", "sleep", "wget"];
 
 fn add(tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, content: &[u8]) {
     let mut header = tar::Header::new_ustar();

@@ -186,6 +186,11 @@ pub fn kubectl() -> PathBuf {
     std::env::var_os("MULLION_TEST_KUBECTL").map_or_else(|| "kubectl".into(), PathBuf::from)
 }
 
+/// helm 4, unmodified.
+fn helm() -> PathBuf {
+    std::env::var_os("MULLION_TEST_HELM").map_or_else(|| "helm".into(), PathBuf::from)
+}
+
 /// Clusters of several tests run beside each other; a test that looks at the whole machine runs alone.
 static MACHINE: RwLock<()> = RwLock::new(());
 
@@ -325,6 +330,11 @@ impl Cluster {
         let mut command = self.place.command(&self.kubectl);
         command.env("KUBECONFIG", &self.kubeconfig).args(args);
         command
+    }
+
+    /// What helm says to `args`.
+    pub fn helm(&self, args: &[&str]) -> Output {
+        run(self.place.command(helm()).env("KUBECONFIG", &self.kubeconfig).args(args), "")
     }
 
     /// What kubectl says to `args`, with `stdin` for `-f -`.

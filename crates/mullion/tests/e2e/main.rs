@@ -1,7 +1,7 @@
 //! End-to-end tests: the binary and unmodified kubectl, as a user has them.
 //!
 //! One cluster serves the steps of one topic; tests of how clusters start and end have their own.
-//! Environment: `MULLION_TEST_KUBECTL` names kubectl (default: the one on PATH), `MULLION_TEST_BIN` another mullion than
+//! Environment: `MULLION_TEST_KUBECTL` and `MULLION_TEST_HELM` name kubectl and helm (default: those on PATH), `MULLION_TEST_BIN` another mullion than
 //! the one built with the tests, `MULLION_TEST_TEMPLATE` another Wine template than the user's, `MULLION_TEST_GREETER`
 //! the Windows program of `examples/windows-service`, `MULLION_TEST_STEP` runs only the steps whose names contain it.
 
@@ -10,6 +10,7 @@
 mod automation;
 mod bad_input;
 mod busybox;
+mod charts;
 mod cluster;
 mod commands;
 mod footprint;
@@ -113,6 +114,14 @@ fn streams_reach_containers_of_both_systems() {
 #[test]
 fn images_are_managed_and_run() {
     topic(&[("images are loaded, named, listed and removed", images::managed), ("a Windows program of the user's own serves", images::own_service)]);
+}
+
+#[test]
+fn charts_are_installed_upgraded_rolled_back_and_uninstalled() {
+    topic(&[
+        ("helm runs its starter chart on Windows pods", charts::starter),
+        ("helm runs a chart with an object of every kind", charts::every_kind),
+    ]);
 }
 
 #[test]
