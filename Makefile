@@ -15,7 +15,7 @@ WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 # Tests add here what they prove of the tables in docs/service-proxy.md (crates/parity). A run begins without it and ends without it.
 PROOFS := $(TARGET)/proofs
 
-.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-hns bench-proxy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
+.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-api bench-hns bench-proxy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
 
 up: setup build
 	$(TARGET)/up/mullion up $(UP)
@@ -89,19 +89,26 @@ wine: test-template
 	tools/wine/test
 
 # Figures, for docs/benchmarks.md. All tables are printed, also after one with a figure over its limit; any such figure fails `make bench`.
-# UPSTREAM_PROXY=PATH measures the memory of that kube-proxy for Linux beside ours.
+# UPSTREAM_PROXY=PATH measures the memory of that kube-proxy for Linux beside ours; UPSTREAM_API=PATH UPSTREAM_ETCD=PATH that API server.
 bench: setup release
 	$(TARGET)/release/mullion template
 	tools/windows-cargo build --release -p mullion --bin mullion
 	tools/windows-cargo build --release -p hcn-dll --features one-lock
 	mv $(WINDOWS_TARGET)/release/computenetwork.dll $(WINDOWS_TARGET)/release/one-lock.dll
 	tools/windows-cargo build --release -p hcn-dll
-	$(MAKE) -k bench-cluster bench-hns bench-proxy bench-dll bench-upstream
+	$(MAKE) -k bench-cluster bench-api bench-hns bench-proxy bench-dll bench-upstream
 
 bench-cluster:
 	$(TARGET)/release/bench up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/client kubectl)"; up=$$?; \
 	$(TARGET)/release/bench losses --mullion $(TARGET)/release/mullion --kubectl "$$(tools/client kubectl)"; losses=$$?; \
 	exit $$((up | losses))
+
+# The control plane alone; its stores are in the directory of the build.
+bench-api:
+	$(TARGET)/release/bench api --mullion $(TARGET)/release/mullion --directory $(TARGET) \
+	    $(if $(UPSTREAM_API),--upstream $(UPSTREAM_API) --etcd $(UPSTREAM_ETCD)); api=$$?; \
+	$(TARGET)/release/bench settle --mullion $(TARGET)/release/mullion --directory $(TARGET); settle=$$?; \
+	exit $$((api | settle))
 
 bench-hns:
 	$(TARGET)/release/bench hns

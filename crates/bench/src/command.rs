@@ -85,7 +85,7 @@ impl Site {
     pub fn new(services: usize) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().to_str().context("the directory for temporary files has a strange name")?;
-        let mut api = Helper::start(&["api-part", &services.to_string(), path])?;
+        let mut api = Helper::start(&["proxy-api", &services.to_string(), path])?;
         ensure!(api.line()? == "listening", "the API server did not say that it listens");
         Ok(Self { directory, _api: api, services })
     }

@@ -6,6 +6,8 @@ mod api;
 #[cfg(target_os = "linux")]
 mod command;
 #[cfg(target_os = "linux")]
+mod control_plane;
+#[cfg(target_os = "linux")]
 mod dll;
 mod figures;
 #[cfg(target_os = "linux")]
@@ -41,6 +43,20 @@ struct Cli {
 enum Command {
     /// A cluster from `up` to `down`: times and memory
     Up(up::Args),
+    /// The control plane alone, over TLS: start, memory, creates, gets, lists
+    #[cfg(target_os = "linux")]
+    Api(control_plane::Args),
+    /// What `api` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    ApiPart(control_plane::Args),
+    /// A Deployment of 1,000 replicas on hollow nodes
+    #[cfg(target_os = "linux")]
+    Settle(control_plane::Args),
+    /// What `settle` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    SettlePart(control_plane::Args),
     /// The simulated Host Networking Service: times, memory, throughput
     #[cfg(target_os = "linux")]
     Hns,
@@ -95,7 +111,7 @@ enum Command {
     /// The API server of a proxy that is measured
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
-    ApiPart {
+    ProxyApi {
         /// How many Services it has
         services: usize,
         /// Where its kubeconfig goes
@@ -130,7 +146,9 @@ fn part(command: &Command) -> Option<anyhow::Result<ExitCode>> {
         // It measures nothing, so that there is no report.
         Command::Functions(args) => functions::main(args).map(|()| ExitCode::SUCCESS),
         Command::FunctionsPart(args) => functions::part(args),
-        Command::ApiPart { services, directory } => api::part(*services, directory).map(|()| ExitCode::SUCCESS),
+        Command::ApiPart(args) => control_plane::part(false, args),
+        Command::SettlePart(args) => control_plane::part(true, args),
+        Command::ProxyApi { services, directory } => api::part(*services, directory).map(|()| ExitCode::SUCCESS),
         _ => return None,
     })
 }
@@ -143,6 +161,10 @@ fn part(_: &Command) -> Option<anyhow::Result<ExitCode>> {
 fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
     match command {
         Command::Up(args) => up::main(args, report)?,
+        #[cfg(target_os = "linux")]
+        Command::Api(args) => control_plane::main("api", args)?,
+        #[cfg(target_os = "linux")]
+        Command::Settle(args) => control_plane::main("settle", args)?,
         #[cfg(target_os = "linux")]
         Command::Dll(args) => report.table("under Wine, on a model behind one lock", |figures| dll::measure(args, figures)),
         #[cfg(target_os = "linux")]
@@ -163,7 +185,9 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         | Command::ProxyNftPart { .. }
         | Command::Functions(_)
         | Command::FunctionsPart(_)
-        | Command::ApiPart { .. } => {}
+        | Command::ApiPart(_)
+        | Command::SettlePart(_)
+        | Command::ProxyApi { .. } => {}
     }
     Ok(())
 }

@@ -121,12 +121,17 @@ impl Running {
 
     /// Time on processors so far.
     pub fn cpu(&self) -> Result<Duration> {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        let fields: Vec<&str> = text.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).context("reading a child's time failed");
-        // Hundredths of a second, on every machine.
-        Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
+        cpu(self.0.id())
     }
+}
+
+/// A process' time on processors so far.
+pub fn cpu(pid: u32) -> Result<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields: Vec<&str> = text.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).context("reading a process' time failed");
+    // Hundredths of a second, on every machine.
+    Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
 }
 
 /// A process of this program with a part to do.
