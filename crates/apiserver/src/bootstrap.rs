@@ -10,6 +10,8 @@ use crate::kinds::scheduling::priority_class;
 use crate::object;
 use crate::registry::Registry;
 use crate::status::ApiError;
+use futures::FutureExt;
+use futures::future::{BoxFuture, try_join_all};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,48 +23,68 @@ fn kind(group: &str, plural: &str) -> Result<&'static Arc<Kind>, ApiError> {
     kinds::by_resource(group, "v1", plural).ok_or_else(|| ApiError::internal(format!("{plural} are not served")))
 }
 
-/// Writes what is missing, and points the `kubernetes` Service at `advertise`.
+/// Writes what is missing, and points the `kubernetes` Service at `advertise`. What does not need one another is written at once, so that the
+/// disk is waited for a few times, not once an object.
 pub async fn run(registry: &Registry, advertise: (IpAddr, u16), started: &Started) -> Result<(), ApiError> {
-    let (namespaces, services, endpoints) = (kind("", "namespaces")?, kind("", "services")?, kind("", "endpoints")?);
-    let slices = kind("discovery.k8s.io", "endpointslices")?;
-    for name in NAMESPACES {
-        registry.ensure(namespaces, "", json!({"metadata": {"name": name}})).await?;
-    }
-    started.finish(Hook::SystemNamespaces);
-    for (plural, wanted) in [("clusterroles", cluster_roles()), ("clusterrolebindings", cluster_role_bindings())] {
-        for object in wanted {
-            reconcile(registry, kind(RBAC, plural)?, object).await?;
-        }
-    }
-    registry.aggregate_roles().await?;
-    started.finish(Hook::Roles);
-    for class in priority_class::system_classes() {
-        registry.ensure(kind("scheduling.k8s.io", "priorityclasses")?, "", class).await?;
-    }
-    started.finish(Hook::PriorityClasses);
-    registry.ensure(services, "default", service(registry.allocators.first_address(), advertise.1)).await?;
     registry.allocators.adopt([registry.allocators.first_address()], []);
-    let context = WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false);
-    service_cidr(registry, &context).await?;
-    started.finish(Hook::ServiceCidr);
-    for (kind, wanted) in [(endpoints, endpoints_object(advertise)), (slices, slice(advertise))] {
-        registry.ensure(kind, "default", wanted.clone()).await?;
-        let set = |object: &mut Value| {
-            for member in ["subsets", "endpoints", "ports"] {
-                if let (Some(value), Some(map)) = (wanted.get(member), object.as_object_mut()) {
-                    map.insert(member.into(), value.clone());
-                }
-            }
-            Ok(())
-        };
-        registry.edit(&context, kind, "default", "kubernetes", set).await?;
-    }
-    started.finish(Hook::KubernetesService);
+    let step = async |hook: Hook, work: BoxFuture<'_, Result<(), ApiError>>| work.await.inspect(|()| started.finish(hook));
+    tokio::try_join!(
+        step(Hook::SystemNamespaces, namespaces(registry).boxed()),
+        step(Hook::Roles, roles(registry).boxed()),
+        step(Hook::PriorityClasses, priority_classes(registry).boxed()),
+        step(Hook::KubernetesService, kubernetes(registry, advertise).boxed()),
+        step(Hook::ServiceCidr, service_cidr(registry).boxed()),
+    )?;
     Ok(())
 }
 
+async fn namespaces(registry: &Registry) -> Result<(), ApiError> {
+    let kind = kind("", "namespaces")?;
+    try_join_all(NAMESPACES.map(|name| registry.ensure(kind, "", json!({"metadata": {"name": name}})))).await.map(drop)
+}
+
+async fn roles(registry: &Registry) -> Result<(), ApiError> {
+    let (roles, bindings) = (kind(RBAC, "clusterroles")?, kind(RBAC, "clusterrolebindings")?);
+    let wanted = cluster_roles().into_iter().map(|role| (roles, role));
+    let wanted = wanted.chain(cluster_role_bindings().into_iter().map(|binding| (bindings, binding)));
+    try_join_all(wanted.map(|(kind, object)| reconcile(registry, kind, object))).await?;
+    registry.aggregate_roles().await
+}
+
+async fn priority_classes(registry: &Registry) -> Result<(), ApiError> {
+    let kind = kind("scheduling.k8s.io", "priorityclasses")?;
+    try_join_all(priority_class::system_classes().map(|class| registry.ensure(kind, "", class))).await.map(drop)
+}
+
+async fn kubernetes(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), ApiError> {
+    registry.ensure(kind("", "services")?, "default", service(registry.allocators.first_address(), advertise.1)).await?;
+    tokio::try_join!(
+        point(registry, kind("", "endpoints")?, endpoints_object(advertise)),
+        point(registry, kind("discovery.k8s.io", "endpointslices")?, slice(advertise)),
+    )?;
+    Ok(())
+}
+
+/// Writes where the `kubernetes` Service leads.
+async fn point(registry: &Registry, kind: &Arc<Kind>, wanted: Value) -> Result<(), ApiError> {
+    registry.ensure(kind, "default", wanted.clone()).await?;
+    let set = |object: &mut Value| {
+        for member in ["subsets", "endpoints", "ports"] {
+            if let (Some(value), Some(map)) = (wanted.get(member), object.as_object_mut()) {
+                map.insert(member.into(), value.clone());
+            }
+        }
+        Ok(())
+    };
+    registry.edit(&own_context(), kind, "default", "kubernetes", set).await.map(drop)
+}
+
+fn own_context() -> WriteContext {
+    WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false)
+}
+
 /// From where Services get their addresses, for clients to read (pkg/controlplane/controller/defaultservicecidr).
-async fn service_cidr(registry: &Registry, context: &WriteContext) -> Result<(), ApiError> {
+async fn service_cidr(registry: &Registry) -> Result<(), ApiError> {
     let kind = kind("networking.k8s.io", "servicecidrs")?;
     let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [registry.allocators.network().to_string()]}});
     registry.ensure(kind, "", cidr).await?;
@@ -74,7 +96,7 @@ async fn service_cidr(registry: &Registry, context: &WriteContext) -> Result<(),
         }
         Ok(())
     };
-    registry.edit(context, kind, "", "kubernetes", ready).await.map(drop)
+    registry.edit(&own_context(), kind, "", "kubernetes", ready).await.map(drop)
 }
 
 /// Writes a role or binding, or adds what an older version did not give it. What somebody took out comes back, unless the object says that
@@ -106,8 +128,7 @@ async fn reconcile(registry: &Registry, kind: &Arc<Kind>, wanted: Value) -> Resu
         }
         Ok(())
     };
-    let context = WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false);
-    registry.edit(&context, kind, "", object::name(&wanted), complete).await.map(drop)
+    registry.edit(&own_context(), kind, "", object::name(&wanted), complete).await.map(drop)
 }
 
 fn service(address: IpAddr, port: u16) -> Value {

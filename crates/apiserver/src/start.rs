@@ -39,7 +39,7 @@ use tokio_util::task::TaskTracker;
 pub struct Config {
     /// Where the store and its encryption configuration live.
     pub store_dir: PathBuf,
-    /// Bound listeners to serve TLS on.
+    /// Bound listeners to serve TLS on from the start; see [`Server::listen`] for later ones.
     pub listeners: Vec<std::net::TcpListener>,
     /// The serving certificate.
     pub serving: CertKey,
@@ -99,6 +99,8 @@ pub struct Identity {
 pub struct Server {
     api: Arc<Api>,
     tasks: TaskTracker,
+    acceptor: TlsAcceptor,
+    limits: Limits,
 }
 
 /// Starts the API server: when this returns, the bootstrap objects are stored and the listeners answer.
@@ -136,13 +138,9 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     api.registry.serve_custom_resources().await.map_err(|error| StartError::Bootstrap(error.message))?;
     api.started.finish(Hook::ResourceDefinitions);
     api.started.finish(Hook::ResourceDefinitionsSynced);
-    let server = Server { api, tasks: TaskTracker::new() };
+    let server = Server { api, tasks: TaskTracker::new(), acceptor, limits: config.limits };
     server.tasks.spawn(sweep(Arc::clone(&server.api)));
-    for listener in config.listeners {
-        listener.set_nonblocking(true).map_err(StartError::Listener)?;
-        let listener = TcpListener::from_std(listener).map_err(StartError::Listener)?;
-        server.tasks.spawn(accept(Arc::clone(&server.api), listener, acceptor.clone(), config.limits.clone(), server.tasks.clone()));
-    }
+    server.listen(config.listeners)?;
     Ok(server)
 }
 
@@ -210,6 +208,17 @@ async fn serve_connection(api: Arc<Api>, stream: TcpStream, acceptor: TlsAccepto
 }
 
 impl Server {
+    /// Serves on bound listeners too: what clients must find complete is written before.
+    pub fn listen(&self, listeners: Vec<std::net::TcpListener>) -> Result<(), StartError> {
+        for listener in listeners {
+            listener.set_nonblocking(true).map_err(StartError::Listener)?;
+            let listener = TcpListener::from_std(listener).map_err(StartError::Listener)?;
+            let tasks = self.tasks.clone();
+            self.tasks.spawn(accept(Arc::clone(&self.api), listener, self.acceptor.clone(), self.limits.clone(), tasks));
+        }
+        Ok(())
+    }
+
     /// A client without a network: a service for `kube::Client::new`, with the same authorization as any other client.
     pub fn in_process(&self, identity: Identity) -> InProcess {
         let groups: Vec<&str> = identity.groups.iter().map(String::as_str).collect();

@@ -7,6 +7,7 @@ use crate::kinds;
 use crate::object;
 use crate::selectors::LabelSelector;
 use crate::status::ApiError;
+use futures::future::try_join_all;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -24,9 +25,7 @@ impl Registry {
             if changes.is_empty() {
                 return Ok(());
             }
-            for (name, rules) in changes {
-                self.set_rules(&context, kind, &name, &rules).await?;
-            }
+            try_join_all(changes.iter().map(|(name, rules)| self.set_rules(&context, kind, name, rules))).await?;
         }
         tracing::warn!("cluster roles aggregate one another in a circle");
         Ok(())

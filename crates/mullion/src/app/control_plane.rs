@@ -33,15 +33,17 @@ pub fn main(args: ControlPlaneArgs) -> Result<(), Failure> {
 
 async fn run(args: ControlPlaneArgs) -> Result<()> {
     cluster::install_crypto_provider();
-    let server = start_server(&args).await?;
+    let (server, listeners) = start_server(&args).await?;
     let shutdown = CancellationToken::new();
     let client = |user: &str, groups: &[&str]| {
         let groups = groups.iter().map(|&group| group.to_owned()).collect();
         Client::new(server.in_process(Identity { user: user.to_owned(), groups }), "default")
     };
-    publish_dns(&client("system:mullion:control-plane", &["system:masters"]), &args).await.context("publishing the cluster's DNS failed")?;
     let ca_pem = read(&args.pki_dir, "ca.crt")?;
-    join::publish(&client("system:mullion:control-plane", &["system:masters"]), &args, &ca_pem).await?;
+    // Before the first client is answered: none finds half of it.
+    let own = client("system:mullion:control-plane", &["system:masters"]);
+    tokio::try_join!(publish_dns(&own, &args), join::publish(&own, &args, &ca_pem))?;
+    server.listen(listeners).context("starting the API server failed")?;
     let authority = pki::Ca::from_pem(&ca_pem, &read(&args.pki_dir, "ca.key")?).context("reading the cluster's authority failed")?;
 
     // One watch per kind for all parts below.
@@ -81,14 +83,15 @@ fn pair(dir: &Path, name: &str) -> Result<CertKey> {
     Ok(CertKey { cert_pem: read(dir, &format!("{name}.crt"))?, key_pem: read(dir, &format!("{name}.key"))? })
 }
 
-async fn start_server(args: &ControlPlaneArgs) -> Result<Server> {
+/// The API server, and the listeners that it is to serve when everything is published.
+async fn start_server(args: &ControlPlaneArgs) -> Result<(Server, Vec<TcpListener>)> {
     let dir = &args.pki_dir;
     let loopback = TcpListener::from(linux_sys::fdpass::inherited(args.listen_fd).context("the API server's listener is missing")?);
     let lan =
         TcpListener::bind((args.address, args.port)).with_context(|| format!("the API server cannot listen on {}:{}", args.address, args.port))?;
     let config = apiserver::Config {
         store_dir: args.store_dir.clone(),
-        listeners: vec![loopback, lan],
+        listeners: Vec::new(),
         serving: pair(dir, "apiserver")?,
         ca_pem: read(dir, "ca.crt")?,
         sa_key_pem: read(dir, "sa.key")?,
@@ -104,7 +107,7 @@ async fn start_server(args: &ControlPlaneArgs) -> Result<Server> {
         advertise: (IpAddr::V4(args.address), args.port),
         version: VERSION.to_owned(),
     };
-    apiserver::start(config).await.context("starting the API server failed")
+    Ok((apiserver::start(config).await.context("starting the API server failed")?, vec![loopback, lan]))
 }
 
 async fn dns_config(args: &ControlPlaneArgs, api: &cluster::ApiServer) -> Result<dns::Config> {
@@ -146,20 +149,30 @@ async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlan
 
 /// The Service of the cluster's DNS. Its only endpoint is this host, so a slice without a selector names it.
 async fn publish_dns(client: &Client, args: &ControlPlaneArgs) -> Result<()> {
+    tokio::try_join!(publish_dns_service(client, args), publish_dns_slice(client, args)).context("publishing the cluster's DNS failed")?;
+    Ok(())
+}
+
+async fn publish_dns_service(client: &Client, args: &ControlPlaneArgs) -> Result<()> {
     let services = Api::<Service>::namespaced(client.clone(), "kube-system");
-    let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
-    if services.get_opt("kube-dns").await?.is_none() {
-        let ports = json!([
-            {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
-            {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
-        ]);
-        let service = json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
-            "spec": {"clusterIP": args.dns_ip, "ports": ports},
-        });
-        services.create(&PostParams::default(), &serde_json::from_value(service)?).await?;
+    if services.get_opt("kube-dns").await?.is_some() {
+        return Ok(());
     }
+    let ports = json!([
+        {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+        {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
+    ]);
+    let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
+        "spec": {"clusterIP": args.dns_ip, "ports": ports},
+    });
+    services.create(&PostParams::default(), &serde_json::from_value(service)?).await?;
+    Ok(())
+}
+
+async fn publish_dns_slice(client: &Client, args: &ControlPlaneArgs) -> Result<()> {
     let slices = Api::<EndpointSlice>::namespaced(client.clone(), "kube-system");
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -20,20 +21,17 @@ const JOINING: &str = "system:bootstrappers:kubeadm:default-node-token";
 const NODES: &str = "system:nodes";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Publishes everything; what is there already is brought up to date.
+/// Publishes everything at once, so that the disk is waited for once or twice; what is there already is brought up to date.
 pub async fn publish(client: &Client, args: &ControlPlaneArgs, ca_pem: &str) -> Result<()> {
-    for (resource, object) in objects(args, ca_pem) {
-        write(client, &resource, object).await?;
-    }
-    Ok(())
+    try_join_all(objects(args, ca_pem).into_iter().map(|(resource, object)| write(client, resource, object))).await.map(drop)
 }
 
-async fn write(client: &Client, resource: &ApiResource, object: Value) -> Result<()> {
+async fn write(client: &Client, resource: ApiResource, object: Value) -> Result<()> {
     let object: DynamicObject = serde_json::from_value(object)?;
     let name = object.metadata.name.clone().unwrap_or_default();
     let api: Api<DynamicObject> = match &object.metadata.namespace {
-        Some(ns) => Api::namespaced_with(client.clone(), ns, resource),
-        None => Api::all_with(client.clone(), resource),
+        Some(ns) => Api::namespaced_with(client.clone(), ns, &resource),
+        None => Api::all_with(client.clone(), &resource),
     };
     let written = match api.get_opt(&name).await? {
         None => api.create(&PostParams::default(), &object).await,
