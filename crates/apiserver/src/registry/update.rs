@@ -2,7 +2,7 @@
 //! registry/rest/update.go).
 
 use super::create::{check_namespace, set_type};
-use super::{Registry, without_resource_version, write_error};
+use super::{Registry, is_unchanged, write_error};
 use crate::fields;
 use crate::kind::{Attributes, Kind, Part, WriteContext};
 use crate::object;
@@ -99,7 +99,7 @@ impl Registry {
             return self.remove(context, kind, key, entry, new).await;
         }
         let claim = self.allocate_service(kind, Some(&old), &mut new)?;
-        if without_resource_version(&old) == without_resource_version(&new) {
+        if is_unchanged(&old, &new) {
             return Ok(old);
         }
         if context.dry_run {
