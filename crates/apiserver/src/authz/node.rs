@@ -5,7 +5,9 @@ use super::{Attributes, Decision};
 use crate::object;
 use crate::selectors::FieldSelector;
 use crate::store::Store;
+use serde::Deserialize;
 use serde_json::Value;
+use std::borrow::Cow;
 
 pub(super) fn decide(store: &Store, attributes: &Attributes) -> Decision {
     let Some(node) = attributes.user.node_name() else { return Decision::NoOpinion(String::new()) };
@@ -169,8 +171,23 @@ fn fixed_rules(attributes: &Attributes) -> bool {
 /// The pods bound to a node, in one namespace or ("") in all.
 pub(crate) fn pods_of(store: &Store, node: &str, namespace: &str) -> Vec<Value> {
     let prefix = if namespace.is_empty() { "core/pods/".to_string() } else { format!("core/pods/{namespace}/") };
-    let pods = store.list(&prefix).1.into_iter().map(|(_, entry)| entry.value());
-    pods.filter(|pod| object::text(pod, &["spec", "nodeName"]) == node).collect()
+    let pods = store.list(&prefix).1.into_iter().filter(|(_, entry)| is_bound_to(&entry.bytes, node));
+    pods.map(|(_, entry)| entry.value()).collect()
+}
+
+/// Whether an encoded pod is bound to the node. The rest of it is passed over: every node asks for every token of its pods.
+fn is_bound_to(pod: &[u8], node: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Pod<'a> {
+        #[serde(borrow, default)]
+        spec: Spec<'a>,
+    }
+    #[derive(Default, Deserialize)]
+    struct Spec<'a> {
+        #[serde(borrow, default, rename = "nodeName")]
+        node_name: Cow<'a, str>,
+    }
+    serde_json::from_slice(pod).is_ok_and(|pod: Pod<'_>| pod.spec.node_name == node)
 }
 
 fn volumes(pod: &Value) -> &[Value] {
@@ -230,6 +247,18 @@ mod tests {
     use crate::authn::UserInfo;
     use crate::store::Expect;
     use serde_json::json;
+
+    #[test]
+    fn pods_are_bound_to_the_node_that_their_specification_names() {
+        let bound = |pod: Value| is_bound_to(pod.to_string().as_bytes(), "n1");
+        assert!(bound(json!({"metadata": {"labels": {"nodeName": "n2"}}, "spec": {"containers": [{"nodeName": 1}], "nodeName": "n1"}})));
+        for other in
+            [json!({}), json!({"spec": {}}), json!({"nodeName": "n1"}), json!({"spec": {"nodeName": "n10"}}), json!({"spec": {"nodeName": null}})]
+        {
+            assert!(!bound(other.clone()), "{other}");
+        }
+        assert!(!is_bound_to(b"{", "n1"));
+    }
 
     async fn store(dir: &std::path::Path) -> Store {
         let store = Store::open(dir).unwrap();
